@@ -1,0 +1,98 @@
+//! What a drafter is asked for and what it answers.
+
+use crate::{Distribution, TokenTree};
+use serde::{Deserialize, Serialize};
+
+/// The candidates that a drafter is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DraftShape {
+    /// A chain of up to `length` tokens, each drawn from the drafter's distribution.
+    Chain {
+        /// Number of tokens (γ).
+        length: usize,
+    },
+    /// Deterministic candidates: each depth keeps the `width` best nodes by cumulative probability
+    /// (EasySpec's tree attention; its ALGORITHMS entry is §2).
+    Top {
+        /// Nodes kept at each depth.
+        width: usize,
+        /// Number of depths.
+        depth: usize,
+    },
+    /// Siblings drawn independently from the drafter's distribution (SpecInfer): every node of
+    /// depth `d` gets `branching[d]` children, the prefix being depth 0.
+    Sampled {
+        /// Children of each node, by depth.
+        branching: Vec<usize>,
+    },
+}
+
+impl DraftShape {
+    /// The largest number of consecutive tokens that the shape can add.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        match self {
+            Self::Chain { length } => *length,
+            Self::Top { depth, .. } => *depth,
+            Self::Sampled { branching } => branching.len(),
+        }
+    }
+
+    /// The same shape, cut to at most `depth` tokens in a row.
+    #[must_use]
+    pub fn at_most(&self, depth: usize) -> Self {
+        match self {
+            Self::Chain { length } => Self::Chain { length: depth.min(*length) },
+            Self::Top { width, depth: own } => Self::Top { width: *width, depth: depth.min(*own) },
+            Self::Sampled { branching } => {
+                Self::Sampled { branching: branching.iter().copied().take(depth).collect() }
+            }
+        }
+    }
+
+    /// An upper bound of the number of nodes.
+    #[must_use]
+    pub fn max_nodes(&self) -> usize {
+        match self {
+            Self::Chain { length } => *length,
+            Self::Top { width, depth } => width.saturating_mul(*depth),
+            Self::Sampled { branching } => {
+                let mut level = 1_usize;
+                branching.iter().fold(0_usize, |nodes, &children| {
+                    level = level.saturating_mul(children);
+                    nodes.saturating_add(level)
+                })
+            }
+        }
+    }
+}
+
+/// How candidates were made, which decides how they must be verified.
+///
+/// There is no third kind for coupled verification: a coupled (or greedy) target row is a point
+/// mass on the token that the target emits there, and both rules below then accept exactly it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Proposal {
+    /// Children of a row were drawn independently from the distribution at the row's index: 0 is
+    /// the prefix, `node + 1` a node. Rows without children hold an empty one.
+    Sampled(Vec<Distribution>),
+    /// Candidates are a function of the tokens before them (top-k, n-gram matches, coupled draws).
+    Deterministic,
+}
+
+/// A drafter's answer: candidates and how they were made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Draft {
+    /// The candidates.
+    pub tree: TokenTree,
+    /// How they were made.
+    pub proposal: Proposal,
+}
+
+impl Draft {
+    /// No candidates at all: verification then draws the target's next token.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self { tree: TokenTree::new(), proposal: Proposal::Deterministic }
+    }
+}

@@ -1,0 +1,27 @@
+//! The pure heart of forerun: tokens and trees, distributions, sampling, verification, keyed
+//! randomness, jobs and traces.
+//!
+//! This crate may touch nothing outside itself: no files, no threads, no clocks, no tensors. What
+//! it decides can therefore be enumerated exactly, replayed, and run in virtual time.
+
+mod distribution;
+mod draft;
+mod job;
+mod randomness;
+mod sampling;
+pub mod trace;
+mod tree;
+mod verify;
+
+pub use distribution::Distribution;
+pub use draft::{Draft, DraftShape, Proposal};
+pub use job::{
+    Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, SequenceId, Ticket,
+};
+pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
+pub use sampling::{Sampling, SamplingError, Verification};
+pub use tree::{Node, TokenTree, TreeError};
+pub use verify::{Verdict, verify};
+
+/// A token's index in the vocabulary.
+pub type TokenId = u32;

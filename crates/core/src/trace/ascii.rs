@@ -1,0 +1,52 @@
+//! The trace as text: one line per lane, for terminals and for tests that compare timelines.
+
+use super::{Fate, Trace, Work};
+
+impl Trace {
+    /// The timeline in columns of `column_ns` nanoseconds each, from the first start on.
+    ///
+    /// `D` is drafting and `S` scoring whose candidates were all accepted, `d` and `s` the same
+    /// with a rejection, `x` work that came to nothing, `.` an idle lane. A column shows what ran
+    /// at its middle.
+    #[must_use]
+    pub fn to_ascii(&self, column_ns: u64) -> String {
+        let column_ns = column_ns.max(1);
+        let first = self.spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+        let last = self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+        let columns = (last - first).div_ceil(column_ns) as usize;
+        let mut lanes = vec![vec!['.'; columns]; self.lanes.len()];
+        for span in &self.spans {
+            let mark = match (span.work, span.fate) {
+                (_, Fate::Wasted) => 'x',
+                (Work::Draft, Fate::Rejected) => 'd',
+                (Work::Score, Fate::Rejected) => 's',
+                (Work::Draft, _) => 'D',
+                (Work::Score, _) => 'S',
+            };
+            for (column, cell) in lanes[span.lane].iter_mut().enumerate() {
+                let middle = first + column as u64 * column_ns + column_ns / 2;
+                if (span.start_ns..span.end_ns).contains(&middle) {
+                    *cell = mark;
+                }
+            }
+        }
+        let width = self.lanes.iter().map(|lane| lane.chars().count()).max().unwrap_or(0);
+        let line = |(name, cells): (&String, Vec<char>)| {
+            format!("{name:<width$} |{}|\n", cells.into_iter().collect::<String>())
+        };
+        self.lanes.iter().zip(lanes).map(line).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_timeline_shows_lanes_verdicts_and_waste() {
+        let picture = "\
+drafter cpu:0 |DDDD....dddd.xx.|
+target cpu:1  |....SSSS....ssss|
+";
+        assert_eq!(super::super::tests::sample().to_ascii(100), picture);
+        assert_eq!(super::Trace::default().to_ascii(100), "");
+    }
+}

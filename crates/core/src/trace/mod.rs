@@ -1,0 +1,180 @@
+//! The trace: what every device group did, and when. Clusters record it, decoders never do.
+
+mod ascii;
+mod perfetto;
+
+use crate::{Outcome, SequenceId, Ticket};
+use serde::{Deserialize, Serialize};
+
+/// What a span of work was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// A drafter proposed candidates.
+    Draft,
+    /// A target scored rows.
+    Score,
+}
+
+/// What became of a span of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fate {
+    /// No verdict was reported.
+    Open,
+    /// Every candidate that was tested was accepted.
+    Accepted,
+    /// A candidate was rejected.
+    Rejected,
+    /// Cancelled, or failed: nothing came of it.
+    Wasted,
+}
+
+/// One job on one lane.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    /// Index into [`Trace::lanes`].
+    pub lane: usize,
+    /// What it was.
+    pub work: Work,
+    /// Whose it was.
+    pub sequence: SequenceId,
+    /// The job.
+    pub ticket: Ticket,
+    /// Candidates drafted, or rows scored.
+    pub rows: usize,
+    /// Start on the cluster's clock.
+    pub start_ns: u64,
+    /// End on the cluster's clock.
+    pub end_ns: u64,
+    /// Candidates accepted.
+    pub accepted: usize,
+    /// What became of it.
+    pub fate: Fate,
+}
+
+/// All spans of a run, lanes being device groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trace {
+    /// Names of the device groups.
+    pub lanes: Vec<String>,
+    /// Spans in the order in which they ended.
+    pub spans: Vec<Span>,
+}
+
+/// How much of the time lanes were busy, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Occupancy {
+    /// From the first start to the last end.
+    pub wall_ns: u64,
+    /// At least one lane was busy.
+    pub busy_ns: u64,
+    /// At least two lanes were busy: devices ran side by side.
+    pub overlap_ns: u64,
+}
+
+impl Occupancy {
+    /// Share of the time in which devices ran side by side; 0 for an empty trace.
+    #[must_use]
+    pub fn overlap_share(&self) -> f64 {
+        if self.wall_ns == 0 { 0.0 } else { self.overlap_ns as f64 / self.wall_ns as f64 }
+    }
+}
+
+impl Trace {
+    /// An empty trace of the given lanes.
+    #[must_use]
+    pub fn new(lanes: Vec<String>) -> Self {
+        Self { lanes, spans: Vec::new() }
+    }
+
+    /// Marks the spans that an outcome speaks of.
+    pub fn mark(&mut self, outcome: &Outcome) {
+        let fate = if outcome.rejected { Fate::Rejected } else { Fate::Accepted };
+        // The spans in question ended lately, so the search starts at the end.
+        for ticket in [outcome.draft, Some(outcome.score)].into_iter().flatten() {
+            if let Some(span) = self.spans.iter_mut().rev().find(|span| span.ticket == ticket) {
+                span.accepted = outcome.accepted.len();
+                span.fate = fate;
+            }
+        }
+    }
+
+    /// How busy the lanes were, and how much of that side by side.
+    #[must_use]
+    pub fn occupancy(&self) -> Occupancy {
+        // A sweep over starts (+1) and ends (−1); one lane runs one job at a time.
+        let mut edges: Vec<(u64, i32)> =
+            self.spans.iter().flat_map(|span| [(span.start_ns, 1), (span.end_ns, -1)]).collect();
+        edges.sort_unstable();
+        let mut occupancy = Occupancy::default();
+        let Some((&(first, _), &(last, _))) = edges.first().zip(edges.last()) else {
+            return occupancy;
+        };
+        let (mut running, mut since) = (0, first);
+        for (at, change) in edges {
+            let passed = at - since;
+            occupancy.busy_ns += if running >= 1 { passed } else { 0 };
+            occupancy.overlap_ns += if running >= 2 { passed } else { 0 };
+            running += change;
+            since = at;
+        }
+        occupancy.wall_ns = last - first;
+        occupancy
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Two rounds of draft-then-verify with a cancelled draft beside the second verification.
+    pub(crate) fn sample() -> Trace {
+        let span = |lane, work, ticket, rows, start_ns, end_ns, accepted, fate| Span {
+            lane,
+            work,
+            sequence: SequenceId(0),
+            ticket: Ticket(ticket),
+            rows,
+            start_ns,
+            end_ns,
+            accepted,
+            fate,
+        };
+        Trace {
+            lanes: vec!["drafter cpu:0".into(), "target cpu:1".into()],
+            spans: vec![
+                span(0, Work::Draft, 0, 4, 0, 400, 4, Fate::Accepted),
+                span(1, Work::Score, 1, 5, 400, 800, 4, Fate::Accepted),
+                span(0, Work::Draft, 2, 4, 800, 1200, 1, Fate::Rejected),
+                span(0, Work::Draft, 4, 0, 1300, 1500, 0, Fate::Wasted),
+                span(1, Work::Score, 3, 5, 1200, 1600, 1, Fate::Rejected),
+            ],
+        }
+    }
+
+    #[test]
+    fn occupancy_tells_busy_from_overlapping_time() {
+        let occupancy = sample().occupancy();
+        assert_eq!(occupancy, Occupancy { wall_ns: 1600, busy_ns: 1600, overlap_ns: 200 });
+        assert_eq!(occupancy.overlap_share(), 0.125);
+        assert_eq!(Trace::default().occupancy().overlap_share(), 0.0);
+    }
+
+    #[test]
+    fn an_outcome_marks_its_draft_and_its_score() {
+        use Fate::{Open, Rejected};
+        let mut trace = sample();
+        for span in &mut trace.spans {
+            span.fate = Open;
+        }
+        trace.mark(&Outcome {
+            draft: Some(Ticket(2)),
+            score: Ticket(3),
+            accepted: vec![0],
+            rejected: true,
+        });
+        let fates: Vec<_> = trace.spans.iter().map(|span| span.fate).collect();
+        assert_eq!(fates, [Open, Open, Rejected, Open, Rejected]);
+    }
+}

@@ -1,0 +1,49 @@
+//! The trace in the JSON format of Chrome's trace viewer, which Perfetto opens.
+
+use super::Trace;
+use serde_json::{Value, json};
+
+impl Trace {
+    /// The trace as a JSON object that <https://ui.perfetto.dev> opens. Times are in microseconds,
+    /// lanes are threads.
+    #[must_use]
+    pub fn to_perfetto(&self) -> Value {
+        let names = self.lanes.iter().enumerate().map(|(lane, name)| {
+            json!({ "ph": "M", "pid": 0, "tid": lane, "name": "thread_name", "args": { "name": name } })
+        });
+        let spans = self.spans.iter().map(|span| {
+            json!({
+                "ph": "X",
+                "pid": 0,
+                "tid": span.lane,
+                "name": span.work,
+                "cat": span.fate,
+                "ts": span.start_ns as f64 / 1e3,
+                "dur": (span.end_ns - span.start_ns) as f64 / 1e3,
+                "args": {
+                    "ticket": span.ticket,
+                    "sequence": span.sequence,
+                    "rows": span.rows,
+                    "accepted": span.accepted,
+                    "fate": span.fate,
+                },
+            })
+        });
+        json!({ "displayTimeUnit": "ms", "traceEvents": names.chain(spans).collect::<Vec<_>>() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_lane_is_named_and_every_span_is_an_event() {
+        let json = super::super::tests::sample().to_perfetto();
+        let events = json["traceEvents"].as_array().cloned().unwrap_or_default();
+        assert_eq!(events.len(), 2 + 5);
+        assert_eq!(events[1]["args"]["name"], "target cpu:1");
+        assert_eq!(events[3]["name"], "score");
+        assert_eq!(events[3]["ts"], 0.4);
+        assert_eq!(events[3]["args"]["accepted"], 4);
+        assert_eq!(events[5]["cat"], "wasted");
+    }
+}

@@ -1,0 +1,26 @@
+//! Autoregressive decoding: one target forward a token. The baseline, and what all else must equal.
+
+use crate::{DecodeError, Decoder, Sequence, exchange};
+use forerun_core::{Cluster, Draft, Outcome, verify};
+
+/// One token a step.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Autoregressive;
+
+impl Decoder for Autoregressive {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let draft = Draft::empty();
+        let score = exchange::score(sequence, cluster, &draft.tree)?;
+        let position = sequence.tokens().len();
+        let verdict = verify(&draft, &score.output, position, sequence.randomness());
+        sequence.commit(&draft, &verdict);
+        let outcome =
+            Outcome { draft: None, score: score.ticket, accepted: Vec::new(), rejected: false };
+        cluster.observe(outcome);
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Speculative decoding: draft, then verify.
+//!
+//! *Fast Inference from Transformers via Speculative Decoding*, Leviathan et al. 2023, arXiv
+//! 2211.17192, algorithm 1; *Accelerating Large Language Model Decoding with Speculative Sampling*,
+//! Chen et al. 2023, arXiv 2302.01318, algorithm 2; with trees as in SpecInfer, arXiv 2305.09781.
+//!
+//! 1. The drafter proposes γ tokens (or a tree) behind the committed ones.
+//! 2. The target scores all of them in one forward.
+//! 3. The longest accepted path is committed, and one token of the target's own behind it: the
+//!    correction where a candidate was rejected, else the bonus.
+//!
+//! Deviation: γ may adapt to measured times and acceptance, down to no draft at all.
+
+use crate::{Controller, DecodeError, Decoder, Sequence, controller::Round, exchange};
+use forerun_core::{Cluster, Draft, Outcome, verify};
+
+/// Draft, then verify, in turn.
+pub struct Speculative {
+    controller: Controller,
+}
+
+impl Speculative {
+    /// A decoder whose drafts are as the controller wants them.
+    #[must_use]
+    pub fn new(controller: Controller) -> Self {
+        Self { controller }
+    }
+}
+
+impl Decoder for Speculative {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        // The target adds a token of its own, so a draft never needs the last place.
+        let shape = self.controller.next_shape().at_most(sequence.remaining().saturating_sub(1));
+        let asked = match shape.depth() {
+            0 => None,
+            _ => Some(exchange::draft(sequence, cluster, shape)?),
+        };
+        let empty = Draft::empty();
+        let draft = asked.as_ref().map_or(&empty, |answer| &answer.output);
+        let score = exchange::score(sequence, cluster, &draft.tree)?;
+        let position = sequence.tokens().len();
+        let verdict = verify(draft, &score.output, position, sequence.randomness());
+        let accepted = sequence.commit(draft, &verdict);
+        self.controller.observe(&Round {
+            drafted: draft.tree.len(),
+            accepted,
+            rejected: verdict.rejected,
+            draft_ns: asked.as_ref().map_or(0, |answer| answer.duration_ns),
+            score_ns: score.duration_ns,
+        });
+        cluster.observe(Outcome {
+            draft: asked.as_ref().map(|answer| answer.ticket),
+            score: score.ticket,
+            accepted: verdict.accepted[..accepted].to_vec(),
+            rejected: verdict.rejected,
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! What a sequence's decoding counted. Definitions: ALGORITHMS §1, as vLLM and llama.cpp have them.
+
+/// Counters of one sequence; times are those that devices spent on its jobs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Tokens committed behind the prompt.
+    pub committed: u64,
+    /// Target forwards that committed a token.
+    pub target_forwards: u64,
+    /// Rounds that had a draft of at least one token.
+    pub drafts: u64,
+    /// Tokens drafted, tested or not.
+    pub draft_tokens: u64,
+    /// Rounds in which the draft's token at this depth (from 0) was tested: those before it were
+    /// accepted, and the sequence had not ended.
+    pub tested: Vec<u64>,
+    /// Rounds in which the draft's token at this depth was accepted.
+    pub accepted: Vec<u64>,
+    /// Time of draft jobs.
+    pub draft_ns: u64,
+    /// Time of score jobs.
+    pub score_ns: u64,
+}
+
+impl Statistics {
+    /// Counts one round.
+    pub(crate) fn count_round(
+        &mut self,
+        drafted: usize,
+        accepted: usize,
+        rejected: bool,
+        committed: usize,
+    ) {
+        self.committed += committed as u64;
+        self.target_forwards += u64::from(committed > 0);
+        self.drafts += u64::from(drafted > 0);
+        self.draft_tokens += drafted as u64;
+        let tested = accepted + usize::from(rejected);
+        if self.tested.len() < tested {
+            self.tested.resize(tested, 0);
+            self.accepted.resize(tested, 0);
+        }
+        self.tested[..tested].iter_mut().for_each(|count| *count += 1);
+        self.accepted[..accepted].iter_mut().for_each(|count| *count += 1);
+    }
+
+    /// Mean accepted tokens (MAT, τ): tokens committed by a target forward, its own included.
+    #[must_use]
+    pub fn mean_accepted_tokens(&self) -> f64 {
+        ratio(self.committed, self.target_forwards)
+    }
+
+    /// Accepted draft tokens over tested ones.
+    #[must_use]
+    pub fn acceptance_rate(&self) -> f64 {
+        ratio(self.accepted.iter().sum(), self.tested.iter().sum())
+    }
+
+    /// For every draft position: accepted over tested.
+    #[must_use]
+    pub fn acceptance_per_position(&self) -> Vec<f64> {
+        self.accepted.iter().zip(&self.tested).map(|(&a, &t)| ratio(a, t)).collect()
+    }
+
+    /// Adds the counters of another sequence.
+    pub fn add(&mut self, other: &Self) {
+        self.committed += other.committed;
+        self.target_forwards += other.target_forwards;
+        self.drafts += other.drafts;
+        self.draft_tokens += other.draft_tokens;
+        self.draft_ns += other.draft_ns;
+        self.score_ns += other.score_ns;
+        for (mine, theirs) in
+            [(&mut self.tested, &other.tested), (&mut self.accepted, &other.accepted)]
+        {
+            mine.resize(mine.len().max(theirs.len()), 0);
+            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+        }
+    }
+}
+
+/// `part / whole`, 0 where there is nothing.
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_add_up_to_the_published_definitions() {
+        let mut statistics = Statistics::default();
+        statistics.count_round(3, 3, false, 4); // all accepted, and a bonus
+        statistics.count_round(3, 1, true, 2); // rejected at the second
+        statistics.count_round(3, 0, true, 1); // rejected at once
+        statistics.count_round(0, 0, false, 1); // no draft
+        assert_eq!(statistics.mean_accepted_tokens(), 2.0);
+        assert_eq!(statistics.drafts, 3);
+        assert_eq!(statistics.draft_tokens, 9);
+        assert_eq!(statistics.tested, [3, 2, 1]);
+        assert_eq!(statistics.accepted, [2, 1, 1]);
+        assert_eq!(statistics.acceptance_rate(), 4.0 / 6.0);
+        assert_eq!(statistics.acceptance_per_position(), [2.0 / 3.0, 0.5, 1.0]);
+        let mut sum = statistics.clone();
+        sum.add(&statistics);
+        assert_eq!((sum.committed, sum.tested), (16, vec![6, 4, 2]));
+        assert_eq!(Statistics::default().acceptance_rate(), 0.0);
+    }
+}

@@ -1,0 +1,42 @@
+//! The drafters: who proposes tokens, and how. One file each.
+//!
+//! This crate may touch language models, but neither files nor threads nor clocks. A drafter is a
+//! function of the tokens it is given; what it remembers only saves it work.
+
+mod model;
+mod prompt_lookup;
+
+pub use model::ModelDrafter;
+pub use prompt_lookup::PromptLookup;
+
+use forerun_core::{Draft, DraftShape, Randomness, Sampling, SequenceId, TokenId};
+use forerun_model::ModelError;
+use std::sync::atomic::AtomicBool;
+
+/// What a drafter is given.
+pub struct DraftContext<'a> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// All tokens so far.
+    pub tokens: &'a [TokenId],
+    /// The request's sampling options: the drafter warps as the target does.
+    pub sampling: &'a Sampling,
+    /// Where its draws come from.
+    pub randomness: &'a dyn Randomness,
+    /// The candidates asked for.
+    pub shape: &'a DraftShape,
+    /// Set when the draft is no longer wanted; looked at between layers and between tokens.
+    pub cancel: &'a AtomicBool,
+}
+
+/// Proposes candidates for the tokens behind a sequence.
+pub trait Drafter {
+    /// Drafts in the asked shape, or less: fewer candidates, or none, are always a valid answer.
+    ///
+    /// # Errors
+    /// If the drafter's model fails, or it was cancelled.
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError>;
+
+    /// Forgets a sequence.
+    fn release(&mut self, sequence: SequenceId);
+}

@@ -1,0 +1,94 @@
+//! Prompt lookup decoding (Saxena 2023; "n-gram" speculation in vLLM).
+//!
+//! The last tokens are looked up earlier in the sequence, and what followed them there is proposed.
+//! Longer matches go first, then more recent ones. Where a tree is asked for, several continuations
+//! share one. Candidates are a function of the tokens, so they are verified as deterministic ones.
+
+use crate::{DraftContext, Drafter};
+use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree};
+use forerun_model::ModelError;
+
+/// The published settings: n-grams of up to 3 tokens; 10 tokens are proposed at the most.
+const MAX_NGRAM: usize = 3;
+const MAX_TOKENS: usize = 10;
+
+/// Drafts by looking the last tokens up in the sequence itself. It needs no model and no memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PromptLookup;
+
+impl Drafter for PromptLookup {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        let width = match context.shape {
+            DraftShape::Chain { .. } => 1,
+            DraftShape::Top { width, .. } => *width,
+            DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
+        };
+        let depth = context.shape.depth().min(MAX_TOKENS);
+        let mut tree = TokenTree::new();
+        for continuation in continuations(context.tokens, depth).take(width) {
+            insert(&mut tree, continuation);
+        }
+        Ok(Draft { tree, proposal: Proposal::Deterministic })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// What followed earlier occurrences of the last n-gram: longest n first, most recent first.
+fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = &[TokenId]> {
+    let end = tokens.len();
+    let longest = MAX_NGRAM.min(end.saturating_sub(1));
+    (1..=longest).rev().flat_map(move |n| {
+        let ngram = &tokens[end - n..];
+        (0..end - n)
+            .rev()
+            .filter(move |&start| &tokens[start..start + n] == ngram)
+            .map(move |start| &tokens[start + n..end.min(start + n + depth)])
+    })
+}
+
+/// Adds a chain from the prefix on, sharing the nodes that are there.
+fn insert(tree: &mut TokenTree, chain: &[TokenId]) {
+    let mut at = None;
+    for &token in chain {
+        let node = tree.child_with(at, token).unwrap_or_else(|| tree.push(at, token));
+        at = Some(node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forerun_core::{KeyedRandomness, Sampling};
+    use std::sync::atomic::AtomicBool;
+
+    fn draft(tokens: &[TokenId], shape: &DraftShape) -> TokenTree {
+        let context = DraftContext {
+            sequence: SequenceId(0),
+            tokens,
+            sampling: &Sampling::greedy(),
+            randomness: &KeyedRandomness { seed: 0, sample: 0 },
+            shape,
+            cancel: &AtomicBool::new(false),
+        };
+        PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_longest_and_then_latest_match_is_continued() {
+        let chain = DraftShape::Chain { length: 3 };
+        assert_eq!(draft(&[1, 2, 3, 4, 9, 1, 2, 3], &chain), TokenTree::chain(&[4, 9, 1]));
+        assert_eq!(draft(&[5, 7, 5, 8, 5], &chain), TokenTree::chain(&[8, 5]));
+        // The longer match wins over a later, shorter one.
+        assert_eq!(draft(&[1, 2, 6, 2, 7, 1, 2], &chain), TokenTree::chain(&[6, 2, 7]));
+        assert_eq!(draft(&[1, 2, 3], &chain), TokenTree::new());
+        assert_eq!(draft(&[1], &chain), TokenTree::new());
+    }
+
+    #[test]
+    fn a_tree_holds_several_continuations() {
+        let tree = draft(&[5, 7, 5, 8, 5], &DraftShape::Top { width: 2, depth: 2 });
+        assert_eq!(tree.tokens(), [8, 5, 7, 5]);
+        assert_eq!(tree.children(None).count(), 2);
+    }
+}

@@ -1,0 +1,282 @@
+//! Checkpoints: the weights of a model and its configuration, from a Hugging Face directory or a
+//! llama2.c file.
+//!
+//! Opening maps the files and checks that every tensor is there with the right dtype and shape,
+//! reading headers only; [`Checkpoint::tensor`] then reads one tensor. No input makes anything here
+//! panic, and nothing is allocated by a size that a file merely claims. May touch files; knows
+//! nothing of how weights are packed or used.
+
+mod error;
+mod huggingface;
+mod llama2c;
+pub(crate) mod options;
+pub mod random;
+mod safetensors_file;
+mod tensor;
+mod weight_file;
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+pub use error::LoadError;
+pub use huggingface::WeightIndex;
+pub use tensor::{LayerTensor, Tensor};
+pub use weight_file::WeightFile;
+
+use crate::config::Config;
+use llama2c::Llama2c;
+use weight_file::read_text;
+
+/// The type of a tensor's elements in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32-bit floats.
+    F32,
+    /// The upper halves of 32-bit floats.
+    Bf16,
+}
+
+/// Where a tensor is, and how it is stored there.
+struct Location {
+    /// Index of the file.
+    file: usize,
+    bytes: Range<usize>,
+    dtype: Dtype,
+    /// Whether each head's rows are pairs (2i, 2i+1) that RoPE rotates, not (i, i + head_dim/2).
+    interleaved: bool,
+}
+
+/// A model's configuration and weights, open for reading.
+pub struct Checkpoint {
+    path: PathBuf,
+    config: Config,
+    files: Vec<WeightFile>,
+    locations: HashMap<Tensor, Location>,
+}
+
+impl Checkpoint {
+    /// Opens a Hugging Face directory, a llama2.c `.bin` file, or a directory with exactly one
+    /// llama2.c `.bin` file besides tokenizers (`tok*.bin`).
+    ///
+    /// # Errors
+    ///
+    /// When a file is missing, unreadable or broken, the configuration asks for what is not
+    /// supported, or a tensor is missing or of the wrong dtype or shape.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        let kind = fs::metadata(path).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
+            _ => LoadError::Read { path: path.to_owned(), cause },
+        })?;
+        if !kind.is_dir() {
+            return Self::from_llama2c(WeightFile::map(path.to_owned())?);
+        }
+        if path.join("config.json").exists() {
+            return Self::open_huggingface(path);
+        }
+        Self::from_llama2c(WeightFile::map(only_llama2c_file(path)?)?)
+    }
+
+    fn open_huggingface(directory: &Path) -> Result<Self, LoadError> {
+        let file = directory.join("config.json");
+        let mut config = Config::parse(&read_text(&file)?, &file)?;
+        let file = directory.join("generation_config.json");
+        if file.exists() {
+            config.apply_generation_config(&read_text(&file)?, &file)?;
+        }
+
+        let single = directory.join("model.safetensors");
+        let index_file = directory.join("model.safetensors.index.json");
+        if !single.exists() && !index_file.exists() {
+            let hint = "nor is there a model.safetensors.index.json; weights in other formats \
+                        (pytorch_model.bin) have to be converted";
+            return Err(LoadError::MissingFile { path: single, hint });
+        }
+        if single.exists() {
+            let shards = vec![WeightFile::map(single)?];
+            return Self::from_safetensors(directory, config, None, shards);
+        }
+        let index = WeightIndex::parse(&read_text(&index_file)?, &index_file)?;
+        let shards = index.shards().iter().map(|name| WeightFile::map(directory.join(name)));
+        let shards = shards.collect::<Result<_, _>>()?;
+        Self::from_safetensors(directory, config, Some(&index), shards)
+    }
+
+    /// A checkpoint from the files of a Hugging Face directory: one safetensors file, or with an
+    /// index its shards in the order of [`WeightIndex::shards`]. `path` is its name in errors.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration makes no model, a file is broken, or a tensor is missing, unexpected,
+    /// or of the wrong dtype or shape.
+    pub fn from_safetensors(
+        path: &Path,
+        config: Config,
+        index: Option<&WeightIndex>,
+        shards: Vec<WeightFile>,
+    ) -> Result<Self, LoadError> {
+        config.validate(path)?;
+        let locations = huggingface::locate(&config, index, &shards)?;
+        Ok(Self { path: path.to_owned(), config, files: shards, locations })
+    }
+
+    /// A checkpoint from a llama2.c file of version 0.
+    ///
+    /// # Errors
+    ///
+    /// When the file is of another format or version, or its length does not follow from its header.
+    pub fn from_llama2c(file: WeightFile) -> Result<Self, LoadError> {
+        let Llama2c { config, locations } = Llama2c::parse(file.bytes(), file.path())?;
+        Ok(Self { path: file.path().to_owned(), config, files: vec![file], locations })
+    }
+
+    /// The model's sizes and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The directory or file of the checkpoint.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Bytes of all weights as stored; tied embeddings count once.
+    pub fn weights_bytes(&self) -> u64 {
+        self.locations.values().map(|location| location.bytes.len() as u64).sum()
+    }
+
+    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm.
+    pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
+        tensor.shape(&self.config)
+    }
+
+    /// The type in which a tensor's elements are stored.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoSuchLayer`] where the tensor is of a layer that the model does not have.
+    pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
+        Ok(self.location(tensor)?.dtype)
+    }
+
+    /// The row-major values of a tensor of [`Self::shape`], widened to f32 where stored as bf16, and
+    /// borrowed from the mapped file where possible. Rows of queries and keys are in the half-split
+    /// order of RoPE whatever the format; a tied head is the embedding.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchLayer`].
+    pub fn tensor(&self, tensor: Tensor) -> Result<Cow<'_, [f32]>, LoadError> {
+        let location = self.location(tensor)?;
+        let file = &self.files[location.file];
+        let bytes = &file.bytes()[location.bytes.clone()];
+        let mut values = match location.dtype {
+            Dtype::F32 => weight_file::f32_values(bytes),
+            Dtype::Bf16 => Cow::Owned(weight_file::bf16_values(bytes)),
+        };
+        if location.interleaved {
+            let (head_dim, columns) = (self.config.head_dim, self.config.hidden_size);
+            values = Cow::Owned(half_split(&values, head_dim, columns));
+        }
+        match first_non_finite(&values) {
+            None => Ok(values),
+            Some(index) => Err(LoadError::NonFinite {
+                file: file.path().to_owned(),
+                tensor: tensor.to_string(),
+                index,
+                found: values[index],
+            }),
+        }
+    }
+
+    fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
+        let tied = tensor == Tensor::Head && self.config.tie_word_embeddings;
+        let stored = if tied { Tensor::Embedding } else { tensor };
+        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchLayer {
+            path: self.path.clone(),
+            tensor: tensor.to_string(),
+            layers: self.config.num_hidden_layers,
+        })
+    }
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut checkpoint = formatter.debug_struct("Checkpoint");
+        checkpoint.field("path", &self.path).field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The llama2.c file of a directory without `config.json`.
+fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
+    let list = || {
+        let entries = fs::read_dir(directory)?;
+        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()
+    };
+    let mut models =
+        list().map_err(|cause| LoadError::Read { path: directory.to_owned(), cause })?;
+    models.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.extension() == Some(OsStr::new("bin")) && !name.starts_with("tok")
+    });
+    models.sort();
+    let found = match models.as_slice() {
+        [model] => return Ok(model.clone()),
+        [] => "neither".to_owned(),
+        several => {
+            let names: Vec<_> = several.iter().filter_map(|path| path.file_name()).collect();
+            error::shortened(&format!("several .bin files: {names:?}"))
+        }
+    };
+    Err(LoadError::NotACheckpoint { path: directory.to_owned(), found })
+}
+
+/// Reorders the rows of each head from pairs (2i, 2i+1) to (i, i + head_dim/2).
+fn half_split(values: &[f32], head_dim: usize, columns: usize) -> Vec<f32> {
+    let mut reordered = Vec::with_capacity(values.len());
+    for head in values.chunks_exact(head_dim * columns) {
+        for parity in [0, 1] {
+            for pair in head.chunks_exact(2 * columns) {
+                reordered.extend_from_slice(&pair[parity * columns..][..columns]);
+            }
+        }
+    }
+    reordered
+}
+
+/// The index of the first NaN or infinity. Blocks are tested whole, which the compiler vectorises.
+fn first_non_finite(values: &[f32]) -> Option<usize> {
+    const BLOCK: usize = 4096;
+    let is_bad = |block: &[f32]| block.iter().fold(false, |bad, value| bad | !value.is_finite());
+    let block = values.chunks(BLOCK).position(is_bad)?;
+    let within = values[block * BLOCK..].iter().position(|value| !value.is_finite())?;
+    Some(block * BLOCK + within)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interleaved_pairs_become_halves_within_each_head() {
+        // [8 rows, 2 columns], heads of 4 rows; each value names its row.
+        let rows: Vec<f32> = (0..8u8).flat_map(|row| [f32::from(row); 2]).collect();
+        let split = half_split(&rows, 4, 2);
+        let order: Vec<f32> = split.chunks(2).map(|row| row[0]).collect();
+        assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn the_first_bad_value_is_found_in_any_block() {
+        let mut values = vec![0.5; 10_000];
+        assert_eq!(first_non_finite(&values), None);
+        values[9_999] = f32::NEG_INFINITY;
+        assert_eq!(first_non_finite(&values), Some(9_999));
+        values[4_096] = f32::NAN;
+        assert_eq!(first_non_finite(&values), Some(4_096));
+        assert_eq!(first_non_finite(&[]), None);
+    }
+}

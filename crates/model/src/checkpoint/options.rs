@@ -1,0 +1,116 @@
+//! A JSON object of options, read with errors that name the file, the option and its value.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::error::{LoadError, shortened};
+
+/// The options of one JSON file, or of an object in it. `null` counts as absent, as in Hugging
+/// Face's configurations.
+pub(crate) struct Options<'a> {
+    values: Map<String, Value>,
+    file: &'a Path,
+}
+
+impl<'a> Options<'a> {
+    pub(crate) fn parse(text: &str, file: &'a Path) -> Result<Self, LoadError> {
+        match serde_json::from_str(text) {
+            Ok(values) => Ok(Self { values, file }),
+            Err(cause) => Err(LoadError::Json { file: file.to_owned(), cause }),
+        }
+    }
+
+    /// Whether the option is written down, be it as `null`.
+    pub(crate) fn contains(&self, option: &str) -> bool {
+        self.values.contains_key(option)
+    }
+
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.values.keys().map(String::as_str)
+    }
+
+    /// A size: a whole number, zero included (whether zero makes sense is for the caller to say).
+    pub(crate) fn size(&self, option: &'static str) -> Result<Option<usize>, LoadError> {
+        let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
+        self.typed(option, "a positive whole number", size)
+    }
+
+    pub(crate) fn required_size(&self, option: &'static str) -> Result<usize, LoadError> {
+        self.size(option)?.ok_or_else(|| self.missing(option, "a positive whole number"))
+    }
+
+    pub(crate) fn number(&self, option: &'static str) -> Result<Option<f32>, LoadError> {
+        self.typed(option, "a number", |value| value.as_f64().map(|number| number as f32))
+    }
+
+    pub(crate) fn flag(&self, option: &'static str) -> Result<Option<bool>, LoadError> {
+        self.typed(option, "true or false", Value::as_bool)
+    }
+
+    pub(crate) fn object(&self, option: &'static str) -> Result<Option<Options<'a>>, LoadError> {
+        self.typed(option, "an object", |value| {
+            value.as_object().map(|values| Options { values: values.clone(), file: self.file })
+        })
+    }
+
+    pub(crate) fn token_id(&self, option: &'static str) -> Result<Option<u32>, LoadError> {
+        self.typed(option, "a token id", as_token_id)
+    }
+
+    /// One token id or a list of them.
+    pub(crate) fn token_ids(&self, option: &'static str) -> Result<Option<Vec<u32>>, LoadError> {
+        self.typed(option, "a token id or a list of token ids", |value| match value {
+            Value::Array(ids) => ids.iter().map(as_token_id).collect(),
+            one => as_token_id(one).map(|id| vec![id]),
+        })
+    }
+
+    /// An error unless the option is absent or `accepts` its value.
+    pub(crate) fn only(
+        &self,
+        option: &'static str,
+        supported: &'static str,
+        accepts: impl Fn(&Value) -> bool,
+    ) -> Result<(), LoadError> {
+        match self.get(option) {
+            Some(value) if !accepts(value) => Err(self.unsupported(option, supported)),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn unsupported(&self, option: &'static str, supported: &'static str) -> LoadError {
+        let (file, found) = (self.file.to_owned(), self.found(option));
+        LoadError::UnsupportedOption { file, option, found, supported }
+    }
+
+    pub(crate) fn missing(&self, option: &'static str, expected: &'static str) -> LoadError {
+        LoadError::MissingOption { file: self.file.to_owned(), option, expected }
+    }
+
+    fn typed<T>(
+        &self,
+        option: &'static str,
+        expected: &str,
+        convert: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<T>, LoadError> {
+        let Some(value) = self.get(option) else { return Ok(None) };
+        let invalid = || {
+            let (file, found) = (self.file.to_owned(), self.found(option));
+            LoadError::InvalidOption { file, option, found, expected: expected.to_owned() }
+        };
+        convert(value).map(Some).ok_or_else(invalid)
+    }
+
+    fn get(&self, option: &str) -> Option<&Value> {
+        self.values.get(option).filter(|value| !value.is_null())
+    }
+
+    fn found(&self, option: &str) -> String {
+        self.get(option).map_or_else(|| "absent".to_owned(), |value| shortened(&value.to_string()))
+    }
+}
+
+fn as_token_id(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|id| u32::try_from(id).ok())
+}

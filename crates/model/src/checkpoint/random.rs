@@ -1,0 +1,381 @@
+//! Random checkpoints for tests and benches: any sizes, no download, and drafter/target pairs that
+//! agree often enough to exercise speculative decoding.
+
+use std::borrow::Cow;
+use std::f64::consts::TAU;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use half::bf16;
+use safetensors::tensor::View;
+use serde_json::{Map, Value, json};
+
+use super::error::LoadError;
+use super::tensor::{LayerTensor, Tensor};
+use crate::config::Config;
+
+pub use super::Dtype as RandomDtype;
+
+/// The token that the written tokenizer puts in front of a text.
+pub const BOS: u32 = 256;
+/// The token that ends a text.
+pub const EOS: u32 = 257;
+/// The smallest vocabulary that the written tokenizer fits: 256 bytes, [`BOS`] and [`EOS`].
+pub const MIN_VOCAB_SIZE: usize = 258;
+
+/// A small configuration whose sizes are no multiples of a SIMD width, with 2 layers, grouped
+/// queries, and a vocabulary one token larger than the tokenizer's.
+pub fn example_config() -> Config {
+    Config {
+        hidden_size: 48,
+        intermediate_size: 100,
+        num_hidden_layers: 2,
+        num_attention_heads: 6,
+        num_key_value_heads: 3,
+        head_dim: 8,
+        vocab_size: 259,
+        max_position_embeddings: 512,
+        rms_norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+        tie_word_embeddings: false,
+        bos_token_id: Some(BOS),
+        eos_token_ids: vec![EOS],
+    }
+}
+
+/// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
+/// `tokenizer.json`) of random weights, created if need be. The weights follow from `seed` alone:
+/// matrices are normal with standard deviation 1/√inputs, norms are near 1, and the head is such
+/// that logits spread by 2 to 3, so that greedy text varies and sampling has something to choose.
+///
+/// # Errors
+///
+/// When the configuration makes no model or its vocabulary is below [`MIN_VOCAB_SIZE`], or a file
+/// cannot be written.
+pub fn write_random_checkpoint(
+    dir: &Path,
+    config: &Config,
+    seed: u64,
+    dtype: RandomDtype,
+) -> Result<(), LoadError> {
+    let weights = RandomWeights { config, seed, dtype, damped_from: usize::MAX, epsilon: 1.0 };
+    weights.write(dir)
+}
+
+/// Writes a target and a drafter for it, in f32. The drafter is [`write_random_checkpoint`]'s; the
+/// target has the same layers, embedding, norm and head, and `extra_layers` further layers whose
+/// output and down projections are scaled by `epsilon`. At 0 the two agree exactly, and the larger
+/// `epsilon` is, the more of the drafter's tokens the target rejects.
+///
+/// # Errors
+///
+/// As [`write_random_checkpoint`].
+pub fn write_random_pair(
+    target_dir: &Path,
+    drafter_dir: &Path,
+    drafter_config: &Config,
+    extra_layers: usize,
+    epsilon: f32,
+    seed: u64,
+) -> Result<(), LoadError> {
+    write_random_checkpoint(drafter_dir, drafter_config, seed, RandomDtype::F32)?;
+    let damped_from = drafter_config.num_hidden_layers;
+    let mut config = drafter_config.clone();
+    config.num_hidden_layers = damped_from.saturating_add(extra_layers);
+    let dtype = RandomDtype::F32;
+    RandomWeights { config: &config, seed, dtype, damped_from, epsilon }.write(target_dir)
+}
+
+/// The weights of a random model. Each tensor has a generator of its own, keyed by its name, so
+/// that two models with one seed share every tensor that both have.
+struct RandomWeights<'a> {
+    config: &'a Config,
+    seed: u64,
+    dtype: RandomDtype,
+    /// Layers from this one on add `epsilon` times what they would add.
+    damped_from: usize,
+    epsilon: f32,
+}
+
+impl RandomWeights<'_> {
+    fn write(&self, dir: &Path) -> Result<(), LoadError> {
+        let config_file = dir.join("config.json");
+        self.config.validate(&config_file)?;
+        if self.config.vocab_size < MIN_VOCAB_SIZE {
+            return Err(LoadError::InvalidOption {
+                file: config_file,
+                option: "vocab_size",
+                found: self.config.vocab_size.to_string(),
+                expected: format!("at least {MIN_VOCAB_SIZE}, for the byte tokenizer"),
+            });
+        }
+        fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
+        let generation = json!({
+            "bos_token_id": self.config.bos_token_id,
+            "eos_token_id": self.config.eos_token_ids,
+        });
+        let texts = [
+            ("config.json", self.config_json()),
+            ("generation_config.json", generation),
+            ("tokenizer.json", tokenizer_json()),
+        ];
+        for (name, json) in texts {
+            let file = dir.join(name);
+            fs::write(&file, format!("{json:#}\n")).map_err(|cause| write_error(&file, cause))?;
+        }
+
+        let file = dir.join("model.safetensors");
+        let tensors = Tensor::all(self.config)
+            .map(|tensor| (tensor.to_string(), RandomTensor::new(self, tensor)));
+        let metadata = [("format".to_owned(), "pt".to_owned())].into();
+        safetensors::serialize_to_file(tensors, Some(metadata), &file)
+            .map_err(|cause| write_error(&file, io::Error::other(cause)))
+    }
+
+    fn config_json(&self) -> Value {
+        let config = self.config;
+        json!({
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "hidden_act": "silu",
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.intermediate_size,
+            "num_hidden_layers": config.num_hidden_layers,
+            "num_attention_heads": config.num_attention_heads,
+            "num_key_value_heads": config.num_key_value_heads,
+            "head_dim": config.head_dim,
+            "vocab_size": config.vocab_size,
+            "max_position_embeddings": config.max_position_embeddings,
+            "rms_norm_eps": config.rms_norm_eps,
+            "rope_theta": config.rope_theta,
+            "tie_word_embeddings": config.tie_word_embeddings,
+            "bos_token_id": config.bos_token_id,
+            "eos_token_id": config.eos_token_ids,
+            "torch_dtype": match self.dtype {
+                RandomDtype::F32 => "float32",
+                RandomDtype::Bf16 => "bfloat16",
+            },
+        })
+    }
+
+    /// Mean and standard deviation of a tensor's values.
+    fn spread(&self, tensor: Tensor) -> (f32, f32) {
+        let hidden = self.config.hidden_size as f32;
+        let head = 2.5 / hidden.sqrt();
+        match tensor {
+            Tensor::Embedding if self.config.tie_word_embeddings => (0.0, head),
+            Tensor::Embedding => (0.0, 1.0),
+            Tensor::Head => (0.0, head),
+            Tensor::FinalNorm
+            | Tensor::Layer(_, LayerTensor::AttentionNorm | LayerTensor::MlpNorm) => (1.0, 0.1),
+            Tensor::Layer(layer, matrix) => {
+                let adds = matches!(matrix, LayerTensor::Output | LayerTensor::Down);
+                let scale = if adds && layer >= self.damped_from { self.epsilon } else { 1.0 };
+                let inputs = tensor.shape(self.config)[1] as f32;
+                (0.0, scale / inputs.sqrt())
+            }
+        }
+    }
+}
+
+/// One tensor, whose values are made when it is written, so that never two are in memory.
+struct RandomTensor {
+    shape: Vec<usize>,
+    dtype: RandomDtype,
+    mean: f32,
+    deviation: f32,
+    key: u64,
+}
+
+impl RandomTensor {
+    fn new(weights: &RandomWeights<'_>, tensor: Tensor) -> Self {
+        let (mean, deviation) = weights.spread(tensor);
+        // FNV-1a of the name, on top of the seed.
+        let key =
+            tensor.to_string().bytes().fold(weights.seed ^ 0xcbf2_9ce4_8422_2325, |key, byte| {
+                (key ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+        Self { shape: tensor.shape(weights.config), dtype: weights.dtype, mean, deviation, key }
+    }
+}
+
+impl View for RandomTensor {
+    fn dtype(&self) -> safetensors::Dtype {
+        match self.dtype {
+            RandomDtype::F32 => safetensors::Dtype::F32,
+            RandomDtype::Bf16 => safetensors::Dtype::BF16,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let mut normal = Normal { state: self.key };
+        let values = (0..self.shape.iter().product())
+            .map(|_: usize| self.mean + self.deviation * normal.next());
+        match self.dtype {
+            RandomDtype::F32 => values.flat_map(f32::to_le_bytes).collect(),
+            RandomDtype::Bf16 => {
+                values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect()
+            }
+        }
+    }
+
+    fn data_len(&self) -> usize {
+        let element = match self.dtype {
+            RandomDtype::F32 => size_of::<f32>(),
+            RandomDtype::Bf16 => size_of::<bf16>(),
+        };
+        self.shape.iter().product::<usize>() * element
+    }
+}
+
+/// Normally distributed values: Box and Muller's transform of Steele's SplitMix64.
+struct Normal {
+    state: u64,
+}
+
+impl Normal {
+    fn next(&mut self) -> f32 {
+        let (radius, angle) = (self.uniform(), self.uniform());
+        ((-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()) as f32
+    }
+
+    /// In (0, 1], so that its logarithm is finite.
+    fn uniform(&mut self) -> f64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+fn write_error(path: &Path, cause: io::Error) -> LoadError {
+    LoadError::Write { path: path.to_owned(), cause }
+}
+
+/// A tokenizer in the format of Hugging Face's `tokenizers`, whose tokens are the 256 bytes.
+fn tokenizer_json() -> Value {
+    let vocabulary: Map<String, Value> =
+        (0..=255).map(|byte: u8| (byte_character(byte).to_string(), json!(byte))).collect();
+    let special = |id: u32, content: &str| {
+        json!({
+            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        })
+    };
+    let bytes = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+    });
+    let bos = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
+    let text = |id: &str, type_id: u32| json!({"Sequence": {"id": id, "type_id": type_id}});
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [special(BOS, "<s>"), special(EOS, "</s>")],
+        "normalizer": null,
+        "pre_tokenizer": bytes,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [bos, text("A", 0)],
+            "pair": [bos, text("A", 0), text("B", 1)],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
+        },
+        "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": false, "vocab": vocabulary, "merges": [],
+        },
+    })
+}
+
+/// The character that stands for a byte in GPT-2's alphabet: itself where printable, else one of
+/// those from U+0100 on, in order.
+fn byte_character(byte: u8) -> char {
+    let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    if is_printable(byte) {
+        return char::from(byte);
+    }
+    let rank = (0..byte).filter(|other| !is_printable(*other)).count() as u32;
+    char::from_u32(0x100 + rank).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Checkpoint;
+
+    #[test]
+    fn what_is_written_opens_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = example_config();
+        for dtype in [RandomDtype::F32, RandomDtype::Bf16] {
+            write_random_checkpoint(directory.path(), &config, 1, dtype).unwrap();
+            let checkpoint = Checkpoint::open(directory.path()).unwrap();
+            assert_eq!(*checkpoint.config(), config);
+            for tensor in Tensor::all(&config) {
+                let elements: usize = checkpoint.shape(tensor).iter().product();
+                assert_eq!(checkpoint.tensor(tensor).unwrap().len(), elements);
+                assert_eq!(checkpoint.dtype(tensor).unwrap(), dtype);
+            }
+        }
+    }
+
+    #[test]
+    fn values_have_the_intended_spread() {
+        let directory = tempfile::tempdir().unwrap();
+        write_random_checkpoint(directory.path(), &example_config(), 3, RandomDtype::F32).unwrap();
+        let checkpoint = Checkpoint::open(directory.path()).unwrap();
+        let values = checkpoint.tensor(Tensor::Embedding).unwrap();
+        let mean = values.iter().sum::<f32>() / values.len() as f32;
+        let variance = values.iter().map(|value| value * value).sum::<f32>() / values.len() as f32;
+        assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
+    }
+
+    #[test]
+    fn a_pair_shares_what_both_have() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, drafter) = (directory.path().join("target"), directory.path().join("drafter"));
+        let config = example_config();
+        write_random_pair(&target, &drafter, &config, 2, 0.0, 7).unwrap();
+        let (target, drafter) =
+            (Checkpoint::open(&target).unwrap(), Checkpoint::open(&drafter).unwrap());
+        assert_eq!(target.config().num_hidden_layers, 4);
+        for tensor in Tensor::all(&config) {
+            assert_eq!(target.tensor(tensor).unwrap(), drafter.tensor(tensor).unwrap(), "{tensor}");
+        }
+        let down = target.tensor(Tensor::Layer(2, LayerTensor::Down)).unwrap();
+        assert!(down.iter().all(|value| *value == 0.0));
+        let up = |layer| target.tensor(Tensor::Layer(layer, LayerTensor::Up)).unwrap();
+        assert_ne!(up(2), up(3));
+    }
+
+    #[test]
+    fn a_vocabulary_too_small_for_bytes_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut config = example_config();
+        config.vocab_size = 257;
+        config.eos_token_ids.clear();
+        let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains("`vocab_size` is 257; expected at least 258"), "{message}");
+    }
+
+    #[test]
+    fn bytes_have_the_characters_of_gpt_2() {
+        assert_eq!(byte_character(b' '), 'Ġ');
+        assert_eq!(byte_character(b'\n'), 'Ċ');
+        assert_eq!(byte_character(b'a'), 'a');
+        assert_eq!((byte_character(0), byte_character(0xad)), ('Ā', 'Ń'));
+        let distinct: std::collections::HashSet<char> = (0..=255).map(byte_character).collect();
+        assert_eq!(distinct.len(), 256);
+    }
+}

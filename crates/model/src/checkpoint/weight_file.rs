@@ -1,0 +1,158 @@
+//! A file of weights as bytes, mapped into memory or held in it.
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use memmap2::Mmap;
+
+use super::error::LoadError;
+
+/// A file of weights: its path, for messages, and its bytes.
+pub struct WeightFile {
+    path: PathBuf,
+    bytes: Bytes,
+}
+
+enum Bytes {
+    Mapped(Mmap),
+    Owned(Vec<u8>),
+}
+
+impl WeightFile {
+    /// Maps the file at `path` into memory; nothing is read until it is used.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such file, or it cannot be read.
+    pub fn map(path: PathBuf) -> Result<Self, LoadError> {
+        let mapping = open(&path).and_then(|file| {
+            // SAFETY: the mapping is private and never written through. What must hold is that nobody shortens or
+            // rewrites the file while it is mapped. Checkpoints are written once, and tools that replace them
+            // rename a new file into place, which leaves this mapping intact.
+            unsafe { Mmap::map(&file) }
+        });
+        match mapping {
+            Ok(mapping) => Ok(Self { path, bytes: Bytes::Mapped(mapping) }),
+            Err(cause) => Err(read_error(&path, cause)),
+        }
+    }
+
+    /// A file that is already in memory; `path` is only its name in messages.
+    pub fn from_bytes(path: PathBuf, bytes: Vec<u8>) -> Self {
+        Self { path, bytes: Bytes::Owned(bytes) }
+    }
+
+    /// The file's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All of the file.
+    pub fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Mapped(mapping) => mapping,
+            Bytes::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// The text of the small file at `path`.
+pub(crate) fn read_text(path: &Path) -> Result<String, LoadError> {
+    /// The longest index known is 9 MB; a configuration beyond this is some other file.
+    const LIMIT: u64 = 64 << 20;
+    let read = || {
+        let mut text = String::new();
+        let length = open(path)?.take(LIMIT + 1).read_to_string(&mut text)?;
+        if length as u64 > LIMIT {
+            return Err(io::Error::other(format!(
+                "expected at most {LIMIT} bytes of JSON, found more"
+            )));
+        }
+        Ok(text)
+    };
+    read().map_err(|cause| read_error(path, cause))
+}
+
+/// Opens regular files only: opening a pipe would wait for a writer.
+fn open(path: &Path) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other(
+            "expected a regular file, found a directory or something else",
+        ));
+    }
+    File::open(path)
+}
+
+pub(crate) fn read_error(path: &Path, cause: io::Error) -> LoadError {
+    let path = path.to_owned();
+    match cause.kind() {
+        io::ErrorKind::NotFound => {
+            LoadError::MissingFile { path, hint: "the checkpoint is incomplete: download it again" }
+        }
+        _ => LoadError::Read { path, cause },
+    }
+}
+
+/// The little-endian f32 values in `bytes`, borrowed where alignment and byte order allow it.
+pub(super) fn f32_values(bytes: &[u8]) -> Cow<'_, [f32]> {
+    if cfg!(target_endian = "little") {
+        // SAFETY: every pattern of 32 bits is an f32, and `align_to` yields aligned elements only.
+        let (before, values, after) = unsafe { bytes.align_to::<f32>() };
+        if before.is_empty() && after.is_empty() {
+            return Cow::Borrowed(values);
+        }
+    }
+    let (values, _) = bytes.as_chunks::<4>();
+    Cow::Owned(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+}
+
+/// The little-endian bf16 values in `bytes`, widened (exactly) to f32.
+pub(super) fn bf16_values(bytes: &[u8]) -> Vec<f32> {
+    let (values, _) = bytes.as_chunks::<2>();
+    // A bf16 is the upper half of an f32.
+    values.iter().map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn f32_values_are_the_same_aligned_or_not() {
+        let expected = [1.0f32, -0.5, 3.25e-20];
+        let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for offset in 0..4 {
+            let mut shifted = vec![0; offset];
+            shifted.extend_from_slice(&bytes);
+            assert_eq!(*f32_values(&shifted[offset..]), expected);
+        }
+    }
+
+    #[test]
+    fn bf16_widens_exactly() {
+        let values = [1.0f32, -0.125, 3.389_531_4e38, f32::INFINITY];
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| half::bf16::from_f32(*value).to_bits().to_le_bytes())
+            .collect();
+        assert_eq!(bf16_values(&bytes), values);
+    }
+
+    #[test]
+    fn a_directory_is_not_read_as_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let message = read_text(directory.path()).unwrap_err().to_string();
+        assert!(message.contains("regular file"), "{message}");
+    }
+
+    #[test]
+    fn an_empty_file_maps_to_no_bytes() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("empty");
+        fs::write(&path, []).unwrap();
+        assert!(WeightFile::map(path).unwrap().bytes().is_empty());
+    }
+}

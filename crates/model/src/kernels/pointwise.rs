@@ -1,0 +1,73 @@
+//! Norms, rotary embedding and activations: cheap per row, so members take whole rows.
+
+use super::lane_sum;
+
+/// RMSNorm of every row: `x / rms(x) · weight`; `x`, `out`: `[rows, weight.len()]`.
+pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let size = weight.len();
+    for (x, out) in x.chunks_exact(size).zip(out.chunks_exact_mut(size)) {
+        let mean = lane_sum(size, |index| x[index] * x[index]) / size as f32;
+        let scale = 1.0 / (mean + epsilon).sqrt();
+        for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+            *out = x * scale * weight;
+        }
+    }
+}
+
+/// `x += y`.
+pub(crate) fn add(x: &mut [f32], y: &[f32]) {
+    for (x, &y) in x.iter_mut().zip(y) {
+        *x += y;
+    }
+}
+
+/// `gate = silu(gate) · up`.
+pub(crate) fn silu_times(gate: &mut [f32], up: &[f32]) {
+    for (gate, &up) in gate.iter_mut().zip(up) {
+        *gate = *gate / (1.0 + (-*gate).exp()) * up;
+    }
+}
+
+/// Rotary position embedding (Su et al. 2021) over pairs `(i, i + head_dim/2)`.
+pub(crate) struct Rope {
+    /// `theta^(-2i / head_dim)`.
+    frequencies: Vec<f32>,
+    head_dim: usize,
+}
+
+impl Rope {
+    pub(crate) fn new(theta: f32, head_dim: usize) -> Self {
+        let frequency =
+            |pair: usize| (1.0 / f64::from(theta).powf(2.0 * pair as f64 / head_dim as f64)) as f32;
+        Self { frequencies: (0..head_dim / 2).map(frequency).collect(), head_dim }
+    }
+
+    /// Writes the cosines, then the sines, of one position to `table`: `[2, head_dim/2]`.
+    pub(crate) fn table(&self, position: usize, table: &mut [f32]) {
+        let (cosines, sines) = table.split_at_mut(self.head_dim / 2);
+        for ((cosine, sine), frequency) in cosines.iter_mut().zip(sines).zip(&self.frequencies) {
+            let angle = f64::from(position as f32 * frequency);
+            *cosine = angle.cos() as f32;
+            *sine = angle.sin() as f32;
+        }
+    }
+
+    /// Length of a position's table.
+    pub(crate) fn table_len(&self) -> usize {
+        self.head_dim / 2 * 2
+    }
+
+    /// Rotates all heads of one row in place: `[n_heads, head_dim]`.
+    pub(crate) fn rotate(&self, heads: &mut [f32], table: &[f32]) {
+        let half = self.head_dim / 2;
+        let (cosines, sines) = table.split_at(half);
+        for head in heads.chunks_exact_mut(self.head_dim) {
+            let (low, high) = head.split_at_mut(half);
+            for pair in 0..half {
+                let (a, b) = (low[pair], high[pair]);
+                low[pair] = a * cosines[pair] - b * sines[pair];
+                high[pair] = b * cosines[pair] + a * sines[pair];
+            }
+        }
+    }
+}

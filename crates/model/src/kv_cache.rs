@@ -1,0 +1,261 @@
+//! The key/value cache of one sequence: what it holds, and how it finds that out by itself.
+
+use forerun_core::{Node, TokenId, TokenTree};
+
+/// Keys and values of a prefix and of a tree of tokens behind it.
+///
+/// Slot `i` of the prefix is position `i`; the tree's nodes follow in node order. Nothing tells a
+/// cache to roll back: [`KvCache::seek`] compares the tokens of a job with those that it holds and
+/// keeps what agrees, gathering an accepted path into place. Keys were rotated at their own
+/// position, so nothing is rotated again.
+#[derive(Default)]
+pub struct KvCache {
+    layers: Vec<LayerCache>,
+    /// Width of a row: `n_kv_heads · head_dim`.
+    width: usize,
+    prefix: Vec<TokenId>,
+    tree: TokenTree,
+}
+
+/// Keys and values of one layer: `[slots, n_kv_heads, head_dim]`.
+#[derive(Default)]
+pub(crate) struct LayerCache {
+    pub(crate) keys: Vec<f32>,
+    pub(crate) values: Vec<f32>,
+}
+
+/// What a cache holds of a job's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Tokens of the prefix.
+    pub tokens: usize,
+    /// Nodes of the tree, counted from the first; 0 unless the whole prefix is held.
+    pub nodes: usize,
+}
+
+impl KvCache {
+    /// An empty cache for `n_layers` layers with rows of `width` numbers.
+    #[must_use]
+    pub fn new(n_layers: usize, width: usize) -> Self {
+        let layers = (0..n_layers).map(|_| LayerCache::default()).collect();
+        Self { layers, width, ..Self::default() }
+    }
+
+    /// Keeps the longest part of `tokens`, then of `tree`, that is held exactly, forgets the rest,
+    /// and tells how much that is. Of the tree a number of first nodes is kept.
+    pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree) -> Held {
+        let agreeing = self.prefix.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        if agreeing < self.prefix.len() {
+            self.prefix.truncate(agreeing);
+            self.tree = TokenTree::new();
+            return Held { tokens: agreeing, nodes: 0 };
+        }
+        let (path, at) = self.follow(&tokens[agreeing..]);
+        let arrived = agreeing + path.len() == tokens.len();
+        let kept = if arrived { self.matching(at, tree) } else { Vec::new() };
+        let old_prefix = self.prefix.len();
+        for (index, &node) in path.iter().chain(&kept).enumerate() {
+            self.move_row(old_prefix + node, old_prefix + index);
+        }
+        self.prefix.extend(path.iter().map(|&node| self.tree.token(node)));
+        self.tree = tree.first(kept.len());
+        Held { tokens: self.prefix.len(), nodes: kept.len() }
+    }
+
+    /// The nodes that spell `tokens` as far as they go, and the last of them.
+    fn follow(&self, tokens: &[TokenId]) -> (Vec<Node>, Option<Node>) {
+        let (mut path, mut at) = (Vec::new(), None);
+        for &token in tokens {
+            let Some(node) = self.tree.child_with(at, token) else { break };
+            path.push(node);
+            at = Some(node);
+        }
+        (path, at)
+    }
+
+    /// The held nodes below `root` that equal the first nodes of `tree`. They ascend, so that rows
+    /// can be gathered in place.
+    fn matching(&self, root: Option<Node>, tree: &TokenTree) -> Vec<Node> {
+        let mut held: Vec<Node> = Vec::new();
+        for node in 0..tree.len() {
+            let parent = tree.parent(node).map_or(root, |parent| Some(held[parent]));
+            let mut twins =
+                self.tree.children(parent).filter(|&own| self.tree.token(own) == tree.token(node));
+            // Equal siblings have equal rows, but each keeps its own.
+            let after = held.last().copied();
+            match twins.find(|&own| after.is_none_or(|last| own > last)) {
+                Some(own) => held.push(own),
+                None => break,
+            }
+        }
+        held
+    }
+
+    fn move_row(&mut self, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        let width = self.width;
+        for layer in &mut self.layers {
+            for rows in [&mut layer.keys, &mut layer.values] {
+                rows.copy_within(from * width..(from + 1) * width, to * width);
+            }
+        }
+    }
+
+    /// Number of tokens of the prefix that are held.
+    #[must_use]
+    pub fn prefix_len(&self) -> usize {
+        self.prefix.len()
+    }
+
+    /// Number of tree nodes that are held.
+    pub(crate) fn tree_len(&self) -> usize {
+        self.tree.len()
+    }
+
+    /// Makes room for the prefix and `nodes` tree nodes. Rows beyond those held count for nothing
+    /// until [`KvCache::record`].
+    pub(crate) fn reserve(&mut self, nodes: usize) {
+        let len = (self.prefix.len() + nodes) * self.width;
+        for layer in &mut self.layers {
+            for rows in [&mut layer.keys, &mut layer.values] {
+                if rows.len() < len {
+                    rows.resize(len, 0.0);
+                }
+            }
+        }
+    }
+
+    /// The rows of one layer.
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut LayerCache {
+        &mut self.layers[layer]
+    }
+
+    /// Declares the rows of all nodes of `tree` written, in all layers.
+    pub(crate) fn record(&mut self, tree: &TokenTree) {
+        self.tree = tree.clone();
+    }
+
+    /// The bits of everything held: prefix, tree, and each layer's keys and values. Tests compare
+    /// caches by it.
+    #[must_use]
+    pub fn snapshot(&self) -> (Vec<TokenId>, TokenTree, Vec<Vec<u32>>) {
+        let len = (self.prefix.len() + self.tree.len()) * self.width;
+        let bits = |rows: &Vec<f32>| rows[..len].iter().map(|value| value.to_bits()).collect();
+        let layers = self.layers.iter().flat_map(|layer| [bits(&layer.keys), bits(&layer.values)]);
+        (self.prefix.clone(), self.tree.clone(), layers.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cache of one layer whose row for a token is the token itself.
+    fn cache(prefix: &[TokenId], tree: &TokenTree) -> KvCache {
+        let mut cache = KvCache::new(1, 1);
+        write(&mut cache, &TokenTree::chain(prefix));
+        cache.seek(prefix, &TokenTree::new());
+        write(&mut cache, tree);
+        cache
+    }
+
+    fn write(cache: &mut KvCache, tree: &TokenTree) {
+        cache.reserve(tree.len());
+        let first = cache.prefix_len();
+        let layer = cache.layer_mut(0);
+        for (index, &token) in tree.tokens().iter().enumerate() {
+            layer.keys[first + index] = token as f32;
+            layer.values[first + index] = -(token as f32);
+        }
+        cache.record(tree);
+    }
+
+    /// Every held row must still belong to its token.
+    fn check(cache: &mut KvCache) {
+        let (prefix, tree, _) = cache.snapshot();
+        for (slot, &token) in prefix.iter().chain(tree.tokens()).enumerate() {
+            assert_eq!(cache.layer_mut(0).keys[slot], token as f32);
+            assert_eq!(cache.layer_mut(0).values[slot], -(token as f32));
+        }
+    }
+
+    /// ```text
+    /// 1 2 ─ 3 ─ 4 ─ 7
+    ///     │   └ 5
+    ///     └ 6 ─ 4
+    /// ```
+    fn sample() -> TokenTree {
+        let mut tree = TokenTree::new();
+        let three = tree.push(None, 3);
+        let six = tree.push(None, 6);
+        let four = tree.push(Some(three), 4);
+        tree.push(Some(three), 5);
+        tree.push(Some(six), 4);
+        tree.push(Some(four), 7);
+        tree
+    }
+
+    #[test]
+    fn seeking_keeps_what_agrees() {
+        let none = TokenTree::new();
+        let table: &[(&[TokenId], usize)] = &[
+            (&[1, 2, 3, 4, 7, 9], 5),
+            (&[1, 2, 3, 5, 7], 4),
+            (&[1, 2, 6, 4], 4),
+            (&[1, 2, 6, 5], 3),
+            (&[1, 2, 8], 2),
+            (&[1, 2], 2),
+            (&[1], 1),
+            (&[1, 9, 3], 1),
+            (&[9], 0),
+            (&[], 0),
+        ];
+        for &(tokens, held) in table {
+            let mut cache = cache(&[1, 2], &sample());
+            assert_eq!(cache.seek(tokens, &none), Held { tokens: held, nodes: 0 }, "{tokens:?}");
+            assert_eq!(cache.snapshot().0, tokens[..held]);
+            check(&mut cache);
+            assert_eq!(cache.seek(tokens, &none).tokens, held, "again: {tokens:?}");
+        }
+    }
+
+    #[test]
+    fn seeking_keeps_the_first_nodes_of_a_tree() {
+        // Below 3: the nodes 4 and 5, then 7 under 4, and 8 that is not held.
+        let mut wanted = TokenTree::new();
+        let four = wanted.push(None, 4);
+        wanted.push(None, 5);
+        wanted.push(Some(four), 7);
+        wanted.push(Some(four), 8);
+        let mut cache = cache(&[1, 2], &sample());
+        assert_eq!(cache.seek(&[1, 2, 3], &wanted), Held { tokens: 3, nodes: 3 });
+        assert_eq!(cache.snapshot().1.tokens(), [4, 5, 7]);
+        check(&mut cache);
+        // Another order stops where gathering in place would overwrite rows.
+        let mut swapped = TokenTree::new();
+        swapped.push(None, 5);
+        swapped.push(None, 4);
+        assert_eq!(cache.seek(&[1, 2, 3], &swapped), Held { tokens: 3, nodes: 1 });
+        check(&mut cache);
+    }
+
+    #[test]
+    fn equal_siblings_are_two_rows() {
+        let mut twins = TokenTree::new();
+        twins.push(None, 3);
+        twins.push(None, 3);
+        let mut cache = cache(&[1], &twins);
+        assert_eq!(cache.seek(&[1], &twins), Held { tokens: 1, nodes: 2 });
+        check(&mut cache);
+    }
+
+    #[test]
+    fn a_prefix_that_ends_inside_the_held_prefix_keeps_no_tree() {
+        let mut cache = cache(&[1, 2, 3], &TokenTree::chain(&[4]));
+        let held = cache.seek(&[1, 2], &TokenTree::chain(&[3]));
+        assert_eq!(held, Held { tokens: 2, nodes: 0 });
+        check(&mut cache);
+    }
+}

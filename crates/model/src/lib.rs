@@ -1,0 +1,21 @@
+//! What a Transformer is here: checkpoints, kernels, the key/value cache and the forward pass.
+//!
+//! This crate may touch files (to read checkpoints), threads (a team is a device) and tensors. It
+//! knows nothing of drafts, verdicts or schedules: above it, everything is tokens and
+//! distributions.
+
+pub mod checkpoint;
+pub mod config;
+mod kernels;
+pub mod kv_cache;
+pub mod language_model;
+pub mod reference;
+pub mod team;
+pub mod transformer;
+
+pub use checkpoint::{Checkpoint, LoadError};
+pub use config::Config;
+pub use language_model::{CachedTransformer, LanguageModel, Logits, ModelError, score};
+pub use reference::ReferenceModel;
+pub use team::{Team, TeamError};
+pub use transformer::{Transformer, Weights};

@@ -1,0 +1,169 @@
+//! The slow reference: a forward pass that a reader can check line by line.
+//!
+//! No cache, no packing, no team, no tree: a whole sequence goes in, all its logits come out. It
+//! shares no arithmetic with the production path, yet keeps to the same documented order of
+//! additions (see `kernels`), so the two must agree bit for bit. Tests use it as their oracle.
+
+use crate::LoadError;
+use crate::checkpoint::{Checkpoint, LayerTensor, Tensor};
+use crate::config::Config;
+use forerun_core::TokenId;
+
+/// Weights as the checkpoint has them, row-major.
+pub struct ReferenceModel {
+    config: Config,
+    embedding: Vec<f32>,
+    layers: Vec<[Vec<f32>; 9]>,
+    final_norm: Vec<f32>,
+    head: Vec<f32>,
+}
+
+/// The order of a layer's tensors in [`ReferenceModel`].
+const LAYER: [LayerTensor; 9] = [
+    LayerTensor::AttentionNorm,
+    LayerTensor::Query,
+    LayerTensor::Key,
+    LayerTensor::Value,
+    LayerTensor::Output,
+    LayerTensor::MlpNorm,
+    LayerTensor::Gate,
+    LayerTensor::Up,
+    LayerTensor::Down,
+];
+
+impl ReferenceModel {
+    /// Reads all tensors.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
+        let read = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        let mut layers = Vec::new();
+        for layer in 0..checkpoint.config().num_hidden_layers {
+            let mut tensors: [Vec<f32>; 9] = Default::default();
+            for (slot, tensor) in tensors.iter_mut().zip(LAYER) {
+                *slot = read(Tensor::Layer(layer, tensor))?;
+            }
+            layers.push(tensors);
+        }
+        Ok(Self {
+            config: checkpoint.config().clone(),
+            embedding: read(Tensor::Embedding)?,
+            layers,
+            final_norm: read(Tensor::FinalNorm)?,
+            head: read(Tensor::Head)?,
+        })
+    }
+
+    /// The model's shape.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Logits behind every token: `tokens.len()` rows of `vocab_size`.
+    #[must_use]
+    pub fn logits(&self, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+        let (config, size) = (&self.config, self.config.hidden_size);
+        let embed = |&token: &TokenId| self.embedding[token as usize * size..][..size].to_vec();
+        let mut hidden: Vec<Vec<f32>> = tokens.iter().map(embed).collect();
+        for layer in &self.layers {
+            let [attention_norm, query, key, value, output, mlp_norm, gate, up, down] = layer;
+            let normed = self.norm_all(&hidden, attention_norm);
+            let rotated = |weights| -> Vec<Vec<f32>> {
+                let rows = normed.iter().enumerate();
+                rows.map(|(position, row)| self.rotate(times(weights, row), position)).collect()
+            };
+            let (queries, keys) = (rotated(query), rotated(key));
+            let values: Vec<_> = normed.iter().map(|row| times(value, row)).collect();
+            for (position, row) in hidden.iter_mut().enumerate() {
+                let seen = (&keys[..=position], &values[..=position]);
+                let attended = self.attend(&queries[position], seen);
+                plus(row, &times(output, &attended));
+            }
+            let normed = self.norm_all(&hidden, mlp_norm);
+            for (row, normed) in hidden.iter_mut().zip(normed) {
+                let (gate, up) = (times(gate, &normed), times(up, &normed));
+                let silu = |gate: f32| gate / (1.0 + (-gate).exp());
+                let inner: Vec<_> = gate.into_iter().zip(up).map(|(g, u)| silu(g) * u).collect();
+                plus(row, &times(down, &inner));
+            }
+        }
+        debug_assert_eq!(config.vocab_size * size, self.head.len());
+        let normed = self.norm_all(&hidden, &self.final_norm);
+        normed.iter().map(|row| times(&self.head, row)).collect()
+    }
+
+    fn norm_all(&self, rows: &[Vec<f32>], weight: &[f32]) -> Vec<Vec<f32>> {
+        let norm = |row: &Vec<f32>| {
+            let mean = sum16(row.iter().map(|x| x * x)) / row.len() as f32;
+            let scale = 1.0 / (mean + self.config.rms_norm_eps).sqrt();
+            row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
+        };
+        rows.iter().map(norm).collect()
+    }
+
+    /// Rotates pairs `(i, i + head_dim/2)` of every head by `position · theta^(-2i/head_dim)`.
+    fn rotate(&self, mut heads: Vec<f32>, position: usize) -> Vec<f32> {
+        let (dim, theta) = (self.config.head_dim, f64::from(self.config.rope_theta));
+        for head in heads.chunks_mut(dim) {
+            for pair in 0..dim / 2 {
+                let frequency = (1.0 / theta.powf(2.0 * pair as f64 / dim as f64)) as f32;
+                let angle = f64::from(position as f32 * frequency);
+                let (sine, cosine) = (angle.sin() as f32, angle.cos() as f32);
+                let (a, b) = (head[pair], head[pair + dim / 2]);
+                head[pair] = a * cosine - b * sine;
+                head[pair + dim / 2] = b * cosine + a * sine;
+            }
+        }
+        heads
+    }
+
+    fn attend(&self, query: &[f32], (keys, values): (&[Vec<f32>], &[Vec<f32>])) -> Vec<f32> {
+        let (dim, config) = (self.config.head_dim, &self.config);
+        let group = config.num_attention_heads / config.num_key_value_heads;
+        let scale = 1.0 / (dim as f32).sqrt();
+        let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
+            let part = head / group * dim..(head / group + 1) * dim;
+            let dot = |key: &Vec<f32>| {
+                sum16(query.iter().zip(&key[part.clone()]).map(|(q, k)| q * k)) * scale
+            };
+            let scores: Vec<f32> = keys.iter().map(dot).collect();
+            let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let weights: Vec<f32> = scores.iter().map(|score| (score - peak).exp()).collect();
+            let total = sum16(weights.iter().copied());
+            let mut out = vec![0.0; dim];
+            for (weight, value) in weights.iter().zip(values) {
+                for (out, value) in out.iter_mut().zip(&value[part.clone()]) {
+                    *out += weight * value;
+                }
+            }
+            out.into_iter().map(|value| value / total).collect()
+        };
+        query.chunks(dim).enumerate().flat_map(head_output).collect()
+    }
+}
+
+/// `weights · x`, every output adding its products in ascending order of inputs.
+fn times(weights: &[f32], x: &[f32]) -> Vec<f32> {
+    let dot = |row: &[f32]| row.iter().zip(x).fold(0.0, |sum, (w, x)| sum + x * w);
+    weights.chunks(x.len()).map(dot).collect()
+}
+
+fn plus(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+/// Sixteen partial sums, element `i` in number `i mod 16`, then halves onto halves.
+fn sum16(terms: impl Iterator<Item = f32>) -> f32 {
+    let mut sums = [0.0_f32; 16];
+    for (index, term) in terms.enumerate() {
+        sums[index % 16] += term;
+    }
+    for width in [8, 4, 2, 1] {
+        for index in 0..width {
+            sums[index] += sums[index + width];
+        }
+    }
+    sums[0]
+}

@@ -1,0 +1,300 @@
+//! A device group's threads: a pinned team that runs one piece of work at a time, together.
+//!
+//! The thread that calls [`Team::run`] is member 0. The others wait for work by spinning for some
+//! microseconds, since the next kernel usually follows at once, and then park, so that a team that
+//! has nothing to do costs nothing and does not disturb other load.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle, Thread};
+
+/// Turns of a waiting loop before the thread parks: about 20 µs where a pause takes 140 cycles.
+const SPINS: u32 = 400;
+
+/// Work as the members see it: a function of the member's number.
+type Work<'a> = dyn Fn(usize) + Sync + 'a;
+
+/// A team of threads, pinned to their cores where cores are named.
+pub struct Team {
+    shared: Arc<Shared>,
+    helpers: Vec<JoinHandle<()>>,
+    /// Held during a run: a team does one thing at a time.
+    leading: Mutex<()>,
+}
+
+/// A team whose threads could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum TeamError {
+    /// The operating system refused to pin a thread.
+    #[error("cannot pin a thread to core {core}: {source}; is the core online and allowed here?")]
+    Pin {
+        /// The core.
+        core: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The operating system refused a thread.
+    #[error("cannot start a thread for a team: {0}")]
+    Spawn(std::io::Error),
+}
+
+struct Shared {
+    /// Number of the current run; a change tells helpers that there is work.
+    run: AtomicUsize,
+    /// The current run's work; only read between the change of `run` and the helper's report.
+    work: Mutex<Option<&'static Work<'static>>>,
+    /// Helpers that have not reported yet.
+    pending: AtomicUsize,
+    leader: Mutex<Option<Thread>>,
+    stop: AtomicBool,
+    /// The first panic of a helper in this run.
+    panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+impl Team {
+    /// One member, the caller itself, not pinned.
+    #[must_use]
+    pub fn solo() -> Self {
+        Self::with_helpers(Vec::new())
+    }
+
+    /// `members` threads, not pinned to any core.
+    ///
+    /// # Errors
+    /// [`TeamError::Spawn`] if a thread cannot be started.
+    pub fn unpinned(members: usize) -> Result<Self, TeamError> {
+        let mut team = Self::solo();
+        for number in 1..members {
+            team.add_helper(number, None)?;
+        }
+        Ok(team)
+    }
+
+    /// One member a core, each pinned to its own; the calling thread is pinned to the first.
+    ///
+    /// # Errors
+    /// If a core does not exist or may not be used, or a thread cannot be started.
+    pub fn pinned(cores: &[usize]) -> Result<Self, TeamError> {
+        let mut team = Self::solo();
+        for (number, &core) in cores.iter().enumerate() {
+            if number == 0 {
+                pin_this_thread(core)?;
+            } else {
+                team.add_helper(number, Some(core))?;
+            }
+        }
+        Ok(team)
+    }
+
+    fn with_helpers(helpers: Vec<JoinHandle<()>>) -> Self {
+        let shared = Shared {
+            run: AtomicUsize::new(0),
+            work: Mutex::new(None),
+            pending: AtomicUsize::new(0),
+            leader: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        };
+        Self { shared: Arc::new(shared), helpers, leading: Mutex::new(()) }
+    }
+
+    fn add_helper(&mut self, number: usize, core: Option<usize>) -> Result<(), TeamError> {
+        let shared = Arc::clone(&self.shared);
+        let (report, pinned) = std::sync::mpsc::sync_channel(1);
+        let body = move || {
+            let outcome = core.map_or(Ok(()), pin_this_thread);
+            let ready = outcome.is_ok();
+            // A closed channel means that nobody waits any more, and the team is being dropped.
+            if report.send(outcome).is_ok() && ready {
+                help(&shared, number);
+            }
+        };
+        let name = format!("forerun-team-{number}");
+        let handle = thread::Builder::new().name(name).spawn(body).map_err(TeamError::Spawn)?;
+        self.helpers.push(handle);
+        pinned.recv().unwrap_or(Ok(()))
+    }
+
+    /// Number of members.
+    #[must_use]
+    pub fn members(&self) -> usize {
+        self.helpers.len() + 1
+    }
+
+    /// Calls `work(member)` once on every member and returns when all have returned.
+    ///
+    /// # Panics
+    /// If a member panics, the panic goes on here once all members have returned.
+    pub fn run(&self, work: &Work<'_>) {
+        if self.helpers.is_empty() {
+            return work(0);
+        }
+        let _leading = self.leading.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: only the lifetime changes. Helpers use the reference only between the change of
+        // `run` below and their decrement of `pending`, and this function does not return (nor
+        // unwind: the leader's own panic is caught) before `pending` is 0.
+        let erased = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        *lock(&self.shared.work) = Some(erased);
+        *lock(&self.shared.leader) = Some(thread::current());
+        self.shared.pending.store(self.helpers.len(), Ordering::Relaxed);
+        self.shared.run.fetch_add(1, Ordering::Release);
+        for helper in &self.helpers {
+            helper.thread().unpark();
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| work(0)));
+        wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
+        *lock(&self.shared.work) = None;
+        let theirs = lock(&self.shared.panic).take();
+        if let Some(panic) = own.err().or(theirs) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Runs `work` over `0..count` split into one contiguous range a member, cut at multiples of
+    /// `grain`.
+    pub fn split(&self, count: usize, grain: usize, work: impl Fn(std::ops::Range<usize>) + Sync) {
+        let members = self.members();
+        let grains = count.div_ceil(grain);
+        self.run(&|member| {
+            let from = grains * member / members * grain;
+            let to = (grains * (member + 1) / members * grain).min(count);
+            if from < to {
+                work(from..to);
+            }
+        });
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.run.fetch_add(1, Ordering::Release);
+        for helper in self.helpers.drain(..) {
+            helper.thread().unpark();
+            // A helper's panics were reported by the run in which they happened.
+            drop(helper.join());
+        }
+    }
+}
+
+/// A helper's life: wait for a run, take part, report.
+fn help(shared: &Shared, number: usize) {
+    let mut seen = 0;
+    loop {
+        wait_until(|| shared.run.load(Ordering::Acquire) != seen);
+        seen = shared.run.load(Ordering::Acquire);
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        let work = *lock(&shared.work);
+        if let Some(work) = work
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number)))
+        {
+            lock(&shared.panic).get_or_insert(panic);
+        }
+        let leader = lock(&shared.leader).clone();
+        if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1
+            && let Some(leader) = leader
+        {
+            leader.unpark();
+        }
+    }
+}
+
+/// Spins for a while, then parks until `done`; whoever makes it true unparks the waiter.
+fn wait_until(done: impl Fn() -> bool) {
+    for _ in 0..SPINS {
+        if done() {
+            return;
+        }
+        std::hint::spin_loop();
+    }
+    while !done() {
+        thread::park();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(target_os = "linux")]
+fn pin_this_thread(core: usize) -> Result<(), TeamError> {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let pin = |core| {
+        if core >= CpuSet::MAX_CPU {
+            return Err(rustix::io::Errno::INVAL);
+        }
+        let mut set = CpuSet::new();
+        set.set(core);
+        sched_setaffinity(None, &set)
+    };
+    pin(core).map_err(|source| TeamError::Pin { core, source: source.into() })
+}
+
+/// Other systems have no such call; their schedulers keep busy threads apart by themselves.
+#[cfg(not(target_os = "linux"))]
+fn pin_this_thread(_core: usize) -> Result<(), TeamError> {
+    Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_member_works_once_in_every_run() {
+        for members in 1..=3 {
+            let team = Team::unpinned(members).unwrap();
+            let counts: Vec<AtomicUsize> = (0..members).map(|_| AtomicUsize::new(0)).collect();
+            for round in 0..300 {
+                team.run(&|member| {
+                    counts[member].fetch_add(1, Ordering::Relaxed);
+                });
+                if round % 100 == 50 {
+                    // Long enough for the helpers to park.
+                    thread::sleep(std::time::Duration::from_millis(2));
+                }
+            }
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 300));
+        }
+    }
+
+    #[test]
+    fn a_split_covers_everything_once_whatever_the_grain() {
+        let team = Team::unpinned(2).unwrap();
+        for count in [0, 1, 15, 16, 17, 100] {
+            let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            team.split(count, 16, |range| {
+                assert_eq!(range.start % 16, 0);
+                for hit in &hits[range] {
+                    hit.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn a_members_panic_reaches_the_leader_and_the_team_goes_on() {
+        let team = Team::unpinned(2).unwrap();
+        for guilty in 0..2 {
+            let run = || team.run(&|member| assert_ne!(member, guilty, "member {guilty} fails"));
+            let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
+            let message = panic.downcast_ref::<String>().unwrap();
+            assert!(message.contains("fails"), "{message}");
+            team.run(&|_| ());
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_core_that_does_not_exist_is_an_error() {
+        for core in [1_000, 1_000_000] {
+            let error = thread::spawn(move || Team::pinned(&[core]).err()).join().unwrap();
+            assert!(error.unwrap().to_string().contains(&core.to_string()));
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Mutated checkpoints never make the loaders panic, nor allocate more than the input justifies.
+//!
+//! `FORERUN_FUZZ_CASES` sets the number of cases, `FORERUN_FUZZ_SEED` repeats a run. Each case takes
+//! a tiny sound checkpoint, mutates one of its files, and reads all that still opens.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forerun_model::checkpoint::{
+    Checkpoint, LayerTensor, LoadError, Tensor, WeightFile, WeightIndex,
+};
+use forerun_model::config::Config;
+use safetensors::{Dtype, tensor::TensorView};
+
+/// Remembers the largest allocation, so that a size taken from a file unchecked is noticed.
+struct Watched;
+
+static LARGEST_ALLOCATION: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is left to `System`; besides, only a number is updated.
+unsafe impl GlobalAlloc for Watched {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGEST_ALLOCATION.fetch_max(layout.size(), Ordering::Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above; `pointer` came from `System`.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Watched = Watched;
+
+/// Far above what the tiny files need, far below what a corrupted size can ask for.
+const ALLOCATION_LIMIT: usize = 1 << 20;
+
+/// The files of a checkpoint of each format.
+#[derive(Clone)]
+struct Files {
+    config: Vec<u8>,
+    generation_config: Vec<u8>,
+    index: Vec<u8>,
+    single: Vec<u8>,
+    shards: [Vec<u8>; 2],
+    llama2c: Vec<u8>,
+}
+
+const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5, "max_position_embeddings": 3,
+    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": null, "hidden_act": "silu",
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "attention_bias": false,
+    "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": [2, 3]}"#;
+
+impl Files {
+    fn sound() -> Self {
+        let config = Config::parse(CONFIG, Path::new("config.json")).unwrap();
+        let is_in_second = |tensor: Tensor| matches!(tensor, Tensor::Layer(1, _));
+        let names: Vec<String> = Tensor::all(&config)
+            .map(|tensor| format!("\"{tensor}\": \"{}\"", u8::from(is_in_second(tensor))))
+            .collect();
+        let header = [4i32, 6, 2, 2, 1, -5, 3].into_iter().flat_map(i32::to_le_bytes);
+        let elements = 40 + 2 * (8 + 16 + 8 + 8 + 16 + 72) + 4 + 6;
+        let weights = (0..elements).flat_map(|value| (value as f32).to_le_bytes());
+        Self {
+            config: CONFIG.into(),
+            generation_config: br#"{"bos_token_id": 1, "eos_token_id": [2, 4]}"#.into(),
+            index: format!("{{\"weight_map\": {{{}}}}}", names.join(", ")).into(),
+            single: safetensors_file(&config, |_| true),
+            shards: [
+                safetensors_file(&config, |tensor| !is_in_second(tensor)),
+                safetensors_file(&config, is_in_second),
+            ],
+            llama2c: header.chain(weights).collect(),
+        }
+    }
+
+    /// The file that a case mutates.
+    fn choose(&mut self, random: &mut Random) -> (&'static str, &mut Vec<u8>) {
+        match random.below(7) {
+            0 => ("config", &mut self.config),
+            1 => ("generation config", &mut self.generation_config),
+            2 => ("index", &mut self.index),
+            3 | 4 => ("single", &mut self.single),
+            5 => ("shard", &mut self.shards[random.below(2)]),
+            _ => ("llama2.c", &mut self.llama2c),
+        }
+    }
+
+    /// Reads what the mutated file is part of.
+    fn read(&self, mutated: &str) -> Result<(), LoadError> {
+        if mutated == "llama2.c" {
+            return read_all(&Checkpoint::from_llama2c(weight_file(&self.llama2c))?);
+        }
+        let path = Path::new("directory");
+        let mut config = Config::parse(&String::from_utf8_lossy(&self.config), path)?;
+        config.apply_generation_config(&String::from_utf8_lossy(&self.generation_config), path)?;
+        if !matches!(mutated, "index" | "shard") {
+            let single = vec![weight_file(&self.single)];
+            return read_all(&Checkpoint::from_safetensors(path, config, None, single)?);
+        }
+        let index = WeightIndex::parse(&String::from_utf8_lossy(&self.index), path)?;
+        // A mutated name stands for a file that is not there, so that shard is empty.
+        let shard = |name: &String| match name.as_str() {
+            "0" => weight_file(&self.shards[0]),
+            "1" => weight_file(&self.shards[1]),
+            _ => weight_file(&[]),
+        };
+        let shards = index.shards().iter().map(shard).collect();
+        read_all(&Checkpoint::from_safetensors(path, config, Some(&index), shards)?)
+    }
+}
+
+fn weight_file(bytes: &[u8]) -> WeightFile {
+    WeightFile::from_bytes(PathBuf::from("weights"), bytes.to_vec())
+}
+
+/// Some of a model's tensors, norms as bf16 and the rest as f32.
+fn safetensors_file(config: &Config, holds: impl Fn(Tensor) -> bool) -> Vec<u8> {
+    let stored = Tensor::all(config).filter(|tensor| holds(*tensor)).map(|tensor| {
+        let shape = tensor.shape(config);
+        let dtype = if shape.len() == 1 { Dtype::BF16 } else { Dtype::F32 };
+        let bytes = vec![0x3e; shape.iter().product::<usize>() * dtype.bitsize() / 8];
+        (tensor.to_string(), dtype, shape, bytes)
+    });
+    let stored: Vec<_> = stored.collect();
+    let views = stored.iter().map(|(name, dtype, shape, bytes)| {
+        (name, TensorView::new(*dtype, shape.clone(), bytes).unwrap())
+    });
+    safetensors::serialize(views, None).unwrap()
+}
+
+fn read_all(checkpoint: &Checkpoint) -> Result<(), LoadError> {
+    for tensor in Tensor::all(checkpoint.config()).chain([Tensor::Head]) {
+        let elements = checkpoint.tensor(tensor)?.len();
+        assert_eq!(elements, checkpoint.shape(tensor).iter().product::<usize>());
+        checkpoint.dtype(tensor)?;
+    }
+    let beyond = Tensor::Layer(checkpoint.config().num_hidden_layers, LayerTensor::Up);
+    assert!(checkpoint.tensor(beyond).is_err());
+    assert!(checkpoint.weights_bytes() > 0);
+    Ok(())
+}
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
+    /// A place to damage: often in the first bytes, where lengths and headers are.
+    fn position(&mut self, length: usize) -> usize {
+        let near_start = self.below(3) == 0;
+        self.below(if near_start { length.min(40) } else { length })
+    }
+
+    fn range(&mut self, length: usize) -> std::ops::Range<usize> {
+        let start = self.position(length);
+        let longest = self.pick(&[4, 32, 400]);
+        start..(start + 1 + self.below(longest)).min(length)
+    }
+}
+
+const INTEGERS: [u64; 12] = [
+    0,
+    1,
+    7,
+    i32::MAX as u64,
+    i32::MIN as u32 as u64,
+    u32::MAX as u64,
+    1 << 28,
+    i64::MAX as u64,
+    1 << 61,
+    u64::MAX - 7,
+    u64::MAX,
+    99_999_999,
+];
+
+const JSON_VALUES: [&str; 24] = [
+    "0",
+    "1",
+    "2",
+    "3",
+    "-1",
+    "4",
+    "6",
+    "2147483647",
+    "-2147483648",
+    "268435456",
+    "4294967296",
+    "18446744073709551615",
+    "18446744073709551616",
+    "2305843009213693952",
+    "0.5",
+    "-0.0",
+    "1e39",
+    "1e400",
+    "1e-400",
+    "NaN",
+    "null",
+    "true",
+    "\"x\"",
+    "[1, [2]]",
+];
+
+/// Does one thing to a file; `other` is where foreign chunks are taken from.
+fn mutate(file: &mut Vec<u8>, other: &[u8], random: &mut Random) {
+    if file.is_empty() {
+        file.extend_from_slice(&other[..random.below(other.len())]);
+        return;
+    }
+    let at = random.position(file.len());
+    match random.below(10) {
+        0 => file[at] ^= 1 << random.below(8),
+        1 => file[at] = random.pick(b"\0\x01\x7f\x80\xff\"\\{}[],:-.eE019 u/"),
+        2 => file.truncate(at),
+        3 => drop(file.drain(random.range(file.len()))),
+        4 => {
+            let chunk = file[random.range(file.len())].to_vec();
+            drop(file.splice(at..at, chunk));
+        }
+        5 => {
+            let chunk = other[random.range(other.len())].to_vec();
+            let end = (at + random.below(chunk.len() + 1)).min(file.len());
+            drop(file.splice(at..end, chunk));
+        }
+        6 => {
+            let bytes = random.pick(&INTEGERS).to_le_bytes();
+            let width = random.pick(&[4, 8]).min(file.len() - at);
+            file[at..at + width].copy_from_slice(&bytes[..width]);
+        }
+        7 => {
+            let more = random.below(64);
+            file.resize(file.len() + more, 0);
+        }
+        _ => substitute_number(file, random),
+    }
+}
+
+/// Puts a boundary value in the place of a number in JSON. In a safetensors file the length of the
+/// header is mostly made right again, so that the case gets beyond it.
+fn substitute_number(file: &mut Vec<u8>, random: &mut Random) {
+    let header = file.first_chunk::<8>().map(|length| u64::from_le_bytes(*length));
+    let header = header.filter(|length| *length < file.len() as u64).map(|length| length as usize);
+    let json_end = header.map_or(file.len(), |length| (8 + length).min(file.len()));
+    let is_digit = |index: usize| file[index].is_ascii_digit();
+    let starts: Vec<usize> =
+        (0..json_end).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1))).collect();
+    if starts.is_empty() {
+        return;
+    }
+    let start = random.pick(&starts);
+    let end = (start..json_end).find(|at| !is_digit(*at)).unwrap_or(json_end);
+    let value = random.pick(&JSON_VALUES);
+    file.splice(start..end, value.bytes());
+    if let Some(length) = header
+        && random.below(8) > 0
+        && start >= 8
+    {
+        let length = (length + value.len()).saturating_sub(end - start) as u64;
+        file[..8].copy_from_slice(&length.to_le_bytes());
+    }
+}
+
+fn environment_number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; expected a number")))
+}
+
+#[test]
+fn mutated_checkpoints_never_panic() {
+    let cases = environment_number("FORERUN_FUZZ_CASES").unwrap_or(20_000);
+    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = environment_number("FORERUN_FUZZ_SEED").unwrap_or_else(clock);
+    println!("FORERUN_FUZZ_SEED={seed} FORERUN_FUZZ_CASES={cases}");
+
+    let sound = Files::sound();
+    for kind in ["config", "shard", "llama2.c"] {
+        sound.read(kind).unwrap();
+    }
+    let mut opened = 0;
+    let mut largest = 0;
+    for case in 0..cases {
+        let mut random = Random(seed ^ case.wrapping_mul(0xd134_2543_de82_ef95));
+        let mut files = sound.clone();
+        let (kind, file) = files.choose(&mut random);
+        for _ in 0..random.pick(&[1, 1, 2, 3, 8]) {
+            let other = random.pick(&[&sound.single, &sound.config, &sound.index, &sound.llama2c]);
+            mutate(file, other, &mut random);
+        }
+        let input = file.clone();
+        LARGEST_ALLOCATION.store(0, Ordering::Relaxed);
+        let result = catch_unwind(AssertUnwindSafe(|| match files.read(kind) {
+            Ok(()) => true,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                false
+            }
+        }));
+        let allocated = LARGEST_ALLOCATION.load(Ordering::Relaxed);
+        largest = largest.max(allocated);
+        let describe = || format!("case {case} of seed {seed}, {kind}: {}", input.escape_ascii());
+        match result {
+            Ok(success) => opened += u64::from(success),
+            Err(_) => panic!("panicked: {}", describe()),
+        }
+        assert!(allocated <= ALLOCATION_LIMIT, "allocated {allocated} bytes: {}", describe());
+    }
+    println!("{opened} of {cases} mutated checkpoints opened; largest allocation {largest} bytes");
+}

@@ -1,0 +1,86 @@
+//! What a device group has loaded, and how it runs one job.
+
+use forerun_core::{Job, JobOutput, Randomness, Role, SequenceId};
+use forerun_draft::{DraftContext, Drafter};
+use forerun_model::{LanguageModel, ModelError, score};
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+
+/// The drafters and target replicas of one device group, by their index among all.
+#[derive(Default)]
+pub struct Engine {
+    drafters: BTreeMap<usize, Box<dyn Drafter>>,
+    targets: BTreeMap<usize, Box<dyn LanguageModel>>,
+}
+
+impl Engine {
+    /// Nothing loaded.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Has `drafter` play `Role::Drafter(index)`.
+    #[must_use]
+    pub fn with_drafter(mut self, index: usize, drafter: impl Drafter + 'static) -> Self {
+        self.drafters.insert(index, Box::new(drafter));
+        self
+    }
+
+    /// Has `model` play `Role::Target(index)`.
+    #[must_use]
+    pub fn with_target(mut self, index: usize, model: impl LanguageModel + 'static) -> Self {
+        self.targets.insert(index, Box::new(model));
+        self
+    }
+
+    /// Whether something plays a role.
+    #[must_use]
+    pub fn plays(&self, role: Role) -> bool {
+        match role {
+            Role::Drafter(index) => self.drafters.contains_key(&index),
+            Role::Target(index) => self.targets.contains_key(&index),
+        }
+    }
+
+    /// Runs a job. A drafter's draws come from `randomness`.
+    ///
+    /// # Errors
+    /// If the model fails or `cancel` is set.
+    ///
+    /// # Panics
+    /// If nothing here plays the role, or a drafter is asked to score: a programming error.
+    pub fn execute(
+        &mut self,
+        role: Role,
+        job: &Job,
+        randomness: &dyn Randomness,
+        cancel: &AtomicBool,
+    ) -> Result<JobOutput, ModelError> {
+        match (role, job) {
+            (Role::Drafter(index), Job::Draft { sequence, tokens, sampling, shape }) => {
+                let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
+                let context = DraftContext {
+                    sequence: *sequence,
+                    tokens,
+                    sampling,
+                    randomness,
+                    shape,
+                    cancel,
+                };
+                drafter.draft(&context).map(JobOutput::Draft)
+            }
+            (Role::Target(index), Job::Score { sequence, tokens, tree, sampling }) => {
+                let model = self.targets.get_mut(&index).expect("a target of this index");
+                score(&mut **model, *sequence, tokens, tree, sampling, cancel).map(JobOutput::Score)
+            }
+            (role, _) => panic!("{role:?} was given another role's job"),
+        }
+    }
+
+    /// Forgets a sequence.
+    pub fn release(&mut self, sequence: SequenceId) {
+        self.drafters.values_mut().for_each(|drafter| drafter.release(sequence));
+        self.targets.values_mut().for_each(|model| model.release(sequence));
+    }
+}

@@ -1,0 +1,82 @@
+//! A cluster without threads: jobs run one after another where they are awaited.
+
+use crate::engine::Engine;
+use crate::recorder::Recorder;
+use forerun_core::trace::Trace;
+use forerun_core::{
+    Cluster, ClusterError, Completion, Job, JobError, Outcome, Randomness, Role, SequenceId, Ticket,
+};
+use forerun_model::ModelError;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Runs jobs on the calling thread, in order of submission. Its clock counts jobs: each takes one
+/// microsecond. Everything about it is deterministic, so that a decoder can be enumerated.
+pub struct InlineCluster {
+    engine: Engine,
+    randomness: Arc<dyn Randomness + Send + Sync>,
+    waiting: VecDeque<(Ticket, Role, Job, AtomicBool)>,
+    submitted: u64,
+    completed: u64,
+    recorder: Recorder,
+}
+
+impl InlineCluster {
+    /// A cluster in which `engine` plays all roles and drafters draw from `randomness`.
+    #[must_use]
+    pub fn new(engine: Engine, randomness: Arc<dyn Randomness + Send + Sync>) -> Self {
+        let recorder = Recorder::new(vec!["inline".into()]);
+        Self { engine, randomness, waiting: VecDeque::new(), submitted: 0, completed: 0, recorder }
+    }
+
+    /// What was recorded since the start or since the last call.
+    #[must_use]
+    pub fn take_trace(&self) -> Trace {
+        self.recorder.take()
+    }
+}
+
+impl Cluster for InlineCluster {
+    fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
+        if !self.engine.plays(on) {
+            return Err(ClusterError::NoSuchRole(on));
+        }
+        let ticket = Ticket(self.submitted);
+        self.submitted += 1;
+        self.waiting.push_back((ticket, on, job, AtomicBool::new(false)));
+        Ok(ticket)
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        if let Some((.., cancel)) = self.waiting.iter().find(|(waiting, ..)| *waiting == ticket) {
+            cancel.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn next_completion(&mut self) -> Result<Completion, ClusterError> {
+        let (ticket, role, job, cancel) = self.waiting.pop_front().ok_or(ClusterError::Idle)?;
+        let output = if cancel.load(Ordering::Relaxed) {
+            Err(ModelError::Cancelled)
+        } else {
+            self.engine.execute(role, &job, &*self.randomness, &cancel)
+        };
+        let output = output.map_err(|error| match error {
+            ModelError::Cancelled => JobError::Cancelled,
+            error => JobError::Failed { worker: "inline".into(), message: error.to_string() },
+        });
+        let started_ns = self.completed * 1_000;
+        self.completed += 1;
+        let completion = Completion { ticket, output, started_ns, finished_ns: started_ns + 1_000 };
+        self.recorder.record(0, &job, &completion);
+        Ok(completion)
+    }
+
+    fn observe(&mut self, outcome: Outcome) {
+        self.recorder.mark(&outcome);
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.engine.release(sequence);
+    }
+}

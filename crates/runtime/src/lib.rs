@@ -1,0 +1,17 @@
+//! Workers, device groups, placement, and the cluster of threads.
+//!
+//! This crate may touch threads, clocks and cores. It runs jobs and knows what plays which role;
+//! it decides nothing about what is drafted, verified or committed.
+
+mod engine;
+mod inline;
+mod placement;
+mod recorder;
+mod thread_cluster;
+mod worker;
+
+pub use engine::Engine;
+pub use inline::InlineCluster;
+pub use placement::{DeviceGroup, Placement, PlacementError, available_cores};
+pub use thread_cluster::{Runtime, StartError, ThreadCluster};
+pub use worker::{BuildEngine, WorkerSpec};
