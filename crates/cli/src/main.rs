@@ -1,2 +1,35 @@
-//! placeholder
-fn main(){}
+//! The `forerun` command: arguments, a validated plan, a run.
+//!
+//! This crate may touch the terminal. What it knows of models it knows through the facade.
+
+mod arguments;
+mod devices;
+mod generate;
+
+use arguments::{Arguments, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Generate(arguments) => generate::run(*arguments),
+        Command::Devices => devices::run(),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whoever read our output has had enough: that is no failure.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(is_closed)
+}
+
+fn is_closed(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::BrokenPipe
+}

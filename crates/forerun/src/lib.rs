@@ -1,1 +1,33 @@
-//! placeholder
+//! Parallel speculative decoding, for programs that embed it.
+//!
+//! A small drafter proposes tokens, the large target checks them, and the text is exactly the
+//! target's. [`Forerun::open`] loads what a [`Plan`] names onto the device groups that it names;
+//! [`Forerun::generate`] streams text.
+//!
+//! This crate is the end where text lives. It may touch everything below; nothing below knows it.
+//!
+//! ```no_run
+#![doc = include_str!("../examples/embed.rs")]
+//! ```
+
+mod answer;
+mod demonstration;
+mod engine;
+mod plan;
+mod request;
+mod text_stream;
+mod tokenizer;
+
+pub use answer::Answer;
+pub use demonstration::RandomPair;
+pub use engine::{Canceller, Forerun, ForerunError};
+pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
+pub use request::{Request, RequestError, VerificationChoice};
+pub use text_stream::TextStream;
+pub use tokenizer::{Tokenizer, TokenizerError};
+
+pub use forerun_core::trace::{Occupancy, Trace};
+pub use forerun_core::{TokenId, Verification};
+pub use forerun_decode::{Finish, Statistics};
+pub use forerun_model::{Checkpoint, Config, LoadError};
+pub use forerun_runtime::{Placement, PlacementError, available_cores};

@@ -13,5 +13,5 @@ mod worker;
 pub use engine::Engine;
 pub use inline::InlineCluster;
 pub use placement::{DeviceGroup, Placement, PlacementError, available_cores};
-pub use thread_cluster::{Runtime, StartError, ThreadCluster};
+pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use worker::{BuildEngine, WorkerSpec};

@@ -7,7 +7,7 @@ use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, Sequen
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -85,12 +85,19 @@ impl Runtime {
     /// A handle for one sequence's decoder.
     #[must_use]
     pub fn cluster(&self) -> ThreadCluster {
+        self.cluster_with(&Canceller::new())
+    }
+
+    /// A handle whose jobs stop when `canceller` is told to.
+    #[must_use]
+    pub fn cluster_with(&self, canceller: &Canceller) -> ThreadCluster {
         let (reply, completions) = mpsc::channel();
         ThreadCluster {
             shared: Arc::clone(&self.shared),
             reply,
             completions,
             pending: HashMap::new(),
+            canceller: canceller.clone(),
         }
     }
 
@@ -129,12 +136,62 @@ pub struct ThreadCluster {
     completions: Receiver<Completion>,
     /// Jobs under way, with their switches.
     pending: HashMap<Ticket, Arc<AtomicBool>>,
+    canceller: Canceller,
+}
+
+/// Stops all jobs of the handles that it was given to, from any thread, now and later.
+#[derive(Clone, Debug, Default)]
+pub struct Canceller {
+    state: Arc<Mutex<CancelState>>,
+}
+
+#[derive(Debug, Default)]
+struct CancelState {
+    cancelled: bool,
+    /// The switches of jobs that may be under way.
+    switches: Vec<Weak<AtomicBool>>,
+}
+
+impl Canceller {
+    /// One that has not cancelled anything.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Cancels the jobs under way and all that are submitted from now on.
+    pub fn cancel(&self) {
+        let mut state = self.lock();
+        state.cancelled = true;
+        for switch in state.switches.drain(..).filter_map(|switch| switch.upgrade()) {
+            switch.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was told to cancel.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.lock().cancelled
+    }
+
+    /// A job's switch, thrown already if all is cancelled.
+    fn switch(&self) -> Arc<AtomicBool> {
+        let mut state = self.lock();
+        let switch = Arc::new(AtomicBool::new(state.cancelled));
+        state.switches.retain(|switch| switch.strong_count() > 0);
+        state.switches.push(Arc::downgrade(&switch));
+        switch
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CancelState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Cluster for ThreadCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         let ticket = Ticket(self.shared.tickets.fetch_add(1, Ordering::Relaxed));
-        let cancel = Arc::new(AtomicBool::new(false));
+        let cancel = self.canceller.switch();
         // Answered until it is sent: a job that never left has no completion.
         let mut reply = Reply { ticket, to: self.reply.clone(), answered: true };
         if !self.shared.lanes.contains_key(&on) {

@@ -46,7 +46,8 @@ pub fn example_config() -> Config {
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
 /// `tokenizer.json`) of random weights, created if need be. The weights follow from `seed` alone:
-/// matrices are normal with standard deviation 1/√inputs, norms are near 1, and the head is such
+/// matrices are normal with standard deviation 1/√inputs, norms are near 1 (the final norm of a tied
+/// model is not), and the head is such
 /// that logits spread by 2 to 3, so that greedy text varies and sampling has something to choose.
 ///
 /// # Errors
@@ -167,6 +168,8 @@ impl RandomWeights<'_> {
             Tensor::Embedding if self.config.tie_word_embeddings => (0.0, head),
             Tensor::Embedding => (0.0, 1.0),
             Tensor::Head => (0.0, head),
+            // Random signs: else the likeliest token after any would be that token once more.
+            Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
             Tensor::FinalNorm
             | Tensor::Layer(_, LayerTensor::AttentionNorm | LayerTensor::MlpNorm) => (1.0, 0.1),
             Tensor::Layer(layer, matrix) => {

@@ -1,0 +1,111 @@
+//! The command line as it is typed.
+
+use clap::{Args, Parser, Subcommand};
+use forerun::{DraftTokens, DrafterKind, Method, Tree, VerificationChoice};
+use std::path::PathBuf;
+
+/// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
+/// is exactly the target's.
+#[derive(Debug, Parser)]
+#[command(name = "forerun", version, max_term_width = 100)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Continue a prompt
+    Generate(Box<GenerateArguments>),
+    /// Show the cores that can be devices, and what runs where by default
+    Devices,
+}
+
+/// Continue a prompt.
+///
+/// METHODS: autoregressive (one target forward a token), speculative (draft, then verify).
+/// DRAFTERS: none, model (--draft-model DIR), prompt-lookup (needs no model).
+#[derive(Args, Debug)]
+pub(crate) struct GenerateArguments {
+    /// The target: a Hugging Face directory or a llama2.c file; without it, a small random pair
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// The drafter's checkpoint, of the same tokenizer
+    #[arg(long, value_name = "DIR")]
+    pub(crate) draft_model: Option<PathBuf>,
+
+    /// The text to continue; else --prompt-file, else standard input
+    #[arg(long, short, value_name = "TEXT", conflicts_with = "prompt_file")]
+    pub(crate) prompt: Option<String>,
+
+    /// A file with the text to continue, "-" for standard input; one line break at the end is
+    /// dropped
+    #[arg(long, short = 'f', value_name = "FILE")]
+    pub(crate) prompt_file: Option<PathBuf>,
+
+    /// Tokens to generate at the most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
+    pub(crate) max_tokens: usize,
+
+    /// When to draft and verify: autoregressive, speculative [default: speculative where there is a
+    /// drafter]
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) method: Option<Method>,
+
+    /// Who drafts: none, model, prompt-lookup [default: model where --draft-model is given]
+    #[arg(long, value_name = "DRAFTER")]
+    pub(crate) drafter: Option<DrafterKind>,
+
+    /// Tokens drafted in a row; auto takes what measured times and acceptance advise, none where
+    /// drafting does not pay
+    #[arg(long, value_name = "N|auto", default_value = "auto")]
+    pub(crate) draft_tokens: DraftTokens,
+
+    /// Draft a tree: top:W or top:WxD (the W most probable nodes at each of D depths), or
+    /// sampled:B1,B2,… (independently drawn children by depth)
+    #[arg(long, value_name = "TREE", default_value = "none")]
+    pub(crate) tree: Tree,
+
+    /// Which cores do what, as in drafter=cpu:0,target=cpu:1-3 (add ",shared" to give both the same
+    /// cores) [default: the drafter has the first core, the target the others]
+    #[arg(long, value_name = "PLACEMENT")]
+    pub(crate) placement: Option<String>,
+
+    /// 0 always takes the most probable token
+    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub(crate) temperature: f32,
+
+    /// Sample among the K most probable tokens; 0 is all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+
+    /// Sample among the most probable tokens that together reach this mass
+    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    pub(crate) top_p: f32,
+
+    /// Make sampled text reproducible
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+
+    /// How drafts are verified above temperature 0: rejection (more accepted), coupled (with a seed,
+    /// the very tokens of autoregressive decoding), auto (coupled where a seed is given)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub(crate) verify: VerificationChoice,
+
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+
+    /// Go on behind the model's end of text
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+
+    /// Write the timeline to FILE: Perfetto JSON, or text if FILE ends in .txt
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,202 @@
+//! `forerun generate`: a prompt in, text and one line of statistics out.
+
+use crate::arguments::GenerateArguments;
+use anyhow::{Context, bail};
+use forerun::{Answer, Canceller, Finish, Forerun, Options, Plan, RandomPair, Request};
+use serde_json::json;
+use std::io::{IsTerminal, Read, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Exit code of a process that an interrupt ended, by the shells' convention.
+const INTERRUPTED: u8 = 130;
+
+pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
+    let request = request(&arguments);
+    let random_pair = random_pair(&mut arguments)?;
+    let plan = Plan::new(options(&arguments))?;
+    let prompt = prompt(&arguments)?;
+    let engine = Forerun::open(&plan)?;
+    drop(random_pair);
+    let canceller = Canceller::new();
+    listen_for_interrupts(&canceller)?;
+    let mut output = Output { json: arguments.json, broken: None };
+    let on_text = |text: &str| output.write(text);
+    let answer = engine.generate_interruptibly(&prompt, &request, &canceller, on_text)?;
+    if let Some(error) = output.broken {
+        return Err(error.into());
+    }
+    if let Some(file) = &arguments.trace {
+        write_trace(file, &answer)?;
+    }
+    report(&plan, &answer, arguments.json)?;
+    let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
+    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+fn request(arguments: &GenerateArguments) -> Request {
+    Request {
+        max_tokens: arguments.max_tokens,
+        temperature: arguments.temperature,
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        seed: arguments.seed,
+        verification: arguments.verify,
+        stop: arguments.stop.clone(),
+        ignore_eos: arguments.ignore_eos,
+    }
+}
+
+/// Without a model, a random pair takes its place, so that the first command of all runs.
+fn random_pair(arguments: &mut GenerateArguments) -> anyhow::Result<Option<RandomPair>> {
+    if arguments.model.is_some() {
+        return Ok(None);
+    }
+    if arguments.draft_model.is_some() {
+        bail!("--draft-model was given without --model: name the target, too");
+    }
+    eprintln!("no --model given: using a small random pair made on the spot; its text is noise");
+    let pair = RandomPair::make()?;
+    arguments.model = Some(pair.target().into());
+    if matches!(arguments.drafter, None | Some(forerun::DrafterKind::Model)) {
+        arguments.draft_model = Some(pair.drafter().into());
+    }
+    Ok(Some(pair))
+}
+
+fn options(arguments: &GenerateArguments) -> Options {
+    Options {
+        model: arguments.model.clone().unwrap_or_default(),
+        draft_model: arguments.draft_model.clone(),
+        method: arguments.method,
+        drafter: arguments.drafter,
+        draft_tokens: arguments.draft_tokens,
+        tree: arguments.tree.clone(),
+        placement: arguments.placement.clone(),
+    }
+}
+
+/// The prompt from where the arguments say it is.
+fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
+    if let Some(prompt) = &arguments.prompt {
+        return Ok(prompt.clone());
+    }
+    let mut text = match arguments.prompt_file.as_deref() {
+        Some(file) if file != Path::new("-") => std::fs::read_to_string(file)
+            .with_context(|| format!("cannot read the prompt file {}", file.display()))?,
+        None if std::io::stdin().is_terminal() => {
+            bail!("no prompt: give --prompt TEXT or --prompt-file FILE, or pipe a text in")
+        }
+        _ => {
+            let mut text = String::new();
+            let read = std::io::stdin().read_to_string(&mut text);
+            read.context("cannot read the prompt from standard input")?;
+            text
+        }
+    };
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+/// The first interrupt ends the answer, the second the process.
+fn listen_for_interrupts(canceller: &Canceller) -> anyhow::Result<()> {
+    let canceller = canceller.clone();
+    let handler = move || {
+        if canceller.is_cancelled() {
+            std::process::exit(INTERRUPTED.into());
+        }
+        canceller.cancel();
+    };
+    ctrlc::set_handler(handler).context("cannot listen for interrupts")
+}
+
+/// Standard output, until somebody closes it.
+struct Output {
+    json: bool,
+    broken: Option<std::io::Error>,
+}
+
+impl Output {
+    fn write(&mut self, text: &str) -> ControlFlow<()> {
+        if self.json {
+            return ControlFlow::Continue(());
+        }
+        let mut out = std::io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                self.broken = Some(error);
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+fn write_trace(file: &Path, answer: &Answer) -> anyhow::Result<()> {
+    let text = if file.extension().is_some_and(|extension| extension == "txt") {
+        // A hundred columns, whatever the time.
+        answer.trace.to_ascii(answer.trace.occupancy().wall_ns.div_ceil(100))
+    } else {
+        answer.trace.to_perfetto().to_string()
+    };
+    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The statistics: one line behind the text, or one JSON object.
+fn report(plan: &Plan, answer: &Answer, as_json: bool) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    if as_json {
+        writeln!(out, "{}", json_report(plan, answer))?;
+    } else {
+        writeln!(out)?;
+        out.flush()?;
+        eprintln!("{}, {}: {}", plan.method(), plan.drafter(), answer.summary());
+    }
+    Ok(())
+}
+
+fn json_report(plan: &Plan, answer: &Answer) -> serde_json::Value {
+    let statistics = &answer.statistics;
+    json!({
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "finish_reason": match answer.finish {
+            Finish::Eos => "eos",
+            Finish::MaxTokens => "max_tokens",
+            Finish::Context => "context",
+            Finish::Stopped => "stop",
+        },
+        "seed": answer.seed,
+        "method": plan.method().to_string(),
+        "drafter": plan.drafter().to_string(),
+        "placement": plan.placement().to_string(),
+        "usage": {
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": answer.tokens.len(),
+            "speculative": {
+                "drafts": statistics.drafts,
+                "draft_tokens": statistics.draft_tokens,
+                "tested_per_position": statistics.tested,
+                "accepted_per_position": statistics.accepted,
+                "acceptance_per_position": statistics.acceptance_per_position(),
+                "acceptance_rate": statistics.acceptance_rate(),
+                "mean_accepted_tokens": statistics.mean_accepted_tokens(),
+                "target_forwards": statistics.target_forwards,
+            },
+        },
+        "timings": {
+            "tokens_per_second": answer.tokens_per_second(),
+            "first_token_ms": answer.first_token_ns as f64 / 1e6,
+            "total_ms": answer.total_ns as f64 / 1e6,
+            "draft_ms": statistics.draft_ns as f64 / 1e6,
+            "score_ms": statistics.score_ns as f64 / 1e6,
+            "side_by_side_share": answer.trace.occupancy().overlap_share(),
+        },
+    })
+}

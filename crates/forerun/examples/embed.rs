@@ -1,0 +1,20 @@
+//! Text from a target and a drafter: `cargo run --example embed -- TARGET_DIR DRAFTER_DIR`.
+use forerun::{Forerun, Options, Plan, RandomPair, Request};
+use std::{ops::ControlFlow, path::PathBuf};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Without arguments: a small random pair, whose text is noise.
+    let pair = RandomPair::make()?;
+    let mut folders = std::env::args().skip(1).map(PathBuf::from);
+    let model = folders.next().unwrap_or_else(|| pair.target().into());
+    let draft_model = Some(folders.next().unwrap_or_else(|| pair.drafter().into()));
+    let plan = Plan::new(Options { model, draft_model, ..Options::default() })?;
+    let engine = Forerun::open(&plan)?;
+    let request = Request { max_tokens: 64, ..Request::default() };
+    let answer = engine.generate("Once upon a time", &request, |text| {
+        print!("{text}");
+        ControlFlow::Continue(())
+    })?;
+    println!("\n{}", answer.summary());
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! An answer and what it cost.
+
+use forerun_core::TokenId;
+use forerun_core::trace::Trace;
+use forerun_decode::{Finish, Statistics};
+
+/// A finished answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The text, as it was streamed.
+    pub text: String,
+    /// The tokens behind the prompt; those of the text, and an end-of-sequence token if it ended
+    /// the answer.
+    pub tokens: Vec<TokenId>,
+    /// Number of the prompt's tokens.
+    pub prompt_tokens: usize,
+    /// Why it ended.
+    pub finish: Finish,
+    /// The seed of its draws.
+    pub seed: u64,
+    /// From the request to the first token.
+    pub first_token_ns: u64,
+    /// From the request to the last token.
+    pub total_ns: u64,
+    /// Counters of drafting and verification.
+    pub statistics: Statistics,
+    /// What every device group did, and when.
+    pub trace: Trace,
+}
+
+impl Answer {
+    /// Tokens of the answer over the whole time, the prompt's included.
+    #[must_use]
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens.len() as f64 / (self.total_ns.max(1) as f64 / 1e9)
+    }
+
+    /// One line: speed, mean accepted tokens, acceptance per draft position, and the share of the
+    /// time in which devices ran side by side.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let statistics = &self.statistics;
+        let mut line = format!(
+            "{} tokens, {:.1} tokens/s, first after {:.1} ms | MAT {:.2}",
+            self.tokens.len(),
+            self.tokens_per_second(),
+            self.first_token_ns as f64 / 1e6,
+            statistics.mean_accepted_tokens(),
+        );
+        if statistics.drafts > 0 {
+            let rates = statistics.acceptance_per_position();
+            let shown: Vec<String> =
+                rates.iter().map(|rate| format!("{:.0}", rate * 100.0)).collect();
+            line += &format!(
+                " | accepted {:.0} %, by position {} %",
+                statistics.acceptance_rate() * 100.0,
+                shown.join(" "),
+            );
+        }
+        let overlap = self.trace.occupancy().overlap_share();
+        line + &format!(" | devices side by side {:.0} % of the time", overlap * 100.0)
+    }
+}

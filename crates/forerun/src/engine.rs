@@ -1,0 +1,386 @@
+//! Loaded models on their devices, and answers from them.
+
+use crate::answer::Answer;
+use crate::plan::{DrafterKind, Method, Plan};
+use crate::request::{Request, RequestError};
+use crate::text_stream::{StopFilter, TextStream};
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use forerun_core::{Cluster, JobError, Role, SequenceId, TokenId};
+use forerun_decode::{
+    Autoregressive, Controller, DecodeError, Decoder, Finish, Limits, Sequence, Speculative,
+    generate,
+};
+use forerun_draft::{ModelDrafter, PromptLookup};
+use forerun_model::{CachedTransformer, Checkpoint, Config, LoadError, Transformer, Weights};
+use forerun_runtime::{Engine, Runtime, StartError, ThreadCluster, WorkerSpec};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+pub use forerun_runtime::Canceller;
+
+/// Why there is no engine, or no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ForerunError {
+    /// A checkpoint that cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A tokenizer that cannot be used.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// A worker that cannot start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Options of the answer out of range.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// Drafter and target do not speak the same tokens.
+    #[error(
+        "the drafter {drafter} has another vocabulary ({drafter_size} tokens) than the target \
+         {target} ({target_size} tokens): its tokens would mean other text; choose a drafter of the \
+         target's family, or --drafter prompt-lookup"
+    )]
+    Vocabulary {
+        /// The target's checkpoint.
+        target: PathBuf,
+        /// The drafter's checkpoint.
+        drafter: PathBuf,
+        /// Size of the target's vocabulary.
+        target_size: usize,
+        /// Size of the drafter's.
+        drafter_size: usize,
+    },
+    /// A tokenizer with more tokens than its model.
+    #[error(
+        "the tokenizer {tokenizer} has {found} tokens, but the model {model} only {expected}: they \
+         do not belong together"
+    )]
+    TokenizerSize {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
+        /// The checkpoint.
+        model: PathBuf,
+        /// Tokens of the tokenizer.
+        found: usize,
+        /// Tokens of the model.
+        expected: usize,
+    },
+    /// Nothing to continue.
+    #[error("the prompt is empty: give some text to continue")]
+    EmptyPrompt,
+    /// No room for an answer.
+    #[error(
+        "the prompt has {prompt} tokens, but the model {model} has a context of {context}: shorten \
+         the prompt to at most {} tokens", context - 1
+    )]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens that the model can see.
+        context: usize,
+        /// The checkpoint.
+        model: PathBuf,
+    },
+    /// Decoding failed; what was streamed before is certain all the same.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// Models loaded on their device groups. Dropping it stops the workers.
+pub struct Forerun {
+    plan: Plan,
+    config: Config,
+    tokenizer: Tokenizer,
+    runtime: Runtime,
+    sequences: AtomicU64,
+}
+
+impl Forerun {
+    /// Loads what the plan names, each device group on its own cores.
+    ///
+    /// # Errors
+    /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not go together, or a
+    /// worker cannot start.
+    pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
+        let target = open_model(plan.model())?;
+        let drafter = plan.draft_model().map(open_model).transpose()?;
+        if let Some(drafter) = &drafter {
+            check_vocabularies(&target, drafter)?;
+        }
+        let config = target.checkpoint.config().clone();
+        let target_weights = Arc::new(Weights::load(&target.checkpoint)?);
+        let drafter_weights = match &drafter {
+            Some(drafter) => Some(Arc::new(Weights::load(&drafter.checkpoint)?)),
+            None => None,
+        };
+        let runtime = Runtime::start(workers(plan, &target_weights, drafter_weights.as_ref()))?;
+        let tokenizer = target.tokenizer;
+        Ok(Self { plan: plan.clone(), config, tokenizer, runtime, sequences: AtomicU64::new(0) })
+    }
+
+    /// The plan that this engine runs.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The target's shape.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The target's tokenizer.
+    #[must_use]
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// Continues a text. `on_text` sees the answer piece by piece and may stop it.
+    ///
+    /// # Errors
+    /// If the prompt or an option cannot be served, or a job fails.
+    pub fn generate(
+        &self,
+        prompt: &str,
+        request: &Request,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, ForerunError> {
+        self.generate_interruptibly(prompt, request, &Canceller::new(), on_text)
+    }
+
+    /// The same; `canceller` stops the answer from another thread, even within a forward pass.
+    ///
+    /// # Errors
+    /// As [`Forerun::generate`].
+    pub fn generate_interruptibly(
+        &self,
+        prompt: &str,
+        request: &Request,
+        canceller: &Canceller,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, ForerunError> {
+        if prompt.is_empty() {
+            return Err(ForerunError::EmptyPrompt);
+        }
+        self.generate_tokens(self.tokenizer.encode(prompt)?, request, canceller, on_text)
+    }
+
+    /// Continues tokens, taken as they are.
+    ///
+    /// # Errors
+    /// As [`Forerun::generate`].
+    pub fn generate_tokens(
+        &self,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        canceller: &Canceller,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, ForerunError> {
+        let sampling = request.sampling()?;
+        let context = self.config.max_position_embeddings;
+        if prompt.is_empty() {
+            return Err(ForerunError::EmptyPrompt);
+        }
+        if prompt.len() >= context {
+            let model = self.plan.model().to_owned();
+            return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
+        }
+        let eos = if request.ignore_eos { Vec::new() } else { self.config.eos_token_ids.clone() };
+        let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
+        let id = SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed));
+        let seed = sampling.randomness.seed;
+        let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
+        let prompt_tokens = prompt.len();
+        let mut sequence = Sequence::new(id, prompt, sampling, limits);
+        let mut cluster = self.runtime.cluster_with(canceller);
+        let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink);
+        cluster.release(id);
+        let trace = self.runtime.take_trace();
+        let finish = finish?;
+        let total_ns = sink.elapsed_ns();
+        let (text, tokens, first_token_ns) = sink.finish();
+        let statistics = sequence.statistics().clone();
+        Ok(Answer {
+            text,
+            tokens,
+            prompt_tokens,
+            finish,
+            seed,
+            first_token_ns,
+            total_ns,
+            statistics,
+            trace,
+        })
+    }
+
+    fn decode<F: FnMut(&str) -> ControlFlow<()>>(
+        &self,
+        sequence: &mut Sequence,
+        cluster: &mut ThreadCluster,
+        canceller: &Canceller,
+        sink: &mut Sink<'_, F>,
+    ) -> Result<Finish, ForerunError> {
+        let mut decoder: Box<dyn Decoder> = match self.plan.method() {
+            Method::Autoregressive => Box::new(Autoregressive),
+            Method::Speculative => {
+                let shape = self.plan.shape().clone();
+                Box::new(Speculative::new(Controller::new(shape, self.plan.length())))
+            }
+        };
+        let outcome = generate(&mut *decoder, sequence, cluster, |tokens| {
+            let flow = sink.push(tokens);
+            if canceller.is_cancelled() { ControlFlow::Break(()) } else { flow }
+        });
+        match outcome {
+            // The interrupt reached a job: the answer ends with what was committed before.
+            Err(DecodeError::Job(JobError::Cancelled)) if canceller.is_cancelled() => {
+                Ok(Finish::Stopped)
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+}
+
+/// A checkpoint with its tokenizer.
+struct OpenModel {
+    checkpoint: Checkpoint,
+    tokenizer: Tokenizer,
+}
+
+fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
+    let checkpoint = Checkpoint::open(path)?;
+    let tokenizer = Tokenizer::beside(path)?;
+    let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);
+    if found > expected {
+        let (tokenizer, model) = (tokenizer.file().to_owned(), path.to_owned());
+        return Err(ForerunError::TokenizerSize { tokenizer, model, found, expected });
+    }
+    Ok(OpenModel { checkpoint, tokenizer })
+}
+
+fn check_vocabularies(target: &OpenModel, drafter: &OpenModel) -> Result<(), ForerunError> {
+    let target_size = target.checkpoint.config().vocab_size;
+    let drafter_size = drafter.checkpoint.config().vocab_size;
+    if target_size == drafter_size && target.tokenizer.agrees_with(&drafter.tokenizer) {
+        return Ok(());
+    }
+    Err(ForerunError::Vocabulary {
+        target: target.checkpoint.path().to_owned(),
+        drafter: drafter.checkpoint.path().to_owned(),
+        target_size,
+        drafter_size,
+    })
+}
+
+/// A worker for every device group of the plan.
+fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&Arc<Weights>>) -> Vec<WorkerSpec> {
+    let lookup = plan.drafter() == DrafterKind::PromptLookup;
+    let devices = plan.placement().devices().into_iter();
+    let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
+        let target = roles.contains(&Role::Target(0)).then(|| Arc::clone(target));
+        let drafter = drafter.filter(|_| roles.contains(&Role::Drafter(0))).map(Arc::clone);
+        // Looking tokens up takes no device of its own: it is done beside the target.
+        let lookup = lookup && target.is_some();
+        let mut played = Vec::new();
+        played.extend(target.as_ref().map(|_| Role::Target(0)));
+        played.extend((lookup || drafter.is_some()).then_some(Role::Drafter(0)));
+        let name = match &played[..] {
+            [Role::Drafter(_)] => format!("drafter {group}"),
+            [Role::Target(_)] => format!("target {group}"),
+            _ => format!("target and drafter {group}"),
+        };
+        (!played.is_empty()).then(|| WorkerSpec {
+            name,
+            cores: group.cores().to_vec(),
+            roles: played,
+            build: Box::new(move |team| {
+                let model = |weights, team| CachedTransformer::new(Transformer::new(weights, team));
+                let mut engine = Engine::new();
+                if let Some(weights) = target {
+                    engine = engine.with_target(0, model(weights, Arc::clone(&team)));
+                }
+                if let Some(weights) = drafter {
+                    engine = engine.with_drafter(0, ModelDrafter::new(model(weights, team)));
+                } else if lookup {
+                    engine = engine.with_drafter(0, PromptLookup);
+                }
+                Ok(engine)
+            }),
+        })
+    };
+    devices.filter_map(worker).collect()
+}
+
+/// Where committed tokens become text.
+struct Sink<'a, F> {
+    started: Instant,
+    stream: TextStream<'a>,
+    stop: StopFilter,
+    on_text: F,
+    text: String,
+    tokens: Vec<TokenId>,
+    first_token_ns: Option<u64>,
+    /// A stop string ended the text, or the reader did: nothing follows.
+    closed: bool,
+}
+
+impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
+    fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId], stop: &[String], on_text: F) -> Self {
+        Self {
+            started: Instant::now(),
+            stream: TextStream::new(tokenizer, prompt),
+            stop: StopFilter::new(stop),
+            on_text,
+            text: String::new(),
+            tokens: Vec::new(),
+            first_token_ns: None,
+            closed: false,
+        }
+    }
+
+    fn elapsed_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Takes the tokens of one step, up to the one that completes a stop string.
+    fn push(&mut self, tokens: &[TokenId]) -> ControlFlow<()> {
+        let now = self.elapsed_ns();
+        self.first_token_ns.get_or_insert(now);
+        for &token in tokens {
+            self.tokens.push(token);
+            let passed = self.stop.push(&self.stream.push(token));
+            self.closed |= self.give(&passed.text).is_break() || passed.stopped;
+            if self.closed {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn give(&mut self, text: &str) -> ControlFlow<()> {
+        if text.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.text += text;
+        (self.on_text)(text)
+    }
+
+    /// Gives out what was held back, and returns text, tokens and the time of the first.
+    fn finish(mut self) -> (String, Vec<TokenId>, u64) {
+        if !self.closed {
+            let Self { stream, mut stop, mut on_text, mut text, .. } = self;
+            let passed = stop.push(&stream.finish());
+            let rest = if passed.stopped { passed.text } else { passed.text + &stop.finish() };
+            if !rest.is_empty() {
+                text += &rest;
+                // The end has come anyway, whatever the reader says.
+                let _: ControlFlow<()> = on_text(&rest);
+            }
+            self.text = text;
+        }
+        (self.text, self.tokens, self.first_token_ns.unwrap_or(0))
+    }
+}

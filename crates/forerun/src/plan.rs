@@ -1,0 +1,440 @@
+//! From options to a validated, immutable plan: what runs where.
+
+use forerun_core::DraftShape;
+use forerun_decode::DraftLength;
+use forerun_runtime::{Placement, PlacementError, available_cores};
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// When tokens are drafted and verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// One target forward a token.
+    Autoregressive,
+    /// Draft, then verify, in turn.
+    Speculative,
+}
+
+/// Who drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DrafterKind {
+    /// Nobody.
+    None,
+    /// A second language model.
+    Model,
+    /// Earlier occurrences of the last tokens.
+    PromptLookup,
+}
+
+/// How many tokens are drafted in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftTokens {
+    /// As many as pay by measured times and acceptance, none where drafting does not pay.
+    #[default]
+    Auto,
+    /// Always this many.
+    Fixed(usize),
+}
+
+/// The shape of drafts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tree {
+    /// A chain.
+    #[default]
+    None,
+    /// `top:W`, `top:WxD`: the W most probable nodes at each depth.
+    Top {
+        /// Nodes at each depth.
+        width: usize,
+        /// Depths; `None` takes the number of draft tokens.
+        depth: Option<usize>,
+    },
+    /// `sampled:3,2,1`: independently drawn children of each node, by depth.
+    Sampled {
+        /// Children by depth.
+        branching: Vec<usize>,
+    },
+}
+
+/// What a user asks for; [`Plan::new`] turns it into a plan or an error.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The target's checkpoint: a Hugging Face directory or a llama2.c file.
+    pub model: PathBuf,
+    /// The drafter's checkpoint.
+    pub draft_model: Option<PathBuf>,
+    /// The decoder; by default speculative where there is a drafter.
+    pub method: Option<Method>,
+    /// The drafter; by default the draft model where one is named.
+    pub drafter: Option<DrafterKind>,
+    /// Tokens drafted in a row.
+    pub draft_tokens: DraftTokens,
+    /// The shape of drafts.
+    pub tree: Tree,
+    /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default the drafter model has
+    /// the first core and the target the others.
+    pub placement: Option<String>,
+}
+
+/// Options that do not go together, or cannot be had here.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// A drafter model without a checkpoint.
+    #[error("the drafter \"model\" needs a checkpoint: add --draft-model DIR")]
+    NoDraftModel,
+    /// Speculation without a drafter.
+    #[error(
+        "the method {0} needs a drafter: add --draft-model DIR, or --drafter prompt-lookup, or use \
+         --method autoregressive"
+    )]
+    NoDrafter(Method),
+    /// A draft model that the chosen drafter would not use.
+    #[error(
+        "--draft-model was given, but --drafter {0} does not use a model: leave one of them out"
+    )]
+    UnusedDraftModel(DrafterKind),
+    /// A size outside its range.
+    #[error("{option} is {found}, but it must be {expected}")]
+    Range {
+        /// The option.
+        option: &'static str,
+        /// What was asked.
+        found: String,
+        /// What is possible.
+        expected: &'static str,
+    },
+    /// See [`PlacementError`].
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+}
+
+/// A text that is none of an option's values.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{found:?} is not one of {expected}")]
+pub struct UnknownValue {
+    found: String,
+    expected: &'static str,
+}
+
+/// Chains that the automatic draft length may grow to.
+const AUTO_LENGTH: usize = 16;
+/// Depth of an automatic tree.
+const AUTO_DEPTH: usize = 5;
+/// Tokens in a row, and nodes of a tree, that may be asked for.
+const MAX_DRAFT_TOKENS: usize = 64;
+const MAX_NODES: usize = 512;
+
+/// What runs where.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    model: PathBuf,
+    draft_model: Option<PathBuf>,
+    method: Method,
+    drafter: DrafterKind,
+    shape: DraftShape,
+    length: DraftLength,
+    placement: Placement,
+}
+
+impl Plan {
+    /// Checks options against each other and against this machine's cores.
+    ///
+    /// # Errors
+    /// Says which options do not go together, and what to do.
+    pub fn new(options: Options) -> Result<Self, PlanError> {
+        Self::on_cores(options, &available_cores())
+    }
+
+    /// The same for a machine of the given cores.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn on_cores(options: Options, cores: &[usize]) -> Result<Self, PlanError> {
+        let (method, drafter) = roles(&options)?;
+        let (shape, length) = shape(&options)?;
+        let separate = drafter == DrafterKind::Model;
+        let placement = match &options.placement {
+            Some(text) => Placement::parse(text, cores)?,
+            None => Placement::automatic(cores, separate),
+        };
+        placement.check_roles(separate)?;
+        let draft_model = options.draft_model.filter(|_| drafter == DrafterKind::Model);
+        let model = options.model;
+        Ok(Self { model, draft_model, method, drafter, shape, length, placement })
+    }
+
+    /// The target's checkpoint.
+    #[must_use]
+    pub fn model(&self) -> &std::path::Path {
+        &self.model
+    }
+
+    /// The drafter's checkpoint, if the drafter is a model.
+    #[must_use]
+    pub fn draft_model(&self) -> Option<&std::path::Path> {
+        self.draft_model.as_deref()
+    }
+
+    /// The decoder.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// The drafter.
+    #[must_use]
+    pub fn drafter(&self) -> DrafterKind {
+        self.drafter
+    }
+
+    /// The shape of drafts.
+    #[must_use]
+    pub fn shape(&self) -> &DraftShape {
+        &self.shape
+    }
+
+    /// Whether the number of draft tokens adapts.
+    #[must_use]
+    pub fn length(&self) -> DraftLength {
+        self.length
+    }
+
+    /// Which cores do what.
+    #[must_use]
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+}
+
+/// The decoder and the drafter.
+fn roles(options: &Options) -> Result<(Method, DrafterKind), PlanError> {
+    // Plain decoding leaves a drafter aside, so that methods compare by changing one flag.
+    if options.method == Some(Method::Autoregressive) {
+        return Ok((Method::Autoregressive, DrafterKind::None));
+    }
+    let drafter = options.drafter.unwrap_or(match options.draft_model {
+        Some(_) => DrafterKind::Model,
+        None => DrafterKind::None,
+    });
+    let method = options.method.unwrap_or(match drafter {
+        DrafterKind::None => Method::Autoregressive,
+        _ => Method::Speculative,
+    });
+    match (drafter, &options.draft_model) {
+        (DrafterKind::Model, None) => Err(PlanError::NoDraftModel),
+        (DrafterKind::PromptLookup | DrafterKind::None, Some(_)) => {
+            Err(PlanError::UnusedDraftModel(drafter))
+        }
+        (DrafterKind::None, None) if method != Method::Autoregressive => {
+            Err(PlanError::NoDrafter(method))
+        }
+        _ => Ok((method, drafter)),
+    }
+}
+
+fn shape(options: &Options) -> Result<(DraftShape, DraftLength), PlanError> {
+    let range = |option, found: String, expected| PlanError::Range { option, found, expected };
+    let (length, asked) = match options.draft_tokens {
+        DraftTokens::Auto => (DraftLength::Auto, None),
+        DraftTokens::Fixed(count) if (1..=MAX_DRAFT_TOKENS).contains(&count) => {
+            (DraftLength::Fixed, Some(count))
+        }
+        DraftTokens::Fixed(count) => {
+            return Err(range("--draft-tokens", count.to_string(), "auto or 1 to 64"));
+        }
+    };
+    let shape = match &options.tree {
+        Tree::None => DraftShape::Chain { length: asked.unwrap_or(AUTO_LENGTH) },
+        Tree::Top { width, depth } => {
+            DraftShape::Top { width: *width, depth: depth.or(asked).unwrap_or(AUTO_DEPTH) }
+        }
+        Tree::Sampled { branching } => DraftShape::Sampled { branching: branching.clone() },
+    };
+    let nodes = shape.max_nodes();
+    if nodes == 0 || nodes > MAX_NODES || shape.depth() > MAX_DRAFT_TOKENS {
+        return Err(range(
+            "--tree",
+            options.tree.to_string(),
+            "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5 or sampled:3,2,1",
+        ));
+    }
+    Ok((shape, length))
+}
+
+impl FromStr for Method {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        match text {
+            "autoregressive" => Ok(Self::Autoregressive),
+            "speculative" => Ok(Self::Speculative),
+            _ => Err(UnknownValue::new(text, "autoregressive, speculative")),
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Autoregressive => "autoregressive",
+            Self::Speculative => "speculative",
+        })
+    }
+}
+
+impl FromStr for DrafterKind {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        match text {
+            "none" => Ok(Self::None),
+            "model" => Ok(Self::Model),
+            "prompt-lookup" => Ok(Self::PromptLookup),
+            _ => Err(UnknownValue::new(text, "none, model, prompt-lookup")),
+        }
+    }
+}
+
+impl fmt::Display for DrafterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::None => "none",
+            Self::Model => "model",
+            Self::PromptLookup => "prompt-lookup",
+        })
+    }
+}
+
+impl FromStr for DraftTokens {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            _ => text
+                .parse()
+                .map(Self::Fixed)
+                .map_err(|_| UnknownValue::new(text, "auto, 1, 2, … 64")),
+        }
+    }
+}
+
+impl FromStr for Tree {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        const EXPECTED: &str = "none, top:W, top:WxD, sampled:B1,B2,…";
+        let number = |text: &str| text.parse().map_err(|_| UnknownValue::new(text, EXPECTED));
+        match text.split_once(':') {
+            None if text == "none" => Ok(Self::None),
+            Some(("top", size)) => match size.split_once('x') {
+                None => Ok(Self::Top { width: number(size)?, depth: None }),
+                Some((width, depth)) => {
+                    Ok(Self::Top { width: number(width)?, depth: Some(number(depth)?) })
+                }
+            },
+            Some(("sampled", sizes)) => Ok(Self::Sampled {
+                branching: sizes.split(',').map(number).collect::<Result<_, _>>()?,
+            }),
+            _ => Err(UnknownValue::new(text, EXPECTED)),
+        }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Top { width, depth: None } => write!(f, "top:{width}"),
+            Self::Top { width, depth: Some(depth) } => write!(f, "top:{width}x{depth}"),
+            Self::Sampled { branching } => {
+                let sizes: Vec<String> = branching.iter().map(ToString::to_string).collect();
+                write!(f, "sampled:{}", sizes.join(","))
+            }
+        }
+    }
+}
+
+impl UnknownValue {
+    pub(crate) fn new(found: &str, expected: &'static str) -> Self {
+        Self { found: found.to_owned(), expected }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(change: impl FnOnce(&mut Options)) -> Result<Plan, String> {
+        let mut options = Options { model: "target".into(), ..Options::default() };
+        change(&mut options);
+        Plan::on_cores(options, &[0, 1]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sensible_defaults_follow_from_what_is_given() -> Result<(), String> {
+        let plain = plan(|_| ())?;
+        assert_eq!((plain.method(), plain.drafter()), (Method::Autoregressive, DrafterKind::None));
+        let drafted = plan(|options| options.draft_model = Some("drafter".into()))?;
+        assert_eq!(drafted.method(), Method::Speculative);
+        assert_eq!(drafted.placement().to_string(), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(drafted.length(), DraftLength::Auto);
+        let lookup = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
+        assert_eq!(lookup.method(), Method::Speculative);
+        assert_eq!(lookup.placement().devices().len(), 1);
+        // One flag switches a drafted run to its baseline.
+        let baseline = plan(|options| {
+            options.draft_model = Some("drafter".into());
+            options.method = Some(Method::Autoregressive);
+        })?;
+        assert_eq!((baseline.drafter(), baseline.draft_model()), (DrafterKind::None, None));
+        Ok(())
+    }
+
+    #[test]
+    fn options_that_do_not_go_together_are_refused_with_a_way_out() {
+        let refuse = |change: fn(&mut Options), word: &str| {
+            let message = plan(change).err().unwrap_or_default();
+            assert!(message.contains(word), "{word}: {message}");
+        };
+        refuse(|o| o.drafter = Some(DrafterKind::Model), "--draft-model DIR");
+        refuse(|o| o.method = Some(Method::Speculative), "needs a drafter");
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                o.drafter = Some(DrafterKind::PromptLookup);
+            },
+            "does not use a model",
+        );
+        refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
+        refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
+        refuse(|o| o.tree = Tree::Top { width: 0, depth: None }, "top:0");
+        refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
+        refuse(|o| o.placement = Some("target=cpu:7".into()), "core 7");
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                o.placement = Some("target=cpu:1".into());
+            },
+            "no drafter group",
+        );
+    }
+
+    #[test]
+    fn values_are_read_and_unknown_ones_listed() {
+        assert_eq!("top:4x5".parse(), Ok(Tree::Top { width: 4, depth: Some(5) }));
+        assert_eq!("sampled:3,2".parse(), Ok(Tree::Sampled { branching: vec![3, 2] }));
+        for text in ["none", "top:4", "top:4x5", "sampled:3,2,1"] {
+            assert_eq!(text.parse::<Tree>().map(|tree| tree.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!("7".parse(), Ok(DraftTokens::Fixed(7)));
+        let message = |result: Result<Method, UnknownValue>| {
+            result.err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        assert!(message("magic".parse()).contains("speculative"));
+        assert!("top:x".parse::<Tree>().is_err());
+        assert!("".parse::<DraftTokens>().is_err());
+        assert!("medusa".parse::<DrafterKind>().is_err());
+    }
+}

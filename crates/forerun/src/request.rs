@@ -1,0 +1,108 @@
+//! What one answer should be like.
+
+use forerun_core::{KeyedRandomness, Sampling, SamplingError, Verification};
+use std::hash::{BuildHasher, Hasher};
+use std::str::FromStr;
+
+use crate::plan::UnknownValue;
+
+/// How drafts are verified above temperature 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerificationChoice {
+    /// Coupled where a seed asks for reproducible text, else rejection sampling.
+    #[default]
+    Auto,
+    /// Always this.
+    Always(Verification),
+}
+
+impl FromStr for VerificationChoice {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "rejection" => Ok(Self::Always(Verification::Rejection)),
+            "coupled" => Ok(Self::Always(Verification::Coupled)),
+            _ => Err(UnknownValue::new(text, "auto, rejection, coupled")),
+        }
+    }
+}
+
+/// The options of one answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Tokens to generate at the most.
+    pub max_tokens: usize,
+    /// 0 is greedy: always the most probable token.
+    pub temperature: f32,
+    /// Only the `top_k` most probable tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Only the most probable tokens that together reach this mass; 1 keeps all.
+    pub top_p: f32,
+    /// Makes sampled text reproducible; drawn anew for every answer if not given.
+    pub seed: Option<u64>,
+    /// How drafts are verified.
+    pub verification: VerificationChoice,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Goes on behind the model's end-of-sequence tokens.
+    pub ignore_eos: bool,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            max_tokens: 200,
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            seed: None,
+            verification: VerificationChoice::Auto,
+            stop: Vec::new(),
+            ignore_eos: false,
+        }
+    }
+}
+
+/// Options of an answer that are out of range.
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+pub enum RequestError {
+    /// See [`SamplingError`].
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// Nothing was asked for.
+    #[error("max-tokens is 0: ask for at least one token")]
+    NoTokens,
+}
+
+impl Request {
+    /// The sampling options, a seed drawn where none was given.
+    ///
+    /// # Errors
+    /// If an option is out of range.
+    pub(crate) fn sampling(&self) -> Result<Sampling, RequestError> {
+        if self.max_tokens == 0 {
+            return Err(RequestError::NoTokens);
+        }
+        let verification = match (self.verification, self.seed) {
+            (VerificationChoice::Always(verification), _) => verification,
+            (VerificationChoice::Auto, Some(_)) => Verification::Coupled,
+            (VerificationChoice::Auto, None) => Verification::Rejection,
+        };
+        let sampling = Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            randomness: KeyedRandomness { seed: self.seed.unwrap_or_else(draw_seed), sample: 0 },
+            verification,
+        };
+        sampling.validate()?;
+        Ok(sampling)
+    }
+}
+
+/// A seed from the operating system's randomness, by way of the standard library's hasher.
+fn draw_seed() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}

@@ -1,0 +1,143 @@
+//! Tokens to text as they come: whole characters only, and stop strings.
+
+use crate::tokenizer::Tokenizer;
+use forerun_core::TokenId;
+
+/// Tokens before the new ones that are decoded with them, since pieces join differently at a
+/// text's start.
+const CONTEXT: usize = 6;
+
+/// Turns committed tokens into text, piece by piece.
+///
+/// A character whose bytes are spread over several tokens appears once it is complete.
+pub struct TextStream<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Some tokens whose text was given out, then those whose text was not yet.
+    tokens: Vec<TokenId>,
+    /// Number of the former.
+    given: usize,
+}
+
+impl<'a> TextStream<'a> {
+    /// A stream whose text continues that of `prompt`.
+    #[must_use]
+    pub fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId]) -> Self {
+        let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
+        Self { tokenizer, given: tokens.len(), tokens }
+    }
+
+    /// Takes one token and returns the text that is certain now, often none.
+    pub fn push(&mut self, token: TokenId) -> String {
+        self.tokens.push(token);
+        let text = self.pending();
+        // An unfinished character decodes as the replacement character.
+        if text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER) {
+            return String::new();
+        }
+        let drop = self.given.saturating_sub(CONTEXT);
+        self.tokens.drain(..drop);
+        self.given = self.tokens.len();
+        text
+    }
+
+    /// What is left at the end; bytes that make no character show as the replacement character.
+    #[must_use]
+    pub fn finish(self) -> String {
+        self.pending()
+    }
+
+    /// The text of the tokens that was not given out.
+    fn pending(&self) -> String {
+        let before = self.tokenizer.decode(&self.tokens[..self.given]);
+        let all = self.tokenizer.decode(&self.tokens);
+        let common = before.chars().zip(all.chars()).take_while(|(a, b)| a == b);
+        let common: usize = common.map(|(_, character)| character.len_utf8()).sum();
+        all[common..].to_owned()
+    }
+}
+
+/// Holds text back while it may be the beginning of a stop string, and ends it at one.
+pub(crate) struct StopFilter {
+    stops: Vec<String>,
+    held: String,
+}
+
+/// What a [`StopFilter`] lets through.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) text: String,
+    /// A stop string came; the text before it is the last.
+    pub(crate) stopped: bool,
+}
+
+impl StopFilter {
+    pub(crate) fn new(stops: &[String]) -> Self {
+        let stops = stops.iter().filter(|stop| !stop.is_empty()).cloned().collect();
+        Self { stops, held: String::new() }
+    }
+
+    pub(crate) fn push(&mut self, text: &str) -> Passed {
+        self.held.push_str(text);
+        let found = self.stops.iter().filter_map(|stop| self.held.find(stop)).min();
+        if let Some(end) = found {
+            self.held.truncate(end);
+            return Passed { text: std::mem::take(&mut self.held), stopped: true };
+        }
+        let safe = self.held.len() - self.longest_beginning();
+        Passed { text: self.held.drain(..safe).collect(), stopped: false }
+    }
+
+    /// What was held back, once no more text comes.
+    pub(crate) fn finish(self) -> String {
+        self.held
+    }
+
+    /// Length of the longest end of the text that begins a stop string.
+    fn longest_beginning(&self) -> usize {
+        let begins =
+            |&start: &usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[start..]));
+        let starts = self.held.char_indices().map(|(start, _)| start);
+        starts.filter(|start| begins(start)).min().map_or(0, |start| self.held.len() - start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(stops: &[&str], parts: &[&str]) -> (String, bool) {
+        let stops: Vec<String> = stops.iter().map(|&stop| stop.into()).collect();
+        let mut filter = StopFilter::new(&stops);
+        let mut text = String::new();
+        for part in parts {
+            let passed = filter.push(part);
+            text += &passed.text;
+            if passed.stopped {
+                return (text, true);
+            }
+        }
+        text += &filter.finish();
+        (text, false)
+    }
+
+    #[test]
+    fn text_ends_before_the_first_stop_string_wherever_it_is_cut() {
+        let whole = "The end. Or not? The End!";
+        for cut in 0..whole.len() {
+            let (a, b) = whole.split_at(cut);
+            assert_eq!(filter(&["not?", "Or"], &[a, b]), ("The end. ".into(), true));
+            assert_eq!(filter(&["End!"], &[a, b]), ("The end. Or not? The ".into(), true));
+            assert_eq!(filter(&["endless"], &[a, b]), (whole.into(), false));
+        }
+        assert_eq!(filter(&["aab"], &["a", "a", "a", "b"]), ("a".into(), true));
+        assert_eq!(filter(&["é!"], &["caf", "é", "?"]), ("café?".into(), false));
+        assert_eq!(filter(&[""], &["x"]), ("x".into(), false));
+    }
+
+    #[test]
+    fn what_may_still_become_a_stop_string_is_held_back() {
+        let mut filter = StopFilter::new(&["\n\n".into()]);
+        assert_eq!(filter.push("one\n"), Passed { text: "one".into(), stopped: false });
+        assert_eq!(filter.push("two"), Passed { text: "\ntwo".into(), stopped: false });
+    }
+}

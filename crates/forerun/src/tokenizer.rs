@@ -1,0 +1,258 @@
+//! Text to tokens and back.
+
+use forerun_core::TokenId;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use tokenizers::models::bpe::BPE;
+use tokenizers::{DecoderWrapper, NormalizerWrapper};
+
+/// A checkpoint's tokenizer.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    file: PathBuf,
+    /// Put in front of every text here, where the tokenizer does not do so itself.
+    bos: Option<TokenId>,
+    /// Control tokens that the library does not know as special ones.
+    control: HashSet<TokenId>,
+}
+
+/// A tokenizer that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// None of the known files is there.
+    #[error(
+        "no tokenizer beside {0}: expected tokenizer.json (Hugging Face) or tok*.bin (llama2.c)"
+    )]
+    Missing(PathBuf),
+    /// A file that cannot be read or makes no sense.
+    #[error("cannot load the tokenizer {file}: {reason}")]
+    Broken {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A text that cannot be encoded.
+    #[error("cannot encode the text with {file}: {reason}")]
+    Encode {
+        /// The tokenizer's file.
+        file: PathBuf,
+        /// The library's message.
+        reason: String,
+    },
+}
+
+impl Tokenizer {
+    /// The tokenizer that lies beside a checkpoint: `tokenizer.json`, or llama2.c's `tok*.bin`.
+    ///
+    /// # Errors
+    /// If there is none or it is broken.
+    pub fn beside(checkpoint: &Path) -> Result<Self, TokenizerError> {
+        let folder = if checkpoint.is_dir() {
+            checkpoint
+        } else {
+            checkpoint.parent().unwrap_or(Path::new("."))
+        };
+        let json = folder.join("tokenizer.json");
+        if json.is_file() {
+            return Self::from_json(json);
+        }
+        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let name = |path: &PathBuf| path.file_name().and_then(|n| n.to_str()).map(str::to_owned);
+        let mut bins: Vec<PathBuf> = files
+            .map(|entry| entry.path())
+            .filter(|path| {
+                name(path).is_some_and(|name| name.starts_with("tok") && name.ends_with(".bin"))
+            })
+            .collect();
+        bins.sort();
+        match bins.into_iter().next() {
+            Some(file) => Self::from_llama2c(file),
+            None => Err(TokenizerError::Missing(checkpoint.to_owned())),
+        }
+    }
+
+    fn from_json(file: PathBuf) -> Result<Self, TokenizerError> {
+        match tokenizers::Tokenizer::from_file(&file) {
+            Ok(inner) => Ok(Self { inner, file, bos: None, control: HashSet::new() }),
+            Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
+        }
+    }
+
+    /// llama2.c's format: i32 longest piece, then for each token f32 score, i32 length, bytes.
+    /// Tokens 0, 1 and 2 are unknown, BOS and EOS; 3…258 are the bytes.
+    fn from_llama2c(file: PathBuf) -> Result<Self, TokenizerError> {
+        let broken = |reason: String| TokenizerError::Broken { file: file.clone(), reason };
+        let bytes = std::fs::read(&file).map_err(|error| broken(error.to_string()))?;
+        let pieces = read_pieces(&bytes).map_err(&broken)?;
+        let inner = byte_pair_tokenizer(&pieces).map_err(|error| broken(error.to_string()))?;
+        Ok(Self { inner, file, bos: Some(1), control: HashSet::from([0, 1, 2]) })
+    }
+
+    /// The tokens of a text, BOS in front where the model wants one.
+    ///
+    /// # Errors
+    /// If the library cannot encode the text.
+    pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
+        let encoding = self.inner.encode(text, true).map_err(|error| TokenizerError::Encode {
+            file: self.file.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    /// The text of tokens; control tokens and ids without a token have none.
+    #[must_use]
+    pub fn decode(&self, tokens: &[TokenId]) -> String {
+        let shown: Vec<TokenId> =
+            tokens.iter().copied().filter(|token| !self.control.contains(token)).collect();
+        self.inner.decode(&shown, true).unwrap_or_default()
+    }
+
+    /// Whether both map the same pieces to the same ids, so that one's tokens mean the same to the
+    /// other.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        self.file == other.file || self.inner.get_vocab(true) == other.inner.get_vocab(true)
+    }
+
+    /// Number of tokens.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// The file it was read from.
+    #[must_use]
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+}
+
+/// A piece and its score.
+type Piece = (String, f32);
+
+fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
+    fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+        let (head, tail) = bytes.split_first_chunk()?;
+        *bytes = tail;
+        Some(*head)
+    }
+    let mut rest = bytes;
+    let mut pieces = Vec::new();
+    take::<4>(&mut rest).ok_or("it is shorter than its header")?;
+    while !rest.is_empty() {
+        let truncated = || format!("it ends inside token {}", pieces.len());
+        let score = f32::from_le_bytes(take(&mut rest).ok_or_else(truncated)?);
+        let length = i32::from_le_bytes(take(&mut rest).ok_or_else(truncated)?);
+        let length = usize::try_from(length)
+            .map_err(|_| format!("token {} has length {length}", pieces.len()))?;
+        let (piece, tail) = rest.split_at_checked(length).ok_or_else(truncated)?;
+        rest = tail;
+        let piece = std::str::from_utf8(piece)
+            .map_err(|_| format!("token {} is not valid UTF-8", pieces.len()))?;
+        pieces.push((piece.to_owned(), score));
+    }
+    if pieces.len() <= FIRST_PIECE {
+        return Err(format!("it has {} tokens, fewer than the 256 bytes need", pieces.len()));
+    }
+    Ok(pieces)
+}
+
+/// The first token that is neither a control token nor a byte.
+const FIRST_PIECE: usize = 259;
+
+/// A BPE whose merges follow the scores: of all adjacent pairs that make a piece, the one of the
+/// highest score is merged first. That is what llama2.c's encoder does.
+fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let vocab: HashMap<&str, TokenId> =
+        pieces.iter().enumerate().map(|(id, (piece, _))| (&piece[..], id as TokenId)).collect();
+    let mut merges: Vec<(f32, String, String)> = Vec::new();
+    for (piece, score) in &pieces[FIRST_PIECE..] {
+        for (cut, _) in piece.char_indices().skip(1) {
+            let (left, right) = piece.split_at(cut);
+            if vocab.contains_key(left) && vocab.contains_key(right) {
+                merges.push((*score, left.to_owned(), right.to_owned()));
+            }
+        }
+    }
+    merges.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let bpe = BPE::builder()
+        .vocab_and_merges(
+            vocab
+                .iter()
+                .map(|(piece, &id)| ((*piece).to_owned(), id))
+                .collect::<tokenizers::models::bpe::Vocab>(),
+            merges.into_iter().map(|(_, left, right)| (left, right)).collect(),
+        )
+        .unk_token(pieces[0].0.clone())
+        .byte_fallback(true)
+        .build()?;
+    let mut tokenizer = tokenizers::Tokenizer::new(bpe);
+    // A text starts with a space, as in sentencepiece.
+    let prepend = tokenizers::normalizers::Prepend::new(" ".into());
+    tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)));
+    let decoders = vec![
+        DecoderWrapper::from(tokenizers::decoders::byte_fallback::ByteFallback::new()),
+        DecoderWrapper::from(tokenizers::decoders::fuse::Fuse::new()),
+        DecoderWrapper::from(tokenizers::decoders::strip::Strip::new(' ', 1, 0)),
+    ];
+    let decoder = tokenizers::decoders::sequence::Sequence::new(decoders);
+    tokenizer.with_decoder(Some(DecoderWrapper::from(decoder)));
+    Ok(tokenizer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces() -> Vec<u8> {
+        let mut bytes = 7_i32.to_le_bytes().to_vec();
+        let mut push = |piece: &str, score: f32| {
+            bytes.extend(score.to_le_bytes());
+            bytes.extend((piece.len() as i32).to_le_bytes());
+            bytes.extend(piece.as_bytes());
+        };
+        for control in ["<unk>", "\n<s>\n", "\n</s>\n"] {
+            push(control, 0.0);
+        }
+        for byte in 0..256 {
+            push(&format!("<0x{byte:02X}>"), 0.0);
+        }
+        // 259 " a", 260 "b", 261 "ab", 262 " ", 263 "a"
+        for (rank, piece) in [" a", "b", "ab", " ", "a"].into_iter().enumerate() {
+            push(piece, -(rank as f32));
+        }
+        bytes
+    }
+
+    #[test]
+    fn pieces_merge_by_score_and_unknown_characters_become_bytes() {
+        let tokenizer = read_pieces(&pieces())
+            .and_then(|pieces| byte_pair_tokenizer(&pieces).map_err(|error| error.to_string()));
+        let encode = |text| {
+            let tokenizer = tokenizer.as_ref().map_err(Clone::clone)?;
+            let encoding = tokenizer.encode(text, false).map_err(|error| error.to_string())?;
+            Ok::<_, String>(encoding.get_ids().to_vec())
+        };
+        // " ab": " a" merges before "ab" could.
+        assert_eq!(encode("ab"), Ok(vec![259, 260]));
+        assert_eq!(encode("bab"), Ok(vec![262, 260, 261]));
+        assert_eq!(encode("aé"), Ok(vec![259, 3 + 0xC3, 3 + 0xA9]));
+    }
+
+    #[test]
+    fn broken_tokenizer_files_are_errors() {
+        let whole = pieces();
+        for (bytes, word) in [
+            (&whole[..2], "shorter than its header"),
+            (&whole[..100], "ends inside token"),
+            (&whole[..4], "fewer than the 256 bytes"),
+        ] {
+            assert!(read_pieces(bytes).is_err_and(|reason| reason.contains(word)), "{word}");
+        }
+        let mut negative = whole.clone();
+        negative[8..12].copy_from_slice(&(-1_i32).to_le_bytes());
+        assert!(read_pieces(&negative).is_err_and(|reason| reason.contains("length -1")));
+    }
+}
