@@ -51,8 +51,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// When the text is no JSON object, a size is missing, a value makes no sense, or an option asks
-    /// for something this engine does not do.
+    /// When the text is no JSON object, a size is missing, a value makes no sense, or an option
+    /// asks for something this engine does not do.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
         let options = Options::parse(text, file)?;
         reject_other_models(&options)?;

@@ -40,8 +40,8 @@ fn write_sharded(directory: &Path) {
     fs::remove_file(single).unwrap();
 }
 
-/// A sound llama2.c file, all of its weights 0.5: dim 8, hidden_dim 6, 2 layers, 2 heads, 1 kv head,
-/// vocabulary 5, 3 positions.
+/// A sound llama2.c file, all of its weights 0.5: dim 8, hidden_dim 6, 2 layers, 2 heads, 1 kv
+/// head, vocabulary 5, 3 positions.
 fn write_llama2c(directory: &Path) {
     let elements = 40 + 2 * (16 + 64 + 64 + 64 + 144) + 8 + 12;
     let header = [8i32, 6, 2, 2, 1, 5, 3].into_iter().flat_map(i32::to_le_bytes);

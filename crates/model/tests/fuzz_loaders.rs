@@ -1,7 +1,7 @@
 //! Mutated checkpoints never make the loaders panic, nor allocate more than the input justifies.
 //!
-//! `FORERUN_FUZZ_CASES` sets the number of cases, `FORERUN_FUZZ_SEED` repeats a run. Each case takes
-//! a tiny sound checkpoint, mutates one of its files, and reads all that still opens.
+//! `FORERUN_FUZZ_CASES` sets the number of cases, `FORERUN_FUZZ_SEED` repeats a run. Each case
+//! takes a tiny sound checkpoint, mutates one of its files, and reads all that still opens.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,4 +1,5 @@
-//! Why a checkpoint did not load: which file, which tensor or option, what was expected, what was there.
+//! Why a checkpoint did not load: which file, which tensor or option, what was expected, what was
+//! there.
 
 use std::io;
 use std::path::PathBuf;
@@ -146,7 +147,8 @@ pub enum LoadError {
         /// What is likely wrong.
         hint: &'static str,
     },
-    /// A tensor is stored that the configured model has no use for: leaving it out would change the model.
+    /// A tensor is stored that the configured model has no use for: leaving it out would change the
+    /// model.
     #[error(
         "{file}: tensor `{tensor}` is not part of a Llama with {layers} layers; \
          the configuration is of another model, or this variant is not supported yet"

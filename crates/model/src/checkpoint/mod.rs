@@ -127,7 +127,8 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// When the file is of another format or version, or its length does not follow from its header.
+    /// When the file is of another format or version, or its length does not follow from its
+    /// header.
     pub fn from_llama2c(file: WeightFile) -> Result<Self, LoadError> {
         let Llama2c { config, locations } = Llama2c::parse(file.bytes(), file.path())?;
         Ok(Self { path: file.path().to_owned(), config, files: vec![file], locations })
@@ -162,9 +163,9 @@ impl Checkpoint {
         Ok(self.location(tensor)?.dtype)
     }
 
-    /// The row-major values of a tensor of [`Self::shape`], widened to f32 where stored as bf16, and
-    /// borrowed from the mapped file where possible. Rows of queries and keys are in the half-split
-    /// order of RoPE whatever the format; a tied head is the embedding.
+    /// The row-major values of a tensor of [`Self::shape`], widened to f32 where stored as bf16,
+    /// and borrowed from the mapped file where possible. Rows of queries and keys are in the
+    /// half-split order of RoPE whatever the format; a tied head is the embedding.
     ///
     /// # Errors
     ///

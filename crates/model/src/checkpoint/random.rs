@@ -46,9 +46,9 @@ pub fn example_config() -> Config {
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
 /// `tokenizer.json`) of random weights, created if need be. The weights follow from `seed` alone:
-/// matrices are normal with standard deviation 1/√inputs, norms are near 1 (the final norm of a tied
-/// model is not), and the head is such
-/// that logits spread by 2 to 3, so that greedy text varies and sampling has something to choose.
+/// matrices are normal with standard deviation 1/√inputs, norms are near 1 (the final norm of a
+/// tied model is not), and the head is such that logits spread by 2 to 3, so that greedy text
+/// varies and sampling has something to choose.
 ///
 /// # Errors
 ///

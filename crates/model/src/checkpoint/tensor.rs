@@ -11,7 +11,8 @@ pub enum Tensor {
     Embedding,
     /// Weight of the RMS norm after the last layer, `[hidden_size]`.
     FinalNorm,
-    /// Output projection to logits, `[vocab_size, hidden_size]`; the embedding itself where the two are tied.
+    /// Output projection to logits, `[vocab_size, hidden_size]`; the embedding itself where the two
+    /// are tied.
     Head,
     /// A tensor of the layer with this index.
     Layer(usize, LayerTensor),
@@ -71,8 +72,8 @@ impl LayerTensor {
 }
 
 impl Tensor {
-    /// Every tensor that a model of this configuration stores, in the order of the forward pass. A tied head is
-    /// not among them: it is the embedding.
+    /// Every tensor that a model of this configuration stores, in the order of the forward pass. A
+    /// tied head is not among them: it is the embedding.
     pub fn all(config: &Config) -> impl Iterator<Item = Self> + use<> {
         let layers = (0..config.num_hidden_layers)
             .flat_map(|layer| LayerTensor::ALL.map(|tensor| Self::Layer(layer, tensor)));
@@ -80,7 +81,8 @@ impl Tensor {
         [Self::Embedding].into_iter().chain(layers).chain([Self::FinalNorm]).chain(head)
     }
 
-    /// The shape that follows from the configuration: `[outputs, inputs]` of a matrix, `[size]` of a norm.
+    /// The shape that follows from the configuration: `[outputs, inputs]` of a matrix, `[size]` of
+    /// a norm.
     pub fn shape(self, config: &Config) -> Vec<usize> {
         let hidden = config.hidden_size;
         match self {

@@ -28,9 +28,10 @@ impl WeightFile {
     /// When there is no such file, or it cannot be read.
     pub fn map(path: PathBuf) -> Result<Self, LoadError> {
         let mapping = open(&path).and_then(|file| {
-            // SAFETY: the mapping is private and never written through. What must hold is that nobody shortens or
-            // rewrites the file while it is mapped. Checkpoints are written once, and tools that replace them
-            // rename a new file into place, which leaves this mapping intact.
+            // SAFETY: the mapping is private and never written through. What must hold is that
+            // nobody shortens or rewrites the file while it is mapped. Checkpoints are written
+            // once, and tools that replace them rename a new file into place, which leaves this
+            // mapping intact.
             unsafe { Mmap::map(&file) }
         });
         match mapping {

@@ -1,0 +1,538 @@
+//! Invariant 1 above temperature 0: the joint distribution of consecutive tokens is exactly the
+//! target's, for every decoder × drafter × shape.
+//!
+//! Nothing is sampled. The production decoders, drafters and verification run unchanged on a
+//! vocabulary of three tokens, but their keyed generator is replaced by an enumerator: every key is
+//! one unknown number in [0, 1), cut wherever a threshold is asked, and each way of cutting is run
+//! to its end and weighed by the lengths of its intervals. What comes out is the exact joint
+//! distribution of the first two tokens.
+//!
+//! Beside the real thing stand mutants: the mistakes that were published, or that lie near. Each
+//! must be told from the real thing, or the proof would prove nothing.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{
+    Cluster, Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Proposal,
+    Purpose, Randomness, Role, Sampling, SequenceId, TokenId, TokenTree, Verdict, Verification,
+};
+use forerun_decode::{
+    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
+    generate,
+};
+use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
+use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_runtime::{Engine, InlineCluster};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+
+const VOCAB: usize = 3;
+const PROMPT: [TokenId; 6] = [0, 1, 2, 0, 1, 2];
+
+// ---------------------------------------------------------------------------------------------
+// Models: a table from prefixes to logits
+
+/// A language model whose logits are a hash of the prefix.
+#[derive(Clone, Copy)]
+struct TableModel {
+    seed: u64,
+    /// Spread of the logits.
+    scale: f32,
+}
+
+impl TableModel {
+    fn row(self, prefix: &[TokenId]) -> [f32; VOCAB] {
+        std::array::from_fn(|token| {
+            let hash = prefix.iter().fold(self.seed, |hash, &token| {
+                (hash ^ u64::from(token + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
+            });
+            let randomness = KeyedRandomness { seed: hash, sample: 0 };
+            let key = Key { position: token, purpose: Purpose::Sample, candidate: 0 };
+            (randomness.uniform(key) as f32 - 0.5) * self.scale
+        })
+    }
+}
+
+impl LanguageModel for TableModel {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        64
+    }
+
+    fn logits(
+        &mut self,
+        _sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        _cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let prefix = |row: usize| {
+            let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
+            [tokens, &path.iter().map(|&node| tree.token(node)).collect::<Vec<_>>()].concat()
+        };
+        let rows = first_row..=tree.len();
+        let values = rows.flat_map(|row| self.row(&prefix(row))).collect();
+        Ok(Logits { values, vocab_size: VOCAB })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+// ---------------------------------------------------------------------------------------------
+// The enumerator
+
+/// One way of cutting, replayed and extended run by run.
+#[derive(Default)]
+struct Cuts {
+    /// What is known of each key's number.
+    intervals: BTreeMap<Key, (f64, f64)>,
+    /// Decisions of this branch: whether the number lies below the cut.
+    path: Vec<bool>,
+    /// Decisions taken so far in this run.
+    taken: usize,
+}
+
+#[derive(Clone, Default)]
+struct Enumerator(Arc<Mutex<Cuts>>);
+
+impl Randomness for Enumerator {
+    fn locate(&self, key: Key, thresholds: &mut dyn Iterator<Item = f64>) -> usize {
+        let mut cuts = self.0.lock().unwrap();
+        let (mut low, mut high) = cuts.intervals.get(&key).copied().unwrap_or((0.0, 1.0));
+        let mut count = 0;
+        for threshold in thresholds {
+            if threshold > low {
+                let below = threshold >= high || cuts.decide();
+                if below {
+                    high = high.min(threshold);
+                    break;
+                }
+                low = threshold;
+            }
+            count += 1;
+        }
+        cuts.intervals.insert(key, (low, high));
+        count
+    }
+}
+
+impl Cuts {
+    fn decide(&mut self) -> bool {
+        if self.taken == self.path.len() {
+            self.path.push(true);
+        }
+        self.taken += 1;
+        self.path[self.taken - 1]
+    }
+
+    /// Goes to the next branch; false after the last.
+    fn advance(&mut self) -> bool {
+        self.intervals.clear();
+        self.taken = 0;
+        while self.path.last() == Some(&false) {
+            self.path.pop();
+        }
+        match self.path.last_mut() {
+            Some(decision) => {
+                *decision = false;
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn weight(&self) -> f64 {
+        self.intervals.values().map(|(low, high)| high - low).product()
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// The experiment
+
+type Joint = BTreeMap<[TokenId; 2], f64>;
+
+/// Everything that a run is made of.
+struct Experiment<'a> {
+    target: TableModel,
+    sampling: Sampling,
+    drafter: &'a dyn Fn() -> Box<dyn Drafter>,
+    decoder: &'a dyn Fn() -> Box<dyn Decoder>,
+    /// Wraps the enumerator, for mutants of the keys.
+    keys: &'a dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
+}
+
+impl Experiment<'_> {
+    /// The exact joint distribution of the first two tokens, and the number of branches.
+    fn enumerate(&self) -> (Joint, usize) {
+        let enumerator = Enumerator::default();
+        let (mut joint, mut branches) = (Joint::new(), 0);
+        loop {
+            let tokens = self.run((self.keys)(enumerator.clone()));
+            branches += 1;
+            let mut cuts = enumerator.0.lock().unwrap();
+            *joint.entry(tokens).or_default() += cuts.weight();
+            if !cuts.advance() {
+                return (joint, branches);
+            }
+        }
+    }
+
+    fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> [TokenId; 2] {
+        let engine =
+            Engine::new().with_target(0, self.target).with_drafter(0, Boxed((self.drafter)()));
+        let mut cluster = InlineCluster::new(engine, Arc::clone(&randomness));
+        let limits = Limits { max_tokens: 4, context_length: 64, eos: Vec::new() };
+        let (id, prompt) = (SequenceId(0), PROMPT.to_vec());
+        let mut sequence =
+            Sequence::with_randomness(id, prompt, self.sampling.clone(), limits, randomness);
+        let mut generated = 0;
+        generate(&mut *(self.decoder)(), &mut sequence, &mut cluster, |tokens| {
+            generated += tokens.len();
+            if generated >= 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        })
+        .unwrap();
+        [sequence.generated()[0], sequence.generated()[1]]
+    }
+
+    /// What autoregressive sampling of the target gives, by the chain rule.
+    fn exact(&self) -> Joint {
+        let row = |prefix: &[TokenId]| {
+            self.sampling.distribution(&self.target.row(prefix), prefix.len()).unwrap()
+        };
+        let mut joint = Joint::new();
+        for (first, chance) in row(&PROMPT).iter() {
+            let behind = [&PROMPT[..], &[first]].concat();
+            for (second, then) in row(&behind).iter() {
+                joint.insert([first, second], chance * then);
+            }
+        }
+        joint
+    }
+
+    /// The largest difference from the exact joint distribution.
+    fn deviation(&self) -> f64 {
+        let (found, _) = self.enumerate();
+        let total: f64 = found.values().sum();
+        assert!((total - 1.0).abs() < 1e-9, "branches weigh {total} together");
+        deviation(&found, &self.exact())
+    }
+}
+
+fn deviation(a: &Joint, b: &Joint) -> f64 {
+    let at = |joint: &Joint, key| joint.get(key).copied().unwrap_or(0.0);
+    a.keys().chain(b.keys()).map(|key| (at(a, key) - at(b, key)).abs()).fold(0.0, f64::max)
+}
+
+/// A boxed drafter is a drafter.
+struct Boxed(Box<dyn Drafter>);
+
+impl Drafter for Boxed {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        self.0.draft(context)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.0.release(sequence);
+    }
+}
+
+fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
+    let verification = Verification::Rejection;
+    Sampling { temperature, top_k, top_p, verification, ..Sampling::greedy() }
+}
+
+fn speculative(shape: &DraftShape) -> Box<dyn Decoder> {
+    Box::new(Speculative::new(Controller::new(shape.clone(), DraftLength::Fixed)))
+}
+
+fn chain(length: usize) -> DraftShape {
+    DraftShape::Chain { length }
+}
+
+fn top(width: usize, depth: usize) -> DraftShape {
+    DraftShape::Top { width, depth }
+}
+
+fn iid(branching: &[usize]) -> DraftShape {
+    DraftShape::Sampled { branching: branching.to_vec() }
+}
+
+const DRAFT_MODEL: TableModel = TableModel { seed: 77, scale: 3.0 };
+
+fn model_drafter() -> Box<dyn Drafter> {
+    Box::new(ModelDrafter::new(DRAFT_MODEL))
+}
+
+fn unchanged(enumerator: Enumerator) -> Arc<dyn Randomness + Send + Sync> {
+    Arc::new(enumerator)
+}
+
+fn target(seed: u64) -> TableModel {
+    TableModel { seed, scale: 4.0 }
+}
+
+/// Runs one cell of the matrix over targets and sampling options.
+fn assert_exact(
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+) {
+    let mut branches = 0;
+    for seed in [1, 2] {
+        for sampling in [
+            sampling(1.0, 0, 1.0),
+            sampling(0.4, 0, 1.0),
+            sampling(1.5, 2, 1.0),
+            sampling(0.8, 0, 0.75),
+        ] {
+            let target = target(seed);
+            let experiment = Experiment { target, sampling, drafter, decoder, keys: &unchanged };
+            let deviation = experiment.deviation();
+            let sampling = &experiment.sampling;
+            assert!(deviation < 1e-6, "{name}, target {seed}, {sampling:?}: off by {deviation}");
+            branches += experiment.enumerate().1;
+        }
+    }
+    println!("{name}: exact in {branches} branches");
+}
+
+// ---------------------------------------------------------------------------------------------
+// The matrix
+
+#[test]
+fn autoregressive_decoding_is_exact() {
+    assert_exact("autoregressive", &model_drafter, &|| Box::new(Autoregressive));
+}
+
+#[test]
+fn speculative_decoding_with_chains_is_exact() {
+    for length in 1..=3 {
+        let name = format!("speculative, model, chain {length}");
+        assert_exact(&name, &model_drafter, &|| speculative(&chain(length)));
+    }
+}
+
+#[test]
+fn speculative_decoding_with_the_most_probable_nodes_is_exact() {
+    for shape in [top(2, 1), top(3, 1), top(2, 2), top(3, 3)] {
+        let name = format!("speculative, model, {shape:?}");
+        assert_exact(&name, &model_drafter, &|| speculative(&shape));
+    }
+}
+
+#[test]
+fn speculative_decoding_with_independent_siblings_is_exact() {
+    for shape in [iid(&[2]), iid(&[3]), iid(&[2, 1]), iid(&[1, 2])] {
+        let name = format!("speculative, model, {shape:?}");
+        assert_exact(&name, &model_drafter, &|| speculative(&shape));
+    }
+}
+
+#[test]
+fn speculative_decoding_with_prompt_lookup_is_exact() {
+    for shape in [chain(1), chain(3), top(2, 2), iid(&[2, 1])] {
+        let name = format!("speculative, prompt-lookup, {shape:?}");
+        assert_exact(&name, &|| Box::new(PromptLookup), &|| speculative(&shape));
+    }
+}
+
+#[test]
+fn an_adapting_draft_length_is_exact() {
+    let decoder = || -> Box<dyn Decoder> {
+        Box::new(Speculative::new(Controller::new(chain(2), DraftLength::Auto)))
+    };
+    assert_exact("speculative, model, auto", &model_drafter, &decoder);
+}
+
+/// A drafter that is the target itself has every token accepted, and that is exact, too.
+#[test]
+fn a_perfect_drafter_is_exact_and_never_rejected() {
+    let drafter = || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(target(1))) };
+    for shape in [chain(3), iid(&[2, 1]), top(2, 2)] {
+        let decoder = || speculative(&shape);
+        let (target, sampling) = (target(1), sampling(1.0, 0, 1.0));
+        let (drafter, decoder) = (&drafter, &decoder);
+        let experiment = Experiment { target, sampling, drafter, decoder, keys: &unchanged };
+        assert!(experiment.deviation() < 1e-6, "{shape:?}");
+    }
+}
+
+// ---------------------------------------------------------------------------------------------
+// Mutants
+
+/// Asserts that a mutant's joint distribution is visibly wrong for some target.
+fn assert_caught(
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
+) {
+    let worst = (1..=3)
+        .map(|seed| {
+            let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
+            Experiment { target, sampling, drafter, decoder, keys }.deviation()
+        })
+        .fold(0.0, f64::max);
+    println!("mutant \"{name}\" is off by {worst:.4}");
+    assert!(worst > 1e-3, "the mutant \"{name}\" was not caught: off by {worst}");
+}
+
+/// Changes keys before they are looked up.
+struct MutantKeys(Enumerator, fn(Key) -> Key);
+
+impl Randomness for MutantKeys {
+    fn locate(&self, key: Key, thresholds: &mut dyn Iterator<Item = f64>) -> usize {
+        self.0.locate((self.1)(key), thresholds)
+    }
+}
+
+/// Changes drafts after they were made.
+struct MutantDrafter(fn(Draft, &DraftContext<'_>) -> Draft);
+
+impl Drafter for MutantDrafter {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        let draft = ModelDrafter::new(DRAFT_MODEL).draft(context)?;
+        Ok((self.0)(draft, context))
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+#[test]
+fn mutant_one_acceptance_uniform_for_two_positions() {
+    let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+        Arc::new(MutantKeys(enumerator, |key| match key.purpose {
+            Purpose::Accept => Key { position: 0, ..key },
+            _ => key,
+        }))
+    };
+    assert_caught(
+        "uniform reused between positions",
+        &model_drafter,
+        &|| speculative(&chain(2)),
+        &keys,
+    );
+}
+
+#[test]
+fn mutant_one_uniform_for_all_siblings() {
+    for purpose in [Purpose::Accept, Purpose::Draft] {
+        let keys = move |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+            let change: fn(Key) -> Key = match purpose {
+                Purpose::Accept => |key| match key.purpose {
+                    Purpose::Accept => Key { candidate: 0, ..key },
+                    _ => key,
+                },
+                _ => |key| match key.purpose {
+                    Purpose::Draft => Key { candidate: 0, ..key },
+                    _ => key,
+                },
+            };
+            Arc::new(MutantKeys(enumerator, change))
+        };
+        let name = format!("{purpose:?} uniform reused between siblings");
+        assert_caught(&name, &model_drafter, &|| speculative(&iid(&[2])), &keys);
+    }
+}
+
+/// EasySpec's published code: most probable candidates accepted with min(1, target/draft).
+#[test]
+fn mutant_ratio_test_on_most_probable_candidates() {
+    let mutate = |draft: Draft, context: &DraftContext<'_>| {
+        let row = |prefix: &[TokenId]| {
+            context.sampling.distribution(&DRAFT_MODEL.row(prefix), prefix.len()).unwrap()
+        };
+        let mut rows = vec![row(context.tokens)];
+        for node in 0..draft.tree.len() {
+            let path = draft.tree.path(node).into_iter().map(|node| draft.tree.token(node));
+            rows.push(row(&context.tokens.iter().copied().chain(path).collect::<Vec<_>>()));
+        }
+        Draft { proposal: Proposal::Sampled(rows), ..draft }
+    };
+    let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(mutate)) };
+    for shape in [top(1, 1), top(2, 1), top(2, 2)] {
+        let name = format!("ratio test on {shape:?}");
+        assert_caught(&name, &drafter, &|| speculative(&shape), &unchanged);
+    }
+}
+
+#[test]
+fn mutant_a_repeated_sibling_is_tested_once() {
+    let mutate = |draft: Draft, _: &DraftContext<'_>| {
+        let mut tree = TokenTree::new();
+        for node in draft.tree.children(None) {
+            let token = draft.tree.token(node);
+            if tree.child_with(None, token).is_none() {
+                tree.push(None, token);
+            }
+        }
+        Draft { tree, ..draft }
+    };
+    let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(mutate)) };
+    assert_caught(
+        "repeated sibling tested once",
+        &drafter,
+        &|| speculative(&iid(&[2])),
+        &unchanged,
+    );
+}
+
+#[test]
+fn mutant_a_token_is_dropped_for_its_own_low_confidence() {
+    let mutate = |draft: Draft, context: &DraftContext<'_>| {
+        let row = DRAFT_MODEL.row(context.tokens);
+        let row = context.sampling.distribution(&row, context.tokens.len()).unwrap();
+        let confident = draft.tree.tokens().first().is_some_and(|&t| row.probability(t) > 0.4);
+        if confident { draft } else { Draft::empty() }
+    };
+    let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(mutate)) };
+    assert_caught("low confidence dropped", &drafter, &|| speculative(&chain(1)), &unchanged);
+}
+
+/// Chain verification as it should be, but with the correction drawn from the target's whole row.
+struct NoResidual;
+
+impl Decoder for NoResidual {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let (id, tokens) = (sequence.id(), Arc::from(sequence.tokens()));
+        let sampling = sequence.sampling().clone();
+        let job = Job::Draft { sequence: id, tokens, sampling: sampling.clone(), shape: chain(1) };
+        cluster.submit(Role::Drafter(0), job)?;
+        let Ok(JobOutput::Draft(draft)) = cluster.next_completion()?.output else { panic!() };
+        let (tokens, tree) = (Arc::from(sequence.tokens()), draft.tree.clone());
+        cluster.submit(Role::Target(0), Job::Score { sequence: id, tokens, tree, sampling })?;
+        let Ok(JobOutput::Score(rows)) = cluster.next_completion()?.output else { panic!() };
+        let Proposal::Sampled(proposed) = &draft.proposal else { panic!() };
+        let position = sequence.tokens().len();
+        let key = |position, purpose| Key { position, purpose, candidate: 0 };
+        let token = draft.tree.token(0);
+        let chance = rows[0].probability(token) / proposed[0].probability(token);
+        let accepted = sequence.randomness().below(key(position, Purpose::Accept), chance);
+        let pick =
+            |row: &Distribution, at| row.pick(sequence.randomness(), key(at, Purpose::Sample));
+        let verdict = if accepted {
+            let token = pick(&rows[1], position + 1);
+            Verdict { accepted: vec![0], token, rejected: false }
+        } else {
+            let token = pick(&rows[0], position);
+            Verdict { accepted: Vec::new(), token, rejected: true }
+        };
+        sequence.commit(&draft, &verdict);
+        Ok(())
+    }
+}
+
+#[test]
+fn mutant_the_residual_is_not_subtracted() {
+    assert_caught("residual not subtracted", &model_drafter, &|| Box::new(NoResidual), &unchanged);
+}
