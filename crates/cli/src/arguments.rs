@@ -16,6 +16,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Continue a prompt
+    #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
     /// Show the cores that can be devices, and what runs where by default
     Devices,
@@ -36,7 +37,13 @@ pub(crate) struct GenerateArguments {
     pub(crate) draft_model: Option<PathBuf>,
 
     /// The text to continue; else --prompt-file, else standard input
-    #[arg(long, short, value_name = "TEXT", conflicts_with = "prompt_file")]
+    #[arg(
+        long,
+        short,
+        value_name = "TEXT",
+        conflicts_with = "prompt_file",
+        allow_hyphen_values = true
+    )]
     pub(crate) prompt: Option<String>,
 
     /// A file with the text to continue, "-" for standard input; one line break at the end is
@@ -73,7 +80,7 @@ pub(crate) struct GenerateArguments {
     pub(crate) placement: Option<String>,
 
     /// 0 always takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
     /// Sample among the K most probable tokens; 0 is all
@@ -81,7 +88,7 @@ pub(crate) struct GenerateArguments {
     pub(crate) top_k: usize,
 
     /// Sample among the most probable tokens that together reach this mass
-    #[arg(long, value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub(crate) top_p: f32,
 
     /// Make sampled text reproducible
@@ -94,7 +101,7 @@ pub(crate) struct GenerateArguments {
     pub(crate) verify: VerificationChoice,
 
     /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) stop: Vec<String>,
 
     /// Go on behind the model's end of text

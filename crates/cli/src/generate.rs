@@ -1,6 +1,7 @@
 //! `forerun generate`: a prompt in, text and one line of statistics out.
 
 use crate::arguments::GenerateArguments;
+use crate::note;
 use anyhow::{Context, bail};
 use forerun::{Answer, Canceller, Finish, Forerun, Options, Plan, RandomPair, Request};
 use serde_json::json;
@@ -11,6 +12,9 @@ use std::process::ExitCode;
 
 /// Exit code of a process that an interrupt ended, by the shells' convention.
 const INTERRUPTED: u8 = 130;
+
+/// What could not be done where standard output fails.
+const OUTPUT: &str = "cannot write to standard output";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
     let request = request(&arguments);
@@ -25,12 +29,13 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     let on_text = |text: &str| output.write(text);
     let answer = engine.generate_interruptibly(&prompt, &request, &canceller, on_text)?;
     if let Some(error) = output.broken {
-        return Err(error.into());
+        return Err(error).context(OUTPUT);
     }
+    report(&plan, &answer, arguments.json).context(OUTPUT)?;
+    // The answer comes first: a trace that cannot be written must not cost it.
     if let Some(file) = &arguments.trace {
         write_trace(file, &answer)?;
     }
-    report(&plan, &answer, arguments.json)?;
     let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
@@ -44,6 +49,7 @@ fn request(arguments: &GenerateArguments) -> Request {
         seed: arguments.seed,
         verification: arguments.verify,
         stop: arguments.stop.clone(),
+        stop_tokens: Vec::new(),
         ignore_eos: arguments.ignore_eos,
     }
 }
@@ -56,7 +62,7 @@ fn random_pair(arguments: &mut GenerateArguments) -> anyhow::Result<Option<Rando
     if arguments.draft_model.is_some() {
         bail!("--draft-model was given without --model: name the target, too");
     }
-    eprintln!("no --model given: using a small random pair made on the spot; its text is noise");
+    note("no --model given: using a small random pair made on the spot; its text is noise");
     let pair = RandomPair::make()?;
     arguments.model = Some(pair.target().into());
     if matches!(arguments.drafter, None | Some(forerun::DrafterKind::Model)) {
@@ -149,14 +155,14 @@ fn write_trace(file: &Path, answer: &Answer) -> anyhow::Result<()> {
 }
 
 /// The statistics: one line behind the text, or one JSON object.
-fn report(plan: &Plan, answer: &Answer, as_json: bool) -> anyhow::Result<()> {
+fn report(plan: &Plan, answer: &Answer, as_json: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if as_json {
         writeln!(out, "{}", json_report(plan, answer))?;
     } else {
         writeln!(out)?;
         out.flush()?;
-        eprintln!("{}, {}: {}", plan.method(), plan.drafter(), answer.summary());
+        note(format_args!("{}, {}: {}", plan.method(), plan.drafter(), answer.summary()));
     }
     Ok(())
 }

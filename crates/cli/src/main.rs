@@ -8,6 +8,8 @@ mod generate;
 
 use arguments::{Arguments, Command};
 use clap::Parser;
+use std::fmt::Display;
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -19,10 +21,16 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            note(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to standard error. Whoever closed it does not want to know, so unlike `eprintln!`
+/// this does not panic.
+fn note(line: impl Display) {
+    drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// Whoever read our output has had enough: that is no failure.

@@ -27,16 +27,16 @@ impl RandomPair {
         let (target, drafter) = (folder.join("target"), folder.join("drafter"));
         let pair = Self { folder, target, drafter };
         let config = Config {
-            hidden_size: 128,
-            intermediate_size: 352,
+            hidden_size: 64,
+            intermediate_size: 176,
             num_hidden_layers: 1,
             num_attention_heads: 8,
             num_key_value_heads: 4,
-            head_dim: 16,
+            head_dim: 8,
             max_position_embeddings: 2048,
             ..example_config()
         };
-        write_random_pair(&pair.target, &pair.drafter, &config, 11, 0.1, 1)?;
+        write_random_pair(&pair.target, &pair.drafter, &config, 7, 0.15, 1)?;
         Ok(pair)
     }
 

@@ -188,7 +188,10 @@ impl Forerun {
             let model = self.plan.model().to_owned();
             return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
         }
-        let eos = if request.ignore_eos { Vec::new() } else { self.config.eos_token_ids.clone() };
+        let mut eos = request.stop_tokens.clone();
+        if !request.ignore_eos {
+            eos.extend(&self.config.eos_token_ids);
+        }
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
         let id = SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed));
         let seed = sampling.randomness.seed;
@@ -199,7 +202,11 @@ impl Forerun {
         let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink);
         cluster.release(id);
         let trace = self.runtime.take_trace();
-        let finish = finish?;
+        let mut finish = finish?;
+        // A stop string may end the text within a step that reached a limit, too.
+        if sink.closed {
+            finish = Finish::Stopped;
+        }
         let total_ns = sink.elapsed_ns();
         let (text, tokens, first_token_ns) = sink.finish();
         let statistics = sequence.statistics().clone();

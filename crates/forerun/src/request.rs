@@ -1,6 +1,6 @@
 //! What one answer should be like.
 
-use forerun_core::{KeyedRandomness, Sampling, SamplingError, Verification};
+use forerun_core::{KeyedRandomness, Sampling, SamplingError, TokenId, Verification};
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
@@ -46,6 +46,8 @@ pub struct Request {
     pub verification: VerificationChoice,
     /// Texts that end the answer; they are not part of it.
     pub stop: Vec<String>,
+    /// Tokens that end the answer, beside the model's own end-of-sequence tokens; they are its last.
+    pub stop_tokens: Vec<TokenId>,
     /// Goes on behind the model's end-of-sequence tokens.
     pub ignore_eos: bool,
 }
@@ -60,6 +62,7 @@ impl Default for Request {
             seed: None,
             verification: VerificationChoice::Auto,
             stop: Vec::new(),
+            stop_tokens: Vec::new(),
             ignore_eos: false,
         }
     }

@@ -1,5 +1,8 @@
 //! What the integration tests share.
 
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{RandomPair, Tokenizer};
 use std::path::{Path, PathBuf};
 
 /// The folder with real checkpoints and prompts: `FORERUN_DATA`, or `shared/data` beside the
@@ -18,4 +21,55 @@ pub(crate) fn data_folder() -> Option<PathBuf> {
     );
     eprintln!("SKIPPED: no data in {} (set FORERUN_DATA)", folder.display());
     None
+}
+
+/// A target and a drafter, with prompts for them.
+#[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses pairs")]
+pub(crate) struct Pair {
+    pub(crate) target: PathBuf,
+    pub(crate) drafter: PathBuf,
+    pub(crate) prompts: Vec<String>,
+    /// Keeps the folder of a generated pair.
+    _random: Option<RandomPair>,
+}
+
+#[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses pairs")]
+impl Pair {
+    /// The two story models that share a tokenizer, with prompts of Spec-Bench.
+    pub(crate) fn real() -> Option<Self> {
+        let data = data_folder()?;
+        let file = data.join("prompts/spec_bench_question.jsonl");
+        let text = std::fs::read_to_string(file).unwrap();
+        let prompt = |line: &str| {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            // A few words are enough: the models are small, and their contexts, too.
+            line["turns"][0].as_str().unwrap().chars().take(120).collect()
+        };
+        // Neighbours in the file are of one category: a stride mixes them.
+        let all: Vec<String> = text.lines().map(prompt).collect();
+        let prompts = (0..all.len()).map(|index| all[index * 37 % all.len()].clone()).collect();
+        Some(Self {
+            target: data.join("models/stories260K"),
+            drafter: data.join("models/stories280K-b"),
+            prompts,
+            _random: None,
+        })
+    }
+
+    /// A pair made on the spot, with prompts made of syllables.
+    pub(crate) fn generated() -> Self {
+        const SYLLABLES: [&str; 7] = ["ka", "lo", "mi", " tu", " re", "é", "."];
+        let prompt = |number: usize| {
+            let syllable = |at: usize| SYLLABLES[(number * 31 + at * at * 7 + at) % 7];
+            (0..4 + number % 9).map(syllable).collect()
+        };
+        let pair = RandomPair::make().unwrap();
+        let (target, drafter) = (pair.target().into(), pair.drafter().into());
+        let prompts = (1..500).map(prompt).collect();
+        Self { target, drafter, prompts, _random: Some(pair) }
+    }
+
+    pub(crate) fn tokenizer(&self) -> Tokenizer {
+        Tokenizer::beside(&self.target).unwrap()
+    }
 }

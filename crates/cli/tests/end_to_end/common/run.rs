@@ -1,0 +1,298 @@
+//! One run of the binary: typed, started, watched, finished.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::Models;
+use forerun::available_cores;
+use serde_json::Value;
+use std::ffi::OsStr;
+use std::io::{PipeReader, pipe};
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Nothing here takes as long, however busy the machine: beyond it, something hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often a process is asked whether it has ended.
+const GLANCE: Duration = Duration::from_millis(5);
+
+/// Bytes that the pipe of a slow reader holds: a page, the least there is.
+#[cfg(target_os = "linux")]
+const SMALL_PIPE: u64 = 4096;
+
+/// Who reads standard output, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reader {
+    /// Everything as soon as it comes.
+    Eager,
+    /// Everything, a few bytes at a time with pauses, from a pipe that holds little.
+    Slow,
+    /// So many bytes; then the pipe is closed.
+    Closing(usize),
+    /// Nothing until the process has ended, from a pipe that holds little.
+    Asleep,
+}
+
+/// A command line, and what is at the other ends of its pipes.
+pub(crate) struct Run {
+    command: Command,
+    input: Option<Vec<u8>>,
+    reader: Reader,
+}
+
+impl Run {
+    /// `forerun` alone.
+    pub(crate) fn forerun() -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_forerun"));
+        Self { command, input: None, reader: Reader::Eager }
+    }
+
+    /// `forerun generate` with the target of `models`.
+    pub(crate) fn generate(models: &Models) -> Self {
+        Self::forerun().with(&["generate"]).with_path("--model", &models.target())
+    }
+
+    /// The same with the drafter, on one core.
+    pub(crate) fn generate_with_drafter(models: &Models) -> Self {
+        Self::generate(models).with_path("--draft-model", &models.drafter()).on_one_core()
+    }
+
+    /// Puts drafter and target on one core, so that it works wherever there is one.
+    pub(crate) fn on_one_core(self) -> Self {
+        self.with(&["--placement", &Self::one_core_placement()])
+    }
+
+    /// All on one core, another one for each test that runs beside this one.
+    pub(crate) fn one_core_placement() -> String {
+        let cores = available_cores();
+        let core = cores[std::process::id() as usize % cores.len()];
+        format!("drafter=cpu:{core},target=cpu:{core},shared")
+    }
+
+    /// More arguments.
+    pub(crate) fn with<A: AsRef<OsStr>>(mut self, arguments: &[A]) -> Self {
+        self.command.args(arguments);
+        self
+    }
+
+    /// An option that takes a path.
+    pub(crate) fn with_path(mut self, option: &str, path: &Path) -> Self {
+        self.command.arg(option).arg(path);
+        self
+    }
+
+    /// Where temporary files go.
+    pub(crate) fn temporary_folder(mut self, folder: &Path) -> Self {
+        self.command.env("TMPDIR", folder).env("TMP", folder);
+        self
+    }
+
+    /// What is piped in; otherwise standard input is empty.
+    pub(crate) fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
+        self.input = Some(text.into());
+        self
+    }
+
+    pub(crate) fn reader(mut self, reader: Reader) -> Self {
+        self.reader = reader;
+        self
+    }
+
+    pub(crate) fn start(self) -> Running {
+        let Self { mut command, input, reader } = self;
+        let (output, output_of_child) = pipe().unwrap();
+        #[cfg(target_os = "linux")]
+        if matches!(reader, Reader::Slow | Reader::Asleep) {
+            rustix::pipe::fcntl_setpipe_size(&output, SMALL_PIPE as usize).unwrap();
+        }
+        command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
+        command.stdout(output_of_child).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // The command holds our copy of the pipe's other end: the output would never end.
+        drop(command);
+        if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
+            // A process that fails early does not read its input.
+            thread::spawn(move || drop(pipe.write_all(&input)));
+        }
+        let mut errors = child.stderr.take().unwrap();
+        let errors = thread::spawn(move || {
+            let mut text = Vec::new();
+            errors.read_to_end(&mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        });
+        let (send, chunks) = mpsc::channel();
+        let mut output = Some(output);
+        if reader != Reader::Asleep {
+            let output = output.take().unwrap();
+            thread::spawn(move || read(output, reader, |chunk| drop(send.send(chunk))));
+        }
+        let child = Leash(child);
+        Running { child, chunks, received: Vec::new(), errors: Some(errors), unread: output }
+    }
+
+    /// Runs to the end, however that is.
+    pub(crate) fn finish(self) -> Finished {
+        self.start().finish()
+    }
+
+    /// Runs to a good end.
+    pub(crate) fn succeed(self) -> Finished {
+        let finished = self.finish();
+        assert_eq!(finished.code, Some(0), "{}", finished.errors);
+        finished
+    }
+}
+
+fn read(mut output: PipeReader, reader: Reader, mut give: impl FnMut(Vec<u8>)) {
+    let (at_once, mut left) = match reader {
+        Reader::Slow => (500, usize::MAX),
+        Reader::Closing(bytes) => (bytes, bytes),
+        Reader::Eager | Reader::Asleep => (1 << 16, usize::MAX),
+    };
+    let mut buffer = vec![0; at_once];
+    while left > 0 {
+        if reader == Reader::Slow {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let length = output.read(&mut buffer[..at_once.min(left)]).unwrap();
+        if length == 0 {
+            break;
+        }
+        left -= length;
+        give(buffer[..length].to_vec());
+    }
+}
+
+/// A child that does not outlive its test.
+struct Leash(Child);
+
+impl Drop for Leash {
+    fn drop(&mut self) {
+        // It has ended already if all went well.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// A process under way.
+pub(crate) struct Running {
+    child: Leash,
+    chunks: Receiver<Vec<u8>>,
+    received: Vec<Vec<u8>>,
+    errors: Option<JoinHandle<String>>,
+    /// The output that nobody reads before the end.
+    unread: Option<PipeReader>,
+}
+
+impl Running {
+    /// Waits for the first piece of output.
+    pub(crate) fn wait_for_output(&mut self) {
+        let chunk = self.chunks.recv_timeout(PATIENCE).unwrap();
+        self.received.push(chunk);
+    }
+
+    /// Waits until an interrupt would be heard: before, it ends the process at once.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn wait_for_interrupt_handler(&mut self) {
+        let status = format!("/proc/{}/status", self.child.0.id());
+        let since = Instant::now();
+        loop {
+            let status = std::fs::read_to_string(&status).unwrap();
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+            let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+            // Bit 0 is signal 1; the interrupt is signal 2.
+            if caught & 0b10 != 0 {
+                return;
+            }
+            assert!(since.elapsed() < PATIENCE, "it never listens for interrupts");
+            thread::sleep(GLANCE);
+        }
+    }
+
+    /// Waits until the pipe that nobody reads is full to the last byte, which it gets by a piece of
+    /// text that is larger than it.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn wait_for_full_pipe(&mut self) {
+        let since = Instant::now();
+        while rustix::io::ioctl_fionread(self.unread.as_ref().unwrap()).unwrap() < SMALL_PIPE {
+            assert!(since.elapsed() < PATIENCE, "it does not write enough");
+            thread::sleep(GLANCE);
+        }
+    }
+
+    /// Presses Ctrl-C.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn interrupt(&mut self) {
+        if !self.has_ended() {
+            let process = rustix::process::Pid::from_child(&self.child.0);
+            rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+        }
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.0.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn finish(mut self) -> Finished {
+        let since = Instant::now();
+        while !self.has_ended() {
+            assert!(since.elapsed() < PATIENCE, "it does not end; so far: {:?}", self.received);
+            thread::sleep(GLANCE);
+        }
+        let code = self.child.0.wait().unwrap().code();
+        if let Some(output) = self.unread.take() {
+            read(output, Reader::Eager, |chunk| self.received.push(chunk));
+        }
+        // The reader has gone once all is read, and its end of the channel with it.
+        self.received.extend(self.chunks.iter());
+        let errors = self.errors.take().unwrap().join().unwrap();
+        Finished { code, chunks: self.received, errors }
+    }
+}
+
+/// What a process left behind.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    /// `None` if a signal killed it.
+    pub(crate) code: Option<i32>,
+    /// Standard output in the pieces in which it arrived.
+    pub(crate) chunks: Vec<Vec<u8>>,
+    /// Standard error.
+    pub(crate) errors: String,
+}
+
+impl Finished {
+    /// All of standard output.
+    pub(crate) fn output(&self) -> String {
+        String::from_utf8(self.chunks.concat()).unwrap()
+    }
+
+    /// Standard output as the one JSON object that it has to be.
+    pub(crate) fn json(&self) -> Value {
+        let value: Value = serde_json::from_str(&self.output()).unwrap();
+        assert!(value.is_object(), "{value}");
+        value
+    }
+
+    /// The last line of standard error.
+    pub(crate) fn statistics(&self) -> &str {
+        self.errors.lines().last().unwrap()
+    }
+
+    /// Checks that it failed, said so in a sentence with these words, and printed nothing else.
+    pub(crate) fn assert_refused(&self, what: &str, words: &[&str]) {
+        let errors = &self.errors;
+        assert!(matches!(self.code, Some(1 | 2)), "{what}: exit code {:?}: {errors}", self.code);
+        assert_eq!(self.output(), "", "{what}");
+        assert!(errors.lines().any(|line| line.starts_with("error: ")), "{what}: {errors}");
+        assert!(!errors.contains("panicked"), "{what}: {errors}");
+        for word in words {
+            assert!(errors.contains(word), "{what}: no {word:?} in: {errors}");
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! How answers end: stop strings, the number of tokens, the context, the end-of-sequence token.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run, edit_json};
+use serde_json::{Value, json};
+
+/// Methods differ in how many tokens come at once, and so in where an end can fall.
+const METHODS: [&[&str]; 4] = [
+    &["--method", "autoregressive"],
+    &["--draft-tokens", "3"],
+    &["--tree", "top:3x3"],
+    &["--tree", "sampled:2,2"],
+];
+
+fn answer(models: &Models, options: &[&str]) -> Value {
+    Run::generate_with_drafter(models)
+        .with(&["-p", "Hello", "--json"])
+        .with(options)
+        .succeed()
+        .json()
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let models = Models::pair();
+    let long = ["-n", "80", "--ignore-eos"];
+    let whole = answer(&models, &long)["text"].as_str().unwrap().to_owned();
+    let characters: Vec<char> = whole.chars().collect();
+    for (start, length) in [(0, 1), (7, 1), (12, 3), (20, 8), (characters.len() - 2, 2)] {
+        let stop: String = characters[start..start + length].iter().collect();
+        let expected = &whole[..whole.find(&stop).unwrap()];
+        for method in METHODS {
+            let options =
+                [method, &long, &["--stop", &stop, "--stop", "never to be seen"]].concat();
+            let answer = answer(&models, &options);
+            let text = answer["text"].as_str().unwrap();
+            assert_eq!(text, expected, "{stop:?} {method:?}");
+            assert!(!text.contains(&stop), "{stop:?} {method:?}");
+            assert_eq!(answer["finish_reason"], "stop", "{stop:?} {method:?}");
+        }
+    }
+    // The first to come wins, in whatever order they are given.
+    let [early, late] = [3, 30].map(|at| characters[at..at + 4].iter().collect::<String>());
+    let both = [&long[..], &["--stop", &late, "--stop", &early]].concat();
+    assert_eq!(answer(&models, &both)["text"], whole[..whole.find(&early).unwrap()]);
+    // What looks like one till the end is no stop string.
+    let beginning: String = characters[characters.len() - 2..].iter().collect();
+    let almost = answer(&models, &[&long[..], &["--stop", &format!("{beginning}!")]].concat());
+    assert_eq!((&almost["text"], &almost["finish_reason"]), (&json!(whole), &json!("max_tokens")));
+}
+
+#[test]
+fn a_stop_string_is_not_printed_either() {
+    let models = Models::pair();
+    let run = |options: &[&str]| {
+        let run = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "60"]);
+        run.with(&["--ignore-eos", "--draft-tokens", "3"]).with(options).succeed()
+    };
+    let whole = run(&[]).output();
+    let stop: String = whole.chars().skip(15).take(3).collect();
+    let expected = format!("{}\n", &whole[..whole.find(&stop).unwrap()]);
+    assert_eq!(run(&["--stop", &stop]).output(), expected);
+}
+
+#[test]
+fn max_tokens_is_met_exactly() {
+    let models = Models::pair();
+    let whole = answer(&models, &["-n", "30", "--ignore-eos"]);
+    for method in METHODS {
+        for count in [1, 2, 3, 4, 5, 9] {
+            let number = count.to_string();
+            let options = [method, &["-n", &number, "--ignore-eos"]].concat();
+            let answer = answer(&models, &options);
+            let expected = &whole["tokens"].as_array().unwrap()[..count];
+            assert_eq!(answer["tokens"].as_array().unwrap(), expected, "{count} {method:?}");
+            assert_eq!(answer["finish_reason"], "max_tokens", "{count} {method:?}");
+        }
+    }
+}
+
+#[test]
+fn the_context_is_used_to_its_last_token() {
+    let context = 32;
+    let models = Models::with_context(context);
+    let whole = answer(&Models::pair(), &["-n", "100", "--ignore-eos"]);
+    for method in METHODS {
+        let answer = answer(&models, &[method, &["--ignore-eos"]].concat());
+        let tokens = answer["tokens"].as_array().unwrap();
+        // "Hello" and a BOS are 6.
+        assert_eq!(tokens.len(), context - 6, "{method:?}");
+        assert_eq!(tokens, &whole["tokens"].as_array().unwrap()[..context - 6], "{method:?}");
+        assert_eq!(answer["finish_reason"], "context", "{method:?}");
+    }
+    // The longest prompt that leaves room leaves it for one token.
+    let run = Run::generate_with_drafter(&models).with(&["-p", &"x".repeat(context - 2)]);
+    let answer = run.with(&["--json", "--ignore-eos"]).succeed().json();
+    assert_eq!(answer["usage"]["completion_tokens"], 1);
+    assert_eq!(answer["finish_reason"], "context");
+}
+
+#[test]
+fn the_end_of_sequence_token_ends_the_answer_unless_ignored() {
+    let models = Models::pair();
+    let whole = answer(&models, &["-n", "40", "--ignore-eos"]);
+    let tokens = whole["tokens"].as_array().unwrap();
+    // Some token of the answer becomes the one that ends it.
+    let eos = &tokens[10];
+    for file in ["config.json", "generation_config.json"] {
+        edit_json(&models.target().join(file), |config| config["eos_token_id"] = eos.clone());
+    }
+    let end = tokens.iter().position(|token| token == eos).unwrap();
+    for method in METHODS {
+        let ended = answer(&models, &[method, &["-n", "40"]].concat());
+        assert_eq!(ended["tokens"].as_array().unwrap(), &tokens[..=end], "{method:?}");
+        assert_eq!(ended["finish_reason"], "eos", "{method:?}");
+        let ignored = answer(&models, &[method, &["-n", "40", "--ignore-eos"]].concat());
+        assert_eq!(ignored["tokens"], whole["tokens"], "{method:?}");
+    }
+}

@@ -1,0 +1,20 @@
+//! The `forerun` binary from end to end, as users meet it: what they type, what they see, and how
+//! it ends. Every checkpoint is random and made on the spot, so nothing has to be there.
+//!
+//! This is one test binary, since it is linked once; each module is a topic. [`common`] has what
+//! they share.
+
+mod common;
+
+mod ends;
+#[cfg(target_os = "linux")]
+mod interrupts;
+mod methods;
+mod output;
+#[cfg(unix)]
+mod pipes;
+mod prompts;
+mod trace;
+mod without_a_model;
+mod wrong_checkpoints;
+mod wrong_options;

@@ -1,0 +1,118 @@
+//! The text is the target's, whoever drafts and however it is verified.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Finished, Models, Run};
+
+/// Repetitive, so that looking it up finds something, too.
+const PROMPT: &str = "one two one two one two";
+
+/// Every way of getting the text, plain decoding first. Those with a draft model are given one.
+const WAYS: [(&str, bool); 9] = [
+    ("--method autoregressive", true),
+    ("--method autoregressive", false),
+    ("--method speculative --draft-tokens 3", true),
+    ("--draft-tokens 1", true),
+    ("--draft-tokens auto", true),
+    ("--tree top:3x3", true),
+    ("--tree sampled:2,2", true),
+    ("--drafter prompt-lookup", false),
+    ("--drafter prompt-lookup --tree top:2x2", false),
+];
+
+fn run(models: &Models, drafted: bool, options: &[&str]) -> Run {
+    let run = if drafted { Run::generate_with_drafter(models) } else { Run::generate(models) };
+    let options: Vec<&str> = options.iter().flat_map(|option| option.split(' ')).collect();
+    run.with(&["--prompt", PROMPT, "--max-tokens", "60", "--ignore-eos"]).with(&options)
+}
+
+#[test]
+fn every_way_of_drafting_gives_the_text_of_plain_decoding() {
+    let models = Models::pair();
+    // With a seed, coupled verification is the default.
+    for sampling in [
+        "--temperature 0",
+        "--temperature 0.9 --seed 7",
+        "--temperature 1.4 --top-k 40 --top-p 0.9 --seed 8",
+    ] {
+        let text = |(way, drafted)| run(&models, drafted, &[way, sampling]).succeed().output();
+        let expected = text(WAYS[0]);
+        assert!(expected.ends_with('\n') && expected.chars().count() > 20, "{expected:?}");
+        for way in &WAYS[1..] {
+            assert_eq!(text(*way), expected, "{way:?} {sampling}");
+        }
+    }
+}
+
+#[test]
+fn two_seeds_give_two_texts_and_one_seed_gives_one() {
+    let models = Models::pair();
+    let text = |verify, seed| {
+        let sampling = ["--temperature 1 --draft-tokens 3 --verify", verify, "--seed", seed];
+        run(&models, true, &sampling).succeed().output()
+    };
+    for verify in ["rejection", "coupled", "auto"] {
+        assert_eq!(text(verify, "1"), text(verify, "1"), "{verify}");
+        assert_ne!(text(verify, "1"), text(verify, "2"), "{verify}");
+    }
+    assert_eq!(text("auto", "1"), text("coupled", "1"));
+    assert_ne!(text("rejection", "1"), text("coupled", "1"));
+}
+
+#[test]
+fn a_seed_that_was_drawn_gives_the_text_again() {
+    let models = Models::pair();
+    let json = |options: &[&str]| {
+        let run = run(&models, true, &["--temperature 1 --verify coupled --json"]);
+        run.with(options).succeed().json()
+    };
+    let (first, second) = (json(&[]), json(&[]));
+    assert_ne!(first["seed"], second["seed"]);
+    assert_ne!(first["text"], second["text"]);
+    assert_eq!(json(&["--seed", &first["seed"].to_string()])["text"], first["text"]);
+}
+
+#[test]
+fn the_statistics_line_tells_speed_acceptance_and_overlap() {
+    let models = Models::pair();
+    let drafted = run(&models, true, &["--draft-tokens 3"]).succeed();
+    assert_words(
+        &drafted,
+        &[
+            "speculative, model: 60 tokens",
+            "tokens/s",
+            "MAT",
+            "accepted",
+            "by position",
+            "side by side",
+        ],
+    );
+    let lookup = run(&models, false, &["--drafter prompt-lookup --draft-tokens 3"]).succeed();
+    assert_words(&lookup, &["speculative, prompt-lookup: 60 tokens", "by position"]);
+    let plain = run(&models, true, &["--method autoregressive"]).succeed();
+    assert_words(&plain, &["autoregressive, none: 60 tokens", "tokens/s", "MAT 1.00"]);
+    // Nothing was drafted, so nothing was accepted or not.
+    assert!(!plain.statistics().contains("by position"), "{}", plain.statistics());
+}
+
+fn assert_words(finished: &Finished, words: &[&str]) {
+    for word in words {
+        assert!(finished.statistics().contains(word), "{word}: {}", finished.errors);
+    }
+    assert_eq!(finished.errors.lines().count(), 1, "{}", finished.errors);
+}
+
+#[test]
+fn the_default_placement_serves_one_model_and_two() {
+    let models = Models::pair();
+    let prompt = ["--prompt", PROMPT, "--max-tokens", "20"];
+    let two = Run::generate(&models).with_path("--draft-model", &models.drafter());
+    let two = two.with(&prompt).with(&["--draft-tokens", "3", "--json"]).succeed().json();
+    let one = Run::generate(&models).with(&prompt).with(&["--json"]).succeed().json();
+    assert_eq!(two["tokens"], one["tokens"]);
+    for (answer, method) in [(&two, "speculative"), (&one, "autoregressive")] {
+        assert_eq!(answer["method"], method);
+        let placement = answer["placement"].as_str().unwrap();
+        assert!(placement.contains("drafter=cpu:") && placement.contains("target=cpu:"));
+    }
+}

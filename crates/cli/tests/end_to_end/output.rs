@@ -1,0 +1,97 @@
+//! Standard output: text that is always whole characters, or one JSON object.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Finished, Models, Reader, Run};
+use serde_json::Value;
+
+fn numbers(value: &Value) -> Vec<u64> {
+    value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
+}
+
+#[test]
+fn json_is_one_object_that_accounts_for_every_token() {
+    let models = Models::pair();
+    let finished = Run::generate_with_drafter(&models)
+        .with(&["-p", "Hello", "-n", "50", "--ignore-eos", "--draft-tokens", "3", "--json"])
+        .succeed();
+    assert_eq!(finished.output().lines().count(), 1);
+    assert_eq!(finished.errors, "");
+    let answer = finished.json();
+    let tokens = numbers(&answer["tokens"]);
+    assert_eq!(tokens.len(), 50);
+    assert!(tokens.iter().all(|&token| token < 259));
+    assert_eq!(answer["text"], text_of(&tokens));
+    assert_eq!(answer["finish_reason"], "max_tokens");
+    assert_eq!((&answer["method"], &answer["drafter"]), (&"speculative".into(), &"model".into()));
+    assert_eq!(answer["placement"], Run::one_core_placement());
+    let usage = &answer["usage"];
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&6.into(), &50.into()));
+
+    let speculative = &usage["speculative"];
+    let accepted = numbers(&speculative["accepted_per_position"]);
+    let tested = numbers(&speculative["tested_per_position"]);
+    let forwards = speculative["target_forwards"].as_u64().unwrap();
+    // Every forward gives one token of its own, and the accepted ones before it; the last may be
+    // cut off by the end.
+    let given = accepted.iter().sum::<u64>() + forwards;
+    assert!(given == 50 || given == 51, "{speculative}");
+    assert!(accepted.iter().zip(&tested).all(|(accepted, tested)| accepted <= tested));
+    // A pair that never or always agreed would prove nothing.
+    let rate = speculative["acceptance_rate"].as_f64().unwrap();
+    assert!(rate > 0.0 && rate < 1.0, "{speculative}");
+
+    let timings = &answer["timings"];
+    for time in ["tokens_per_second", "first_token_ms", "total_ms", "draft_ms", "score_ms"] {
+        assert!(timings[time].as_f64().unwrap() > 0.0, "{time}: {timings}");
+    }
+    assert!(timings["first_token_ms"].as_f64() <= timings["total_ms"].as_f64());
+    assert!((0.0..=1.0).contains(&timings["side_by_side_share"].as_f64().unwrap()));
+}
+
+/// The tokens' bytes, control tokens left out, bytes that make no character replaced: what the
+/// random checkpoints' tokenizer means, by the standard library's rules.
+fn text_of(tokens: &[u64]) -> String {
+    let bytes: Vec<u8> = tokens.iter().filter_map(|&token| u8::try_from(token).ok()).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[test]
+fn the_streamed_text_is_that_of_the_tokens_whatever_their_bytes() {
+    let models = Models::pair();
+    for seed in ["1", "2", "3", "4"] {
+        let run = || {
+            let run = Run::generate_with_drafter(&models).with(&["-p", "é", "-n", "300"]);
+            run.with(&["--ignore-eos", "--temperature", "1.5", "--seed", seed])
+        };
+        let streamed = run().succeed();
+        let answer = run().with(&["--json"]).succeed().json();
+        let text = text_of(&numbers(&answer["tokens"]));
+        assert!(text.contains('\u{fffd}'), "random bytes, of which some make no character");
+        assert_eq!(answer["text"], text, "seed {seed}");
+        assert_eq!(streamed.output(), text + "\n", "seed {seed}");
+        assert_whole_characters(&streamed);
+    }
+}
+
+/// A piece is written at once, so a reader that keeps up never sees half a character.
+fn assert_whole_characters(finished: &Finished) {
+    assert!(finished.chunks.len() > 1, "the text comes in pieces");
+    for chunk in &finished.chunks {
+        assert!(std::str::from_utf8(chunk).is_ok(), "{chunk:?}");
+    }
+}
+
+#[test]
+fn a_slow_reader_gets_every_byte() {
+    let models = Models::with_long_words(200);
+    let run = || {
+        let run = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "300"]);
+        run.with(&["--ignore-eos", "--temperature", "1", "--seed", "5"])
+    };
+    let expected = run().succeed().output();
+    assert!(expected.len() > 20_000, "much more than the pipe of a slow reader holds");
+    let finished = run().reader(Reader::Slow).succeed();
+    assert_eq!(finished.output(), expected);
+    assert!(finished.statistics().contains("300 tokens"), "{}", finished.errors);
+}

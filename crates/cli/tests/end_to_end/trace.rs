@@ -1,0 +1,72 @@
+//! `--trace`: what every device did, for Perfetto and as text.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// Drafts and scores, on two devices where there are two cores.
+fn traced(models: &Models, file: &Path) {
+    let run = Run::generate(models).with_path("--draft-model", &models.drafter());
+    let run = run.with(&["-p", "Hello", "-n", "20", "--ignore-eos", "--draft-tokens", "3"]);
+    run.with_path("--trace", file).succeed();
+}
+
+#[test]
+fn a_trace_is_perfetto_json_with_named_lanes() {
+    let models = Models::pair();
+    let file = models.folder().join("trace.json");
+    traced(&models, &file);
+    let trace: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let of_phase = |phase: &str| -> Vec<&Value> {
+        events.iter().filter(|event| event["ph"] == phase).collect()
+    };
+    let (lanes, spans) = (of_phase("M"), of_phase("X"));
+    assert_eq!(lanes.len() + spans.len(), events.len());
+
+    let names: Vec<&str> =
+        lanes.iter().map(|lane| lane["args"]["name"].as_str().unwrap()).collect();
+    for role in ["drafter", "target", "cpu:"] {
+        assert!(names.iter().any(|name| name.contains(role)), "{role}: {names:?}");
+    }
+    for work in ["draft", "score"] {
+        assert!(spans.iter().any(|span| span["name"] == work), "no {work}");
+    }
+    for span in spans {
+        assert!(lanes.iter().any(|lane| lane["tid"] == span["tid"]), "{span}");
+        assert!(span["ts"].as_f64().unwrap() >= 0.0, "{span}");
+        assert!(span["dur"].as_f64().unwrap() > 0.0, "{span}");
+    }
+}
+
+#[test]
+fn a_trace_as_text_shows_a_line_for_each_lane() {
+    let models = Models::pair();
+    let file = models.folder().join("trace.txt");
+    traced(&models, &file);
+    let picture = fs::read_to_string(&file).unwrap();
+    assert!(!picture.is_empty());
+    for line in picture.lines() {
+        let (name, cells) = line.split_once(" |").unwrap();
+        let cells = cells.strip_suffix('|').unwrap();
+        assert!(name.contains("cpu:"), "{line}");
+        assert!(!cells.is_empty() && cells.len() <= 100, "{line}");
+        assert!(cells.chars().all(|cell| ".DdSsx".contains(cell)), "{line}");
+    }
+    assert!(picture.contains("target") && picture.contains("drafter"), "{picture}");
+    assert!(picture.contains(['S', 's']), "{picture}");
+}
+
+#[test]
+fn a_trace_that_cannot_be_written_does_not_cost_the_answer() {
+    let models = Models::pair();
+    let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "-n", "3", "--json"]);
+    let finished = run.with_path("--trace", &models.folder().join("no/such/folder")).finish();
+    assert_eq!(finished.code, Some(1));
+    assert_eq!(finished.json()["usage"]["completion_tokens"], 3);
+    assert!(finished.statistics().contains("error: cannot write"), "{}", finished.errors);
+    assert!(finished.statistics().contains("no/such/folder"), "{}", finished.errors);
+}

@@ -1,0 +1,201 @@
+//! Checkpoints that are not there, damaged, or do not go together: refused by name.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run, Weights, edit_json};
+use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
+
+const UP: &str = "model.layers.1.mlp.up_proj.weight";
+const DOWN: &str = "model.layers.1.mlp.down_proj.weight";
+
+/// What is wrong, how it came about in a checkpoint's directory, and words of the refusal.
+type Damage = (&'static str, fn(&Path), &'static [&'static str]);
+
+const DAMAGES: &[Damage] = &[
+    ("no directory", |model| fs::remove_dir_all(model).unwrap(), &["no such file or directory"]),
+    ("an empty directory", empty, &["config.json", "found neither"]),
+    ("no weights", |model| remove(model, "model.safetensors"), &["model.safetensors", "missing"]),
+    ("a missing shard", lose_a_shard, &["model-00002-of-00002.safetensors"]),
+    ("truncated weights", truncate, &["model.safetensors", "bytes", "download"]),
+    (
+        "no safetensors at all",
+        |model| write(model, "model.safetensors", "hello, weights"),
+        &["safetensors"],
+    ),
+    ("half precision", store_as_f16, &["dtype F16", "F32 or BF16"]),
+    ("a wrong shape", transpose, &[DOWN, "[100, 48]", "[48, 100]"]),
+    ("a NaN", |model| poison(model, f32::NAN), &[UP, "NaN"]),
+    ("an infinity", |model| poison(model, f32::INFINITY), &[UP, "inf"]),
+    ("a lost tensor", |model| rename_tensor(model, UP, None), &[UP, "missing"]),
+    ("a tensor too many", |model| rename_tensor(model, UP, Some("model.bias")), &["model.bias"]),
+    ("another architecture", use_gpt2, &["model_type", "gpt2", "llama"]),
+    ("scaled positions", scale_positions, &["rope_type", "llama3", "not supported"]),
+    ("no hidden size", |model| configure(model, "hidden_size", Value::Null), &["hidden_size"]),
+    ("a broken configuration", |model| write(model, "config.json", "{"), &["config.json", "JSON"]),
+    ("no tokenizer", |model| remove(model, "tokenizer.json"), &["no tokenizer", "tokenizer.json"]),
+    ("a broken tokenizer", |model| write(model, "tokenizer.json", "{"), &["tokenizer.json"]),
+    ("too many tokens", |model| add_tokens(model, 2), &["260 tokens", "only 259"]),
+];
+
+/// Both the target and the drafter are checked, and each is named.
+#[test]
+fn damaged_checkpoints_are_refused_by_name() {
+    for (what, damage, words) in DAMAGES {
+        for drafter in [false, true] {
+            let models = Models::pair();
+            let damaged = if drafter { models.drafter() } else { models.target() };
+            damage(&damaged);
+            let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hello"]);
+            let finished = run.finish();
+            finished.assert_refused(what, words);
+            finished.assert_refused(what, &[damaged.to_str().unwrap()]);
+        }
+    }
+}
+
+fn empty(model: &Path) {
+    fs::remove_dir_all(model).unwrap();
+    fs::create_dir(model).unwrap();
+}
+
+fn remove(model: &Path, file: &str) {
+    fs::remove_file(model.join(file)).unwrap();
+}
+
+fn write(model: &Path, file: &str, text: &str) {
+    fs::write(model.join(file), text).unwrap();
+}
+
+/// Two shards by the index, of which the first is there.
+fn lose_a_shard(model: &Path) {
+    let shard = |number: u32| format!("model-0000{number}-of-00002.safetensors");
+    let mut names = Vec::new();
+    Weights::edit(&model.join("model.safetensors"), |weights| {
+        names.extend(weights.header.as_object().unwrap().keys().cloned());
+    });
+    names.retain(|name| name != "__metadata__");
+    let of = |name: String| {
+        let number = if name.contains("layers.1") { 2 } else { 1 };
+        (name, json!(shard(number)))
+    };
+    let map: serde_json::Map<String, Value> = names.into_iter().map(of).collect();
+    fs::rename(model.join("model.safetensors"), model.join(shard(1))).unwrap();
+    let index = json!({ "metadata": {}, "weight_map": map }).to_string();
+    write(model, "model.safetensors.index.json", &index);
+}
+
+fn truncate(model: &Path) {
+    let file = model.join("model.safetensors");
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() * 2 / 3]).unwrap();
+}
+
+/// All elements become half as long.
+fn store_as_f16(model: &Path) {
+    Weights::edit(&model.join("model.safetensors"), |weights| {
+        let tensors = weights.header.as_object_mut().unwrap();
+        for (_, tensor) in tensors.iter_mut().filter(|(name, _)| *name != "__metadata__") {
+            tensor["dtype"] = json!("F16");
+            for offset in tensor["data_offsets"].as_array_mut().unwrap() {
+                *offset = json!(offset.as_u64().unwrap() / 2);
+            }
+        }
+        weights.data.truncate(weights.data.len() / 2);
+    });
+}
+
+fn transpose(model: &Path) {
+    Weights::edit(&model.join("model.safetensors"), |weights| {
+        weights.header[DOWN]["shape"].as_array_mut().unwrap().reverse();
+    });
+}
+
+fn poison(model: &Path, value: f32) {
+    Weights::edit(&model.join("model.safetensors"), |weights| {
+        let at = weights.start_of(UP) + 40;
+        weights.data[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    });
+}
+
+/// Gives a tensor another name, beside its own or instead of it.
+fn rename_tensor(model: &Path, name: &str, more: Option<&str>) {
+    Weights::edit(&model.join("model.safetensors"), |weights| {
+        let tensors = weights.header.as_object_mut().unwrap();
+        match more {
+            Some(more) => {
+                // Behind all others: the bytes of a file must belong to one tensor each.
+                let end = weights.data.len();
+                let stored =
+                    json!({ "dtype": "F32", "shape": [1], "data_offsets": [end, end + 4] });
+                tensors.insert(more.to_owned(), stored);
+                weights.data.extend([0; 4]);
+            }
+            None => {
+                let stored = tensors.remove(name).unwrap();
+                tensors.insert("rotary_emb.inv_freq".to_owned(), stored);
+            }
+        }
+    });
+}
+
+fn configure(model: &Path, option: &str, value: Value) {
+    edit_json(&model.join("config.json"), |config| config[option] = value);
+}
+
+fn use_gpt2(model: &Path) {
+    configure(model, "model_type", json!("gpt2"));
+    configure(model, "architectures", json!(["GPT2LMHeadModel"]));
+}
+
+fn scale_positions(model: &Path) {
+    configure(model, "rope_scaling", json!({ "rope_type": "llama3", "factor": 8.0 }));
+}
+
+/// Appends tokens to the tokenizer's 258.
+fn add_tokens(model: &Path, count: u64) {
+    edit_json(&model.join("tokenizer.json"), |tokenizer| {
+        let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+        for id in 258..258 + count {
+            let mut token = added[0].clone();
+            token["id"] = json!(id);
+            token["content"] = json!(format!("<extra {id}>"));
+            added.push(token);
+        }
+    });
+}
+
+/// Tokens of a drafter are taken for the target's, so they have to be the same.
+#[test]
+fn a_drafter_of_another_vocabulary_is_refused() {
+    fn swap(drafter: &Path) {
+        edit_json(&drafter.join("tokenizer.json"), |tokenizer| {
+            let vocabulary = &mut tokenizer["model"]["vocab"];
+            (vocabulary["a"], vocabulary["b"]) = (json!(98), json!(97));
+        });
+    }
+    fn enlarge(drafter: &Path) {
+        let mut config = example_config();
+        config.vocab_size = 300;
+        write_random_checkpoint(drafter, &config, 5, RandomDtype::F32).unwrap();
+    }
+    let table: [(&str, fn(&Path), &[&str]); 3] = [
+        ("two tokens swapped", swap, &[]),
+        ("a token more in the tokenizer", |drafter| add_tokens(drafter, 1), &[]),
+        ("another size", enlarge, &["300 tokens", "259 tokens"]),
+    ];
+    for (what, change, words) in table {
+        let models = Models::pair();
+        change(&models.drafter());
+        let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hello"]);
+        let finished = run.finish();
+        finished.assert_refused(what, &["another vocabulary", "prompt-lookup"]);
+        finished.assert_refused(what, words);
+        finished.assert_refused(what, &[models.drafter().to_str().unwrap()]);
+        // What is not used is not looked at.
+        let plain = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "3"]);
+        plain.with(&["--method", "autoregressive"]).succeed();
+    }
+}

@@ -1,0 +1,149 @@
+//! Options that make no sense are refused in words that help.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use std::fs;
+
+/// Options, separated by spaces, and words of the message that refuses them.
+type Refusal = (&'static str, &'static [&'static str]);
+
+/// Runs each line with a model and a prompt, and expects it to be refused. `{drafter}` is a
+/// drafter's checkpoint and `{core}` a core that is there.
+fn assert_refused(models: &Models, table: &[Refusal]) {
+    let drafter = models.drafter().display().to_string();
+    let core = forerun::available_cores()[0].to_string();
+    for (line, words) in table {
+        let options = line
+            .split(' ')
+            .map(|option| option.replace("{drafter}", &drafter).replace("{core}", &core));
+        let options: Vec<String> = options.collect();
+        let run = Run::generate(models).with(&["--prompt", "Hello"]).with(&options);
+        run.finish().assert_refused(line, words);
+    }
+}
+
+#[test]
+fn unknown_values_are_refused_with_the_possible_ones() {
+    let trees = &["none", "top:W", "top:WxD", "sampled:B1,B2"][..];
+    assert_refused(
+        &Models::pair(),
+        &[
+            ("--method magic", &["\"magic\"", "autoregressive", "speculative"]),
+            ("--drafter eagle9", &["\"eagle9\"", "none", "model", "prompt-lookup"]),
+            ("--tree bush", trees),
+            ("--tree top:4y5", trees),
+            ("--tree top:", trees),
+            ("--tree sampled:3,,1", trees),
+            ("--draft-tokens many", &["\"many\"", "auto", "64"]),
+            ("--draft-tokens -1", &["'--draft-tokens", "auto", "64"]),
+            ("--draft-tokens 2.5", &["auto", "64"]),
+            ("--verify maybe", &["\"maybe\"", "auto", "rejection", "coupled"]),
+            ("--temperature warm", &["'--temperature", "warm"]),
+            ("--seed luck", &["'--seed", "luck"]),
+            ("--seed -1", &["'--seed", "-1"]),
+            ("--top-k -1", &["'--top-k", "-1"]),
+            ("--max-tokens -1", &["'--max-tokens", "-1"]),
+            ("--no-such-option", &["--no-such-option"]),
+        ],
+    );
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_with_the_range() {
+    assert_refused(
+        &Models::pair(),
+        &[
+            ("--draft-tokens 0", &["--draft-tokens is 0", "1 to 64"]),
+            ("--draft-tokens 65", &["--draft-tokens is 65", "1 to 64"]),
+            ("--tree top:0", &["--tree is top:0", "1 to 512 nodes"]),
+            ("--tree top:3x0", &["--tree is top:3x0", "1 to 512 nodes"]),
+            ("--tree top:9x99", &["--tree is top:9x99", "64 depths"]),
+            ("--tree sampled:0", &["--tree is sampled:0", "1 to 512 nodes"]),
+            ("--tree sampled:9,9,9,9", &["--tree is sampled:9,9,9,9", "512 nodes"]),
+            ("--tree top:9999999999x9999999999", &["64 depths"]),
+            ("--temperature -0.5", &["temperature is -0.5", "positive"]),
+            ("--temperature NaN", &["temperature is NaN", "positive"]),
+            ("--temperature inf", &["temperature is inf", "positive"]),
+            ("--top-p 0", &["top-p is 0", "at most at 1"]),
+            ("--top-p 1.5", &["top-p is 1.5", "at most at 1"]),
+            ("--top-p -0.1", &["top-p is -0.1", "at most at 1"]),
+            ("--top-p NaN", &["top-p is NaN", "at most at 1"]),
+            ("--max-tokens 0", &["max-tokens is 0", "at least one"]),
+        ],
+    );
+}
+
+#[test]
+fn options_that_do_not_go_together_are_refused_with_a_way_out() {
+    let models = Models::pair();
+    assert_refused(
+        &models,
+        &[
+            ("--drafter model", &["add --draft-model DIR"]),
+            ("--method speculative", &["needs a drafter", "--draft-model", "prompt-lookup"]),
+            ("--method speculative --drafter none", &["needs a drafter"]),
+            ("--draft-model {drafter} --drafter prompt-lookup", &["does not use a model"]),
+            ("--draft-model {drafter} --drafter none", &["does not use a model"]),
+            ("--prompt-file p.txt", &["--prompt", "cannot be used with"]),
+            ("--draft-model no/such/drafter", &["no/such/drafter", "no such file"]),
+        ],
+    );
+    let run = Run::forerun().with(&["generate", "-p", "x"]);
+    let run = run.with_path("--draft-model", &models.drafter());
+    run.finish().assert_refused("--draft-model alone", &["without --model", "name the target"]);
+}
+
+#[test]
+fn placements_that_cannot_be_are_refused_by_name() {
+    const PAIR: &str = "--draft-model {drafter} --placement";
+    let table: [Refusal; 10] = [
+        ("target=cpu:99999", &["core 99999", "the cores here are"]),
+        ("target=cpu:{core}+cpu:{core}", &["names core", "twice"]),
+        ("drafter=cpu:{core},target=cpu:{core}", &["is in two groups", ",shared"]),
+        ("target=cpu:{core}", &["has no drafter group", "drafter=cpu:0"]),
+        ("drafter=cpu:{core}", &["has no target group", "target=cpu:0"]),
+        ("target=cpu:{core},target=cpu:{core},shared", &["2 target groups"]),
+        ("target=gpu:0", &["cannot read", "gpu:0", "drafter=cpu:0,target=cpu:1-3"]),
+        ("cpu:0", &["cannot read", "cpu:0"]),
+        ("verifier=cpu:0", &["cannot read", "verifier"]),
+        ("target=cpu:x", &["cannot read", "cpu:x"]),
+    ];
+    let lines =
+        table.map(|(placement, words)| (format!("{PAIR} {placement}").leak() as &str, words));
+    assert_refused(&Models::pair(), &lines);
+}
+
+#[test]
+fn prompts_that_cannot_be_continued_are_refused() {
+    let models = Models::pair();
+    let file = |name: &str, bytes: &[u8]| {
+        let file = models.folder().join(name);
+        fs::write(&file, bytes).unwrap();
+        file
+    };
+    let generate = || Run::generate(&models);
+    let from = |path| generate().with_path("--prompt-file", path);
+    let long = "x".repeat(600);
+    let missing = models.folder().join("missing.txt");
+    let latin = [b"caf\xe9 ".repeat(3), b"au lait".to_vec()].concat();
+    let empty = &["the prompt is empty", "give some text"][..];
+    for (what, run, words) in [
+        ("an empty prompt", generate().with(&["--prompt", ""]), empty),
+        ("an empty file", from(&file("empty.txt", b"")), empty),
+        ("a file of one line break", from(&file("line.txt", b"\n")), empty),
+        ("nothing piped in", generate(), empty),
+        ("a missing file", from(&missing), &["cannot read the prompt file", "missing.txt"]),
+        ("a folder", from(models.folder()), &["cannot read the prompt file"]),
+        ("a file of Latin-1", from(&file("latin.txt", &latin)), &["latin.txt", "UTF-8"]),
+        ("Latin-1 piped in", generate().input(latin.clone()), &["standard input", "UTF-8"]),
+        // The byte tokenizer's, and a BOS.
+        (
+            "a long prompt",
+            generate().with(&["-p", &long]),
+            &["601 tokens", "context of 512", "511"],
+        ),
+    ] {
+        run.finish().assert_refused(what, words);
+    }
+}

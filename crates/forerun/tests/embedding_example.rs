@@ -1,0 +1,25 @@
+//! The embedding example runs as it stands, and stays as short as it is promised to be.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::process::Command;
+
+#[test]
+fn the_embedding_example_runs() {
+    let run = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--locked", "--package", "forerun", "--example", "embed"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{stderr}");
+    let stdout = String::from_utf8(run.stdout).unwrap();
+    assert!(stdout.contains("64 tokens") && stdout.contains("MAT"), "{stdout}");
+}
+
+#[test]
+fn the_embedding_example_is_short() {
+    let text = include_str!("../examples/embed.rs");
+    let main = text.split("fn main").nth(1).unwrap();
+    assert!(main.lines().count() <= 20, "{} lines", main.lines().count());
+}

@@ -1,0 +1,179 @@
+//! The end of an answer on every place that a round has: the first token, inside an accepted draft,
+//! as the correction, as the bonus. Nothing behind it is returned or counted.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Pair;
+use forerun::{
+    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Options, Plan, Request, TokenId, Tree,
+};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+const TOKENS: usize = 14;
+
+fn engines(pair: &Pair) -> Vec<Forerun> {
+    let cells = [
+        (DrafterKind::None, Tree::None),
+        (DrafterKind::Model, Tree::None),
+        (DrafterKind::Model, Tree::Top { width: 3, depth: Some(3) }),
+        (DrafterKind::Model, Tree::Sampled { branching: vec![2, 2, 1] }),
+        (DrafterKind::PromptLookup, Tree::None),
+    ];
+    let engine = |(drafter, tree)| {
+        let options = Options {
+            model: pair.target.clone(),
+            draft_model: (drafter == DrafterKind::Model).then(|| pair.drafter.clone()),
+            drafter: Some(drafter),
+            draft_tokens: DraftTokens::Fixed(3),
+            tree,
+            ..Options::default()
+        };
+        Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    };
+    cells.into_iter().map(engine).collect()
+}
+
+fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> forerun::Answer {
+    let go_on = |_: &str| ControlFlow::Continue(());
+    engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
+}
+
+fn request() -> Request {
+    Request { max_tokens: TOKENS, ignore_eos: true, ..Request::default() }
+}
+
+fn check_tokens(pair: &Pair) {
+    let engines = engines(pair);
+    for prompt in &pair.prompts[..2] {
+        let prompt = pair.tokenizer().encode(prompt).unwrap();
+        let whole = answer(&engines[0], &prompt, &request()).tokens;
+        for engine in &engines {
+            for end in 1..=TOKENS {
+                let short = Request { max_tokens: end, ..request() };
+                let cut = answer(engine, &prompt, &short);
+                assert_eq!(cut.tokens, whole[..end]);
+                assert_eq!(cut.finish, Finish::MaxTokens);
+                assert_eq!(cut.statistics.committed, end as u64);
+
+                let eos = whole[end - 1];
+                let first = whole.iter().position(|&token| token == eos).unwrap() + 1;
+                let stopped =
+                    answer(engine, &prompt, &Request { stop_tokens: vec![eos], ..request() });
+                assert_eq!(stopped.tokens, whole[..first]);
+                assert_eq!(stopped.finish, Finish::Eos);
+                assert_eq!(stopped.statistics.committed, first as u64);
+                let accepted: u64 = stopped.statistics.accepted.iter().sum();
+                let own = stopped.statistics.committed - accepted;
+                assert!(own <= stopped.statistics.target_forwards, "one token a forward");
+            }
+        }
+    }
+}
+
+#[test]
+fn max_tokens_and_end_of_text_may_fall_anywhere_on_a_generated_pair() {
+    check_tokens(&Pair::generated());
+}
+
+#[test]
+fn max_tokens_and_end_of_text_may_fall_anywhere_on_the_real_pair() {
+    if let Some(pair) = Pair::real() {
+        check_tokens(&pair);
+    }
+}
+
+/// The places of the tokens of one answer, told by the steps in which they came: a step that brings
+/// `n` tokens brings `n − 1` accepted ones and one of the target's own.
+#[test]
+fn the_ends_above_fall_on_every_kind_of_place() {
+    use forerun_core::{DraftShape, Sampling, SequenceId};
+    use forerun_decode::{Controller, DraftLength, Limits, Sequence, Speculative, generate};
+    use forerun_draft::ModelDrafter;
+    use forerun_model::{CachedTransformer, Checkpoint, Team, Transformer, Weights};
+    use forerun_runtime::{Engine, InlineCluster};
+    use std::sync::Arc;
+
+    let pair = Pair::generated();
+    let model = |path| {
+        let weights = Weights::load(&Checkpoint::open(path).unwrap()).unwrap();
+        CachedTransformer::new(Transformer::new(Arc::new(weights), Arc::new(Team::solo())))
+    };
+    let engine = Engine::new()
+        .with_target(0, model(&pair.target))
+        .with_drafter(0, ModelDrafter::new(model(&pair.drafter)));
+    let sampling = Sampling::greedy();
+    let mut cluster = InlineCluster::new(engine, Arc::new(sampling.randomness));
+    let mut places = BTreeSet::new();
+    for (prompt, id) in pair.prompts[..12].iter().zip(0..) {
+        let prompt = pair.tokenizer().encode(prompt).unwrap();
+        let limits = Limits { max_tokens: TOKENS, context_length: 2_000, eos: Vec::new() };
+        let mut sequence = Sequence::new(SequenceId(id), prompt, sampling.clone(), limits);
+        let controller = Controller::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
+        let mut decoder = Speculative::new(controller);
+        generate(&mut decoder, &mut sequence, &mut cluster, |tokens| {
+            for place in 0..tokens.len() - 1 {
+                places.insert(format!("accepted {place}"));
+            }
+            let own = if tokens.len() == 4 { "bonus" } else { "correction" };
+            places.insert(format!("{own} behind {}", tokens.len() - 1));
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    }
+    let expected = [
+        "accepted 0",
+        "accepted 1",
+        "accepted 2",
+        "bonus behind 3",
+        "correction behind 0",
+        "correction behind 1",
+        "correction behind 2",
+    ];
+    assert_eq!(places.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn a_stop_string_ends_the_text_wherever_it_begins() {
+    let Some(pair) = Pair::real() else { return };
+    let engines = engines(&pair);
+    let prompt = pair.tokenizer().encode("Once upon a time").unwrap();
+    let whole = answer(&engines[0], &prompt, &request()).text;
+    for engine in &engines {
+        for start in 0..whole.len() - 4 {
+            let stop = &whole[start..start + 4];
+            let mut streamed = String::new();
+            let stopping = Request { stop: vec![stop.into()], ..request() };
+            let answer = engine
+                .generate_tokens(prompt.clone(), &stopping, &Canceller::new(), |text| {
+                    streamed += text;
+                    ControlFlow::Continue(())
+                })
+                .unwrap();
+            let first = whole.find(stop).unwrap();
+            assert_eq!(answer.text, whole[..first], "{stop:?}");
+            assert_eq!(streamed, answer.text);
+            assert_eq!(answer.finish, Finish::Stopped);
+            assert!(answer.tokens.len() <= TOKENS);
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_breaks_off_gets_no_more() {
+    let pair = Pair::generated();
+    for engine in engines(&pair) {
+        let mut calls = 0;
+        let prompt = pair.tokenizer().encode("ka lo mi").unwrap();
+        let answer = engine
+            .generate_tokens(prompt, &request(), &Canceller::new(), |_| {
+                calls += 1;
+                ControlFlow::Break(())
+            })
+            .unwrap();
+        assert_eq!(calls, 1);
+        assert_eq!(answer.finish, Finish::Stopped);
+    }
+}

@@ -1,0 +1,316 @@
+//! The cluster of threads as decoders see it: tickets, cancellation, failure, many sequences.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{
+    Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, JobOutput, Outcome, Role,
+    Sampling, SequenceId, Ticket, TokenId, TokenTree, trace::Fate,
+};
+use forerun_decode::{
+    Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative, generate,
+};
+use forerun_draft::ModelDrafter;
+use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_runtime::{Canceller, Engine, Runtime, WorkerSpec};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+const VOCAB: usize = 8;
+/// Tokens that make the fake model misbehave when they are the last of a sequence.
+const PANIC: TokenId = 6;
+const HANG: TokenId = 7;
+
+/// Predicts the last token plus one, modulo 5; records how often a sequence was released.
+#[derive(Clone, Default)]
+struct Fake {
+    released: Arc<AtomicUsize>,
+}
+
+impl LanguageModel for Fake {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        1_000
+    }
+
+    fn logits(
+        &mut self,
+        _sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let last = *tokens.last().ok_or(ModelError::Empty)?;
+        assert_ne!(last, PANIC, "the fake model was told to panic");
+        while last == HANG {
+            // A long forward: it looks for cancellation between its layers.
+            if cancel.load(Ordering::Relaxed) {
+                return Err(ModelError::Cancelled);
+            }
+            std::thread::yield_now();
+        }
+        let row = |row: usize| {
+            let token = row.checked_sub(1).map_or(last, |node| tree.token(node));
+            let mut logits = [0.0; VOCAB];
+            logits[(token as usize + 1) % 5] = 10.0;
+            logits
+        };
+        let values = (first_row..=tree.len()).flat_map(row).collect();
+        Ok(Logits { values, vocab_size: VOCAB })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {
+        self.released.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn runtime(fake: &Fake) -> Runtime {
+    let (target, drafter) = (fake.clone(), fake.clone());
+    Runtime::start(vec![
+        WorkerSpec {
+            name: "drafter".into(),
+            cores: Vec::new(),
+            roles: vec![Role::Drafter(0)],
+            build: Box::new(move |_| Ok(Engine::new().with_drafter(0, ModelDrafter::new(drafter)))),
+        },
+        WorkerSpec {
+            name: "target".into(),
+            cores: Vec::new(),
+            roles: vec![Role::Target(0)],
+            build: Box::new(move |_| Ok(Engine::new().with_target(0, target))),
+        },
+    ])
+    .unwrap()
+}
+
+fn score(sequence: u64, tokens: &[TokenId]) -> Job {
+    Job::Score {
+        sequence: SequenceId(sequence),
+        tokens: tokens.into(),
+        tree: TokenTree::new(),
+        sampling: Sampling::greedy(),
+    }
+}
+
+fn token(completion: Completion) -> Option<TokenId> {
+    match completion.output {
+        Ok(JobOutput::Score(rows)) => rows[0].as_point(),
+        _ => None,
+    }
+}
+
+fn sequence(id: u64, prompt: &[TokenId], max_tokens: usize) -> Sequence {
+    let limits = Limits { max_tokens, context_length: 1_000, eos: Vec::new() };
+    Sequence::new(SequenceId(id), prompt.to_vec(), Sampling::greedy(), limits)
+}
+
+fn speculate(cluster: &mut dyn Cluster, sequence: &mut Sequence) -> Result<Finish, DecodeError> {
+    let controller = Controller::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
+    generate(&mut Speculative::new(controller), sequence, cluster, |_| ControlFlow::Continue(()))
+}
+
+#[test]
+fn jobs_complete_at_the_handle_that_submitted_them() {
+    let runtime = runtime(&Fake::default());
+    let mut handles: Vec<_> = (0..4).map(|_| runtime.cluster()).collect();
+    let tickets: Vec<Ticket> = handles
+        .iter_mut()
+        .zip(0..)
+        .map(|(handle, last)| {
+            handle.submit(Role::Target(0), score(u64::from(last), &[last])).unwrap()
+        })
+        .collect();
+    for (handle, (ticket, last)) in handles.iter_mut().zip(tickets.into_iter().zip(0..4)).rev() {
+        let completion = handle.next_completion().unwrap();
+        assert_eq!(completion.ticket, ticket);
+        assert!(completion.finished_ns >= completion.started_ns);
+        assert_eq!(token(completion), Some(last + 1));
+        assert_eq!(handle.next_completion(), Err(ClusterError::Idle));
+    }
+}
+
+#[test]
+fn many_sequences_share_the_workers() {
+    let runtime = runtime(&Fake::default());
+    std::thread::scope(|scope| {
+        for id in 0..6 {
+            let runtime = &runtime;
+            scope.spawn(move || {
+                let mut cluster = runtime.cluster();
+                let mut sequence = sequence(id, &[id as TokenId % 5], 50);
+                assert_eq!(speculate(&mut cluster, &mut sequence), Ok(Finish::MaxTokens));
+                let expected: Vec<_> =
+                    (0..50).map(|step| (id as TokenId % 5 + 1 + step) % 5).collect();
+                assert_eq!(sequence.generated(), expected);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_running_job_is_cancelled_and_a_waiting_one_never_runs() {
+    let runtime = runtime(&Fake::default());
+    let mut cluster = runtime.cluster();
+    let running = cluster.submit(Role::Target(0), score(0, &[HANG])).unwrap();
+    let waiting = cluster.submit(Role::Target(0), score(1, &[HANG])).unwrap();
+    let last = cluster.submit(Role::Target(0), score(2, &[2])).unwrap();
+    cluster.cancel(waiting);
+    cluster.cancel(running);
+    for ticket in [running, waiting] {
+        let completion = cluster.next_completion().unwrap();
+        assert_eq!((completion.ticket, completion.output), (ticket, Err(JobError::Cancelled)));
+    }
+    let completion = cluster.next_completion().unwrap();
+    assert_eq!(completion.ticket, last);
+    assert_eq!(token(completion), Some(3));
+    let fates: Vec<Fate> = runtime.take_trace().spans.iter().map(|span| span.fate).collect();
+    assert_eq!(fates, [Fate::Wasted, Fate::Wasted, Fate::Open]);
+}
+
+#[test]
+fn a_canceller_reaches_jobs_under_way_and_all_that_follow() {
+    let runtime = runtime(&Fake::default());
+    let canceller = Canceller::new();
+    let mut cluster = runtime.cluster_with(&canceller);
+    cluster.submit(Role::Target(0), score(0, &[HANG])).unwrap();
+    canceller.cancel();
+    assert_eq!(cluster.next_completion().unwrap().output, Err(JobError::Cancelled));
+    cluster.submit(Role::Target(0), score(0, &[1])).unwrap();
+    assert_eq!(cluster.next_completion().unwrap().output, Err(JobError::Cancelled));
+    let mut other = runtime.cluster();
+    other.submit(Role::Target(0), score(0, &[1])).unwrap();
+    assert_eq!(token(other.next_completion().unwrap()), Some(2));
+}
+
+#[test]
+fn a_dropped_handle_cancels_its_jobs() {
+    let runtime = runtime(&Fake::default());
+    let mut forgetful = runtime.cluster();
+    forgetful.submit(Role::Target(0), score(0, &[HANG])).unwrap();
+    drop(forgetful);
+    let mut cluster = runtime.cluster();
+    cluster.submit(Role::Target(0), score(1, &[0])).unwrap();
+    assert_eq!(token(cluster.next_completion().unwrap()), Some(1));
+}
+
+#[test]
+fn a_panic_is_an_error_for_its_sequence_and_the_worker_goes_on() {
+    let fake = Fake::default();
+    let runtime = runtime(&fake);
+    let mut cluster = runtime.cluster();
+    let mut doomed = sequence(0, &[PANIC], 10);
+    let error = speculate(&mut cluster, &mut doomed).unwrap_err();
+    let message = error.to_string();
+    assert!(message.contains("drafter panicked"), "{message}");
+    assert!(message.contains("told to panic"), "{message}");
+    assert_eq!(fake.released.load(Ordering::Relaxed), 1, "half-written caches are dropped");
+    cluster.submit(Role::Target(0), score(1, &[PANIC])).unwrap();
+    let output = cluster.next_completion().unwrap().output;
+    assert!(matches!(output, Err(JobError::Panicked { worker, .. }) if worker == "target"));
+    let mut other = sequence(2, &[0], 10);
+    assert_eq!(speculate(&mut cluster, &mut other), Ok(Finish::MaxTokens));
+}
+
+#[test]
+fn a_failed_job_names_the_worker_and_the_reason() {
+    let runtime = runtime(&Fake::default());
+    let mut cluster = runtime.cluster();
+    cluster.submit(Role::Target(0), score(0, &[])).unwrap();
+    let error = cluster.next_completion().unwrap().output.unwrap_err().to_string();
+    assert!(error.contains("target") && error.contains("at least one token"), "{error}");
+}
+
+#[test]
+fn a_role_that_nothing_plays_is_refused() {
+    let mut cluster = runtime(&Fake::default()).cluster();
+    let refused = cluster.submit(Role::Target(3), score(0, &[1]));
+    assert_eq!(refused, Err(ClusterError::NoSuchRole(Role::Target(3))));
+    assert_eq!(cluster.next_completion(), Err(ClusterError::Idle));
+}
+
+#[test]
+fn handles_outlive_the_runtime_and_keep_the_workers() {
+    let runtime = runtime(&Fake::default());
+    let mut cluster = runtime.cluster();
+    drop(runtime);
+    cluster.submit(Role::Target(0), score(0, &[3])).unwrap();
+    assert_eq!(token(cluster.next_completion().unwrap()), Some(4));
+}
+
+#[test]
+fn a_worker_that_cannot_load_says_why() {
+    let start = |cores: Vec<usize>, build: forerun_runtime::BuildEngine| {
+        let roles = vec![Role::Target(0)];
+        let spec = WorkerSpec { name: "target cpu:0".into(), cores, roles, build };
+        Runtime::start(vec![spec]).err().unwrap().to_string()
+    };
+    let message = start(Vec::new(), Box::new(|_| Err("no weights".into())));
+    assert_eq!(message, "target cpu:0: no weights");
+    let message = start(Vec::new(), Box::new(|_| panic!("out of luck")));
+    assert!(message.contains("out of luck"), "{message}");
+    let message = start(Vec::new(), Box::new(|_| Ok(Engine::new())));
+    assert!(message.contains("Target(0)"), "{message}");
+    if cfg!(target_os = "linux") {
+        let message = start(vec![100_000], Box::new(|_| Ok(Engine::new())));
+        assert!(message.contains("core 100000"), "{message}");
+    }
+}
+
+#[test]
+fn released_sequences_are_forgotten_by_every_worker() {
+    let fake = Fake::default();
+    let runtime = runtime(&fake);
+    let mut cluster = runtime.cluster();
+    assert_eq!(speculate(&mut cluster, &mut sequence(0, &[0], 5)), Ok(Finish::MaxTokens));
+    cluster.release(SequenceId(0));
+    drop((cluster, runtime)); // waits for the workers
+    assert_eq!(fake.released.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn the_trace_tells_drafts_scores_and_verdicts() {
+    let runtime = runtime(&Fake::default());
+    let mut cluster = runtime.cluster();
+    speculate(&mut cluster, &mut sequence(0, &[0], 8)).unwrap();
+    let trace = runtime.take_trace();
+    assert_eq!(trace.lanes, ["drafter", "target"]);
+    let shown: Vec<_> =
+        trace.spans.iter().map(|span| (span.lane, span.rows, span.accepted, span.fate)).collect();
+    let all = Fate::Accepted;
+    assert_eq!(shown, [(0, 3, 3, all), (1, 4, 3, all), (0, 3, 3, all), (1, 4, 3, all)]);
+    assert!(runtime.take_trace().spans.is_empty(), "taken");
+}
+
+#[test]
+fn jobs_and_completions_survive_serialisation() {
+    let sampling = Sampling { temperature: 0.7, top_k: 5, ..Sampling::greedy() };
+    let tokens: Arc<[TokenId]> = vec![1, 2, 3].into();
+    let shape = DraftShape::Sampled { branching: vec![3, 2] };
+    let jobs = [score(4, &[1, 2]), Job::Draft { sequence: SequenceId(9), tokens, sampling, shape }];
+    for job in jobs {
+        let text = serde_json::to_string(&job).unwrap();
+        assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);
+    }
+    let runtime = runtime(&Fake::default());
+    let mut cluster = runtime.cluster();
+    cluster.submit(Role::Target(0), score(0, &[3])).unwrap();
+    let draft = Completion {
+        ticket: Ticket(3),
+        output: Ok(JobOutput::Draft(Draft::empty())),
+        started_ns: 1,
+        finished_ns: 2,
+    };
+    let panicked = JobError::Panicked { worker: "w".into(), message: "m".into() };
+    let failed = Completion { output: Err(panicked), ..draft.clone() };
+    for completion in [cluster.next_completion().unwrap(), draft, failed] {
+        let text = serde_json::to_string(&completion).unwrap();
+        assert_eq!(serde_json::from_str::<Completion>(&text).unwrap(), completion);
+    }
+    let outcome = Outcome { draft: None, score: Ticket(1), accepted: vec![0, 2], rejected: true };
+    let text = serde_json::to_string(&outcome).unwrap();
+    assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+}
