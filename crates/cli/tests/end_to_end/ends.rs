@@ -21,32 +21,42 @@ fn answer(models: &Models, options: &[&str]) -> Value {
         .json()
 }
 
+/// So many characters of a text, from the given one on or soon after it: a NUL cannot be typed.
+fn piece(text: &str, from: usize, length: usize) -> String {
+    let characters: Vec<char> = text.chars().skip(from).collect();
+    let piece = characters.windows(length).find(|piece| !piece.contains(&'\0')).unwrap();
+    piece.iter().collect()
+}
+
 #[test]
 fn a_stop_string_ends_the_text_before_it() {
     let models = Models::pair();
     let long = ["-n", "80", "--ignore-eos"];
     let whole = answer(&models, &long)["text"].as_str().unwrap().to_owned();
-    let characters: Vec<char> = whole.chars().collect();
-    for (start, length) in [(0, 1), (7, 1), (12, 3), (20, 8), (characters.len() - 2, 2)] {
-        let stop: String = characters[start..start + length].iter().collect();
-        let expected = &whole[..whole.find(&stop).unwrap()];
+    // Bytes at the end that make no character become text only when nothing can follow.
+    let solid = whole.trim_end_matches('\u{fffd}');
+    let backwards: String = solid.chars().rev().collect();
+    let last: String = piece(&backwards, 0, 2).chars().rev().collect();
+    let stops =
+        [(0, 1), (7, 1), (12, 3), (20, 8)].map(|(from, length)| piece(&whole, from, length));
+    for stop in stops.iter().chain([&last]) {
+        let expected = &whole[..whole.find(stop).unwrap()];
         for method in METHODS {
-            let options =
-                [method, &long, &["--stop", &stop, "--stop", "never to be seen"]].concat();
+            let options = [method, &long, &["--stop", stop, "--stop", "never to be seen"]].concat();
             let answer = answer(&models, &options);
             let text = answer["text"].as_str().unwrap();
             assert_eq!(text, expected, "{stop:?} {method:?}");
-            assert!(!text.contains(&stop), "{stop:?} {method:?}");
+            assert!(!text.contains(stop), "{stop:?} {method:?}");
             assert_eq!(answer["finish_reason"], "stop", "{stop:?} {method:?}");
         }
     }
     // The first to come wins, in whatever order they are given.
-    let [early, late] = [3, 30].map(|at| characters[at..at + 4].iter().collect::<String>());
-    let both = [&long[..], &["--stop", &late, "--stop", &early]].concat();
-    assert_eq!(answer(&models, &both)["text"], whole[..whole.find(&early).unwrap()]);
+    let stops = [30, 3].map(|from| piece(&whole, from, 4));
+    let first = stops.iter().filter_map(|stop| whole.find(stop)).min().unwrap();
+    let both = [&long[..], &["--stop", &stops[0], "--stop", &stops[1]]].concat();
+    assert_eq!(answer(&models, &both)["text"], whole[..first]);
     // What looks like one till the end is no stop string.
-    let beginning: String = characters[characters.len() - 2..].iter().collect();
-    let almost = answer(&models, &[&long[..], &["--stop", &format!("{beginning}!")]].concat());
+    let almost = answer(&models, &[&long[..], &["--stop", &format!("{last}!?")]].concat());
     assert_eq!((&almost["text"], &almost["finish_reason"]), (&json!(whole), &json!("max_tokens")));
 }
 
@@ -58,7 +68,7 @@ fn a_stop_string_is_not_printed_either() {
         run.with(&["--ignore-eos", "--draft-tokens", "3"]).with(options).succeed()
     };
     let whole = run(&[]).output();
-    let stop: String = whole.chars().skip(15).take(3).collect();
+    let stop = piece(&whole, 15, 3);
     let expected = format!("{}\n", &whole[..whole.find(&stop).unwrap()]);
     assert_eq!(run(&["--stop", &stop]).output(), expected);
 }

@@ -83,11 +83,7 @@ fn interrupting_twice_ends_even_a_run_that_is_stuck() {
     let run = generate(&models, 1_000_000, &[]).with(&["-p", "Hello"]).reader(Reader::Asleep);
     let mut running = run.start();
     running.wait_for_full_pipe();
-    // Two signals may become one where they come too close; a third is no difference.
-    while !running.has_ended() {
-        running.interrupt();
-        thread::sleep(Duration::from_millis(20));
-    }
+    running.interrupt_until_it_ends();
     let finished = running.finish();
     assert_eq!((finished.code, &*finished.errors), (INTERRUPTED, ""));
 }

@@ -181,7 +181,7 @@ fn a_drafter_of_another_vocabulary_is_refused() {
         config.vocab_size = 300;
         write_random_checkpoint(drafter, &config, 5, RandomDtype::F32).unwrap();
     }
-    let table: [(&str, fn(&Path), &[&str]); 3] = [
+    let table: [Damage; 3] = [
         ("two tokens swapped", swap, &[]),
         ("a token more in the tokenizer", |drafter| add_tokens(drafter, 1), &[]),
         ("another size", enlarge, &["300 tokens", "259 tokens"]),

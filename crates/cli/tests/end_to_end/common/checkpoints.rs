@@ -32,12 +32,13 @@ impl Models {
         for model in [models.target(), models.drafter()] {
             edit_json(&model.join("tokenizer.json"), |tokenizer| {
                 let vocabulary = tokenizer["model"]["vocab"].as_object_mut().unwrap();
-                let lengthened = std::mem::take(vocabulary).into_iter().map(|(piece, id)| {
-                    let piece =
-                        if id.as_u64() < Some(128) { piece } else { format!("{id:-<length$}") };
-                    (piece, id)
-                });
-                vocabulary.extend(lengthened);
+                *vocabulary = std::mem::take(vocabulary)
+                    .into_iter()
+                    .map(|(piece, id)| match id.as_u64() {
+                        Some(number @ 128..) => (format!("{number:-<length$}"), id),
+                        _ => (piece, id),
+                    })
+                    .collect();
             });
         }
         models

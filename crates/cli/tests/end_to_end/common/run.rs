@@ -233,7 +233,18 @@ impl Running {
         }
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
+    /// Presses Ctrl-C again and again: two signals that come too close become one.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn interrupt_until_it_ends(&mut self) {
+        let since = Instant::now();
+        while !self.has_ended() {
+            assert!(since.elapsed() < PATIENCE, "interrupts do not end it");
+            self.interrupt();
+            thread::sleep(4 * GLANCE);
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
         self.child.0.try_wait().unwrap().is_some()
     }
 
