@@ -15,6 +15,7 @@ pub mod transformer;
 
 pub use checkpoint::{Checkpoint, LoadError};
 pub use config::Config;
+pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{CachedTransformer, LanguageModel, Logits, ModelError, score};
 pub use reference::ReferenceModel;
 pub use team::{Team, TeamError};

@@ -1,17 +1,22 @@
 //! The slow reference: a forward pass that a reader can check line by line.
 //!
 //! No cache, no packing, no team, no tree: a whole sequence goes in, all its logits come out. It
-//! shares no arithmetic with the production path, yet keeps to the same documented order of
-//! additions (see `kernels`), so the two must agree bit for bit. Tests use it as their oracle.
+//! shares no loop with the production path, yet keeps to the same documented order of additions (see
+//! `kernels`), so the two must agree bit for bit in every type and instruction set. Tests use it as
+//! their oracle.
 
 use crate::LoadError;
 use crate::checkpoint::{Checkpoint, LayerTensor, Tensor};
 use crate::config::Config;
+use crate::kernels::{Isa, WeightType, exp, reference};
 use forerun_core::TokenId;
 
 /// Weights as the checkpoint has them, row-major.
 pub struct ReferenceModel {
     config: Config,
+    weight_type: WeightType,
+    /// Whether linear layers round between multiplication and addition.
+    fused: bool,
     embedding: Vec<f32>,
     layers: Vec<[Vec<f32>; 9]>,
     final_norm: Vec<f32>,
@@ -32,12 +37,32 @@ const LAYER: [LayerTensor; 9] = [
 ];
 
 impl ReferenceModel {
-    /// Reads all tensors.
+    /// Reads all tensors, for the weight type of the checkpoint's own and the best instruction set.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        let read = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        let weight_type = crate::transformer::own_type(checkpoint)?;
+        let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
+        Self::load_as(checkpoint, weight_type, isa)
+    }
+
+    /// Reads all tensors, to compute as the kernels of a type and an instruction set do.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_as(
+        checkpoint: &Checkpoint,
+        weight_type: WeightType,
+        isa: Isa,
+    ) -> Result<Self, LoadError> {
+        let raw = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        // Integers are made of the checkpoint's own values, layer by layer; floats can be rounded
+        // beforehand. Norms keep their values in every type.
+        let read = |tensor: Tensor| match (weight_type, tensor.shape(checkpoint.config()).len()) {
+            (WeightType::Int8, _) | (_, 1) => raw(tensor),
+            _ => raw(tensor).map(|values| reference::rounded(weight_type, &values)),
+        };
         let mut layers = Vec::new();
         for layer in 0..checkpoint.config().num_hidden_layers {
             let mut tensors: [Vec<f32>; 9] = Default::default();
@@ -48,7 +73,9 @@ impl ReferenceModel {
         }
         Ok(Self {
             config: checkpoint.config().clone(),
-            embedding: read(Tensor::Embedding)?,
+            weight_type,
+            fused: isa.is_fused(),
+            embedding: reference::rounded(weight_type, &raw(Tensor::Embedding)?),
             layers,
             final_norm: read(Tensor::FinalNorm)?,
             head: read(Tensor::Head)?,
@@ -72,26 +99,32 @@ impl ReferenceModel {
             let normed = self.norm_all(&hidden, attention_norm);
             let rotated = |weights| -> Vec<Vec<f32>> {
                 let rows = normed.iter().enumerate();
-                rows.map(|(position, row)| self.rotate(times(weights, row), position)).collect()
+                rows.map(|(position, row)| self.rotate(self.times(weights, row), position))
+                    .collect()
             };
             let (queries, keys) = (rotated(query), rotated(key));
-            let values: Vec<_> = normed.iter().map(|row| times(value, row)).collect();
+            let values: Vec<_> = normed.iter().map(|row| self.times(value, row)).collect();
             for (position, row) in hidden.iter_mut().enumerate() {
                 let seen = (&keys[..=position], &values[..=position]);
                 let attended = self.attend(&queries[position], seen);
-                plus(row, &times(output, &attended));
+                plus(row, &self.times(output, &attended));
             }
             let normed = self.norm_all(&hidden, mlp_norm);
             for (row, normed) in hidden.iter_mut().zip(normed) {
-                let (gate, up) = (times(gate, &normed), times(up, &normed));
-                let silu = |gate: f32| gate / (1.0 + (-gate).exp());
+                let (gate, up) = (self.times(gate, &normed), self.times(up, &normed));
+                let silu = |gate: f32| gate / (1.0 + exp(-gate));
                 let inner: Vec<_> = gate.into_iter().zip(up).map(|(g, u)| silu(g) * u).collect();
-                plus(row, &times(down, &inner));
+                plus(row, &self.times(down, &inner));
             }
         }
         debug_assert_eq!(config.vocab_size * size, self.head.len());
         let normed = self.norm_all(&hidden, &self.final_norm);
-        normed.iter().map(|row| times(&self.head, row)).collect()
+        normed.iter().map(|row| self.times(&self.head, row)).collect()
+    }
+
+    /// `weights · x`.
+    fn times(&self, weights: &[f32], x: &[f32]) -> Vec<f32> {
+        reference::linear(self.weight_type, self.fused, weights, x, x.len())
     }
 
     fn norm_all(&self, rows: &[Vec<f32>], weight: &[f32]) -> Vec<Vec<f32>> {
@@ -130,7 +163,7 @@ impl ReferenceModel {
             };
             let scores: Vec<f32> = keys.iter().map(dot).collect();
             let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let weights: Vec<f32> = scores.iter().map(|score| (score - peak).exp()).collect();
+            let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
             let total = sum16(weights.iter().copied());
             let mut out = vec![0.0; dim];
             for (weight, value) in weights.iter().zip(values) {
@@ -142,12 +175,6 @@ impl ReferenceModel {
         };
         query.chunks(dim).enumerate().flat_map(head_output).collect()
     }
-}
-
-/// `weights · x`, every output adding its products in ascending order of inputs.
-fn times(weights: &[f32], x: &[f32]) -> Vec<f32> {
-    let dot = |row: &[f32]| row.iter().zip(x).fold(0.0, |sum, (w, x)| sum + x * w);
-    weights.chunks(x.len()).map(dot).collect()
 }
 
 fn plus(x: &mut [f32], y: &[f32]) {

@@ -4,6 +4,7 @@
 //! microseconds, since the next kernel usually follows at once, and then park, so that a team that
 //! has nothing to do costs nothing and does not disturb other load.
 
+use crate::kernels::Isa;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,6 +18,7 @@ type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
 /// A team of threads, pinned to their cores where cores are named.
 pub struct Team {
+    isa: Isa,
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
     /// Held during a run: a team does one thing at a time.
@@ -53,10 +55,37 @@ struct Shared {
 }
 
 impl Team {
-    /// One member, the caller itself, not pinned.
+    /// One member, the caller itself, not pinned. Like every team it uses the best instructions, or
+    /// those that `FORERUN_ISA` names ([`Isa::from_environment`]).
     #[must_use]
     pub fn solo() -> Self {
-        Self::with_helpers(Vec::new())
+        let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
+        let shared = Shared {
+            run: AtomicUsize::new(0),
+            work: Mutex::new(None),
+            pending: AtomicUsize::new(0),
+            leader: Mutex::new(None),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        };
+        Self { isa, shared: Arc::new(shared), helpers: Vec::new(), leading: Mutex::new(()) }
+    }
+
+    /// The same team with the kernels of another instruction set.
+    ///
+    /// # Panics
+    /// If the processor does not have it.
+    #[must_use]
+    pub fn with_isa(mut self, isa: Isa) -> Self {
+        assert!(isa <= Isa::best(), "this processor has no {isa}");
+        self.isa = isa;
+        self
+    }
+
+    /// The instruction set of its kernels.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 
     /// `members` threads, not pinned to any core.
@@ -85,18 +114,6 @@ impl Team {
             }
         }
         Ok(team)
-    }
-
-    fn with_helpers(helpers: Vec<JoinHandle<()>>) -> Self {
-        let shared = Shared {
-            run: AtomicUsize::new(0),
-            work: Mutex::new(None),
-            pending: AtomicUsize::new(0),
-            leader: Mutex::new(None),
-            stop: AtomicBool::new(false),
-            panic: Mutex::new(None),
-        };
-        Self { shared: Arc::new(shared), helpers, leading: Mutex::new(()) }
     }
 
     fn add_helper(&mut self, number: usize, core: Option<usize>) -> Result<(), TeamError> {

@@ -1,10 +1,11 @@
 //! The forward pass of a Llama-family Transformer over a tree of tokens.
 
 use crate::LoadError;
-use crate::checkpoint::{Checkpoint, LayerTensor, Tensor};
+use crate::checkpoint::{Checkpoint, Dtype, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{
-    AttentionShape, PackedMatrix, Rope, Visible, add, attention, linear, rms_norm, silu_times,
+    Activations, AttentionShape, PackedMatrix, Rope, Visible, WeightType, add, attention, linear,
+    rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
 use crate::team::Team;
@@ -24,45 +25,62 @@ pub struct Weights {
 
 struct LayerWeights {
     attention_norm: Vec<f32>, // [hidden]
-    query: PackedMatrix,      // [n_heads · head_dim, hidden]
-    key: PackedMatrix,        // [n_kv_heads · head_dim, hidden]
-    value: PackedMatrix,      // [n_kv_heads · head_dim, hidden]
+    qkv: PackedMatrix,        // [(n_heads + 2 · n_kv_heads) · head_dim, hidden]
     output: PackedMatrix,     // [hidden, n_heads · head_dim]
     mlp_norm: Vec<f32>,       // [hidden]
-    gate: PackedMatrix,       // [intermediate, hidden]
-    up: PackedMatrix,         // [intermediate, hidden]
+    gate_up: PackedMatrix,    // [2 · intermediate, hidden]
     down: PackedMatrix,       // [hidden, intermediate]
 }
 
+/// The weight type in which a checkpoint's matrices lose nothing.
+pub(crate) fn own_type(checkpoint: &Checkpoint) -> Result<WeightType, LoadError> {
+    Ok(match checkpoint.dtype(Tensor::Embedding)? {
+        Dtype::F32 => WeightType::F32,
+        Dtype::Bf16 => WeightType::Bf16,
+    })
+}
+
 impl Weights {
-    /// Reads and packs all tensors of a checkpoint.
+    /// Reads and packs all tensors of a checkpoint, in its own type.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
+        Self::load_as(checkpoint, own_type(checkpoint)?)
+    }
+
+    /// Reads all tensors and packs the matrices in a given type.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
         let config = checkpoint.config().clone();
         let vector = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
-        let matrix = |tensor| {
-            let shape = checkpoint.shape(tensor);
-            Ok::<_, LoadError>(PackedMatrix::pack(&checkpoint.tensor(tensor)?, shape[0], shape[1]))
+        let matrices = |tensors: &[Tensor]| {
+            let inputs = checkpoint.shape(tensors[0])[1];
+            let values = tensors.iter().map(|&tensor| checkpoint.tensor(tensor));
+            let values = values.collect::<Result<Vec<_>, LoadError>>()?;
+            let rows: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
+            Ok::<_, LoadError>(PackedMatrix::pack_all(weight_type, &rows, inputs))
         };
         let layer = |index| {
+            use LayerTensor::{AttentionNorm, Down, Gate, Key, MlpNorm, Output, Query, Up, Value};
             let at = |tensor| Tensor::Layer(index, tensor);
             Ok::<_, LoadError>(LayerWeights {
-                attention_norm: vector(at(LayerTensor::AttentionNorm))?,
-                query: matrix(at(LayerTensor::Query))?,
-                key: matrix(at(LayerTensor::Key))?,
-                value: matrix(at(LayerTensor::Value))?,
-                output: matrix(at(LayerTensor::Output))?,
-                mlp_norm: vector(at(LayerTensor::MlpNorm))?,
-                gate: matrix(at(LayerTensor::Gate))?,
-                up: matrix(at(LayerTensor::Up))?,
-                down: matrix(at(LayerTensor::Down))?,
+                attention_norm: vector(at(AttentionNorm))?,
+                qkv: matrices(&[at(Query), at(Key), at(Value)])?,
+                output: matrices(&[at(Output)])?,
+                mlp_norm: vector(at(MlpNorm))?,
+                gate_up: matrices(&[at(Gate), at(Up)])?,
+                down: matrices(&[at(Down)])?,
             })
         };
-        let head = if config.tie_word_embeddings { None } else { Some(matrix(Tensor::Head)?) };
+        let head = match config.tie_word_embeddings {
+            true => None,
+            false => Some(matrices(&[Tensor::Head])?),
+        };
         Ok(Self {
-            embedding: matrix(Tensor::Embedding)?,
+            embedding: matrices(&[Tensor::Embedding])?,
             layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, _>>()?,
             final_norm: vector(Tensor::FinalNorm)?,
             head,
@@ -80,14 +98,17 @@ impl Weights {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let layer = |layer: &LayerWeights| {
-            let LayerWeights { query, key, value, output, gate, up, down, .. } = layer;
-            [query, key, value, output, gate, up, down]
-                .map(PackedMatrix::bytes)
-                .iter()
-                .sum::<usize>()
+            let LayerWeights { qkv, output, gate_up, down, .. } = layer;
+            [qkv, output, gate_up, down].map(PackedMatrix::bytes).iter().sum::<usize>()
         };
         let layers: usize = self.layers.iter().map(layer).sum();
         layers + self.embedding.bytes() + self.head.as_ref().map_or(0, PackedMatrix::bytes)
+    }
+
+    /// The type of the packed matrices.
+    #[must_use]
+    pub fn weight_type(&self) -> WeightType {
+        self.embedding.weight_type()
     }
 
     fn head(&self) -> &PackedMatrix {
@@ -114,14 +135,16 @@ pub struct Transformer {
 struct Scratch {
     hidden: Vec<f32>,      // [rows, hidden]
     normed: Vec<f32>,      // [rows, hidden]
-    queries: Vec<f32>,     // [rows, n_heads, head_dim]
+    qkv: Vec<f32>,         // [rows, n_heads + 2 · n_kv_heads, head_dim]
     attended: Vec<f32>,    // [rows, n_heads, head_dim]
-    gate: Vec<f32>,        // [rows, intermediate]
-    up: Vec<f32>,          // [rows, intermediate]
+    gate_up: Vec<f32>,     // [rows, 2, intermediate]
+    inner: Vec<f32>,       // [rows, intermediate]
     delta: Vec<f32>,       // [rows, hidden]
     rope_tables: Vec<f32>, // [rows, 2, head_dim/2]
     scores: Vec<f32>,      // [members, longest visible]
     logits: Vec<f32>,      // [wanted rows, vocab]
+    visible: Visible,
+    activations: Activations,
 }
 
 impl Transformer {
@@ -177,16 +200,26 @@ impl Transformer {
         let first_slot = cache.prefix_len();
         let depths = (held..tree.len()).map(|node| tree.depth(node));
         self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
-        let visible = visible(tree, held, first_slot);
+        self.look(tree, held, first_slot);
         for layer in 0..self.weights.layers.len() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Cancelled);
             }
-            self.attention_block(layer, first_slot + held, &visible, cache);
+            self.attention_block(layer, first_slot + held, cache);
             self.mlp_block(layer);
         }
         cache.record(tree);
         Ok(self.logits(first_wanted - held))
+    }
+
+    /// What each node from `held` on sees, the tree's slots starting at `first_slot`.
+    fn look(&mut self, tree: &TokenTree, held: usize, first_slot: usize) {
+        let visible = &mut self.scratch.visible;
+        visible.reset(first_slot);
+        for node in held..tree.len() {
+            let upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
+            visible.push_upwards(upwards.map(|node| first_slot + node));
+        }
     }
 
     /// `hidden[row] = embedding[token]`.
@@ -208,40 +241,32 @@ impl Transformer {
 
     /// `hidden += o(attention(norm(hidden)))`; the rows' keys and values go to the cache's slots
     /// from `first_slot` on.
-    fn attention_block(
-        &mut self,
-        layer: usize,
-        first_slot: usize,
-        visible: &[Visible],
-        cache: &mut KvCache,
-    ) {
+    fn attention_block(&mut self, layer: usize, first_slot: usize, cache: &mut KvCache) {
         let Self { weights, team, rope, shape, scratch } = self;
         let (config, weights) = (&weights.config, &weights.layers[layer]);
-        let rows = visible.len();
+        let rows = scratch.visible.rows();
+        let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
+        let width = q_width + 2 * kv_width;
         scratch.normed.resize(scratch.hidden.len(), 0.0);
-        scratch.queries.resize(rows * weights.query.outputs(), 0.0);
-        scratch.attended.resize(scratch.queries.len(), 0.0);
+        scratch.qkv.resize(rows * width, 0.0);
+        scratch.attended.resize(rows * q_width, 0.0);
         scratch.delta.resize(scratch.hidden.len(), 0.0);
-        let epsilon = config.rms_norm_eps;
-        rms_norm(&scratch.hidden, &weights.attention_norm, epsilon, &mut scratch.normed);
-        let width = shape.kv_width();
+        let (normed, epsilon) = (&mut scratch.normed, config.rms_norm_eps);
+        rms_norm(team.isa(), &scratch.hidden, &weights.attention_norm, epsilon, normed);
+        linear(team, normed, &weights.qkv, &mut scratch.activations, &mut scratch.qkv);
         let cached = cache.layer_mut(layer);
-        let new = first_slot * width..(first_slot + rows) * width;
-        linear(team, &scratch.normed, &weights.query, &mut scratch.queries);
-        linear(team, &scratch.normed, &weights.key, &mut cached.keys[new.clone()]);
-        linear(team, &scratch.normed, &weights.value, &mut cached.values[new.clone()]);
         let tables = scratch.rope_tables.chunks_exact(rope.table_len());
-        let queries = scratch.queries.chunks_exact_mut(weights.query.outputs());
-        for ((table, query), key) in
-            tables.zip(queries).zip(cached.keys[new].chunks_exact_mut(width))
-        {
-            rope.rotate(query, table);
-            rope.rotate(key, table);
+        for (row, (table, qkv)) in tables.zip(scratch.qkv.chunks_exact_mut(width)).enumerate() {
+            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
+            rope.rotate(rotated, table);
+            let slot = (first_slot + row) * kv_width..(first_slot + row + 1) * kv_width;
+            cached.keys[slot.clone()].copy_from_slice(&rotated[q_width..]);
+            cached.values[slot].copy_from_slice(values);
         }
         let kv = (&cached.keys[..], &cached.values[..]);
         let (scores, attended) = (&mut scratch.scores, &mut scratch.attended);
-        attention(team, *shape, &scratch.queries, kv, visible, scores, attended);
-        linear(team, &scratch.attended, &weights.output, &mut scratch.delta);
+        attention(team, *shape, (&scratch.qkv, width), kv, &scratch.visible, scores, attended);
+        linear(team, attended, &weights.output, &mut scratch.activations, &mut scratch.delta);
         add(&mut scratch.hidden, &scratch.delta);
     }
 
@@ -249,14 +274,14 @@ impl Transformer {
     fn mlp_block(&mut self, layer: usize) {
         let Self { weights, team, scratch, .. } = self;
         let (config, weights) = (&weights.config, &weights.layers[layer]);
-        let rows = scratch.hidden.len() / config.hidden_size;
-        scratch.gate.resize(rows * config.intermediate_size, 0.0);
-        scratch.up.resize(rows * config.intermediate_size, 0.0);
-        rms_norm(&scratch.hidden, &weights.mlp_norm, config.rms_norm_eps, &mut scratch.normed);
-        linear(team, &scratch.normed, &weights.gate, &mut scratch.gate);
-        linear(team, &scratch.normed, &weights.up, &mut scratch.up);
-        silu_times(&mut scratch.gate, &scratch.up);
-        linear(team, &scratch.gate, &weights.down, &mut scratch.delta);
+        let (rows, size) = (scratch.visible.rows(), config.intermediate_size);
+        scratch.gate_up.resize(rows * 2 * size, 0.0);
+        scratch.inner.resize(rows * size, 0.0);
+        let (normed, epsilon) = (&mut scratch.normed, config.rms_norm_eps);
+        rms_norm(team.isa(), &scratch.hidden, &weights.mlp_norm, epsilon, normed);
+        linear(team, normed, &weights.gate_up, &mut scratch.activations, &mut scratch.gate_up);
+        silu_times(team, &scratch.gate_up, size, &mut scratch.inner);
+        linear(team, &scratch.inner, &weights.down, &mut scratch.activations, &mut scratch.delta);
         add(&mut scratch.hidden, &scratch.delta);
     }
 
@@ -266,16 +291,12 @@ impl Transformer {
         let config = &weights.config;
         let hidden = &scratch.hidden[first_row * config.hidden_size..];
         let normed = &mut scratch.normed[..hidden.len()];
-        rms_norm(hidden, &weights.final_norm, config.rms_norm_eps, normed);
+        rms_norm(team.isa(), hidden, &weights.final_norm, config.rms_norm_eps, normed);
         scratch.logits.resize(hidden.len() / config.hidden_size * config.vocab_size, 0.0);
-        linear(team, normed, weights.head(), &mut scratch.logits);
+        if !hidden.is_empty() {
+            let (activations, logits) = (&mut scratch.activations, &mut scratch.logits);
+            linear(team, normed, weights.head(), activations, logits);
+        }
         &scratch.logits
     }
-}
-
-/// What each node from `held` on sees, the tree's slots starting at `first_slot`.
-fn visible(tree: &TokenTree, held: usize, first_slot: usize) -> Vec<Visible> {
-    let slots = |node| tree.path(node).into_iter().map(|node| first_slot + node).collect();
-    let see = |node| Visible { prefix: first_slot, path: slots(node) };
-    (held..tree.len()).map(see).collect()
 }

@@ -1,7 +1,10 @@
 //! Attention of one row over the keys that it sees.
 
-use super::{lane_sum, shared::SharedSlice};
+use super::isa::Isa;
+use super::shared::SharedSlice;
+use super::vector::{Lanes, Vectorized, dot, exp, vectorize};
 use crate::team::Team;
+use std::ops::Range;
 
 /// Sizes of one attention layer.
 #[derive(Clone, Copy)]
@@ -18,89 +21,144 @@ impl AttentionShape {
     }
 }
 
-/// The cache slots that a row sees, in order of position: the prefix, whose slots are its
+/// The cache slots that each row sees, in order of position: the prefix, whose slots are its
 /// positions, then the row's path through the tree behind it (the row itself last).
+#[derive(Default)]
 pub(crate) struct Visible {
-    pub(crate) prefix: usize,
-    pub(crate) path: Vec<usize>,
+    prefix: usize,
+    slots: Vec<usize>,
+    /// Each row's part of `slots`.
+    paths: Vec<Range<usize>>,
 }
 
 impl Visible {
-    fn len(&self) -> usize {
-        self.prefix + self.path.len()
+    /// Starts anew, behind a prefix of this length.
+    pub(crate) fn reset(&mut self, prefix: usize) {
+        self.prefix = prefix;
+        self.slots.clear();
+        self.paths.clear();
     }
 
-    fn slots(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.prefix).chain(self.path.iter().copied())
+    /// Adds a row by the slots of its path, the row's own first.
+    pub(crate) fn push_upwards(&mut self, slots: impl Iterator<Item = usize>) {
+        let start = self.slots.len();
+        self.slots.extend(slots);
+        self.slots[start..].reverse();
+        self.paths.push(start..self.slots.len());
+    }
+
+    /// Number of rows.
+    pub(crate) fn rows(&self) -> usize {
+        self.paths.len()
+    }
+
+    fn row(&self, row: usize) -> (usize, &[usize]) {
+        (self.prefix, &self.slots[self.paths[row].clone()])
+    }
+
+    fn longest(&self) -> usize {
+        self.prefix + self.paths.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
     }
 }
 
 /// Attention of every row over what it sees.
 ///
-/// `queries`, `out`: `[rows, n_heads, head_dim]`; `keys`, `values`: `[slots, n_kv_heads,
-/// head_dim]`. Sums are anchored to positions, never to slots. `scores` is scratch, resized to
-/// `[members, longest visible]`.
+/// `queries`: rows of `query_stride` numbers that begin with `[n_heads, head_dim]`; `out`: `[rows,
+/// n_heads, head_dim]`; `keys`, `values`: `[slots, n_kv_heads, head_dim]`. Sums are anchored to
+/// positions, never to slots. `scores` is scratch, resized to `[members, longest visible]`.
 pub(crate) fn attention(
     team: &Team,
     shape: AttentionShape,
-    queries: &[f32],
+    (queries, query_stride): (&[f32], usize),
     (keys, values): (&[f32], &[f32]),
-    visible: &[Visible],
+    visible: &Visible,
     scores: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let head_dim = shape.head_dim;
-    let longest = visible.iter().map(Visible::len).max().unwrap_or(0);
+    let (head_dim, kv_width) = (shape.head_dim, shape.kv_width());
+    let longest = visible.longest();
     scores.resize(longest * team.members(), 0.0);
     let (scores, out) = (SharedSlice::new(scores), SharedSlice::new(out));
-    let tasks = visible.len() * shape.n_heads;
+    let tasks = visible.rows() * shape.n_heads;
     team.run(&|member| {
         // SAFETY: every member has its own part.
         let scores = unsafe { scores.part(member * longest..(member + 1) * longest) };
         for task in (member..tasks).step_by(team.members()) {
-            let head = task % shape.n_heads;
+            let (row, head) = (task / shape.n_heads, task % shape.n_heads);
             let kv_head = head / (shape.n_heads / shape.n_kv_heads);
-            let query = &queries[task * head_dim..(task + 1) * head_dim];
+            let query = &queries[row * query_stride + head * head_dim..][..head_dim];
             // SAFETY: every (row, head) is one task of one member.
             let out = unsafe { out.part(task * head_dim..(task + 1) * head_dim) };
-            let at = |slot: usize| {
-                let start = slot * shape.kv_width() + kv_head * head_dim;
-                start..start + head_dim
-            };
-            let seen = &visible[task / shape.n_heads];
-            attend(query, seen, scores, out, |slot| (&keys[at(slot)], &values[at(slot)]));
+            let (prefix, path) = visible.row(row);
+            let offset = kv_head * head_dim;
+            let scores = &mut scores[..prefix + path.len()];
+            attend(
+                team.isa(),
+                Attend { query, keys, values, offset, kv_width, prefix, path, scores, out },
+            );
         }
     });
 }
 
+fn attend(isa: Isa, work: Attend<'_>) {
+    vectorize(isa, work);
+}
+
 /// One head of one row: softmax of scaled dot products, then the weighted sum of values.
-fn attend<'a>(
-    query: &[f32],
-    visible: &Visible,
-    scores: &mut [f32],
-    out: &mut [f32],
-    key_and_value: impl Fn(usize) -> (&'a [f32], &'a [f32]),
-) {
-    let scores = &mut scores[..visible.len()];
-    let scale = 1.0 / (query.len() as f32).sqrt();
-    let mut peak = f32::NEG_INFINITY;
-    for (score, slot) in scores.iter_mut().zip(visible.slots()) {
-        let (key, _) = key_and_value(slot);
-        *score = lane_sum(query.len(), |index| query[index] * key[index]) * scale;
-        peak = peak.max(*score);
-    }
-    for score in scores.iter_mut() {
-        *score = (*score - peak).exp();
-    }
-    let total = lane_sum(scores.len(), |position| scores[position]);
-    out.fill(0.0);
-    for (&score, slot) in scores.iter().zip(visible.slots()) {
-        let (_, value) = key_and_value(slot);
-        for (out, &value) in out.iter_mut().zip(value) {
-            *out += score * value;
+struct Attend<'a> {
+    query: &'a [f32],
+    keys: &'a [f32],
+    values: &'a [f32],
+    /// Where this head's part of a cached row begins.
+    offset: usize,
+    kv_width: usize,
+    prefix: usize,
+    path: &'a [usize],
+    scores: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+/// Numbers of an output that stay in registers while all values pass.
+const OUT_BLOCK: usize = 64;
+
+impl Vectorized for Attend<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let Self { query, keys, values, offset, kv_width, prefix, path, scores, out } = self;
+        let head_dim = query.len();
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let mut peak = f32::NEG_INFINITY;
+        let slots = (0..prefix).chain(path.iter().copied());
+        for (score, slot) in scores.iter_mut().zip(slots) {
+            let key = &keys[slot * kv_width + offset..][..head_dim];
+            *score = dot(query, key) * scale;
+            peak = if *score > peak { *score } else { peak };
         }
-    }
-    for out in out.iter_mut() {
-        *out /= total;
+        for score in scores.iter_mut() {
+            *score = exp(*score - peak);
+        }
+        let mut total = Lanes::zero();
+        total.add_all(scores);
+        let total = total.sum();
+        for (block, out) in out.chunks_mut(OUT_BLOCK).enumerate() {
+            let at = offset + block * OUT_BLOCK;
+            let slots = (0..prefix).chain(path.iter().copied());
+            let mut sums = [0.0_f32; OUT_BLOCK];
+            for (&score, slot) in scores.iter().zip(slots) {
+                let value = &values[slot * kv_width + at..][..out.len()];
+                if let Ok(value) = <&[f32; OUT_BLOCK]>::try_from(value) {
+                    for (sum, &value) in sums.iter_mut().zip(value) {
+                        *sum += score * value;
+                    }
+                } else {
+                    for (sum, &value) in sums.iter_mut().zip(value) {
+                        *sum += score * value;
+                    }
+                }
+            }
+            for (out, sum) in out.iter_mut().zip(sums) {
+                *out = sum / total;
+            }
+        }
     }
 }

@@ -1,137 +1,170 @@
-//! Linear layers for few rows: packed weights, one order of additions.
+//! Linear layers for few rows, and for many: one order of additions in every width.
+//!
+//! An output adds its products in ascending order of inputs (for int8: of blocks of 32 inputs, each
+//! an exact integer sum times its two scales). Rows and tiles are independent of each other, so a
+//! kernel may take as many of both at a time as it has registers for.
 
+use super::activations::Activations;
+use super::isa::Isa;
+use super::packed::{PackedMatrix, WeightType};
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
 
-/// Rows that share one reading of a tile.
-const ROW_BLOCK: usize = 4;
+/// Rows that a kernel takes at a time, at the most.
+pub(crate) const MAX_ROW_BLOCK: usize = 8;
 
-/// A weight matrix `[outputs, inputs]`, packed in tiles of 16 outputs: `[outputs/16][inputs][16]`,
-/// the last tile filled up with zeros.
-pub(crate) struct PackedMatrix {
-    tiles: Vec<f32>,
-    outputs: usize,
-    inputs: usize,
-}
+/// The sums of one tile and one row block.
+pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
 
-impl PackedMatrix {
-    /// Packs row-major weights `[outputs, inputs]`.
-    pub(crate) fn pack(weights: &[f32], outputs: usize, inputs: usize) -> Self {
-        debug_assert_eq!(weights.len(), outputs * inputs);
-        let mut tiles = vec![0.0; outputs.div_ceil(LANES) * inputs * LANES];
-        for (output, row) in weights.chunks_exact(inputs).enumerate() {
-            let tile = output / LANES * inputs * LANES + output % LANES;
-            for (input, &weight) in row.iter().enumerate() {
-                tiles[tile + input * LANES] = weight;
-            }
-        }
-        Self { tiles, outputs, inputs }
-    }
-
-    pub(crate) fn outputs(&self) -> usize {
-        self.outputs
-    }
-
-    /// Bytes of packed weights.
-    pub(crate) fn bytes(&self) -> usize {
-        size_of_val(&self.tiles[..])
-    }
-
-    /// Copies the weights of one output (an embedding's row) to `row`: `[inputs]`.
-    pub(crate) fn unpack_row(&self, output: usize, row: &mut [f32]) {
-        let tile = self.tile(output / LANES);
-        for (value, lanes) in row.iter_mut().zip(tile.chunks_exact(LANES)) {
-            *value = lanes[output % LANES];
-        }
-    }
-
-    fn tile(&self, tile: usize) -> &[f32] {
-        let size = self.inputs * LANES;
-        &self.tiles[tile * size..(tile + 1) * size]
-    }
+/// What a kernel reads: one or two neighbouring tiles of one matrix, and one row block.
+pub(crate) struct Operands<'a> {
+    pub(crate) weight_type: WeightType,
+    pub(crate) tiles: [&'a [u8]; 2],
+    pub(crate) activations: &'a Activations,
+    /// Inputs of the row block before this one, in numbers (also in quants).
+    pub(crate) start: usize,
+    pub(crate) rows: usize,
+    /// Inputs, filled up to an even number or to whole blocks.
+    pub(crate) inputs: usize,
 }
 
 /// `out[row] = weights · x[row]`; `x`: `[rows, inputs]`, `out`: `[rows, outputs]`.
-pub(crate) fn linear(team: &Team, x: &[f32], weights: &PackedMatrix, out: &mut [f32]) {
-    let (inputs, outputs) = (weights.inputs, weights.outputs);
-    let rows = x.len() / inputs;
-    debug_assert_eq!(out.len(), rows * outputs);
+pub(crate) fn linear(
+    team: &Team,
+    x: &[f32],
+    weights: &PackedMatrix,
+    activations: &mut Activations,
+    out: &mut [f32],
+) {
+    let (outputs, isa) = (weights.outputs(), team.isa());
+    activations.pack(weights.weight_type(), x, weights.inputs(), row_block(isa));
+    let activations = &*activations;
+    debug_assert_eq!(out.len(), x.len() / weights.inputs() * outputs);
     let out = SharedSlice::new(out);
-    team.split(outputs, LANES, |range| {
-        for tile in range.start / LANES..range.end.div_ceil(LANES) {
-            let first = tile * LANES;
-            let width = LANES.min(outputs - first);
-            for (block, x) in x.chunks(inputs * ROW_BLOCK).enumerate() {
-                let sums = tile_times_rows(weights.tile(tile), x, inputs);
-                for (row, sums) in sums.iter().enumerate().take(x.len() / inputs) {
-                    let at = (block * ROW_BLOCK + row) * outputs + first;
-                    // SAFETY: tiles belong to one member each, so these outputs do too.
-                    unsafe { out.part(at..at + width) }.copy_from_slice(&sums[..width]);
+    team.split(weights.tiles(), 2, |tiles| {
+        let mut sums = [[[0.0; LANES]; MAX_ROW_BLOCK]; 2];
+        for first in tiles.clone().step_by(2) {
+            let second = (first + 1).min(tiles.end - 1);
+            for block in 0..activations.blocks() {
+                let (rows, first_row) = activations.block(block);
+                let operands = Operands {
+                    weight_type: weights.weight_type(),
+                    tiles: [weights.tile(first), weights.tile(second)],
+                    activations,
+                    start: first_row * activations.inputs(),
+                    rows,
+                    inputs: activations.inputs(),
+                };
+                compute(isa, &operands, &mut sums);
+                for (tile, sums) in [first, second].into_iter().zip(&sums) {
+                    let width = LANES.min(outputs - tile * LANES);
+                    for (row, sums) in sums.iter().enumerate().take(rows) {
+                        let at = (first_row + row) * outputs + tile * LANES;
+                        // SAFETY: tiles belong to one member each, so these outputs do too.
+                        unsafe { out.part(at..at + width) }.copy_from_slice(&sums[..width]);
+                    }
                 }
             }
         }
     });
 }
 
-/// Sums of one tile for up to four rows; each lane of each row adds in ascending order of inputs.
-fn tile_times_rows(tile: &[f32], x: &[f32], inputs: usize) -> [[f32; LANES]; ROW_BLOCK] {
-    let mut sums = [[0.0; LANES]; ROW_BLOCK];
-    // Rows that are not there repeat row 0; their sums are not used.
-    let row = |index: usize| x.get(index * inputs..(index + 1) * inputs).unwrap_or(&x[..inputs]);
-    if x.len() == inputs {
-        for (lanes, &value) in tile.chunks_exact(LANES).zip(x) {
-            for (sum, &weight) in sums[0].iter_mut().zip(lanes) {
-                *sum += value * weight;
-            }
-        }
-        return sums;
+/// Rows that share one reading of the weights.
+fn row_block(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => MAX_ROW_BLOCK,
+        Isa::Avx2 | Isa::Portable => 4,
     }
-    let rows: [&[f32]; ROW_BLOCK] = std::array::from_fn(row);
-    for (input, lanes) in tile.chunks_exact(LANES).enumerate() {
-        for (sums, row) in sums.iter_mut().zip(rows) {
-            for (sum, &weight) in sums.iter_mut().zip(lanes) {
-                *sum += row[input] * weight;
-            }
-        }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    match isa {
+        // SAFETY: an `Isa` is only made where the processor has it.
+        Isa::Avx512 => unsafe { super::avx512::compute(operands, sums) },
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },
+        Isa::Portable => super::portable::compute(operands, sums),
     }
-    sums
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn compute(_isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    super::portable::compute(operands, sums);
 }
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use super::super::reference;
     use super::*;
     use proptest::prelude::*;
 
-    /// The definition, in its order of additions.
-    fn reference(x: &[f32], weights: &[f32], inputs: usize) -> Vec<f32> {
-        let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).fold(0.0, |sum, (x, w)| sum + x * w);
-        x.chunks(inputs)
-            .flat_map(|row| weights.chunks(inputs).map(move |output| dot(row, output)))
-            .collect()
+    fn values(count: usize, seed: u32) -> Vec<f32> {
+        let value = |index: u32| {
+            let hash = (index ^ seed).wrapping_mul(2_654_435_761).rotate_left(13);
+            (hash.wrapping_mul(0x9E37_79B9) as f32 / 2_147_483_648.0 - 1.0) * 1.5
+        };
+        (0..count as u32).map(value).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
+        #![proptest_config(ProptestConfig::with_cases(96))]
 
+        /// Every type and instruction set, at sizes that fill no tile, against plain loops.
         #[test]
-        fn equals_the_definition_bit_for_bit(
-            rows in 1..10_usize, inputs in 1..40_usize, outputs in 1..50_usize,
+        fn equals_the_reference_bit_for_bit(
+            rows in 1..20_usize, inputs in 1..150_usize, outputs in 1..70_usize,
             seed in any::<u32>(), members in 1..3_usize,
         ) {
-            let value = |index: usize| {
-                (((index as u32).wrapping_mul(2_654_435_761) ^ seed) as f32 / 4e9 - 0.5) * 2.0
-            };
-            let x: Vec<f32> = (0..rows * inputs).map(value).collect();
-            let weights: Vec<f32> = (1_000..1_000 + inputs * outputs).map(value).collect();
-            let packed = PackedMatrix::pack(&weights, outputs, inputs);
-            let mut out = vec![f32::NAN; rows * outputs];
-            linear(&Team::unpinned(members).unwrap(), &x, &packed, &mut out);
-            let bits = |values: &[f32]| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-            prop_assert_eq!(bits(&out), bits(&reference(&x, &weights, inputs)));
-            let mut row = vec![0.0; inputs];
-            packed.unpack_row(outputs - 1, &mut row);
-            prop_assert_eq!(&row[..], &weights[(outputs - 1) * inputs..]);
+            let x = values(rows * inputs, seed);
+            let matrix = values(inputs * outputs, seed ^ 0xABCD);
+            for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
+                let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
+                let held = match weight_type {
+                    WeightType::Int8 => matrix.clone(),
+                    _ => reference::rounded(weight_type, &matrix),
+                };
+                for isa in Isa::available() {
+                    let team = Team::unpinned(members).unwrap().with_isa(isa);
+                    let mut out = vec![f32::NAN; rows * outputs];
+                    linear(&team, &x, &packed, &mut Activations::default(), &mut out);
+                    let expected = reference::linear(weight_type, isa.is_fused(), &held, &x, inputs);
+                    prop_assert_eq!(bits(&out), bits(&expected), "{} on {}", weight_type, isa);
+                }
+                let mut row = vec![0.0; inputs];
+                packed.unpack_row(outputs - 1, &mut row);
+                let last = &matrix[(outputs - 1) * inputs..];
+                prop_assert_eq!(row, reference::rounded(weight_type, last));
+            }
+        }
+    }
+
+    #[test]
+    fn several_matrices_pack_as_one() {
+        let (a, b, x) = (values(5 * 7, 1), values(20 * 7, 2), values(3 * 7, 3));
+        let both = PackedMatrix::pack_all(WeightType::Bf16, &[&a, &b], 7);
+        assert_eq!(both.outputs(), 25);
+        let team = Team::solo();
+        let mut out = vec![0.0; 3 * 25];
+        linear(&team, &x, &both, &mut Activations::default(), &mut out);
+        let all = reference::rounded(WeightType::Bf16, &[a, b].concat());
+        assert_eq!(out, reference::linear(WeightType::Bf16, team.isa().is_fused(), &all, &x, 7));
+    }
+
+    #[test]
+    fn activations_that_are_not_finite_are_not_hidden() {
+        let packed = PackedMatrix::pack(WeightType::Int8, &values(16 * 40, 1), 40);
+        for broken in [f32::NAN, f32::INFINITY] {
+            let mut x = values(40, 2);
+            x[3] = broken;
+            let mut out = vec![0.0; 16];
+            linear(&Team::solo(), &x, &packed, &mut Activations::default(), &mut out);
+            assert!(out.iter().all(|value| value.is_nan()));
         }
     }
 }

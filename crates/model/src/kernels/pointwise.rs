@@ -1,15 +1,32 @@
-//! Norms, rotary embedding and activations: cheap per row, so members take whole rows.
+//! Norms, rotary embedding and activations.
 
-use super::lane_sum;
+use super::isa::Isa;
+use super::shared::SharedSlice;
+use super::vector::{Vectorized, dot, exp, vectorize};
+use crate::team::Team;
 
 /// RMSNorm of every row: `x / rms(x) · weight`; `x`, `out`: `[rows, weight.len()]`.
-pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    let size = weight.len();
-    for (x, out) in x.chunks_exact(size).zip(out.chunks_exact_mut(size)) {
-        let mean = lane_sum(size, |index| x[index] * x[index]) / size as f32;
-        let scale = 1.0 / (mean + epsilon).sqrt();
-        for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
-            *out = x * scale * weight;
+pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    vectorize(isa, RmsNorm { x, weight, epsilon, out });
+}
+
+struct RmsNorm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    epsilon: f32,
+    out: &'a mut [f32],
+}
+
+impl Vectorized for RmsNorm<'_> {
+    #[inline(always)]
+    fn run(self) {
+        let size = self.weight.len();
+        for (x, out) in self.x.chunks_exact(size).zip(self.out.chunks_exact_mut(size)) {
+            let mean = dot(x, x) / size as f32;
+            let scale = 1.0 / (mean + self.epsilon).sqrt();
+            for ((out, &x), &weight) in out.iter_mut().zip(x).zip(self.weight) {
+                *out = x * scale * weight;
+            }
         }
     }
 }
@@ -21,10 +38,34 @@ pub(crate) fn add(x: &mut [f32], y: &[f32]) {
     }
 }
 
-/// `gate = silu(gate) · up`.
-pub(crate) fn silu_times(gate: &mut [f32], up: &[f32]) {
-    for (gate, &up) in gate.iter_mut().zip(up) {
-        *gate = *gate / (1.0 + (-*gate).exp()) * up;
+/// `out = silu(gate) · up`; `gate_up`: `[rows, 2, size]`, `out`: `[rows, size]`.
+pub(crate) fn silu_times(team: &Team, gate_up: &[f32], size: usize, out: &mut [f32]) {
+    let out = SharedSlice::new(out);
+    team.split(size, 64, |range| {
+        for (row, gate_up) in gate_up.chunks_exact(2 * size).enumerate() {
+            let (gate, up) = gate_up.split_at(size);
+            // SAFETY: members have disjoint ranges of every row.
+            let out = unsafe { out.part(row * size + range.start..row * size + range.end) };
+            vectorize(
+                team.isa(),
+                SiluTimes { gate: &gate[range.clone()], up: &up[range.clone()], out },
+            );
+        }
+    });
+}
+
+struct SiluTimes<'a> {
+    gate: &'a [f32],
+    up: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for SiluTimes<'_> {
+    #[inline(always)]
+    fn run(self) {
+        for ((out, &gate), &up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
+            *out = gate / (1.0 + exp(-gate)) * up;
+        }
     }
 }
 

@@ -1,0 +1,61 @@
+//! The definitions of what the kernels compute, as plain loops. Parity tests and the slow reference
+//! forward use them.
+
+use super::activations::quantize_activations;
+use super::packed::{BLOCK, WeightType, quantize_weights};
+use half::{bf16, f16};
+
+/// Weights as a type holds them.
+pub(crate) fn rounded(weight_type: WeightType, weights: &[f32]) -> Vec<f32> {
+    match weight_type {
+        WeightType::F32 => weights.to_vec(),
+        WeightType::Bf16 => weights.iter().map(|&w| bf16::from_f32(w).to_f32()).collect(),
+        WeightType::F16 => weights.iter().map(|&w| f16::from_f32(w).to_f32()).collect(),
+        WeightType::Int8 => {
+            let block = |weights: &[f32]| {
+                let (quants, scale) = quantize_weights(weights);
+                quants.map(|quant| f32::from(quant) * scale.to_f32()).collect::<Vec<_>>()
+            };
+            weights.chunks(BLOCK).flat_map(block).collect()
+        }
+    }
+}
+
+/// `weights · x` for every row of `x`; `weights`: `[outputs, inputs]`, [`rounded`] but for int8.
+pub(crate) fn linear(
+    weight_type: WeightType,
+    fused: bool,
+    weights: &[f32],
+    x: &[f32],
+    inputs: usize,
+) -> Vec<f32> {
+    let dot = |x: &[f32], w: &[f32]| match weight_type {
+        WeightType::Int8 => int8_dot(fused, w, x),
+        _ => float_dot(fused, w, x),
+    };
+    x.chunks(inputs)
+        .flat_map(|x| weights.chunks(inputs).map(move |w| dot(x, w)).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Products in ascending order; an odd number is filled up by a product of zeros.
+fn float_dot(fused: bool, weights: &[f32], x: &[f32]) -> f32 {
+    let products = weights.iter().zip(x);
+    let sum = products.fold(0.0, |sum, (&weight, &x)| multiply_add(fused, x, weight, sum));
+    if x.len() % 2 == 1 { multiply_add(fused, 0.0, 0.0, sum) } else { sum }
+}
+
+/// Blocks in ascending order: the integer sum of products, times the product of both scales.
+fn int8_dot(fused: bool, weights: &[f32], x: &[f32]) -> f32 {
+    weights.chunks(BLOCK).zip(x.chunks(BLOCK)).fold(0.0, |sum, (weights, x)| {
+        let mut quants = vec![0; x.len()];
+        let x_scale = quantize_activations(x, &mut quants);
+        let (weights, scale) = quantize_weights(weights);
+        let products = weights.zip(&quants).map(|(w, &x)| i32::from(w) * i32::from(x));
+        multiply_add(fused, products.sum::<i32>() as f32, scale.to_f32() * x_scale, sum)
+    })
+}
+
+fn multiply_add(fused: bool, a: f32, b: f32, sum: f32) -> f32 {
+    if fused { a.mul_add(b, sum) } else { sum + a * b }
+}
