@@ -22,10 +22,7 @@ pub(crate) enum Command {
     Devices,
 }
 
-/// Continue a prompt.
-///
-/// METHODS: autoregressive (one target forward a token), speculative (draft, then verify).
-/// DRAFTERS: none, model (--draft-model DIR), prompt-lookup (needs no model).
+/// Options of `forerun generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArguments {
     /// The target: a Hugging Face directory or a llama2.c file; without it, a small random pair

@@ -3,7 +3,9 @@
 use crate::arguments::GenerateArguments;
 use crate::note;
 use anyhow::{Context, bail};
-use forerun::{Answer, Canceller, Finish, Forerun, Options, Plan, RandomPair, Request};
+use forerun::{
+    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request,
+};
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
@@ -17,10 +19,15 @@ const INTERRUPTED: u8 = 130;
 const OUTPUT: &str = "cannot write to standard output";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
+    // Whatever can be refused is refused before a model is loaded.
     let request = request(&arguments);
+    request.validate()?;
+    let prompt = prompt(&arguments)?;
+    if prompt.is_empty() {
+        return Err(ForerunError::EmptyPrompt.into());
+    }
     let random_pair = random_pair(&mut arguments)?;
     let plan = Plan::new(options(&arguments))?;
-    let prompt = prompt(&arguments)?;
     let engine = Forerun::open(&plan)?;
     drop(random_pair);
     let canceller = Canceller::new();
@@ -31,12 +38,12 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if let Some(error) = output.broken {
         return Err(error).context(OUTPUT);
     }
-    report(&plan, &answer, arguments.json).context(OUTPUT)?;
+    let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
+    report(&plan, &answer, arguments.json, interrupted).context(OUTPUT)?;
     // The answer comes first: a trace that cannot be written must not cost it.
     if let Some(file) = &arguments.trace {
         write_trace(file, &answer)?;
     }
-    let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
@@ -155,10 +162,10 @@ fn write_trace(file: &Path, answer: &Answer) -> anyhow::Result<()> {
 }
 
 /// The statistics: one line behind the text, or one JSON object.
-fn report(plan: &Plan, answer: &Answer, as_json: bool) -> std::io::Result<()> {
+fn report(plan: &Plan, answer: &Answer, as_json: bool, interrupted: bool) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     if as_json {
-        writeln!(out, "{}", json_report(plan, answer))?;
+        writeln!(out, "{}", json_report(plan, answer, interrupted))?;
     } else {
         writeln!(out)?;
         out.flush()?;
@@ -167,7 +174,7 @@ fn report(plan: &Plan, answer: &Answer, as_json: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-fn json_report(plan: &Plan, answer: &Answer) -> serde_json::Value {
+fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::Value {
     let statistics = &answer.statistics;
     json!({
         "text": answer.text,
@@ -176,6 +183,7 @@ fn json_report(plan: &Plan, answer: &Answer) -> serde_json::Value {
             Finish::Eos => "eos",
             Finish::MaxTokens => "max_tokens",
             Finish::Context => "context",
+            Finish::Stopped if interrupted => "interrupted",
             Finish::Stopped => "stop",
         },
         "seed": answer.seed,

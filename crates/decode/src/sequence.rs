@@ -187,7 +187,9 @@ mod tests {
     #[test]
     fn the_end_may_fall_on_any_token_and_nothing_follows_it() {
         // Everything that a round of two accepted tokens and a bonus can run into.
-        let table: &[(usize, [TokenId; 3], &[TokenId], Option<Finish>, usize)] = &[
+        /// max_tokens, the round's tokens, what is committed, why it ends, accepted draft tokens.
+        type Case = (usize, [TokenId; 3], &'static [TokenId], Option<Finish>, usize);
+        let table: &[Case] = &[
             (9, [3, 4, 5], &[3, 4, 5], None, 2),
             (9, [EOS, 4, 5], &[EOS], Some(Finish::Eos), 1),
             (9, [3, EOS, 5], &[3, EOS], Some(Finish::Eos), 2),

@@ -40,9 +40,13 @@ impl Answer {
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
+        if self.tokens.is_empty() {
+            return "no tokens".into();
+        }
         let mut line = format!(
-            "{} tokens, {:.1} tokens/s, first after {:.1} ms | MAT {:.2}",
+            "{} token{}, {:.1} tokens/s, first after {:.1} ms | MAT {:.2}",
             self.tokens.len(),
+            if self.tokens.len() == 1 { "" } else { "s" },
             self.tokens_per_second(),
             self.first_token_ns as f64 / 1e6,
             statistics.mean_accepted_tokens(),

@@ -38,9 +38,13 @@ pub enum ForerunError {
     Request(#[from] RequestError),
     /// Drafter and target do not speak the same tokens.
     #[error(
-        "the drafter {drafter} has another vocabulary ({drafter_size} tokens) than the target \
-         {target} ({target_size} tokens): its tokens would mean other text; choose a drafter of the \
-         target's family, or --drafter prompt-lookup"
+        "the drafter {drafter} has another vocabulary than the target {target} ({}): its tokens would \
+         mean other text; choose a drafter of the target's family, or --drafter prompt-lookup",
+        if drafter_size == target_size {
+            format!("both have {target_size} tokens, but not the same")
+        } else {
+            format!("{drafter_size} tokens against {target_size}")
+        }
     )]
     Vocabulary {
         /// The target's checkpoint.
@@ -201,22 +205,19 @@ impl Forerun {
         let mut cluster = self.runtime.cluster_with(canceller);
         let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink);
         cluster.release(id);
-        let trace = self.runtime.take_trace();
-        let mut finish = finish?;
-        // A stop string may end the text within a step that reached a limit, too.
-        if sink.closed {
-            finish = Finish::Stopped;
-        }
+        let trace = self.runtime.take_trace_of(id);
         let total_ns = sink.elapsed_ns();
-        let (text, tokens, first_token_ns) = sink.finish();
+        sink.flush();
+        let finish = finish?;
         let statistics = sequence.statistics().clone();
         Ok(Answer {
-            text,
-            tokens,
+            text: sink.text,
+            tokens: sink.tokens,
             prompt_tokens,
-            finish,
+            // A stop string may end the text within a step that reached a limit, too.
+            finish: if sink.closed { Finish::Stopped } else { finish },
             seed,
-            first_token_ns,
+            first_token_ns: sink.first_token_ns.unwrap_or(0),
             total_ns,
             statistics,
             trace,
@@ -375,19 +376,15 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
         (self.on_text)(text)
     }
 
-    /// Gives out what was held back, and returns text, tokens and the time of the first.
-    fn finish(mut self) -> (String, Vec<TokenId>, u64) {
-        if !self.closed {
-            let Self { stream, mut stop, mut on_text, mut text, .. } = self;
-            let passed = stop.push(&stream.finish());
-            let rest = if passed.stopped { passed.text } else { passed.text + &stop.finish() };
-            if !rest.is_empty() {
-                text += &rest;
-                // The end has come anyway, whatever the reader says.
-                let _: ControlFlow<()> = on_text(&rest);
-            }
-            self.text = text;
+    /// Gives out what was held back, once no more tokens come.
+    fn flush(&mut self) {
+        if self.closed {
+            return;
         }
-        (self.text, self.tokens, self.first_token_ns.unwrap_or(0))
+        let passed = self.stop.push(&self.stream.finish());
+        self.closed = passed.stopped;
+        let rest = if passed.stopped { passed.text } else { passed.text + &self.stop.finish() };
+        // The end has come anyway, whatever the reader says.
+        let _: ControlFlow<()> = self.give(&rest);
     }
 }

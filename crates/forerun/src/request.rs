@@ -80,6 +80,14 @@ pub enum RequestError {
 }
 
 impl Request {
+    /// Checks the ranges of the options.
+    ///
+    /// # Errors
+    /// Names the option that is out of range.
+    pub fn validate(&self) -> Result<(), RequestError> {
+        self.sampling().map(|_| ())
+    }
+
     /// The sampling options, a seed drawn where none was given.
     ///
     /// # Errors

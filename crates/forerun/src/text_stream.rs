@@ -41,9 +41,10 @@ impl<'a> TextStream<'a> {
     }
 
     /// What is left at the end; bytes that make no character show as the replacement character.
-    #[must_use]
-    pub fn finish(self) -> String {
-        self.pending()
+    pub fn finish(&mut self) -> String {
+        let text = self.pending();
+        self.given = self.tokens.len();
+        text
     }
 
     /// The text of the tokens that was not given out.
@@ -88,8 +89,8 @@ impl StopFilter {
     }
 
     /// What was held back, once no more text comes.
-    pub(crate) fn finish(self) -> String {
-        self.held
+    pub(crate) fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
     }
 
     /// Length of the longest end of the text that begins a stop string.

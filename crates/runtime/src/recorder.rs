@@ -45,11 +45,11 @@ impl Recorder {
         self.lock().mark(outcome);
     }
 
-    /// The trace so far; recording starts anew.
-    pub(crate) fn take(&self) -> Trace {
+    /// Takes the recorded spans that are `wanted` out.
+    pub(crate) fn take(&self, wanted: impl Fn(&Span) -> bool) -> Trace {
         let mut trace = self.lock();
-        let empty = Trace::new(trace.lanes.clone());
-        std::mem::replace(&mut *trace, empty)
+        let spans = trace.spans.extract_if(.., |span| wanted(span)).collect();
+        Trace { lanes: trace.lanes.clone(), spans }
     }
 
     fn lock(&self) -> MutexGuard<'_, Trace> {

@@ -104,7 +104,13 @@ impl Runtime {
     /// What was recorded since the start or since the last call.
     #[must_use]
     pub fn take_trace(&self) -> Trace {
-        self.shared.recorder.take()
+        self.shared.recorder.take(|_| true)
+    }
+
+    /// The same of one sequence only; what others did stays recorded.
+    #[must_use]
+    pub fn take_trace_of(&self, sequence: SequenceId) -> Trace {
+        self.shared.recorder.take(|span| span.sequence == sequence)
     }
 }
 

@@ -46,12 +46,12 @@ impl LanguageModel for Fake {
     ) -> Result<Logits, ModelError> {
         let last = *tokens.last().ok_or(ModelError::Empty)?;
         assert_ne!(last, PANIC, "the fake model was told to panic");
-        while last == HANG {
+        if last == HANG {
             // A long forward: it looks for cancellation between its layers.
-            if cancel.load(Ordering::Relaxed) {
-                return Err(ModelError::Cancelled);
+            while !cancel.load(Ordering::Relaxed) {
+                std::thread::yield_now();
             }
-            std::thread::yield_now();
+            return Err(ModelError::Cancelled);
         }
         let row = |row: usize| {
             let token = row.checked_sub(1).map_or(last, |node| tree.token(node));

@@ -53,12 +53,12 @@ impl Lanes {
         let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
         let (a_rest, b_rest) = (a.remainder(), b.remainder());
         for (a, b) in a.zip(b) {
-            for lane in 0..LANES {
-                self.0[lane] += a[lane] * b[lane];
+            for (sum, (a, b)) in self.0.iter_mut().zip(a.iter().zip(b)) {
+                *sum += a * b;
             }
         }
-        for (lane, (a, b)) in a_rest.iter().zip(b_rest).enumerate() {
-            self.0[lane] += a * b;
+        for (sum, (a, b)) in self.0.iter_mut().zip(a_rest.iter().zip(b_rest)) {
+            *sum += a * b;
         }
     }
 
@@ -68,12 +68,12 @@ impl Lanes {
         let a = a.chunks_exact(LANES);
         let rest = a.remainder();
         for a in a {
-            for lane in 0..LANES {
-                self.0[lane] += a[lane];
+            for (sum, a) in self.0.iter_mut().zip(a) {
+                *sum += a;
             }
         }
-        for (lane, a) in rest.iter().enumerate() {
-            self.0[lane] += a;
+        for (sum, a) in self.0.iter_mut().zip(rest) {
+            *sum += a;
         }
     }
 
