@@ -1,7 +1,7 @@
 //! The command line as it is typed.
 
 use clap::{Args, Parser, Subcommand};
-use forerun::{DraftTokens, DrafterKind, Method, Tree, VerificationChoice};
+use forerun::{DraftTokens, DrafterKind, Method, Tree, VerificationChoice, WeightType};
 use std::path::PathBuf;
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
@@ -20,6 +20,35 @@ pub(crate) enum Command {
     Generate(Box<GenerateArguments>),
     /// Show the cores that can be devices, and what runs where by default
     Devices,
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(Bench),
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Memory bandwidth, and the cost of one linear layer by type and rows
+    Kernels(KernelBenchArguments),
+}
+
+/// Options of `forerun bench kernels`.
+#[derive(Args, Debug)]
+pub(crate) struct KernelBenchArguments {
+    /// Outputs of the layer
+    #[arg(long, value_name = "N", default_value_t = 5632)]
+    pub(crate) outputs: usize,
+
+    /// Inputs of the layer
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    pub(crate) inputs: usize,
+
+    /// Cores of the team
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) threads: usize,
+
+    /// Pairs of measurements of each kind
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    pub(crate) rounds: usize,
 }
 
 /// Options of `forerun generate`.
@@ -71,6 +100,10 @@ pub(crate) struct GenerateArguments {
     #[arg(long, value_name = "TREE", default_value = "none")]
     pub(crate) tree: Tree,
 
+    /// Keep weights as f32, bf16, f16 or int8 (quantised at load); auto is the checkpoint's own type
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
+    pub(crate) dtype: ChosenType,
+
     /// Which cores do what, as in drafter=cpu:0,target=cpu:1-3 (add ",shared" to give both the same
     /// cores) [default: the drafter has the first core, the target the others]
     #[arg(long, value_name = "PLACEMENT")]
@@ -112,4 +145,14 @@ pub(crate) struct GenerateArguments {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `auto` is no type of its own: `None` lets each checkpoint keep its own.
+type ChosenType = Option<WeightType>;
+
+fn weight_type(text: &str) -> Result<ChosenType, String> {
+    match text {
+        "auto" => Ok(None),
+        _ => text.parse().map(Some).map_err(|error: forerun::UnknownWeightType| error.to_string()),
+    }
 }

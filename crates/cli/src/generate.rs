@@ -86,6 +86,7 @@ fn options(arguments: &GenerateArguments) -> Options {
         drafter: arguments.drafter,
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),
+        weight_type: arguments.dtype,
         placement: arguments.placement.clone(),
     }
 }

@@ -3,10 +3,11 @@
 //! This crate may touch the terminal. What it knows of models it knows through the facade.
 
 mod arguments;
+mod bench;
 mod devices;
 mod generate;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Bench, Command};
 use clap::Parser;
 use std::fmt::Display;
 use std::io::Write;
@@ -16,6 +17,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Devices => devices::run(),
+        Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
     };
     match outcome {
         Ok(code) => code,

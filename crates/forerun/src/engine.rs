@@ -11,7 +11,9 @@ use forerun_decode::{
     generate,
 };
 use forerun_draft::{ModelDrafter, PromptLookup};
-use forerun_model::{CachedTransformer, Checkpoint, Config, LoadError, Transformer, Weights};
+use forerun_model::{
+    CachedTransformer, Checkpoint, Config, Isa, IsaError, LoadError, Transformer, Weights,
+};
 use forerun_runtime::{Engine, Runtime, StartError, ThreadCluster, WorkerSpec};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -30,6 +32,9 @@ pub enum ForerunError {
     /// A tokenizer that cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// `FORERUN_ISA` asks for what there is not.
+    #[error(transparent)]
+    Isa(#[from] IsaError),
     /// A worker that cannot start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -108,17 +113,22 @@ impl Forerun {
     /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not go together, or a
     /// worker cannot start.
     pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
+        Isa::from_environment()?;
         let target = open_model(plan.model())?;
         let drafter = plan.draft_model().map(open_model).transpose()?;
         if let Some(drafter) = &drafter {
             check_vocabularies(&target, drafter)?;
         }
         let config = target.checkpoint.config().clone();
-        let target_weights = Arc::new(Weights::load(&target.checkpoint)?);
-        let drafter_weights = match &drafter {
-            Some(drafter) => Some(Arc::new(Weights::load(&drafter.checkpoint)?)),
-            None => None,
+        let load = |model: &OpenModel| {
+            let weights = match plan.weight_type() {
+                Some(weight_type) => Weights::load_as(&model.checkpoint, weight_type),
+                None => Weights::load(&model.checkpoint),
+            };
+            weights.map(Arc::new)
         };
+        let target_weights = load(&target)?;
+        let drafter_weights = drafter.as_ref().map(load).transpose()?;
         let runtime = Runtime::start(workers(plan, &target_weights, drafter_weights.as_ref()))?;
         let tokenizer = target.tokenizer;
         Ok(Self { plan: plan.clone(), config, tokenizer, runtime, sequences: AtomicU64::new(0) })

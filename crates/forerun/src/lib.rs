@@ -29,5 +29,8 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 pub use forerun_core::trace::{Occupancy, Trace};
 pub use forerun_core::{TokenId, Verification};
 pub use forerun_decode::{Finish, Statistics};
-pub use forerun_model::{Checkpoint, Config, LoadError};
+pub use forerun_model::measure;
+pub use forerun_model::{
+    Checkpoint, Config, Isa, IsaError, LoadError, Team, TeamError, UnknownWeightType, WeightType,
+};
 pub use forerun_runtime::{Placement, PlacementError, available_cores};

@@ -2,6 +2,7 @@
 
 use forerun_core::DraftShape;
 use forerun_decode::DraftLength;
+use forerun_model::WeightType;
 use forerun_runtime::{Placement, PlacementError, available_cores};
 use std::fmt;
 use std::path::PathBuf;
@@ -72,6 +73,8 @@ pub struct Options {
     pub draft_tokens: DraftTokens,
     /// The shape of drafts.
     pub tree: Tree,
+    /// The type in which matrices are kept; by default each checkpoint's own.
+    pub weight_type: Option<WeightType>,
     /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default the drafter model has
     /// the first core and the target the others.
     pub placement: Option<String>,
@@ -134,6 +137,7 @@ pub struct Plan {
     drafter: DrafterKind,
     shape: DraftShape,
     length: DraftLength,
+    weight_type: Option<WeightType>,
     placement: Placement,
 }
 
@@ -161,7 +165,8 @@ impl Plan {
         placement.check_roles(separate)?;
         let draft_model = options.draft_model.filter(|_| drafter == DrafterKind::Model);
         let model = options.model;
-        Ok(Self { model, draft_model, method, drafter, shape, length, placement })
+        let weight_type = options.weight_type;
+        Ok(Self { model, draft_model, method, drafter, shape, length, weight_type, placement })
     }
 
     /// The target's checkpoint.
@@ -198,6 +203,12 @@ impl Plan {
     #[must_use]
     pub fn length(&self) -> DraftLength {
         self.length
+    }
+
+    /// The type in which matrices are kept; `None` is each checkpoint's own.
+    #[must_use]
+    pub fn weight_type(&self) -> Option<WeightType> {
+        self.weight_type
     }
 
     /// Which cores do what.

@@ -171,6 +171,7 @@ fn run_matrix(pair: &Pair) {
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             placement: placement(number, cell.drafter),
+            ..Options::default()
         };
         let plan = Plan::new(options).unwrap();
         let name = format!("{} × {} × {:?}", cell.method, cell.drafter, plan.shape());

@@ -9,6 +9,7 @@ pub mod config;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
+pub mod measure;
 pub mod reference;
 pub mod team;
 pub mod transformer;

@@ -1,0 +1,76 @@
+//! `forerun bench kernels`.
+
+use crate::arguments::KernelBenchArguments;
+use anyhow::Context;
+use forerun::measure::{BandwidthProbe, LinearProbe};
+use forerun::{Isa, Team, WeightType, available_cores};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Rows that are measured against one row.
+const ROWS: [usize; 8] = [2, 4, 8, 12, 16, 32, 64, 256];
+
+/// Prints bandwidth, and what one layer costs by type and rows.
+pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCode> {
+    let isa = Isa::from_environment()?;
+    let cores = available_cores();
+    let cores = cores.get(..arguments.threads).with_context(|| {
+        format!("--threads {} is more than the {} cores here", arguments.threads, cores.len())
+    })?;
+    let team = Team::pinned(cores)?;
+    let mut out = std::io::stdout().lock();
+    let probe = BandwidthProbe::new();
+    let mut best = (0..5).map(|_| probe.read(&team)).fold(0.0, f64::max);
+    let (outputs, inputs, rounds) = (arguments.outputs, arguments.inputs, arguments.rounds);
+    writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", cores.len())?;
+    writeln!(out, "bandwidth {:.2} GB/s (best of 5 reads of 512 MB)", best / 1e9)?;
+    writeln!(out, "medians [quartiles]; ratios are to the one-row product beside them")?;
+    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
+        let mut layer = LinearProbe::new(weight_type, outputs, inputs);
+        best = (0..3).map(|_| probe.read(&team)).fold(best, f64::max);
+        let mut one_row = Vec::new();
+        let mut lines = Vec::new();
+        for rows in ROWS {
+            let mut ratios = Vec::new();
+            for _ in 0..rounds {
+                let one = layer.run(&team, 1);
+                ratios.push(layer.run(&team, rows) / one);
+                one_row.push(one);
+            }
+            lines.push(format!("  {rows:>4} rows ×{}", Quartiles::of(ratios)));
+        }
+        best = (0..3).map(|_| probe.read(&team)).fold(best, f64::max);
+        let bytes = layer.bytes() as f64;
+        let shares = one_row.iter().map(|time| bytes / time / best * 100.0).collect();
+        let times = one_row.iter().map(|time| time * 1e3).collect();
+        writeln!(
+            out,
+            "{weight_type}: one row {} ms, {} % of bandwidth",
+            Quartiles::of(times),
+            Quartiles::of(shares),
+        )?;
+        for line in lines {
+            writeln!(out, "{line}")?;
+        }
+    }
+    writeln!(out, "bandwidth at the end {:.2} GB/s (best of all)", best / 1e9)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Median and quartiles of some measurements.
+struct Quartiles([f64; 3]);
+
+impl Quartiles {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
+        Self([at(0.25), at(0.5), at(0.75)])
+    }
+}
+
+impl std::fmt::Display for Quartiles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [low, median, high] = self.0;
+        write!(f, "{median:.2} [{low:.2} {high:.2}]")
+    }
+}
