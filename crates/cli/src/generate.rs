@@ -5,6 +5,7 @@ use crate::note;
 use anyhow::{Context, bail};
 use forerun::{
     Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request,
+    Verification,
 };
 use serde_json::json;
 use std::io::{IsTerminal, Read, Write};
@@ -188,6 +189,10 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
             Finish::Stopped => "stop",
         },
         "seed": answer.seed,
+        "verification": match answer.verification {
+            Verification::Rejection => "rejection",
+            Verification::Coupled => "coupled",
+        },
         "method": plan.method().to_string(),
         "drafter": plan.drafter().to_string(),
         "placement": plan.placement().to_string(),

@@ -114,7 +114,8 @@ impl Sampling {
     }
 
     /// The `width` best candidates for deterministic drafting, best first, each with the logarithm
-    /// of its (perturbed, where coupled) probability; the filters are not applied.
+    /// of its share among the tokens that the filters leave (perturbed, where coupled). Greedy
+    /// candidates rank by the unfiltered logits.
     ///
     /// # Errors
     /// [`SamplingError::Logit`] if a logit is NaN or infinite.
@@ -125,20 +126,18 @@ impl Sampling {
         width: usize,
     ) -> Result<Vec<(TokenId, f64)>, SamplingError> {
         check_logits(logits, position)?;
-        let coupled = self.temperature > 0.0 && self.verification == Verification::Coupled;
-        let temperature = if self.temperature > 0.0 { self.temperature } else { 1.0 };
-        let score = |(token, &logit): (usize, &f32)| {
-            let token = token as TokenId;
-            let noise = if coupled { self.randomness.gumbel(position, token) } else { 0.0 };
-            (token, f64::from(logit / temperature) + noise)
-        };
-        let mut scored: Vec<_> = logits.iter().enumerate().map(score).collect();
-        let peak = scored.iter().fold(f64::NEG_INFINITY, |peak, &(_, score)| peak.max(score));
-        let mass: f64 = scored.iter().map(|&(_, score)| (score - peak).exp()).sum();
+        let greedy = self.temperature == 0.0;
+        let plain = Self { temperature: 1.0, top_k: 0, top_p: 1.0, ..self.clone() };
+        let warped = if greedy { plain.warp(logits) } else { self.warp(logits) };
+        let coupled = !greedy && self.verification == Verification::Coupled;
+        let noise = |token| if coupled { self.randomness.gumbel(position, token) } else { 0.0 };
+        let mut scored: Vec<(TokenId, f64)> =
+            warped.iter().map(|(token, share)| (token, share.ln() + noise(token))).collect();
+        let mass: f64 = scored.iter().map(|&(_, score)| score.exp()).sum();
         let width = width.min(scored.len());
         keep_best(&mut scored, width, |&(token, score)| (score, token));
         for (_, score) in &mut scored {
-            *score -= peak + mass.ln();
+            *score -= mass.ln();
         }
         Ok(scored)
     }
@@ -262,8 +261,12 @@ mod tests {
     fn the_first_candidate_is_the_token_that_would_be_emitted() {
         let logits = [0.3, -1.0, 0.9, 0.8, 0.1];
         for verification in [Verification::Rejection, Verification::Coupled] {
-            let sampling = Sampling { verification, ..sampling(0.9, 0, 1.0) };
             for position in 0..50 {
+                let filtered = Sampling { verification, ..sampling(0.9, 2, 1.0) };
+                let mut kept = filtered.candidates(&logits, position, 3).unwrap();
+                kept.sort_unstable_by_key(|candidate| candidate.0);
+                assert_eq!(kept.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [2, 3]);
+                let sampling = Sampling { verification, ..sampling(0.9, 0, 1.0) };
                 let candidates = sampling.candidates(&logits, position, 3).unwrap();
                 assert_eq!(candidates.len(), 3);
                 assert!(candidates[0].1 >= candidates[1].1 && candidates[0].1 < 0.0);

@@ -13,27 +13,35 @@ pub enum DraftLength {
 
 /// Decides the shape of the next draft.
 ///
-/// The automatic mode keeps three estimates, in which old rounds fade: the acceptance rate, the
-/// time of a draft as a line over its length, and the time of a target forward as a line over its
-/// rows. It asks for the length of the most tokens a second; where that is none, it drafts again
-/// for a few rounds now and then, with growing pauses, in case the text has become easier.
+/// The automatic mode compares the time of drafting rounds with that of plain ones, by estimates in
+/// which old rounds fade. It drafts while that pays. Where it does not, drafting is tried again now
+/// and then, in case the text has become easier: whenever the time lost by drafting so far and the
+/// expected cost of another trial, catching up included, stay within three hundredths of all time.
+/// So a hopeless drafter costs about that much, however slow it is.
 #[derive(Clone, Debug)]
 pub struct Controller {
     shape: DraftShape,
     length: DraftLength,
-    rounds: u64,
-    accepted: Faded,
-    tested: Faded,
-    draft_ns: Line,
-    score_ns: Line,
-    /// Rounds left of the present phase, and of how many the next pause is.
+    estimates: Estimates,
     phase: Phase,
-    pause: u32,
+    /// The present answer's first round, which computes the prompt, is still to come.
+    first_round: bool,
+    /// Tokens that the drafter has not seen, since it was not asked for a while.
+    missed: usize,
+    /// Rounds since the last one without a draft.
+    since_plain: u32,
+    elapsed_ns: f64,
+    /// Time by which drafting rounds were slower than plain ones, less what they have won since.
+    lost_ns: f64,
+    /// Time lost by the present or the last trial.
+    trial_ns: f64,
 }
 
 /// What one round measured.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Round {
+    /// Whether a draft was asked for.
+    pub(crate) asked: bool,
     /// Tokens drafted.
     pub(crate) drafted: usize,
     /// Tokens of the draft that were committed.
@@ -45,20 +53,26 @@ pub(crate) struct Round {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// Plain rounds, to learn what a draft has to beat.
+    Plain,
     /// Drafting to learn, this many rounds more.
     Trial(u32),
     /// Drafting because it pays.
     Drafting,
-    /// Not drafting, this many rounds more.
-    Pause(u32),
+    /// Not drafting because it does not.
+    Pause,
 }
 
-/// Rounds of drafting before a first judgement.
+/// Drafting rounds of a trial, at the most.
 const TRIAL_ROUNDS: u32 = 6;
-const FIRST_PAUSE: u32 = 16;
-const LONGEST_PAUSE: u32 = 512;
 /// Length of a trial's chain while nothing is known.
 const TRIAL_LENGTH: usize = 3;
+/// Share of all time that trials may lose.
+const TRIAL_SHARE: f64 = 0.03;
+/// Missed tokens that are few, but enough to measure.
+const CATCH_UP_SAMPLE: std::ops::Range<usize> = 8..32;
+/// Drafting rounds after which a plain one shows anew what drafting has to beat.
+const PLAIN_EVERY: u32 = 64;
 
 impl Controller {
     /// A controller that drafts in `shape`.
@@ -67,150 +81,213 @@ impl Controller {
         Self {
             shape,
             length,
-            rounds: 0,
-            accepted: Faded::default(),
-            tested: Faded::default(),
-            draft_ns: Line::default(),
-            score_ns: Line::default(),
-            phase: Phase::Trial(TRIAL_ROUNDS),
-            pause: FIRST_PAUSE,
+            estimates: Estimates::default(),
+            phase: Phase::Plain,
+            first_round: true,
+            missed: 0,
+            since_plain: 0,
+            elapsed_ns: 0.0,
+            lost_ns: 0.0,
+            trial_ns: 0.0,
         }
+    }
+
+    /// The same with all that it has learned, for a new answer.
+    #[must_use]
+    pub fn for_new_answer(&self, prompt_tokens: usize) -> Self {
+        Self { first_round: true, missed: prompt_tokens, ..self.clone() }
     }
 
     /// The shape of the next round's draft; its depth is 0 if none should be made.
     #[must_use]
     pub fn next_shape(&self) -> DraftShape {
-        match (self.length, self.phase) {
-            (DraftLength::Fixed, _) => self.shape.clone(),
-            // Plain rounds at the start show what a draft has to beat.
-            (DraftLength::Auto, _) if self.rounds < 2 => self.shape.at_most(0),
-            (DraftLength::Auto, Phase::Pause(_)) => self.shape.at_most(0),
-            (DraftLength::Auto, Phase::Trial(_)) => match self.shape {
-                DraftShape::Chain { .. } => {
-                    self.shape.at_most(self.best_length().max(TRIAL_LENGTH))
-                }
-                _ => self.shape.clone(),
-            },
-            (DraftLength::Auto, Phase::Drafting) => self.shape.at_most(self.best_length()),
-        }
+        let chain = matches!(self.shape, DraftShape::Chain { .. });
+        let depth = match (self.length, self.phase) {
+            (DraftLength::Fixed, _) => self.shape.depth(),
+            (DraftLength::Auto, Phase::Plain | Phase::Pause) => 0,
+            (DraftLength::Auto, Phase::Trial(_)) if chain => {
+                self.best_depth(true).max(TRIAL_LENGTH)
+            }
+            (DraftLength::Auto, Phase::Trial(_)) => self.shape.depth(),
+            (DraftLength::Auto, Phase::Drafting) if self.since_plain >= PLAIN_EVERY => 0,
+            (DraftLength::Auto, Phase::Drafting) => self.best_depth(false),
+        };
+        self.shape.at_most(depth)
     }
 
     /// Learns from a round.
     pub(crate) fn observe(&mut self, round: &Round) {
-        self.rounds += 1;
-        // The first round computes the whole prompt, and a drafter's first draft does too.
-        let first_draft = round.drafted > 0 && self.draft_ns.is_empty();
-        if self.rounds > 1 {
-            self.score_ns.add(round.drafted as f64 + 1.0, round.score_ns as f64);
+        let round_ns = (round.draft_ns + round.score_ns) as f64;
+        self.elapsed_ns += round_ns;
+        // Catching up with tokens that it missed says nothing of a drafter's usual speed.
+        let caught_up = if round.asked { self.missed } else { 0 };
+        self.missed = if round.asked { 0 } else { self.missed + round.accepted + 1 };
+        if std::mem::take(&mut self.first_round) {
+            return;
         }
+        self.estimates.learn(round, caught_up);
         if round.drafted > 0 {
-            let ns = if first_draft { 0.0 } else { round.draft_ns as f64 };
-            self.draft_ns.add(round.drafted as f64, ns);
-            self.accepted.add(round.accepted as f64);
-            self.tested.add((round.accepted + usize::from(round.rejected)) as f64);
+            self.since_plain += 1;
+            let lost =
+                round_ns - (round.accepted + 1) as f64 * self.estimates.plain_ns.or(round_ns);
+            self.lost_ns = (self.lost_ns + lost).max(0.0);
+            self.trial_ns += lost;
+        } else {
+            self.since_plain = 0;
         }
-        if self.rounds > 2 {
-            self.turn();
+        // A round whose draft was empty tells nothing about drafting.
+        if round.drafted > 0 || !round.asked {
+            self.turn(round.drafted > 0 && caught_up == 0);
         }
     }
 
     /// Goes on to the next phase where the present one is over.
-    fn turn(&mut self) {
+    fn turn(&mut self, measured: bool) {
+        let hopeless = measured && self.best_depth(true) == 0;
         self.phase = match self.phase {
-            Phase::Trial(left) if left > 1 => Phase::Trial(left - 1),
-            Phase::Pause(left) if left > 1 => Phase::Pause(left - 1),
-            Phase::Pause(_) => Phase::Trial(TRIAL_ROUNDS),
-            Phase::Trial(_) | Phase::Drafting if self.best_length() > 0 => {
-                self.pause = FIRST_PAUSE;
-                Phase::Drafting
+            Phase::Plain if self.estimates.plain_ns.is_known() => self.start_trial(),
+            Phase::Trial(_) if hopeless => Phase::Pause,
+            Phase::Trial(left) if measured && left > 1 => Phase::Trial(left - 1),
+            Phase::Trial(_) | Phase::Drafting if measured && self.best_depth(false) == 0 => {
+                Phase::Pause
             }
-            Phase::Trial(_) | Phase::Drafting => {
-                let pause = self.pause;
-                self.pause = (pause * 2).min(LONGEST_PAUSE);
-                Phase::Pause(pause)
-            }
+            Phase::Trial(_) if measured => Phase::Drafting,
+            Phase::Pause if self.may_try() => self.start_trial(),
+            phase => phase,
         };
     }
 
-    /// The depth of the most tokens a second by the present estimates; 0 is plain decoding.
-    fn best_length(&self) -> usize {
+    fn start_trial(&mut self) -> Phase {
+        self.trial_ns = 0.0;
+        // What is known of an easier or a harder text must not decide alone.
+        self.estimates.forget_most();
+        Phase::Trial(TRIAL_ROUNDS)
+    }
+
+    /// Whether another trial stays within its share of the time.
+    fn may_try(&self) -> bool {
+        // One early trial shows what catching up costs, while there is little to catch up with.
+        if !self.estimates.catch_up_ns.is_known() && CATCH_UP_SAMPLE.contains(&self.missed) {
+            return true;
+        }
+        let catch_up_ns = self.missed as f64 * self.estimates.catch_up_ns.or(0.0);
+        let cost_ns = self.trial_ns.max(catch_up_ns);
+        self.lost_ns + cost_ns <= TRIAL_SHARE * self.elapsed_ns
+    }
+
+    /// The depth of the most tokens a second by the present estimates, or by the best that they
+    /// allow; 0 is plain decoding.
+    fn best_depth(&self, optimistic: bool) -> usize {
         let depth = self.shape.depth();
-        let lengths = match self.shape {
+        let depths = match self.shape {
             DraftShape::Chain { .. } => 1..=depth,
             // Of a tree there is all or nothing.
             _ => depth..=depth,
         };
-        let plain = 1.0 / self.score_ns.at(1.0);
-        let speeds = lengths.map(|length| (length, self.speed(length)));
+        let plain = 1.0 / self.estimates.plain_ns.or(1.0);
+        let speeds = depths.map(|depth| (depth, self.speed(depth, optimistic)));
         speeds.fold((0, plain), |best, next| if next.1 > best.1 { next } else { best }).0
     }
 
-    /// Expected tokens a nanosecond with drafts of this depth (Leviathan 2023, eq. 1).
-    fn speed(&self, depth: usize) -> f64 {
-        let acceptance = if self.tested.value > 0.0 {
-            (self.accepted.value / self.tested.value).min(0.999)
+    /// Expected tokens a nanosecond with drafts of this depth.
+    fn speed(&self, depth: usize, optimistic: bool) -> f64 {
+        let estimates = &self.estimates;
+        let is_chain = matches!(self.shape, DraftShape::Chain { .. });
+        let (tokens, nodes) = if is_chain {
+            // Leviathan 2023, equation 1.
+            let acceptance = estimates.acceptance(optimistic).min(0.999);
+            ((1.0 - acceptance.powi(depth as i32 + 1)) / (1.0 - acceptance), depth as f64)
         } else {
-            0.5
+            let best = depth as f64 + 1.0;
+            let tokens = estimates.tokens.or(best);
+            let nodes = estimates.nodes.or(self.shape.max_nodes() as f64);
+            (if optimistic { best.min(tokens + 1.0) } else { tokens }, nodes)
         };
-        let tokens = (1.0 - acceptance.powi(depth as i32 + 1)) / (1.0 - acceptance);
-        let nodes = self.shape.at_most(depth).max_nodes() as f64;
-        tokens / (self.draft_ns.at(nodes) + self.score_ns.at(nodes + 1.0))
+        let draft_ns = nodes * estimates.node_ns.or(0.0);
+        let score_ns = estimates.plain_ns.or(1.0) + nodes * estimates.row_ns.or(0.0);
+        tokens / (draft_ns + score_ns)
+    }
+}
+
+/// What is known of times and acceptance.
+#[derive(Clone, Debug, Default)]
+struct Estimates {
+    /// A round without a draft.
+    plain_ns: Mean,
+    /// What each row more adds to a target forward.
+    row_ns: Mean,
+    /// Drafting a node.
+    node_ns: Mean,
+    /// Catching up with a token, where the drafter was not asked for a while.
+    catch_up_ns: Mean,
+    /// Nodes of a draft.
+    nodes: Mean,
+    /// Tokens committed by a round with a draft.
+    tokens: Mean,
+    /// Draft tokens accepted and tested, old ones faded.
+    accepted: f64,
+    tested: f64,
+}
+
+impl Estimates {
+    fn learn(&mut self, round: &Round, caught_up: usize) {
+        let (draft_ns, score_ns) = (round.draft_ns as f64, round.score_ns as f64);
+        if round.drafted == 0 {
+            self.plain_ns.add(score_ns);
+            return;
+        }
+        let nodes = round.drafted as f64;
+        if caught_up == 0 {
+            self.node_ns.add(draft_ns / nodes);
+        } else if self.node_ns.is_known() {
+            let usual_ns = nodes * self.node_ns.or(0.0);
+            self.catch_up_ns.add((draft_ns - usual_ns).max(0.0) / caught_up as f64);
+        }
+        if self.plain_ns.is_known() {
+            self.row_ns.add(((score_ns - self.plain_ns.or(0.0)) / nodes).max(0.0));
+        }
+        self.nodes.add(nodes);
+        self.tokens.add((round.accepted + 1) as f64);
+        self.accepted = self.accepted * FADE + round.accepted as f64;
+        self.tested = self.tested * FADE + (round.accepted + usize::from(round.rejected)) as f64;
+    }
+
+    /// The acceptance rate, or the highest that so few tokens leave possible.
+    fn acceptance(&self, optimistic: bool) -> f64 {
+        let doubt = if optimistic { 2.0 } else { 0.0 };
+        let tested = self.tested + doubt;
+        if tested > 0.0 { (self.accepted + doubt) / tested } else { 1.0 }
+    }
+
+    fn forget_most(&mut self) {
+        self.accepted *= 0.1;
+        self.tested *= 0.1;
+        self.tokens = Mean::default();
     }
 }
 
 /// How much an earlier round counts against the next.
 const FADE: f64 = 0.95;
 
-/// A sum in which old terms fade.
+/// A mean in which old values fade.
 #[derive(Clone, Copy, Debug, Default)]
-struct Faded {
-    value: f64,
-}
-
-impl Faded {
-    fn add(&mut self, term: f64) {
-        self.value = self.value * FADE + term;
-    }
-}
-
-/// A least-squares line through measurements that fade.
-#[derive(Clone, Copy, Debug, Default)]
-struct Line {
+struct Mean {
+    sum: f64,
     weight: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
-    xy: f64,
 }
 
-impl Line {
-    fn is_empty(&self) -> bool {
-        self.weight == 0.0
+impl Mean {
+    fn add(&mut self, value: f64) {
+        self.sum = self.sum * FADE + value;
+        self.weight = self.weight * FADE + 1.0;
     }
 
-    fn add(&mut self, x: f64, y: f64) {
-        for (sum, term) in [
-            (&mut self.weight, 1.0),
-            (&mut self.x, x),
-            (&mut self.y, y),
-            (&mut self.xx, x * x),
-            (&mut self.xy, x * y),
-        ] {
-            *sum = *sum * FADE + term;
-        }
+    fn is_known(&self) -> bool {
+        self.weight > 0.0
     }
 
-    /// The line's value, its slope never negative; 1 where nothing was measured.
-    fn at(&self, x: f64) -> f64 {
-        if self.is_empty() {
-            return 1.0;
-        }
-        let (mean_x, mean_y) = (self.x / self.weight, self.y / self.weight);
-        let variance = self.xx / self.weight - mean_x * mean_x;
-        let covariance = self.xy / self.weight - mean_x * mean_y;
-        // Without variation a proportional line is the careful guess.
-        let slope = if variance > 1e-9 { covariance / variance } else { mean_y / mean_x.max(1.0) };
-        (mean_y + slope.max(0.0) * (x - mean_x)).max(1.0)
+    fn or(&self, unknown: f64) -> f64 {
+        if self.is_known() { self.sum / self.weight } else { unknown }
     }
 }
 
@@ -218,26 +295,44 @@ impl Line {
 mod tests {
     use super::*;
 
-    /// Runs rounds in which every token is accepted with certainty up to `agreement` in a row.
-    fn run(
-        controller: &mut Controller,
-        rounds: usize,
+    /// A pair of models as the controller sees it: every draft is right up to `agreement` tokens.
+    struct World {
         agreement: usize,
         draft_ns: u64,
-    ) -> Vec<usize> {
-        let mut lengths = Vec::new();
-        for _ in 0..rounds {
-            let drafted = controller.next_shape().depth();
-            lengths.push(drafted);
-            controller.observe(&Round {
+        /// Times of a forward with one row, and of each row more.
+        score_ns: (u64, u64),
+        catch_up_ns: u64,
+        /// Every how many rounds a lookup finds something.
+        finds: usize,
+    }
+
+    const WORLD: World =
+        World { agreement: 0, draft_ns: 100, score_ns: (1_000, 20), catch_up_ns: 0, finds: 1 };
+
+    /// What a run of rounds came to: depths, and tokens a nanosecond over plain decoding's.
+    fn run(controller: &mut Controller, rounds: usize, world: &World) -> (Vec<usize>, f64) {
+        let (mut depths, mut time, mut tokens, mut missed) = (Vec::new(), 0, 0, 0);
+        for number in 0..rounds {
+            let shape = controller.next_shape();
+            let asked = shape.depth() > 0;
+            let drafted = if number % world.finds == 0 { shape.max_nodes() } else { 0 };
+            let accepted = world.agreement.min(shape.depth()).min(drafted);
+            missed = if asked { missed } else { missed + 1 };
+            let catch_up = if asked { std::mem::take(&mut missed) * world.catch_up_ns } else { 0 };
+            let round = Round {
+                asked,
                 drafted,
-                accepted: agreement.min(drafted),
-                rejected: drafted > agreement,
-                draft_ns: draft_ns * drafted as u64,
-                score_ns: 1_000 + 20 * drafted as u64,
-            });
+                accepted,
+                rejected: drafted > 0 && accepted < shape.depth(),
+                draft_ns: world.draft_ns * drafted as u64 + catch_up,
+                score_ns: world.score_ns.0 + world.score_ns.1 * drafted as u64,
+            };
+            controller.observe(&round);
+            depths.push(shape.depth());
+            time += round.draft_ns + round.score_ns;
+            tokens += accepted as u64 + 1;
         }
-        lengths
+        (depths, (tokens * world.score_ns.0) as f64 / time as f64)
     }
 
     fn chain(length: DraftLength) -> Controller {
@@ -246,35 +341,73 @@ mod tests {
 
     #[test]
     fn a_fixed_length_never_changes() {
-        let lengths = run(&mut chain(DraftLength::Fixed), 50, 0, 10_000);
-        assert_eq!(lengths, vec![16; 50]);
+        let (depths, _) = run(&mut chain(DraftLength::Fixed), 50, &WORLD);
+        assert_eq!(depths, vec![16; 50]);
     }
 
     #[test]
-    fn a_good_drafter_is_given_rope() {
-        let lengths = run(&mut chain(DraftLength::Auto), 60, 16, 50);
-        assert_eq!(lengths[..2], [0, 0]);
-        assert!(lengths[40..].iter().all(|&length| length >= 12), "{lengths:?}");
-    }
-
-    #[test]
-    fn a_drafter_that_does_not_pay_is_left_alone_but_tried_again() {
+    fn a_good_drafter_is_given_rope_and_kept() {
+        let world = World { agreement: 16, draft_ns: 50, ..WORLD };
         let mut controller = chain(DraftLength::Auto);
-        let lengths = run(&mut controller, 400, 0, 400);
-        let drafting = lengths.iter().filter(|&&length| length > 0).count();
-        assert!((12..60).contains(&drafting), "{drafting} of 400 rounds: {lengths:?}");
-        assert!(lengths[200..].contains(&3), "{lengths:?}");
-        // The text becomes easy: the next trial finds out.
-        let lengths = run(&mut controller, 600, 16, 50);
-        assert!(lengths[550..].iter().all(|&length| length >= 8), "{lengths:?}");
+        let (depths, _) = run(&mut controller, 3_000, &world);
+        assert_eq!(depths[..2], [0, 0]);
+        let plain = depths[100..].iter().filter(|&&depth| depth == 0).count();
+        assert!(plain <= 50, "{plain} plain rounds of 2,900");
+        assert!(depths[100..].iter().all(|&depth| depth == 0 || depth >= 12));
+        assert!(run(&mut controller, 1_000, &world).1 > 7.0);
+    }
+
+    #[test]
+    fn a_hopeless_drafter_costs_little_however_slow_it_is() {
+        for draft_ns in [200, 1_000, 10_000] {
+            for catch_up_ns in [0, 300, 1_000] {
+                let world = World { draft_ns, catch_up_ns, ..WORLD };
+                let mut controller = chain(DraftLength::Auto);
+                run(&mut controller, 200, &world);
+                let (_, speed) = run(&mut controller, 5_000, &world);
+                assert!(speed > 0.95, "{draft_ns}, {catch_up_ns}: {speed}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_drafter_that_becomes_good_is_taken_back() {
+        for catch_up_ns in [0, 10, 20] {
+            let mut controller = chain(DraftLength::Auto);
+            run(&mut controller, 3_000, &World { catch_up_ns, ..WORLD });
+            run(&mut controller, 3_000, &World { agreement: 5, catch_up_ns, ..WORLD });
+            let easy = World { agreement: 5, catch_up_ns, ..WORLD };
+            let (depths, speed) = run(&mut controller, 1_000, &easy);
+            assert!(speed > 2.0, "{catch_up_ns}: {speed}, {:?}", &depths[..50]);
+        }
+    }
+
+    #[test]
+    fn rounds_in_which_nothing_is_found_decide_nothing() {
+        let world = World { agreement: 8, draft_ns: 0, finds: 20, ..WORLD };
+        let (depths, _) = run(&mut chain(DraftLength::Auto), 2_000, &world);
+        let asked = depths.iter().filter(|&&depth| depth > 0).count();
+        assert!(asked > 1_900, "asked {asked} times of 2,000");
     }
 
     #[test]
     fn a_tree_is_drafted_whole_or_not_at_all() {
         let shape = DraftShape::Top { width: 2, depth: 3 };
+        let bad = World { draft_ns: 700, ..WORLD };
+        let mut controller = Controller::new(shape.clone(), DraftLength::Auto);
+        let (depths, speed) = run(&mut controller, 3_000, &bad);
+        assert!(depths.iter().all(|&depth| depth == 0 || depth == 3));
+        assert!(speed > 0.95, "{speed}");
         let mut controller = Controller::new(shape, DraftLength::Auto);
-        let lengths = run(&mut controller, 200, 0, 2_000);
-        assert!(lengths.iter().all(|&length| length == 0 || length == 3), "{lengths:?}");
-        assert!(lengths[100..].iter().filter(|&&length| length == 0).count() > 60);
+        let (_, speed) = run(&mut controller, 1_000, &World { agreement: 3, ..WORLD });
+        assert!(speed > 2.0, "{speed}");
+    }
+
+    #[test]
+    fn what_was_learned_serves_the_next_answer() {
+        let mut controller = chain(DraftLength::Auto);
+        run(&mut controller, 100, &World { agreement: 5, ..WORLD });
+        let next = controller.for_new_answer(10);
+        assert!(next.next_shape().depth() >= 4);
     }
 }

@@ -25,6 +25,12 @@ impl Speculative {
     pub fn new(controller: Controller) -> Self {
         Self { controller }
     }
+
+    /// The controller, with what it has learned.
+    #[must_use]
+    pub fn controller(&self) -> &Controller {
+        &self.controller
+    }
 }
 
 impl Decoder for Speculative {
@@ -46,6 +52,7 @@ impl Decoder for Speculative {
         let verdict = verify(draft, &score.output, position, sequence.randomness());
         let accepted = sequence.commit(draft, &verdict);
         self.controller.observe(&Round {
+            asked: asked.is_some(),
             drafted: draft.tree.len(),
             accepted,
             rejected: verdict.rejected,

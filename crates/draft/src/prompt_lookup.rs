@@ -1,7 +1,8 @@
 //! Prompt lookup decoding (Saxena 2023; "n-gram" speculation in vLLM).
 //!
 //! The last tokens are looked up earlier in the sequence, and what followed them there is proposed.
-//! Longer matches go first, then more recent ones. Where a tree is asked for, several continuations
+//! Longer matches go first, then those whose continuation is whole, then more recent ones: in text
+//! that repeats itself, the latest match is cut short by the text's end. Where a tree is asked for, several continuations
 //! share one. Candidates are a function of the tokens, so they are verified as deterministic ones.
 
 use crate::{DraftContext, Drafter};
@@ -34,16 +35,17 @@ impl Drafter for PromptLookup {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// What followed earlier occurrences of the last n-gram: longest n first, most recent first.
+/// What followed earlier occurrences of the last n-gram: longest n first, then whole continuations
+/// of `depth` tokens, then the most recent.
 fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = &[TokenId]> {
     let end = tokens.len();
     let longest = MAX_NGRAM.min(end.saturating_sub(1));
     (1..=longest).rev().flat_map(move |n| {
         let ngram = &tokens[end - n..];
-        (0..end - n)
-            .rev()
-            .filter(move |&start| &tokens[start..start + n] == ngram)
-            .map(move |start| &tokens[start + n..end.min(start + n + depth)])
+        let matches = move |start: &usize| &tokens[*start..start + n] == ngram;
+        let whole = (end - n + 1).saturating_sub(depth).min(end - n);
+        let starts = (0..whole).rev().chain((whole..end - n).rev());
+        starts.filter(matches).map(move |start| &tokens[start + n..end.min(start + n + depth)])
     })
 }
 
@@ -78,7 +80,8 @@ mod tests {
     fn the_longest_and_then_latest_match_is_continued() {
         let chain = DraftShape::Chain { length: 3 };
         assert_eq!(draft(&[1, 2, 3, 4, 9, 1, 2, 3], &chain), TokenTree::chain(&[4, 9, 1]));
-        assert_eq!(draft(&[5, 7, 5, 8, 5], &chain), TokenTree::chain(&[8, 5]));
+        assert_eq!(draft(&[5, 7, 5, 8, 5], &chain), TokenTree::chain(&[7, 5, 8]));
+        assert_eq!(draft(&[4; 9], &chain), TokenTree::chain(&[4; 3]));
         // The longer match wins over a later, shorter one.
         assert_eq!(draft(&[1, 2, 6, 2, 7, 1, 2], &chain), TokenTree::chain(&[6, 2, 7]));
         assert_eq!(draft(&[1, 2, 3], &chain), TokenTree::new());

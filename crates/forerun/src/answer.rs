@@ -1,7 +1,7 @@
 //! An answer and what it cost.
 
-use forerun_core::TokenId;
 use forerun_core::trace::Trace;
+use forerun_core::{TokenId, Verification};
 use forerun_decode::{Finish, Statistics};
 
 /// A finished answer.
@@ -16,8 +16,11 @@ pub struct Answer {
     pub prompt_tokens: usize,
     /// Why it ended.
     pub finish: Finish,
-    /// The seed of its draws.
+    /// The seed of its draws. The same seed and verification give the same text again, if the number
+    /// of draft tokens is fixed or verification is coupled.
     pub seed: u64,
+    /// How drafts were verified.
+    pub verification: Verification,
     /// From the request to the first token.
     pub first_token_ns: u64,
     /// From the request to the last token.

@@ -7,7 +7,7 @@ use crate::text_stream::{StopFilter, TextStream};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::{Cluster, JobError, Role, SequenceId, TokenId};
 use forerun_decode::{
-    Autoregressive, Controller, DecodeError, Decoder, Finish, Limits, Sequence, Speculative,
+    Autoregressive, Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative,
     generate,
 };
 use forerun_draft::{ModelDrafter, PromptLookup};
@@ -17,8 +17,8 @@ use forerun_model::{
 use forerun_runtime::{Engine, Runtime, StartError, ThreadCluster, WorkerSpec};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 pub use forerun_runtime::Canceller;
@@ -104,6 +104,8 @@ pub struct Forerun {
     tokenizer: Tokenizer,
     runtime: Runtime,
     sequences: AtomicU64,
+    /// What earlier answers taught about drafting; each answer starts with it.
+    controller: Mutex<Controller>,
 }
 
 impl Forerun {
@@ -131,7 +133,13 @@ impl Forerun {
         let drafter_weights = drafter.as_ref().map(load).transpose()?;
         let runtime = Runtime::start(workers(plan, &target_weights, drafter_weights.as_ref()))?;
         let tokenizer = target.tokenizer;
-        Ok(Self { plan: plan.clone(), config, tokenizer, runtime, sequences: AtomicU64::new(0) })
+        let controller = Mutex::new(Controller::new(plan.shape().clone(), plan.length()));
+        let (plan, sequences) = (plan.clone(), AtomicU64::new(0));
+        Ok(Self { plan, config, tokenizer, runtime, sequences, controller })
+    }
+
+    fn lock_controller(&self) -> MutexGuard<'_, Controller> {
+        self.controller.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The plan that this engine runs.
@@ -209,11 +217,17 @@ impl Forerun {
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
         let id = SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed));
         let seed = sampling.randomness.seed;
+        // Rejection sampling draws other numbers with other draft lengths: where a seed promises the
+        // same text, the length must not follow measured times.
+        let adapts = self.plan.length() == DraftLength::Fixed
+            || sampling.is_deterministic()
+            || request.seed.is_none();
+        let verification = sampling.verification;
         let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
         let prompt_tokens = prompt.len();
         let mut sequence = Sequence::new(id, prompt, sampling, limits);
         let mut cluster = self.runtime.cluster_with(canceller);
-        let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink);
+        let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink, adapts);
         cluster.release(id);
         let trace = self.runtime.take_trace_of(id);
         let total_ns = sink.elapsed_ns();
@@ -227,6 +241,7 @@ impl Forerun {
             // A stop string may end the text within a step that reached a limit, too.
             finish: if sink.closed { Finish::Stopped } else { finish },
             seed,
+            verification,
             first_token_ns: sink.first_token_ns.unwrap_or(0),
             total_ns,
             statistics,
@@ -240,18 +255,29 @@ impl Forerun {
         cluster: &mut ThreadCluster,
         canceller: &Canceller,
         sink: &mut Sink<'_, F>,
+        adapts: bool,
     ) -> Result<Finish, ForerunError> {
-        let mut decoder: Box<dyn Decoder> = match self.plan.method() {
-            Method::Autoregressive => Box::new(Autoregressive),
-            Method::Speculative => {
-                let shape = self.plan.shape().clone();
-                Box::new(Speculative::new(Controller::new(shape, self.plan.length())))
-            }
-        };
-        let outcome = generate(&mut *decoder, sequence, cluster, |tokens| {
+        let on_tokens = |tokens: &[TokenId]| {
             let flow = sink.push(tokens);
             if canceller.is_cancelled() { ControlFlow::Break(()) } else { flow }
-        });
+        };
+        let outcome = match self.plan.method() {
+            Method::Autoregressive => generate(&mut Autoregressive, sequence, cluster, on_tokens),
+            Method::Speculative => {
+                let mut decoder = Speculative::new(match adapts {
+                    true => self.lock_controller().for_new_answer(sequence.tokens().len()),
+                    false => {
+                        let shape = self.plan.shape().at_most(REPRODUCIBLE_LENGTH);
+                        Controller::new(shape, DraftLength::Fixed)
+                    }
+                });
+                let outcome = generate(&mut decoder, sequence, cluster, on_tokens);
+                if adapts {
+                    *self.lock_controller() = decoder.controller().clone();
+                }
+                outcome
+            }
+        };
         match outcome {
             // The interrupt reached a job: the answer ends with what was committed before.
             Err(DecodeError::Job(JobError::Cancelled)) if canceller.is_cancelled() => {
@@ -261,6 +287,9 @@ impl Forerun {
         }
     }
 }
+
+/// Draft tokens in a row where sampled text must not depend on measured times.
+const REPRODUCIBLE_LENGTH: usize = 4;
 
 /// A checkpoint with its tokenizer.
 struct OpenModel {

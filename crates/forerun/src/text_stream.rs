@@ -3,16 +3,14 @@
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
 
-/// Tokens before the new ones that are decoded with them, since pieces join differently at a
-/// text's start.
-const CONTEXT: usize = 6;
-
 /// Turns committed tokens into text, piece by piece.
 ///
-/// A character whose bytes are spread over several tokens appears once it is complete.
+/// Pieces join differently at a text's start, so new tokens are decoded together with those of the
+/// piece before. A character whose bytes are spread over several tokens appears once it is complete;
+/// windows begin and end only between characters.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
-    /// Some tokens whose text was given out, then those whose text was not yet.
+    /// The tokens of the last piece that was given out, then those whose text was not yet.
     tokens: Vec<TokenId>,
     /// Number of the former.
     given: usize,
@@ -22,8 +20,7 @@ impl<'a> TextStream<'a> {
     /// A stream whose text continues that of `prompt`.
     #[must_use]
     pub fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId]) -> Self {
-        let tokens = prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec();
-        Self { tokenizer, given: tokens.len(), tokens }
+        Self { tokenizer, tokens: prompt.to_vec(), given: prompt.len() }
     }
 
     /// Takes one token and returns the text that is certain now, often none.
@@ -34,8 +31,7 @@ impl<'a> TextStream<'a> {
         if text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER) {
             return String::new();
         }
-        let drop = self.given.saturating_sub(CONTEXT);
-        self.tokens.drain(..drop);
+        self.tokens.drain(..self.given);
         self.given = self.tokens.len();
         text
     }
@@ -51,9 +47,11 @@ impl<'a> TextStream<'a> {
     fn pending(&self) -> String {
         let before = self.tokenizer.decode(&self.tokens[..self.given]);
         let all = self.tokenizer.decode(&self.tokens);
-        let common = before.chars().zip(all.chars()).take_while(|(a, b)| a == b);
-        let common: usize = common.map(|(_, character)| character.len_utf8()).sum();
-        all[common..].to_owned()
+        match all.strip_prefix(&before) {
+            Some(text) => text.to_owned(),
+            // Broken bytes behind whole characters spoil those, too: they are decoded alone.
+            None => self.tokenizer.decode(&self.tokens[self.given..]),
+        }
     }
 }
 

@@ -74,7 +74,14 @@ impl Tokenizer {
 
     fn from_json(file: PathBuf) -> Result<Self, TokenizerError> {
         match tokenizers::Tokenizer::from_file(&file) {
-            Ok(inner) => Ok(Self { inner, file, bos: None, control: HashSet::new() }),
+            Ok(mut inner) => {
+                // Files keep the truncation and padding of their training; a prompt must stay whole.
+                inner.with_padding(None);
+                match inner.with_truncation(None) {
+                    Ok(_) => Ok(Self { inner, file, bos: None, control: HashSet::new() }),
+                    Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
+                }
+            }
             Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
         }
     }
@@ -241,12 +248,41 @@ mod tests {
         assert_eq!(encode("aé"), Ok(vec![259, 3 + 0xC3, 3 + 0xA9]));
     }
 
+    /// Characters of one to four bytes, all spelt by byte tokens, cut after every token.
+    #[test]
+    fn streamed_bytes_are_the_text_wherever_it_ends() -> Result<(), String> {
+        let inner = byte_pair_tokenizer(&read_pieces(&pieces())?).map_err(|e| e.to_string())?;
+        let (file, control) = (PathBuf::new(), HashSet::from([0, 1, 2]));
+        let tokenizer = Tokenizer { inner, file, bos: Some(1), control };
+        let text = "aé😀z→😀😀éé😀→→b😀😀😀😀é";
+        let bytes: Vec<TokenId> = text.bytes().map(|byte| TokenId::from(byte) + 3).collect();
+        for prompt in [vec![1], vec![1, 262], vec![1, 3 + 0xC3, 3 + 0xA9]] {
+            for end in 0..=bytes.len() {
+                let mut stream = crate::TextStream::new(&tokenizer, &prompt);
+                let streamed: String = bytes[..end].iter().map(|&byte| stream.push(byte)).collect();
+                // Behind BOS alone the decoder takes the text's first space, but here is none.
+                assert!(text.starts_with(&streamed), "{end}: {streamed}");
+                let whole = (0..=end).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
+                assert_eq!(streamed, text[..whole], "{end}");
+                let rest = stream.finish();
+                assert!(rest.chars().all(|c| c == char::REPLACEMENT_CHARACTER), "{rest}");
+                assert_eq!(rest.chars().count(), end - whole);
+            }
+        }
+        // A byte that belongs to no character spoils nothing but itself.
+        let mut stream = crate::TextStream::new(&tokenizer, &[1]);
+        let broken = [0xF0, 0x9F, 0x98, 0x80, 0xFF].map(|byte: TokenId| byte + 3);
+        let streamed: String = broken.iter().chain(&[260]).map(|&id| stream.push(id)).collect();
+        assert_eq!(streamed, "😀\u{FFFD}b");
+        Ok(())
+    }
+
     #[test]
     fn broken_tokenizer_files_are_errors() {
         let whole = pieces();
         for (bytes, word) in [
             (&whole[..2], "shorter than its header"),
-            (&whole[..100], "ends inside token"),
+            (&whole[..105], "ends inside token"),
             (&whole[..4], "fewer than the 256 bytes"),
         ] {
             assert!(read_pieces(bytes).is_err_and(|reason| reason.contains(word)), "{word}");

@@ -107,7 +107,7 @@ fn the_ends_above_fall_on_every_kind_of_place() {
     let sampling = Sampling::greedy();
     let mut cluster = InlineCluster::new(engine, Arc::new(sampling.randomness));
     let mut places = BTreeSet::new();
-    for (prompt, id) in pair.prompts[..12].iter().zip(0..) {
+    for (prompt, id) in pair.prompts[..12].iter().zip(0..12) {
         let prompt = pair.tokenizer().encode(prompt).unwrap();
         let limits = Limits { max_tokens: TOKENS, context_length: 2_000, eos: Vec::new() };
         let mut sequence = Sequence::new(SequenceId(id), prompt, sampling.clone(), limits);

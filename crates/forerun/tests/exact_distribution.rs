@@ -342,11 +342,22 @@ fn speculative_decoding_with_prompt_lookup_is_exact() {
     }
 }
 
+/// The controller has measured before, and drafts from the first round on.
 #[test]
 fn an_adapting_draft_length_is_exact() {
-    let decoder = || -> Box<dyn Decoder> {
-        Box::new(Speculative::new(Controller::new(chain(2), DraftLength::Auto)))
-    };
+    let mut learner = Speculative::new(Controller::new(chain(2), DraftLength::Auto));
+    // It learns from a drafter that is always right, so that drafting pays.
+    let perfect = ModelDrafter::new(target(1));
+    let engine = Engine::new().with_target(0, target(1)).with_drafter(0, perfect);
+    let randomness = Arc::new(KeyedRandomness { seed: 1, sample: 0 });
+    let mut cluster = InlineCluster::new(engine, randomness);
+    let limits = Limits { max_tokens: 50, context_length: 64, eos: Vec::new() };
+    let (id, sampling) = (SequenceId(0), sampling(1.0, 0, 1.0));
+    let mut sequence = Sequence::new(id, PROMPT.to_vec(), sampling, limits);
+    generate(&mut learner, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+    let learned = learner.controller().for_new_answer(PROMPT.len());
+    assert_eq!(learned.next_shape(), chain(2), "it drafts at once");
+    let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(learned.clone())) };
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
 }
 
@@ -366,6 +377,19 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
 // ---------------------------------------------------------------------------------------------
 // Mutants
 
+/// The worst deviation over three targets.
+fn worst_deviation(
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
+) -> f64 {
+    let deviation = |seed| {
+        let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
+        Experiment { target, sampling, drafter, decoder, keys }.deviation()
+    };
+    (1..=3).map(deviation).fold(0.0, f64::max)
+}
+
 /// Asserts that a mutant's joint distribution is visibly wrong for some target.
 fn assert_caught(
     name: &str,
@@ -373,12 +397,7 @@ fn assert_caught(
     decoder: &dyn Fn() -> Box<dyn Decoder>,
     keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 ) {
-    let worst = (1..=3)
-        .map(|seed| {
-            let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
-            Experiment { target, sampling, drafter, decoder, keys }.deviation()
-        })
-        .fold(0.0, f64::max);
+    let worst = worst_deviation(drafter, decoder, keys);
     println!("mutant \"{name}\" is off by {worst:.4}");
     assert!(worst > 1e-3, "the mutant \"{name}\" was not caught: off by {worst}");
 }
@@ -495,10 +514,13 @@ fn mutant_a_token_is_dropped_for_its_own_low_confidence() {
     assert_caught("low confidence dropped", &drafter, &|| speculative(&chain(1)), &unchanged);
 }
 
-/// Chain verification as it should be, but with the correction drawn from the target's whole row.
-struct NoResidual;
+/// Chain verification written out, with the correction drawn from the residual or, as a mutant, from
+/// the target's whole row.
+struct WrittenOut {
+    subtract: bool,
+}
 
-impl Decoder for NoResidual {
+impl Decoder for WrittenOut {
     fn step(
         &mut self,
         sequence: &mut Sequence,
@@ -524,7 +546,8 @@ impl Decoder for NoResidual {
             let token = pick(&rows[1], position + 1);
             Verdict { accepted: vec![0], token, rejected: false }
         } else {
-            let token = pick(&rows[0], position);
+            let residual = rows[0].residual(&proposed[0]).unwrap_or_default();
+            let token = pick(if self.subtract { &residual } else { &rows[0] }, position);
             Verdict { accepted: Vec::new(), token, rejected: true }
         };
         sequence.commit(&draft, &verdict);
@@ -534,5 +557,20 @@ impl Decoder for NoResidual {
 
 #[test]
 fn mutant_the_residual_is_not_subtracted() {
-    assert_caught("residual not subtracted", &model_drafter, &|| Box::new(NoResidual), &unchanged);
+    let decoder = || -> Box<dyn Decoder> { Box::new(WrittenOut { subtract: false }) };
+    assert_caught("residual not subtracted", &model_drafter, &decoder, &unchanged);
+}
+
+/// The mutants' scaffolding with nothing mutated is exact: so it is the mutation that is caught.
+#[test]
+fn the_mutants_without_their_mutation_are_exact() {
+    let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+        Arc::new(MutantKeys(enumerator, |key| key))
+    };
+    let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(|draft, _| draft)) };
+    for shape in [chain(1), chain(2), top(2, 2), iid(&[2])] {
+        assert!(worst_deviation(&drafter, &|| speculative(&shape), &keys) < 1e-6, "{shape:?}");
+    }
+    let decoder = || -> Box<dyn Decoder> { Box::new(WrittenOut { subtract: true }) };
+    assert!(worst_deviation(&model_drafter, &decoder, &unchanged) < 1e-6);
 }

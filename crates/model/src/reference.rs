@@ -59,9 +59,13 @@ impl ReferenceModel {
         let raw = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
         // Integers are made of the checkpoint's own values, layer by layer; floats can be rounded
         // beforehand. Norms keep their values in every type.
-        let read = |tensor: Tensor| match (weight_type, tensor.shape(checkpoint.config()).len()) {
+        let round = |tensor: Tensor| {
+            let inputs = checkpoint.shape(tensor)[1];
+            raw(tensor).map(|values| reference::rounded(weight_type, &values, inputs))
+        };
+        let read = |tensor: Tensor| match (weight_type, checkpoint.shape(tensor).len()) {
             (WeightType::Int8, _) | (_, 1) => raw(tensor),
-            _ => raw(tensor).map(|values| reference::rounded(weight_type, &values)),
+            _ => round(tensor),
         };
         let mut layers = Vec::new();
         for layer in 0..checkpoint.config().num_hidden_layers {
@@ -75,7 +79,7 @@ impl ReferenceModel {
             config: checkpoint.config().clone(),
             weight_type,
             fused: isa.is_fused(),
-            embedding: reference::rounded(weight_type, &raw(Tensor::Embedding)?),
+            embedding: round(Tensor::Embedding)?,
             layers,
             final_norm: read(Tensor::FinalNorm)?,
             head: read(Tensor::Head)?,

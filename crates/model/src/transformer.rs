@@ -32,12 +32,15 @@ struct LayerWeights {
     down: PackedMatrix,       // [hidden, intermediate]
 }
 
-/// The weight type in which a checkpoint's matrices lose nothing.
+/// The smallest weight type in which none of a checkpoint's matrices loses anything.
 pub(crate) fn own_type(checkpoint: &Checkpoint) -> Result<WeightType, LoadError> {
-    Ok(match checkpoint.dtype(Tensor::Embedding)? {
-        Dtype::F32 => WeightType::F32,
-        Dtype::Bf16 => WeightType::Bf16,
-    })
+    for tensor in Tensor::all(checkpoint.config()) {
+        let is_matrix = checkpoint.shape(tensor).len() == 2;
+        if is_matrix && checkpoint.dtype(tensor)? == Dtype::F32 {
+            return Ok(WeightType::F32);
+        }
+    }
+    Ok(WeightType::Bf16)
 }
 
 impl Weights {

@@ -7,11 +7,11 @@
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, ModelError, ReferenceModel, Team,
-    Transformer, Weights,
+    CachedTransformer, Checkpoint, Config, Isa, LanguageModel, ModelError, ReferenceModel, Team,
+    Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const SEQUENCE: SequenceId = SequenceId(0);
@@ -21,22 +21,43 @@ struct Models {
     weights: Arc<Weights>,
 }
 
+/// A weight type on an instruction set: each is a model of its own.
+type Kind = (WeightType, Isa);
+
+/// All weight types on all instruction sets of this processor.
+fn kinds() -> Vec<Kind> {
+    let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+    Isa::available()
+        .into_iter()
+        .flat_map(|isa| types.map(|weight_type| (weight_type, isa)))
+        .collect()
+}
+
 /// Random weights of odd sizes, so that no tile is ever full.
-fn models() -> &'static Models {
-    static MODELS: OnceLock<Models> = OnceLock::new();
-    MODELS.get_or_init(|| {
+fn models(kind: Kind) -> &'static Models {
+    static MODELS: OnceLock<Vec<(Kind, Models)>> = OnceLock::new();
+    let load = |(weight_type, isa): Kind| {
         let dir = tempfile::tempdir().unwrap();
         let config = Config { max_position_embeddings: 700, ..example_config() };
         write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
-        let weights = Arc::new(Weights::load(&checkpoint).unwrap());
-        Models { reference: ReferenceModel::load(&checkpoint).unwrap(), weights }
-    })
+        Models {
+            reference: ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap(),
+            weights: Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap()),
+        }
+    };
+    let all = MODELS.get_or_init(|| kinds().into_iter().map(|kind| (kind, load(kind))).collect());
+    all.iter().find(|(known, _)| *known == kind).map(|(_, models)| models).unwrap()
 }
 
-fn model(members: usize) -> CachedTransformer {
-    let team = Arc::new(Team::unpinned(members).unwrap());
-    CachedTransformer::new(Transformer::new(Arc::clone(&models().weights), team))
+fn model(kind: Kind, members: usize) -> CachedTransformer {
+    let team = Arc::new(Team::unpinned(members).unwrap().with_isa(kind.1));
+    CachedTransformer::new(Transformer::new(Arc::clone(&models(kind).weights), team))
+}
+
+/// Any kind, the best instruction set's f32 among them as often as all others.
+fn any_kind() -> impl Strategy<Value = Kind> {
+    prop_oneof![Just((WeightType::F32, Isa::best())), prop::sample::select(kinds())]
 }
 
 /// One request to a model, relative to the tokens of the request before.
@@ -71,12 +92,13 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// The reference's logits behind a prefix, as bits.
-fn expected(prefix: &[TokenId]) -> Vec<u32> {
-    let rows = models().reference.logits(prefix);
+fn expected(kind: Kind, prefix: &[TokenId]) -> Vec<u32> {
+    let rows = models(kind).reference.logits(prefix);
     rows.last().unwrap().iter().map(|logit| logit.to_bits()).collect()
 }
 
 fn check_rows(
+    kind: Kind,
     model: &mut CachedTransformer,
     tokens: &[TokenId],
     tree: &TokenTree,
@@ -91,7 +113,7 @@ fn check_rows(
             prefix.extend(tree.path(node).into_iter().map(|node| tree.token(node)));
         }
         let bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
-        prop_assert_eq!(bits, expected(&prefix), "row {} behind {:?}", row, prefix);
+        prop_assert_eq!(bits, expected(kind, &prefix), "row {} behind {:?}", row, prefix);
     }
     Ok(())
 }
@@ -103,9 +125,9 @@ proptest! {
 
     #[test]
     fn every_row_has_the_bits_of_a_fresh_forward(
-        members in 1..3_usize, steps in prop::collection::vec(step(), 1..6),
+        kind in any_kind(), members in 1..3_usize, steps in prop::collection::vec(step(), 1..6),
     ) {
-        let mut model = model(members);
+        let mut model = model(kind, members);
         let (mut tokens, mut tree) = (vec![1], TokenTree::new());
         for step in steps {
             if !tree.is_empty() {
@@ -119,21 +141,22 @@ proptest! {
                 tree.push((parent % (tree.len() + 1)).checked_sub(1), token);
             }
             let first_row = step.first_row % (tree.len() + 1);
-            check_rows(&mut model, &tokens, &tree, first_row)?;
+            check_rows(kind, &mut model, &tokens, &tree, first_row)?;
         }
     }
 
     #[test]
     fn any_split_of_a_sequence_into_forwards_gives_the_same_bits(
+        kind in any_kind(),
         members in 1..3_usize,
         tokens in prop::collection::vec(0..250_u32, 1..40),
         cuts in prop::collection::vec(1..12_usize, 40),
     ) {
-        let mut model = model(members);
+        let mut model = model(kind, members);
         let mut end = 0;
         for cut in cuts {
             end = (end + cut).min(tokens.len());
-            check_rows(&mut model, &tokens[..end], &TokenTree::new(), 0)?;
+            check_rows(kind, &mut model, &tokens[..end], &TokenTree::new(), 0)?;
             if end == tokens.len() {
                 break;
             }
@@ -142,20 +165,21 @@ proptest! {
 
     #[test]
     fn a_tree_that_grows_node_by_node_gives_the_bits_of_one_forward(
+        kind in any_kind(),
         members in 1..3_usize,
         nodes in prop::collection::vec((0..64_usize, 0..4_u32), 1..40),
         level in 1..9_usize,
     ) {
-        let mut model = model(members);
+        let mut model = model(kind, members);
         let tokens = [1, 2, 3];
         let (mut tree, mut first_row) = (TokenTree::new(), 0);
-        check_rows(&mut model, &tokens, &tree, first_row)?;
+        check_rows(kind, &mut model, &tokens, &tree, first_row)?;
         for level in nodes.chunks(level) {
             first_row = tree.len() + 1;
             for &(parent, token) in level {
                 tree.push((parent % (tree.len() + 1)).checked_sub(1), token);
             }
-            check_rows(&mut model, &tokens, &tree, first_row)?;
+            check_rows(kind, &mut model, &tokens, &tree, first_row)?;
         }
     }
 }
@@ -163,26 +187,55 @@ proptest! {
 #[test]
 fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
     let tokens: Vec<TokenId> = (0..600).map(|index| index * 7 % 250).collect();
-    for members in [1, 2] {
-        check_rows(&mut model(members), &tokens, &TokenTree::chain(&[3, 4]), 0).unwrap();
+    for kind in [(WeightType::F32, Isa::best()), (WeightType::Int8, Isa::best())] {
+        for members in [1, 2] {
+            let mut model = model(kind, members);
+            check_rows(kind, &mut model, &tokens, &TokenTree::chain(&[3, 4]), 0).unwrap();
+        }
     }
 }
 
+/// Cancelled at many moments from another thread: before, between layers, behind the last.
 #[test]
 fn a_cancelled_forward_leaves_the_cache_as_it_was() {
-    let mut model = model(1);
-    let tree = TokenTree::chain(&[5, 6]);
-    check_rows(&mut model, &[1, 2, 3], &tree, 0).unwrap();
-    let cancelled = AtomicBool::new(true);
-    let outcome = model.logits(SEQUENCE, &[1, 2, 3, 5, 9, 9], &tree, 0, &cancelled);
-    assert_eq!(outcome.err(), Some(ModelError::Cancelled));
-    check_rows(&mut model, &[1, 2, 3, 5], &tree, 0).unwrap();
-    check_rows(&mut model, &[1, 2, 3, 5, 9, 9, 8], &tree, 0).unwrap();
+    let kind = (WeightType::F32, Isa::best());
+    let mut model = model(kind, 1);
+    let tokens: Vec<TokenId> = (0..80).map(|index| index * 5 % 250).collect();
+    let (tree, mut cancelled, mut finished) = (TokenTree::chain(&[5, 6]), 0, 0);
+    check_rows(kind, &mut model, &tokens[..3], &tree, 0).unwrap();
+    for moment in 0..400 {
+        let switch = AtomicBool::new(moment == 0);
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..moment * 20 {
+                    std::hint::spin_loop();
+                }
+                switch.store(true, Ordering::Relaxed);
+            });
+            model.logits(SEQUENCE, &tokens, &tree, 0, &switch).map(|logits| logits.values.len())
+        });
+        match outcome {
+            Err(error) => {
+                assert_eq!(error, ModelError::Cancelled);
+                cancelled += 1;
+            }
+            Ok(_) => finished += 1,
+        }
+        if moment % 40 == 0 {
+            check_rows(kind, &mut model, &tokens[..3 + moment / 40], &tree, 0).unwrap();
+        } else {
+            // Forget most of it, so that the next forward has work to be cancelled in.
+            check_rows(kind, &mut model, &tokens[..2], &TokenTree::new(), 0).unwrap();
+        }
+    }
+    println!("{cancelled} forwards were cancelled, {finished} finished");
+    assert!(cancelled > 0);
+    check_rows(kind, &mut model, &tokens, &tree, 0).unwrap();
 }
 
 #[test]
 fn what_a_model_cannot_do_is_an_error() {
-    let mut model = model(1);
+    let mut model = model((WeightType::F32, Isa::best()), 1);
     let cancel = AtomicBool::new(false);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
         model.logits(SEQUENCE, tokens, tree, 0, &cancel).err().unwrap().to_string()

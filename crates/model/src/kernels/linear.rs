@@ -127,7 +127,7 @@ mod tests {
                 let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
                 let held = match weight_type {
                     WeightType::Int8 => matrix.clone(),
-                    _ => reference::rounded(weight_type, &matrix),
+                    _ => reference::rounded(weight_type, &matrix, inputs),
                 };
                 for isa in Isa::available() {
                     let team = Team::unpinned(members).unwrap().with_isa(isa);
@@ -139,7 +139,7 @@ mod tests {
                 let mut row = vec![0.0; inputs];
                 packed.unpack_row(outputs - 1, &mut row);
                 let last = &matrix[(outputs - 1) * inputs..];
-                prop_assert_eq!(row, reference::rounded(weight_type, last));
+                prop_assert_eq!(row, reference::rounded(weight_type, last, inputs));
             }
         }
     }
@@ -152,7 +152,7 @@ mod tests {
         let team = Team::solo();
         let mut out = vec![0.0; 3 * 25];
         linear(&team, &x, &both, &mut Activations::default(), &mut out);
-        let all = reference::rounded(WeightType::Bf16, &[a, b].concat());
+        let all = reference::rounded(WeightType::Bf16, &[a, b].concat(), 7);
         assert_eq!(out, reference::linear(WeightType::Bf16, team.isa().is_fused(), &all, &x, 7));
     }
 

@@ -5,8 +5,8 @@ use super::activations::quantize_activations;
 use super::packed::{BLOCK, WeightType, quantize_weights};
 use half::{bf16, f16};
 
-/// Weights as a type holds them.
-pub(crate) fn rounded(weight_type: WeightType, weights: &[f32]) -> Vec<f32> {
+/// Weights `[outputs, inputs]` as a type holds them.
+pub(crate) fn rounded(weight_type: WeightType, weights: &[f32], inputs: usize) -> Vec<f32> {
     match weight_type {
         WeightType::F32 => weights.to_vec(),
         WeightType::Bf16 => weights.iter().map(|&w| bf16::from_f32(w).to_f32()).collect(),
@@ -16,7 +16,7 @@ pub(crate) fn rounded(weight_type: WeightType, weights: &[f32]) -> Vec<f32> {
                 let (quants, scale) = quantize_weights(weights);
                 quants.map(|quant| f32::from(quant) * scale.to_f32()).collect::<Vec<_>>()
             };
-            weights.chunks(BLOCK).flat_map(block).collect()
+            weights.chunks(inputs).flat_map(|row| row.chunks(BLOCK)).flat_map(block).collect()
         }
     }
 }
