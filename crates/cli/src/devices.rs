@@ -1,6 +1,6 @@
 //! `forerun devices`.
 
-use forerun::{Placement, available_cores};
+use forerun::{Placement, available_cores, granted_cores};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     for core in &cores {
         writeln!(out, "  cpu:{core}")?;
     }
+    let cores = granted_cores();
     writeln!(out, "default placement")?;
     writeln!(out, "  with --draft-model {}", Placement::automatic(&cores, true))?;
     writeln!(out, "  otherwise          {}", Placement::automatic(&cores, false))?;

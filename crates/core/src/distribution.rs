@@ -8,11 +8,33 @@ use serde::{Deserialize, Serialize};
 /// Weights need not sum to one: the total is kept beside them, so filtering and subtracting add no
 /// rounding of their own. A greedy row is a distribution too: all its mass is on one token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "RawDistribution")]
 pub struct Distribution {
     /// Tokens of positive weight, ascending.
     tokens: Vec<TokenId>,
     weights: Vec<f32>,
+    #[serde(skip)]
     total: f64,
+}
+
+/// What a serialised distribution holds; the total is derived from it.
+#[derive(Deserialize)]
+struct RawDistribution {
+    tokens: Vec<TokenId>,
+    weights: Vec<f32>,
+}
+
+impl TryFrom<RawDistribution> for Distribution {
+    type Error = &'static str;
+
+    fn try_from(raw: RawDistribution) -> Result<Self, &'static str> {
+        let ascending = raw.tokens.windows(2).all(|pair| pair[0] < pair[1]);
+        let positive = raw.weights.iter().all(|weight| *weight > 0.0 && weight.is_finite());
+        if raw.tokens.len() != raw.weights.len() || !ascending || !positive {
+            return Err("a distribution needs ascending tokens, each with a positive weight");
+        }
+        Ok(Self::from_weights(raw.tokens.into_iter().zip(raw.weights)))
+    }
 }
 
 impl Distribution {
@@ -130,6 +152,16 @@ mod tests {
         assert_eq!(rest.iter().collect::<Vec<_>>(), [(7, 0.5), (9, 0.5)]);
         assert_eq!(Distribution::point(4).without(4), None);
         assert_eq!(target.without(1).unwrap(), target);
+    }
+
+    #[test]
+    fn a_broken_serialised_distribution_is_refused() {
+        let read = |text: &str| serde_json::from_str::<Distribution>(text);
+        let whole = Distribution::from_weights([(3, 0.1), (7, 0.7)]);
+        assert_eq!(read(&serde_json::to_string(&whole).unwrap()).unwrap(), whole);
+        assert!(read(r#"{"tokens":[3,2],"weights":[1,1]}"#).is_err());
+        assert!(read(r#"{"tokens":[3],"weights":[]}"#).is_err());
+        assert!(read(r#"{"tokens":[3],"weights":[0]}"#).is_err());
     }
 
     #[test]

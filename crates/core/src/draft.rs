@@ -90,6 +90,17 @@ pub struct Draft {
 }
 
 impl Draft {
+    /// Whether every candidate can have been drawn from its row's distribution, as verification takes
+    /// for granted. A draft that comes from elsewhere has to be asked.
+    #[must_use]
+    pub fn is_consistent(&self) -> bool {
+        let Proposal::Sampled(proposed) = &self.proposal else { return true };
+        (0..self.tree.len()).all(|node| {
+            let row = self.tree.parent(node).map_or(0, |parent| parent + 1);
+            proposed.get(row).is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
+        })
+    }
+
     /// No candidates at all: verification then draws the target's next token.
     #[must_use]
     pub fn empty() -> Self {

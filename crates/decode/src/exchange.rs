@@ -37,7 +37,8 @@ pub(crate) fn draft(
     let answer = ask(cluster, Role::Drafter(0), job)?;
     sequence.statistics_mut().draft_ns += answer.duration_ns;
     answer.try_map(|output| match output {
-        JobOutput::Draft(draft) => Ok(draft),
+        JobOutput::Draft(draft) if draft.is_consistent() => Ok(draft),
+        JobOutput::Draft(_) => Err(DecodeError::Answer("a candidate has no chance in its own row")),
         JobOutput::Score(_) => Err(DecodeError::Answer("a draft was asked for, rows came")),
     })
 }

@@ -9,8 +9,8 @@ use forerun_decode::{Finish, Statistics};
 pub struct Answer {
     /// The text, as it was streamed.
     pub text: String,
-    /// The tokens behind the prompt; those of the text, and an end-of-sequence token if it ended
-    /// the answer.
+    /// The tokens behind the prompt: those of the text, and those that ended it (an end-of-sequence
+    /// token, or the tokens of a stop string).
     pub tokens: Vec<TokenId>,
     /// Number of the prompt's tokens.
     pub prompt_tokens: usize,

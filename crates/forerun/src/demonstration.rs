@@ -2,16 +2,15 @@
 
 use forerun_model::checkpoint::random::{example_config, write_random_pair};
 use forerun_model::{Config, LoadError};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use tempfile::TempDir;
 
-/// A random target and a drafter that agrees with it now and then, in a temporary folder that goes
-/// with this value. The text is noise; all else is real.
+/// A random target and a drafter that agrees with it now and then, in temporary folders that go with
+/// this value. The text is noise; all else is real.
 #[derive(Debug)]
 pub struct RandomPair {
-    folder: PathBuf,
-    target: PathBuf,
-    drafter: PathBuf,
+    target: TempDir,
+    drafter: TempDir,
 }
 
 impl RandomPair {
@@ -20,12 +19,11 @@ impl RandomPair {
     /// # Errors
     /// If the files cannot be written.
     pub fn make() -> Result<Self, LoadError> {
-        static MADE: AtomicU64 = AtomicU64::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("forerun-random-pair-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        let (target, drafter) = (folder.join("target"), folder.join("drafter"));
-        let pair = Self { folder, target, drafter };
+        let folder = || {
+            TempDir::with_prefix("forerun-random-pair-")
+                .map_err(|source| LoadError::Write { path: std::env::temp_dir(), cause: source })
+        };
+        let pair = Self { target: folder()?, drafter: folder()? };
         let config = Config {
             hidden_size: 64,
             intermediate_size: 176,
@@ -36,26 +34,19 @@ impl RandomPair {
             max_position_embeddings: 2048,
             ..example_config()
         };
-        write_random_pair(&pair.target, &pair.drafter, &config, 7, 0.15, 1)?;
+        write_random_pair(pair.target(), pair.drafter(), &config, 7, 0.15, 1)?;
         Ok(pair)
     }
 
     /// The target's checkpoint.
     #[must_use]
     pub fn target(&self) -> &Path {
-        &self.target
+        self.target.path()
     }
 
     /// The drafter's checkpoint.
     #[must_use]
     pub fn drafter(&self) -> &Path {
-        &self.drafter
-    }
-}
-
-impl Drop for RandomPair {
-    fn drop(&mut self) {
-        // A temporary folder that stays behind does no harm.
-        drop(std::fs::remove_dir_all(&self.folder));
+        self.drafter.path()
     }
 }

@@ -160,6 +160,14 @@ impl Forerun {
         &self.tokenizer
     }
 
+    /// Continues a text and returns the whole answer.
+    ///
+    /// # Errors
+    /// As [`Forerun::generate`].
+    pub fn complete(&self, prompt: &str, request: &Request) -> Result<Answer, ForerunError> {
+        self.generate(prompt, request, |_| ControlFlow::Continue(()))
+    }
+
     /// Continues a text. `on_text` sees the answer piece by piece and may stop it.
     ///
     /// # Errors

@@ -33,4 +33,4 @@ pub use forerun_model::measure;
 pub use forerun_model::{
     Checkpoint, Config, Isa, IsaError, LoadError, Team, TeamError, UnknownWeightType, WeightType,
 };
-pub use forerun_runtime::{Placement, PlacementError, available_cores};
+pub use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};

@@ -3,7 +3,7 @@
 use forerun_core::DraftShape;
 use forerun_decode::DraftLength;
 use forerun_model::WeightType;
-use forerun_runtime::{Placement, PlacementError, available_cores};
+use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -147,7 +147,7 @@ impl Plan {
     /// # Errors
     /// Says which options do not go together, and what to do.
     pub fn new(options: Options) -> Result<Self, PlanError> {
-        Self::on_cores(options, &available_cores())
+        Self::build(options, &available_cores(), &granted_cores())
     }
 
     /// The same for a machine of the given cores.
@@ -155,12 +155,17 @@ impl Plan {
     /// # Errors
     /// As [`Plan::new`].
     pub fn on_cores(options: Options, cores: &[usize]) -> Result<Self, PlanError> {
+        Self::build(options, cores, cores)
+    }
+
+    /// A plan on any of `cores`, by default on those `granted`.
+    fn build(options: Options, cores: &[usize], granted: &[usize]) -> Result<Self, PlanError> {
         let (method, drafter) = roles(&options)?;
         let (shape, length) = shape(&options)?;
         let separate = drafter == DrafterKind::Model;
         let placement = match &options.placement {
             Some(text) => Placement::parse(text, cores)?,
-            None => Placement::automatic(cores, separate),
+            None => Placement::automatic(granted, separate),
         };
         placement.check_roles(separate)?;
         let draft_model = options.draft_model.filter(|_| drafter == DrafterKind::Model);

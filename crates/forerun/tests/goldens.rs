@@ -59,7 +59,7 @@ fn greedy_texts_equal_the_peers() {
             compared += steps;
         }
     }
-    println!("compared {compared} greedy tokens with the peer's");
+    common::say(&format!("goldens: {compared} greedy tokens equal the peer's"));
 }
 
 #[test]

@@ -195,7 +195,11 @@ fn run_matrix(pair: &Pair) {
             assert!(count > 0, "{name}: no rejection at position {position}, so nothing is shown");
         }
     }
-    println!("{runs} runs equal plain decoding token by token");
+    common::say(&format!(
+        "lossless: {runs} runs of {} cells on {} texts equal plain decoding, token by token",
+        cells().len(),
+        cases.len()
+    ));
 }
 
 #[test]

@@ -49,7 +49,7 @@ impl BandwidthProbe {
 fn sum_words(team: &Team, words: &[u64]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if team.isa() == crate::kernels::Isa::Avx512 {
-        // SAFETY: an `Isa` is only made where the processor has it.
+        // SAFETY: a team's `Isa` is one that the processor has (`Team::with_isa` checks).
         return unsafe { sum_avx512(words) };
     }
     let _ = team;

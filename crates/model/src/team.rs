@@ -204,14 +204,24 @@ fn help(shared: &Shared, number: usize) {
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
+        // Reports even if the payload of a second panic panics when it is dropped.
+        let _report = Report(shared);
         let work = *lock(&shared.work);
         if let Some(work) = work
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number)))
         {
             lock(&shared.panic).get_or_insert(panic);
         }
-        let leader = lock(&shared.leader).clone();
-        if shared.pending.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+}
+
+/// A helper's report that it is done with a run.
+struct Report<'a>(&'a Shared);
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        let leader = lock(&self.0.leader).clone();
+        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1
             && let Some(leader) = leader
         {
             leader.unpark();

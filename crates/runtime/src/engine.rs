@@ -1,10 +1,18 @@
 //! What a device group has loaded, and how it runs one job.
 
-use forerun_core::{Job, JobOutput, Randomness, Role, SequenceId};
+use forerun_core::{Job, JobError, JobOutput, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, score};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
+
+/// A model's error as the job's, told with the worker's name.
+pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
+    match error {
+        ModelError::Cancelled => JobError::Cancelled,
+        error => JobError::Failed { worker: worker.to_owned(), message: error.to_string() },
+    }
+}
 
 /// The drafters and target replicas of one device group, by their index among all.
 #[derive(Default)]

@@ -1,10 +1,10 @@
 //! A cluster without threads: jobs run one after another where they are awaited.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, job_error};
 use crate::recorder::Recorder;
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, JobError, Outcome, Randomness, Role, SequenceId, Ticket,
+    Cluster, ClusterError, Completion, Job, Outcome, Randomness, Role, SequenceId, Ticket,
 };
 use forerun_model::ModelError;
 use std::collections::VecDeque;
@@ -61,10 +61,7 @@ impl Cluster for InlineCluster {
         } else {
             self.engine.execute(role, &job, &*self.randomness, &cancel)
         };
-        let output = output.map_err(|error| match error {
-            ModelError::Cancelled => JobError::Cancelled,
-            error => JobError::Failed { worker: "inline".into(), message: error.to_string() },
-        });
+        let output = output.map_err(|error| job_error(error, "inline"));
         let started_ns = self.completed * 1_000;
         self.completed += 1;
         let completion = Completion { ticket, output, started_ns, finished_ns: started_ns + 1_000 };

@@ -12,6 +12,6 @@ mod worker;
 
 pub use engine::Engine;
 pub use inline::InlineCluster;
-pub use placement::{DeviceGroup, Placement, PlacementError, available_cores};
+pub use placement::{DeviceGroup, Placement, PlacementError, available_cores, granted_cores};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use worker::{BuildEngine, WorkerSpec};

@@ -89,6 +89,11 @@ impl DeviceGroup {
         &self.cores
     }
 
+    fn same_cores(&self, other: &Self) -> bool {
+        self.cores.len() == other.cores.len()
+            && self.cores.iter().all(|core| other.cores.contains(core))
+    }
+
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
         let mut cores = Vec::new();
         for range in text.split('+') {
@@ -202,7 +207,7 @@ impl Placement {
             for second in &groups[index + 1..] {
                 let common = first.cores.iter().find(|core| second.cores.contains(core));
                 if let Some(&core) = common
-                    && !(shared && first.cores == second.cores)
+                    && !(shared && first.same_cores(second))
                 {
                     let (first, second) = (first.to_string(), second.to_string());
                     return Err(PlacementError::Overlap { core, first, second });
@@ -231,7 +236,7 @@ impl Placement {
         let targets = self.targets.iter().enumerate().map(|(i, group)| (group, Role::Target(i)));
         let mut devices: Vec<(DeviceGroup, Vec<Role>)> = Vec::new();
         for (group, role) in drafters.chain(targets) {
-            match devices.iter_mut().find(|(known, _)| known == group) {
+            match devices.iter_mut().find(|(known, _)| known.same_cores(group)) {
                 Some((_, roles)) => roles.push(role),
                 None => devices.push((group.clone(), vec![role])),
             }
@@ -262,6 +267,16 @@ pub fn available_cores() -> Vec<usize> {
     (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
 }
 
+/// As many of the available cores as this process gets time for: a container's quota may grant less
+/// than there are cores, and a larger team would wait for itself.
+#[must_use]
+pub fn granted_cores() -> Vec<usize> {
+    let granted = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut cores = available_cores();
+    cores.truncate(granted);
+    cores
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -276,6 +291,7 @@ mod tests {
             "drafter=cpu:2,target=cpu:0-1+cpu:6-7",
             "drafter=cpu:0-1,target=cpu:0-1,shared",
             "target=cpu:3",
+            "drafter=cpu:1+cpu:0,target=cpu:0-1,shared",
             "drafter=cpu:0,target=cpu:1,target=cpu:2",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);

@@ -237,10 +237,10 @@ impl Cluster for ThreadCluster {
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        let lanes = self.shared.lanes.iter().map(|(&role, _)| role);
-        for role in lanes {
+        let queues = self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        for queue in queues.iter().flatten() {
             // A worker that is gone has forgotten the sequence already.
-            drop(self.shared.send(role, Message::Release(sequence)));
+            drop(queue.send(Message::Release(sequence)));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A worker: one thread that owns a device group's team, models, drafters and caches.
 
-use crate::engine::Engine;
+use crate::engine::{Engine, job_error};
 use crate::recorder::Recorder;
 use forerun_core::{
     Completion, Job, JobError, JobOutput, KeyedRandomness, Role, SequenceId, Ticket,
 };
-use forerun_model::{ModelError, Team};
+use forerun_model::Team;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Loads what a worker runs, on the worker's own thread and team.
+/// Puts together what a worker runs, on the worker's own thread and team.
 pub type BuildEngine = Box<dyn FnOnce(Arc<Team>) -> Result<Engine, String> + Send>;
 
 /// How to start a worker.
@@ -166,10 +166,7 @@ impl Desk {
         let work = AssertUnwindSafe(|| engine.execute(role, job, &randomness, cancel));
         match catch_unwind(work) {
             Ok(Ok(output)) => Ok(output),
-            Ok(Err(ModelError::Cancelled)) => Err(JobError::Cancelled),
-            Ok(Err(error)) => {
-                Err(JobError::Failed { worker: self.name.clone(), message: error.to_string() })
-            }
+            Ok(Err(error)) => Err(job_error(error, &self.name)),
             Err(panic) => {
                 // Whatever the sequence had here may be half written.
                 self.engine.release(job.sequence());

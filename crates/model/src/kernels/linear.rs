@@ -80,7 +80,7 @@ fn row_block(isa: Isa) -> usize {
 #[cfg(target_arch = "x86_64")]
 fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     match isa {
-        // SAFETY: an `Isa` is only made where the processor has it.
+        // SAFETY: a team's `Isa` is one that the processor has (`Team::with_isa` checks).
         Isa::Avx512 => unsafe { super::avx512::compute(operands, sums) },
         // SAFETY: as above.
         Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },

@@ -26,7 +26,7 @@ pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
             work.run();
         }
         match isa {
-            // SAFETY: an `Isa` is only made where the processor has it.
+            // SAFETY: a team's `Isa` is one that the processor has (`Team::with_isa` checks).
             Isa::Avx512 => return unsafe { avx512(work) },
             // SAFETY: as above.
             Isa::Avx2 => return unsafe { avx2(work) },
