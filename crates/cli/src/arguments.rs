@@ -18,11 +18,36 @@ pub(crate) enum Command {
     /// Continue a prompt
     #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
-    /// Show the cores that can be devices, and what runs where by default
-    Devices,
+    /// Show the cores that can be devices, and what runs where by default; with --model, what a
+    /// forward pass costs there
+    Devices(DevicesArguments),
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+}
+
+/// Options of `forerun devices`.
+#[derive(Args, Debug)]
+pub(crate) struct DevicesArguments {
+    /// Measure memory bandwidth and the cost of a forward pass of this model, by its rows
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// Keep weights as f32, bf16, f16 or int8; auto is the checkpoint's own type
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
+    pub(crate) dtype: ChosenType,
+
+    /// Cores of the team [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+
+    /// Tokens before the measured rows
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(crate) past: usize,
+
+    /// Measurements of each kind
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    pub(crate) rounds: usize,
 }
 
 #[derive(Debug, Subcommand)]

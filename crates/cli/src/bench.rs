@@ -13,16 +13,12 @@ const ROWS: [usize; 8] = [2, 4, 8, 12, 16, 32, 64, 256];
 /// Prints bandwidth, and what one layer costs by type and rows.
 pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCode> {
     let isa = Isa::from_environment()?;
-    let cores = available_cores();
-    let cores = cores.get(..arguments.threads).with_context(|| {
-        format!("--threads {} is more than the {} cores here", arguments.threads, cores.len())
-    })?;
-    let team = Team::pinned(cores)?;
+    let team = team(Some(arguments.threads))?;
     let mut out = std::io::stdout().lock();
     let probe = BandwidthProbe::new();
     let mut best = (0..5).map(|_| probe.read(&team)).fold(0.0, f64::max);
     let (outputs, inputs, rounds) = (arguments.outputs, arguments.inputs, arguments.rounds);
-    writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", cores.len())?;
+    writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", team.members())?;
     writeln!(out, "bandwidth {:.2} GB/s (best of 5 reads of 512 MB)", best / 1e9)?;
     writeln!(out, "medians [quartiles]; ratios are to the one-row product beside them")?;
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
@@ -57,11 +53,21 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
+/// A team pinned to the first cores; to all without a number.
+pub(crate) fn team(threads: Option<usize>) -> anyhow::Result<Team> {
+    let cores = available_cores();
+    let threads = threads.unwrap_or(cores.len());
+    let used = cores.get(..threads).filter(|used| !used.is_empty()).with_context(|| {
+        format!("--threads is {threads}, but it must be 1 to {}, the cores here", cores.len())
+    })?;
+    Ok(Team::pinned(used)?)
+}
+
 /// Median and quartiles of some measurements.
-struct Quartiles([f64; 3]);
+pub(crate) struct Quartiles([f64; 3]);
 
 impl Quartiles {
-    fn of(mut values: Vec<f64>) -> Self {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
         Self([at(0.25), at(0.5), at(0.75)])

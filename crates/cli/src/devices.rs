@@ -1,11 +1,77 @@
 //! `forerun devices`.
 
-use forerun::{Placement, available_cores, granted_cores};
+use crate::arguments::DevicesArguments;
+use crate::bench::{self, Quartiles};
+use forerun::measure::BandwidthProbe;
+use forerun::model_cost::ModelProbe;
+use forerun::{Checkpoint, Isa, Placement, Weights, available_cores, granted_cores};
 use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
-/// Prints the cores and the placements that follow from them.
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
+/// Rows of a forward pass that are measured.
+const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+
+/// Prints the cores and the placements that follow from them; with a model, its costs.
+pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
+    match &arguments.model {
+        Some(model) => costs(model, arguments),
+        None => cores(),
+    }
+}
+
+/// Bandwidth, and a pass's time by its rows, side by side with that of one row.
+fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
+    Isa::from_environment()?;
+    let checkpoint = Checkpoint::open(model)?;
+    let weights = match arguments.dtype {
+        Some(weight_type) => Weights::load_as(&checkpoint, weight_type)?,
+        None => Weights::load(&checkpoint)?,
+    };
+    let (bytes, weight_type) = (weights.bytes_read() as f64, weights.weight_type());
+    let team = Arc::new(bench::team(arguments.threads)?);
+    let bandwidth = BandwidthProbe::new();
+    let read = || (0..5).map(|_| bandwidth.read(&team)).fold(0.0, f64::max);
+    let before = read();
+    let most_rows = ROWS[ROWS.len() - 1];
+    let mut probe =
+        ModelProbe::new(Arc::new(weights), Arc::clone(&team), arguments.past, most_rows);
+    let mut measured = Vec::new();
+    for rows in ROWS {
+        let (mut times, mut ratios) = (Vec::new(), Vec::new());
+        for _ in 0..arguments.rounds.max(1) {
+            let one = probe.run(1);
+            let time = probe.run(rows);
+            times.push(time * 1e3);
+            ratios.push(time / one);
+        }
+        measured.push((rows, times, ratios));
+    }
+    let best = before.max(read());
+    let roofline_ms = bytes / best * 1e3;
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "{}, {weight_type}, {:.1} MB read by a pass, {} on {} threads, behind {} tokens",
+        model.display(),
+        bytes / 1e6,
+        team.isa(),
+        team.members(),
+        probe.past(),
+    )?;
+    writeln!(out, "bandwidth {:.2} GB/s, so at least {roofline_ms:.2} ms a pass", best / 1e9)?;
+    writeln!(out, "medians [quartiles] of {} passes", arguments.rounds.max(1))?;
+    for (rows, times, ratios) in measured {
+        let share = times.iter().map(|time| roofline_ms / time * 100.0).collect();
+        let (times, ratios, share) =
+            (Quartiles::of(times), Quartiles::of(ratios), Quartiles::of(share));
+        writeln!(out, "{rows:>4} rows {times} ms, ×{ratios} of one row, roofline {share} %")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cores() -> anyhow::Result<ExitCode> {
     let cores = available_cores();
     let mut out = std::io::stdout().lock();
     if let Some(name) = processor() {

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Generate(arguments) => generate::run(*arguments),
-        Command::Devices => devices::run(),
+        Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
     };
     match outcome {

@@ -10,6 +10,7 @@ mod kernels;
 pub mod kv_cache;
 pub mod language_model;
 pub mod measure;
+pub mod model_cost;
 pub mod reference;
 pub mod team;
 pub mod transformer;

@@ -108,6 +108,12 @@ impl Weights {
         layers + self.embedding.bytes() + self.head.as_ref().map_or(0, PackedMatrix::bytes)
     }
 
+    /// Bytes of weights that a pass with logits reads: all but an embedding that is not the head.
+    #[must_use]
+    pub fn bytes_read(&self) -> usize {
+        self.bytes() - self.head.as_ref().map_or(0, |_| self.embedding.bytes())
+    }
+
     /// The type of the packed matrices.
     #[must_use]
     pub fn weight_type(&self) -> WeightType {
