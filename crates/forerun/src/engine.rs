@@ -48,7 +48,7 @@ pub enum ForerunError {
         if drafter_size == target_size {
             format!("both have {target_size} tokens, but not the same")
         } else {
-            format!("{drafter_size} tokens against {target_size}")
+            format!("{drafter_size} tokens against {target_size} tokens")
         }
     )]
     Vocabulary {
