@@ -1,8 +1,9 @@
 //! Attention of one row over the keys that it sees.
 
+use super::LANES;
 use super::isa::Isa;
 use super::shared::SharedSlice;
-use super::vector::{Lanes, Vectorized, dot, exp, vectorize};
+use super::vector::{Lanes, Vectorized, dot, exp, sum, vectorize};
 use crate::team::Team;
 use std::ops::Range;
 
@@ -118,12 +119,12 @@ struct Attend<'a> {
     out: &'a mut [f32],
 }
 
-/// Numbers of an output that stay in registers while all values pass.
-const OUT_BLOCK: usize = 64;
+/// Lanes of an output that stay in registers while all values pass: 64 numbers.
+const OUT_LANES: usize = 4;
 
 impl Vectorized for Attend<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self) {
         let Self { query, keys, values, offset, kv_width, prefix, path, scores, out } = self;
         let head_dim = query.len();
         let scale = 1.0 / (head_dim as f32).sqrt();
@@ -131,34 +132,39 @@ impl Vectorized for Attend<'_> {
         let slots = (0..prefix).chain(path.iter().copied());
         for (score, slot) in scores.iter_mut().zip(slots) {
             let key = &keys[slot * kv_width + offset..][..head_dim];
-            *score = dot(query, key) * scale;
+            *score = dot::<L>(query, key) * scale;
             peak = if *score > peak { *score } else { peak };
         }
         for score in scores.iter_mut() {
             *score = exp(*score - peak);
         }
-        let mut total = Lanes::zero();
-        total.add_all(scores);
-        let total = total.sum();
-        for (block, out) in out.chunks_mut(OUT_BLOCK).enumerate() {
-            let at = offset + block * OUT_BLOCK;
+        let total = sum::<L>(scores);
+        let (whole, rest) = out.as_chunks_mut::<{ OUT_LANES * LANES }>();
+        for (block, out) in whole.iter_mut().enumerate() {
+            let at = offset + block * OUT_LANES * LANES;
+            let mut sums = [L::splat(0.0); OUT_LANES];
             let slots = (0..prefix).chain(path.iter().copied());
-            let mut sums = [0.0_f32; OUT_BLOCK];
             for (&score, slot) in scores.iter().zip(slots) {
-                let value = &values[slot * kv_width + at..][..out.len()];
-                if let Ok(value) = <&[f32; OUT_BLOCK]>::try_from(value) {
-                    for (sum, &value) in sums.iter_mut().zip(value) {
-                        *sum += score * value;
-                    }
-                } else {
-                    for (sum, &value) in sums.iter_mut().zip(value) {
-                        *sum += score * value;
-                    }
+                let (value, _) = values[slot * kv_width + at..].as_chunks();
+                let score = L::splat(score);
+                for (sum, value) in sums.iter_mut().zip(&value[..OUT_LANES]) {
+                    *sum = sum.add_product(score, L::load(value));
                 }
             }
-            for (out, sum) in out.iter_mut().zip(sums) {
-                *out = sum / total;
+            for (out, sum) in out.as_chunks_mut().0.iter_mut().zip(sums) {
+                sum.store(out);
             }
+        }
+        let at = offset + head_dim - rest.len();
+        rest.fill(0.0);
+        let slots = (0..prefix).chain(path.iter().copied());
+        for (&score, slot) in scores.iter().zip(slots) {
+            for (out, &value) in rest.iter_mut().zip(&values[slot * kv_width + at..]) {
+                *out += score * value;
+            }
+        }
+        for out in out.iter_mut() {
+            *out /= total;
         }
     }
 }

@@ -5,7 +5,7 @@
 //! is computed. Work is split over outputs only (features, heads, rows), never over a sum:
 //!
 //! * a linear layer's output adds its products in ascending order of input features (`linear.rs`);
-//! * a sum over a vector ([`vector::Lanes`]) has 16 lanes, element `i` in lane `i mod 16`, added up
+//! * a sum over a vector ([`vector::sum`]) has 16 lanes, element `i` in lane `i mod 16`, added up
 //!   in a fixed tree; over keys, `i` is the key's absolute position;
 //! * an attention output adds its weighted values in ascending order of positions.
 //!

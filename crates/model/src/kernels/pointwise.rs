@@ -2,7 +2,7 @@
 
 use super::isa::Isa;
 use super::shared::SharedSlice;
-use super::vector::{Vectorized, dot, exp, vectorize};
+use super::vector::{Lanes, Vectorized, dot, exp, vectorize};
 use crate::team::Team;
 
 /// RMSNorm of every row: `x / rms(x) · weight`; `x`, `out`: `[rows, weight.len()]`.
@@ -19,10 +19,10 @@ struct RmsNorm<'a> {
 
 impl Vectorized for RmsNorm<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self) {
         let size = self.weight.len();
         for (x, out) in self.x.chunks_exact(size).zip(self.out.chunks_exact_mut(size)) {
-            let mean = dot(x, x) / size as f32;
+            let mean = dot::<L>(x, x) / size as f32;
             let scale = 1.0 / (mean + self.epsilon).sqrt();
             for ((out, &x), &weight) in out.iter_mut().zip(x).zip(self.weight) {
                 *out = x * scale * weight;
@@ -62,7 +62,7 @@ struct SiluTimes<'a> {
 
 impl Vectorized for SiluTimes<'_> {
     #[inline(always)]
-    fn run(self) {
+    fn run<L: Lanes>(self) {
         for ((out, &gate), &up) in self.out.iter_mut().zip(self.gate).zip(self.up) {
             *out = gate / (1.0 + exp(-gate)) * up;
         }

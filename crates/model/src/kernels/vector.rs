@@ -9,7 +9,7 @@ use super::isa::Isa;
 /// A loop that is to be compiled for every instruction set. `run` and all that it calls must be
 /// `#[inline(always)]`, so that they become part of the functions below.
 pub(crate) trait Vectorized {
-    fn run(self);
+    fn run<L: Lanes>(self);
 }
 
 /// Runs a loop with the instructions of `isa`.
@@ -19,11 +19,11 @@ pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
     {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
         fn avx512(work: impl Vectorized) {
-            work.run();
+            work.run::<x86::Zmm>();
         }
         #[target_feature(enable = "avx2")]
         fn avx2(work: impl Vectorized) {
-            work.run();
+            work.run::<x86::TwoYmm>();
         }
         match isa {
             // SAFETY: a team's `Isa` is one that the processor has (`Team::with_isa` checks).
@@ -34,74 +34,212 @@ pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
         }
     }
     let _ = isa;
-    work.run();
+    work.run::<[f32; LANES]>();
 }
 
-/// Sixteen partial sums: element `i` of a vector belongs to lane `i mod 16`.
-#[derive(Clone, Copy)]
-pub(crate) struct Lanes([f32; LANES]);
-
-impl Lanes {
-    #[inline(always)]
-    pub(crate) fn zero() -> Self {
-        Self([0.0; LANES])
-    }
-
-    /// Adds the products of two equally long vectors.
-    #[inline(always)]
-    pub(crate) fn add_products(&mut self, a: &[f32], b: &[f32]) {
-        let (a, b) = (a.chunks_exact(LANES), b.chunks_exact(LANES));
-        let (a_rest, b_rest) = (a.remainder(), b.remainder());
-        for (a, b) in a.zip(b) {
-            for (sum, (a, b)) in self.0.iter_mut().zip(a.iter().zip(b)) {
-                *sum += a * b;
-            }
-        }
-        for (sum, (a, b)) in self.0.iter_mut().zip(a_rest.iter().zip(b_rest)) {
-            *sum += a * b;
-        }
-    }
-
-    /// Adds the elements of a vector.
-    #[inline(always)]
-    pub(crate) fn add_all(&mut self, a: &[f32]) {
-        let a = a.chunks_exact(LANES);
-        let rest = a.remainder();
-        for a in a {
-            for (sum, a) in self.0.iter_mut().zip(a) {
-                *sum += a;
-            }
-        }
-        for (sum, a) in self.0.iter_mut().zip(rest) {
-            *sum += a;
-        }
-    }
+/// Sixteen numbers side by side. As partial sums, lane `i mod 16` takes element `i` of a vector.
+pub(crate) trait Lanes: Copy {
+    fn splat(value: f32) -> Self;
+    fn load(values: &[f32; LANES]) -> Self;
+    fn store(self, values: &mut [f32; LANES]);
+    fn add(self, other: Self) -> Self;
+    /// `self + a · b`, rounded in between.
+    fn add_product(self, a: Self, b: Self) -> Self;
 
     /// The lanes' sum: halves are added onto halves.
     #[inline(always)]
-    pub(crate) fn sum(self) -> f32 {
-        let mut lanes = self.0;
-        let mut width = LANES / 2;
-        while width > 0 {
-            for lane in 0..width {
-                lanes[lane] += lanes[lane + width];
-            }
-            width /= 2;
+    fn sum(self) -> f32 {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        sum_halves(lanes)
+    }
+}
+
+#[inline(always)]
+fn sum_halves(mut lanes: [f32; LANES]) -> f32 {
+    for width in [8, 4, 2, 1] {
+        let (low, high) = lanes.split_at_mut(width);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low += *high;
         }
-        lanes[0]
+    }
+    lanes[0]
+}
+
+impl Lanes for [f32; LANES] {
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        [value; LANES]
+    }
+
+    #[inline(always)]
+    fn load(values: &[f32; LANES]) -> Self {
+        *values
+    }
+
+    #[inline(always)]
+    fn store(self, values: &mut [f32; LANES]) {
+        *values = self;
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] + other[lane])
+    }
+
+    #[inline(always)]
+    fn add_product(self, a: Self, b: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] + a[lane] * b[lane])
+    }
+}
+
+/// Lanes in registers. Their methods may only be inlined where the features are enabled, which
+/// [`vectorize`] sees to.
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{LANES, Lanes};
+    use std::arch::x86_64::*;
+
+    #[derive(Clone, Copy)]
+    pub(super) struct Zmm(__m512);
+
+    impl Lanes for Zmm {
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            // SAFETY: only `vectorize` names this type, behind a check of the processor.
+            Self(unsafe { _mm512_set1_ps(value) })
+        }
+
+        #[inline(always)]
+        fn load(values: &[f32; LANES]) -> Self {
+            // SAFETY: as in `splat`; the array has 16 numbers.
+            Self(unsafe { _mm512_loadu_ps(values.as_ptr()) })
+        }
+
+        #[inline(always)]
+        fn store(self, values: &mut [f32; LANES]) {
+            // SAFETY: as in `load`.
+            unsafe { _mm512_storeu_ps(values.as_mut_ptr(), self.0) }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            // SAFETY: as in `splat`.
+            Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn add_product(self, a: Self, b: Self) -> Self {
+            // SAFETY: as in `splat`.
+            Self(unsafe { _mm512_add_ps(self.0, _mm512_mul_ps(a.0, b.0)) })
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            // SAFETY: as in `splat`. Each step moves the upper half onto the lower.
+            unsafe {
+                let by_8 =
+                    _mm512_add_ps(self.0, _mm512_shuffle_f32x4::<0b01_00_11_10>(self.0, self.0));
+                let by_4 = _mm512_add_ps(by_8, _mm512_shuffle_f32x4::<0b10_11_00_01>(by_8, by_8));
+                let four = _mm512_castps512_ps128(by_4);
+                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            }
+        }
+    }
+
+    #[derive(Clone, Copy)]
+    pub(super) struct TwoYmm([__m256; 2]);
+
+    impl Lanes for TwoYmm {
+        #[inline(always)]
+        fn splat(value: f32) -> Self {
+            // SAFETY: only `vectorize` names this type, behind a check of the processor.
+            Self(unsafe { [_mm256_set1_ps(value); 2] })
+        }
+
+        #[inline(always)]
+        fn load(values: &[f32; LANES]) -> Self {
+            let at = values.as_ptr();
+            // SAFETY: as in `splat`; the array has 16 numbers.
+            Self(unsafe { [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))] })
+        }
+
+        #[inline(always)]
+        fn store(self, values: &mut [f32; LANES]) {
+            let at = values.as_mut_ptr();
+            // SAFETY: as in `load`.
+            unsafe {
+                _mm256_storeu_ps(at, self.0[0]);
+                _mm256_storeu_ps(at.add(8), self.0[1]);
+            }
+        }
+
+        #[inline(always)]
+        fn add(self, other: Self) -> Self {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: as in `splat`.
+            Self(unsafe { [_mm256_add_ps(a, c), _mm256_add_ps(b, d)] })
+        }
+
+        #[inline(always)]
+        fn add_product(self, a: Self, b: Self) -> Self {
+            // SAFETY: as in `splat`.
+            self.add(Self(unsafe {
+                [_mm256_mul_ps(a.0[0], b.0[0]), _mm256_mul_ps(a.0[1], b.0[1])]
+            }))
+        }
+
+        #[inline(always)]
+        fn sum(self) -> f32 {
+            // SAFETY: as in `splat`. Each step moves the upper half onto the lower.
+            unsafe {
+                let eight = _mm256_add_ps(self.0[0], self.0[1]);
+                let (low, high) =
+                    (_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                let four = _mm_add_ps(low, high);
+                let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+                _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+            }
+        }
     }
 }
 
 /// `Σ aᵢ bᵢ` in lanes.
 #[inline(always)]
-pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut lanes = Lanes::zero();
-    lanes.add_products(a, b);
-    lanes.sum()
+pub(crate) fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks(), b.as_chunks());
+    let mut sums = L::splat(0.0);
+    for (a, b) in a.iter().zip(b) {
+        sums = sums.add_product(L::load(a), L::load(b));
+    }
+    if a_rest.is_empty() {
+        return sums.sum();
+    }
+    let mut lanes = [0.0; LANES];
+    sums.store(&mut lanes);
+    for (sum, (a, b)) in lanes.iter_mut().zip(a_rest.iter().zip(b_rest)) {
+        *sum += a * b;
+    }
+    sum_halves(lanes)
 }
 
-/// `eˣ` to about one unit in the last place, by range reduction and a polynomial; below −87.3 it
-/// stays at the smallest normal numbers, above 88.3 at the largest.
+/// `Σ aᵢ` in lanes.
+#[inline(always)]
+pub(crate) fn sum<L: Lanes>(a: &[f32]) -> f32 {
+    let (chunks, rest) = a.as_chunks();
+    let sums = chunks.iter().fold(L::splat(0.0), |sums, chunk| sums.add(L::load(chunk)));
+    let mut lanes = [0.0; LANES];
+    sums.store(&mut lanes);
+    for (sum, a) in lanes.iter_mut().zip(rest) {
+        *sum += a;
+    }
+    sum_halves(lanes)
+}
+
+/// `eˣ` to about one unit in the last place, by range reduction and a polynomial. Below −80 it is 0:
+/// such small weights would make subnormal products, which take a processor a hundred times as long
+/// and change no sum. Above 88.3 it stays at the largest numbers.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
     /// 1.5 · 2²³: adding it rounds to an integer, which then stands in the low bits.
@@ -109,7 +247,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
     // Comparisons, not `clamp`, keep NaN.
-    let x = if x < -87.3 { -87.3 } else { x };
+    let vanishes = x < -80.0;
+    let x = if vanishes { -80.0 } else { x };
     let x = if x > 88.3 { 88.3 } else { x };
     let shifted = x * std::f32::consts::LOG2_E + ROUND;
     let whole = shifted - ROUND;
@@ -123,7 +262,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     power = power * rest + 0.5;
     power = power * (rest * rest) + rest + 1.0;
     let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_shl(23);
-    f32::from_bits(power.to_bits().wrapping_add(exponent))
+    let result = f32::from_bits(power.to_bits().wrapping_add(exponent));
+    if vanishes { 0.0 } else { result }
 }
 
 #[cfg(test)]
@@ -134,30 +274,53 @@ mod tests {
     fn the_exponential_is_accurate() {
         let mut worst = 0.0_f64;
         for step in 0..2_000_000 {
-            let x = -87.0 + step as f32 * (175.0 / 2_000_000.0);
+            let x = -80.0 + step as f32 * (168.0 / 2_000_000.0);
             let exact = f64::from(x).exp();
             worst = worst.max((f64::from(exp(x)) - exact).abs() / exact);
         }
         assert!(worst < 1.5e-7, "relative error {worst:e}");
         assert_eq!(exp(0.0), 1.0);
-        assert!(exp(-1e9) < 1e-37 && exp(-1e9) >= 0.0);
+        assert_eq!((exp(-80.1), exp(-1e9), exp(f32::NEG_INFINITY)), (0.0, 0.0, 0.0));
         assert!(exp(1e9) > 1e38 && exp(1e9).is_finite());
         assert!(exp(f32::NAN).is_nan());
     }
 
-    #[test]
-    fn lanes_add_as_they_say() {
-        let a: Vec<f32> = (0..37).map(|i| (i as f32 * 0.37).sin()).collect();
-        let b: Vec<f32> = (0..37).map(|i| (i as f32 * 0.73).cos()).collect();
-        let mut lanes = [0.0_f32; 16];
-        for index in 0..37 {
-            lanes[index % 16] += a[index] * b[index];
+    /// Sums by every instruction set, at lengths that fill no lane.
+    struct Sums<'a> {
+        a: &'a [f32],
+        b: &'a [f32],
+        found: &'a mut [f32; 2],
+    }
+
+    impl Vectorized for Sums<'_> {
+        #[inline(always)]
+        fn run<L: Lanes>(self) {
+            *self.found = [dot::<L>(self.a, self.b), sum::<L>(self.a)];
         }
-        for width in [8, 4, 2, 1] {
-            for lane in 0..width {
-                lanes[lane] += lanes[lane + width];
+    }
+
+    #[test]
+    fn lanes_add_as_they_say_on_every_instruction_set() {
+        for len in [0, 1, 15, 16, 17, 37, 64, 100] {
+            let a: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37).sin()).collect();
+            let b: Vec<f32> = (0..len).map(|i| (i as f32 * 0.73).cos()).collect();
+            let mut lanes = [[0.0_f32; 16]; 2];
+            for index in 0..len {
+                lanes[0][index % 16] += a[index] * b[index];
+                lanes[1][index % 16] += a[index];
+            }
+            for width in [8, 4, 2, 1] {
+                for lane in 0..width {
+                    lanes[0][lane] += lanes[0][lane + width];
+                    lanes[1][lane] += lanes[1][lane + width];
+                }
+            }
+            for isa in Isa::available() {
+                let mut found = [f32::NAN; 2];
+                vectorize(isa, Sums { a: &a, b: &b, found: &mut found });
+                let expected = [lanes[0][0], lanes[1][0]];
+                assert_eq!(found.map(f32::to_bits), expected.map(f32::to_bits), "{len} on {isa}");
             }
         }
-        assert_eq!(dot(&a, &b).to_bits(), lanes[0].to_bits());
     }
 }
