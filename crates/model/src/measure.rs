@@ -10,6 +10,9 @@ use std::time::Instant;
 
 /// Bytes that a bandwidth probe reads.
 const PROBE_BYTES: usize = 512 << 20;
+/// How far ahead it asks for them, in words of a stream.
+#[cfg(target_arch = "x86_64")]
+const PREFETCH: usize = 256;
 /// Bytes over which a matrix's copies are spread, at the least.
 const ROTATION_BYTES: usize = 256 << 20;
 
@@ -56,17 +59,24 @@ fn sum_words(team: &Team, words: &[u64]) -> u64 {
     words.iter().fold(0, |sum: u64, &word| sum.wrapping_add(word))
 }
 
+/// Reads two streams at once, as the kernels do: one alone falls 10 % short, since the processor
+/// fetches ahead only within a page.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn sum_avx512(words: &[u64]) -> u64 {
     use std::arch::x86_64::*;
-    let mut sums = [_mm512_setzero_si512(); 8];
-    for chunk in words.chunks_exact(64) {
-        for (sum, part) in sums.iter_mut().zip(chunk.chunks_exact(8)) {
-            // SAFETY: a part has 8 words; prefetching may point anywhere.
+    /// Words of a cache line.
+    const LINE: usize = 8;
+    const STREAMS: usize = 2;
+    let stream = words.len() / STREAMS / LINE * LINE;
+    let mut sums = [_mm512_setzero_si512(); STREAMS];
+    for at in (0..stream).step_by(LINE) {
+        for (number, sum) in sums.iter_mut().enumerate() {
+            let line = &words[number * stream + at..][..LINE];
+            // SAFETY: a line has 8 words; prefetching may point anywhere.
             unsafe {
-                _mm_prefetch::<_MM_HINT_T0>(part.as_ptr().wrapping_add(512).cast());
-                *sum = _mm512_add_epi64(*sum, _mm512_loadu_si512(part.as_ptr().cast()));
+                _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().wrapping_add(PREFETCH).cast());
+                *sum = _mm512_add_epi64(*sum, _mm512_loadu_si512(line.as_ptr().cast()));
             }
         }
     }

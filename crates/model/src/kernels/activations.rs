@@ -4,9 +4,9 @@ use super::packed::{BLOCK, WeightType};
 
 /// The input of a linear layer, rearranged so that a kernel reads it front to back.
 ///
-/// Rows come in blocks (8 rows at most, see [`Activations::pack`]). For float weights a block of R
+/// Rows come in blocks (see [`Activations::pack`]). For float weights a block of R
 /// rows is `[inputs][R]`, inputs filled up with zeros to an even number; for int8 it is quants
-/// `[inputs/32][R][32]`, with a scale and the sum of the quants for each block and row.
+/// `[inputs/32][R][32]`, with a scale and an offset for each block and row.
 #[derive(Default)]
 pub(crate) struct Activations {
     rows: usize,
@@ -15,7 +15,8 @@ pub(crate) struct Activations {
     pub(crate) floats: Vec<f32>,
     pub(crate) quants: Vec<i8>,
     pub(crate) scales: Vec<f32>,
-    pub(crate) sums: Vec<i32>,
+    /// What storing weights with 128 added does to a block's sum of products, negated.
+    pub(crate) offsets: Vec<i32>,
 }
 
 impl Activations {
@@ -49,17 +50,19 @@ impl Activations {
         self.rows.div_ceil(self.row_block)
     }
 
-    /// Rows of a row block, and the index of its first row.
+    /// Rows of a row block, and the index of its first row. Blocks are about equal, since a kernel
+    /// is quicker with two middling blocks than with a full and a small one.
     pub(crate) fn block(&self, block: usize) -> (usize, usize) {
-        let first = block * self.row_block;
-        (self.row_block.min(self.rows - first), first)
+        let first = |block| self.rows * block / self.blocks();
+        (first(block + 1) - first(block), first(block))
     }
 
     fn transpose(&mut self, x: &[f32], inputs: usize) {
         self.floats.resize(self.rows * self.inputs, 0.0);
-        for (block, x) in x.chunks(inputs * self.row_block).enumerate() {
-            let rows = x.len() / inputs;
-            let start = block * self.row_block * self.inputs;
+        for block in 0..self.blocks() {
+            let (rows, first_row) = self.block(block);
+            let x = &x[first_row * inputs..(first_row + rows) * inputs];
+            let start = first_row * self.inputs;
             let packed = &mut self.floats[start..start + rows * self.inputs];
             for (row, x) in x.chunks_exact(inputs).enumerate() {
                 for (input, &value) in x.iter().enumerate() {
@@ -77,16 +80,18 @@ impl Activations {
         self.quants.clear();
         self.quants.resize(self.rows * self.inputs, 0);
         self.scales.resize(self.rows * blocks, 0.0);
-        self.sums.resize(self.rows * blocks, 0);
-        for (block, x) in x.chunks(inputs * self.row_block).enumerate() {
-            let rows = x.len() / inputs;
-            let start = block * self.row_block * blocks;
+        self.offsets.resize(self.rows * blocks, 0);
+        for block in 0..self.blocks() {
+            let (rows, first_row) = self.block(block);
+            let x = &x[first_row * inputs..(first_row + rows) * inputs];
+            let start = first_row * blocks;
             for (row, x) in x.chunks_exact(inputs).enumerate() {
                 for (index, values) in x.chunks(BLOCK).enumerate() {
                     let place = start + index * rows + row;
                     let quants = &mut self.quants[place * BLOCK..place * BLOCK + values.len()];
                     self.scales[place] = quantize_activations(values, quants);
-                    self.sums[place] = quants.iter().map(|&quant| i32::from(quant)).sum();
+                    self.offsets[place] =
+                        -128 * quants.iter().map(|&quant| i32::from(quant)).sum::<i32>();
                 }
             }
         }

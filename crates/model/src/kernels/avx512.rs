@@ -1,14 +1,16 @@
-//! Linear kernels for AVX-512 with VNNI: two tiles × up to eight rows in registers.
+//! Linear kernels for AVX-512 with VNNI: two tiles × up to twelve rows in registers.
 
 use super::LANES;
-use super::linear::{Operands, TileSums};
+use super::linear::{Ahead, Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use std::arch::x86_64::*;
 
-/// How far ahead weights are asked for, in bytes of one tile.
-const PREFETCH: usize = 2048;
+/// How far ahead activations are asked for, in bytes.
+const PREFETCH_X: usize = 1024;
+/// How far ahead scales are asked for, in bytes of one tile.
+const PREFETCH_SCALES: usize = 256;
 
-/// The sums of both tiles for every row of the block.
+/// Adds a part's products to the sums of both tiles, for every row of the block.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
@@ -24,7 +26,11 @@ pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) 
             5 => by_type::<5>(operands, sums),
             6 => by_type::<6>(operands, sums),
             7 => by_type::<7>(operands, sums),
-            _ => by_type::<8>(operands, sums),
+            8 => by_type::<8>(operands, sums),
+            9 => by_type::<9>(operands, sums),
+            10 => by_type::<10>(operands, sums),
+            11 => by_type::<11>(operands, sums),
+            _ => by_type::<12>(operands, sums),
         }
     }
 }
@@ -37,11 +43,7 @@ unsafe fn by_type<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums;
             WeightType::F32 => floats::<R, F32>(operands, sums),
             WeightType::Bf16 => floats::<R, Bf16>(operands, sums),
             WeightType::F16 => floats::<R, F16>(operands, sums),
-            WeightType::Int8 => {
-                for (tile, sums) in operands.tiles.into_iter().zip(sums) {
-                    int8::<R>(operands, tile, sums);
-                }
-            }
+            WeightType::Int8 => int8::<R>(operands, sums),
         }
     }
 }
@@ -92,30 +94,33 @@ impl Widen for F16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise. Widening is exact, so the rounding does not matter; but this
+        // form reads memory itself, while `_mm512_cvtph_ps` costs a load and a shuffle more.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
-            [_mm512_cvtph_ps(_mm256_load_si256(at)), _mm512_cvtph_ps(_mm256_load_si256(at.add(1)))]
+            [at, at.add(1)]
+                .map(|at| _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_load_si256(at)))
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
-    let Operands { tiles, inputs, start, .. } = *operands;
-    let x = operands.activations.floats[start..start + R * inputs].as_ptr();
+    let Operands { tiles, inputs, start, ref part, .. } = *operands;
+    let ahead = operands.ahead();
+    let x = &operands.activations.floats[start..start + R * inputs];
     debug_assert!(tiles.iter().all(|tile| tile.len() >= inputs * W::BYTES));
-    let [first, second] = tiles.map(<[u8]>::as_ptr);
-    let mut left = [_mm512_setzero_ps(); R];
-    let mut right = [_mm512_setzero_ps(); R];
-    for pair in 0..inputs / 2 {
-        // SAFETY: both tiles hold `inputs` inputs, `x` holds `inputs · R` numbers; prefetching may
+    let x = x[part.start * R..part.end * R].as_ptr();
+    let [first, second] = tiles.map(|tile| tile[part.start * W::BYTES..].as_ptr());
+    let [mut left, mut right] = load::<R>(sums);
+    for pair in 0..part.len() / 2 {
+        // SAFETY: both tiles hold the part's inputs, `x` holds R numbers for each; prefetching may
         // point anywhere.
         unsafe {
-            let ahead = pair * 2 * W::BYTES + PREFETCH;
-            for line in (0..2 * W::BYTES).step_by(64) {
-                _mm_prefetch::<_MM_HINT_T0>(first.wrapping_add(ahead + line).cast());
-                _mm_prefetch::<_MM_HINT_T0>(second.wrapping_add(ahead + line).cast());
+            prefetch(ahead, pair * W::BYTES / 32, W::BYTES / 32);
+            for line in (0..2 * R).step_by(16) {
+                let at = x.wrapping_add(pair * 2 * R + line);
+                _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(PREFETCH_X));
             }
             let (l, r) = (W::pair(first, pair), W::pair(second, pair));
             for odd in 0..2 {
@@ -127,55 +132,84 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
             }
         }
     }
-    for row in 0..R {
-        // SAFETY: a row of sums has 16 lanes.
+    store(&[left, right], sums);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn int8<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    let Operands { tiles, inputs, start, ref part, activations, .. } = *operands;
+    let ahead = operands.ahead();
+    let (place, blocks) = (start / BLOCK, inputs / BLOCK);
+    let x = activations.quants[start..start + R * inputs].as_ptr();
+    let x_scales = activations.scales[place..place + R * blocks].as_ptr();
+    let offsets = activations.offsets[place..place + R * blocks].as_ptr();
+    debug_assert!(tiles.iter().all(|tile| tile.len() >= (inputs + 2 * blocks) * LANES));
+    let mut totals = load::<R>(sums);
+    let first_block = part.start / BLOCK;
+    for block in first_block..part.end / BLOCK {
+        // SAFETY: each tile holds `blocks` blocks of 512 quants and 16 scales, `x` as many blocks
+        // of R rows; prefetching may point anywhere.
         unsafe {
-            _mm512_storeu_ps(sums[0][row].as_mut_ptr(), left[row]);
-            _mm512_storeu_ps(sums[1][row].as_mut_ptr(), right[row]);
+            let (x, x_scales) = (x.add(block * R * BLOCK), x_scales.add(block * R));
+            for (side, tile) in tiles.iter().enumerate() {
+                let quants = tile.as_ptr().add(block * BLOCK * LANES);
+                let scales = tile.as_ptr().add((inputs + block * 2) * LANES);
+                _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(PREFETCH_SCALES).cast());
+                // Weights are stored with 128 added; the offset makes up for that.
+                let mut dots = [_mm512_setzero_si512(); R];
+                for (row, dot) in dots.iter_mut().enumerate() {
+                    *dot = _mm512_set1_epi32(*offsets.add(block * R + row));
+                }
+                for group in 0..BLOCK / 4 {
+                    let line = (block - first_block) * (BLOCK / 4) + group;
+                    let at = ahead.from[side].wrapping_add(line * ahead.stride);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                    let weights = _mm512_load_si512(quants.add(group * 64).cast());
+                    for (row, dot) in dots.iter_mut().enumerate() {
+                        let x = x.add(row * BLOCK + group * 4).cast::<i32>();
+                        let x = _mm512_set1_epi32(x.read_unaligned());
+                        *dot = _mm512_dpbusd_epi32(*dot, weights, x);
+                    }
+                }
+                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
+                for (row, (total, dot)) in totals[side].iter_mut().zip(dots).enumerate() {
+                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scales.add(row)));
+                    *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
+                }
+            }
+        }
+    }
+    store(&totals, sums);
+}
+
+/// Asks for the next `count` lines of both tiles' weights, after `line` of them.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn prefetch(ahead: Ahead, line: usize, count: usize) {
+    for line in line..line + count {
+        for from in ahead.from {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line * ahead.stride).cast());
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn int8<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
-    let Operands { inputs, start, activations, .. } = *operands;
-    let blocks = inputs / BLOCK;
-    let place = start / BLOCK;
-    let x = activations.quants[start..start + R * inputs].as_ptr();
-    let x_scales = activations.scales[place..place + R * blocks].as_ptr();
-    let x_sums = activations.sums[place..place + R * blocks].as_ptr();
-    let (quants, scales) = tile.split_at(inputs * LANES);
-    debug_assert!(scales.len() >= blocks * LANES * 2);
-    let (quants, scales) = (quants.as_ptr(), scales.as_ptr());
-    let mut total = [_mm512_setzero_ps(); R];
-    for block in 0..blocks {
-        // SAFETY: the tile holds `blocks` blocks of 512 quants and 16 scales, `x` as many blocks of
-        // R rows; prefetching may point anywhere.
-        unsafe {
-            // Weights are stored with 128 added: subtract 128 times the sum of the activations.
-            let mut dots = [_mm512_setzero_si512(); R];
-            for (row, dot) in dots.iter_mut().enumerate() {
-                *dot = _mm512_set1_epi32(-128 * *x_sums.add(block * R + row));
-            }
-            for group in 0..BLOCK / 4 {
-                let at = quants.add((block * BLOCK / 4 + group) * 64);
-                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(PREFETCH).cast());
-                let weights = _mm512_load_si512(at.cast());
-                for (row, dot) in dots.iter_mut().enumerate() {
-                    let x = x.add((block * R + row) * BLOCK + group * 4).cast::<i32>();
-                    let x = _mm512_set1_epi32(x.read_unaligned());
-                    *dot = _mm512_dpbusd_epi32(*dot, weights, x);
-                }
-            }
-            let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(block * 32).cast()));
-            for (row, (total, dot)) in total.iter_mut().zip(dots).enumerate() {
-                let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scales.add(block * R + row)));
-                *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
-            }
+fn load<const R: usize>(sums: &[TileSums; 2]) -> [[__m512; R]; 2] {
+    let mut totals = [[_mm512_setzero_ps(); R]; 2];
+    for (totals, sums) in totals.iter_mut().zip(sums) {
+        for (total, sums) in totals.iter_mut().zip(sums) {
+            // SAFETY: a row of sums has 16 lanes.
+            *total = unsafe { _mm512_loadu_ps(sums.as_ptr()) };
         }
     }
-    for (sums, total) in sums.iter_mut().zip(total) {
-        // SAFETY: a row of sums has 16 lanes.
-        unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), total) };
+    totals
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn store<const R: usize>(totals: &[[__m512; R]; 2], sums: &mut [TileSums; 2]) {
+    for (sums, totals) in sums.iter_mut().zip(totals) {
+        for (sums, &total) in sums.iter_mut().zip(totals) {
+            // SAFETY: a row of sums has 16 lanes.
+            unsafe { _mm512_storeu_ps(sums.as_mut_ptr(), total) };
+        }
     }
 }

@@ -9,9 +9,20 @@ use super::isa::Isa;
 use super::packed::{PackedMatrix, WeightType};
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
+use std::ops::Range;
 
 /// Rows that a kernel takes at a time, at the most.
-pub(crate) const MAX_ROW_BLOCK: usize = 8;
+pub(crate) const MAX_ROW_BLOCK: usize = 12;
+
+/// Row blocks that share one walk over the weights, at the most: so many rows stay in the cache.
+const GROUP: usize = 8;
+
+/// Inputs over which the row blocks of a group take turns: their weights stay in the second cache
+/// beside a group's activations, and sums are seldom stored and loaded again.
+const PART: usize = 512;
+
+/// How far ahead weights are asked for where one row block walks alone, in bytes of one tile.
+const PREFETCH: usize = 2048;
 
 /// The sums of one tile and one row block.
 pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
@@ -26,6 +37,37 @@ pub(crate) struct Operands<'a> {
     pub(crate) rows: usize,
     /// Inputs, filled up to an even number or to whole blocks.
     pub(crate) inputs: usize,
+    /// The inputs to add to the sums now; all of them but for AVX-512.
+    pub(crate) part: Range<usize>,
+    /// Which of the group's blocks this is, and how many there are.
+    pub(crate) turn: usize,
+    pub(crate) turns: usize,
+}
+
+/// Weights to ask memory for while computing: those that will be needed next. The row blocks of a
+/// group share that work, so that reading and computing overlap in each of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    /// Where to start, for each tile.
+    pub(crate) from: [*const u8; 2],
+    /// Bytes to go on by for each 64 bytes that are computed with.
+    pub(crate) stride: usize,
+}
+
+impl Operands<'_> {
+    /// A block on its own keeps ahead of itself; several share the next part, or the first part of
+    /// the next two tiles.
+    pub(crate) fn ahead(&self) -> Ahead {
+        let Self { part, turn, turns, .. } = self;
+        let input_bytes = input_bytes(self.weight_type);
+        let share = part.len() * input_bytes * turn / turns;
+        let from = self.tiles.map(|tile| {
+            let next = if part.end < self.inputs { part.end * input_bytes } else { 2 * tile.len() };
+            let alone = part.start * input_bytes + PREFETCH;
+            tile.as_ptr().wrapping_add(if *turns == 1 { alone } else { next + share })
+        });
+        Ahead { from, stride: 64 / turns }
+    }
 }
 
 /// `out[row] = weights · x[row]`; `x`: `[rows, inputs]`, `out`: `[rows, outputs]`.
@@ -36,44 +78,94 @@ pub(crate) fn linear(
     activations: &mut Activations,
     out: &mut [f32],
 ) {
-    let (outputs, isa) = (weights.outputs(), team.isa());
-    activations.pack(weights.weight_type(), x, weights.inputs(), row_block(isa));
+    let (weight_type, isa) = (weights.weight_type(), team.isa());
+    activations.pack(weight_type, x, weights.inputs(), row_block(isa, weight_type));
     let activations = &*activations;
-    debug_assert_eq!(out.len(), x.len() / weights.inputs() * outputs);
+    debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
     let out = SharedSlice::new(out);
     team.split(weights.tiles(), 2, |tiles| {
-        let mut sums = [[[0.0; LANES]; MAX_ROW_BLOCK]; 2];
-        for first in tiles.clone().step_by(2) {
-            let second = (first + 1).min(tiles.end - 1);
-            for block in 0..activations.blocks() {
-                let (rows, first_row) = activations.block(block);
-                let operands = Operands {
-                    weight_type: weights.weight_type(),
-                    tiles: [weights.tile(first), weights.tile(second)],
-                    activations,
-                    start: first_row * activations.inputs(),
-                    rows,
-                    inputs: activations.inputs(),
-                };
-                compute(isa, &operands, &mut sums);
-                for (tile, sums) in [first, second].into_iter().zip(&sums) {
-                    let width = LANES.min(outputs - tile * LANES);
-                    for (row, sums) in sums.iter().enumerate().take(rows) {
-                        let at = (first_row + row) * outputs + tile * LANES;
-                        // SAFETY: tiles belong to one member each, so these outputs do too.
-                        unsafe { out.part(at..at + width) }.copy_from_slice(&sums[..width]);
-                    }
+        let mut sums = [[[[0.0; LANES]; MAX_ROW_BLOCK]; 2]; GROUP];
+        for group in (0..activations.blocks()).step_by(GROUP) {
+            let group = group..activations.blocks().min(group + GROUP);
+            for first in tiles.clone().step_by(2) {
+                let pair = [first, (first + 1).min(tiles.end - 1)];
+                let sums = &mut sums[..group.len()];
+                sums.as_flattened_mut().fill([[0.0; LANES]; MAX_ROW_BLOCK]);
+                add_products(isa, weights, pair, activations, &group, sums);
+                for (block, sums) in group.clone().zip(sums) {
+                    store(pair, activations.block(block), sums, weights.outputs(), &out);
                 }
             }
         }
     });
 }
 
+/// Adds up two tiles' products for a group of row blocks. The blocks take turns over a part of the
+/// inputs, so that only the first of them waits for memory.
+fn add_products(
+    isa: Isa,
+    weights: &PackedMatrix,
+    pair: [usize; 2],
+    activations: &Activations,
+    group: &Range<usize>,
+    sums: &mut [[TileSums; 2]],
+) {
+    let (inputs, weight_type) = (activations.inputs(), weights.weight_type());
+    let tiles = pair.map(|tile| weights.tile(tile));
+    let step = if isa == Isa::Avx512 && group.len() > 1 { PART } else { inputs };
+    for first in (0..inputs).step_by(step) {
+        let part = first..inputs.min(first + step);
+        for (turn, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
+            let (rows, first_row) = activations.block(block);
+            let operands = Operands {
+                weight_type,
+                tiles,
+                activations,
+                start: first_row * inputs,
+                rows,
+                inputs,
+                part: part.clone(),
+                turn,
+                turns: group.len(),
+            };
+            compute(isa, &operands, sums);
+        }
+    }
+}
+
+/// Writes the sums of two tiles and one row block to their places.
+fn store(
+    pair: [usize; 2],
+    (rows, first_row): (usize, usize),
+    sums: &[TileSums; 2],
+    outputs: usize,
+    out: &SharedSlice<'_>,
+) {
+    for (tile, sums) in pair.into_iter().zip(sums) {
+        let width = LANES.min(outputs - tile * LANES);
+        for (row, sums) in sums.iter().enumerate().take(rows) {
+            let at = (first_row + row) * outputs + tile * LANES;
+            // SAFETY: tiles belong to one member each, so these outputs do too.
+            unsafe { out.part(at..at + width) }.copy_from_slice(&sums[..width]);
+        }
+    }
+}
+
 /// Rows that share one reading of the weights.
-fn row_block(isa: Isa) -> usize {
-    match isa {
-        Isa::Avx512 => MAX_ROW_BLOCK,
-        Isa::Avx2 | Isa::Portable => 4,
+fn row_block(isa: Isa, weight_type: WeightType) -> usize {
+    match (isa, weight_type) {
+        (Isa::Avx512, WeightType::Int8) => 8,
+        (Isa::Avx512, _) => MAX_ROW_BLOCK,
+        (Isa::Avx2 | Isa::Portable, _) => 4,
+    }
+}
+
+/// Bytes of one input in a tile.
+fn input_bytes(weight_type: WeightType) -> usize {
+    match weight_type {
+        WeightType::F32 => LANES * 4,
+        WeightType::Bf16 | WeightType::F16 => LANES * 2,
+        WeightType::Int8 => LANES,
     }
 }
 
@@ -140,6 +232,27 @@ mod tests {
                 packed.unpack_row(outputs - 1, &mut row);
                 let last = &matrix[(outputs - 1) * inputs..];
                 prop_assert_eq!(row, reference::rounded(weight_type, last, inputs));
+            }
+        }
+    }
+
+    /// More rows than a group has and more inputs than a part, which no case above reaches.
+    #[test]
+    fn parts_and_groups_equal_the_reference() {
+        let (rows, inputs, outputs) = (GROUP * MAX_ROW_BLOCK + 5, 2 * PART + 38, 50);
+        let (x, matrix) = (values(rows * inputs, 5), values(inputs * outputs, 6));
+        for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
+            let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
+            let held = match weight_type {
+                WeightType::Int8 => matrix.clone(),
+                _ => reference::rounded(weight_type, &matrix),
+            };
+            for isa in Isa::available() {
+                let team = Team::unpinned(2).unwrap().with_isa(isa);
+                let mut out = vec![f32::NAN; rows * outputs];
+                linear(&team, &x, &packed, &mut Activations::default(), &mut out);
+                let expected = reference::linear(weight_type, isa.is_fused(), &held, &x, inputs);
+                assert_eq!(bits(&out), bits(&expected), "{weight_type} on {isa}");
             }
         }
     }
