@@ -245,7 +245,7 @@ mod tests {
             let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
             let held = match weight_type {
                 WeightType::Int8 => matrix.clone(),
-                _ => reference::rounded(weight_type, &matrix),
+                _ => reference::rounded(weight_type, &matrix, inputs),
             };
             for isa in Isa::available() {
                 let team = Team::unpinned(2).unwrap().with_isa(isa);
