@@ -35,6 +35,9 @@ pub fn generate(
         }
         let before = sequence.tokens().len();
         decoder.step(sequence, cluster)?;
+        if sequence.tokens().len() == before {
+            return Err(DecodeError::Answer("a step committed nothing"));
+        }
         if on_tokens(&sequence.tokens()[before..]).is_break() {
             sequence.stop();
         }

@@ -3,7 +3,7 @@
 use crate::answer::Answer;
 use crate::plan::{DrafterKind, Method, Plan};
 use crate::request::{Request, RequestError};
-use crate::text_stream::{StopFilter, TextStream};
+use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::{Cluster, JobError, Role, SequenceId, TokenId};
 use forerun_decode::{
@@ -19,7 +19,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 pub use forerun_runtime::Canceller;
 
@@ -367,71 +366,4 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&Arc<Weights>>) -
         })
     };
     devices.filter_map(worker).collect()
-}
-
-/// Where committed tokens become text.
-struct Sink<'a, F> {
-    started: Instant,
-    stream: TextStream<'a>,
-    stop: StopFilter,
-    on_text: F,
-    text: String,
-    tokens: Vec<TokenId>,
-    first_token_ns: Option<u64>,
-    /// A stop string ended the text, or the reader did: nothing follows.
-    closed: bool,
-}
-
-impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
-    fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId], stop: &[String], on_text: F) -> Self {
-        Self {
-            started: Instant::now(),
-            stream: TextStream::new(tokenizer, prompt),
-            stop: StopFilter::new(stop),
-            on_text,
-            text: String::new(),
-            tokens: Vec::new(),
-            first_token_ns: None,
-            closed: false,
-        }
-    }
-
-    fn elapsed_ns(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
-    }
-
-    /// Takes the tokens of one step, up to the one that completes a stop string.
-    fn push(&mut self, tokens: &[TokenId]) -> ControlFlow<()> {
-        let now = self.elapsed_ns();
-        self.first_token_ns.get_or_insert(now);
-        for &token in tokens {
-            self.tokens.push(token);
-            let passed = self.stop.push(&self.stream.push(token));
-            self.closed |= self.give(&passed.text).is_break() || passed.stopped;
-            if self.closed {
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
-    }
-
-    fn give(&mut self, text: &str) -> ControlFlow<()> {
-        if text.is_empty() {
-            return ControlFlow::Continue(());
-        }
-        self.text += text;
-        (self.on_text)(text)
-    }
-
-    /// Gives out what was held back, once no more tokens come.
-    fn flush(&mut self) {
-        if self.closed {
-            return;
-        }
-        let passed = self.stop.push(&self.stream.finish());
-        self.closed = passed.stopped;
-        let rest = if passed.stopped { passed.text } else { passed.text + &self.stop.finish() };
-        // The end has come anyway, whatever the reader says.
-        let _: ControlFlow<()> = self.give(&rest);
-    }
 }

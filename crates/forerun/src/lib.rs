@@ -15,6 +15,7 @@ mod demonstration;
 mod engine;
 mod plan;
 mod request;
+mod sink;
 mod text_stream;
 mod tokenizer;
 

@@ -1,6 +1,6 @@
 //! Activations as the linear kernels read them: in blocks of rows, transposed or quantised.
 
-use super::packed::{BLOCK, WeightType};
+use super::packed::{BLOCK, WeightType, round};
 
 /// The input of a linear layer, rearranged so that a kernel reads it front to back.
 ///
@@ -105,9 +105,7 @@ pub(crate) fn quantize_activations(values: &[f32], quants: &mut [i8]) -> f32 {
     let finite = values.iter().all(|value| value.is_finite());
     let inverse = if peak > 0.0 && finite { 127.0 / peak } else { 0.0 };
     for (quant, value) in quants.iter_mut().zip(values) {
-        // Adding and subtracting 1.5 · 2²³ rounds to the nearest integer, ties to even.
-        let scaled = value * inverse;
-        *quant = ((scaled + 12_582_912.0) - 12_582_912.0) as i8;
+        *quant = round(value * inverse) as i8;
     }
     if finite { peak / 127.0 } else { f32::NAN }
 }

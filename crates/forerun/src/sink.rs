@@ -1,0 +1,79 @@
+//! Where committed tokens become text, up to the answer's end.
+
+use crate::text_stream::{StopFilter, TextStream};
+use crate::tokenizer::Tokenizer;
+use forerun_core::TokenId;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// Where committed tokens become text.
+pub(crate) struct Sink<'a, F> {
+    started: Instant,
+    stream: TextStream<'a>,
+    stop: StopFilter,
+    on_text: F,
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<TokenId>,
+    pub(crate) first_token_ns: Option<u64>,
+    /// A stop string ended the text, or the reader did: nothing follows.
+    pub(crate) closed: bool,
+}
+
+impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
+    pub(crate) fn new(
+        tokenizer: &'a Tokenizer,
+        prompt: &[TokenId],
+        stop: &[String],
+        on_text: F,
+    ) -> Self {
+        Self {
+            started: Instant::now(),
+            stream: TextStream::new(tokenizer, prompt),
+            stop: StopFilter::new(stop),
+            on_text,
+            text: String::new(),
+            tokens: Vec::new(),
+            first_token_ns: None,
+            closed: false,
+        }
+    }
+
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Takes the tokens of one step, up to the one that completes a stop string.
+    pub(crate) fn push(&mut self, tokens: &[TokenId]) -> ControlFlow<()> {
+        let now = self.elapsed_ns();
+        self.first_token_ns.get_or_insert(now);
+        for &token in tokens {
+            self.tokens.push(token);
+            let passed = self.stop.push(&self.stream.push(token));
+            self.closed |= self.give(&passed.text).is_break() || passed.stopped;
+            if self.closed {
+                return ControlFlow::Break(());
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn give(&mut self, text: &str) -> ControlFlow<()> {
+        if text.is_empty() {
+            return ControlFlow::Continue(());
+        }
+        self.text += text;
+        (self.on_text)(text)
+    }
+
+    /// Gives out what was held back, once no more tokens come.
+    pub(crate) fn flush(&mut self) {
+        if self.closed {
+            return;
+        }
+        let passed = self.stop.push(&self.stream.finish());
+        self.closed = passed.stopped;
+        let rest = if passed.stopped { passed.text } else { passed.text + &self.stop.finish() };
+        // The end has come anyway, whatever the reader says.
+        let _: ControlFlow<()> = self.give(&rest);
+    }
+}
