@@ -204,6 +204,17 @@ mod tests {
         values.iter().map(|value| value.to_bits()).collect()
     }
 
+    const TYPES: [WeightType; 4] =
+        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+
+    /// Weights as the reference takes them: it quantises int8 itself.
+    fn held(weight_type: WeightType, matrix: &[f32], inputs: usize) -> Vec<f32> {
+        match weight_type {
+            WeightType::Int8 => matrix.to_vec(),
+            _ => reference::rounded(weight_type, matrix, inputs),
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
@@ -215,12 +226,9 @@ mod tests {
         ) {
             let x = values(rows * inputs, seed);
             let matrix = values(inputs * outputs, seed ^ 0xABCD);
-            for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
+            for weight_type in TYPES {
                 let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
-                let held = match weight_type {
-                    WeightType::Int8 => matrix.clone(),
-                    _ => reference::rounded(weight_type, &matrix, inputs),
-                };
+                let held = held(weight_type, &matrix, inputs);
                 for isa in Isa::available() {
                     let team = Team::unpinned(members).unwrap().with_isa(isa);
                     let mut out = vec![f32::NAN; rows * outputs];
@@ -241,12 +249,9 @@ mod tests {
     fn parts_and_groups_equal_the_reference() {
         let (rows, inputs, outputs) = (GROUP * MAX_ROW_BLOCK + 5, 2 * PART + 38, 50);
         let (x, matrix) = (values(rows * inputs, 5), values(inputs * outputs, 6));
-        for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
+        for weight_type in TYPES {
             let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
-            let held = match weight_type {
-                WeightType::Int8 => matrix.clone(),
-                _ => reference::rounded(weight_type, &matrix, inputs),
-            };
+            let held = held(weight_type, &matrix, inputs);
             for isa in Isa::available() {
                 let team = Team::unpinned(2).unwrap().with_isa(isa);
                 let mut out = vec![f32::NAN; rows * outputs];
