@@ -1,5 +1,6 @@
 //! The key/value cache of one sequence: what it holds, and how it finds that out by itself.
 
+use crate::kernels::{AttentionShape, KeysValues, WeightType};
 use forerun_core::{Node, TokenId, TokenTree};
 
 /// Keys and values of a prefix and of a tree of tokens behind it.
@@ -8,20 +9,10 @@ use forerun_core::{Node, TokenId, TokenTree};
 /// cache to roll back: [`KvCache::seek`] compares the tokens of a job with those that it holds and
 /// keeps what agrees, gathering an accepted path into place. Keys were rotated at their own
 /// position, so nothing is rotated again.
-#[derive(Default)]
 pub struct KvCache {
-    layers: Vec<LayerCache>,
-    /// Width of a row: `n_kv_heads · head_dim`.
-    width: usize,
+    layers: Vec<KeysValues>,
     prefix: Vec<TokenId>,
     tree: TokenTree,
-}
-
-/// Keys and values of one layer: `[slots, n_kv_heads, head_dim]`.
-#[derive(Default)]
-pub(crate) struct LayerCache {
-    pub(crate) keys: Vec<f32>,
-    pub(crate) values: Vec<f32>,
 }
 
 /// What a cache holds of a job's tokens.
@@ -34,11 +25,10 @@ pub struct Held {
 }
 
 impl KvCache {
-    /// An empty cache for `n_layers` layers with rows of `width` numbers.
-    #[must_use]
-    pub fn new(n_layers: usize, width: usize) -> Self {
-        let layers = (0..n_layers).map(|_| LayerCache::default()).collect();
-        Self { layers, width, ..Self::default() }
+    /// An empty cache for `n_layers` layers, in the precision that goes with the weights.
+    pub(crate) fn new(n_layers: usize, shape: AttentionShape, weight_type: WeightType) -> Self {
+        let layers = (0..n_layers).map(|_| KeysValues::new(shape, weight_type)).collect();
+        Self { layers, prefix: Vec::new(), tree: TokenTree::new() }
     }
 
     /// Keeps the longest part of `tokens`, then of `tree`, that is held exactly, forgets the rest,
@@ -92,14 +82,8 @@ impl KvCache {
     }
 
     fn move_row(&mut self, from: usize, to: usize) {
-        if from == to {
-            return;
-        }
-        let width = self.width;
-        for layer in &mut self.layers {
-            for rows in [&mut layer.keys, &mut layer.values] {
-                rows.copy_within(from * width..(from + 1) * width, to * width);
-            }
+        if from != to {
+            self.layers.iter_mut().for_each(|layer| layer.copy(from, to));
         }
     }
 
@@ -117,44 +101,49 @@ impl KvCache {
     /// Makes room for the prefix and `nodes` tree nodes. Rows beyond those held count for nothing
     /// until [`KvCache::record`].
     pub(crate) fn reserve(&mut self, nodes: usize) {
-        let len = (self.prefix.len() + nodes) * self.width;
-        for layer in &mut self.layers {
-            for rows in [&mut layer.keys, &mut layer.values] {
-                if rows.len() < len {
-                    rows.resize(len, 0.0);
-                }
-            }
-        }
+        let slots = self.prefix.len() + nodes;
+        self.layers.iter_mut().for_each(|layer| layer.reserve(slots));
     }
 
     /// The rows of one layer.
-    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut LayerCache {
+    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut KeysValues {
         &mut self.layers[layer]
     }
 
     /// Declares the rows of all nodes of `tree` written, in all layers.
     pub(crate) fn record(&mut self, tree: &TokenTree) {
-        self.tree = tree.clone();
+        self.tree.clone_from(tree);
     }
 
-    /// The bits of everything held: prefix, tree, and each layer's keys and values. Tests compare
-    /// caches by it.
+    /// Bytes of memory for keys and values.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.layers.iter().map(KeysValues::bytes).sum()
+    }
+
+    /// The bits of everything held: prefix, tree, and each layer's keys and values, slot by slot.
+    /// Tests compare caches by it.
     #[must_use]
     pub fn snapshot(&self) -> (Vec<TokenId>, TokenTree, Vec<Vec<u32>>) {
-        let len = (self.prefix.len() + self.tree.len()) * self.width;
-        let bits = |rows: &Vec<f32>| rows[..len].iter().map(|value| value.to_bits()).collect();
-        let layers = self.layers.iter().flat_map(|layer| [bits(&layer.keys), bits(&layer.values)]);
-        (self.prefix.clone(), self.tree.clone(), layers.collect())
+        let slots = self.prefix.len() + self.tree.len();
+        let bits = |layer: &KeysValues| {
+            let rows = (0..slots).flat_map(|slot| layer.row(slot));
+            rows.map(f32::to_bits).collect()
+        };
+        (self.prefix.clone(), self.tree.clone(), self.layers.iter().map(bits).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::Isa;
+
+    const SHAPE: AttentionShape = AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1 };
 
     /// A cache of one layer whose row for a token is the token itself.
     fn cache(prefix: &[TokenId], tree: &TokenTree) -> KvCache {
-        let mut cache = KvCache::new(1, 1);
+        let mut cache = KvCache::new(1, SHAPE, WeightType::F32);
         write(&mut cache, &TokenTree::chain(prefix));
         cache.seek(prefix, &TokenTree::new());
         write(&mut cache, tree);
@@ -166,8 +155,7 @@ mod tests {
         let first = cache.prefix_len();
         let layer = cache.layer_mut(0);
         for (index, &token) in tree.tokens().iter().enumerate() {
-            layer.keys[first + index] = token as f32;
-            layer.values[first + index] = -(token as f32);
+            layer.write(Isa::Portable, first + index, &[token as f32], &[-(token as f32)]);
         }
         cache.record(tree);
     }
@@ -176,8 +164,7 @@ mod tests {
     fn check(cache: &mut KvCache) {
         let (prefix, tree, _) = cache.snapshot();
         for (slot, &token) in prefix.iter().chain(tree.tokens()).enumerate() {
-            assert_eq!(cache.layer_mut(0).keys[slot], token as f32);
-            assert_eq!(cache.layer_mut(0).values[slot], -(token as f32));
+            assert_eq!(cache.layer_mut(0).row(slot), [token as f32, -(token as f32)]);
         }
     }
 

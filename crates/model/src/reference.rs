@@ -10,12 +10,13 @@ use crate::checkpoint::{Checkpoint, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{Isa, WeightType, exp, reference};
 use forerun_core::TokenId;
+use half::f16;
 
 /// Weights as the checkpoint has them, row-major.
 pub struct ReferenceModel {
     config: Config,
     weight_type: WeightType,
-    /// Whether linear layers round between multiplication and addition.
+    /// Whether linear layers and attention add products without rounding them.
     fused: bool,
     embedding: Vec<f32>,
     layers: Vec<[Vec<f32>; 9]>,
@@ -106,8 +107,8 @@ impl ReferenceModel {
                 rows.map(|(position, row)| self.rotate(self.times(weights, row), position))
                     .collect()
             };
-            let (queries, keys) = (rotated(query), rotated(key));
-            let values: Vec<_> = normed.iter().map(|row| self.times(value, row)).collect();
+            let (queries, keys) = (rotated(query), self.cached(rotated(key)));
+            let values = self.cached(normed.iter().map(|row| self.times(value, row)).collect());
             for (position, row) in hidden.iter_mut().enumerate() {
                 let seen = (&keys[..=position], &values[..=position]);
                 let attended = self.attend(&queries[position], seen);
@@ -129,6 +130,16 @@ impl ReferenceModel {
     /// `weights · x`.
     fn times(&self, weights: &[f32], x: &[f32]) -> Vec<f32> {
         reference::linear(self.weight_type, self.fused, weights, x, x.len())
+    }
+
+    /// Keys or values as a cache keeps them: beside weights of less than full precision, in half.
+    fn cached(&self, mut rows: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+        if self.weight_type != WeightType::F32 {
+            for value in rows.iter_mut().flatten() {
+                *value = f16::from_f32(*value).to_f32();
+            }
+        }
+        rows
     }
 
     fn norm_all(&self, rows: &[Vec<f32>], weight: &[f32]) -> Vec<Vec<f32>> {
@@ -156,6 +167,11 @@ impl ReferenceModel {
         heads
     }
 
+    /// `sum + a · b`, as the instruction set adds products.
+    fn plus_product(&self, sum: f32, a: f32, b: f32) -> f32 {
+        if self.fused { a.mul_add(b, sum) } else { sum + a * b }
+    }
+
     fn attend(&self, query: &[f32], (keys, values): (&[Vec<f32>], &[Vec<f32>])) -> Vec<f32> {
         let (dim, config) = (self.config.head_dim, &self.config);
         let group = config.num_attention_heads / config.num_key_value_heads;
@@ -163,7 +179,8 @@ impl ReferenceModel {
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
             let part = head / group * dim..(head / group + 1) * dim;
             let dot = |key: &Vec<f32>| {
-                sum16(query.iter().zip(&key[part.clone()]).map(|(q, k)| q * k)) * scale
+                let products = query.iter().zip(&key[part.clone()]);
+                products.fold(0.0, |sum, (q, k)| self.plus_product(sum, *q, *k)) * scale
             };
             let scores: Vec<f32> = keys.iter().map(dot).collect();
             let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -172,7 +189,7 @@ impl ReferenceModel {
             let mut out = vec![0.0; dim];
             for (weight, value) in weights.iter().zip(values) {
                 for (out, value) in out.iter_mut().zip(&value[part.clone()]) {
-                    *out += weight * value;
+                    *out = self.plus_product(*out, *weight, *value);
                 }
             }
             out.into_iter().map(|value| value / total).collect()

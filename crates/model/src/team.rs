@@ -2,16 +2,23 @@
 //!
 //! The thread that calls [`Team::run`] is member 0. The others wait for work by spinning for some
 //! microseconds, since the next kernel usually follows at once, and then park, so that a team that
-//! has nothing to do costs nothing and does not disturb other load.
+//! has nothing to do costs nothing and does not disturb other load. Shared work comes in pieces: a
+//! member that is done with its own takes over what others have left, so that one whose core is
+//! disturbed does not hold up all.
 
 use crate::kernels::Isa;
+use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
+use std::time::{Duration, Instant};
 
-/// Turns of a waiting loop before the thread parks: about 20 µs where a pause takes 140 cycles.
-const SPINS: u32 = 400;
+/// How long a waiting thread spins before it parks: longer than what a forward pass does between
+/// two kernels, shorter than what other load would notice.
+const SPIN: Duration = Duration::from_micros(100);
+/// Turns of the spinning loop between two looks at the clock.
+const TURNS: u32 = 16;
 
 /// Work as the members see it: a function of the member's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
@@ -21,9 +28,16 @@ pub struct Team {
     isa: Isa,
     shared: Arc<Shared>,
     helpers: Vec<JoinHandle<()>>,
+    /// Where each member's part of shared work goes on.
+    cursors: Vec<Cursor>,
     /// Held during a run: a team does one thing at a time.
     leading: Mutex<()>,
 }
+
+/// The next piece of a member's part, on a cache line of its own.
+#[repr(align(64))]
+#[derive(Default)]
+struct Cursor(AtomicUsize);
 
 /// A team whose threads could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -44,15 +58,25 @@ pub enum TeamError {
 struct Shared {
     /// Number of the current run; a change tells helpers that there is work.
     run: AtomicUsize,
-    /// The current run's work; only read between the change of `run` and the helper's report.
-    work: Mutex<Option<&'static Work<'static>>>,
+    /// The current run. The leader writes it while no helper works; helpers read it between the
+    /// change of `run` and their reports.
+    current: UnsafeCell<Option<Run>>,
     /// Helpers that have not reported yet.
     pending: AtomicUsize,
-    leader: Mutex<Option<Thread>>,
     stop: AtomicBool,
     /// The first panic of a helper in this run.
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
+
+/// What helpers need to know of a run.
+struct Run {
+    work: &'static Work<'static>,
+    leader: Thread,
+}
+
+// SAFETY: everything but `current` is made to be shared, and `run` and `pending` order all access to
+// `current`: see its documentation.
+unsafe impl Sync for Shared {}
 
 impl Team {
     /// One member, the caller itself, not pinned. Like every team it uses the best instructions, or
@@ -62,13 +86,18 @@ impl Team {
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
         let shared = Shared {
             run: AtomicUsize::new(0),
-            work: Mutex::new(None),
+            current: UnsafeCell::new(None),
             pending: AtomicUsize::new(0),
-            leader: Mutex::new(None),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         };
-        Self { isa, shared: Arc::new(shared), helpers: Vec::new(), leading: Mutex::new(()) }
+        Self {
+            isa,
+            shared: Arc::new(shared),
+            helpers: Vec::new(),
+            cursors: vec![Cursor::default()],
+            leading: Mutex::new(()),
+        }
     }
 
     /// The same team with the kernels of another instruction set.
@@ -130,6 +159,7 @@ impl Team {
         let name = format!("forerun-team-{number}");
         let handle = thread::Builder::new().name(name).spawn(body).map_err(TeamError::Spawn)?;
         self.helpers.push(handle);
+        self.cursors.push(Cursor::default());
         pinned.recv().unwrap_or(Ok(()))
     }
 
@@ -147,13 +177,20 @@ impl Team {
         if self.helpers.is_empty() {
             return work(0);
         }
-        let _leading = self.leading.lock().unwrap_or_else(PoisonError::into_inner);
+        let _leading = lock(&self.leading);
+        self.lead(work);
+    }
+
+    /// A run, once this thread leads.
+    fn lead(&self, work: &Work<'_>) {
         // SAFETY: only the lifetime changes. Helpers use the reference only between the change of
-        // `run` below and their decrement of `pending`, and this function does not return (nor
-        // unwind: the leader's own panic is caught) before `pending` is 0.
-        let erased = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
-        *lock(&self.shared.work) = Some(erased);
-        *lock(&self.shared.leader) = Some(thread::current());
+        // `run` below and their reports, and this function does not return (nor unwind: the leader's
+        // own panic is caught) before all have reported.
+        let work_anywhere =
+            unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        let run = Run { work: work_anywhere, leader: thread::current() };
+        // SAFETY: this thread leads, and the helpers of the last run have reported.
+        unsafe { *self.shared.current.get() = Some(run) };
         self.shared.pending.store(self.helpers.len(), Ordering::Relaxed);
         self.shared.run.fetch_add(1, Ordering::Release);
         for helper in &self.helpers {
@@ -161,11 +198,33 @@ impl Team {
         }
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
-        *lock(&self.shared.work) = None;
         let theirs = lock(&self.shared.panic).take();
         if let Some(panic) = own.err().or(theirs) {
             resume_unwind(panic);
         }
+    }
+
+    /// Calls `work(member, piece)` once for every piece of `0..count`. Each member has a part of
+    /// neighbouring pieces, always the same ones for the same count, and helps others when it is
+    /// done with them.
+    pub fn share(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
+        if self.helpers.is_empty() {
+            return (0..count).for_each(|piece| work(0, piece));
+        }
+        let _leading = lock(&self.leading);
+        let members = self.members();
+        let start = |member: usize| count * member / members;
+        for (member, cursor) in self.cursors.iter().enumerate() {
+            cursor.0.store(start(member), Ordering::Relaxed);
+        }
+        self.lead(&|member| {
+            for owner in (member..members).chain(0..member) {
+                let next = || self.cursors[owner].0.fetch_add(1, Ordering::Relaxed);
+                let end = start(owner + 1);
+                let pieces = std::iter::from_fn(|| Some(next()).filter(|&piece| piece < end));
+                pieces.for_each(|piece| work(member, piece));
+            }
+        });
     }
 
     /// Runs `work` over `0..count` split into one contiguous range a member, cut at multiples of
@@ -204,38 +263,44 @@ fn help(shared: &Shared, number: usize) {
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
+        // SAFETY: a run has begun, and this helper has not reported yet.
+        let current = unsafe { &*shared.current.get() };
+        let Some(Run { work, leader }) = current else { continue };
         // Reports even if the payload of a second panic panics when it is dropped.
-        let _report = Report(shared);
-        let work = *lock(&shared.work);
-        if let Some(work) = work
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number)))
-        {
+        let _report = Report { shared, leader: leader.clone() };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
             lock(&shared.panic).get_or_insert(panic);
         }
     }
 }
 
 /// A helper's report that it is done with a run.
-struct Report<'a>(&'a Shared);
+struct Report<'a> {
+    shared: &'a Shared,
+    leader: Thread,
+}
 
 impl Drop for Report<'_> {
     fn drop(&mut self) {
-        let leader = lock(&self.0.leader).clone();
-        if self.0.pending.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Some(leader) = leader
-        {
-            leader.unpark();
+        if self.shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.leader.unpark();
         }
     }
 }
 
 /// Spins for a while, then parks until `done`; whoever makes it true unparks the waiter.
 fn wait_until(done: impl Fn() -> bool) {
-    for _ in 0..SPINS {
-        if done() {
-            return;
+    if done() {
+        return;
+    }
+    let started = Instant::now();
+    while started.elapsed() < SPIN {
+        for _ in 0..TURNS {
+            if done() {
+                return;
+            }
+            std::hint::spin_loop();
         }
-        std::hint::spin_loop();
     }
     while !done() {
         thread::park();
@@ -282,7 +347,7 @@ mod tests {
                 });
                 if round % 100 == 50 {
                     // Long enough for the helpers to park.
-                    thread::sleep(std::time::Duration::from_millis(2));
+                    thread::sleep(Duration::from_millis(2));
                 }
             }
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 300));
@@ -299,6 +364,21 @@ mod tests {
                 for hit in &hits[range] {
                     hit.fetch_add(1, Ordering::Relaxed);
                 }
+            });
+            assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn pieces_are_done_once_even_if_a_member_is_slow() {
+        let team = Team::unpinned(3).unwrap();
+        for count in [0, 1, 2, 3, 50] {
+            let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
+            team.share(count, |member, piece| {
+                if member == 1 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                hits[piece].fetch_add(1, Ordering::Relaxed);
             });
             assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1));
         }

@@ -4,8 +4,8 @@ use crate::LoadError;
 use crate::checkpoint::{Checkpoint, Dtype, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{
-    Activations, AttentionShape, PackedMatrix, Rope, Visible, WeightType, add, attention, linear,
-    rms_norm, silu_times,
+    Activations, AttentionShape, PackedMatrix, Queries, Rope, Visible, WeightType, add, attention,
+    linear, rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
 use crate::team::Team;
@@ -150,7 +150,7 @@ struct Scratch {
     inner: Vec<f32>,       // [rows, intermediate]
     delta: Vec<f32>,       // [rows, hidden]
     rope_tables: Vec<f32>, // [rows, 2, head_dim/2]
-    scores: Vec<f32>,      // [members, longest visible]
+    attention: Vec<f32>,   // what `attention` needs
     logits: Vec<f32>,      // [wanted rows, vocab]
     visible: Visible,
     activations: Activations,
@@ -179,7 +179,7 @@ impl Transformer {
     /// An empty cache for this model.
     #[must_use]
     pub fn new_cache(&self) -> KvCache {
-        KvCache::new(self.weights.layers.len(), self.shape.kv_width())
+        KvCache::new(self.weights.layers.len(), self.shape, self.weights.weight_type())
     }
 
     /// Computes the nodes of `tree` that `cache` does not hold yet, and returns the logits of the
@@ -224,10 +224,15 @@ impl Transformer {
     /// What each node from `held` on sees, the tree's slots starting at `first_slot`.
     fn look(&mut self, tree: &TokenTree, held: usize, first_slot: usize) {
         let visible = &mut self.scratch.visible;
-        visible.reset(first_slot);
+        visible.clear();
+        // A node whose depth counts all nodes up to it ends a chain of all of them.
+        let ends_chain = |node: Node| tree.depth(node) == node + 1;
         for node in held..tree.len() {
-            let upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
-            visible.push_upwards(upwards.map(|node| first_slot + node));
+            let mut upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
+            let straight =
+                upwards.clone().find(|&node| ends_chain(node)).map_or(0, |node| node + 1);
+            let rest = upwards.by_ref().take_while(|&node| !ends_chain(node));
+            visible.push(first_slot + straight, rest.map(|node| first_slot + node));
         }
     }
 
@@ -267,16 +272,14 @@ impl Transformer {
         let tables = scratch.rope_tables.chunks_exact(rope.table_len());
         for (row, (table, qkv)) in tables.zip(scratch.qkv.chunks_exact_mut(width)).enumerate() {
             let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
-            rope.rotate(rotated, table);
-            let slot = (first_slot + row) * kv_width..(first_slot + row + 1) * kv_width;
-            cached.keys[slot.clone()].copy_from_slice(&rotated[q_width..]);
-            cached.values[slot].copy_from_slice(values);
+            rope.rotate(team.isa(), rotated, table);
+            cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
         }
-        let kv = (&cached.keys[..], &cached.values[..]);
-        let (scores, attended) = (&mut scratch.scores, &mut scratch.attended);
-        attention(team, *shape, (&scratch.qkv, width), kv, &scratch.visible, scores, attended);
+        let queries = Queries { rows: &scratch.qkv, stride: width };
+        let (memory, attended) = (&mut scratch.attention, &mut scratch.attended);
+        attention(team, *shape, queries, cached, &scratch.visible, memory, attended);
         linear(team, attended, &weights.output, &mut scratch.activations, &mut scratch.delta);
-        add(&mut scratch.hidden, &scratch.delta);
+        add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }
 
     /// `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
@@ -291,7 +294,7 @@ impl Transformer {
         linear(team, normed, &weights.gate_up, &mut scratch.activations, &mut scratch.gate_up);
         silu_times(team, &scratch.gate_up, size, &mut scratch.inner);
         linear(team, &scratch.inner, &weights.down, &mut scratch.activations, &mut scratch.delta);
-        add(&mut scratch.hidden, &scratch.delta);
+        add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }
 
     /// `head(norm(hidden))` of the rows from `first_row` on.

@@ -1,11 +1,24 @@
-//! Attention of one row over the keys that it sees.
+//! Attention of several rows over the keys that each of them sees.
+//!
+//! A score adds its products in order of dimensions, an output its weighted values in order of
+//! positions, and a row's weights are summed by absolute position. So neither what else is computed
+//! nor where in the cache a key lies changes a bit.
 
 use super::LANES;
-use super::isa::Isa;
+use super::keys_values::{Cached, KeysValues, Slots};
 use super::shared::SharedSlice;
-use super::vector::{Lanes, Vectorized, dot, exp, sum, vectorize};
+use super::vector::{Lanes, Vectorized, exp, sum, vectorize};
 use crate::team::Team;
 use std::ops::Range;
+
+/// Queries that one task computes together, at the most: so they read keys and values once.
+const MOST_QUERIES: usize = 16;
+/// Queries that share a register tile.
+const QUERIES: usize = 4;
+/// Blocks of keys that share one.
+const KEY_BLOCKS: usize = 4;
+/// Lanes of an output that stay in registers while values pass: 64 numbers.
+const OUT_LANES: usize = 4;
 
 /// Sizes of one attention layer.
 #[derive(Clone, Copy)]
@@ -16,155 +29,385 @@ pub(crate) struct AttentionShape {
 }
 
 impl AttentionShape {
-    /// Width of a cached key or value row.
+    /// Width of a key or value row.
     pub(crate) fn kv_width(self) -> usize {
         self.n_kv_heads * self.head_dim
     }
 }
 
-/// The cache slots that each row sees, in order of position: the prefix, whose slots are its
-/// positions, then the row's path through the tree behind it (the row itself last).
+/// The cache slots that each row sees, in order of position: first slots that are their positions
+/// (the prefix, and behind it the tree's first chain), then the rest of its path through the tree.
 #[derive(Default)]
 pub(crate) struct Visible {
-    prefix: usize,
+    rows: Vec<VisibleRow>,
+    /// The rest of all rows' paths.
     slots: Vec<usize>,
-    /// Each row's part of `slots`.
-    paths: Vec<Range<usize>>,
+}
+
+/// What one row sees.
+#[derive(Clone)]
+struct VisibleRow {
+    /// Positions up to here lie in slots of the same number.
+    straight: usize,
+    /// Part of [`Visible::slots`].
+    rest: Range<usize>,
+}
+
+impl VisibleRow {
+    /// Number of keys.
+    fn len(&self) -> usize {
+        self.straight + self.rest.len()
+    }
 }
 
 impl Visible {
-    /// Starts anew, behind a prefix of this length.
-    pub(crate) fn reset(&mut self, prefix: usize) {
-        self.prefix = prefix;
+    /// Starts anew.
+    pub(crate) fn clear(&mut self) {
+        self.rows.clear();
         self.slots.clear();
-        self.paths.clear();
     }
 
-    /// Adds a row by the slots of its path, the row's own first.
-    pub(crate) fn push_upwards(&mut self, slots: impl Iterator<Item = usize>) {
+    /// Adds a row that sees the first `straight` slots and then others, which are given from the
+    /// last (its own) upwards.
+    pub(crate) fn push(&mut self, straight: usize, rest_upwards: impl Iterator<Item = usize>) {
         let start = self.slots.len();
-        self.slots.extend(slots);
+        self.slots.extend(rest_upwards);
         self.slots[start..].reverse();
-        self.paths.push(start..self.slots.len());
+        self.rows.push(VisibleRow { straight, rest: start..self.slots.len() });
     }
 
     /// Number of rows.
     pub(crate) fn rows(&self) -> usize {
-        self.paths.len()
+        self.rows.len()
     }
 
-    fn row(&self, row: usize) -> (usize, &[usize]) {
-        (self.prefix, &self.slots[self.paths[row].clone()])
+    /// The slots of a row's path behind its straight ones.
+    fn rest(&self, row: &VisibleRow) -> &[usize] {
+        &self.slots[row.rest.clone()]
     }
 
-    fn longest(&self) -> usize {
-        self.prefix + self.paths.iter().map(ExactSizeIterator::len).max().unwrap_or(0)
+    /// Number of slots in which everything lies that a row sees.
+    fn extent(&self, row: &VisibleRow) -> usize {
+        self.rest(row).last().map_or(row.straight, |&last| last + 1)
     }
+}
+
+/// Queries of all rows: each row is `stride` numbers that begin with `[n_heads, head_dim]`.
+#[derive(Clone, Copy)]
+pub(crate) struct Queries<'a> {
+    pub(crate) rows: &'a [f32],
+    pub(crate) stride: usize,
 }
 
 /// Attention of every row over what it sees.
 ///
-/// `queries`: rows of `query_stride` numbers that begin with `[n_heads, head_dim]`; `out`: `[rows,
-/// n_heads, head_dim]`; `keys`, `values`: `[slots, n_kv_heads, head_dim]`. Sums are anchored to
-/// positions, never to slots. `scores` is scratch, resized to `[members, longest visible]`.
+/// `out`: `[rows, n_heads, head_dim]`. `scratch` is resized to what the members need.
 pub(crate) fn attention(
     team: &Team,
     shape: AttentionShape,
-    (queries, query_stride): (&[f32], usize),
-    (keys, values): (&[f32], &[f32]),
+    queries: Queries<'_>,
+    cached: &KeysValues,
     visible: &Visible,
-    scores: &mut Vec<f32>,
+    scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    let (head_dim, kv_width) = (shape.head_dim, shape.kv_width());
-    let longest = visible.longest();
-    scores.resize(longest * team.members(), 0.0);
-    let (scores, out) = (SharedSlice::new(scores), SharedSlice::new(out));
-    let tasks = visible.rows() * shape.n_heads;
-    team.run(&|member| {
+    match cached {
+        KeysValues::Full(slots) => by_task(team, shape, queries, slots, visible, scratch, out),
+        KeysValues::Half(slots) => by_task(team, shape, queries, slots, visible, scratch, out),
+    }
+}
+
+fn by_task<C: Cached>(
+    team: &Team,
+    shape: AttentionShape,
+    queries: Queries<'_>,
+    cached: &Slots<C>,
+    visible: &Visible,
+    scratch: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    // A key/value head's queries: those of its group of heads, in all rows.
+    let group = shape.n_heads / shape.n_kv_heads;
+    let of_a_head = visible.rows() * group;
+    let share = (of_a_head * shape.n_kv_heads).div_ceil(team.members());
+    let tasks = of_a_head.div_ceil(share.clamp(1, MOST_QUERIES));
+    let most = of_a_head.div_ceil(tasks);
+    let extents = visible.rows.iter().map(|row| visible.extent(row));
+    let longest = extents.max().unwrap_or(0).next_multiple_of(LANES);
+    let part = most * (longest + cached.lanes() * LANES);
+    scratch.resize(part * team.members(), 0.0);
+    let (scratch, out) = (SharedSlice::new(scratch), SharedSlice::new(out));
+    team.share(shape.n_kv_heads * tasks, |member, number| {
+        let (kv_head, task) = (number / tasks, number % tasks);
+        let first = task * of_a_head / tasks;
+        let count = (task + 1) * of_a_head / tasks - first;
         // SAFETY: every member has its own part.
-        let scores = unsafe { scores.part(member * longest..(member + 1) * longest) };
-        for task in (member..tasks).step_by(team.members()) {
-            let (row, head) = (task / shape.n_heads, task % shape.n_heads);
-            let kv_head = head / (shape.n_heads / shape.n_kv_heads);
-            let query = &queries[row * query_stride + head * head_dim..][..head_dim];
-            // SAFETY: every (row, head) is one task of one member.
-            let out = unsafe { out.part(task * head_dim..(task + 1) * head_dim) };
-            let (prefix, path) = visible.row(row);
-            let offset = kv_head * head_dim;
-            let scores = &mut scores[..prefix + path.len()];
-            attend(
-                team.isa(),
-                Attend { query, keys, values, offset, kv_width, prefix, path, scores, out },
-            );
-        }
+        let scratch = unsafe { scratch.part(member * part..(member + 1) * part) };
+        let (scores, sums) = scratch.split_at_mut(most * longest);
+        let sums = &mut sums[..count * cached.lanes() * LANES];
+        let out = &out;
+        let task = Task {
+            shape,
+            queries,
+            cached,
+            visible,
+            kv_head,
+            first,
+            count,
+            scores,
+            longest,
+            sums,
+            out,
+        };
+        vectorize(team.isa(), task);
     });
 }
 
-fn attend(isa: Isa, work: Attend<'_>) {
-    vectorize(isa, work);
-}
-
-/// One head of one row: softmax of scaled dot products, then the weighted sum of values.
-struct Attend<'a> {
-    query: &'a [f32],
-    keys: &'a [f32],
-    values: &'a [f32],
-    /// Where this head's part of a cached row begins.
-    offset: usize,
-    kv_width: usize,
-    prefix: usize,
-    path: &'a [usize],
+/// Some queries of one key/value head.
+struct Task<'a, C> {
+    shape: AttentionShape,
+    queries: Queries<'a>,
+    cached: &'a Slots<C>,
+    visible: &'a Visible,
+    kv_head: usize,
+    /// The queries, counted through rows and the heads of the group.
+    first: usize,
+    count: usize,
+    /// Scores by slot, then weights by position: `[count, longest]`.
     scores: &'a mut [f32],
-    out: &'a mut [f32],
+    longest: usize,
+    /// Weighted values: `[count, lanes, 16]`.
+    sums: &'a mut [f32],
+    out: &'a SharedSlice<'a>,
 }
 
-/// Lanes of an output that stay in registers while all values pass: 64 numbers.
-const OUT_LANES: usize = 4;
-
-impl Vectorized for Attend<'_> {
+impl<C: Cached> Vectorized for Task<'_, C> {
     #[inline(always)]
-    fn run<L: Lanes>(self) {
-        let Self { query, keys, values, offset, kv_width, prefix, path, scores, out } = self;
-        let head_dim = query.len();
-        let scale = 1.0 / (head_dim as f32).sqrt();
-        let mut peak = f32::NEG_INFINITY;
-        let slots = (0..prefix).chain(path.iter().copied());
-        for (score, slot) in scores.iter_mut().zip(slots) {
-            let key = &keys[slot * kv_width + offset..][..head_dim];
-            *score = dot::<L>(query, key) * scale;
-            peak = if *score > peak { *score } else { peak };
+    fn run<L: Lanes>(mut self) {
+        self.score::<L>();
+        let mut totals = [0.0; MOST_QUERIES];
+        for (query, total) in totals.iter_mut().enumerate().take(self.count) {
+            *total = self.soften::<L>(query);
         }
-        for score in scores.iter_mut() {
-            *score = exp(*score - peak);
+        self.weigh::<L>();
+        self.store(&totals);
+    }
+}
+
+impl<C: Cached> Task<'_, C> {
+    /// The row and the head of a query.
+    #[inline(always)]
+    fn place(&self, query: usize) -> (usize, usize) {
+        let group = self.shape.n_heads / self.shape.n_kv_heads;
+        let query = self.first + query;
+        (query / group, self.kv_head * group + query % group)
+    }
+
+    #[inline(always)]
+    fn query(&self, query: usize) -> &[f32] {
+        let (row, head) = self.place(query);
+        let dim = self.shape.head_dim;
+        &self.queries.rows[row * self.queries.stride + head * dim..][..dim]
+    }
+
+    #[inline(always)]
+    fn row(&self, query: usize) -> &VisibleRow {
+        &self.visible.rows[self.place(query).0]
+    }
+
+    /// Scaled products of all queries with all keys up to the last that one of them sees, by slot.
+    #[inline(always)]
+    fn score<L: Lanes>(&mut self) {
+        let extents = (0..self.count).map(|query| self.visible.extent(self.row(query)));
+        let blocks = extents.max().unwrap_or(0).div_ceil(LANES);
+        let mut block = 0;
+        while block < blocks {
+            let step = if block + KEY_BLOCKS <= blocks { KEY_BLOCKS } else { 1 };
+            let mut query = 0;
+            while query < self.count {
+                let rows = if query + QUERIES <= self.count { QUERIES } else { 1 };
+                match (rows, step) {
+                    (QUERIES, KEY_BLOCKS) => self.multiply::<L, QUERIES, KEY_BLOCKS>(query, block),
+                    (_, KEY_BLOCKS) => self.multiply::<L, 1, KEY_BLOCKS>(query, block),
+                    (QUERIES, _) => self.multiply::<L, QUERIES, 1>(query, block),
+                    _ => self.multiply::<L, 1, 1>(query, block),
+                }
+                query += rows;
+            }
+            block += step;
         }
-        let total = sum::<L>(scores);
-        let (whole, rest) = out.as_chunks_mut::<{ OUT_LANES * LANES }>();
-        for (block, out) in whole.iter_mut().enumerate() {
-            let at = offset + block * OUT_LANES * LANES;
-            let mut sums = [L::splat(0.0); OUT_LANES];
-            let slots = (0..prefix).chain(path.iter().copied());
-            for (&score, slot) in scores.iter().zip(slots) {
-                let (value, _) = values[slot * kv_width + at..].as_chunks();
-                let score = L::splat(score);
-                for (sum, value) in sums.iter_mut().zip(&value[..OUT_LANES]) {
-                    *sum = sum.add_product(score, L::load(value));
+    }
+
+    /// Scores of `Q` queries with the keys of `B` blocks.
+    #[inline(always)]
+    fn multiply<L: Lanes, const Q: usize, const B: usize>(&mut self, query: usize, block: usize) {
+        let dim = self.shape.head_dim;
+        let mut queries = [&[][..]; Q];
+        for (index, slot) in queries.iter_mut().enumerate() {
+            *slot = &self.query(query + index)[..dim];
+        }
+        let mut keys = [&[][..]; B];
+        for (index, slot) in keys.iter_mut().enumerate() {
+            *slot = &self.cached.keys(block + index, self.kv_head)[..dim];
+        }
+        let mut sums = [[L::splat(0.0); B]; Q];
+        for at in 0..dim {
+            let mut key = [L::splat(0.0); B];
+            for (key, keys) in key.iter_mut().zip(&keys) {
+                *key = keys[at].load();
+            }
+            for (sums, query) in sums.iter_mut().zip(&queries) {
+                let x = L::splat(query[at]);
+                for (sum, &key) in sums.iter_mut().zip(&key) {
+                    *sum = sum.mul_add(x, key);
                 }
             }
-            for (out, sum) in out.as_chunks_mut().0.iter_mut().zip(sums) {
-                sum.store(out);
+        }
+        let scale = L::splat(1.0 / (dim as f32).sqrt());
+        for (index, sums) in sums.iter().enumerate() {
+            let at = (query + index) * self.longest + block * LANES;
+            let (scores, _) = self.scores[at..].as_chunks_mut();
+            for (scores, &sum) in scores.iter_mut().zip(sums) {
+                sum.mul(scale).store(scores);
             }
         }
-        let at = offset + head_dim - rest.len();
-        rest.fill(0.0);
-        let slots = (0..prefix).chain(path.iter().copied());
-        for (&score, slot) in scores.iter().zip(slots) {
-            for (out, &value) in rest.iter_mut().zip(&values[slot * kv_width + at..]) {
-                *out += score * value;
+    }
+
+    /// Softmax without its division: what the query's row sees comes into order of positions, scores
+    /// become weights. Returns the weights' sum.
+    #[inline(always)]
+    fn soften<L: Lanes>(&mut self, query: usize) -> f32 {
+        let row = &self.visible.rows[self.place(query).0];
+        let scores = &mut self.scores[query * self.longest..(query + 1) * self.longest];
+        // A path's slots ascend and lie behind the places to which they go.
+        for (place, &slot) in self.visible.rest(row).iter().enumerate() {
+            scores[row.straight + place] = scores[slot];
+        }
+        let len = row.len().next_multiple_of(LANES);
+        scores[row.len()..len].fill(f32::NEG_INFINITY);
+        let (chunks, _) = scores[..len].as_chunks_mut::<LANES>();
+        let mut peaks = L::splat(f32::NEG_INFINITY);
+        for chunk in &*chunks {
+            peaks = peaks.max(L::load(chunk));
+        }
+        let mut lanes = [0.0; LANES];
+        peaks.store(&mut lanes);
+        let peak = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+        for chunk in &mut *chunks {
+            for score in chunk {
+                *score = exp(*score - peak);
             }
         }
-        for out in out.iter_mut() {
-            *out /= total;
+        sum::<L>(chunks.as_flattened())
+    }
+
+    /// Sums of values, each by its weight: for all queries together what all see straight, then for
+    /// each what only it sees.
+    #[inline(always)]
+    fn weigh<L: Lanes>(&mut self) {
+        self.sums.fill(0.0);
+        let straight = (0..self.count).map(|query| self.row(query).straight);
+        let common = straight.min().unwrap_or(0);
+        for first in (0..common).step_by(KEY_BLOCKS * LANES) {
+            let slots = first..common.min(first + KEY_BLOCKS * LANES);
+            let mut query = 0;
+            while query + QUERIES <= self.count {
+                self.add::<L, QUERIES>(query, slots.clone(), first);
+                query += QUERIES;
+            }
+            for query in query..self.count {
+                self.add::<L, 1>(query, slots.clone(), first);
+            }
+        }
+        for query in 0..self.count {
+            let (visible, row) = (self.visible, self.place(query).0);
+            let row = &visible.rows[row];
+            self.add::<L, 1>(query, common..row.straight, common);
+            for (place, &slot) in visible.rest(row).iter().enumerate() {
+                self.add::<L, 1>(query, slot..slot + 1, row.straight + place);
+            }
+        }
+    }
+
+    /// Adds the weighted values of neighbouring slots, the first of which lies at `position`.
+    #[inline(always)]
+    fn add<L: Lanes, const Q: usize>(
+        &mut self,
+        query: usize,
+        slots: Range<usize>,
+        position: usize,
+    ) {
+        let mut lane = 0;
+        while lane < self.cached.lanes() {
+            if lane + OUT_LANES <= self.cached.lanes() {
+                self.add_lanes::<L, Q, OUT_LANES>(query, slots.clone(), position, lane);
+                lane += OUT_LANES;
+            } else {
+                self.add_lanes::<L, Q, 1>(query, slots.clone(), position, lane);
+                lane += 1;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn add_lanes<L: Lanes, const Q: usize, const N: usize>(
+        &mut self,
+        query: usize,
+        slots: Range<usize>,
+        position: usize,
+        lane: usize,
+    ) {
+        let lanes = self.cached.lanes();
+        let mut weights = [&[][..]; Q];
+        for (index, slot) in weights.iter_mut().enumerate() {
+            let at = (query + index) * self.longest + position;
+            *slot = &self.scores[at..at + slots.len()];
+        }
+        let mut sums = [[L::splat(0.0); N]; Q];
+        for (index, sums) in sums.iter_mut().enumerate() {
+            let at = ((query + index) * lanes + lane) * LANES;
+            let (stored, _) = self.sums[at..at + N * LANES].as_chunks();
+            for (sum, stored) in sums.iter_mut().zip(stored) {
+                *sum = L::load(stored);
+            }
+        }
+        let mut slot = slots.start;
+        while slot < slots.end {
+            let end = slots.end.min((slot / LANES + 1) * LANES);
+            let values = self.cached.values(slot / LANES, self.kv_head);
+            for slot in slot..end {
+                let at = slot % LANES * lanes + lane;
+                let values = &values[at..at + N];
+                for (sums, weights) in sums.iter_mut().zip(&weights) {
+                    let weight = L::splat(weights[slot - slots.start]);
+                    for (sum, value) in sums.iter_mut().zip(values) {
+                        *sum = sum.mul_add(weight, value.load());
+                    }
+                }
+            }
+            slot = end;
+        }
+        for (index, sums) in sums.iter().enumerate() {
+            let at = ((query + index) * lanes + lane) * LANES;
+            let (stored, _) = self.sums[at..at + N * LANES].as_chunks_mut();
+            for (sum, stored) in sums.iter().zip(stored) {
+                sum.store(stored);
+            }
+        }
+    }
+
+    /// Writes the queries' outputs: their sums over the totals of their weights.
+    #[inline(always)]
+    fn store(&self, totals: &[f32]) {
+        let (dim, width) = (self.shape.head_dim, self.cached.lanes() * LANES);
+        for ((query, sums), total) in self.sums.chunks_exact(width).enumerate().zip(totals) {
+            let (row, head) = self.place(query);
+            let at = (row * self.shape.n_heads + head) * dim;
+            // SAFETY: every (row, head) is a query of one task.
+            let out = unsafe { self.out.part(at..at + dim) };
+            for (out, sum) in out.iter_mut().zip(sums) {
+                *out = sum / total;
+            }
         }
     }
 }

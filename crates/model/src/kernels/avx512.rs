@@ -4,13 +4,15 @@ use super::LANES;
 use super::linear::{Ahead, Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// How far ahead activations are asked for, in bytes.
 const PREFETCH_X: usize = 1024;
 /// How far ahead scales are asked for, in bytes of one tile.
 const PREFETCH_SCALES: usize = 256;
 
-/// Adds a part's products to the sums of both tiles, for every row of the block.
+/// Adds a part's products to the sums of both tiles, for every row of the block; the first part's
+/// sums begin at zero.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
@@ -112,7 +114,7 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
     debug_assert!(tiles.iter().all(|tile| tile.len() >= inputs * W::BYTES));
     let x = x[part.start * R..part.end * R].as_ptr();
     let [first, second] = tiles.map(|tile| tile[part.start * W::BYTES..].as_ptr());
-    let [mut left, mut right] = load::<R>(sums);
+    let [mut left, mut right] = load::<R>(part, sums);
     for pair in 0..part.len() / 2 {
         // SAFETY: both tiles hold the part's inputs, `x` holds R numbers for each; prefetching may
         // point anywhere.
@@ -144,7 +146,7 @@ unsafe fn int8<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]
     let x_scales = activations.scales[place..place + R * blocks].as_ptr();
     let offsets = activations.offsets[place..place + R * blocks].as_ptr();
     debug_assert!(tiles.iter().all(|tile| tile.len() >= (inputs + 2 * blocks) * LANES));
-    let mut totals = load::<R>(sums);
+    let mut totals = load::<R>(part, sums);
     let first_block = part.start / BLOCK;
     for block in first_block..part.end / BLOCK {
         // SAFETY: each tile holds `blocks` blocks of 512 quants and 16 scales, `x` as many blocks
@@ -192,9 +194,13 @@ fn prefetch(ahead: Ahead, line: usize, count: usize) {
     }
 }
 
+/// The sums to go on with; the first part begins at zero.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn load<const R: usize>(sums: &[TileSums; 2]) -> [[__m512; R]; 2] {
+fn load<const R: usize>(part: &Range<usize>, sums: &[TileSums; 2]) -> [[__m512; R]; 2] {
     let mut totals = [[_mm512_setzero_ps(); R]; 2];
+    if part.start == 0 {
+        return totals;
+    }
     for (totals, sums) in totals.iter_mut().zip(sums) {
         for (total, sums) in totals.iter_mut().zip(sums) {
             // SAFETY: a row of sums has 16 lanes.

@@ -24,6 +24,9 @@ const PART: usize = 512;
 /// How far ahead weights are asked for where one row block walks alone, in bytes of one tile.
 const PREFETCH: usize = 2048;
 
+/// Bytes of weights that a member takes at a time, at the least.
+const PIECE: usize = 32 << 10;
+
 /// The sums of one tile and one row block.
 pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
 
@@ -55,16 +58,19 @@ pub(crate) struct Ahead {
 }
 
 impl Operands<'_> {
-    /// A block on its own keeps ahead of itself; several share the next part, or the first part of
-    /// the next two tiles.
+    /// A block on its own keeps ahead of itself, in its last part with the next two tiles; several
+    /// share the next part, or the first part of the next two tiles.
     pub(crate) fn ahead(&self) -> Ahead {
         let Self { part, turn, turns, .. } = self;
         let input_bytes = input_bytes(self.weight_type);
         let share = part.len() * input_bytes * turn / turns;
         let from = self.tiles.map(|tile| {
-            let next = if part.end < self.inputs { part.end * input_bytes } else { 2 * tile.len() };
-            let alone = part.start * input_bytes + PREFETCH;
-            tile.as_ptr().wrapping_add(if *turns == 1 { alone } else { next + share })
+            let start = match (part.end < self.inputs, turns) {
+                (true, 1) => part.start * input_bytes + PREFETCH,
+                (true, _) => part.end * input_bytes + share,
+                (false, _) => 2 * tile.len() + share,
+            };
+            tile.as_ptr().wrapping_add(start)
         });
         Ahead { from, stride: 64 / turns }
     }
@@ -83,21 +89,36 @@ pub(crate) fn linear(
     let activations = &*activations;
     debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
     let out = SharedSlice::new(out);
-    team.split(weights.tiles(), 2, |tiles| {
-        let mut sums = [[[[0.0; LANES]; MAX_ROW_BLOCK]; 2]; GROUP];
-        for group in (0..activations.blocks()).step_by(GROUP) {
-            let group = group..activations.blocks().min(group + GROUP);
-            for first in tiles.clone().step_by(2) {
-                let pair = [first, (first + 1).min(tiles.end - 1)];
-                let sums = &mut sums[..group.len()];
-                sums.as_flattened_mut().fill([[0.0; LANES]; MAX_ROW_BLOCK]);
-                add_products(isa, weights, pair, activations, &group, sums);
-                for (block, sums) in group.clone().zip(sums) {
-                    store(pair, activations.block(block), sums, weights.outputs(), &out);
-                }
+    let pairs = weights.tiles().div_ceil(2);
+    let piece = (PIECE / 2).div_ceil(weights.tile_bytes());
+    team.share(pairs.div_ceil(piece), |_, number| {
+        for pair in number * piece..pairs.min((number + 1) * piece) {
+            match activations.blocks() {
+                1 => multiply::<1>(isa, weights, pair, activations, &out),
+                _ => multiply::<GROUP>(isa, weights, pair, activations, &out),
             }
         }
     });
+}
+
+/// The outputs of two neighbouring tiles for all rows, by groups of up to `G` row blocks.
+fn multiply<const G: usize>(
+    isa: Isa,
+    weights: &PackedMatrix,
+    pair: usize,
+    activations: &Activations,
+    out: &SharedSlice<'_>,
+) {
+    let pair = [2 * pair, (2 * pair + 1).min(weights.tiles() - 1)];
+    let mut sums = [[[[0.0; LANES]; MAX_ROW_BLOCK]; 2]; G];
+    for group in (0..activations.blocks()).step_by(G) {
+        let group = group..activations.blocks().min(group + G);
+        let sums = &mut sums[..group.len()];
+        add_products(isa, weights, pair, activations, &group, sums);
+        for (block, sums) in group.zip(sums) {
+            store(pair, activations.block(block), sums, weights.outputs(), out);
+        }
+    }
 }
 
 /// Adds up two tiles' products for a group of row blocks. The blocks take turns over a part of the
@@ -112,9 +133,14 @@ fn add_products(
 ) {
     let (inputs, weight_type) = (activations.inputs(), weights.weight_type());
     let tiles = pair.map(|tile| weights.tile(tile));
-    let step = if isa == Isa::Avx512 && group.len() > 1 { PART } else { inputs };
-    for first in (0..inputs).step_by(step) {
-        let part = first..inputs.min(first + step);
+    let mut first = 0;
+    while first < inputs {
+        let last = inputs.saturating_sub(PREFETCH / input_bytes(weight_type));
+        let end = match (isa, group.len()) {
+            (Isa::Avx512, 1) if first < last => last,
+            (Isa::Avx512, 2..) => inputs.min(first + PART),
+            _ => inputs,
+        };
         for (turn, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
             let (rows, first_row) = activations.block(block);
             let operands = Operands {
@@ -124,12 +150,13 @@ fn add_products(
                 start: first_row * inputs,
                 rows,
                 inputs,
-                part: part.clone(),
+                part: first..end,
                 turn,
                 turns: group.len(),
             };
             compute(isa, &operands, sums);
         }
+        first = end;
     }
 }
 

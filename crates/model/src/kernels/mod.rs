@@ -6,8 +6,9 @@
 //!
 //! * a linear layer's output adds its products in ascending order of input features (`linear.rs`);
 //! * a sum over a vector ([`vector::sum`]) has 16 lanes, element `i` in lane `i mod 16`, added up
-//!   in a fixed tree; over keys, `i` is the key's absolute position;
-//! * an attention output adds its weighted values in ascending order of positions.
+//!   in a fixed tree; over a row's attention weights, `i` is the key's absolute position;
+//! * a score adds its products in ascending order of dimensions, an attention output its weighted
+//!   values in ascending order of positions.
 //!
 //! Each element type of the weights is its own model, and so is each instruction set: bits are equal
 //! within one, not across.
@@ -19,6 +20,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod isa;
+mod keys_values;
 mod linear;
 mod packed;
 mod pointwise;
@@ -28,8 +30,9 @@ mod shared;
 mod vector;
 
 pub(crate) use activations::Activations;
-pub(crate) use attention::{AttentionShape, Visible, attention};
+pub(crate) use attention::{AttentionShape, Queries, Visible, attention};
 pub use isa::{Isa, IsaError};
+pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::linear;
 pub use packed::{PackedMatrix, UnknownWeightType, WeightType};
 pub(crate) use pointwise::{Rope, add, rms_norm, silu_times};

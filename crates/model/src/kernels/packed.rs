@@ -146,6 +146,11 @@ impl PackedMatrix {
         self.outputs.div_ceil(LANES)
     }
 
+    /// Bytes of one tile.
+    pub(crate) fn tile_bytes(&self) -> usize {
+        self.tile_bytes
+    }
+
     /// The bytes of one tile, aligned to 64.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         &self.as_bytes()[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]

@@ -32,9 +32,21 @@ impl Vectorized for RmsNorm<'_> {
 }
 
 /// `x += y`.
-pub(crate) fn add(x: &mut [f32], y: &[f32]) {
-    for (x, &y) in x.iter_mut().zip(y) {
-        *x += y;
+pub(crate) fn add(isa: Isa, x: &mut [f32], y: &[f32]) {
+    vectorize(isa, Add { x, y });
+}
+
+struct Add<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+}
+
+impl Vectorized for Add<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (x, &y) in self.x.iter_mut().zip(self.y) {
+            *x += y;
+        }
     }
 }
 
@@ -99,15 +111,29 @@ impl Rope {
     }
 
     /// Rotates all heads of one row in place: `[n_heads, head_dim]`.
-    pub(crate) fn rotate(&self, heads: &mut [f32], table: &[f32]) {
+    pub(crate) fn rotate(&self, isa: Isa, heads: &mut [f32], table: &[f32]) {
+        vectorize(isa, Rotate { heads, table, head_dim: self.head_dim });
+    }
+}
+
+struct Rotate<'a> {
+    heads: &'a mut [f32],
+    table: &'a [f32],
+    head_dim: usize,
+}
+
+impl Vectorized for Rotate<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
         let half = self.head_dim / 2;
-        let (cosines, sines) = table.split_at(half);
-        for head in heads.chunks_exact_mut(self.head_dim) {
+        let (cosines, sines) = self.table.split_at(half);
+        for head in self.heads.chunks_exact_mut(self.head_dim) {
             let (low, high) = head.split_at_mut(half);
-            for pair in 0..half {
-                let (a, b) = (low[pair], high[pair]);
-                low[pair] = a * cosines[pair] - b * sines[pair];
-                high[pair] = b * cosines[pair] + a * sines[pair];
+            for (((low, high), &cosine), &sine) in low.iter_mut().zip(high).zip(cosines).zip(sines)
+            {
+                let (a, b) = (*low, *high);
+                *low = a * cosine - b * sine;
+                *high = b * cosine + a * sine;
             }
         }
     }

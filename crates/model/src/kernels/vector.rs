@@ -1,10 +1,12 @@
 //! Loops over vectors, written once and compiled for every instruction set.
 //!
-//! Multiplications and additions are not fused here, and the exponential is a polynomial of our own,
-//! so these loops give the same bits on every instruction set.
+//! Only [`Lanes::mul_add`] fuses, and only where the instruction set does ([`Isa::is_fused`]); the
+//! exponential is a polynomial of our own. So whatever does without the former gives the same bits on
+//! every instruction set.
 
 use super::LANES;
 use super::isa::Isa;
+use half::f16;
 
 /// A loop that is to be compiled for every instruction set. `run` and all that it calls must be
 /// `#[inline(always)]`, so that they become part of the functions below.
@@ -17,11 +19,11 @@ pub(crate) trait Vectorized {
 pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]
         fn avx512(work: impl Vectorized) {
             work.run::<x86::Zmm>();
         }
-        #[target_feature(enable = "avx2")]
+        #[target_feature(enable = "avx2,fma,f16c")]
         fn avx2(work: impl Vectorized) {
             work.run::<x86::TwoYmm>();
         }
@@ -41,10 +43,18 @@ pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
 pub(crate) trait Lanes: Copy {
     fn splat(value: f32) -> Self;
     fn load(values: &[f32; LANES]) -> Self;
+    fn widen(values: &[f16; LANES]) -> Self;
     fn store(self, values: &mut [f32; LANES]);
+    /// Rounds to half precision, to the nearest, halfway cases to the even one.
+    fn narrow(self) -> [f16; LANES];
     fn add(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    /// The larger of both, lane by lane; of a number and NaN, one of them.
+    fn max(self, other: Self) -> Self;
     /// `self + a · b`, rounded in between.
     fn add_product(self, a: Self, b: Self) -> Self;
+    /// `self + a · b`, rounded in between only where the instruction set does not fuse.
+    fn mul_add(self, a: Self, b: Self) -> Self;
 
     /// The lanes' sum: halves are added onto halves.
     #[inline(always)]
@@ -83,8 +93,34 @@ impl Lanes for [f32; LANES] {
     }
 
     #[inline(always)]
+    fn widen(values: &[f16; LANES]) -> Self {
+        values.map(f16::to_f32)
+    }
+
+    #[inline(always)]
+    fn narrow(self) -> [f16; LANES] {
+        self.map(f16::from_f32)
+    }
+
+    #[inline(always)]
     fn add(self, other: Self) -> Self {
         std::array::from_fn(|lane| self[lane] + other[lane])
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        std::array::from_fn(|lane| self[lane] * other[lane])
+    }
+
+    #[inline(always)]
+    fn max(self, other: Self) -> Self {
+        let larger = |a, b| if a > b { a } else { b };
+        std::array::from_fn(|lane| larger(self[lane], other[lane]))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self, b: Self) -> Self {
+        self.add_product(a, b)
     }
 
     #[inline(always)]
@@ -97,7 +133,7 @@ impl Lanes for [f32; LANES] {
 /// [`vectorize`] sees to.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{LANES, Lanes};
+    use super::{LANES, Lanes, f16};
     use std::arch::x86_64::*;
 
     #[derive(Clone, Copy)]
@@ -123,9 +159,44 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn widen(values: &[f16; LANES]) -> Self {
+            // SAFETY: as in `splat`; the array has 16 numbers of 16 bits.
+            Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(values.as_ptr().cast())) })
+        }
+
+        #[inline(always)]
+        fn narrow(self) -> [f16; LANES] {
+            let mut narrow = [f16::ZERO; LANES];
+            // SAFETY: as in `splat`; the array has room for 16 numbers of 16 bits.
+            unsafe {
+                let bits = _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0);
+                _mm256_storeu_si256(narrow.as_mut_ptr().cast(), bits);
+            }
+            narrow
+        }
+
+        #[inline(always)]
         fn add(self, other: Self) -> Self {
             // SAFETY: as in `splat`.
             Self(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            // SAFETY: as in `splat`.
+            Self(unsafe { _mm512_mul_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            // SAFETY: as in `splat`.
+            Self(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn mul_add(self, a: Self, b: Self) -> Self {
+            // SAFETY: as in `splat`.
+            Self(unsafe { _mm512_fmadd_ps(a.0, b.0, self.0) })
         }
 
         #[inline(always)]
@@ -176,10 +247,51 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn widen(values: &[f16; LANES]) -> Self {
+            let at = values.as_ptr().cast::<__m128i>();
+            // SAFETY: as in `splat`; the array has 16 numbers of 16 bits.
+            Self(unsafe { [at, at.add(1)].map(|at| _mm256_cvtph_ps(_mm_loadu_si128(at))) })
+        }
+
+        #[inline(always)]
+        fn narrow(self) -> [f16; LANES] {
+            let mut narrow = [f16::ZERO; LANES];
+            let at = narrow.as_mut_ptr().cast::<__m128i>();
+            // SAFETY: as in `splat`; the array has room for 16 numbers of 16 bits.
+            unsafe {
+                let [low, high] = self.0.map(|half| _mm256_cvtps_ph::<0>(half));
+                _mm_storeu_si128(at, low);
+                _mm_storeu_si128(at.add(1), high);
+            }
+            narrow
+        }
+
+        #[inline(always)]
         fn add(self, other: Self) -> Self {
             let ([a, b], [c, d]) = (self.0, other.0);
             // SAFETY: as in `splat`.
             Self(unsafe { [_mm256_add_ps(a, c), _mm256_add_ps(b, d)] })
+        }
+
+        #[inline(always)]
+        fn mul(self, other: Self) -> Self {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: as in `splat`.
+            Self(unsafe { [_mm256_mul_ps(a, c), _mm256_mul_ps(b, d)] })
+        }
+
+        #[inline(always)]
+        fn max(self, other: Self) -> Self {
+            let ([a, b], [c, d]) = (self.0, other.0);
+            // SAFETY: as in `splat`.
+            Self(unsafe { [_mm256_max_ps(a, c), _mm256_max_ps(b, d)] })
+        }
+
+        #[inline(always)]
+        fn mul_add(self, a: Self, b: Self) -> Self {
+            let ([a, b], [c, d], [low, high]) = (a.0, b.0, self.0);
+            // SAFETY: as in `splat`.
+            Self(unsafe { [_mm256_fmadd_ps(a, c, low), _mm256_fmadd_ps(b, d, high)] })
         }
 
         #[inline(always)]
