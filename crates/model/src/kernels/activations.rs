@@ -1,6 +1,8 @@
 //! Activations as the linear kernels read them: in blocks of rows, transposed or quantised.
 
-use super::packed::{BLOCK, WeightType, round};
+use super::isa::Isa;
+use super::packed::{BLOCK, WeightType, round_to_i8};
+use super::vector::{Lanes, Vectorized, vectorize};
 
 /// The input of a linear layer, rearranged so that a kernel reads it front to back.
 ///
@@ -23,6 +25,7 @@ impl Activations {
     /// Packs `x`: `[rows, inputs]` for weights of a type, in blocks of up to `row_block` rows.
     pub(crate) fn pack(
         &mut self,
+        isa: Isa,
         weight_type: WeightType,
         x: &[f32],
         inputs: usize,
@@ -35,8 +38,8 @@ impl Activations {
             _ => inputs.next_multiple_of(2),
         };
         match weight_type {
-            WeightType::Int8 => self.quantize(x, inputs),
-            _ => self.transpose(x, inputs),
+            WeightType::Int8 => self.quantize(isa, x, inputs),
+            _ => self.transpose(isa, x, inputs),
         }
     }
 
@@ -57,55 +60,109 @@ impl Activations {
         (first(block + 1) - first(block), first(block))
     }
 
-    fn transpose(&mut self, x: &[f32], inputs: usize) {
+    fn transpose(&mut self, isa: Isa, x: &[f32], inputs: usize) {
         self.floats.resize(self.rows * self.inputs, 0.0);
         for block in 0..self.blocks() {
             let (rows, first_row) = self.block(block);
             let x = &x[first_row * inputs..(first_row + rows) * inputs];
             let start = first_row * self.inputs;
             let packed = &mut self.floats[start..start + rows * self.inputs];
-            for (row, x) in x.chunks_exact(inputs).enumerate() {
-                for (input, &value) in x.iter().enumerate() {
-                    packed[input * rows + row] = value;
-                }
-                for input in inputs..self.inputs {
-                    packed[input * rows + row] = 0.0;
-                }
-            }
+            vectorize(isa, Transpose { x, inputs, rows, packed });
         }
     }
 
-    fn quantize(&mut self, x: &[f32], inputs: usize) {
+    fn quantize(&mut self, isa: Isa, x: &[f32], inputs: usize) {
         let blocks = self.inputs / BLOCK;
-        self.quants.clear();
         self.quants.resize(self.rows * self.inputs, 0);
         self.scales.resize(self.rows * blocks, 0.0);
         self.offsets.resize(self.rows * blocks, 0);
         for block in 0..self.blocks() {
             let (rows, first_row) = self.block(block);
-            let x = &x[first_row * inputs..(first_row + rows) * inputs];
-            let start = first_row * blocks;
+            let places = first_row * blocks..(first_row + rows) * blocks;
+            let (quants, _) = self.quants.as_chunks_mut();
+            let quantize = Quantize {
+                x: &x[first_row * inputs..(first_row + rows) * inputs],
+                inputs,
+                rows,
+                quants: &mut quants[places.clone()],
+                scales: &mut self.scales[places.clone()],
+                offsets: &mut self.offsets[places],
+            };
+            vectorize(isa, quantize);
+        }
+    }
+}
+
+/// One row block: from `[rows, inputs]` to `[inputs, rows]`.
+struct Transpose<'a> {
+    x: &'a [f32],
+    inputs: usize,
+    rows: usize,
+    packed: &'a mut [f32],
+}
+
+impl Vectorized for Transpose<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { x, inputs, rows, packed } = self;
+        if rows == 1 {
+            packed[..inputs].copy_from_slice(x);
+        } else {
             for (row, x) in x.chunks_exact(inputs).enumerate() {
-                for (index, values) in x.chunks(BLOCK).enumerate() {
-                    let place = start + index * rows + row;
-                    let quants = &mut self.quants[place * BLOCK..place * BLOCK + values.len()];
-                    self.scales[place] = quantize_activations(values, quants);
-                    self.offsets[place] =
-                        -128 * quants.iter().map(|&quant| i32::from(quant)).sum::<i32>();
+                for (packed, &value) in packed[row..].iter_mut().step_by(rows).zip(x) {
+                    *packed = value;
                 }
+            }
+        }
+        packed[inputs * rows..].fill(0.0);
+    }
+}
+
+/// One row block: from `[rows, inputs]` to blocks of quants `[inputs/32, rows, 32]`.
+struct Quantize<'a> {
+    x: &'a [f32],
+    inputs: usize,
+    rows: usize,
+    quants: &'a mut [[i8; BLOCK]],
+    scales: &'a mut [f32],
+    offsets: &'a mut [i32],
+}
+
+impl Vectorized for Quantize<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (row, x) in self.x.chunks_exact(self.inputs).enumerate() {
+            for (index, values) in x.chunks(BLOCK).enumerate() {
+                let mut block = [0.0; BLOCK];
+                block[..values.len()].copy_from_slice(values);
+                let place = index * self.rows + row;
+                self.scales[place] = quantize_activations(&block, &mut self.quants[place]);
+                let sum: i32 = self.quants[place].iter().map(|&quant| i32::from(quant)).sum();
+                self.offsets[place] = -128 * sum;
             }
         }
     }
 }
 
-/// Quantises up to 32 activations to −127…127 and returns the scale that gives them back. Values
+/// Quantises a block of activations to −127…127 and returns the scale that gives them back. Values
 /// that are not finite make the scale not a number, and so the layer's output.
-pub(crate) fn quantize_activations(values: &[f32], quants: &mut [i8]) -> f32 {
-    let peak = values.iter().fold(0.0_f32, |peak, value| peak.max(value.abs()));
-    let finite = values.iter().all(|value| value.is_finite());
-    let inverse = if peak > 0.0 && finite { 127.0 / peak } else { 0.0 };
-    for (quant, value) in quants.iter_mut().zip(values) {
-        *quant = round(value * inverse) as i8;
+#[inline(always)]
+pub(crate) fn quantize_activations(values: &[f32; BLOCK], quants: &mut [i8; BLOCK]) -> f32 {
+    // As integers, so that the order does not matter: without their sign, numbers sort like their
+    // bits, infinities and NaN last.
+    let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
+    let peak = f32::from_bits(magnitudes.fold(0, u32::max));
+    if peak == 0.0 {
+        quants.fill(0);
+        return 0.0;
     }
-    if finite { peak / 127.0 } else { f32::NAN }
+    if !peak.is_finite() {
+        quants.fill(0);
+        return f32::NAN;
+    }
+    let inverse = 127.0 / peak;
+    for (quant, value) in quants.iter_mut().zip(values) {
+        *quant = round_to_i8(value * inverse);
+    }
+    peak / 127.0
 }

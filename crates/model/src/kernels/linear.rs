@@ -85,7 +85,8 @@ pub(crate) fn linear(
     out: &mut [f32],
 ) {
     let (weight_type, isa) = (weights.weight_type(), team.isa());
-    activations.pack(weight_type, x, weights.inputs(), row_block(isa, weight_type));
+    let row_block = row_block(isa, weight_type);
+    activations.pack(isa, weight_type, x, weights.inputs(), row_block);
     let activations = &*activations;
     debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
     let out = SharedSlice::new(out);

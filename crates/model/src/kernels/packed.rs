@@ -233,12 +233,12 @@ fn pack_int8(bytes: &mut [u8], rows: &[&[f32]], inputs: usize) {
     }
 }
 
-/// The nearest integer, ties to even, of a number that is small against 2²²: adding and subtracting
-/// 1.5 · 2²³ leaves no bits behind the point.
+/// The nearest integer, ties to even, of a number in −127.5…127.5: adding 1.5 · 2²³ leaves no bits
+/// behind the point, and the integer in the lowest ones.
 #[inline(always)]
-pub(crate) fn round(value: f32) -> f32 {
+pub(crate) fn round_to_i8(value: f32) -> i8 {
     const SHIFT: f32 = 12_582_912.0;
-    (value + SHIFT) - SHIFT
+    (value + SHIFT).to_bits() as i8
 }
 
 /// One block of weights as integers in −127…127 and the scale that gives them back.
@@ -246,6 +246,6 @@ pub(crate) fn quantize_weights(weights: &[f32]) -> (impl Iterator<Item = i8> + '
     let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
     let scale = f16::from_f32(peak / 127.0);
     let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
-    let quantize = move |weight: &f32| round(weight * inverse).clamp(-127.0, 127.0);
-    (weights.iter().map(move |weight| quantize(weight) as i8), scale)
+    let quantize = move |weight: &f32| round_to_i8((weight * inverse).clamp(-127.0, 127.0));
+    (weights.iter().map(quantize), scale)
 }

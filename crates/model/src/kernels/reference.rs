@@ -48,8 +48,9 @@ fn float_dot(fused: bool, weights: &[f32], x: &[f32]) -> f32 {
 /// Blocks in ascending order: the integer sum of products, times the product of both scales.
 fn int8_dot(fused: bool, weights: &[f32], x: &[f32]) -> f32 {
     weights.chunks(BLOCK).zip(x.chunks(BLOCK)).fold(0.0, |sum, (weights, x)| {
-        let mut quants = vec![0; x.len()];
-        let x_scale = quantize_activations(x, &mut quants);
+        let (mut values, mut quants) = ([0.0; BLOCK], [0; BLOCK]);
+        values[..x.len()].copy_from_slice(x);
+        let x_scale = quantize_activations(&values, &mut quants);
         let (weights, scale) = quantize_weights(weights);
         let products = weights.zip(&quants).map(|(w, &x)| i32::from(w) * i32::from(x));
         multiply_add(fused, products.sum::<i32>() as f32, scale.to_f32() * x_scale, sum)
