@@ -121,6 +121,11 @@ impl KvCache {
         self.layers.iter().map(KeysValues::bytes).sum()
     }
 
+    /// Bytes of one slot's keys and values, without what fills them up.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.layers.iter().map(KeysValues::slot_bytes).sum()
+    }
+
     /// The bits of everything held: prefix, tree, and each layer's keys and values, slot by slot.
     /// Tests compare caches by it.
     #[must_use]
