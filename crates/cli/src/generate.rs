@@ -31,6 +31,9 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     let plan = Plan::new(options(&arguments))?;
     let engine = Forerun::open(&plan)?;
     drop(random_pair);
+    if engine.translates_drafts() {
+        note("the drafter has another vocabulary: its drafts are translated by their text");
+    }
     let canceller = Canceller::new();
     listen_for_interrupts(&canceller)?;
     let mut output = Output { json: arguments.json, broken: None };

@@ -3,9 +3,11 @@
 //! This crate may touch language models, but neither files nor threads nor clocks. A drafter is a
 //! function of the tokens it is given; what it remembers only saves it work.
 
+mod by_text;
 mod model;
 mod prompt_lookup;
 
+pub use by_text::{TextDrafter, Translator};
 pub use model::ModelDrafter;
 pub use prompt_lookup::PromptLookup;
 

@@ -18,6 +18,7 @@ mod request;
 mod sink;
 mod text_stream;
 mod tokenizer;
+mod translation;
 
 pub use answer::Answer;
 pub use demonstration::RandomPair;

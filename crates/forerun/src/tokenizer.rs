@@ -86,6 +86,11 @@ impl Tokenizer {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn of(inner: tokenizers::Tokenizer) -> Self {
+        Self { inner, file: PathBuf::new(), bos: None, control: HashSet::new() }
+    }
+
     /// llama2.c's format: i32 longest piece, then for each token f32 score, i32 length, bytes.
     /// Tokens 0, 1 and 2 are unknown, BOS and EOS; 3…258 are the bytes.
     fn from_llama2c(file: PathBuf) -> Result<Self, TokenizerError> {
@@ -106,6 +111,23 @@ impl Tokenizer {
             reason: error.to_string(),
         })?;
         Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+    }
+
+    /// The tokens of the text from byte `cut` on, each with the byte of the text at which it begins.
+    /// The first tokens behind a cut may be others than in the whole text.
+    pub(crate) fn encode_from(&self, text: &str, cut: usize) -> Option<Vec<(TokenId, usize)>> {
+        let whole = cut == 0;
+        let encoding = self.inner.encode(text.get(cut..)?, whole).ok()?;
+        let starts = encoding.get_offsets().iter().map(|&(start, _)| start + cut);
+        let tokens = encoding.get_ids().iter().copied().zip(starts);
+        Some(self.bos.filter(|_| whole).map(|bos| (bos, 0)).into_iter().chain(tokens).collect())
+    }
+
+    /// The text of one token within a text.
+    pub(crate) fn piece(&self, token: TokenId) -> Option<String> {
+        let letter = *self.inner.encode("x", false).ok()?.get_ids().last()?;
+        let (alone, both) = (self.decode(&[letter]), self.decode(&[letter, token]));
+        both.strip_prefix(&alone).map(str::to_owned)
     }
 
     /// The text of tokens; control tokens and ids without a token have none.

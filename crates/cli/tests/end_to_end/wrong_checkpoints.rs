@@ -167,9 +167,9 @@ fn add_tokens(model: &Path, count: u64) {
     });
 }
 
-/// Tokens of a drafter are taken for the target's, so they have to be the same.
+/// Drafts of another vocabulary are translated by their text, and trees cannot be.
 #[test]
-fn a_drafter_of_another_vocabulary_is_refused() {
+fn a_tree_of_another_vocabulary_is_refused() {
     fn swap(drafter: &Path) {
         edit_json(&drafter.join("tokenizer.json"), |tokenizer| {
             let vocabulary = &mut tokenizer["model"]["vocab"];
@@ -189,11 +189,14 @@ fn a_drafter_of_another_vocabulary_is_refused() {
     for (what, change, words) in table {
         let models = Models::pair();
         change(&models.drafter());
-        let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hello"]);
+        let prompt = ["--prompt", "Hello", "-n", "5"];
+        let run = Run::generate_with_drafter(&models).with(&prompt).with(&["--tree", "top:2x2"]);
         let finished = run.finish();
-        finished.assert_refused(what, &["another vocabulary", "prompt-lookup"]);
+        finished.assert_refused(what, &["another vocabulary", "leave --tree out"]);
         finished.assert_refused(what, words);
         finished.assert_refused(what, &[models.drafter().to_str().unwrap()]);
+        let chain = Run::generate_with_drafter(&models).with(&prompt).succeed();
+        assert!(chain.errors.contains("translated by their text"), "{what}: {}", chain.errors);
         // What is not used is not looked at.
         let plain = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "3"]);
         plain.with(&["--method", "autoregressive"]).succeed();

@@ -64,6 +64,15 @@ impl Pair {
         })
     }
 
+    /// Two story models with tokenizers of their own, one way round and the other.
+    pub(crate) fn of_two_vocabularies() -> Option<[Self; 2]> {
+        let real = || Self::real();
+        let words = data_folder()?.join("models/tinystories656k");
+        let drafting = Self { drafter: words.clone(), ..real()? };
+        let drafted = Self { drafter: real()?.target, target: words, ..real()? };
+        Some([drafting, drafted])
+    }
+
     /// A pair made on the spot, with prompts made of syllables.
     pub(crate) fn generated() -> Self {
         const SYLLABLES: [&str; 7] = ["ka", "lo", "mi", " tu", " re", "é", "."];
