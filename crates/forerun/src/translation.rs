@@ -163,7 +163,8 @@ fn spelt(text: &str) -> &str {
 /// A character's beginning some bytes before `end`, from where on its tokens are to be found; 0 where
 /// that would be near the text's start.
 fn cut_before(text: &str, end: usize) -> usize {
-    text.floor_char_boundary(end.saturating_sub(OVERLAP))
+    let at = end.saturating_sub(OVERLAP);
+    (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
 #[cfg(test)]
