@@ -54,6 +54,9 @@ pub(crate) struct DevicesArguments {
 pub(crate) enum Bench {
     /// Memory bandwidth, and the cost of one linear layer by type and rows
     Kernels(KernelBenchArguments),
+    /// What weight types cost in quality: a model's loss on a text in each of them, and how far its
+    /// distributions are from those of f32
+    Quality(QualityBenchArguments),
 }
 
 /// Options of `forerun bench kernels`.
@@ -74,6 +77,40 @@ pub(crate) struct KernelBenchArguments {
     /// Pairs of measurements of each kind
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub(crate) rounds: usize,
+}
+
+/// Options of `forerun bench quality`.
+#[derive(Args, Debug)]
+pub(crate) struct QualityBenchArguments {
+    /// The model: a Hugging Face directory or a llama2.c file
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: PathBuf,
+
+    /// A file with the text to predict, in UTF-8
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+
+    /// Tokens to predict at the most, from the text's beginning
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub(crate) tokens: usize,
+
+    /// Tokens that the model sees at a time [default: 512, or its context if that is shorter]
+    #[arg(long, value_name = "W")]
+    pub(crate) window: Option<usize>,
+
+    /// Weight types to compare with f32, which is always measured
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32,bf16,f16,int8",
+        value_parser = only_weight_type
+    )]
+    pub(crate) dtypes: Vec<WeightType>,
+
+    /// Cores of the team [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
 }
 
 /// Options of `forerun generate`.
@@ -180,4 +217,9 @@ fn weight_type(text: &str) -> Result<ChosenType, String> {
         "auto" => Ok(None),
         _ => text.parse().map(Some).map_err(|error: forerun::UnknownWeightType| error.to_string()),
     }
+}
+
+fn only_weight_type(text: &str) -> Result<WeightType, String> {
+    let named = text.parse();
+    named.map_err(|_unknown| format!("{text:?} is not one of f32, bf16, f16, int8"))
 }

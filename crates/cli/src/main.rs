@@ -6,6 +6,7 @@ mod arguments;
 mod bench;
 mod devices;
 mod generate;
+mod quality;
 
 use arguments::{Arguments, Bench, Command};
 use clap::Parser;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
+        Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
     };
     match outcome {
         Ok(code) => code,

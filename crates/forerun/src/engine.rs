@@ -317,12 +317,12 @@ impl Forerun {
 const REPRODUCIBLE_LENGTH: usize = 4;
 
 /// A checkpoint with its tokenizer.
-struct OpenModel {
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
+pub(crate) struct OpenModel {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) tokenizer: Tokenizer,
 }
 
-fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
+pub(crate) fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
     let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);

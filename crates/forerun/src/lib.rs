@@ -14,6 +14,7 @@ mod answer;
 mod demonstration;
 mod engine;
 mod plan;
+mod quality;
 mod request;
 mod sink;
 mod text_stream;
@@ -24,6 +25,7 @@ pub use answer::Answer;
 pub use demonstration::RandomPair;
 pub use engine::{Canceller, Forerun, ForerunError};
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
+pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
 pub use request::{Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
@@ -31,6 +33,7 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 pub use forerun_core::trace::{Occupancy, Trace};
 pub use forerun_core::{TokenId, Verification};
 pub use forerun_decode::{Finish, Statistics};
+pub use forerun_model::quality::Quality;
 pub use forerun_model::{
     Checkpoint, Config, Isa, IsaError, LoadError, Team, TeamError, UnknownWeightType, WeightType,
     Weights,

@@ -11,6 +11,7 @@ pub mod kv_cache;
 pub mod language_model;
 pub mod measure;
 pub mod model_cost;
+pub mod quality;
 pub mod reference;
 pub mod team;
 pub mod transformer;

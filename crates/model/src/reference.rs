@@ -57,7 +57,7 @@ impl ReferenceModel {
         weight_type: WeightType,
         isa: Isa,
     ) -> Result<Self, LoadError> {
-        let raw = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        let raw = |tensor| checkpoint.tensor(tensor);
         // Integers are made of the checkpoint's own values, layer by layer; floats can be rounded
         // beforehand. Norms keep their values in every type.
         let round = |tensor: Tensor| {

@@ -52,19 +52,25 @@ impl Weights {
         Self::load_as(checkpoint, own_type(checkpoint)?)
     }
 
-    /// Reads all tensors and packs the matrices in a given type.
+    /// Reads all tensors and packs the matrices in a given type, on all cores. Beside the packed
+    /// weights that takes the memory of a few rows.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
         let config = checkpoint.config().clone();
-        let vector = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        let vector = |tensor| checkpoint.tensor(tensor);
+        // Row by row: no tensor is ever in memory as a whole but in its packed form.
         let matrices = |tensors: &[Tensor]| {
-            let inputs = checkpoint.shape(tensors[0])[1];
-            let values = tensors.iter().map(|&tensor| checkpoint.tensor(tensor));
-            let values = values.collect::<Result<Vec<_>, LoadError>>()?;
-            let rows: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
-            Ok::<_, LoadError>(PackedMatrix::pack_all(weight_type, &rows, inputs))
+            let tensors = tensors.iter().map(|&tensor| checkpoint.rows(tensor));
+            let tensors = tensors.collect::<Result<Vec<_>, LoadError>>()?;
+            let rows = tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
+            let (rows, inputs): (Vec<_>, _) = (rows.collect(), tensors[0].columns());
+            let read = |output: usize, row: &mut [f32]| {
+                let (tensor, index) = rows[output];
+                tensor.read(index, row)
+            };
+            PackedMatrix::pack_rows(weight_type, [rows.len(), inputs], read)
         };
         let layer = |index| {
             use LayerTensor::{AttentionNorm, Down, Gate, Key, MlpNorm, Output, Query, Up, Value};

@@ -14,6 +14,7 @@ mod output;
 #[cfg(unix)]
 mod pipes;
 mod prompts;
+mod quality;
 mod trace;
 mod without_a_model;
 mod wrong_checkpoints;
