@@ -38,6 +38,8 @@ pub enum Dtype {
     F32,
     /// The upper halves of 32-bit floats.
     Bf16,
+    /// 16-bit floats of IEEE 754.
+    F16,
 }
 
 /// Where a tensor is, and how it is stored there.
@@ -149,7 +151,7 @@ impl Checkpoint {
         self.locations.values().map(|location| location.bytes.len() as u64).sum()
     }
 
-    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm.
+    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm or a bias.
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         tensor.shape(&self.config)
     }
@@ -158,18 +160,18 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchLayer`] where the tensor is of a layer that the model does not have.
+    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
     pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
         Ok(self.location(tensor)?.dtype)
     }
 
-    /// The row-major values of a tensor of [`Self::shape`], widened to f32 where stored as bf16,
-    /// and borrowed from the mapped file where possible. Rows of queries and keys are in the
+    /// The row-major values of a tensor of [`Self::shape`], widened to f32 where stored as bf16
+    /// or f16, and borrowed from the mapped file where possible. Rows of queries and keys are in the
     /// half-split order of RoPE whatever the format; a tied head is the embedding.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchLayer`].
+    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchTensor`].
     pub fn tensor(&self, tensor: Tensor) -> Result<Cow<'_, [f32]>, LoadError> {
         let location = self.location(tensor)?;
         let file = &self.files[location.file];
@@ -177,6 +179,7 @@ impl Checkpoint {
         let mut values = match location.dtype {
             Dtype::F32 => weight_file::f32_values(bytes),
             Dtype::Bf16 => Cow::Owned(weight_file::bf16_values(bytes)),
+            Dtype::F16 => Cow::Owned(weight_file::f16_values(bytes)),
         };
         if location.interleaved {
             let (head_dim, columns) = (self.config.head_dim, self.config.hidden_size);
@@ -196,9 +199,10 @@ impl Checkpoint {
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
         let tied = tensor == Tensor::Head && self.config.tie_word_embeddings;
         let stored = if tied { Tensor::Embedding } else { tensor };
-        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchLayer {
+        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchTensor {
             path: self.path.clone(),
             tensor: tensor.to_string(),
+            family: self.config.family,
             layers: self.config.num_hidden_layers,
         })
     }

@@ -5,6 +5,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use memmap2::Mmap;
 
 use super::error::LoadError;
@@ -116,6 +118,16 @@ pub(super) fn bf16_values(bytes: &[u8]) -> Vec<f32> {
     values.iter().map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)).collect()
 }
 
+/// The little-endian f16 values in `bytes`, widened (exactly) to f32.
+pub(super) fn f16_values(bytes: &[u8]) -> Vec<f32> {
+    let (values, _) = bytes.as_chunks::<2>();
+    let halves: Vec<f16> = values.iter().map(|bytes| f16::from_le_bytes(*bytes)).collect();
+    // Whole slices are widened by the processor's instructions, where it has them.
+    let mut widened = vec![0.0; halves.len()];
+    halves.convert_to_f32_slice(&mut widened);
+    widened
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -140,6 +152,17 @@ mod tests {
             .flat_map(|value| half::bf16::from_f32(*value).to_bits().to_le_bytes())
             .collect();
         assert_eq!(bf16_values(&bytes), values);
+    }
+
+    #[test]
+    fn f16_widens_exactly() {
+        // The last but one is the smallest number that there is, far below a normal one.
+        let values = [1.0f32, -0.125, 65_504.0, 5.960_464_5e-8, f32::NEG_INFINITY];
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| half::f16::from_f32(*value).to_bits().to_le_bytes())
+            .collect();
+        assert_eq!(f16_values(&bytes), values);
     }
 
     #[test]

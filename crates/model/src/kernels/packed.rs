@@ -65,6 +65,8 @@ struct Line([u8; 64]);
 pub struct PackedMatrix {
     lines: Vec<Line>,
     weight_type: WeightType,
+    /// What a linear layer adds to its products: `[outputs]`.
+    bias: Option<Vec<f32>>,
     outputs: usize,
     inputs: usize,
     tile_bytes: usize,
@@ -85,7 +87,7 @@ impl PackedMatrix {
         let outputs = rows.len();
         let tile_bytes = tile_bytes(weight_type, inputs);
         let lines = vec![Line([0; 64]); outputs.div_ceil(LANES) * tile_bytes / 64];
-        let mut packed = Self { lines, weight_type, outputs, inputs, tile_bytes };
+        let mut packed = Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes };
         for (tile, rows) in rows.chunks(LANES).enumerate() {
             let bytes = packed.tile_mut(tile);
             match weight_type {
@@ -94,6 +96,20 @@ impl PackedMatrix {
             }
         }
         packed
+    }
+
+    /// The same with a bias `[outputs]`, in full precision, which a linear layer adds to its
+    /// products, or with none.
+    #[must_use]
+    pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
+        debug_assert!(bias.as_ref().is_none_or(|bias| bias.len() == self.outputs));
+        self.bias = bias;
+        self
+    }
+
+    /// What is added to the products: `[outputs]`.
+    pub(crate) fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
     }
 
     /// Number of outputs.
