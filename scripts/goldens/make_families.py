@@ -57,8 +57,9 @@ SMALL = {
 
 # Each family: the configuration's class, changes to SMALL, and the dtype of
 # the file. `old_spelling` rewrites config.json as transformers wrote it before
-# version 5. `without` lists changes to the configuration that must change the
-# logits. `shard` is the largest size of a shard.
+# version 5, and `set` then sets options in it. `without` lists changes to the
+# configuration that must change the logits. `shard` is the largest size of a
+# shard.
 FAMILIES = {
     # Llama 2, Vicuna, TinyLlama: one file, a head of its own.
     "llama2": {
@@ -110,10 +111,11 @@ FAMILIES = {
     # its configuration names is not in use.
     "qwen2": {
         "config": transformers.Qwen2Config, "dtype": torch.bfloat16,
-        "options": {"tie_word_embeddings": True, "use_sliding_window": False,
-                    "sliding_window": 8, "max_window_layers": 1,
+        "options": {"tie_word_embeddings": True, "max_window_layers": 1,
                     "eos_token_id": [3, 2]},
         "old_spelling": True,
+        # As in the real files; saving leaves out a window that is not used.
+        "set": {"use_sliding_window": False, "sliding_window": 8},
         "without": {"leaving the window aside": {
             "use_sliding_window": True, "sliding_window": 8,
             "layer_types": None}},
@@ -203,10 +205,10 @@ def build(family, seed):
     return model
 
 
-def respell(folder):
+def respell(folder, changes):
     """Rewrite config.json as transformers wrote it before version 5."""
     path = folder / "config.json"
-    options = json.loads(path.read_text())
+    options = json.loads(path.read_text()) | changes
     rope = options.pop("rope_parameters")
     options["rope_theta"] = rope.pop("rope_theta")
     rope_type = rope.pop("rope_type")
@@ -286,7 +288,7 @@ def write_checkpoint(family, folder, seed):
     model = build(family, seed)
     model.save_pretrained(folder, max_shard_size=family.get("shard", "1GB"))
     if family.get("old_spelling"):
-        respell(folder)
+        respell(folder, family.get("set", {}))
     write_tokenizer(folder / "tokenizer.json", model.config.vocab_size)
 
 
