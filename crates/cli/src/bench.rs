@@ -16,14 +16,17 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     let team = team(Some(arguments.threads))?;
     let mut out = std::io::stdout().lock();
     let probe = BandwidthProbe::new();
-    let mut best = (0..5).map(|_| probe.read(&team)).fold(0.0, f64::max);
+    let read = |team: &Team, times| (0..times).map(|_| probe.read(team)).fold(0.0, f64::max);
+    let mut best = read(&team, 5);
+    let alone = self::team(Some(1))?;
+    let mut best_alone = read(&alone, 5);
     let (outputs, inputs, rounds) = (arguments.outputs, arguments.inputs, arguments.rounds);
     writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", team.members())?;
     writeln!(out, "bandwidth {:.2} GB/s (best of 5 reads of 512 MB)", best / 1e9)?;
     writeln!(out, "medians [quartiles]; ratios are to the one-row product beside them")?;
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
         let mut layer = LinearProbe::new(weight_type, outputs, inputs);
-        best = (0..3).map(|_| probe.read(&team)).fold(best, f64::max);
+        best = read(&team, 3).max(best);
         let mut one_row = Vec::new();
         let mut lines = Vec::new();
         for rows in ROWS {
@@ -35,7 +38,14 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
             }
             lines.push(format!("  {rows:>4} rows ×{}", Quartiles::of(ratios)));
         }
-        best = (0..3).map(|_| probe.read(&team)).fold(best, f64::max);
+        best = read(&team, 3).max(best);
+        best_alone = read(&alone, 3).max(best_alone);
+        if team.members() > 1 {
+            let bandwidths = best / best_alone;
+            let speedup = (0..rounds).map(|_| layer.run(&alone, 1) / layer.run(&team, 1)).collect();
+            let speedup = Quartiles::of(speedup);
+            lines.push(format!("  one row ×{speedup} as fast as on 1, bandwidth ×{bandwidths:.2}"));
+        }
         let bytes = layer.bytes() as f64;
         let shares = one_row.iter().map(|time| bytes / time / best * 100.0).collect();
         let times = one_row.iter().map(|time| time * 1e3).collect();

@@ -21,7 +21,8 @@ pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Bandwidth, and a pass's time by its rows, side by side with that of one row.
+/// Bandwidth, and a pass's time by its rows, side by side with that of one row and with that of the
+/// same rows without a past, which tells what attending to the past costs.
 fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     Isa::from_environment()?;
     let checkpoint = Checkpoint::open(model)?;
@@ -29,44 +30,51 @@ fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode>
         Some(weight_type) => Weights::load_as(&checkpoint, weight_type)?,
         None => Weights::load(&checkpoint)?,
     };
-    let (bytes, weight_type) = (weights.bytes_read() as f64, weights.weight_type());
+    let (weight_bytes, weight_type) = (weights.bytes_read() as f64, weights.weight_type());
     let team = Arc::new(bench::team(arguments.threads)?);
     let bandwidth = BandwidthProbe::new();
     let read = || (0..5).map(|_| bandwidth.read(&team)).fold(0.0, f64::max);
     let before = read();
     let most_rows = ROWS[ROWS.len() - 1];
-    let mut probe =
-        ModelProbe::new(Arc::new(weights), Arc::clone(&team), arguments.past, most_rows);
+    let weights = Arc::new(weights);
+    let probe = |past| ModelProbe::new(Arc::clone(&weights), Arc::clone(&team), past, most_rows);
+    let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
     let mut measured = Vec::new();
     for rows in ROWS {
-        let (mut times, mut ratios) = (Vec::new(), Vec::new());
+        let (mut times, mut ratios, mut shares) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..arguments.rounds.max(1) {
             let one = probe.run(1);
             let time = probe.run(rows);
             times.push(time * 1e3);
             ratios.push(time / one);
+            shares.push((1.0 - fresh.run(rows) / time) * 100.0);
         }
-        measured.push((rows, times, ratios));
+        measured.push((rows, times, ratios, shares));
     }
     let best = before.max(read());
-    let roofline_ms = bytes / best * 1e3;
+    let cache_bytes = probe.past_bytes() as f64;
+    let roofline_ms = (weight_bytes + cache_bytes) / best * 1e3;
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}, {weight_type}, {:.1} MB read by a pass, {} on {} threads, behind {} tokens",
+        "{}, {weight_type}, {} on {} threads, behind {} tokens: a pass reads {:.1} MB of weights and \
+         {:.1} MB of keys and values",
         model.display(),
-        bytes / 1e6,
         team.isa(),
         team.members(),
         probe.past(),
+        weight_bytes / 1e6,
+        cache_bytes / 1e6,
     )?;
     writeln!(out, "bandwidth {:.2} GB/s, so at least {roofline_ms:.2} ms a pass", best / 1e9)?;
     writeln!(out, "medians [quartiles] of {} passes", arguments.rounds.max(1))?;
-    for (rows, times, ratios) in measured {
+    for (rows, times, ratios, shares) in measured {
         let share = times.iter().map(|time| roofline_ms / time * 100.0).collect();
-        let (times, ratios, share) =
-            (Quartiles::of(times), Quartiles::of(ratios), Quartiles::of(share));
-        writeln!(out, "{rows:>4} rows {times} ms, ×{ratios} of one row, roofline {share} %")?;
+        let [times, ratios, share, past] = [times, ratios, share, shares].map(Quartiles::of);
+        writeln!(
+            out,
+            "{rows:>4} rows {times} ms, ×{ratios} of one row, roofline {share} %, past {past} %"
+        )?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -216,6 +216,7 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
             "total_ms": answer.total_ns as f64 / 1e6,
             "draft_ms": statistics.draft_ns as f64 / 1e6,
             "score_ms": statistics.score_ns as f64 / 1e6,
+            "outside_forwards_share": answer.trace.occupancy().outside_forwards_share(),
             "side_by_side_share": answer.trace.occupancy().overlap_share(),
         },
     })

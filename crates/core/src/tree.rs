@@ -123,14 +123,23 @@ impl TokenTree {
         }
     }
 
+    /// Becomes the tree of the first `count` nodes of `other`, in the memory that it has.
+    pub fn copy_from(&mut self, other: &Self, count: usize) {
+        fn copy<T: Copy>(to: &mut Vec<T>, from: &[T]) {
+            to.clear();
+            to.extend_from_slice(from);
+        }
+        copy(&mut self.tokens, &other.tokens[..count]);
+        copy(&mut self.parents, &other.parents[..count]);
+        copy(&mut self.depths, &other.depths[..count]);
+    }
+
     /// The tree of the first `count` nodes.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
-        Self {
-            tokens: self.tokens[..count].to_vec(),
-            parents: self.parents[..count].to_vec(),
-            depths: self.depths[..count].to_vec(),
-        }
+        let mut first = Self::new();
+        first.copy_from(self, count);
+        first
     }
 
     /// The token at a node.

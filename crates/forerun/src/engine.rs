@@ -351,13 +351,17 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&Arc<Weights>>) -
             cores: group.cores().to_vec(),
             roles: played,
             build: Box::new(move |team| {
-                let model = |weights, team| CachedTransformer::new(Transformer::new(weights, team));
                 let mut engine = Engine::new();
+                let model = |engine: &Engine, weights, team| {
+                    engine.timed(CachedTransformer::new(Transformer::new(weights, team)))
+                };
                 if let Some(weights) = target {
-                    engine = engine.with_target(0, model(weights, Arc::clone(&team)));
+                    let target = model(&engine, weights, Arc::clone(&team));
+                    engine = engine.with_target(0, target);
                 }
                 if let Some(weights) = drafter {
-                    engine = engine.with_drafter(0, ModelDrafter::new(model(weights, team)));
+                    let drafter = ModelDrafter::new(model(&engine, weights, team));
+                    engine = engine.with_drafter(0, drafter);
                 } else if lookup {
                     engine = engine.with_drafter(0, PromptLookup);
                 }

@@ -37,7 +37,7 @@ impl KvCache {
         let agreeing = self.prefix.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         if agreeing < self.prefix.len() {
             self.prefix.truncate(agreeing);
-            self.tree = TokenTree::new();
+            self.tree.copy_from(tree, 0);
             return Held { tokens: agreeing, nodes: 0 };
         }
         let (path, at) = self.follow(&tokens[agreeing..]);
@@ -48,7 +48,7 @@ impl KvCache {
             self.move_row(old_prefix + node, old_prefix + index);
         }
         self.prefix.extend(path.iter().map(|&node| self.tree.token(node)));
-        self.tree = tree.first(kept.len());
+        self.tree.copy_from(tree, kept.len());
         Held { tokens: self.prefix.len(), nodes: kept.len() }
     }
 
@@ -112,13 +112,18 @@ impl KvCache {
 
     /// Declares the rows of all nodes of `tree` written, in all layers.
     pub(crate) fn record(&mut self, tree: &TokenTree) {
-        self.tree.clone_from(tree);
+        self.tree.copy_from(tree, tree.len());
     }
 
     /// Bytes of memory for keys and values.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.layers.iter().map(KeysValues::bytes).sum()
+    }
+
+    /// Bytes of one slot's keys and values, without what fills them up.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        self.layers.iter().map(KeysValues::slot_bytes).sum()
     }
 
     /// The bits of everything held: prefix, tree, and each layer's keys and values, slot by slot.

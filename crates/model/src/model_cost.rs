@@ -42,6 +42,12 @@ impl ModelProbe {
         self.past.len()
     }
 
+    /// Bytes of the past's keys and values, which every pass reads.
+    #[must_use]
+    pub fn past_bytes(&self) -> usize {
+        self.cache.slot_bytes() * self.past.len()
+    }
+
     /// Seconds of one pass over `rows` rows, with the logits of all of them.
     pub fn run(&mut self, rows: usize) -> f64 {
         self.cache.seek(&self.past, &TokenTree::new());

@@ -1,10 +1,12 @@
 //! What a device group has loaded, and how it runs one job.
 
+use crate::timed::{ForwardLog, Timed};
 use forerun_core::{Job, JobError, JobOutput, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, score};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 /// A model's error as the job's, told with the worker's name.
 pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
@@ -19,6 +21,7 @@ pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
 pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
+    forwards: ForwardLog,
 }
 
 impl Engine {
@@ -40,6 +43,17 @@ impl Engine {
     pub fn with_target(mut self, index: usize, model: impl LanguageModel + 'static) -> Self {
         self.targets.insert(index, Box::new(model));
         self
+    }
+
+    /// A model whose forward passes the trace of this engine's jobs shows.
+    #[must_use]
+    pub fn timed<M>(&self, model: M) -> Timed<M> {
+        Timed::new(model, self.forwards.clone())
+    }
+
+    /// Starts and ends of the forward passes since the last call.
+    pub(crate) fn take_forwards(&self) -> Vec<(Instant, Instant)> {
+        self.forwards.take()
     }
 
     /// Whether something plays a role.

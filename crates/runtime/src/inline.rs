@@ -65,7 +65,7 @@ impl Cluster for InlineCluster {
         let started_ns = self.completed * 1_000;
         self.completed += 1;
         let completion = Completion { ticket, output, started_ns, finished_ns: started_ns + 1_000 };
-        self.recorder.record(0, &job, &completion);
+        self.recorder.record(0, &job, &completion, Vec::new());
         Ok(completion)
     }
 

@@ -8,10 +8,12 @@ mod inline;
 mod placement;
 mod recorder;
 mod thread_cluster;
+mod timed;
 mod worker;
 
 pub use engine::Engine;
 pub use inline::InlineCluster;
 pub use placement::{DeviceGroup, Placement, PlacementError, available_cores, granted_cores};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
+pub use timed::Timed;
 pub use worker::{BuildEngine, WorkerSpec};

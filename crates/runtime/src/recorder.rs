@@ -17,8 +17,14 @@ impl Recorder {
         Self { trace: Mutex::new(Trace::new(lanes)) }
     }
 
-    /// Adds a completed job.
-    pub(crate) fn record(&self, lane: usize, job: &Job, completion: &Completion) {
+    /// Adds a completed job with the starts and ends of its forward passes.
+    pub(crate) fn record(
+        &self,
+        lane: usize,
+        job: &Job,
+        completion: &Completion,
+        forwards_ns: Vec<[u64; 2]>,
+    ) {
         let rows = match &completion.output {
             Ok(JobOutput::Draft(draft)) => draft.tree.len(),
             Ok(JobOutput::Score(rows)) => rows.len(),
@@ -36,6 +42,7 @@ impl Recorder {
             rows,
             start_ns: completion.started_ns,
             end_ns: completion.finished_ns,
+            forwards_ns,
             accepted: 0,
             fate: if completion.output.is_ok() { Fate::Open } else { Fate::Wasted },
         });

@@ -144,11 +144,13 @@ impl Desk {
 
     fn run(&mut self, assignment: Assignment) {
         let Assignment { role, job, cancel, reply } = assignment;
-        let started_ns = self.now_ns();
+        let started_ns = self.at(Instant::now());
         let output = self.output(role, &job, &cancel);
-        let finished_ns = self.now_ns();
+        let finished_ns = self.at(Instant::now());
+        let forwards = self.engine.take_forwards().into_iter();
+        let forwards = forwards.map(|(start, end)| [self.at(start), self.at(end)]).collect();
         let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
-        self.recorder.record(self.lane, &job, &completion);
+        self.recorder.record(self.lane, &job, &completion, forwards);
         reply.send(completion);
     }
 
@@ -176,8 +178,9 @@ impl Desk {
         }
     }
 
-    fn now_ns(&self) -> u64 {
-        self.clock.elapsed().as_nanos() as u64
+    /// A moment on the cluster's clock, in nanoseconds.
+    fn at(&self, moment: Instant) -> u64 {
+        moment.duration_since(self.clock).as_nanos() as u64
     }
 }
 

@@ -47,6 +47,9 @@ pub struct Span {
     pub start_ns: u64,
     /// End on the cluster's clock.
     pub end_ns: u64,
+    /// Starts and ends of the forward passes within, where they were recorded.
+    #[serde(default)]
+    pub forwards_ns: Vec<[u64; 2]>,
     /// Candidates accepted.
     pub accepted: usize,
     /// What became of it.
@@ -71,13 +74,26 @@ pub struct Occupancy {
     pub busy_ns: u64,
     /// At least two lanes were busy: devices ran side by side.
     pub overlap_ns: u64,
+    /// At least one model was in a forward pass.
+    pub forward_ns: u64,
 }
 
 impl Occupancy {
     /// Share of the time in which devices ran side by side; 0 for an empty trace.
     #[must_use]
     pub fn overlap_share(&self) -> f64 {
-        if self.wall_ns == 0 { 0.0 } else { self.overlap_ns as f64 / self.wall_ns as f64 }
+        self.share(self.overlap_ns)
+    }
+
+    /// Share of the time in which no model was in a forward pass: sampling, verification, messages
+    /// and waits; 0 for an empty trace.
+    #[must_use]
+    pub fn outside_forwards_share(&self) -> f64 {
+        self.share(self.wall_ns - self.forward_ns)
+    }
+
+    fn share(&self, part_ns: u64) -> f64 {
+        if self.wall_ns == 0 { 0.0 } else { part_ns as f64 / self.wall_ns as f64 }
     }
 }
 
@@ -103,25 +119,32 @@ impl Trace {
     /// How busy the lanes were, and how much of that side by side.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
-        // A sweep over starts (+1) and ends (−1); one lane runs one job at a time.
-        let mut edges: Vec<(u64, i32)> =
-            self.spans.iter().flat_map(|span| [(span.start_ns, 1), (span.end_ns, -1)]).collect();
-        edges.sort_unstable();
-        let mut occupancy = Occupancy::default();
-        let Some((&(first, _), &(last, _))) = edges.first().zip(edges.last()) else {
-            return occupancy;
-        };
-        let (mut running, mut since) = (0, first);
-        for (at, change) in edges {
-            let passed = at - since;
-            occupancy.busy_ns += if running >= 1 { passed } else { 0 };
-            occupancy.overlap_ns += if running >= 2 { passed } else { 0 };
-            running += change;
-            since = at;
-        }
-        occupancy.wall_ns = last - first;
-        occupancy
+        // One lane runs one job at a time.
+        let jobs = || self.spans.iter().map(|span| [span.start_ns, span.end_ns]);
+        let forwards = self.spans.iter().flat_map(|span| span.forwards_ns.iter().copied());
+        let first = jobs().map(|[start, _]| start).min().unwrap_or(0);
+        let last = jobs().map(|[_, end]| end).max().unwrap_or(0);
+        let [busy_ns, overlap_ns] = covered(jobs());
+        let [forward_ns, _] = covered(forwards);
+        Occupancy { wall_ns: last - first, busy_ns, overlap_ns, forward_ns }
     }
+}
+
+/// How long at least one, and at least two, of the intervals last.
+fn covered(intervals: impl Iterator<Item = [u64; 2]>) -> [u64; 2] {
+    // A sweep over starts (+1) and ends (−1).
+    let mut edges: Vec<(u64, i32)> =
+        intervals.flat_map(|[start, end]| [(start, 1), (end, -1)]).collect();
+    edges.sort_unstable();
+    let (mut running, mut since, mut times) = (0, 0, [0; 2]);
+    for (at, change) in edges {
+        for (least, time) in (1..).zip(&mut times) {
+            *time += if running >= least { at - since } else { 0 };
+        }
+        running += change;
+        since = at;
+    }
+    times
 }
 
 #[cfg(test)]
@@ -138,6 +161,7 @@ pub(crate) mod tests {
             rows,
             start_ns,
             end_ns,
+            forwards_ns: vec![[start_ns, end_ns - 50]],
             accepted,
             fate,
         };
@@ -156,8 +180,12 @@ pub(crate) mod tests {
     #[test]
     fn occupancy_tells_busy_from_overlapping_time() {
         let occupancy = sample().occupancy();
-        assert_eq!(occupancy, Occupancy { wall_ns: 1600, busy_ns: 1600, overlap_ns: 200 });
+        assert_eq!(
+            occupancy,
+            Occupancy { wall_ns: 1600, busy_ns: 1600, overlap_ns: 200, forward_ns: 1400 }
+        );
         assert_eq!(occupancy.overlap_share(), 0.125);
+        assert_eq!(occupancy.outside_forwards_share(), 0.125);
         assert_eq!(Trace::default().occupancy().overlap_share(), 0.0);
     }
 

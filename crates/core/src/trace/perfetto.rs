@@ -29,7 +29,21 @@ impl Trace {
                 },
             })
         });
-        json!({ "displayTimeUnit": "ms", "traceEvents": names.chain(spans).collect::<Vec<_>>() })
+        // Nested in their jobs.
+        let forwards = self.spans.iter().flat_map(|span| {
+            span.forwards_ns.iter().map(|&[start_ns, end_ns]| {
+                json!({
+                    "ph": "X",
+                    "pid": 0,
+                    "tid": span.lane,
+                    "name": "forward",
+                    "ts": start_ns as f64 / 1e3,
+                    "dur": (end_ns - start_ns) as f64 / 1e3,
+                })
+            })
+        });
+        let events: Vec<Value> = names.chain(spans).chain(forwards).collect();
+        json!({ "displayTimeUnit": "ms", "traceEvents": events })
     }
 }
 
@@ -39,7 +53,7 @@ mod tests {
     fn every_lane_is_named_and_every_span_is_an_event() {
         let json = super::super::tests::sample().to_perfetto();
         let events = json["traceEvents"].as_array().cloned().unwrap_or_default();
-        assert_eq!(events.len(), 2 + 5);
+        assert_eq!(events.len(), 2 + 5 + 5);
         assert_eq!(events[1]["args"]["name"], "target cpu:1");
         assert_eq!(events[3]["name"], "score");
         assert_eq!(events[3]["ts"], 0.4);

@@ -438,3 +438,125 @@ impl<C: Cached> Task<'_, C> {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::packed::WeightType;
+    use super::*;
+    use crate::kernels::Isa;
+    use half::f16;
+    use proptest::prelude::*;
+
+    fn value(index: usize, seed: usize) -> f32 {
+        let hash = (index as u32 ^ (seed as u32) << 20).wrapping_mul(2_654_435_761);
+        (hash.rotate_left(13).wrapping_mul(0x9E37_79B9) as f32 / 2_147_483_648.0 - 1.0) * 2.0
+    }
+
+    /// Softmax of scaled products over the keys of `seen` slots, times their values, in plain loops.
+    fn expected(
+        (query, seen): (&[f32], &[usize]),
+        (keys, values): (impl Fn(usize) -> Vec<f32>, impl Fn(usize) -> Vec<f32>),
+        fused: bool,
+    ) -> Vec<f32> {
+        let plus = |sum: f32, a: f32, b: f32| if fused { a.mul_add(b, sum) } else { sum + a * b };
+        let scale = 1.0 / (query.len() as f32).sqrt();
+        let score = |&slot: &usize| {
+            query.iter().zip(keys(slot)).fold(0.0, |sum, (&q, k)| plus(sum, q, k)) * scale
+        };
+        let scores: Vec<f32> = seen.iter().map(score).collect();
+        let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
+        let mut lanes = [0.0_f32; LANES];
+        for (position, weight) in weights.iter().enumerate() {
+            lanes[position % LANES] += weight;
+        }
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                lanes[lane] += lanes[lane + width];
+            }
+        }
+        let mut out = vec![0.0; query.len()];
+        for (&slot, &weight) in seen.iter().zip(&weights) {
+            for (out, value) in out.iter_mut().zip(values(slot)) {
+                *out = plus(*out, weight, value);
+            }
+        }
+        out.iter().map(|out| out / lanes[0]).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        /// Heads of any width, groups, trees behind prefixes of several segments, both precisions, on
+        /// every instruction set.
+        #[test]
+        fn equals_plain_loops_bit_for_bit(
+            head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),
+            n_kv_heads in 1..4_usize,
+            group in 1..4_usize,
+            prefix in 0..300_usize,
+            parents in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
+            members in 1..3_usize,
+        ) {
+            let shape = AttentionShape { n_heads: n_kv_heads * group, n_kv_heads, head_dim };
+            // Each node hangs under an earlier one, mostly under the last, or behind the prefix.
+            let mut paths: Vec<Vec<usize>> = Vec::new();
+            for (node, index) in parents.iter().enumerate() {
+                let parent = match index.index(3) {
+                    0 => index.index(node + 1).checked_sub(1),
+                    _ => node.checked_sub(1),
+                };
+                let above = parent.map_or(Vec::new(), |parent| paths[parent].clone());
+                paths.push([above, vec![node]].concat());
+            }
+            let (rows, slots) = (paths.len(), prefix + paths.len());
+            let mut visible = Visible::default();
+            for path in &paths {
+                let straight = path.iter().enumerate().take_while(|(at, node)| at == *node).count();
+                let rest = path[straight..].iter().rev().map(|node| prefix + node);
+                visible.push(prefix + straight, rest);
+            }
+            let stride = shape.n_heads * head_dim + 5;
+            let queries: Vec<f32> = (0..rows * stride).map(|index| value(index, 1)).collect();
+            let row = |slot: usize, seed| -> Vec<f32> {
+                let width = shape.kv_width();
+                (0..width).map(|index| value(slot * width + index, seed)).collect()
+            };
+            let kinds = Isa::available().into_iter();
+            let kinds = kinds.flat_map(|isa| [(WeightType::F32, isa), (WeightType::Bf16, isa)]);
+            for (weight_type, isa) in kinds {
+                let mut cached = KeysValues::new(shape, weight_type);
+                cached.reserve(slots);
+                for slot in 0..slots {
+                    cached.write(isa, slot, &row(slot, 2), &row(slot, 3));
+                }
+                let team = Team::unpinned(members).unwrap().with_isa(isa);
+                let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];
+                let queries_of = Queries { rows: &queries, stride };
+                attention(&team, shape, queries_of, &cached, &visible, &mut Vec::new(), &mut out);
+                let kept = |value: f32| match weight_type {
+                    WeightType::F32 => value,
+                    _ => f16::from_f32(value).to_f32(),
+                };
+                let outs = out.chunks_exact(head_dim).enumerate();
+                for (index, out) in outs {
+                    let (number, head) = (index / shape.n_heads, index % shape.n_heads);
+                    let part = head / group * head_dim..(head / group + 1) * head_dim;
+                    let of = |seed| {
+                        let part = part.clone();
+                        move |slot| row(slot, seed)[part.clone()].iter().map(|&v| kept(v)).collect()
+                    };
+                    let query = &queries[number * stride + head * head_dim..][..head_dim];
+                    let path = paths[number].iter().map(|node| prefix + node);
+                    let seen: Vec<usize> = (0..prefix).chain(path).collect();
+                    let expected = expected((query, &seen), (of(2), of(3)), isa.is_fused());
+                    let bits = |values: &[f32]| -> Vec<u32> {
+                        values.iter().map(|value| value.to_bits()).collect()
+                    };
+                    prop_assert_eq!(bits(out), bits(&expected), "{} on {}", weight_type, isa);
+                }
+            }
+        }
+    }
+}

@@ -132,6 +132,14 @@ impl KeysValues {
         }
     }
 
+    /// Bytes of one slot's key and value.
+    pub(crate) fn slot_bytes(&self) -> usize {
+        match self {
+            Self::Full(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f32>(),
+            Self::Half(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f16>(),
+        }
+    }
+
     /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
         match self {

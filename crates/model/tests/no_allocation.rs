@@ -1,0 +1,40 @@
+//! A forward pass takes no memory once it has run at its size; only the cache grows, by segments.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::TokenTree;
+use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_model::{Checkpoint, Team, Transformer, WeightType, Weights};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+#[test]
+fn a_forward_allocates_nothing_after_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    write_random_checkpoint(dir.path(), &example_config(), 3, RandomDtype::F32).unwrap();
+    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+        for members in [1, 2] {
+            let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
+            let team = Arc::new(Team::unpinned(members).unwrap());
+            let mut transformer = Transformer::new(weights, team);
+            let mut cache = transformer.new_cache();
+            let never = AtomicBool::new(false);
+            let prompt = [1, 2, 3, 4, 5];
+            let mut tree = TokenTree::chain(&[6, 7, 8]);
+            tree.push(Some(0), 9);
+            let one = TokenTree::chain(&[6]);
+            transformer.forward(&TokenTree::chain(&prompt), 5, &mut cache, &never).unwrap();
+            for round in 0..4 {
+                for tree in [&tree, &one] {
+                    cache.seek(&prompt, &TokenTree::new());
+                    let counted = allocation_counter::measure(|| {
+                        transformer.forward(tree, 0, &mut cache, &never).unwrap();
+                    });
+                    let expected = if round == 0 { counted.count_total } else { 0 };
+                    assert_eq!(counted.count_total, expected, "{weight_type}, {members} members");
+                }
+            }
+        }
+    }
+}
