@@ -158,10 +158,8 @@ mod tests {
     fn f16_widens_exactly() {
         // The last but one is the smallest number that there is, far below a normal one.
         let values = [1.0f32, -0.125, 65_504.0, 5.960_464_5e-8, f32::NEG_INFINITY];
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| half::f16::from_f32(*value).to_bits().to_le_bytes())
-            .collect();
+        let bytes: Vec<u8> =
+            values.iter().flat_map(|value| f16::from_f32(*value).to_bits().to_le_bytes()).collect();
         assert_eq!(f16_values(&bytes), values);
     }
 

@@ -454,8 +454,9 @@ mod tests {
     }
 
     /// Softmax of scaled products over the keys of `seen` slots, times their values, in plain loops.
+    /// The slots are those of all positions from `first` on.
     fn expected(
-        (query, seen): (&[f32], &[usize]),
+        (query, seen, first): (&[f32], &[usize], usize),
         (keys, values): (impl Fn(usize) -> Vec<f32>, impl Fn(usize) -> Vec<f32>),
         fused: bool,
     ) -> Vec<f32> {
@@ -469,7 +470,7 @@ mod tests {
         let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
         let mut lanes = [0.0_f32; LANES];
         for (position, weight) in weights.iter().enumerate() {
-            lanes[position % LANES] += weight;
+            lanes[(first + position) % LANES] += weight;
         }
         for width in [8, 4, 2, 1] {
             for lane in 0..width {
@@ -488,8 +489,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// Heads of any width, groups, trees behind prefixes of several segments, both precisions, on
-        /// every instruction set.
+        /// Heads of any width, groups, trees behind prefixes of several segments, windows or none,
+        /// both precisions, on every instruction set.
         #[test]
         fn equals_plain_loops_bit_for_bit(
             head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),
@@ -498,8 +499,10 @@ mod tests {
             prefix in 0..300_usize,
             parents in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
             members in 1..3_usize,
+            window in prop::option::of(1..70_usize),
         ) {
-            let shape = AttentionShape { n_heads: n_kv_heads * group, n_kv_heads, head_dim };
+            let n_heads = n_kv_heads * group;
+            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window };
             // Each node hangs under an earlier one, mostly under the last, or behind the prefix.
             let mut paths: Vec<Vec<usize>> = Vec::new();
             for (node, index) in parents.iter().enumerate() {
@@ -550,7 +553,9 @@ mod tests {
                     let query = &queries[number * stride + head * head_dim..][..head_dim];
                     let path = paths[number].iter().map(|node| prefix + node);
                     let seen: Vec<usize> = (0..prefix).chain(path).collect();
-                    let expected = expected((query, &seen), (of(2), of(3)), isa.is_fused());
+                    let first = window.map_or(0, |window| seen.len().saturating_sub(window));
+                    let seen = (query, &seen[first..], first);
+                    let expected = expected(seen, (of(2), of(3)), isa.is_fused());
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };
