@@ -35,8 +35,8 @@ pub use forerun_core::{TokenId, Verification};
 pub use forerun_decode::{Finish, Statistics};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
-    Checkpoint, Config, Isa, IsaError, LoadError, Team, TeamError, UnknownWeightType, WeightType,
-    Weights,
+    Checkpoint, Config, Family, Isa, IsaError, LoadError, RopeScaling, SuggestedSampling, Team,
+    TeamError, UnknownWeightType, WeightType, Weights,
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};

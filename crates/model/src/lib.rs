@@ -17,7 +17,7 @@ pub mod team;
 pub mod transformer;
 
 pub use checkpoint::{Checkpoint, LoadError};
-pub use config::Config;
+pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{CachedTransformer, LanguageModel, Logits, ModelError, score};
 pub use reference::ReferenceModel;

@@ -39,6 +39,8 @@ pub enum Dtype {
     F32,
     /// The upper halves of 32-bit floats.
     Bf16,
+    /// 16-bit floats of IEEE 754.
+    F16,
 }
 
 /// Where a tensor is, and how it is stored there.
@@ -150,7 +152,7 @@ impl Checkpoint {
         self.locations.values().map(|location| location.bytes.len() as u64).sum()
     }
 
-    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm.
+    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm or a bias.
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         tensor.shape(&self.config)
     }
@@ -159,7 +161,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchLayer`] where the tensor is of a layer that the model does not have.
+    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
     pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
         Ok(self.location(tensor)?.dtype)
     }
@@ -168,7 +170,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchLayer`] where the tensor is of a layer that the model does not have.
+    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
     pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
         let location = self.location(tensor)?;
         let file = &self.files[location.file];
@@ -187,7 +189,7 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchLayer`].
+    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchTensor`].
     pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
         self.rows(tensor)?.read_all()
     }
@@ -195,9 +197,10 @@ impl Checkpoint {
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
         let tied = tensor == Tensor::Head && self.config.tie_word_embeddings;
         let stored = if tied { Tensor::Embedding } else { tensor };
-        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchLayer {
+        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchTensor {
             path: self.path.clone(),
             tensor: tensor.to_string(),
+            family: self.config.family,
             layers: self.config.num_hidden_layers,
         })
     }

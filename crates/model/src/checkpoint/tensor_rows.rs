@@ -1,5 +1,7 @@
 //! The rows of a stored tensor, read one at a time, so that no whole tensor has to be in memory.
 
+use half::f16;
+use half::slice::HalfFloatSliceExt;
 use std::path::Path;
 
 use super::tensor::Tensor;
@@ -38,7 +40,7 @@ impl TensorRows<'_> {
         self.columns
     }
 
-    /// Writes a row's values, exactly as stored or widened from bf16, to `out`: `[columns]`. Rows of
+    /// Writes a row's values, exactly as stored or widened from bf16 or f16, to `out`: `[columns]`. Rows of
     /// queries and keys are in the half-split order of RoPE whatever the format.
     ///
     /// # Errors
@@ -63,6 +65,7 @@ impl TensorRows<'_> {
                     *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
                 }
             }
+            Dtype::F16 => widen_f16(bytes, out),
         }
         match first_non_finite(out) {
             None => Ok(()),
@@ -91,7 +94,7 @@ impl TensorRows<'_> {
     fn row_bytes(&self) -> usize {
         let element = match self.dtype {
             Dtype::F32 => size_of::<f32>(),
-            Dtype::Bf16 => size_of::<u16>(),
+            Dtype::Bf16 | Dtype::F16 => size_of::<u16>(),
         };
         self.columns * element
     }
@@ -101,6 +104,19 @@ impl TensorRows<'_> {
         let Some(head_dim) = self.interleaved else { return row };
         let (head, within, half) = (row / head_dim, row % head_dim, head_dim / 2);
         head * head_dim + within % half * 2 + within / half
+    }
+}
+
+/// The little-endian f16 values in `bytes`, widened (exactly) to f32.
+fn widen_f16(bytes: &[u8], out: &mut [f32]) {
+    // Whole slices are widened by the processor's instructions, where it has them.
+    let mut halves = [f16::ZERO; 256];
+    for (out, bytes) in out.chunks_mut(halves.len()).zip(bytes.chunks(2 * halves.len())) {
+        let halves = &mut halves[..out.len()];
+        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        halves.convert_to_f32_slice(out);
     }
 }
 
@@ -148,6 +164,16 @@ mod tests {
         let mut read = [1.0; 4];
         rows(&bytes, Dtype::Bf16, 4).read(0, &mut read).unwrap();
         assert_eq!(read.map(f32::to_bits), values.map(f32::to_bits));
+    }
+
+    #[test]
+    fn f16_widens_exactly() {
+        // The last but one is the smallest number that there is, far below a normal one.
+        let some = [1.0f32, -0.125, 65_504.0, 5.960_464_5e-8, -0.0];
+        let values: Vec<f32> = some.into_iter().cycle().take(600).collect();
+        let bytes: Vec<u8> =
+            values.iter().flat_map(|value| f16::from_f32(*value).to_bits().to_le_bytes()).collect();
+        assert_eq!(rows(&bytes, Dtype::F16, 300).read_all().unwrap(), values);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! so a row's bits are the same with how many rows, on how many threads and in whatever tree it
 //! is computed. Work is split over outputs only (features, heads, rows), never over a sum:
 //!
-//! * a linear layer's output adds its products in ascending order of input features (`linear.rs`);
+//! * a linear layer's output adds its products in ascending order of input features, and its bias
+//!   last (`linear.rs`);
 //! * a sum over a vector ([`vector::sum`]) has 16 lanes, element `i` in lane `i mod 16`, added up
 //!   in a fixed tree; over a row's attention weights, `i` is the key's absolute position;
 //! * a score adds its products in ascending order of dimensions, an attention output its weighted
@@ -35,7 +36,7 @@ pub use isa::{Isa, IsaError};
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::linear;
 pub use packed::{PackedMatrix, UnknownWeightType, WeightType};
-pub(crate) use pointwise::{Rope, add, rms_norm, silu_times};
+pub(crate) use pointwise::{Rope, add, norm_heads, rms_norm, silu_times};
 pub(crate) use vector::exp;
 
 /// Number of partial sums of a reduction, and of outputs in a packed tile.

@@ -74,6 +74,8 @@ struct Line([u8; 64]);
 pub struct PackedMatrix {
     lines: Vec<Line>,
     weight_type: WeightType,
+    /// What a linear layer adds to its products: `[outputs]`.
+    bias: Option<Vec<f32>>,
     outputs: usize,
     inputs: usize,
     tile_bytes: usize,
@@ -145,7 +147,21 @@ impl PackedMatrix {
         }
         // SAFETY: nothing failed, so every tile was taken, and `zeroed` has written all its lines.
         unsafe { lines.set_len(count) };
-        Ok(Self { lines, weight_type, outputs, inputs, tile_bytes })
+        Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
+    }
+
+    /// The same with a bias `[outputs]`, in full precision, which a linear layer adds to its
+    /// products, or with none.
+    #[must_use]
+    pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
+        debug_assert!(bias.as_ref().is_none_or(|bias| bias.len() == self.outputs));
+        self.bias = bias;
+        self
+    }
+
+    /// What is added to the products: `[outputs]`.
+    pub(crate) fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
     }
 
     /// Number of outputs.
