@@ -213,3 +213,8 @@ fn every_way_of_decoding_gives_the_tokens_of_the_real_target() {
 fn every_way_of_decoding_gives_the_tokens_of_a_generated_target() {
     run_matrix(&Pair::generated());
 }
+
+#[test]
+fn every_way_of_decoding_gives_the_tokens_of_a_target_of_another_family() {
+    run_matrix(&Pair::of_another_family());
+}
