@@ -1,6 +1,7 @@
 //! What one answer should be like.
 
 use forerun_core::{KeyedRandomness, Sampling, SamplingError, TokenId, Verification};
+use forerun_model::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
@@ -80,6 +81,14 @@ pub enum RequestError {
 }
 
 impl Request {
+    /// The same, sampled as a checkpoint suggests (`Config::suggested_sampling`). Nothing follows a
+    /// suggestion unless it is asked for by this.
+    #[must_use]
+    pub fn sampled_as(self, suggested: SuggestedSampling) -> Self {
+        let SuggestedSampling { temperature, top_k, top_p } = suggested;
+        Self { temperature, top_k, top_p, ..self }
+    }
+
     /// Checks the ranges of the options.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use tokenizers::{DecoderWrapper, NormalizerWrapper};
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: PathBuf,
-    /// Put in front of every text here, where the tokenizer does not do so itself.
+    /// Put in front of every text here, where the tokenizer does not do so by itself.
     bos: Option<TokenId>,
     /// Control tokens that the library does not know as special ones.
     control: HashSet<TokenId>,
@@ -73,17 +73,18 @@ impl Tokenizer {
     }
 
     fn from_json(file: PathBuf) -> Result<Self, TokenizerError> {
-        match tokenizers::Tokenizer::from_file(&file) {
-            Ok(mut inner) => {
-                // Files keep the truncation and padding of their training; a prompt must stay whole.
-                inner.with_padding(None);
-                match inner.with_truncation(None) {
-                    Ok(_) => Ok(Self { inner, file, bos: None, control: HashSet::new() }),
-                    Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
-                }
-            }
-            Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
-        }
+        let broken = |error: tokenizers::Error| TokenizerError::Broken {
+            file: file.clone(),
+            reason: error.to_string(),
+        };
+        let mut inner = tokenizers::Tokenizer::from_file(&file).map_err(broken)?;
+        // Files keep the truncation and padding of their training; a prompt must stay whole.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(broken)?;
+        let of_nothing = inner.encode("", true).map_err(broken)?;
+        let adds_some = of_nothing.get_special_tokens_mask().contains(&1);
+        let bos = if adds_some { None } else { wanted_bos(&inner, &file)? };
+        Ok(Self { inner, file, bos, control: HashSet::new() })
     }
 
     #[cfg(test)]
@@ -156,6 +157,46 @@ impl Tokenizer {
     pub fn file(&self) -> &Path {
         &self.file
     }
+}
+
+/// The token that `tokenizer_config.json`, beside the file of a tokenizer that adds none by itself,
+/// wants in front of every text: its `bos_token` where it says `"add_bos_token": true`.
+fn wanted_bos(
+    inner: &tokenizers::Tokenizer,
+    file: &Path,
+) -> Result<Option<TokenId>, TokenizerError> {
+    let config_file = file.with_file_name("tokenizer_config.json");
+    let broken = |reason: String| TokenizerError::Broken { file: config_file.clone(), reason };
+    let text = match std::fs::read_to_string(&config_file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(broken(error.to_string())),
+    };
+    let config: TokenizerConfig =
+        serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
+    let (Some(true), Some(bos)) = (config.add_bos_token, config.bos_token) else {
+        return Ok(None);
+    };
+    let (SpecialToken::Text(content) | SpecialToken::Object { content }) = bos;
+    match inner.token_to_id(&content) {
+        Some(id) => Ok(Some(id)),
+        None => Err(broken(format!("its `bos_token` {content:?} is not a token of {file:?}"))),
+    }
+}
+
+/// What counts here of a `tokenizer_config.json`.
+#[derive(serde::Deserialize)]
+struct TokenizerConfig {
+    add_bos_token: Option<bool>,
+    bos_token: Option<SpecialToken>,
+}
+
+/// A special token as the file has it: its text, or an object with it.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum SpecialToken {
+    Text(String),
+    Object { content: String },
 }
 
 /// A piece and its score.

@@ -200,4 +200,7 @@ fn configurations_mean_what_they_say_in_either_spelling() {
     assert_eq!(own_types, [WeightType::F32, WeightType::Bf16, WeightType::F16]);
     let suggested = config("qwen3").suggested_sampling.unwrap();
     assert_eq!((suggested.temperature, suggested.top_k, suggested.top_p), (0.6, 20, 0.9));
+    let request = Request { max_tokens: 7, ..Request::default() }.sampled_as(suggested);
+    assert_eq!((request.temperature, request.top_k, request.top_p), (0.6, 20, 0.9));
+    assert_eq!(request.max_tokens, 7);
 }
