@@ -68,7 +68,8 @@ fn check(stored: RandomDtype, weight_type: WeightType, layers: usize) {
     let packed = weights.bytes();
     assert!(packed >= LEAST_WEIGHTS, "{packed}");
     let slots = PROMPT + STEPS + ROWS;
-    let cache = layers * 2 * slots * config.kv_size() * size_of::<f32>();
+    // Keys and values beside such weights are in half precision.
+    let cache = layers * 2 * slots * config.kv_size() * 2;
     let share = peak as f64 / (packed + cache) as f64;
     let figures = format!(
         "{stored:?} as {weight_type}: peak {peak} bytes ({loaded} by loading), {share:.3} of packed \
