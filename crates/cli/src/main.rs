@@ -6,6 +6,7 @@ mod arguments;
 mod bench;
 mod devices;
 mod generate;
+mod progress;
 
 use arguments::{Arguments, Bench, Command};
 use clap::Parser;

@@ -13,7 +13,11 @@
 mod answer;
 mod demonstration;
 mod engine;
+#[cfg(feature = "hub")]
+mod hub;
+mod loader;
 mod plan;
+mod progress;
 mod request;
 mod sink;
 mod text_stream;
@@ -22,7 +26,11 @@ mod tokenizer;
 pub use answer::Answer;
 pub use demonstration::RandomPair;
 pub use engine::{Canceller, Forerun, ForerunError};
+#[cfg(feature = "hub")]
+pub use hub::{HubError, ModelId};
+pub use loader::Loader;
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
+pub use progress::{Progress, Step};
 pub use request::{Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};

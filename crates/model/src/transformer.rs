@@ -49,7 +49,7 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        Self::load_as(checkpoint, own_type(checkpoint)?)
+        Self::load_with(checkpoint, None, &mut |_| ())
     }
 
     /// Reads all tensors and packs the matrices in a given type.
@@ -57,6 +57,20 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
+        Self::load_with(checkpoint, Some(weight_type), &mut |_| ())
+    }
+
+    /// The same, `None` being the checkpoint's own type; `on_layer` is told how many layers are
+    /// packed.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_with(
+        checkpoint: &Checkpoint,
+        weight_type: Option<WeightType>,
+        on_layer: &mut dyn FnMut(usize),
+    ) -> Result<Self, LoadError> {
+        let weight_type = weight_type.map_or_else(|| own_type(checkpoint), Ok)?;
         let config = checkpoint.config().clone();
         let vector = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
         let matrices = |tensors: &[Tensor]| {
@@ -66,7 +80,8 @@ impl Weights {
             let rows: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
             Ok::<_, LoadError>(PackedMatrix::pack_all(weight_type, &rows, inputs))
         };
-        let layer = |index| {
+        let mut layer = |index| {
+            on_layer(index);
             use LayerTensor::{AttentionNorm, Down, Gate, Key, MlpNorm, Output, Query, Up, Value};
             let at = |tensor| Tensor::Layer(index, tensor);
             Ok::<_, LoadError>(LayerWeights {
@@ -82,13 +97,11 @@ impl Weights {
             true => None,
             false => Some(matrices(&[Tensor::Head])?),
         };
-        Ok(Self {
-            embedding: matrices(&[Tensor::Embedding])?,
-            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, _>>()?,
-            final_norm: vector(Tensor::FinalNorm)?,
-            head,
-            config,
-        })
+        let embedding = matrices(&[Tensor::Embedding])?;
+        let layers =
+            (0..config.num_hidden_layers).map(&mut layer).collect::<Result<Vec<_>, _>>()?;
+        on_layer(layers.len());
+        Ok(Self { embedding, layers, final_norm: vector(Tensor::FinalNorm)?, head, config })
     }
 
     /// The model's shape.
