@@ -104,13 +104,12 @@ impl Place {
     /// Makes a blob a file of a snapshot.
     pub(super) fn link(&self, etag: &str, commit: &str, name: &str) -> Result<(), HubError> {
         let path = self.snapshot(commit).join(name);
+        // Renamed, it replaces whatever another process put there in the meantime.
+        let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let link = || {
             create_folder_of(&path)?;
-            // A link that leads nowhere is in the way.
-            if path.is_symlink() {
-                fs::remove_file(&path)?;
-            }
-            link_file(etag, &self.blob(etag), &path)
+            link_file(etag, &self.blob(etag), &new)?;
+            fs::rename(&new, &path)
         };
         link().map_err(|cause| HubError::Cache { path: path.clone(), cause })
     }
