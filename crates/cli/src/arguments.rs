@@ -30,8 +30,12 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
     /// Measure memory bandwidth and the cost of a forward pass of this model, by its rows
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// Keep weights as f32, bf16, f16 or int8; auto is the checkpoint's own type
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
@@ -116,13 +120,18 @@ pub(crate) struct QualityBenchArguments {
 /// Options of `forerun generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArguments {
-    /// The target: a Hugging Face directory or a llama2.c file; without it, a small random pair
-    #[arg(long, value_name = "DIR")]
+    /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
+    /// owner/name@revision); without it, a small random pair
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The drafter's checkpoint, of the same tokenizer
-    #[arg(long, value_name = "DIR")]
+    /// The drafter, of the same tokenizer
+    #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// The text to continue; else --prompt-file, else standard input
     #[arg(

@@ -1,7 +1,7 @@
 //! `forerun generate`: a prompt in, text and one line of statistics out.
 
 use crate::arguments::GenerateArguments;
-use crate::note;
+use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
     Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request,
@@ -29,7 +29,10 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     let random_pair = random_pair(&mut arguments)?;
     let plan = Plan::new(options(&arguments))?;
-    let engine = Forerun::open(&plan)?;
+    // Until it listens for them, an interrupt ends the process: a download goes on the next time.
+    let mut loader = progress::loader(arguments.offline, !arguments.json);
+    let engine = Forerun::open_with(&plan, &mut loader)?;
+    drop(loader);
     drop(random_pair);
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");

@@ -1,6 +1,7 @@
 //! Loaded models on their devices, and answers from them.
 
 use crate::answer::Answer;
+use crate::loader::Loader;
 use crate::plan::{DrafterKind, Method, Plan};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
@@ -29,6 +30,13 @@ pub enum ForerunError {
     /// A checkpoint that cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A model of the hub that cannot be had.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] crate::hub::HubError),
+    /// Whoever watched the loading broke it off.
+    #[error("loading was cancelled; a download goes on from there the next time")]
+    Cancelled,
     /// A tokenizer that cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -98,6 +106,17 @@ pub enum ForerunError {
     Decode(#[from] DecodeError),
 }
 
+#[cfg(feature = "hub")]
+impl From<crate::hub::FetchError> for ForerunError {
+    fn from(error: crate::hub::FetchError) -> Self {
+        match error {
+            crate::hub::FetchError::Hub(error) => Self::Hub(error),
+            crate::hub::FetchError::Index(error) => Self::Load(error),
+            crate::hub::FetchError::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
 /// Models loaded on their device groups. Dropping it stops the workers.
 pub struct Forerun {
     plan: Plan,
@@ -117,23 +136,29 @@ impl Forerun {
     /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not go together, or a
     /// worker cannot start.
     pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
+        Self::open_with(plan, &mut Loader::new())
+    }
+
+    /// The same with a loader of one's own, which may tell how far it is and stay offline.
+    ///
+    /// # Errors
+    /// As [`Forerun::open`], or if the loader's progress closure broke off.
+    pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
-        let target = open_model(plan.model())?;
-        let drafter = plan.draft_model().map(open_model).transpose()?;
+        let target = open_model(plan.model(), loader)?;
+        let drafter = plan.draft_model().map(|model| open_model(model, loader)).transpose()?;
         let translates = drafter.as_ref().is_some_and(|drafter| !speak_alike(&target, drafter));
         if let Some(drafter) = drafter.as_ref().filter(|_| translates) {
             check_shape(plan, &target, drafter)?;
         }
         let config = target.checkpoint.config().clone();
-        let load = |model: &OpenModel| {
-            let weights = match plan.weight_type() {
-                Some(weight_type) => Weights::load_as(&model.checkpoint, weight_type),
-                None => Weights::load(&model.checkpoint),
-            };
-            weights.map(Arc::new)
+        let mut load = |name: &Path, model: &OpenModel| {
+            loader.load(name, &model.checkpoint, plan.weight_type()).map(Arc::new)
         };
-        let target_weights = load(&target)?;
-        let drafter_weights = drafter.as_ref().map(load).transpose()?;
+        let target_weights = load(plan.model(), &target)?;
+        let drafter_weights =
+            plan.draft_model().zip(drafter.as_ref()).map(|(name, model)| load(name, model));
+        let drafter_weights = drafter_weights.transpose()?;
         let tokenizer = Arc::new(target.tokenizer);
         let drafter = drafter_weights.map(|weights| LoadedDrafter {
             translation: drafter.filter(|_| translates).map(|drafter| {
@@ -322,7 +347,8 @@ pub(crate) struct OpenModel {
     pub(crate) tokenizer: Tokenizer,
 }
 
-pub(crate) fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
+pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
+    let path = &loader.locate(model)?;
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
     let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);

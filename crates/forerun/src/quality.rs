@@ -1,6 +1,7 @@
 //! What a weight type costs in quality, measured on a text.
 
 use crate::engine::{ForerunError, OpenModel, open_model};
+use crate::loader::Loader;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::TokenId;
 use forerun_model::quality::{Quality, QualityProbe};
@@ -102,7 +103,7 @@ impl QualityBench {
         if options.max_tokens == 0 {
             return Err(QualityError::NoTokens);
         }
-        let OpenModel { checkpoint, tokenizer } = open_model(&options.model)?;
+        let OpenModel { checkpoint, tokenizer } = open_model(&options.model, &mut Loader::new())?;
         let context = checkpoint.config().max_position_embeddings;
         let window = options.window.unwrap_or(DEFAULT_WINDOW.min(context));
         if !(2..=context).contains(&window) {
