@@ -7,7 +7,8 @@
 #![expect(clippy::unwrap_used, reason = "a measurement")]
 
 use forerun_core::{
-    Distribution, Key, KeyedRandomness, Purpose, Sampling, TokenId, Verification,
+    Distribution, Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, TokenId, TokenTree,
+    Verification,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -43,39 +44,52 @@ fn measure<T>(name: &str, mut work: impl FnMut(usize) -> T) {
 }
 
 fn main() {
-    let sampling = |temperature, top_k, top_p| Sampling {
-        temperature,
-        top_k,
-        top_p,
-        ..Sampling::greedy()
-    };
+    let sampling =
+        |temperature, top_k, top_p| Sampling { temperature, top_k, top_p, ..Sampling::greedy() };
     for vocab_size in [8_000, 152_000] {
         for (kind, exponent) in [("peaked", 3.0), ("flat", 1.1)] {
             println!("{vocab_size} tokens, {kind}");
             let rows: Vec<_> = (0..ROWS).map(|number| row(vocab_size, exponent, number)).collect();
             let whole = sampling(1.0, 0, 1.0);
+            let prefix: Vec<TokenId> = (0..1000).map(|at| at * at % 997).collect();
+            let penalised = Sampling { repetition_penalty: 1.1, ..Sampling::greedy() };
             let coupled = Sampling { verification: Verification::Coupled, ..whole.clone() };
+            let tree = TokenTree::new();
             for (name, sampling) in [
                 ("greedy", Sampling::greedy()),
                 ("temperature", whole.clone()),
                 ("top-k 50", sampling(1.0, 50, 1.0)),
                 ("top-p 0.9", sampling(1.0, 0, 0.9)),
                 ("top-k 50, top-p 0.9", sampling(1.0, 50, 0.9)),
+                ("min-p 0.05", Sampling { min_p: 0.05, ..whole.clone() }),
                 ("temperature, coupled", coupled.clone()),
+                ("greedy, repetition penalty", penalised.clone()),
             ] {
-                measure(name, |row| sampling.distribution(&rows[row], row).unwrap());
+                let sampler = sampling.behind(&prefix, prefix.len() / 2);
+                measure(name, |row| sampler.distribution(&rows[row], &tree, None).unwrap());
             }
-            for (name, sampling) in
-                [("greedy", Sampling::greedy()), ("temperature", whole.clone()), ("coupled", coupled)]
-            {
+            for (name, sampling) in [
+                ("greedy", Sampling::greedy()),
+                ("temperature", whole.clone()),
+                ("coupled", coupled),
+            ] {
                 let name = format!("8 candidates, {name}");
-                measure(&name, |row| sampling.candidates(&rows[row], row, 8).unwrap());
+                let sampler = sampling.behind(&prefix, 0);
+                measure(&name, |row| sampler.candidates(&rows[row], &tree, None, 8).unwrap());
             }
-            let distributions: Vec<Distribution> =
-                rows.iter().map(|row| whole.distribution(row, 0).unwrap()).collect();
+            measure("counting 1000 tokens' penalties", |_| {
+                black_box(penalised.behind(&prefix, 0));
+            });
+            let point = Distribution::point(5);
+            measure("20 log-probabilities", |row| RowLogprobs::new(&rows[row], &point, 20, 0));
+            let sampler = whole.behind(&prefix, 0);
+            let distribution = |row: &Vec<f32>| sampler.distribution(row, &tree, None).unwrap();
+            let distributions: Vec<Distribution> = rows.iter().map(distribution).collect();
             let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };
             measure("drawing a token", |row| distributions[row].pick(&NOISE, key(row)));
-            measure("residual", |row| distributions[row].residual(&distributions[(row + 1) % ROWS]));
+            measure("residual", |row| {
+                distributions[row].residual(&distributions[(row + 1) % ROWS])
+            });
             measure("without a token", |row| distributions[row].without(5));
         }
     }
