@@ -7,7 +7,7 @@ use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::translation::Translation;
-use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId};
+use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative,
     generate,
@@ -252,6 +252,7 @@ impl Forerun {
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
         let sampling = request.sampling()?;
+        sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
@@ -276,6 +277,9 @@ impl Forerun {
         let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
         let prompt_tokens = prompt.len();
         let mut sequence = Sequence::new(id, prompt, sampling, limits);
+        if let Some(top) = request.logprobs {
+            sequence = sequence.with_logprobs(top);
+        }
         let mut cluster = self.runtime.cluster_with(canceller);
         let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink, adapts);
         cluster.release(id);
@@ -284,8 +288,11 @@ impl Forerun {
         sink.flush();
         let finish = finish?;
         let statistics = sequence.statistics().clone();
+        // A stop string ends the answer within a step, too.
+        let told = |all: &[TokenLogprob]| all.iter().take(sink.tokens.len()).cloned().collect();
         Ok(Answer {
             text: sink.text,
+            logprobs: sequence.logprobs().map(told),
             tokens: sink.tokens,
             prompt_tokens,
             // A stop string may end the text within a step that reached a limit, too.
