@@ -180,7 +180,7 @@ pub(crate) struct GenerateArguments {
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<String>,
 
-    /// 0 always takes the most probable token
+    /// 0 always takes the most probable token, so that top-k, top-p and min-p filter nothing
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
