@@ -222,7 +222,8 @@ fn description(
 fn same_host(from: &str, to: &str) -> Option<String> {
     let (from, target) = (from.parse::<Uri>().ok()?, to.parse::<Uri>().ok()?);
     match target.host() {
-        None if to.starts_with('/') => {
+        // Two slashes would name another host.
+        None if to.starts_with('/') && !to.starts_with("//") => {
             Some(format!("{}://{}{to}", from.scheme_str()?, from.authority()?))
         }
         Some(_) if target.authority() == from.authority() && target.scheme() == from.scheme() => {
