@@ -1,6 +1,6 @@
 //! `forerun generate`: a prompt in, text and one line of statistics out.
 
-use crate::arguments::GenerateArguments;
+use crate::arguments::{AnswerArguments, GenerateArguments};
 use crate::note;
 use anyhow::{Context, bail};
 use forerun::{
@@ -14,21 +14,21 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit code of a process that an interrupt ended, by the shells' convention.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What could not be done where standard output fails.
-const OUTPUT: &str = "cannot write to standard output";
+pub(crate) const OUTPUT: &str = "cannot write to standard output";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
-    let request = request(&arguments);
+    let request = request(&arguments.answers);
     request.validate()?;
     let prompt = prompt(&arguments)?;
     if prompt.is_empty() {
         return Err(ForerunError::EmptyPrompt.into());
     }
-    let random_pair = random_pair(&mut arguments)?;
-    let plan = Plan::new(options(&arguments))?;
+    let random_pair = random_pair(&mut arguments.answers)?;
+    let plan = Plan::new(options(&arguments.answers))?;
     let engine = Forerun::open(&plan)?;
     drop(random_pair);
     let canceller = Canceller::new();
@@ -48,7 +48,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn request(arguments: &GenerateArguments) -> Request {
+pub(crate) fn request(arguments: &AnswerArguments) -> Request {
     Request {
         max_tokens: arguments.max_tokens,
         temperature: arguments.temperature,
@@ -63,7 +63,7 @@ fn request(arguments: &GenerateArguments) -> Request {
 }
 
 /// Without a model, a random pair takes its place, so that the first command of all runs.
-fn random_pair(arguments: &mut GenerateArguments) -> anyhow::Result<Option<RandomPair>> {
+pub(crate) fn random_pair(arguments: &mut AnswerArguments) -> anyhow::Result<Option<RandomPair>> {
     if arguments.model.is_some() {
         return Ok(None);
     }
@@ -79,7 +79,7 @@ fn random_pair(arguments: &mut GenerateArguments) -> anyhow::Result<Option<Rando
     Ok(Some(pair))
 }
 
-fn options(arguments: &GenerateArguments) -> Options {
+pub(crate) fn options(arguments: &AnswerArguments) -> Options {
     Options {
         model: arguments.model.clone().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
@@ -132,13 +132,16 @@ fn listen_for_interrupts(canceller: &Canceller) -> anyhow::Result<()> {
 }
 
 /// Standard output, until somebody closes it.
-struct Output {
+#[derive(Default)]
+pub(crate) struct Output {
+    /// Text is not written: a JSON object comes at the end.
     json: bool,
-    broken: Option<std::io::Error>,
+    /// Why nothing more can be written.
+    pub(crate) broken: Option<std::io::Error>,
 }
 
 impl Output {
-    fn write(&mut self, text: &str) -> ControlFlow<()> {
+    pub(crate) fn write(&mut self, text: &str) -> ControlFlow<()> {
         if self.json {
             return ControlFlow::Continue(());
         }

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bench;
+mod chat;
 mod devices;
 mod generate;
 
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Generate(arguments) => generate::run(*arguments),
+        Command::Chat(arguments) => chat::run(*arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
     };

@@ -11,6 +11,8 @@
 //! ```
 
 mod answer;
+mod chat;
+mod chat_template;
 mod demonstration;
 mod engine;
 mod plan;
@@ -20,6 +22,8 @@ mod text_stream;
 mod tokenizer;
 
 pub use answer::Answer;
+pub use chat::{Chat, ChatError, Reply};
+pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
 pub use engine::{Canceller, Forerun, ForerunError};
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
@@ -27,7 +31,7 @@ pub use request::{Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
-pub use forerun_core::trace::{Occupancy, Trace};
+pub use forerun_core::trace::{Occupancy, Span, Trace};
 pub use forerun_core::{TokenId, Verification};
 pub use forerun_decode::{Finish, Statistics};
 pub use forerun_model::{

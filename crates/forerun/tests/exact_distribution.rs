@@ -78,7 +78,7 @@ impl LanguageModel for TableModel {
         };
         let rows = first_row..=tree.len();
         let values = rows.flat_map(|row| self.row(&prefix(row))).collect();
-        Ok(Logits { values, vocab_size: VOCAB })
+        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
