@@ -31,7 +31,7 @@ pub use request::{Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
-pub use forerun_core::trace::{Occupancy, Span, Trace};
+pub use forerun_core::trace::{Occupancy, Span, Trace, Work};
 pub use forerun_core::{TokenId, Verification};
 pub use forerun_decode::{Finish, Statistics};
 pub use forerun_model::{

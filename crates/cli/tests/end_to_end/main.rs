@@ -6,6 +6,8 @@
 
 mod common;
 
+#[cfg(unix)]
+mod chat;
 mod ends;
 #[cfg(target_os = "linux")]
 mod interrupts;
