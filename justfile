@@ -20,7 +20,7 @@ test:
     cargo nextest run --workspace --locked
     cargo test --workspace --doc --locked
 
-# The whole lossless matrix: 120 prompts, both pairs
+# The whole lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":
     FORERUN_LOSSLESS_PROMPTS={{prompts}} FORERUN_LOSSLESS_SEED={{seed}} \
         cargo nextest run --release -p forerun --test lossless_matrix --success-output immediate

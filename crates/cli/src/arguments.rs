@@ -1,7 +1,7 @@
 //! The command line as it is typed.
 
 use clap::{Args, Parser, Subcommand};
-use forerun::{DraftTokens, DrafterKind, Method, Tree, VerificationChoice, WeightType};
+use forerun::{DraftTokens, DrafterKind, Method, TokenId, Tree, VerificationChoice, WeightType};
 use std::path::PathBuf;
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
@@ -33,8 +33,12 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
     /// Measure memory bandwidth and the cost of a forward pass of this model, by its rows
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// Keep weights as f32, bf16, f16 or int8; auto is the checkpoint's own type
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
@@ -57,6 +61,9 @@ pub(crate) struct DevicesArguments {
 pub(crate) enum Bench {
     /// Memory bandwidth, and the cost of one linear layer by type and rows
     Kernels(KernelBenchArguments),
+    /// What weight types cost in quality: a model's loss on a text in each of them, and how far its
+    /// distributions are from those of f32
+    Quality(QualityBenchArguments),
 }
 
 /// Options of `forerun bench kernels`.
@@ -77,6 +84,40 @@ pub(crate) struct KernelBenchArguments {
     /// Pairs of measurements of each kind
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub(crate) rounds: usize,
+}
+
+/// Options of `forerun bench quality`.
+#[derive(Args, Debug)]
+pub(crate) struct QualityBenchArguments {
+    /// The model: a Hugging Face directory or a llama2.c file
+    #[arg(long, value_name = "DIR")]
+    pub(crate) model: PathBuf,
+
+    /// A file with the text to predict, in UTF-8
+    #[arg(long, value_name = "FILE")]
+    pub(crate) text: PathBuf,
+
+    /// Tokens to predict at the most, from the text's beginning
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub(crate) tokens: usize,
+
+    /// Tokens that the model sees at a time [default: 512, or its context if that is shorter]
+    #[arg(long, value_name = "W")]
+    pub(crate) window: Option<usize>,
+
+    /// Weight types to compare with f32, which is always measured
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32,bf16,f16,int8",
+        value_parser = only_weight_type
+    )]
+    pub(crate) dtypes: Vec<WeightType>,
+
+    /// Cores of the team [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
 }
 
 /// Options of `forerun generate`.
@@ -107,6 +148,11 @@ pub(crate) struct GenerateArguments {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// With --json, tell the log-probability of every token and of the N (0 to 20) most probable ones
+    /// in its place: the target's own, before all sampling options
+    #[arg(long, value_name = "N", requires = "json")]
+    pub(crate) logprobs: Option<usize>,
 }
 
 /// Options of `forerun chat`.
@@ -132,13 +178,18 @@ pub(crate) struct ChatArguments {
 /// Which models answer, and how.
 #[derive(Args, Debug)]
 pub(crate) struct AnswerArguments {
-    /// The target: a Hugging Face directory or a llama2.c file; without it, a small random pair
-    #[arg(long, value_name = "DIR")]
+    /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
+    /// owner/name@revision); without it, a small random pair
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The drafter's checkpoint, of the same tokenizer
-    #[arg(long, value_name = "DIR")]
+    /// The drafter, of the same tokenizer
+    #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// Tokens to generate at the most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
@@ -172,7 +223,7 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<String>,
 
-    /// 0 always takes the most probable token
+    /// 0 always takes the most probable token, so that top-k, top-p and min-p filter nothing
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
@@ -183,6 +234,29 @@ pub(crate) struct AnswerArguments {
     /// Sample among the most probable tokens that together reach this mass
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub(crate) top_p: f32,
+
+    /// Sample among tokens at least P times as probable as the most probable one; 0 is all
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+
+    /// Divide the positive logits of tokens in prompt or answer by P and multiply the negative ones,
+    /// at any temperature; 1 is none
+    #[arg(long, visible_alias = "repeat-penalty", value_name = "P", default_value_t = 1.0)]
+    pub(crate) repetition_penalty: f32,
+
+    /// Subtract P (-2 to 2) from a token's logit for each time that the answer holds it, at any
+    /// temperature
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) frequency_penalty: f32,
+
+    /// Subtract P (-2 to 2) from a token's logit if the answer holds it, at any temperature
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) presence_penalty: f32,
+
+    /// Add BIAS (-100 to 100) to the logit of the token of this id, at any temperature; may be given
+    /// several times
+    #[arg(long, value_name = "TOKEN=BIAS", value_parser = token_bias)]
+    pub(crate) logit_bias: Vec<(TokenId, f32)>,
 
     /// Make sampled text reproducible
     #[arg(long, value_name = "N")]
@@ -205,9 +279,24 @@ pub(crate) struct AnswerArguments {
 /// `auto` is no type of its own: `None` lets each checkpoint keep its own.
 type ChosenType = Option<WeightType>;
 
+/// As in `15043=-2.5`.
+fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
+    let parts = text
+        .split_once('=')
+        .and_then(|(token, bias)| Some((token.trim().parse().ok()?, bias.trim().parse().ok()?)));
+    parts.ok_or_else(|| {
+        "give a token's id and a number, as in 15043=-2.5 (--json prints the ids of tokens)".into()
+    })
+}
+
 fn weight_type(text: &str) -> Result<ChosenType, String> {
     match text {
         "auto" => Ok(None),
         _ => text.parse().map(Some).map_err(|error: forerun::UnknownWeightType| error.to_string()),
     }
+}
+
+fn only_weight_type(text: &str) -> Result<WeightType, String> {
+    let named = text.parse();
+    named.map_err(|_unknown| format!("{text:?} is not one of f32, bf16, f16, int8"))
 }

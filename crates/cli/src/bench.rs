@@ -65,12 +65,17 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
 
 /// A team pinned to the first cores; to all without a number.
 pub(crate) fn team(threads: Option<usize>) -> anyhow::Result<Team> {
+    Ok(Team::pinned(&cores(threads)?)?)
+}
+
+/// The first cores; all without a number.
+pub(crate) fn cores(threads: Option<usize>) -> anyhow::Result<Vec<usize>> {
     let cores = available_cores();
     let threads = threads.unwrap_or(cores.len());
     let used = cores.get(..threads).filter(|used| !used.is_empty()).with_context(|| {
         format!("--threads is {threads}, but it must be 1 to {}, the cores here", cores.len())
     })?;
-    Ok(Team::pinned(used)?)
+    Ok(used.to_vec())
 }
 
 /// Median and quartiles of some measurements.

@@ -7,6 +7,8 @@ mod bench;
 mod chat;
 mod devices;
 mod generate;
+mod progress;
+mod quality;
 
 use arguments::{Arguments, Bench, Command};
 use clap::Parser;
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
         Command::Chat(arguments) => chat::run(*arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
+        Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
     };
     match outcome {
         Ok(code) => code,

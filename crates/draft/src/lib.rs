@@ -3,9 +3,11 @@
 //! This crate may touch language models, but neither files nor threads nor clocks. A drafter is a
 //! function of the tokens it is given; what it remembers only saves it work.
 
+mod by_text;
 mod model;
 mod prompt_lookup;
 
+pub use by_text::{TextDrafter, Translator};
 pub use model::ModelDrafter;
 pub use prompt_lookup::PromptLookup;
 
@@ -19,6 +21,8 @@ pub struct DraftContext<'a> {
     pub sequence: SequenceId,
     /// All tokens so far.
     pub tokens: &'a [TokenId],
+    /// How many of them are the prompt, which some penalties do not count.
+    pub prompt_len: usize,
     /// The request's sampling options: the drafter warps as the target does.
     pub sampling: &'a Sampling,
     /// Where its draws come from.

@@ -1,16 +1,18 @@
 //! Loaded models on their devices, and answers from them.
 
 use crate::answer::Answer;
+use crate::loader::Loader;
 use crate::plan::{DrafterKind, Method, Plan};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use forerun_core::{Cluster, JobError, Role, SequenceId, TokenId};
+use crate::translation::Translation;
+use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative,
     generate,
 };
-use forerun_draft::{ModelDrafter, PromptLookup};
+use forerun_draft::{ModelDrafter, PromptLookup, TextDrafter};
 use forerun_model::{
     CachedTransformer, Checkpoint, Config, Isa, IsaError, LoadError, Transformer, Weights,
 };
@@ -28,6 +30,13 @@ pub enum ForerunError {
     /// A checkpoint that cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A model of the hub that cannot be had.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] crate::hub::HubError),
+    /// Whoever watched the loading broke it off.
+    #[error("loading was cancelled; a download goes on from there the next time")]
+    Cancelled,
     /// A tokenizer that cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -40,10 +49,11 @@ pub enum ForerunError {
     /// Options of the answer out of range.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// Drafter and target do not speak the same tokens.
+    /// A tree of another vocabulary's tokens.
     #[error(
-        "the drafter {drafter} has another vocabulary than the target {target} ({}): its tokens would \
-         mean other text; choose a drafter of the target's family, or --drafter prompt-lookup",
+        "the drafter {drafter} has another vocabulary than the target {target} ({}): its drafts are \
+         translated by their text, and so must be chains; leave --tree out, or choose a drafter of \
+         the target's family",
         if drafter_size == target_size {
             format!("both have {target_size} tokens, but not the same")
         } else {
@@ -96,11 +106,23 @@ pub enum ForerunError {
     Decode(#[from] DecodeError),
 }
 
+#[cfg(feature = "hub")]
+impl From<crate::hub::FetchError> for ForerunError {
+    fn from(error: crate::hub::FetchError) -> Self {
+        match error {
+            crate::hub::FetchError::Hub(error) => Self::Hub(error),
+            crate::hub::FetchError::Index(error) => Self::Load(error),
+            crate::hub::FetchError::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
 /// Models loaded on their device groups. Dropping it stops the workers.
 pub struct Forerun {
     plan: Plan,
     config: Config,
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
+    translates: bool,
     runtime: Runtime,
     sequences: AtomicU64,
     /// What earlier answers taught about drafting; each answer starts with it.
@@ -114,27 +136,42 @@ impl Forerun {
     /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not go together, or a
     /// worker cannot start.
     pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
+        Self::open_with(plan, &mut Loader::new())
+    }
+
+    /// The same with a loader of one's own, which may tell how far it is and stay offline.
+    ///
+    /// # Errors
+    /// As [`Forerun::open`], or if the loader's progress closure broke off.
+    pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
-        let target = open_model(plan.model())?;
-        let drafter = plan.draft_model().map(open_model).transpose()?;
-        if let Some(drafter) = &drafter {
-            check_vocabularies(&target, drafter)?;
+        let target = open_model(plan.model(), loader)?;
+        let drafter = plan.draft_model().map(|model| open_model(model, loader)).transpose()?;
+        let translates = drafter.as_ref().is_some_and(|drafter| !speak_alike(&target, drafter));
+        if let Some(drafter) = drafter.as_ref().filter(|_| translates) {
+            check_shape(plan, &target, drafter)?;
         }
         let config = target.checkpoint.config().clone();
-        let load = |model: &OpenModel| {
-            let weights = match plan.weight_type() {
-                Some(weight_type) => Weights::load_as(&model.checkpoint, weight_type),
-                None => Weights::load(&model.checkpoint),
-            };
-            weights.map(Arc::new)
+        let mut load = |name: &Path, model: &OpenModel| {
+            loader.load(name, &model.checkpoint, plan.weight_type()).map(Arc::new)
         };
-        let target_weights = load(&target)?;
-        let drafter_weights = drafter.as_ref().map(load).transpose()?;
-        let runtime = Runtime::start(workers(plan, &target_weights, drafter_weights.as_ref()))?;
-        let tokenizer = target.tokenizer;
+        let target_weights = load(plan.model(), &target)?;
+        let drafter_weights =
+            plan.draft_model().zip(drafter.as_ref()).map(|(name, model)| load(name, model));
+        let drafter_weights = drafter_weights.transpose()?;
+        let tokenizer = Arc::new(target.tokenizer);
+        let drafter = drafter_weights.map(|weights| LoadedDrafter {
+            translation: drafter.filter(|_| translates).map(|drafter| {
+                let ends = &drafter.checkpoint.config().eos_token_ids;
+                let target = (Arc::clone(&tokenizer), &config.eos_token_ids[..]);
+                Arc::new(Translation::new(target, (Arc::new(drafter.tokenizer), ends)))
+            }),
+            weights,
+        });
+        let runtime = Runtime::start(workers(plan, &target_weights, drafter.as_ref()))?;
         let controller = Mutex::new(Controller::new(plan.shape().clone(), plan.length()));
         let (plan, sequences) = (plan.clone(), AtomicU64::new(0));
-        Ok(Self { plan, config, tokenizer, runtime, sequences, controller })
+        Ok(Self { plan, config, tokenizer, translates, runtime, sequences, controller })
     }
 
     fn lock_controller(&self) -> MutexGuard<'_, Controller> {
@@ -157,6 +194,12 @@ impl Forerun {
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Whether the drafter has another vocabulary, so that drafts are translated by their text.
+    #[must_use]
+    pub fn translates_drafts(&self) -> bool {
+        self.translates
     }
 
     /// Continues a text and returns the whole answer.
@@ -235,6 +278,7 @@ impl Forerun {
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
         let sampling = request.sampling()?;
+        sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
@@ -259,6 +303,9 @@ impl Forerun {
         let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
         let prompt_tokens = prompt.len();
         let mut sequence = Sequence::new(id, prompt, sampling, limits);
+        if let Some(top) = request.logprobs {
+            sequence = sequence.with_logprobs(top);
+        }
         let mut cluster = self.runtime.cluster_with(canceller);
         let decoding = Decoding { method: place.method, canceller, adapts };
         let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
@@ -267,8 +314,11 @@ impl Forerun {
         sink.flush();
         let finish = finish?;
         let statistics = sequence.statistics().clone();
+        // A stop string ends the answer within a step, too.
+        let told = |all: &[TokenLogprob]| all.iter().take(sink.tokens.len()).cloned().collect();
         Ok(Answer {
             text: sink.text,
+            logprobs: sequence.logprobs().map(told),
             tokens: sink.tokens,
             prompt_tokens,
             // A stop string may end the text within a step that reached a limit, too.
@@ -342,12 +392,13 @@ struct Decoding<'a> {
 const REPRODUCIBLE_LENGTH: usize = 4;
 
 /// A checkpoint with its tokenizer.
-struct OpenModel {
-    checkpoint: Checkpoint,
-    tokenizer: Tokenizer,
+pub(crate) struct OpenModel {
+    pub(crate) checkpoint: Checkpoint,
+    pub(crate) tokenizer: Tokenizer,
 }
 
-fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
+pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
+    let path = &loader.locate(model)?;
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
     let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);
@@ -358,27 +409,39 @@ fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
     Ok(OpenModel { checkpoint, tokenizer })
 }
 
-fn check_vocabularies(target: &OpenModel, drafter: &OpenModel) -> Result<(), ForerunError> {
-    let target_size = target.checkpoint.config().vocab_size;
-    let drafter_size = drafter.checkpoint.config().vocab_size;
-    if target_size == drafter_size && target.tokenizer.agrees_with(&drafter.tokenizer) {
+/// Whether a token means the same to both.
+fn speak_alike(target: &OpenModel, drafter: &OpenModel) -> bool {
+    let size = |model: &OpenModel| model.checkpoint.config().vocab_size;
+    size(target) == size(drafter) && target.tokenizer.agrees_with(&drafter.tokenizer)
+}
+
+/// Only chains can be translated.
+fn check_shape(plan: &Plan, target: &OpenModel, drafter: &OpenModel) -> Result<(), ForerunError> {
+    if matches!(plan.shape(), DraftShape::Chain { .. }) {
         return Ok(());
     }
     Err(ForerunError::Vocabulary {
         target: target.checkpoint.path().to_owned(),
         drafter: drafter.checkpoint.path().to_owned(),
-        target_size,
-        drafter_size,
+        target_size: target.checkpoint.config().vocab_size,
+        drafter_size: drafter.checkpoint.config().vocab_size,
     })
 }
 
+/// A drafter model, and how its tokens become the target's where they are others.
+struct LoadedDrafter {
+    weights: Arc<Weights>,
+    translation: Option<Arc<Translation>>,
+}
+
 /// A worker for every device group of the plan.
-fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&Arc<Weights>>) -> Vec<WorkerSpec> {
+fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) -> Vec<WorkerSpec> {
     let lookup = plan.drafter() == DrafterKind::PromptLookup;
     let devices = plan.placement().devices().into_iter();
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
         let target = roles.contains(&Role::Target(0)).then(|| Arc::clone(target));
-        let drafter = drafter.filter(|_| roles.contains(&Role::Drafter(0))).map(Arc::clone);
+        let drafter = drafter.filter(|_| roles.contains(&Role::Drafter(0)));
+        let drafter = drafter.map(|d| (Arc::clone(&d.weights), d.translation.clone()));
         // Looking tokens up takes no device of its own: it is done beside the target.
         let lookup = lookup && target.is_some();
         let mut played = Vec::new();
@@ -402,9 +465,12 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&Arc<Weights>>) -
                     let target = model(&engine, weights, Arc::clone(&team));
                     engine = engine.with_target(0, target);
                 }
-                if let Some(weights) = drafter {
-                    let drafter = ModelDrafter::new(model(&engine, weights, team));
-                    engine = engine.with_drafter(0, drafter);
+                if let Some((weights, translation)) = drafter {
+                    let drafter = model(&engine, weights, team);
+                    engine = match translation {
+                        None => engine.with_drafter(0, ModelDrafter::new(drafter)),
+                        Some(by_text) => engine.with_drafter(0, TextDrafter::new(drafter, by_text)),
+                    };
                 } else if lookup {
                     engine = engine.with_drafter(0, PromptLookup);
                 }

@@ -15,28 +15,40 @@ mod chat;
 mod chat_template;
 mod demonstration;
 mod engine;
+#[cfg(feature = "hub")]
+mod hub;
+mod loader;
 mod plan;
+mod progress;
+mod quality;
 mod request;
 mod sink;
 mod text_stream;
 mod tokenizer;
+mod translation;
 
 pub use answer::Answer;
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
 pub use engine::{Canceller, Forerun, ForerunError};
+#[cfg(feature = "hub")]
+pub use hub::{HubError, ModelId};
+pub use loader::Loader;
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
-pub use request::{Request, RequestError, VerificationChoice};
+pub use progress::{Progress, Step};
+pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
+pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 pub use forerun_core::trace::{Occupancy, Span, Trace, Work};
-pub use forerun_core::{TokenId, Verification};
+pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, Statistics};
+pub use forerun_model::quality::Quality;
 pub use forerun_model::{
-    Checkpoint, Config, Isa, IsaError, LoadError, Team, TeamError, UnknownWeightType, WeightType,
-    Weights,
+    Checkpoint, Config, Family, Isa, IsaError, LoadError, RopeScaling, SuggestedSampling, Team,
+    TeamError, UnknownWeightType, WeightType, Weights,
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};

@@ -10,7 +10,7 @@ use tokenizers::{DecoderWrapper, NormalizerWrapper};
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: PathBuf,
-    /// Put in front of every text here, where the tokenizer does not do so itself.
+    /// Put in front of every text here, where the tokenizer does not do so by itself.
     bos: Option<TokenId>,
     /// Control tokens that the library does not know as special ones.
     control: HashSet<TokenId>,
@@ -73,17 +73,23 @@ impl Tokenizer {
     }
 
     fn from_json(file: PathBuf) -> Result<Self, TokenizerError> {
-        match tokenizers::Tokenizer::from_file(&file) {
-            Ok(mut inner) => {
-                // Files keep the truncation and padding of their training; a prompt must stay whole.
-                inner.with_padding(None);
-                match inner.with_truncation(None) {
-                    Ok(_) => Ok(Self { inner, file, bos: None, control: HashSet::new() }),
-                    Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
-                }
-            }
-            Err(error) => Err(TokenizerError::Broken { file, reason: error.to_string() }),
-        }
+        let broken = |error: tokenizers::Error| TokenizerError::Broken {
+            file: file.clone(),
+            reason: error.to_string(),
+        };
+        let mut inner = tokenizers::Tokenizer::from_file(&file).map_err(broken)?;
+        // Files keep the truncation and padding of their training; a prompt must stay whole.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(broken)?;
+        let of_nothing = inner.encode("", true).map_err(broken)?;
+        let adds_some = of_nothing.get_special_tokens_mask().contains(&1);
+        let bos = if adds_some { None } else { wanted_bos(&inner, &file)? };
+        Ok(Self { inner, file, bos, control: HashSet::new() })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(inner: tokenizers::Tokenizer) -> Self {
+        Self { inner, file: PathBuf::new(), bos: None, control: HashSet::new() }
     }
 
     /// llama2.c's format: i32 longest piece, then for each token f32 score, i32 length, bytes.
@@ -135,12 +141,29 @@ impl Tokenizer {
         self.inner.token_to_id(spelling)
     }
 
+    /// The tokens of the text from byte `cut` on, each with the byte of the text at which it begins.
+    /// The first tokens behind a cut may be others than in the whole text.
+    pub(crate) fn encode_from(&self, text: &str, cut: usize) -> Option<Vec<(TokenId, usize)>> {
+        let whole = cut == 0;
+        let encoding = self.inner.encode(text.get(cut..)?, whole).ok()?;
+        let starts = encoding.get_offsets().iter().map(|&(start, _)| start + cut);
+        let tokens = encoding.get_ids().iter().copied().zip(starts);
+        Some(self.bos.filter(|_| whole).map(|bos| (bos, 0)).into_iter().chain(tokens).collect())
+    }
+
     /// The text of tokens; control tokens and ids without a token have none.
     #[must_use]
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let shown: Vec<TokenId> =
             tokens.iter().copied().filter(|token| !self.control.contains(token)).collect();
         self.inner.decode(&shown, true).unwrap_or_default()
+    }
+
+    /// The text of one token within a text: at its start, many tokens lose a space.
+    #[must_use]
+    pub fn piece(&self, token: TokenId) -> String {
+        let (once, twice) = (self.decode(&[token]), self.decode(&[token; 2]));
+        twice.strip_prefix(&once).map_or(once.clone(), str::to_owned)
     }
 
     /// Whether both map the same pieces to the same ids, so that one's tokens mean the same to the
@@ -161,6 +184,46 @@ impl Tokenizer {
     pub fn file(&self) -> &Path {
         &self.file
     }
+}
+
+/// The token that `tokenizer_config.json`, beside the file of a tokenizer that adds none by itself,
+/// wants in front of every text: its `bos_token` where it says `"add_bos_token": true`.
+fn wanted_bos(
+    inner: &tokenizers::Tokenizer,
+    file: &Path,
+) -> Result<Option<TokenId>, TokenizerError> {
+    let config_file = file.with_file_name("tokenizer_config.json");
+    let broken = |reason: String| TokenizerError::Broken { file: config_file.clone(), reason };
+    let text = match std::fs::read_to_string(&config_file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(broken(error.to_string())),
+    };
+    let config: TokenizerConfig =
+        serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
+    let (Some(true), Some(bos)) = (config.add_bos_token, config.bos_token) else {
+        return Ok(None);
+    };
+    let (SpecialToken::Text(content) | SpecialToken::Object { content }) = bos;
+    match inner.token_to_id(&content) {
+        Some(id) => Ok(Some(id)),
+        None => Err(broken(format!("its `bos_token` {content:?} is not a token of {file:?}"))),
+    }
+}
+
+/// What counts here of a `tokenizer_config.json`.
+#[derive(serde::Deserialize)]
+struct TokenizerConfig {
+    add_bos_token: Option<bool>,
+    bos_token: Option<SpecialToken>,
+}
+
+/// A special token as the file has it: its text, or an object with it.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum SpecialToken {
+    Text(String),
+    Object { content: String },
 }
 
 /// A piece and its score.
@@ -296,6 +359,9 @@ mod tests {
                 assert_eq!(rest.chars().count(), end - whole);
             }
         }
+        // Tokens alone are those of a text's middle, not of its start.
+        let alone = [259, 262, 260, 261, 3 + 0xC3].map(|token| tokenizer.piece(token));
+        assert_eq!(alone, [" a", " ", "b", "ab", "\u{FFFD}"]);
         // A byte that belongs to no character spoils nothing but itself.
         let mut stream = crate::TextStream::new(&tokenizer, &[1]);
         let broken = [0xF0, 0x9F, 0x98, 0x80, 0xFF].map(|byte: TokenId| byte + 3);

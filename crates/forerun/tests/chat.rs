@@ -78,12 +78,12 @@ fn a_turn_computes_only_what_is_new() {
     chat.set_method(Method::Autoregressive).unwrap();
     let long = "a question of many words ".repeat(10);
     let mut before: Option<Answer> = None;
-    for text in [&long, "and another one", "and a last one"] {
+    for text in [&long[..], "and another one", "and a last one"] {
         let answer = say(&mut chat, text, 20).answer;
         let all = answer.prompt_tokens + answer.tokens.len() - 1;
         let new = before.map_or(all, |before| new_tokens(&engine, &chat, &before, &answer));
         assert_eq!(scored(&answer), new, "{text}");
-        assert!(text == long || new < 90, "{text}: {new}");
+        assert!(text == &long[..] || new < 90, "{text}: {new}");
         let messages: Vec<Message> = chat.messages().collect();
         let fresh = afresh(&engine, chat.template(), &messages[..messages.len() - 1], 20);
         assert_eq!(fresh.tokens, answer.tokens, "{text}");

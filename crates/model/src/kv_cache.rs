@@ -144,7 +144,8 @@ mod tests {
     use super::*;
     use crate::kernels::Isa;
 
-    const SHAPE: AttentionShape = AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1 };
+    const SHAPE: AttentionShape =
+        AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1, window: None };
 
     /// A cache of one layer whose row for a token is the token itself.
     fn cache(prefix: &[TokenId], tree: &TokenTree) -> KvCache {

@@ -11,14 +11,17 @@ pub mod kv_cache;
 pub mod language_model;
 pub mod measure;
 pub mod model_cost;
+pub mod quality;
 pub mod reference;
 pub mod team;
 pub mod transformer;
 
 pub use checkpoint::{Checkpoint, LoadError};
-pub use config::Config;
+pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
-pub use language_model::{CachedTransformer, LanguageModel, Logits, ModelError, score};
+pub use language_model::{
+    CachedTransformer, LanguageModel, Logits, ModelError, ScoreContext, score,
+};
 pub use reference::ReferenceModel;
 pub use team::{Team, TeamError};
 pub use transformer::{Transformer, Weights};

@@ -84,7 +84,7 @@ fn sum_avx512(words: &[u64]) -> u64 {
     _mm512_reduce_add_epi64(sum) as u64
 }
 
-/// A linear layer to be measured, in as many copies as no cache holds.
+/// A linear layer to be measured, from memory or from a cache.
 pub struct LinearProbe {
     copies: Vec<PackedMatrix>,
     next: usize,
@@ -94,13 +94,24 @@ pub struct LinearProbe {
 }
 
 impl LinearProbe {
-    /// A layer of pseudo-random weights.
+    /// A layer of pseudo-random weights, in as many copies as no cache holds.
     #[must_use]
     pub fn new(weight_type: WeightType, outputs: usize, inputs: usize) -> Self {
+        Self::spread(weight_type, outputs, inputs, ROTATION_BYTES)
+    }
+
+    /// The same layer in one copy, which stays in whatever cache has room for it.
+    #[must_use]
+    pub fn resident(weight_type: WeightType, outputs: usize, inputs: usize) -> Self {
+        Self::spread(weight_type, outputs, inputs, 1)
+    }
+
+    /// Copies of a layer that take so many bytes together, at the least.
+    fn spread(weight_type: WeightType, outputs: usize, inputs: usize, bytes: usize) -> Self {
         let value = |index: usize| ((index * 7_919 + 13) % 1_009) as f32 / 1_009.0 - 0.5;
         let weights: Vec<f32> = (0..outputs * inputs).map(value).collect();
         let first = PackedMatrix::pack(weight_type, &weights, inputs);
-        let count = ROTATION_BYTES.div_ceil(first.bytes()).max(2);
+        let count = bytes.div_ceil(first.bytes());
         let mut copies = vec![first];
         copies.resize_with(count, || PackedMatrix::pack(weight_type, &weights, inputs));
         Self {

@@ -6,11 +6,12 @@
 //! their oracle.
 
 use crate::LoadError;
-use crate::checkpoint::{Checkpoint, LayerTensor, Tensor};
+use crate::checkpoint::{Checkpoint, LayerTensor as T, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{Isa, WeightType, exp, reference};
 use forerun_core::TokenId;
 use half::f16;
+use std::collections::HashMap;
 
 /// Weights as the checkpoint has them, row-major.
 pub struct ReferenceModel {
@@ -19,23 +20,13 @@ pub struct ReferenceModel {
     /// Whether linear layers and attention add products without rounding them.
     fused: bool,
     embedding: Vec<f32>,
-    layers: Vec<[Vec<f32>; 9]>,
+    layers: Vec<Layer>,
     final_norm: Vec<f32>,
     head: Vec<f32>,
 }
 
-/// The order of a layer's tensors in [`ReferenceModel`].
-const LAYER: [LayerTensor; 9] = [
-    LayerTensor::AttentionNorm,
-    LayerTensor::Query,
-    LayerTensor::Key,
-    LayerTensor::Value,
-    LayerTensor::Output,
-    LayerTensor::MlpNorm,
-    LayerTensor::Gate,
-    LayerTensor::Up,
-    LayerTensor::Down,
-];
+/// A layer's tensors, those that the model has.
+type Layer = HashMap<LayerTensor, Vec<f32>>;
 
 impl ReferenceModel {
     /// Reads all tensors, for the weight type of the checkpoint's own and the best instruction set.
@@ -57,9 +48,9 @@ impl ReferenceModel {
         weight_type: WeightType,
         isa: Isa,
     ) -> Result<Self, LoadError> {
-        let raw = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        let raw = |tensor| checkpoint.tensor(tensor);
         // Integers are made of the checkpoint's own values, layer by layer; floats can be rounded
-        // beforehand. Norms keep their values in every type.
+        // beforehand. Norms and biases keep their values in every type.
         let round = |tensor: Tensor| {
             let inputs = checkpoint.shape(tensor)[1];
             raw(tensor).map(|values| reference::rounded(weight_type, &values, inputs))
@@ -68,16 +59,14 @@ impl ReferenceModel {
             (WeightType::Int8, _) | (_, 1) => raw(tensor),
             _ => round(tensor),
         };
-        let mut layers = Vec::new();
-        for layer in 0..checkpoint.config().num_hidden_layers {
-            let mut tensors: [Vec<f32>; 9] = Default::default();
-            for (slot, tensor) in tensors.iter_mut().zip(LAYER) {
-                *slot = read(Tensor::Layer(layer, tensor))?;
-            }
-            layers.push(tensors);
-        }
+        let config = checkpoint.config();
+        let layer = |index| -> Result<Layer, LoadError> {
+            let present = LayerTensor::ALL.into_iter().filter(|tensor| tensor.is_in(config));
+            present.map(|tensor| Ok((tensor, read(Tensor::Layer(index, tensor))?))).collect()
+        };
+        let layers = (0..config.num_hidden_layers).map(layer).collect::<Result<_, _>>()?;
         Ok(Self {
-            config: checkpoint.config().clone(),
+            config: config.clone(),
             weight_type,
             fused: isa.is_fused(),
             embedding: round(Tensor::Embedding)?,
@@ -99,32 +88,57 @@ impl ReferenceModel {
         let (config, size) = (&self.config, self.config.hidden_size);
         let embed = |&token: &TokenId| self.embedding[token as usize * size..][..size].to_vec();
         let mut hidden: Vec<Vec<f32>> = tokens.iter().map(embed).collect();
-        for layer in &self.layers {
-            let [attention_norm, query, key, value, output, mlp_norm, gate, up, down] = layer;
-            let normed = self.norm_all(&hidden, attention_norm);
-            let rotated = |weights| -> Vec<Vec<f32>> {
-                let rows = normed.iter().enumerate();
-                rows.map(|(position, row)| self.rotate(self.times(weights, row), position))
-                    .collect()
+        for (index, layer) in self.layers.iter().enumerate() {
+            let normed = self.norm_all(&hidden, &layer[&T::AttentionNorm]);
+            // Queries or keys: projected, each head normed where the model has it so, turned.
+            let heads = |projection, bias, norm| -> Vec<Vec<f32>> {
+                let head = |(position, row): (usize, &Vec<f32>)| {
+                    let mut heads = self.project(layer, (projection, bias), row);
+                    if let Some(weight) = layer.get(&norm) {
+                        heads = self.norm_all(&split(&heads, config.head_dim), weight).concat();
+                    }
+                    self.rotate(heads, position)
+                };
+                normed.iter().enumerate().map(head).collect()
             };
-            let (queries, keys) = (rotated(query), self.cached(rotated(key)));
-            let values = self.cached(normed.iter().map(|row| self.times(value, row)).collect());
+            let queries = heads(T::Query, T::QueryBias, T::QueryNorm);
+            let keys = self.cached(heads(T::Key, T::KeyBias, T::KeyNorm));
+            let values = (T::Value, T::ValueBias);
+            let values = normed.iter().map(|row| self.project(layer, values, row)).collect();
+            let values = self.cached(values);
             for (position, row) in hidden.iter_mut().enumerate() {
-                let seen = (&keys[..=position], &values[..=position]);
-                let attended = self.attend(&queries[position], seen);
-                plus(row, &self.times(output, &attended));
+                let window = config.window(index).unwrap_or(usize::MAX);
+                let first = (position + 1).saturating_sub(window);
+                let seen = (&keys[first..=position], &values[first..=position]);
+                let attended = self.attend(&queries[position], seen, first);
+                plus(row, &self.project(layer, (T::Output, T::OutputBias), &attended));
             }
-            let normed = self.norm_all(&hidden, mlp_norm);
+            let normed = self.norm_all(&hidden, &layer[&T::MlpNorm]);
             for (row, normed) in hidden.iter_mut().zip(normed) {
-                let (gate, up) = (self.times(gate, &normed), self.times(up, &normed));
+                let gate = self.project(layer, (T::Gate, T::GateBias), &normed);
+                let up = self.project(layer, (T::Up, T::UpBias), &normed);
                 let silu = |gate: f32| gate / (1.0 + exp(-gate));
                 let inner: Vec<_> = gate.into_iter().zip(up).map(|(g, u)| silu(g) * u).collect();
-                plus(row, &self.times(down, &inner));
+                plus(row, &self.project(layer, (T::Down, T::DownBias), &inner));
             }
         }
         debug_assert_eq!(config.vocab_size * size, self.head.len());
         let normed = self.norm_all(&hidden, &self.final_norm);
         normed.iter().map(|row| self.times(&self.head, row)).collect()
+    }
+
+    /// A projection of a layer, with its bias where the model has one.
+    fn project(
+        &self,
+        layer: &Layer,
+        (projection, bias): (LayerTensor, LayerTensor),
+        x: &[f32],
+    ) -> Vec<f32> {
+        let mut out = self.times(&layer[&projection], x);
+        if let Some(bias) = layer.get(&bias) {
+            plus(&mut out, bias);
+        }
+        out
     }
 
     /// `weights · x`.
@@ -151,13 +165,12 @@ impl ReferenceModel {
         rows.iter().map(norm).collect()
     }
 
-    /// Rotates pairs `(i, i + head_dim/2)` of every head by `position · theta^(-2i/head_dim)`.
+    /// Rotates pairs `(i, i + head_dim/2)` of every head by `position` times their frequency.
     fn rotate(&self, mut heads: Vec<f32>, position: usize) -> Vec<f32> {
-        let (dim, theta) = (self.config.head_dim, f64::from(self.config.rope_theta));
+        let dim = self.config.head_dim;
         for head in heads.chunks_mut(dim) {
             for pair in 0..dim / 2 {
-                let frequency = (1.0 / theta.powf(2.0 * pair as f64 / dim as f64)) as f32;
-                let angle = f64::from(position as f32 * frequency);
+                let angle = f64::from(position as f32 * self.config.rope_frequency(pair));
                 let (sine, cosine) = (angle.sin() as f32, angle.cos() as f32);
                 let (a, b) = (head[pair], head[pair + dim / 2]);
                 head[pair] = a * cosine - b * sine;
@@ -172,7 +185,13 @@ impl ReferenceModel {
         if self.fused { a.mul_add(b, sum) } else { sum + a * b }
     }
 
-    fn attend(&self, query: &[f32], (keys, values): (&[Vec<f32>], &[Vec<f32>])) -> Vec<f32> {
+    /// Attention over the keys and values of neighbouring positions, of which `first` is the first.
+    fn attend(
+        &self,
+        query: &[f32],
+        (keys, values): (&[Vec<f32>], &[Vec<f32>]),
+        first: usize,
+    ) -> Vec<f32> {
         let (dim, config) = (self.config.head_dim, &self.config);
         let group = config.num_attention_heads / config.num_key_value_heads;
         let scale = 1.0 / (dim as f32).sqrt();
@@ -185,7 +204,9 @@ impl ReferenceModel {
             let scores: Vec<f32> = keys.iter().map(dot).collect();
             let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
-            let total = sum16(weights.iter().copied());
+            // Weights are summed by absolute position.
+            let before = std::iter::repeat_n(0.0, first % 16);
+            let total = sum16(before.chain(weights.iter().copied()));
             let mut out = vec![0.0; dim];
             for (weight, value) in weights.iter().zip(values) {
                 for (out, value) in out.iter_mut().zip(&value[part.clone()]) {
@@ -196,6 +217,11 @@ impl ReferenceModel {
         };
         query.chunks(dim).enumerate().flat_map(head_output).collect()
     }
+}
+
+/// The heads of a row.
+fn split(row: &[f32], head_dim: usize) -> Vec<Vec<f32>> {
+    row.chunks(head_dim).map(<[f32]>::to_vec).collect()
 }
 
 fn plus(x: &mut [f32], y: &[f32]) {

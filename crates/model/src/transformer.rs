@@ -1,11 +1,11 @@
-//! The forward pass of a Llama-family Transformer over a tree of tokens.
+//! The forward pass of a Transformer of the Llama kind over a tree of tokens.
 
 use crate::LoadError;
 use crate::checkpoint::{Checkpoint, Dtype, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{
     Activations, AttentionShape, PackedMatrix, Queries, Rope, Visible, WeightType, add, attention,
-    linear, rms_norm, silu_times,
+    linear, norm_heads, rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
 use crate::team::Team;
@@ -24,23 +24,33 @@ pub struct Weights {
 }
 
 struct LayerWeights {
-    attention_norm: Vec<f32>, // [hidden]
-    qkv: PackedMatrix,        // [(n_heads + 2 · n_kv_heads) · head_dim, hidden]
-    output: PackedMatrix,     // [hidden, n_heads · head_dim]
-    mlp_norm: Vec<f32>,       // [hidden]
-    gate_up: PackedMatrix,    // [2 · intermediate, hidden]
-    down: PackedMatrix,       // [hidden, intermediate]
+    attention_norm: Vec<f32>,        // [hidden]
+    qkv: PackedMatrix,               // [(n_heads + 2 · n_kv_heads) · head_dim, hidden]
+    qk_norms: Option<[Vec<f32>; 2]>, // [head_dim] of queries, of keys
+    window: Option<usize>,           // positions that a row sees
+    output: PackedMatrix,            // [hidden, n_heads · head_dim]
+    mlp_norm: Vec<f32>,              // [hidden]
+    gate_up: PackedMatrix,           // [2 · intermediate, hidden]
+    down: PackedMatrix,              // [hidden, intermediate]
 }
 
 /// The smallest weight type in which none of a checkpoint's matrices loses anything.
 pub(crate) fn own_type(checkpoint: &Checkpoint) -> Result<WeightType, LoadError> {
-    for tensor in Tensor::all(checkpoint.config()) {
-        let is_matrix = checkpoint.shape(tensor).len() == 2;
-        if is_matrix && checkpoint.dtype(tensor)? == Dtype::F32 {
+    let is_matrix = |tensor: &Tensor| checkpoint.shape(*tensor).len() == 2;
+    let mut own = None;
+    for tensor in Tensor::all(checkpoint.config()).filter(is_matrix) {
+        let dtype = checkpoint.dtype(tensor)?;
+        if own.is_some_and(|own| own != dtype) {
+            // Neither half keeps all of the other's values.
             return Ok(WeightType::F32);
         }
+        own = Some(dtype);
     }
-    Ok(WeightType::Bf16)
+    Ok(match own {
+        Some(Dtype::Bf16) => WeightType::Bf16,
+        Some(Dtype::F16) => WeightType::F16,
+        Some(Dtype::F32) | None => WeightType::F32,
+    })
 }
 
 impl Weights {
@@ -49,46 +59,78 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        Self::load_as(checkpoint, own_type(checkpoint)?)
+        Self::load_with(checkpoint, None, &mut |_| ())
     }
 
-    /// Reads all tensors and packs the matrices in a given type.
+    /// Reads all tensors and packs the matrices in a given type, on all cores. Beside the packed
+    /// weights that takes the memory of a few rows.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
+        Self::load_with(checkpoint, Some(weight_type), &mut |_| ())
+    }
+
+    /// The same, `None` being the checkpoint's own type; `on_layer` is told how many layers are
+    /// packed.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_with(
+        checkpoint: &Checkpoint,
+        weight_type: Option<WeightType>,
+        on_layer: &mut dyn FnMut(usize),
+    ) -> Result<Self, LoadError> {
+        let weight_type = weight_type.map_or_else(|| own_type(checkpoint), Ok)?;
         let config = checkpoint.config().clone();
-        let vector = |tensor| checkpoint.tensor(tensor).map(std::borrow::Cow::into_owned);
+        let vector = |tensor| checkpoint.tensor(tensor);
+        // Row by row: no tensor is ever in memory as a whole but in its packed form.
         let matrices = |tensors: &[Tensor]| {
-            let inputs = checkpoint.shape(tensors[0])[1];
-            let values = tensors.iter().map(|&tensor| checkpoint.tensor(tensor));
-            let values = values.collect::<Result<Vec<_>, LoadError>>()?;
-            let rows: Vec<&[f32]> = values.iter().map(|values| &values[..]).collect();
-            Ok::<_, LoadError>(PackedMatrix::pack_all(weight_type, &rows, inputs))
+            let tensors = tensors.iter().map(|&tensor| checkpoint.rows(tensor));
+            let tensors = tensors.collect::<Result<Vec<_>, LoadError>>()?;
+            let rows = tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
+            let (rows, inputs): (Vec<_>, _) = (rows.collect(), tensors[0].columns());
+            let read = |output: usize, row: &mut [f32]| {
+                let (tensor, index) = rows[output];
+                tensor.read(index, row)
+            };
+            PackedMatrix::pack_rows(weight_type, [rows.len(), inputs], read)
         };
-        let layer = |index| {
-            use LayerTensor::{AttentionNorm, Down, Gate, Key, MlpNorm, Output, Query, Up, Value};
-            let at = |tensor| Tensor::Layer(index, tensor);
+        let mut layer = |index| {
+            on_layer(index);
+            use LayerTensor as T;
+            let vector = |tensor| vector(Tensor::Layer(index, tensor));
+            let projection = |weights: &[LayerTensor], biases: &[LayerTensor]| {
+                let weights: Vec<_> = weights.iter().map(|&w| Tensor::Layer(index, w)).collect();
+                let biases = biases.iter().filter(|bias| bias.is_in(&config));
+                let biases = biases.map(|&bias| vector(bias)).collect::<Result<Vec<_>, _>>()?;
+                let bias = (!biases.is_empty()).then(|| biases.concat());
+                Ok::<_, LoadError>(matrices(&weights)?.with_bias(bias))
+            };
+            let qk_norms = || Ok::<_, LoadError>([vector(T::QueryNorm)?, vector(T::KeyNorm)?]);
             Ok::<_, LoadError>(LayerWeights {
-                attention_norm: vector(at(AttentionNorm))?,
-                qkv: matrices(&[at(Query), at(Key), at(Value)])?,
-                output: matrices(&[at(Output)])?,
-                mlp_norm: vector(at(MlpNorm))?,
-                gate_up: matrices(&[at(Gate), at(Up)])?,
-                down: matrices(&[at(Down)])?,
+                attention_norm: vector(T::AttentionNorm)?,
+                qkv: projection(
+                    &[T::Query, T::Key, T::Value],
+                    &[T::QueryBias, T::KeyBias, T::ValueBias],
+                )?,
+                qk_norms: config.qk_norm.then(qk_norms).transpose()?,
+                window: config.window(index),
+                output: projection(&[T::Output], &[T::OutputBias])?,
+                mlp_norm: vector(T::MlpNorm)?,
+                gate_up: projection(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
+                down: projection(&[T::Down], &[T::DownBias])?,
             })
         };
         let head = match config.tie_word_embeddings {
             true => None,
             false => Some(matrices(&[Tensor::Head])?),
         };
-        Ok(Self {
-            embedding: matrices(&[Tensor::Embedding])?,
-            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, _>>()?,
-            final_norm: vector(Tensor::FinalNorm)?,
-            head,
-            config,
-        })
+        let embedding = matrices(&[Tensor::Embedding])?;
+        let layers =
+            (0..config.num_hidden_layers).map(&mut layer).collect::<Result<Vec<_>, _>>()?;
+        on_layer(layers.len());
+        Ok(Self { embedding, layers, final_norm: vector(Tensor::FinalNorm)?, head, config })
     }
 
     /// The model's shape.
@@ -161,11 +203,12 @@ impl Transformer {
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>) -> Self {
         let config = &weights.config;
-        let rope = Rope::new(config.rope_theta, config.head_dim);
+        let rope = Rope::new(config);
         let shape = AttentionShape {
             n_heads: config.num_attention_heads,
             n_kv_heads: config.num_key_value_heads,
             head_dim: config.head_dim,
+            window: None,
         };
         Self { weights, team, rope, shape, scratch: Scratch::default() }
     }
@@ -272,12 +315,18 @@ impl Transformer {
         let tables = scratch.rope_tables.chunks_exact(rope.table_len());
         for (row, (table, qkv)) in tables.zip(scratch.qkv.chunks_exact_mut(width)).enumerate() {
             let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
+            if let Some([query_norm, key_norm]) = &weights.qk_norms {
+                let (queries, keys) = rotated.split_at_mut(q_width);
+                norm_heads(team.isa(), queries, query_norm, epsilon);
+                norm_heads(team.isa(), keys, key_norm, epsilon);
+            }
             rope.rotate(team.isa(), rotated, table);
             cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
         }
         let queries = Queries { rows: &scratch.qkv, stride: width };
         let (memory, attended) = (&mut scratch.attention, &mut scratch.attended);
-        attention(team, *shape, queries, cached, &scratch.visible, memory, attended);
+        let shape = AttentionShape { window: weights.window, ..*shape };
+        attention(team, shape, queries, cached, &scratch.visible, memory, attended);
         linear(team, attended, &weights.output, &mut scratch.activations, &mut scratch.delta);
         add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }

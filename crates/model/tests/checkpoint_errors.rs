@@ -5,7 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_model::checkpoint::random::{
+    RandomDtype, example_config, example_families, write_random_checkpoint,
+};
 use forerun_model::checkpoint::{Checkpoint, Dtype, LayerTensor, LoadError, Tensor};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
@@ -96,7 +98,7 @@ fn read_all(path: &Path) -> Result<Checkpoint, LoadError> {
 }
 
 /// Writes a sound checkpoint, damages it, and checks that the message has all the words.
-fn refused(write: fn(&Path), damage: impl FnOnce(&Path), words: &[&str]) {
+fn refused(write: impl FnOnce(&Path), damage: impl FnOnce(&Path), words: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
     damage(directory.path());
@@ -151,7 +153,7 @@ fn paths_without_a_checkpoint() {
     let missing = Path::new("no/such/checkpoint");
     let message = Checkpoint::open(missing).unwrap_err().to_string();
     assert!(message.contains("no/such/checkpoint: no such file or directory"), "{message}");
-    assert!(message.contains("hub models are not downloaded"), "{message}");
+    assert!(message.contains("a hub id (owner/name"), "{message}");
 
     refused(|_| (), |_| (), &["expected a directory with config.json", "found neither"]);
     let second = |at: &Path| fs::write(at.join("second.bin"), "").unwrap();
@@ -233,17 +235,19 @@ fn tensors_that_are_missing_or_not_as_configured() {
     let words = ["mlp.down_proj.weight", "has shape [100, 48]", "expected [48, 100]"];
     refused(write_single, transposed_shape, &words);
 
-    let half = |at: &Path| {
+    let bytes = |at: &Path| {
         replace_tensor(at, QUERY, |old| {
-            Some((safetensors::Dtype::F16, vec![48, 48], old.data()[..48 * 48 * 2].to_vec()))
+            Some((safetensors::Dtype::I8, vec![48, 48], old.data()[..48 * 48].to_vec()))
         });
     };
-    refused(write_single, half, &[SINGLE, QUERY, "dtype F16", "expected F32 or BF16"]);
+    refused(write_single, bytes, &[SINGLE, QUERY, "dtype I8", "expected F32, BF16 or F16"]);
 
     let fewer_layers = |at: &Path| set(at, "config.json", "num_hidden_layers", json!(1));
     refused(write_single, fewer_layers, &[SINGLE, "model.layers.1.", "Llama with 1 layers"]);
     let more_layers = |at: &Path| set(at, "config.json", "num_hidden_layers", json!(3));
     refused(write_single, more_layers, &["model.layers.2.", "missing", "another model"]);
+    let biased = |at: &Path| set(at, "config.json", "attention_bias", json!(true));
+    refused(write_single, biased, &["layers.0.self_attn.q_proj.bias", "missing"]);
     let larger = |at: &Path| set(at, "config.json", "hidden_size", json!(1 << 27));
     refused(write_single, larger, &["shape [259, 48]", "expected [259, 134217728]"]);
 }
@@ -277,16 +281,21 @@ fn configurations_of_other_models() {
         |option: &'static str, value: Value| move |at: &Path| set(at, "config.json", option, value);
     let cases = [
         ("model_type", json!("mamba"), "\"mamba\""),
-        ("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0}), "llama3"),
+        ("architectures", json!(["MistralForCausalLM"]), "MistralForCausalLM"),
+        ("rope_scaling", json!({"type": "dynamic", "factor": 2.0}), "dynamic"),
         ("rope_parameters", json!({"rope_type": "yarn"}), "yarn"),
+        ("rope_scaling", json!({"rope_type": "longrope", "factor": 8.0}), "longrope"),
         ("hidden_act", json!("relu"), "relu"),
-        ("attention_bias", json!(true), "true"),
+        ("partial_rotary_factor", json!(0.25), "0.25"),
+        ("layer_types", json!(["sliding_attention", "full_attention"]), "sliding_attention"),
         ("quantization_config", json!({"quant_method": "gptq"}), "gptq"),
     ];
     for (name, value, found) in cases {
         let words = ["config.json: option", found, "not supported yet"];
         refused(write_single, option(name, value), &words);
     }
+    let incomplete = option("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0}));
+    refused(write_single, incomplete, &["config.json: option `low_freq_factor` is missing"]);
     let eos = |at: &Path| set(at, "generation_config.json", "eos_token_id", json!([257, 900]));
     refused(write_single, eos, &["generation_config.json", "`eos_token_id` is 900", "259"]);
 }
@@ -327,6 +336,17 @@ fn an_index_that_misleads() {
     refused(write_sharded, map_query_to(json!("other")), &["other", "file is missing"]);
     let wrong_shard = map_query_to(json!(SHARDS[0]));
     refused(write_sharded, wrong_shard, &[SHARDS[0], QUERY, "missing"]);
+    let in_both = |at: &Path| {
+        let (one, other) = (at.join(SHARDS[0]), at.join(SHARDS[1]));
+        fs::copy(one, other).unwrap();
+    };
+    let words = [SHARDS[1], "stored in", SHARDS[0], "not of one checkpoint"];
+    refused(write_sharded, in_both, &words);
+    let of_the_whole = |at: &Path| {
+        write_single(at);
+        fs::rename(at.join(SINGLE), at.join(SHARDS[0])).unwrap();
+    };
+    refused(write_sharded, of_the_whole, &words);
     let unlisted = |at: &Path| set(at, INDEX, "weight_map", json!({}));
     refused(write_sharded, unlisted, &[INDEX, "model.embed_tokens.weight", "missing"]);
 }
@@ -352,7 +372,41 @@ fn layers_beyond_the_last_are_an_error() {
     let beyond = Tensor::Layer(2, LayerTensor::Up);
     let message = checkpoint.tensor(beyond).unwrap_err().to_string();
     assert!(message.contains("model.layers.2.mlp.up_proj.weight"), "{message}");
-    assert!(message.contains("has 2 layers"), "{message}");
+    assert!(message.contains("a Llama, has 2 layers"), "{message}");
+    let bias = Tensor::Layer(0, LayerTensor::UpBias);
+    let message = checkpoint.tensor(bias).unwrap_err().to_string();
+    assert!(message.contains("model.layers.0.mlp.up_proj.bias"), "{message}");
+}
+
+/// Every family's tensors are asked for and none more are allowed.
+#[test]
+fn tensors_of_another_family() {
+    let write = |family: usize| {
+        move |at: &Path| {
+            write_random_checkpoint(at, &example_families()[family], 5, RandomDtype::F32).unwrap();
+        }
+    };
+    let (llama, mistral, qwen2, qwen3) = (write(0), write(1), write(2), write(3));
+    let lose = |tensor: &'static str| move |at: &Path| replace_tensor(at, tensor, |_| None);
+    for (family, tensor) in [
+        (&llama as &dyn Fn(&Path), "model.layers.0.mlp.gate_proj.bias"),
+        (&llama, "model.layers.1.self_attn.o_proj.bias"),
+        (&qwen2, "model.layers.1.self_attn.k_proj.bias"),
+        (&qwen3, "model.layers.0.self_attn.q_norm.weight"),
+    ] {
+        refused(family, lose(tensor), &[SINGLE, tensor, "is missing"]);
+    }
+    let rename = |family: &'static str, architecture: &'static str| {
+        move |at: &Path| {
+            set(at, "config.json", "model_type", json!(family));
+            set(at, "config.json", "architectures", json!([architecture]));
+        }
+    };
+    let as_mistral = rename("mistral", "MistralForCausalLM");
+    let words = ["model.layers.0.self_attn.k_proj.bias", "not part of a Mistral with 2 layers"];
+    refused(qwen2, as_mistral, &words);
+    let as_qwen2 = rename("qwen2", "Qwen2ForCausalLM");
+    refused(mistral, as_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]);
 }
 
 /// The folder of third-party checkpoints, which is beside the repository and no part of it.

@@ -52,16 +52,27 @@ struct Files {
     llama2c: Vec<u8>,
 }
 
-const CONFIG: &str = r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+/// A Llama, and a Qwen3 with all that it may ask for.
+const CONFIGS: [&str; 2] = [
+    r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
     "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
     "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5, "max_position_embeddings": 3,
     "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "rope_scaling": null, "hidden_act": "silu",
     "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "attention_bias": false,
-    "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": [2, 3]}"#;
+    "tie_word_embeddings": false, "bos_token_id": 1, "eos_token_id": [2, 3]}"#,
+    r#"{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3",
+    "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 2, "vocab_size": 5, "max_position_embeddings": 3,
+    "rope_theta": 10000.0, "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+    "attention_bias": true, "use_sliding_window": true, "sliding_window": 2,
+    "max_window_layers": 1, "layer_types": ["full_attention", "sliding_attention"],
+    "eos_token_id": [2, 3]}"#,
+];
 
 impl Files {
-    fn sound() -> Self {
-        let config = Config::parse(CONFIG, Path::new("config.json")).unwrap();
+    fn sound(text: &str) -> Self {
+        let config = Config::parse(text, Path::new("config.json")).unwrap();
         let is_in_second = |tensor: Tensor| matches!(tensor, Tensor::Layer(1, _));
         let names: Vec<String> = Tensor::all(&config)
             .map(|tensor| format!("\"{tensor}\": \"{}\"", u8::from(is_in_second(tensor))))
@@ -70,8 +81,10 @@ impl Files {
         let elements = 40 + 2 * (8 + 16 + 8 + 8 + 16 + 72) + 4 + 6;
         let weights = (0..elements).flat_map(|value| (value as f32).to_le_bytes());
         Self {
-            config: CONFIG.into(),
-            generation_config: br#"{"bos_token_id": 1, "eos_token_id": [2, 4]}"#.into(),
+            config: text.into(),
+            generation_config: br#"{"bos_token_id": 1, "eos_token_id": [2, 4], "do_sample": true,
+                "temperature": 0.6, "top_k": 20, "top_p": 0.95}"#
+                .into(),
             index: format!("{{\"weight_map\": {{{}}}}}", names.join(", ")).into(),
             single: safetensors_file(&config, |_| true),
             shards: [
@@ -84,12 +97,12 @@ impl Files {
 
     /// The file that a case mutates.
     fn choose(&mut self, random: &mut Random) -> (&'static str, &mut Vec<u8>) {
-        match random.below(7) {
+        match random.below(8) {
             0 => ("config", &mut self.config),
             1 => ("generation config", &mut self.generation_config),
-            2 => ("index", &mut self.index),
-            3 | 4 => ("single", &mut self.single),
-            5 => ("shard", &mut self.shards[random.below(2)]),
+            2 | 3 => ("index", &mut self.index),
+            4 | 5 => ("single", &mut self.single),
+            6 => ("shard", &mut self.shards[random.below(2)]),
             _ => ("llama2.c", &mut self.llama2c),
         }
     }
@@ -122,11 +135,15 @@ fn weight_file(bytes: &[u8]) -> WeightFile {
     WeightFile::from_bytes(PathBuf::from("weights"), bytes.to_vec())
 }
 
-/// Some of a model's tensors, norms as bf16 and the rest as f32.
+/// Some of a model's tensors, norms and biases as bf16, one matrix as f16 and the rest as f32.
 fn safetensors_file(config: &Config, holds: impl Fn(Tensor) -> bool) -> Vec<u8> {
     let stored = Tensor::all(config).filter(|tensor| holds(*tensor)).map(|tensor| {
         let shape = tensor.shape(config);
-        let dtype = if shape.len() == 1 { Dtype::BF16 } else { Dtype::F32 };
+        let dtype = match tensor {
+            _ if shape.len() == 1 => Dtype::BF16,
+            Tensor::Layer(1, LayerTensor::Up) => Dtype::F16,
+            _ => Dtype::F32,
+        };
         let bytes = vec![0x3e; shape.iter().product::<usize>() * dtype.bitsize() / 8];
         (tensor.to_string(), dtype, shape, bytes)
     });
@@ -143,8 +160,13 @@ fn read_all(checkpoint: &Checkpoint) -> Result<(), LoadError> {
         assert_eq!(elements, checkpoint.shape(tensor).iter().product::<usize>());
         checkpoint.dtype(tensor)?;
     }
-    let beyond = Tensor::Layer(checkpoint.config().num_hidden_layers, LayerTensor::Up);
+    let layers = checkpoint.config().num_hidden_layers;
+    let beyond = Tensor::Layer(layers, LayerTensor::Up);
     assert!(checkpoint.tensor(beyond).is_err());
+    let config = checkpoint.config();
+    assert!((0..layers).all(|layer| config.window(layer).is_none_or(|window| window > 0)));
+    let pairs = config.head_dim / 2;
+    assert!((0..pairs).all(|pair| config.rope_frequency(pair).is_finite()));
     assert!(checkpoint.weights_bytes() > 0);
     Ok(())
 }
@@ -294,14 +316,17 @@ fn mutated_checkpoints_never_panic() {
     let seed = environment_number("FORERUN_FUZZ_SEED").unwrap_or_else(clock);
     println!("FORERUN_FUZZ_SEED={seed} FORERUN_FUZZ_CASES={cases}");
 
-    let sound = Files::sound();
-    for kind in ["config", "shard", "llama2.c"] {
-        sound.read(kind).unwrap();
+    let all = CONFIGS.map(Files::sound);
+    for sound in &all {
+        for kind in ["config", "index", "llama2.c"] {
+            sound.read(kind).unwrap();
+        }
     }
     let mut opened = 0;
     let mut largest = 0;
     for case in 0..cases {
         let mut random = Random(seed ^ case.wrapping_mul(0xd134_2543_de82_ef95));
+        let sound = &all[random.below(all.len())];
         let mut files = sound.clone();
         let (kind, file) = files.choose(&mut random);
         for _ in 0..random.pick(&[1, 1, 2, 3, 8]) {

@@ -3,19 +3,26 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::TokenTree;
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_model::checkpoint::random::{
+    RandomDtype, example_config, example_families, write_random_checkpoint,
+};
 use forerun_model::{Checkpoint, Team, Transformer, WeightType, Weights};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 #[test]
 fn a_forward_allocates_nothing_after_the_first() {
-    let dir = tempfile::tempdir().unwrap();
-    write_random_checkpoint(dir.path(), &example_config(), 3, RandomDtype::F32).unwrap();
-    let checkpoint = Checkpoint::open(dir.path()).unwrap();
+    for config in example_families().iter().chain([&example_config()]) {
+        let dir = tempfile::tempdir().unwrap();
+        write_random_checkpoint(dir.path(), config, 3, RandomDtype::F32).unwrap();
+        check(&Checkpoint::open(dir.path()).unwrap());
+    }
+}
+
+fn check(checkpoint: &Checkpoint) {
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
         for members in [1, 2] {
-            let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
+            let weights = Arc::new(Weights::load_as(checkpoint, weight_type).unwrap());
             let team = Arc::new(Team::unpinned(members).unwrap());
             let mut transformer = Transformer::new(weights, team);
             let mut cache = transformer.new_cache();

@@ -5,7 +5,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{SequenceId, TokenId, TokenTree};
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_model::checkpoint::random::{
+    RandomDtype, example_config, example_families, write_random_checkpoint,
+};
 use forerun_model::{
     CachedTransformer, Checkpoint, Config, Isa, LanguageModel, ModelError, ReferenceModel, Team,
     Transformer, WeightType, Weights,
@@ -21,25 +23,35 @@ struct Models {
     weights: Arc<Weights>,
 }
 
-/// A weight type on an instruction set: each is a model of its own.
-type Kind = (WeightType, Isa);
+/// A weight type on an instruction set, each of which is a model of its own, and which of the
+/// [`configs`] it is.
+type Kind = (WeightType, Isa, usize);
 
-/// All weight types on all instruction sets of this processor.
+/// A plain Llama first, then what other families add: biases, norms of queries and keys, windows,
+/// scaled RoPE.
+fn configs() -> Vec<Config> {
+    let plain = Config { max_position_embeddings: 700, ..example_config() };
+    let of_family = |config| Config { max_position_embeddings: 700, ..config };
+    [plain].into_iter().chain(example_families().into_iter().map(of_family)).collect()
+}
+
+/// All weight types on all instruction sets of this processor, of every configuration.
 fn kinds() -> Vec<Kind> {
     let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
-    Isa::available()
-        .into_iter()
-        .flat_map(|isa| types.map(|weight_type| (weight_type, isa)))
+    let with_types = |isa| types.map(|weight_type| (weight_type, isa));
+    let pairs = Isa::available().into_iter().flat_map(with_types);
+    let configs = 0..configs().len();
+    pairs
+        .flat_map(|(weight_type, isa)| configs.clone().map(move |c| (weight_type, isa, c)))
         .collect()
 }
 
 /// Random weights of odd sizes, so that no tile is ever full.
 fn models(kind: Kind) -> &'static Models {
     static MODELS: OnceLock<Vec<(Kind, Models)>> = OnceLock::new();
-    let load = |(weight_type, isa): Kind| {
+    let load = |(weight_type, isa, config): Kind| {
         let dir = tempfile::tempdir().unwrap();
-        let config = Config { max_position_embeddings: 700, ..example_config() };
-        write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
+        write_random_checkpoint(dir.path(), &configs()[config], 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         Models {
             reference: ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap(),
@@ -57,7 +69,8 @@ fn model(kind: Kind, members: usize) -> CachedTransformer {
 
 /// Any kind, the best instruction set's f32 among them as often as all others.
 fn any_kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![Just((WeightType::F32, Isa::best())), prop::sample::select(kinds())]
+    let full_precision = (0..configs().len()).prop_map(|c| (WeightType::F32, Isa::best(), c));
+    prop_oneof![full_precision, prop::sample::select(kinds())]
 }
 
 /// One request to a model, relative to the tokens of the request before.
@@ -187,18 +200,36 @@ proptest! {
 #[test]
 fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
     let tokens: Vec<TokenId> = (0..600).map(|index| index * 7 % 250).collect();
-    for kind in [(WeightType::F32, Isa::best()), (WeightType::Int8, Isa::best())] {
-        for members in [1, 2] {
-            let mut model = model(kind, members);
-            check_rows(kind, &mut model, &tokens, &TokenTree::chain(&[3, 4]), 0).unwrap();
-        }
+    let kinds = (0..configs().len()).map(|config| (WeightType::F32, Isa::best(), config));
+    for (number, kind) in kinds.chain([(WeightType::Int8, Isa::best(), 0)]).enumerate() {
+        let mut model = model(kind, 1 + number % 2);
+        check_rows(kind, &mut model, &tokens, &TokenTree::chain(&[3, 4]), 0).unwrap();
+    }
+}
+
+/// Every kind, whatever the random cases choose: a prompt beyond every window, and behind it a tree
+/// whose paths are longer than the shortest window.
+#[test]
+fn deep_trees_behind_long_prompts_have_the_same_bits_in_every_kind() {
+    let tokens: Vec<TokenId> = (0..30).map(|index| index * 11 % 250).collect();
+    let mut tree = TokenTree::chain(&[7, 8, 9]);
+    let fork = tree.push(Some(0), 5);
+    let long = (30..36).fold(fork, |parent, token| tree.push(Some(parent), token));
+    tree.push(None, 4);
+    for (number, kind) in kinds().into_iter().enumerate() {
+        let mut model = model(kind, 1 + number % 2);
+        check_rows(kind, &mut model, &tokens, &tree, 0).unwrap();
+        // Once more, with the long path accepted and a chain behind it.
+        let path = tree.path(long).into_iter().map(|node| tree.token(node));
+        let accepted: Vec<TokenId> = tokens.iter().copied().chain(path).collect();
+        check_rows(kind, &mut model, &accepted, &TokenTree::chain(&[1, 2]), 0).unwrap();
     }
 }
 
 /// Cancelled at many moments from another thread: before, between layers, behind the last.
 #[test]
 fn a_cancelled_forward_leaves_the_cache_as_it_was() {
-    let kind = (WeightType::F32, Isa::best());
+    let kind = (WeightType::F32, Isa::best(), 0);
     let mut model = model(kind, 1);
     let tokens: Vec<TokenId> = (0..80).map(|index| index * 5 % 250).collect();
     let (tree, mut cancelled, mut finished) = (TokenTree::chain(&[5, 6]), 0, 0);
@@ -235,7 +266,7 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
 
 #[test]
 fn what_a_model_cannot_do_is_an_error() {
-    let mut model = model((WeightType::F32, Isa::best()), 1);
+    let mut model = model((WeightType::F32, Isa::best(), 0), 1);
     let cancel = AtomicBool::new(false);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
         model.logits(SEQUENCE, tokens, tree, 0, &cancel).err().unwrap().to_string()

@@ -10,10 +10,12 @@ mod totals;
 
 use crate::arguments::{AnswerArguments, ChatArguments};
 use crate::generate::{INTERRUPTED, OUTPUT, Output, options, random_pair, request};
-use crate::note;
+use crate::{note, progress};
 use anyhow::{Context, bail};
 use command::Command;
-use forerun::{Chat, ChatError, ChatTemplate, Finish, Forerun, Method, Plan, Reply, Request};
+use forerun::{
+    Chat, ChatError, ChatTemplate, ChatTemplateError, Finish, Forerun, Method, Plan, Reply, Request,
+};
 use input::{Input, Line};
 use interrupts::Interrupts;
 use serde_json::json;
@@ -24,19 +26,26 @@ use totals::Totals;
 
 pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
-    let request = request(&arguments.answers);
+    let request = request(&arguments.answers)?;
     request.validate()?;
     let random_pair = random_pair(&mut arguments.answers)?;
     let (plan, method) = plan(&arguments.answers)?;
-    let template = match &arguments.chat_template {
-        Some(choice) => ChatTemplate::choose(plan.model(), choice)?,
-        None => ChatTemplate::beside(plan.model())?,
+    // The template of a model from a hub is there once the model is.
+    let local = plan.model().exists().then(|| template(&arguments, plan.model())).transpose()?;
+    let mut loader = progress::loader(arguments.answers.offline, true);
+    let engine = Forerun::open_with(&plan, &mut loader)?;
+    drop(loader);
+    drop(random_pair);
+    if engine.translates_drafts() {
+        note("the drafter has another vocabulary: its drafts are translated by their text");
+    }
+    let template = match local {
+        Some(template) => template,
+        None => template(&arguments, engine.tokenizer().file())?,
     };
     if template.is_plain() && arguments.chat_template.is_none() {
         note("the model ships no chat template: messages are put as \"User: …\", \"Assistant: …\"");
     }
-    let engine = Forerun::open(&plan)?;
-    drop(random_pair);
     let mut chat = Chat::new(&engine, template);
     chat.set_method(method)?;
     chat.set_system(arguments.system.as_deref().unwrap_or_default())?;
@@ -48,6 +57,14 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
         saved: None,
     };
     session.converse(&mut Input::new(!arguments.no_history)?)
+}
+
+/// The template that was chosen, or the one that lies beside a file of the checkpoint.
+fn template(arguments: &ChatArguments, beside: &Path) -> Result<ChatTemplate, ChatTemplateError> {
+    match &arguments.chat_template {
+        Some(choice) => ChatTemplate::choose(beside, choice),
+        None => ChatTemplate::beside(beside),
+    }
 }
 
 /// The plan, and the method to begin with. A drafter is loaded even if plain decoding comes first,

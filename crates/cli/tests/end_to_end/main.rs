@@ -9,6 +9,10 @@ mod common;
 #[cfg(unix)]
 mod chat;
 mod ends;
+#[cfg(feature = "hub")]
+mod hub;
+#[cfg(feature = "hub")]
+mod hub_failures;
 #[cfg(target_os = "linux")]
 mod interrupts;
 mod methods;
@@ -16,6 +20,7 @@ mod output;
 #[cfg(unix)]
 mod pipes;
 mod prompts;
+mod quality;
 mod trace;
 mod without_a_model;
 mod wrong_checkpoints;

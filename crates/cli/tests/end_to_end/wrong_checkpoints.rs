@@ -25,14 +25,15 @@ const DAMAGES: &[Damage] = &[
         |model| write(model, "model.safetensors", "hello, weights"),
         &["safetensors"],
     ),
-    ("half precision", store_as_f16, &["dtype F16", "F32 or BF16"]),
+    ("whole numbers", store_as_i16, &["dtype I16", "F32, BF16 or F16"]),
     ("a wrong shape", transpose, &[DOWN, "[100, 48]", "[48, 100]"]),
     ("a NaN", |model| poison(model, f32::NAN), &[UP, "NaN"]),
     ("an infinity", |model| poison(model, f32::INFINITY), &[UP, "inf"]),
     ("a lost tensor", |model| rename_tensor(model, UP, None), &[UP, "missing"]),
     ("a tensor too many", |model| rename_tensor(model, UP, Some("model.bias")), &["model.bias"]),
     ("another architecture", use_gpt2, &["model_type", "gpt2", "llama"]),
-    ("scaled positions", scale_positions, &["rope_type", "llama3", "not supported"]),
+    ("scaled positions", scale_positions, &["rope_type", "yarn", "not supported"]),
+    ("another family", use_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]),
     ("no hidden size", |model| configure(model, "hidden_size", Value::Null), &["hidden_size"]),
     ("a broken configuration", |model| write(model, "config.json", "{"), &["config.json", "JSON"]),
     ("no tokenizer", |model| remove(model, "tokenizer.json"), &["no tokenizer", "tokenizer.json"]),
@@ -94,11 +95,11 @@ fn truncate(model: &Path) {
 }
 
 /// All elements become half as long.
-fn store_as_f16(model: &Path) {
+fn store_as_i16(model: &Path) {
     Weights::edit(&model.join("model.safetensors"), |weights| {
         let tensors = weights.header.as_object_mut().unwrap();
         for (_, tensor) in tensors.iter_mut().filter(|(name, _)| *name != "__metadata__") {
-            tensor["dtype"] = json!("F16");
+            tensor["dtype"] = json!("I16");
             for offset in tensor["data_offsets"].as_array_mut().unwrap() {
                 *offset = json!(offset.as_u64().unwrap() / 2);
             }
@@ -151,7 +152,12 @@ fn use_gpt2(model: &Path) {
 }
 
 fn scale_positions(model: &Path) {
-    configure(model, "rope_scaling", json!({ "rope_type": "llama3", "factor": 8.0 }));
+    configure(model, "rope_scaling", json!({ "rope_type": "yarn", "factor": 8.0 }));
+}
+
+fn use_qwen2(model: &Path) {
+    configure(model, "model_type", json!("qwen2"));
+    configure(model, "architectures", json!(["Qwen2ForCausalLM"]));
 }
 
 /// Appends tokens to the tokenizer's 258.
@@ -167,9 +173,9 @@ fn add_tokens(model: &Path, count: u64) {
     });
 }
 
-/// Tokens of a drafter are taken for the target's, so they have to be the same.
+/// Drafts of another vocabulary are translated by their text, and trees cannot be.
 #[test]
-fn a_drafter_of_another_vocabulary_is_refused() {
+fn a_tree_of_another_vocabulary_is_refused() {
     fn swap(drafter: &Path) {
         edit_json(&drafter.join("tokenizer.json"), |tokenizer| {
             let vocabulary = &mut tokenizer["model"]["vocab"];
@@ -189,11 +195,14 @@ fn a_drafter_of_another_vocabulary_is_refused() {
     for (what, change, words) in table {
         let models = Models::pair();
         change(&models.drafter());
-        let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hello"]);
+        let prompt = ["--prompt", "Hello", "-n", "5"];
+        let run = Run::generate_with_drafter(&models).with(&prompt).with(&["--tree", "top:2x2"]);
         let finished = run.finish();
-        finished.assert_refused(what, &["another vocabulary", "prompt-lookup"]);
+        finished.assert_refused(what, &["another vocabulary", "leave --tree out"]);
         finished.assert_refused(what, words);
         finished.assert_refused(what, &[models.drafter().to_str().unwrap()]);
+        let chain = Run::generate_with_drafter(&models).with(&prompt).succeed();
+        assert!(chain.errors.contains("translated by their text"), "{what}: {}", chain.errors);
         // What is not used is not looked at.
         let plain = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "3"]);
         plain.with(&["--method", "autoregressive"]).succeed();

@@ -4,7 +4,7 @@ use super::files::Source;
 use super::{ChatTemplateError, Message};
 use jiff::civil::DateTime;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::collections::BTreeMap;
@@ -114,10 +114,10 @@ fn describe(error: &Error) -> String {
 
 /// `None`, `True` and `False` have capitals in Python.
 fn print_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    let python = match bool::try_from(value.clone()) {
-        Ok(true) if value.kind() == minijinja::value::ValueKind::Bool => "True",
-        Ok(false) if value.kind() == minijinja::value::ValueKind::Bool => "False",
-        _ if value.is_none() => "None",
+    let python = match value.kind() {
+        ValueKind::None => "None",
+        ValueKind::Bool if value.is_true() => "True",
+        ValueKind::Bool => "False",
         _ => return escape_formatter(out, state, value),
     };
     Ok(out.write_str(python)?)

@@ -269,7 +269,8 @@ fn unused_mark(messages: &[Message]) -> char {
 }
 
 /// Puts `mark` behind the first character of every special token in `text`, so that none is left
-/// when the text is split there.
+/// when the text is split there. A tokenizer that begins every text with a space does so behind the
+/// mark, too, where one stands.
 fn take_apart(text: &str, special: &[String], mark: char) -> String {
     let mut apart = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {

@@ -2,9 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{RandomPair, Tokenizer};
+use forerun::{Config, Family, RandomPair, RopeScaling, Tokenizer};
+use forerun_model::checkpoint::random::{example_config, write_random_pair};
+use forerun_model::config::{SlidingLayers, SlidingWindow};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// The folder with real checkpoints and prompts: `FORERUN_DATA`, or `shared/data` beside the
 /// checkout. Where there is none, tests of real checkpoints are skipped with a message; but a CI run
@@ -37,8 +40,9 @@ pub(crate) struct Pair {
     pub(crate) target: PathBuf,
     pub(crate) drafter: PathBuf,
     pub(crate) prompts: Vec<String>,
-    /// Keeps the folder of a generated pair.
+    /// Keeps the folders of a generated pair.
     _random: Option<RandomPair>,
+    _folder: Option<TempDir>,
 }
 
 #[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses pairs")]
@@ -61,23 +65,57 @@ impl Pair {
             drafter: data.join("models/stories280K-b"),
             prompts,
             _random: None,
+            _folder: None,
         })
+    }
+
+    /// Two story models with tokenizers of their own, one way round and the other.
+    pub(crate) fn of_two_vocabularies() -> Option<[Self; 2]> {
+        let real = || Self::real();
+        let words = data_folder()?.join("models/tinystories656k");
+        let drafting = Self { drafter: words.clone(), ..real()? };
+        let drafted = Self { drafter: real()?.target, target: words, ..real()? };
+        Some([drafting, drafted])
     }
 
     /// A pair made on the spot, with prompts made of syllables.
     pub(crate) fn generated() -> Self {
-        const SYLLABLES: [&str; 7] = ["ka", "lo", "mi", " tu", " re", "é", "."];
-        let prompt = |number: usize| {
-            let syllable = |at: usize| SYLLABLES[(number * 31 + at * at * 7 + at) % 7];
-            (0..4 + number % 9).map(syllable).collect()
-        };
         let pair = RandomPair::make().unwrap();
         let (target, drafter) = (pair.target().into(), pair.drafter().into());
-        let prompts = (1..500).map(prompt).collect();
-        Self { target, drafter, prompts, _random: Some(pair) }
+        let prompts = syllables();
+        Self { target, drafter, prompts, _random: Some(pair), _folder: None }
+    }
+
+    /// A pair that has all that is no plain Llama's: biases, norms of queries and keys, scaled RoPE,
+    /// and a window shorter than its prompts.
+    pub(crate) fn of_another_family() -> Self {
+        let folder = TempDir::new().unwrap();
+        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+        let config = Config {
+            family: Family::Qwen3,
+            num_hidden_layers: 1,
+            qkv_bias: true,
+            output_bias: true,
+            qk_norm: true,
+            rope_scaling: RopeScaling::Linear { factor: 2.0 },
+            sliding_window: Some(SlidingWindow { size: 7, layers: SlidingLayers::From(0) }),
+            ..example_config()
+        };
+        write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
+        Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
     }
 
     pub(crate) fn tokenizer(&self) -> Tokenizer {
         Tokenizer::beside(&self.target).unwrap()
     }
+}
+
+/// Prompts made of syllables.
+fn syllables() -> Vec<String> {
+    const SYLLABLES: [&str; 7] = ["ka", "lo", "mi", " tu", " re", "é", "."];
+    let prompt = |number: usize| {
+        let syllable = |at: usize| SYLLABLES[(number * 31 + at * at * 7 + at) % 7];
+        (0..4 + number % 9).map(syllable).collect()
+    };
+    (1..500).map(prompt).collect()
 }

@@ -4,6 +4,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::config::Family;
+
 /// Why a checkpoint could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -11,7 +13,7 @@ pub enum LoadError {
     /// The path given for the checkpoint does not exist.
     #[error(
         "{path}: no such file or directory; give a directory with config.json and model.safetensors, \
-         or a llama2.c .bin file (names of hub models are not downloaded)"
+         a llama2.c .bin file, or a hub id (owner/name or owner/name@revision)"
     )]
     NotFound {
         /// The path as given.
@@ -147,10 +149,23 @@ pub enum LoadError {
         /// What is likely wrong.
         hint: &'static str,
     },
+    /// A tensor is stored in two shards, and nothing says which of them counts.
+    #[error(
+        "{file}: tensor `{tensor}` is stored in {other}, too; the shards are not of one checkpoint: \
+         download them again"
+    )]
+    DuplicateTensor {
+        /// The second shard that it is in.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// The first shard that it is in.
+        other: PathBuf,
+    },
     /// A tensor is stored that the configured model has no use for: leaving it out would change the
     /// model.
     #[error(
-        "{file}: tensor `{tensor}` is not part of a Llama with {layers} layers; \
+        "{file}: tensor `{tensor}` is not part of a {family} with {layers} layers; \
          the configuration is of another model, or this variant is not supported yet"
     )]
     UnexpectedTensor {
@@ -158,12 +173,15 @@ pub enum LoadError {
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
+        /// The family according to the configuration.
+        family: Family,
         /// Layers according to the configuration.
         layers: usize,
     },
     /// A tensor's elements are of a type that is not read.
     #[error(
-        "{file}: tensor `{tensor}` has dtype {found}; expected F32 or BF16: convert the checkpoint"
+        "{file}: tensor `{tensor}` has dtype {found}; expected F32, BF16 or F16: convert the \
+         checkpoint"
     )]
     Dtype {
         /// The file it is in.
@@ -202,13 +220,18 @@ pub enum LoadError {
         /// NaN or an infinity.
         found: f32,
     },
-    /// A layer was asked for that the model does not have.
-    #[error("{path}: tensor `{tensor}` was asked for, but the model has {layers} layers")]
-    NoSuchLayer {
+    /// A tensor was asked for that the model does not have.
+    #[error(
+        "{path}: tensor `{tensor}` was asked for, but the model, a {family}, has {layers} layers \
+         without it"
+    )]
+    NoSuchTensor {
         /// The checkpoint.
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
+        /// The model's family.
+        family: Family,
         /// Layers that there are.
         layers: usize,
     },

@@ -76,6 +76,7 @@ pub(super) fn locate(
     let parse = |file: &WeightFile| SafetensorsFile::parse(file.bytes(), file.path());
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let shards = Shards { index, files, parsed };
+    shards.reject_duplicates()?;
     let mut locations = HashMap::new();
     for tensor in Tensor::all(config) {
         let stored_as = shards.stored_as(tensor, config);
@@ -129,6 +130,7 @@ impl Shards<'_> {
         let dtype = match stored.dtype {
             StoredDtype::F32 => Dtype::F32,
             StoredDtype::BF16 => Dtype::Bf16,
+            StoredDtype::F16 => Dtype::F16,
             other => {
                 let found = other.to_string();
                 return Err(LoadError::Dtype { file: path(), tensor: name, found });
@@ -156,6 +158,24 @@ impl Shards<'_> {
         }
     }
 
+    /// A tensor has one place. One in two shards means that they are of different checkpoints, or
+    /// that the index is not theirs.
+    fn reject_duplicates(&self) -> Result<(), LoadError> {
+        let mut first_in = HashMap::new();
+        for (file, parsed) in self.files.iter().zip(&self.parsed) {
+            for name in parsed.tensors.keys() {
+                if let Some(other) = first_in.insert(name, file.path()) {
+                    return Err(LoadError::DuplicateTensor {
+                        file: file.path().to_owned(),
+                        tensor: super::error::shortened(name),
+                        other: other.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// A stored tensor that is not used (a bias, a norm of the queries, a further layer) means that
     /// the model is not the one configured.
     fn reject_unexpected(
@@ -175,6 +195,7 @@ impl Shards<'_> {
                     return Err(LoadError::UnexpectedTensor {
                         file: file.path().to_owned(),
                         tensor: super::error::shortened(name),
+                        family: config.family,
                         layers: config.num_hidden_layers,
                     });
                 }

@@ -2,9 +2,9 @@
 //! llama2.c file.
 //!
 //! Opening maps the files and checks that every tensor is there with the right dtype and shape,
-//! reading headers only; [`Checkpoint::tensor`] then reads one tensor. No input makes anything here
-//! panic, and nothing is allocated by a size that a file merely claims. May touch files; knows
-//! nothing of how weights are packed or used.
+//! reading headers only; [`Checkpoint::rows`] then reads one tensor row by row, and
+//! [`Checkpoint::tensor`] as a whole. No input makes anything here panic, and nothing is allocated by a
+//! size that a file merely claims. May touch files; knows nothing of how weights are packed or used.
 
 mod error;
 mod huggingface;
@@ -13,9 +13,9 @@ pub(crate) mod options;
 pub mod random;
 mod safetensors_file;
 mod tensor;
+mod tensor_rows;
 mod weight_file;
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::ops::Range;
@@ -25,6 +25,7 @@ use std::{fmt, fs, io};
 pub use error::LoadError;
 pub use huggingface::WeightIndex;
 pub use tensor::{LayerTensor, Tensor};
+pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
 use crate::config::Config;
@@ -38,6 +39,8 @@ pub enum Dtype {
     F32,
     /// The upper halves of 32-bit floats.
     Bf16,
+    /// 16-bit floats of IEEE 754.
+    F16,
 }
 
 /// Where a tensor is, and how it is stored there.
@@ -149,7 +152,7 @@ impl Checkpoint {
         self.locations.values().map(|location| location.bytes.len() as u64).sum()
     }
 
-    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm.
+    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm or a bias.
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         tensor.shape(&self.config)
     }
@@ -158,47 +161,46 @@ impl Checkpoint {
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchLayer`] where the tensor is of a layer that the model does not have.
+    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
     pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
         Ok(self.location(tensor)?.dtype)
     }
 
-    /// The row-major values of a tensor of [`Self::shape`], widened to f32 where stored as bf16,
-    /// and borrowed from the mapped file where possible. Rows of queries and keys are in the
-    /// half-split order of RoPE whatever the format; a tied head is the embedding.
+    /// The rows of a tensor, to be read one at a time; a tied head is the embedding.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchLayer`].
-    pub fn tensor(&self, tensor: Tensor) -> Result<Cow<'_, [f32]>, LoadError> {
+    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
+    pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
         let location = self.location(tensor)?;
         let file = &self.files[location.file];
-        let bytes = &file.bytes()[location.bytes.clone()];
-        let mut values = match location.dtype {
-            Dtype::F32 => weight_file::f32_values(bytes),
-            Dtype::Bf16 => Cow::Owned(weight_file::bf16_values(bytes)),
-        };
-        if location.interleaved {
-            let (head_dim, columns) = (self.config.head_dim, self.config.hidden_size);
-            values = Cow::Owned(half_split(&values, head_dim, columns));
-        }
-        match first_non_finite(&values) {
-            None => Ok(values),
-            Some(index) => Err(LoadError::NonFinite {
-                file: file.path().to_owned(),
-                tensor: tensor.to_string(),
-                index,
-                found: values[index],
-            }),
-        }
+        let shape = self.shape(tensor);
+        Ok(TensorRows {
+            file: file.path(),
+            tensor,
+            bytes: &file.bytes()[location.bytes.clone()],
+            dtype: location.dtype,
+            columns: shape[shape.len() - 1],
+            interleaved: location.interleaved.then_some(self.config.head_dim),
+        })
+    }
+
+    /// The row-major values of a tensor of [`Self::shape`], as [`TensorRows::read`] gives them.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchTensor`].
+    pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
+        self.rows(tensor)?.read_all()
     }
 
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
         let tied = tensor == Tensor::Head && self.config.tie_word_embeddings;
         let stored = if tied { Tensor::Embedding } else { tensor };
-        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchLayer {
+        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchTensor {
             path: self.path.clone(),
             tensor: tensor.to_string(),
+            family: self.config.family,
             layers: self.config.num_hidden_layers,
         })
     }
@@ -233,51 +235,4 @@ fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
         }
     };
     Err(LoadError::NotACheckpoint { path: directory.to_owned(), found })
-}
-
-/// Reorders the rows of each head from pairs (2i, 2i+1) to (i, i + head_dim/2).
-fn half_split(values: &[f32], head_dim: usize, columns: usize) -> Vec<f32> {
-    let mut reordered = Vec::with_capacity(values.len());
-    for head in values.chunks_exact(head_dim * columns) {
-        for parity in [0, 1] {
-            for pair in head.chunks_exact(2 * columns) {
-                reordered.extend_from_slice(&pair[parity * columns..][..columns]);
-            }
-        }
-    }
-    reordered
-}
-
-/// The index of the first NaN or infinity. Blocks are tested whole, which the compiler vectorises.
-fn first_non_finite(values: &[f32]) -> Option<usize> {
-    const BLOCK: usize = 4096;
-    let is_bad = |block: &[f32]| block.iter().fold(false, |bad, value| bad | !value.is_finite());
-    let block = values.chunks(BLOCK).position(is_bad)?;
-    let within = values[block * BLOCK..].iter().position(|value| !value.is_finite())?;
-    Some(block * BLOCK + within)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interleaved_pairs_become_halves_within_each_head() {
-        // [8 rows, 2 columns], heads of 4 rows; each value names its row.
-        let rows: Vec<f32> = (0..8u8).flat_map(|row| [f32::from(row); 2]).collect();
-        let split = half_split(&rows, 4, 2);
-        let order: Vec<f32> = split.chunks(2).map(|row| row[0]).collect();
-        assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
-    }
-
-    #[test]
-    fn the_first_bad_value_is_found_in_any_block() {
-        let mut values = vec![0.5; 10_000];
-        assert_eq!(first_non_finite(&values), None);
-        values[9_999] = f32::NEG_INFINITY;
-        assert_eq!(first_non_finite(&values), Some(9_999));
-        values[4_096] = f32::NAN;
-        assert_eq!(first_non_finite(&values), Some(4_096));
-        assert_eq!(first_non_finite(&[]), None);
-    }
 }

@@ -44,6 +44,20 @@ impl<'a> Options<'a> {
         self.typed(option, "a number", |value| value.as_f64().map(|number| number as f32))
     }
 
+    pub(crate) fn required_number(&self, option: &'static str) -> Result<f32, LoadError> {
+        self.number(option)?.ok_or_else(|| self.missing(option, "a number"))
+    }
+
+    pub(crate) fn text(&self, option: &'static str) -> Result<Option<String>, LoadError> {
+        self.typed(option, "a text", as_text)
+    }
+
+    pub(crate) fn texts(&self, option: &'static str) -> Result<Option<Vec<String>>, LoadError> {
+        self.typed(option, "a list of texts", |value| {
+            value.as_array()?.iter().map(as_text).collect()
+        })
+    }
+
     pub(crate) fn flag(&self, option: &'static str) -> Result<Option<bool>, LoadError> {
         self.typed(option, "true or false", Value::as_bool)
     }
@@ -84,6 +98,17 @@ impl<'a> Options<'a> {
         LoadError::UnsupportedOption { file, option, found, supported }
     }
 
+    pub(crate) fn invalid(
+        &self,
+        option: &'static str,
+        found: &dyn std::fmt::Display,
+        expected: &str,
+    ) -> LoadError {
+        let (file, found, expected) =
+            (self.file.to_owned(), found.to_string(), expected.to_owned());
+        LoadError::InvalidOption { file, option, found, expected }
+    }
+
     pub(crate) fn missing(&self, option: &'static str, expected: &'static str) -> LoadError {
         LoadError::MissingOption { file: self.file.to_owned(), option, expected }
     }
@@ -95,10 +120,7 @@ impl<'a> Options<'a> {
         convert: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, LoadError> {
         let Some(value) = self.get(option) else { return Ok(None) };
-        let invalid = || {
-            let (file, found) = (self.file.to_owned(), self.found(option));
-            LoadError::InvalidOption { file, option, found, expected: expected.to_owned() }
-        };
+        let invalid = || self.invalid(option, &self.found(option), expected);
         convert(value).map(Some).ok_or_else(invalid)
     }
 
@@ -106,9 +128,14 @@ impl<'a> Options<'a> {
         self.values.get(option).filter(|value| !value.is_null())
     }
 
-    fn found(&self, option: &str) -> String {
+    /// The option's value as it stands in messages.
+    pub(crate) fn found(&self, option: &str) -> String {
         self.get(option).map_or_else(|| "absent".to_owned(), |value| shortened(&value.to_string()))
     }
+}
+
+fn as_text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 fn as_token_id(value: &Value) -> Option<u32> {

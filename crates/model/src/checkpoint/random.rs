@@ -7,13 +7,13 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use half::bf16;
+use half::{bf16, f16};
 use safetensors::tensor::View;
 use serde_json::{Map, Value, json};
 
 use super::error::LoadError;
 use super::tensor::{LayerTensor, Tensor};
-use crate::config::Config;
+use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
 
 pub use super::Dtype as RandomDtype;
 
@@ -28,6 +28,7 @@ pub const MIN_VOCAB_SIZE: usize = 258;
 /// queries, and a vocabulary one token larger than the tokenizer's.
 pub fn example_config() -> Config {
     Config {
+        family: Family::Llama,
         hidden_size: 48,
         intermediate_size: 100,
         num_hidden_layers: 2,
@@ -38,10 +39,59 @@ pub fn example_config() -> Config {
         max_position_embeddings: 512,
         rms_norm_eps: 1e-5,
         rope_theta: 10_000.0,
+        rope_scaling: RopeScaling::None,
+        sliding_window: None,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
         tie_word_embeddings: false,
         bos_token_id: Some(BOS),
         eos_token_ids: vec![EOS],
+        suggested_sampling: None,
     }
+}
+
+/// [`example_config`] with each thing that another configuration may ask for, spread over as many
+/// families as it takes: scaled RoPE of both kinds, every bias, norms of queries and keys, windows
+/// (shorter than an SIMD width, and not a multiple of one) in some and in all layers.
+pub fn example_families() -> Vec<Config> {
+    let llama = Config {
+        qkv_bias: true,
+        output_bias: true,
+        mlp_bias: true,
+        rope_scaling: RopeScaling::Linear { factor: 4.0 },
+        ..example_config()
+    };
+    let mistral = Config {
+        family: Family::Mistral,
+        sliding_window: Some(SlidingWindow { size: 21, layers: SlidingLayers::From(0) }),
+        ..example_config()
+    };
+    let qwen2 = Config {
+        family: Family::Qwen2,
+        qkv_bias: true,
+        tie_word_embeddings: true,
+        sliding_window: Some(SlidingWindow { size: 5, layers: SlidingLayers::From(1) }),
+        ..example_config()
+    };
+    let layers = SlidingLayers::Listed(vec![true, false]);
+    let qwen3 = Config {
+        family: Family::Qwen3,
+        head_dim: 10,
+        qkv_bias: true,
+        output_bias: true,
+        qk_norm: true,
+        rope_scaling: RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 32,
+        },
+        sliding_window: Some(SlidingWindow { size: 33, layers }),
+        ..example_config()
+    };
+    vec![llama, mistral, qwen2, qwen3]
 }
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
@@ -52,8 +102,8 @@ pub fn example_config() -> Config {
 ///
 /// # Errors
 ///
-/// When the configuration makes no model or its vocabulary is below [`MIN_VOCAB_SIZE`], or a file
-/// cannot be written.
+/// When the configuration makes no model or none of its family, its vocabulary is below
+/// [`MIN_VOCAB_SIZE`], or a file cannot be written.
 pub fn write_random_checkpoint(
     dir: &Path,
     config: &Config,
@@ -111,6 +161,17 @@ impl RandomWeights<'_> {
                 expected: format!("at least {MIN_VOCAB_SIZE}, for the byte tokenizer"),
             });
         }
+        let read_back = Config::parse(&self.config_json().to_string(), &config_file)?;
+        if (Config { suggested_sampling: self.config.suggested_sampling, ..read_back })
+            != *self.config
+        {
+            return Err(LoadError::InvalidOption {
+                file: config_file,
+                option: "model_type",
+                found: self.config.family.model_type().to_owned(),
+                expected: "a family that has what the other fields ask for".to_owned(),
+            });
+        }
         fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
         let generation = json!({
             "bos_token_id": self.config.bos_token_id,
@@ -136,9 +197,9 @@ impl RandomWeights<'_> {
 
     fn config_json(&self) -> Value {
         let config = self.config;
-        json!({
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
+        let mut options = json!({
+            "architectures": [config.family.architecture()],
+            "model_type": config.family.model_type(),
             "hidden_act": "silu",
             "hidden_size": config.hidden_size,
             "intermediate_size": config.intermediate_size,
@@ -150,14 +211,29 @@ impl RandomWeights<'_> {
             "max_position_embeddings": config.max_position_embeddings,
             "rms_norm_eps": config.rms_norm_eps,
             "rope_theta": config.rope_theta,
+            "rope_scaling": rope_scaling_json(config.rope_scaling),
+            "attention_bias": config.output_bias,
+            "mlp_bias": config.mlp_bias,
+            "sliding_window": config.sliding_window.as_ref().map(|window| window.size),
+            "use_sliding_window": config.sliding_window.is_some(),
             "tie_word_embeddings": config.tie_word_embeddings,
             "bos_token_id": config.bos_token_id,
             "eos_token_id": config.eos_token_ids,
             "torch_dtype": match self.dtype {
                 RandomDtype::F32 => "float32",
                 RandomDtype::Bf16 => "bfloat16",
+                RandomDtype::F16 => "float16",
             },
-        })
+        });
+        match config.sliding_window.as_ref().map(|window| &window.layers) {
+            Some(SlidingLayers::Listed(listed)) => {
+                let name = |&slides| if slides { "sliding_attention" } else { "full_attention" };
+                options["layer_types"] = listed.iter().map(name).collect();
+            }
+            Some(SlidingLayers::From(first)) => options["max_window_layers"] = json!(first),
+            None => {}
+        }
+        options
     }
 
     /// Mean and standard deviation of a tensor's values.
@@ -170,13 +246,16 @@ impl RandomWeights<'_> {
             Tensor::Head => (0.0, head),
             // Random signs: else the likeliest token after any would be that token once more.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
-            Tensor::FinalNorm
-            | Tensor::Layer(_, LayerTensor::AttentionNorm | LayerTensor::MlpNorm) => (1.0, 0.1),
-            Tensor::Layer(layer, matrix) => {
-                let adds = matches!(matrix, LayerTensor::Output | LayerTensor::Down);
+            Tensor::FinalNorm => (1.0, 0.1),
+            Tensor::Layer(layer, part) => {
+                use LayerTensor::{Down, DownBias, Output, OutputBias};
+                let adds = matches!(part, Output | OutputBias | Down | DownBias);
                 let scale = if adds && layer >= self.damped_from { self.epsilon } else { 1.0 };
-                let inputs = tensor.shape(self.config)[1] as f32;
-                (0.0, scale / inputs.sqrt())
+                match tensor.shape(self.config)[..] {
+                    [_, inputs] => (0.0, scale / (inputs as f32).sqrt()),
+                    _ if part.is_bias() => (0.0, scale * 0.3),
+                    _ => (1.0, 0.1),
+                }
             }
         }
     }
@@ -208,6 +287,7 @@ impl View for RandomTensor {
         match self.dtype {
             RandomDtype::F32 => safetensors::Dtype::F32,
             RandomDtype::Bf16 => safetensors::Dtype::BF16,
+            RandomDtype::F16 => safetensors::Dtype::F16,
         }
     }
 
@@ -224,13 +304,16 @@ impl View for RandomTensor {
             RandomDtype::Bf16 => {
                 values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect()
             }
+            RandomDtype::F16 => {
+                values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
+            }
         }
     }
 
     fn data_len(&self) -> usize {
         let element = match self.dtype {
             RandomDtype::F32 => size_of::<f32>(),
-            RandomDtype::Bf16 => size_of::<bf16>(),
+            RandomDtype::Bf16 | RandomDtype::F16 => size_of::<u16>(),
         };
         self.shape.iter().product::<usize>() * element
     }
@@ -255,6 +338,26 @@ impl Normal {
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^= bits >> 31;
         ((bits >> 11) + 1) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// The value of `rope_scaling`; `null` where there is none.
+fn rope_scaling_json(scaling: RopeScaling) -> Value {
+    match scaling {
+        RopeScaling::None => Value::Null,
+        RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+            "original_max_position_embeddings": original_max_position_embeddings,
+        }),
     }
 }
 
@@ -319,17 +422,27 @@ mod tests {
     #[test]
     fn what_is_written_opens_again() {
         let directory = tempfile::tempdir().unwrap();
-        let config = example_config();
-        for dtype in [RandomDtype::F32, RandomDtype::Bf16] {
-            write_random_checkpoint(directory.path(), &config, 1, dtype).unwrap();
-            let checkpoint = Checkpoint::open(directory.path()).unwrap();
-            assert_eq!(*checkpoint.config(), config);
-            for tensor in Tensor::all(&config) {
-                let elements: usize = checkpoint.shape(tensor).iter().product();
-                assert_eq!(checkpoint.tensor(tensor).unwrap().len(), elements);
-                assert_eq!(checkpoint.dtype(tensor).unwrap(), dtype);
+        for config in example_families().into_iter().chain([example_config()]) {
+            for dtype in [RandomDtype::F32, RandomDtype::Bf16, RandomDtype::F16] {
+                write_random_checkpoint(directory.path(), &config, 1, dtype).unwrap();
+                let checkpoint = Checkpoint::open(directory.path()).unwrap();
+                assert_eq!(*checkpoint.config(), config);
+                for tensor in Tensor::all(&config) {
+                    let elements: usize = checkpoint.shape(tensor).iter().product();
+                    assert_eq!(checkpoint.tensor(tensor).unwrap().len(), elements);
+                    assert_eq!(checkpoint.dtype(tensor).unwrap(), dtype);
+                }
             }
         }
+    }
+
+    #[test]
+    fn what_a_family_does_not_have_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = Config { qk_norm: true, ..example_config() };
+        let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
+        let message = error.unwrap_err().to_string();
+        assert!(message.contains("`model_type` is llama; expected a family that has"), "{message}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The names and shapes of a Llama's tensors.
+//! The names and shapes of a model's tensors.
 
 use std::fmt;
 
@@ -30,43 +30,95 @@ pub enum LayerTensor {
     Key,
     /// Value projection, `[kv_size, hidden_size]`.
     Value,
+    /// What the query projection adds, `[q_size]`; in the order of its rows.
+    QueryBias,
+    /// What the key projection adds, `[kv_size]`; in the order of its rows.
+    KeyBias,
+    /// What the value projection adds, `[kv_size]`.
+    ValueBias,
+    /// Weight of the RMS norm of each query head, `[head_dim]`.
+    QueryNorm,
+    /// Weight of the RMS norm of each key head, `[head_dim]`.
+    KeyNorm,
     /// Output projection of attention, `[hidden_size, q_size]`.
     Output,
+    /// What attention's output projection adds, `[hidden_size]`.
+    OutputBias,
     /// Weight of the RMS norm before the MLP, `[hidden_size]`.
     MlpNorm,
     /// Gate projection of the MLP (under SiLU), `[intermediate_size, hidden_size]`.
     Gate,
     /// Up projection of the MLP, `[intermediate_size, hidden_size]`.
     Up,
+    /// What the gate projection adds, `[intermediate_size]`.
+    GateBias,
+    /// What the up projection adds, `[intermediate_size]`.
+    UpBias,
     /// Down projection of the MLP, `[hidden_size, intermediate_size]`.
     Down,
+    /// What the down projection adds, `[hidden_size]`.
+    DownBias,
 }
 
 impl LayerTensor {
-    /// Every tensor of a layer, in the order of the forward pass.
-    pub const ALL: [Self; 9] = [
+    /// Every tensor that a layer can have, in the order of the forward pass.
+    pub const ALL: [Self; 18] = [
         Self::AttentionNorm,
         Self::Query,
         Self::Key,
         Self::Value,
+        Self::QueryBias,
+        Self::KeyBias,
+        Self::ValueBias,
+        Self::QueryNorm,
+        Self::KeyNorm,
         Self::Output,
+        Self::OutputBias,
         Self::MlpNorm,
         Self::Gate,
         Self::Up,
+        Self::GateBias,
+        Self::UpBias,
         Self::Down,
+        Self::DownBias,
     ];
+
+    /// Whether the layers of a model of this configuration have it.
+    pub fn is_in(self, config: &Config) -> bool {
+        match self {
+            Self::QueryBias | Self::KeyBias | Self::ValueBias => config.qkv_bias,
+            Self::QueryNorm | Self::KeyNorm => config.qk_norm,
+            Self::OutputBias => config.output_bias,
+            Self::GateBias | Self::UpBias | Self::DownBias => config.mlp_bias,
+            _ => true,
+        }
+    }
+
+    /// Whether it is added to what a projection gives.
+    pub(super) fn is_bias(self) -> bool {
+        self.name().ends_with(".bias")
+    }
 
     fn name(self) -> &'static str {
         match self {
-            Self::AttentionNorm => "input_layernorm",
-            Self::Query => "self_attn.q_proj",
-            Self::Key => "self_attn.k_proj",
-            Self::Value => "self_attn.v_proj",
-            Self::Output => "self_attn.o_proj",
-            Self::MlpNorm => "post_attention_layernorm",
-            Self::Gate => "mlp.gate_proj",
-            Self::Up => "mlp.up_proj",
-            Self::Down => "mlp.down_proj",
+            Self::AttentionNorm => "input_layernorm.weight",
+            Self::Query => "self_attn.q_proj.weight",
+            Self::Key => "self_attn.k_proj.weight",
+            Self::Value => "self_attn.v_proj.weight",
+            Self::QueryBias => "self_attn.q_proj.bias",
+            Self::KeyBias => "self_attn.k_proj.bias",
+            Self::ValueBias => "self_attn.v_proj.bias",
+            Self::QueryNorm => "self_attn.q_norm.weight",
+            Self::KeyNorm => "self_attn.k_norm.weight",
+            Self::Output => "self_attn.o_proj.weight",
+            Self::OutputBias => "self_attn.o_proj.bias",
+            Self::MlpNorm => "post_attention_layernorm.weight",
+            Self::Gate => "mlp.gate_proj.weight",
+            Self::Up => "mlp.up_proj.weight",
+            Self::GateBias => "mlp.gate_proj.bias",
+            Self::UpBias => "mlp.up_proj.bias",
+            Self::Down => "mlp.down_proj.weight",
+            Self::DownBias => "mlp.down_proj.bias",
         }
     }
 }
@@ -75,21 +127,31 @@ impl Tensor {
     /// Every tensor that a model of this configuration stores, in the order of the forward pass. A
     /// tied head is not among them: it is the embedding.
     pub fn all(config: &Config) -> impl Iterator<Item = Self> + use<> {
-        let layers = (0..config.num_hidden_layers)
-            .flat_map(|layer| LayerTensor::ALL.map(|tensor| Self::Layer(layer, tensor)));
+        let mut of_layer = LayerTensor::ALL.to_vec();
+        of_layer.retain(|tensor| tensor.is_in(config));
+        let layers = (0..config.num_hidden_layers).flat_map(move |layer| {
+            of_layer.clone().into_iter().map(move |tensor| Self::Layer(layer, tensor))
+        });
         let head = (!config.tie_word_embeddings).then_some(Self::Head);
         [Self::Embedding].into_iter().chain(layers).chain([Self::FinalNorm]).chain(head)
     }
 
     /// The shape that follows from the configuration: `[outputs, inputs]` of a matrix, `[size]` of
-    /// a norm.
+    /// a norm or a bias.
     pub fn shape(self, config: &Config) -> Vec<usize> {
         let hidden = config.hidden_size;
         match self {
             Self::Embedding | Self::Head => vec![config.vocab_size, hidden],
             Self::FinalNorm => vec![hidden],
             Self::Layer(_, tensor) => match tensor {
-                LayerTensor::AttentionNorm | LayerTensor::MlpNorm => vec![hidden],
+                LayerTensor::AttentionNorm
+                | LayerTensor::MlpNorm
+                | LayerTensor::OutputBias
+                | LayerTensor::DownBias => vec![hidden],
+                LayerTensor::QueryBias => vec![config.q_size()],
+                LayerTensor::KeyBias | LayerTensor::ValueBias => vec![config.kv_size()],
+                LayerTensor::QueryNorm | LayerTensor::KeyNorm => vec![config.head_dim],
+                LayerTensor::GateBias | LayerTensor::UpBias => vec![config.intermediate_size],
                 LayerTensor::Query => vec![config.q_size(), hidden],
                 LayerTensor::Key | LayerTensor::Value => vec![config.kv_size(), hidden],
                 LayerTensor::Output => vec![hidden, config.q_size()],
@@ -100,7 +162,7 @@ impl Tensor {
     }
 }
 
-/// The name that Hugging Face's Llama checkpoints give the tensor; errors use it for every format.
+/// The name that Hugging Face's checkpoints give the tensor; errors use it for every format.
 impl fmt::Display for Tensor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -108,7 +170,7 @@ impl fmt::Display for Tensor {
             Self::FinalNorm => formatter.write_str("model.norm.weight"),
             Self::Head => formatter.write_str("lm_head.weight"),
             Self::Layer(layer, tensor) => {
-                write!(formatter, "model.layers.{layer}.{}.weight", tensor.name())
+                write!(formatter, "model.layers.{layer}.{}", tensor.name())
             }
         }
     }
@@ -128,6 +190,22 @@ mod tests {
         assert_eq!(Tensor::Layer(0, LayerTensor::Key).shape(&config), [24, 48]);
         assert_eq!(Tensor::Layer(0, LayerTensor::Down).shape(&config), [48, 100]);
         assert_eq!(Tensor::Head.shape(&config), [259, 48]);
+        let bias = Tensor::Layer(0, LayerTensor::KeyBias);
+        assert_eq!(bias.to_string(), "model.layers.0.self_attn.k_proj.bias");
+        assert_eq!(bias.shape(&config), [24]);
+    }
+
+    #[test]
+    fn layers_have_the_tensors_that_the_configuration_asks_for() {
+        let mut config = example_config();
+        let count = |config: &Config| Tensor::all(config).count();
+        assert_eq!(count(&config), 2 * 9 + 3);
+        config.qkv_bias = true;
+        assert_eq!(count(&config), 2 * 12 + 3);
+        config.qk_norm = true;
+        assert_eq!(count(&config), 2 * 14 + 3);
+        (config.output_bias, config.mlp_bias) = (true, true);
+        assert_eq!(count(&config), 2 * LayerTensor::ALL.len() + 3);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! A file of weights as bytes, mapped into memory or held in it.
 
-use std::borrow::Cow;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -96,51 +95,10 @@ pub(crate) fn read_error(path: &Path, cause: io::Error) -> LoadError {
     }
 }
 
-/// The little-endian f32 values in `bytes`, borrowed where alignment and byte order allow it.
-pub(super) fn f32_values(bytes: &[u8]) -> Cow<'_, [f32]> {
-    if cfg!(target_endian = "little") {
-        // SAFETY: every pattern of 32 bits is an f32, and `align_to` yields aligned elements only.
-        let (before, values, after) = unsafe { bytes.align_to::<f32>() };
-        if before.is_empty() && after.is_empty() {
-            return Cow::Borrowed(values);
-        }
-    }
-    let (values, _) = bytes.as_chunks::<4>();
-    Cow::Owned(values.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
-}
-
-/// The little-endian bf16 values in `bytes`, widened (exactly) to f32.
-pub(super) fn bf16_values(bytes: &[u8]) -> Vec<f32> {
-    let (values, _) = bytes.as_chunks::<2>();
-    // A bf16 is the upper half of an f32.
-    values.iter().map(|bytes| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)).collect()
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-
-    #[test]
-    fn f32_values_are_the_same_aligned_or_not() {
-        let expected = [1.0f32, -0.5, 3.25e-20];
-        let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
-        for offset in 0..4 {
-            let mut shifted = vec![0; offset];
-            shifted.extend_from_slice(&bytes);
-            assert_eq!(*f32_values(&shifted[offset..]), expected);
-        }
-    }
-
-    #[test]
-    fn bf16_widens_exactly() {
-        let values = [1.0f32, -0.125, 3.389_531_4e38, f32::INFINITY];
-        let bytes: Vec<u8> = values
-            .iter()
-            .flat_map(|value| half::bf16::from_f32(*value).to_bits().to_le_bytes())
-            .collect();
-        assert_eq!(bf16_values(&bytes), values);
-    }
 
     #[test]
     fn a_directory_is_not_read_as_a_file() {

@@ -7,8 +7,8 @@
 use super::LANES;
 use super::keys_values::{Cached, KeysValues, Slots};
 use super::shared::SharedSlice;
-use super::vector::{Lanes, Vectorized, exp, sum, vectorize};
 use crate::team::Team;
+use forerun_vector::{Lanes, Vectorized, exp, sum, vectorize};
 use std::ops::Range;
 
 /// Queries that one task computes together, at the most: so they read keys and values once.
@@ -26,6 +26,8 @@ pub(crate) struct AttentionShape {
     pub(crate) n_heads: usize,
     pub(crate) n_kv_heads: usize,
     pub(crate) head_dim: usize,
+    /// How many positions a row sees, the last of them its own; `None` is all.
+    pub(crate) window: Option<usize>,
 }
 
 impl AttentionShape {
@@ -37,6 +39,7 @@ impl AttentionShape {
 
 /// The cache slots that each row sees, in order of position: first slots that are their positions
 /// (the prefix, and behind it the tree's first chain), then the rest of its path through the tree.
+/// A layer's window leaves out the first of them.
 #[derive(Default)]
 pub(crate) struct Visible {
     rows: Vec<VisibleRow>,
@@ -54,9 +57,14 @@ struct VisibleRow {
 }
 
 impl VisibleRow {
-    /// Number of keys.
+    /// Number of positions up to the row's own.
     fn len(&self) -> usize {
         self.straight + self.rest.len()
+    }
+
+    /// The first position that a window leaves in sight.
+    fn first(&self, window: Option<usize>) -> usize {
+        window.map_or(0, |window| self.len().saturating_sub(window))
     }
 }
 
@@ -215,12 +223,21 @@ impl<C: Cached> Task<'_, C> {
         &self.visible.rows[self.place(query).0]
     }
 
-    /// Scaled products of all queries with all keys up to the last that one of them sees, by slot.
+    /// The first position that a query sees.
+    #[inline(always)]
+    fn first_seen(&self, query: usize) -> usize {
+        self.row(query).first(self.shape.window)
+    }
+
+    /// Scaled products of all queries with all keys between the first and the last that one of them
+    /// sees, by slot.
     #[inline(always)]
     fn score<L: Lanes>(&mut self) {
         let extents = (0..self.count).map(|query| self.visible.extent(self.row(query)));
         let blocks = extents.max().unwrap_or(0).div_ceil(LANES);
-        let mut block = 0;
+        // A position lies in the slot of its number, or in one behind all straight ones.
+        let first = |query| self.first_seen(query).min(self.row(query).straight);
+        let mut block = (0..self.count).map(first).min().unwrap_or(0) / LANES;
         while block < blocks {
             let step = if block + KEY_BLOCKS <= blocks { KEY_BLOCKS } else { 1 };
             let mut query = 0;
@@ -277,15 +294,17 @@ impl<C: Cached> Task<'_, C> {
     /// become weights. Returns the weights' sum.
     #[inline(always)]
     fn soften<L: Lanes>(&mut self, query: usize) -> f32 {
-        let row = &self.visible.rows[self.place(query).0];
+        let (row, seen) = (&self.visible.rows[self.place(query).0], self.first_seen(query));
         let scores = &mut self.scores[query * self.longest..(query + 1) * self.longest];
         // A path's slots ascend and lie behind the places to which they go.
         for (place, &slot) in self.visible.rest(row).iter().enumerate() {
             scores[row.straight + place] = scores[slot];
         }
-        let len = row.len().next_multiple_of(LANES);
-        scores[row.len()..len].fill(f32::NEG_INFINITY);
-        let (chunks, _) = scores[..len].as_chunks_mut::<LANES>();
+        // Lanes are anchored to positions, so what is summed begins at a whole block of them.
+        let (start, end) = (seen / LANES * LANES, row.len().next_multiple_of(LANES));
+        scores[start..seen].fill(f32::NEG_INFINITY);
+        scores[row.len()..end].fill(f32::NEG_INFINITY);
+        let (chunks, _) = scores[start..end].as_chunks_mut::<LANES>();
         let mut peaks = L::splat(f32::NEG_INFINITY);
         for chunk in &*chunks {
             peaks = peaks.max(L::load(chunk));
@@ -301,14 +320,20 @@ impl<C: Cached> Task<'_, C> {
         sum::<L>(chunks.as_flattened())
     }
 
-    /// Sums of values, each by its weight: for all queries together what all see straight, then for
-    /// each what only it sees.
+    /// Sums of values, each by its weight: for each query what it sees before the others do, for all
+    /// together what all see straight, then for each what only it sees.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self) {
         self.sums.fill(0.0);
         let straight = (0..self.count).map(|query| self.row(query).straight);
         let common = straight.min().unwrap_or(0);
-        for first in (0..common).step_by(KEY_BLOCKS * LANES) {
+        let first_seen = (0..self.count).map(|query| self.first_seen(query));
+        let all_see = first_seen.max().unwrap_or(0).min(common);
+        for query in 0..self.count {
+            let first = self.first_seen(query).min(all_see);
+            self.add::<L, 1>(query, first..all_see, first);
+        }
+        for first in (all_see..common).step_by(KEY_BLOCKS * LANES) {
             let slots = first..common.min(first + KEY_BLOCKS * LANES);
             let mut query = 0;
             while query + QUERIES <= self.count {
@@ -320,10 +345,12 @@ impl<C: Cached> Task<'_, C> {
             }
         }
         for query in 0..self.count {
-            let (visible, row) = (self.visible, self.place(query).0);
+            let (visible, row, seen) = (self.visible, self.place(query).0, self.first_seen(query));
             let row = &visible.rows[row];
-            self.add::<L, 1>(query, common..row.straight, common);
-            for (place, &slot) in visible.rest(row).iter().enumerate() {
+            let first = seen.clamp(common, row.straight);
+            self.add::<L, 1>(query, first..row.straight, first);
+            let unseen = seen.saturating_sub(row.straight);
+            for (place, &slot) in visible.rest(row).iter().enumerate().skip(unseen) {
                 self.add::<L, 1>(query, slot..slot + 1, row.straight + place);
             }
         }
@@ -427,8 +454,9 @@ mod tests {
     }
 
     /// Softmax of scaled products over the keys of `seen` slots, times their values, in plain loops.
+    /// The slots are those of all positions from `first` on.
     fn expected(
-        (query, seen): (&[f32], &[usize]),
+        (query, seen, first): (&[f32], &[usize], usize),
         (keys, values): (impl Fn(usize) -> Vec<f32>, impl Fn(usize) -> Vec<f32>),
         fused: bool,
     ) -> Vec<f32> {
@@ -442,7 +470,7 @@ mod tests {
         let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
         let mut lanes = [0.0_f32; LANES];
         for (position, weight) in weights.iter().enumerate() {
-            lanes[position % LANES] += weight;
+            lanes[(first + position) % LANES] += weight;
         }
         for width in [8, 4, 2, 1] {
             for lane in 0..width {
@@ -461,8 +489,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// Heads of any width, groups, trees behind prefixes of several segments, both precisions, on
-        /// every instruction set.
+        /// Heads of any width, groups, trees behind prefixes of several segments, windows or none,
+        /// both precisions, on every instruction set.
         #[test]
         fn equals_plain_loops_bit_for_bit(
             head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),
@@ -471,8 +499,10 @@ mod tests {
             prefix in 0..300_usize,
             parents in prop::collection::vec(any::<prop::sample::Index>(), 1..40),
             members in 1..3_usize,
+            window in prop::option::of(1..70_usize),
         ) {
-            let shape = AttentionShape { n_heads: n_kv_heads * group, n_kv_heads, head_dim };
+            let n_heads = n_kv_heads * group;
+            let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window };
             // Each node hangs under an earlier one, mostly under the last, or behind the prefix.
             let mut paths: Vec<Vec<usize>> = Vec::new();
             for (node, index) in parents.iter().enumerate() {
@@ -523,7 +553,9 @@ mod tests {
                     let query = &queries[number * stride + head * head_dim..][..head_dim];
                     let path = paths[number].iter().map(|node| prefix + node);
                     let seen: Vec<usize> = (0..prefix).chain(path).collect();
-                    let expected = expected((query, &seen), (of(2), of(3)), isa.is_fused());
+                    let first = window.map_or(0, |window| seen.len().saturating_sub(window));
+                    let seen = (query, &seen[first..], first);
+                    let expected = expected(seen, (of(2), of(3)), isa.is_fused());
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };

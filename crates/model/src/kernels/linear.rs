@@ -4,8 +4,8 @@
 //! an exact integer sum times its two scales). Rows and tiles are independent of each other, so a
 //! kernel may take as many of both at a time as it has registers for.
 
+use super::Isa;
 use super::activations::Activations;
-use super::isa::Isa;
 use super::packed::{PackedMatrix, WeightType};
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
@@ -76,7 +76,8 @@ impl Operands<'_> {
     }
 }
 
-/// `out[row] = weights · x[row]`; `x`: `[rows, inputs]`, `out`: `[rows, outputs]`.
+/// `out[row] = weights · x[row]`, plus the weights' bias; `x`: `[rows, inputs]`, `out`: `[rows,
+/// outputs]`.
 pub(crate) fn linear(
     team: &Team,
     x: &[f32],
@@ -117,7 +118,7 @@ fn multiply<const G: usize>(
         let sums = &mut sums[..group.len()];
         add_products(isa, weights, pair, activations, &group, sums);
         for (block, sums) in group.zip(sums) {
-            store(pair, activations.block(block), sums, weights.outputs(), out);
+            store(pair, activations.block(block), sums, weights, out);
         }
     }
 }
@@ -161,20 +162,26 @@ fn add_products(
     }
 }
 
-/// Writes the sums of two tiles and one row block to their places.
+/// Writes the sums of two tiles and one row block, plus their bias, to their places.
 fn store(
     pair: [usize; 2],
     (rows, first_row): (usize, usize),
     sums: &[TileSums; 2],
-    outputs: usize,
+    weights: &PackedMatrix,
     out: &SharedSlice<'_>,
 ) {
+    let outputs = weights.outputs();
     for (tile, sums) in pair.into_iter().zip(sums) {
         let width = LANES.min(outputs - tile * LANES);
         for (row, sums) in sums.iter().enumerate().take(rows) {
             let at = (first_row + row) * outputs + tile * LANES;
             // SAFETY: tiles belong to one member each, so these outputs do too.
-            unsafe { out.part(at..at + width) }.copy_from_slice(&sums[..width]);
+            let out = unsafe { out.part(at..at + width) };
+            out.copy_from_slice(&sums[..width]);
+            if let Some(bias) = weights.bias() {
+                let bias = &bias[tile * LANES..][..width];
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
         }
     }
 }
@@ -250,18 +257,25 @@ mod tests {
         #[test]
         fn equals_the_reference_bit_for_bit(
             rows in 1..20_usize, inputs in 1..150_usize, outputs in 1..70_usize,
-            seed in any::<u32>(), members in 1..3_usize,
+            seed in any::<u32>(), members in 1..3_usize, biased in any::<bool>(),
         ) {
             let x = values(rows * inputs, seed);
             let matrix = values(inputs * outputs, seed ^ 0xABCD);
+            let bias = values(outputs, seed ^ 0xB1A5);
             for weight_type in TYPES {
                 let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
+                let packed = packed.with_bias(biased.then(|| bias.clone()));
                 let held = held(weight_type, &matrix, inputs);
                 for isa in Isa::available() {
                     let team = Team::unpinned(members).unwrap().with_isa(isa);
                     let mut out = vec![f32::NAN; rows * outputs];
                     linear(&team, &x, &packed, &mut Activations::default(), &mut out);
-                    let expected = reference::linear(weight_type, isa.is_fused(), &held, &x, inputs);
+                    let products = reference::linear(weight_type, isa.is_fused(), &held, &x, inputs);
+                    let with_bias = |(at, product): (usize, &f32)| match biased {
+                        true => product + bias[at % outputs],
+                        false => *product,
+                    };
+                    let expected: Vec<f32> = products.iter().enumerate().map(with_bias).collect();
                     prop_assert_eq!(bits(&out), bits(&expected), "{} on {}", weight_type, isa);
                 }
                 let mut row = vec![0.0; inputs];

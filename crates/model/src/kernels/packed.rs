@@ -2,8 +2,14 @@
 
 use super::LANES;
 use half::{bf16, f16};
+use std::convert::Infallible;
 use std::fmt;
+use std::mem::MaybeUninit;
+use std::num::NonZero;
+use std::ops::Range;
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 /// Element type of packed weights. Each is a model of its own: outputs are bit-identical within a
 /// type, not across types.
@@ -49,6 +55,9 @@ impl fmt::Display for WeightType {
 /// Inputs of one int8 block, which share a scale.
 pub(crate) const BLOCK: usize = 32;
 
+/// Weights that are worth another thread to pack them.
+const WEIGHTS_PER_THREAD: usize = 1 << 18;
+
 /// A cache line; packed weights start on one.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
@@ -65,6 +74,8 @@ struct Line([u8; 64]);
 pub struct PackedMatrix {
     lines: Vec<Line>,
     weight_type: WeightType,
+    /// What a linear layer adds to its products: `[outputs]`.
+    bias: Option<Vec<f32>>,
     outputs: usize,
     inputs: usize,
     tile_bytes: usize,
@@ -82,18 +93,75 @@ impl PackedMatrix {
     pub fn pack_all(weight_type: WeightType, matrices: &[&[f32]], inputs: usize) -> Self {
         let rows: Vec<&[f32]> =
             matrices.iter().flat_map(|matrix| matrix.chunks_exact(inputs)).collect();
-        let outputs = rows.len();
-        let tile_bytes = tile_bytes(weight_type, inputs);
-        let lines = vec![Line([0; 64]); outputs.div_ceil(LANES) * tile_bytes / 64];
-        let mut packed = Self { lines, weight_type, outputs, inputs, tile_bytes };
-        for (tile, rows) in rows.chunks(LANES).enumerate() {
-            let bytes = packed.tile_mut(tile);
-            match weight_type {
-                WeightType::Int8 => pack_int8(bytes, rows, inputs),
-                _ => pack_floats(weight_type, bytes, rows),
-            }
-        }
+        let copy = |output: usize, row: &mut [f32]| {
+            row.copy_from_slice(rows[output]);
+            Ok::<(), Infallible>(())
+        };
+        let Ok(packed) = Self::pack_rows(weight_type, [rows.len(), inputs], copy);
         packed
+    }
+
+    /// Packs rows that `read(output, row)` writes to `row`: `[inputs]`, on all cores. They are asked
+    /// for one tile after another, so that no more floats are in memory than a tile's on each core.
+    ///
+    /// # Errors
+    /// If a row cannot be read: the first such row's error.
+    pub(crate) fn pack_rows<E: Send>(
+        weight_type: WeightType,
+        [outputs, inputs]: [usize; 2],
+        read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        let tile_bytes = tile_bytes(weight_type, inputs);
+        let count = outputs.div_ceil(LANES) * tile_bytes / 64;
+        let mut lines: Vec<Line> = Vec::with_capacity(count);
+        let tiles = lines.spare_capacity_mut()[..count].chunks_exact_mut(tile_bytes / 64);
+        let tiles = Mutex::new(tiles.enumerate());
+        let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
+        let work = || {
+            let mut rows = TileRows::new(inputs);
+            loop {
+                let Some((tile, lines)) = lock(&tiles).next() else { return };
+                let outputs = tile * LANES..outputs.min((tile + 1) * LANES);
+                if let Err(error) = rows.read(outputs, &read) {
+                    // Tiles are taken in order: those before this one are under way, those behind
+                    // it can only fail later.
+                    let mut first = lock(&failure);
+                    if first.as_ref().is_none_or(|(other, _)| tile < *other) {
+                        *first = Some((tile, error));
+                    }
+                    lock(&tiles).by_ref().for_each(drop);
+                    return;
+                }
+                rows.pack(weight_type, zeroed(lines));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..packing_threads(outputs * inputs) {
+                // Without this thread it takes longer.
+                drop(thread::Builder::new().name("forerun-pack".into()).spawn_scoped(scope, work));
+            }
+            work();
+        });
+        if let Some((_, error)) = lock(&failure).take() {
+            return Err(error);
+        }
+        // SAFETY: nothing failed, so every tile was taken, and `zeroed` has written all its lines.
+        unsafe { lines.set_len(count) };
+        Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
+    }
+
+    /// The same with a bias `[outputs]`, in full precision, which a linear layer adds to its
+    /// products, or with none.
+    #[must_use]
+    pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
+        debug_assert!(bias.as_ref().is_none_or(|bias| bias.len() == self.outputs));
+        self.bias = bias;
+        self
+    }
+
+    /// What is added to the products: `[outputs]`.
+    pub(crate) fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
     }
 
     /// Number of outputs.
@@ -160,12 +228,112 @@ impl PackedMatrix {
         // SAFETY: a line is 64 bytes without padding, and any bytes are valid bytes.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.bytes()) }
     }
+}
 
-    fn tile_mut(&mut self, tile: usize) -> &mut [u8] {
-        let (start, len) = (tile * self.tile_bytes, self.bytes());
-        // SAFETY: as above, and the borrow is exclusive.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), len) };
-        &mut bytes[start..start + self.tile_bytes]
+/// Threads among which packing is shared: one for each core, but few for few weights.
+fn packing_threads(weights: usize) -> usize {
+    let worthwhile = weights / WEIGHTS_PER_THREAD;
+    match worthwhile {
+        0 | 1 => 1,
+        _ => thread::available_parallelism().map_or(1, NonZero::get).min(worthwhile),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes zeros to all lines, and gives them as bytes.
+fn zeroed(lines: &mut [MaybeUninit<Line>]) -> &mut [u8] {
+    lines.fill(MaybeUninit::new(Line([0; 64])));
+    // SAFETY: the lines have just been written, a line is 64 bytes without padding, any bytes are a
+    // line, and the borrow is exclusive.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
+/// The weights of one tile before they are packed.
+struct TileRows {
+    values: Vec<f32>, // [16, inputs + PADDING]
+    inputs: usize,
+}
+
+/// Zeros behind each row, which fill up its last group of inputs. Without them the rows of most
+/// matrices would also lie a multiple of 4096 bytes apart, and compete for the same cache lines.
+const PADDING: usize = LANES;
+
+impl TileRows {
+    fn new(inputs: usize) -> Self {
+        Self { values: vec![0.0; LANES * (inputs + PADDING)], inputs }
+    }
+
+    /// Reads the rows of these outputs, 16 of them or fewer; others are zeros.
+    fn read<E>(
+        &mut self,
+        mut outputs: Range<usize>,
+        read: impl Fn(usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let rows = self.values.chunks_exact_mut(self.inputs + PADDING);
+        rows.map(|row| &mut row[..self.inputs]).try_for_each(|row| match outputs.next() {
+            Some(output) => read(output, row),
+            None => {
+                row.fill(0.0);
+                Ok(())
+            }
+        })
+    }
+
+    /// Packs the rows into a tile of zeros.
+    fn pack(&self, weight_type: WeightType, tile: &mut [u8]) {
+        match weight_type {
+            WeightType::F32 => self.pack_floats(tile, |[weight]| weight.to_le_bytes()),
+            WeightType::F16 => {
+                self.pack_floats(tile, |[weight]| f16::from_f32(weight).to_le_bytes());
+            }
+            WeightType::Bf16 => self.pack_floats(tile, |pair: [f32; 2]| {
+                let [[a, b], [c, d]] = pair.map(|weight| bf16::from_f32(weight).to_le_bytes());
+                [a, b, c, d]
+            }),
+            WeightType::Int8 => self.pack_int8(tile),
+        }
+    }
+
+    /// Packs `INPUTS` inputs of an output at a time, which lie side by side in the tile.
+    fn pack_floats<const INPUTS: usize, const BYTES: usize>(
+        &self,
+        tile: &mut [u8],
+        convert: impl Fn([f32; INPUTS]) -> [u8; BYTES],
+    ) {
+        let groups = tile.as_chunks_mut().0.chunks_exact_mut(LANES);
+        for (group, places) in groups.take(self.inputs.div_ceil(INPUTS)).enumerate() {
+            let rows = self.values.chunks_exact(self.inputs + PADDING);
+            for (place, row) in places.iter_mut().zip(rows) {
+                *place = convert(row.as_chunks().0[group]);
+            }
+        }
+    }
+
+    fn pack_int8(&self, tile: &mut [u8]) {
+        let blocks = self.inputs.div_ceil(BLOCK);
+        let (quants, scales) = tile.split_at_mut(blocks * BLOCK * LANES);
+        let places = quants.chunks_exact_mut(BLOCK * LANES).zip(scales.chunks_exact_mut(LANES * 2));
+        for (block, (quants, scales)) in places.enumerate() {
+            let (groups, _) = quants.as_chunks_mut::<4>();
+            let inputs = block * BLOCK..self.inputs.min((block + 1) * BLOCK);
+            let rows = self.values.chunks_exact(self.inputs + PADDING);
+            for (lane, row) in rows.enumerate() {
+                let (values, scale) = quantize_weights(&row[inputs.clone()]);
+                scales[lane * 2..lane * 2 + 2].copy_from_slice(&scale.to_le_bytes());
+                // A quant of 0 is stored as 128, also where there is no weight.
+                let mut bytes = [128; BLOCK];
+                for (byte, quant) in bytes.iter_mut().zip(values) {
+                    // Two's complement plus 128, modulo 256.
+                    *byte = (quant as u8) ^ 0x80;
+                }
+                for (group, bytes) in bytes.as_chunks().0.iter().enumerate() {
+                    groups[group * LANES + lane] = *bytes;
+                }
+            }
+        }
     }
 }
 
@@ -196,43 +364,6 @@ fn scale_offset(inputs: usize, input: usize, lane: usize) -> usize {
     inputs.div_ceil(BLOCK) * BLOCK * LANES + (input / BLOCK * LANES + lane) * 2
 }
 
-fn pack_floats(weight_type: WeightType, bytes: &mut [u8], rows: &[&[f32]]) {
-    for (lane, row) in rows.iter().enumerate() {
-        for (input, &weight) in row.iter().enumerate() {
-            let place = input * LANES + lane;
-            match weight_type {
-                WeightType::F32 => {
-                    bytes[place * 4..place * 4 + 4].copy_from_slice(&weight.to_le_bytes());
-                }
-                WeightType::Bf16 => {
-                    let at = bf16_offset(input, lane);
-                    bytes[at..at + 2].copy_from_slice(&bf16::from_f32(weight).to_le_bytes());
-                }
-                _ => {
-                    let half = f16::from_f32(weight).to_le_bytes();
-                    bytes[place * 2..place * 2 + 2].copy_from_slice(&half);
-                }
-            }
-        }
-    }
-}
-
-fn pack_int8(bytes: &mut [u8], rows: &[&[f32]], inputs: usize) {
-    // A quant of 0 is stored as 128, also where there is no weight.
-    bytes[..inputs.div_ceil(BLOCK) * BLOCK * LANES].fill(128);
-    for (lane, row) in rows.iter().enumerate() {
-        for (block, weights) in row.chunks(BLOCK).enumerate() {
-            let (quants, scale) = quantize_weights(weights);
-            let at = scale_offset(inputs, block * BLOCK, lane);
-            bytes[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-            for (offset, quant) in quants.enumerate() {
-                // Two's complement plus 128, modulo 256.
-                bytes[quant_offset(block * BLOCK + offset, lane)] = (quant as u8) ^ 0x80;
-            }
-        }
-    }
-}
-
 /// The nearest integer, ties to even, of a number in −127.5…127.5: adding 1.5 · 2²³ leaves no bits
 /// behind the point, and the integer in the lowest ones.
 #[inline(always)]
@@ -241,11 +372,100 @@ pub(crate) fn round_to_i8(value: f32) -> i8 {
     (value + SHIFT).to_bits() as i8
 }
 
-/// One block of weights as integers in −127…127 and the scale that gives them back.
+/// One block of finite weights as integers in −127…127 and the scale that gives them back.
 pub(crate) fn quantize_weights(weights: &[f32]) -> (impl Iterator<Item = i8> + '_, f16) {
-    let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
-    let scale = f16::from_f32(peak / 127.0);
+    // The bits of positive floats are in the order of the floats, and the compiler finds the greatest
+    // of many integers at a time.
+    let peak = weights.iter().fold(0, |peak, weight| weight.abs().to_bits().max(peak));
+    let scale = f16::from_f32(f32::from_bits(peak) / 127.0);
     let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
     let quantize = move |weight: &f32| round_to_i8((weight * inverse).clamp(-127.0, 127.0));
     (weights.iter().map(quantize), scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::reference;
+    use super::*;
+
+    const TYPES: [WeightType; 4] =
+        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+
+    /// Values of all signs and many sizes.
+    fn values(count: usize) -> Vec<f32> {
+        let value = |index: u32| {
+            let hash = index.wrapping_mul(2_654_435_761).rotate_left(13);
+            (hash as f32 / 2_147_483_648.0 - 1.0) * 2.0_f32.powi(hash as i32 % 12)
+        };
+        (0..count as u32).map(value).collect()
+    }
+
+    /// Enough weights for several threads; neither tiles nor blocks are full at the end.
+    #[test]
+    fn what_many_threads_pack_unpacks_to_every_row() {
+        let (outputs, inputs) = (805, 1003);
+        assert!(outputs * inputs > 3 * WEIGHTS_PER_THREAD);
+        let weights = values(outputs * inputs);
+        for weight_type in TYPES {
+            let packed = PackedMatrix::pack(weight_type, &weights, inputs);
+            let mut row = vec![0.0; inputs];
+            for (output, weights) in weights.chunks(inputs).enumerate() {
+                packed.unpack_row(output, &mut row);
+                let expected = reference::rounded(weight_type, weights, inputs);
+                assert!(row == expected, "{weight_type}, row {output}");
+            }
+        }
+    }
+
+    /// What is not there is nothing to a product, too: bytes are compared, not values.
+    #[test]
+    fn a_tile_is_filled_up_with_zeros() {
+        for weight_type in TYPES {
+            let inputs = 37;
+            let packed = PackedMatrix::pack(weight_type, &values(3 * inputs), inputs);
+            let filled_up = |inputs: usize| {
+                let mut matrix = vec![0.0; 16 * inputs];
+                for (filled, row) in matrix.chunks_mut(inputs).zip(values(3 * 37).chunks(37)) {
+                    filled[..37].copy_from_slice(row);
+                }
+                PackedMatrix::pack(weight_type, &matrix, inputs)
+            };
+            let whole = filled_up(if weight_type == WeightType::Int8 { 64 } else { 38 });
+            assert!(packed.as_bytes() == whole.as_bytes(), "{weight_type}");
+        }
+    }
+
+    #[test]
+    fn the_first_row_that_cannot_be_read_is_the_error() {
+        let read = |bad: &[usize]| {
+            let read = |output: usize, row: &mut [f32]| {
+                row.fill(1.0);
+                if bad.contains(&output) { Err(output) } else { Ok(()) }
+            };
+            PackedMatrix::pack_rows(WeightType::Int8, [4000, 256], read)
+                .map(|packed| packed.bytes())
+        };
+        for _ in 0..20 {
+            assert_eq!(read(&[3999, 1717, 1719, 1733, 1801]), Err(1717));
+        }
+        assert_eq!(read(&[0]), Err(0));
+        assert_eq!(read(&[]), Ok(4000 / 16 * 8 * (512 + 32)));
+    }
+
+    #[test]
+    fn weights_are_quantised_to_the_nearest_step_of_a_127th_of_their_peak() {
+        for scale in [1.0e-30_f32, 1.0e-6, 0.02, 1.0, 300.0] {
+            let weights: Vec<f32> = values(32).iter().map(|value| value * scale).collect();
+            let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
+            let (quants, step) = quantize_weights(&weights);
+            assert_eq!(step, f16::from_f32(peak / 127.0));
+            // A step too small for f16 leaves nothing of the weights.
+            let inverse = if step.to_f32() > 0.0 { 1.0 / step.to_f32() } else { 0.0 };
+            for (quant, weight) in quants.zip(&weights) {
+                let nearest = (weight * inverse).round_ties_even().clamp(-127.0, 127.0);
+                assert_eq!(f32::from(quant), nearest, "{weight} at {step}");
+            }
+        }
+        assert_eq!(quantize_weights(&[]).1, f16::ZERO);
+    }
 }

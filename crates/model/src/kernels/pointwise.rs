@@ -1,9 +1,10 @@
 //! Norms, rotary embedding and activations.
 
-use super::isa::Isa;
+use super::Isa;
 use super::shared::SharedSlice;
-use super::vector::{Lanes, Vectorized, dot, exp, vectorize};
+use crate::config::Config;
 use crate::team::Team;
+use forerun_vector::{Lanes, Vectorized, dot, exp, vectorize};
 
 /// RMSNorm of every row: `x / rms(x) · weight`; `x`, `out`: `[rows, weight.len()]`.
 pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
@@ -22,10 +23,39 @@ impl Vectorized for RmsNorm<'_> {
     fn run<L: Lanes>(self) {
         let size = self.weight.len();
         for (x, out) in self.x.chunks_exact(size).zip(self.out.chunks_exact_mut(size)) {
-            let mean = dot::<L>(x, x) / size as f32;
-            let scale = 1.0 / (mean + self.epsilon).sqrt();
+            let scale = rms_scale::<L>(x, self.epsilon);
             for ((out, &x), &weight) in out.iter_mut().zip(x).zip(self.weight) {
                 *out = x * scale * weight;
+            }
+        }
+    }
+}
+
+/// What brings a vector's root mean square to 1.
+#[inline(always)]
+fn rms_scale<L: Lanes>(x: &[f32], epsilon: f32) -> f32 {
+    let mean = dot::<L>(x, x) / x.len() as f32;
+    1.0 / (mean + epsilon).sqrt()
+}
+
+/// RMSNorm of every head, in place; `heads`: `[n_heads, weight.len()]`.
+pub(crate) fn norm_heads(isa: Isa, heads: &mut [f32], weight: &[f32], epsilon: f32) {
+    vectorize(isa, NormHeads { heads, weight, epsilon });
+}
+
+struct NormHeads<'a> {
+    heads: &'a mut [f32],
+    weight: &'a [f32],
+    epsilon: f32,
+}
+
+impl Vectorized for NormHeads<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for head in self.heads.chunks_exact_mut(self.weight.len()) {
+            let scale = rms_scale::<L>(head, self.epsilon);
+            for (x, &weight) in head.iter_mut().zip(self.weight) {
+                *x = *x * scale * weight;
             }
         }
     }
@@ -83,16 +113,17 @@ impl Vectorized for SiluTimes<'_> {
 
 /// Rotary position embedding (Su et al. 2021) over pairs `(i, i + head_dim/2)`.
 pub(crate) struct Rope {
-    /// `theta^(-2i / head_dim)`.
+    /// By pair: `[head_dim/2]`.
     frequencies: Vec<f32>,
     head_dim: usize,
 }
 
 impl Rope {
-    pub(crate) fn new(theta: f32, head_dim: usize) -> Self {
-        let frequency =
-            |pair: usize| (1.0 / f64::from(theta).powf(2.0 * pair as f64 / head_dim as f64)) as f32;
-        Self { frequencies: (0..head_dim / 2).map(frequency).collect(), head_dim }
+    /// The embedding that `config` asks for.
+    pub(crate) fn new(config: &Config) -> Self {
+        let head_dim = config.head_dim;
+        let frequencies = (0..head_dim / 2).map(|pair| config.rope_frequency(pair));
+        Self { frequencies: frequencies.collect(), head_dim }
     }
 
     /// Writes the cosines, then the sines, of one position to `table`: `[2, head_dim/2]`.

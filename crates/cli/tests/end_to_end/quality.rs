@@ -1,0 +1,81 @@
+//! `forerun bench quality`: a table, or a refusal in words that help.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn bench(model: &Path, text: &Path) -> Run {
+    let run = Run::forerun().with(&["bench", "quality"]);
+    run.with_path("--model", model).with_path("--text", text)
+}
+
+fn text_file(models: &Models, name: &str, text: &[u8]) -> PathBuf {
+    let file = models.folder().join(name);
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// The table's rows, split at spaces.
+fn rows(output: &str) -> Vec<Vec<&str>> {
+    output.lines().skip(3).map(|line| line.split_whitespace().collect()).collect()
+}
+
+#[test]
+fn every_type_has_a_row_beside_f32() {
+    let models = Models::pair();
+    let text =
+        text_file(&models, "text.txt", "The quick brown fox – and so on. ".repeat(30).as_bytes());
+    let output = bench(&models.target(), &text).succeed().output();
+    let first = output.lines().next().unwrap();
+    assert!(first.contains("1050 tokens of") && first.contains("windows of 512"), "{output}");
+    let rows = rows(&output);
+    let types: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(types, ["f32", "bf16", "f16", "int8"], "{output}");
+    assert_eq!(rows[0][2..], ["+0.0000", "%", rows[0][4], "0.000e0", "100.00", "%"], "{output}");
+    for row in &rows {
+        let number = |column: usize| row[column].parse::<f64>().unwrap();
+        assert!((number(1).exp() / number(4) - 1.0).abs() < 1e-3, "{output}");
+        assert!(number(5) >= 0.0 && number(5) < 0.1, "{output}");
+        assert!(number(6) > 50.0 && number(6) <= 100.0, "{output}");
+    }
+    // Half of the text, other windows, and types in any order.
+    let options = ["--tokens", "525", "--window", "100", "--dtypes", "int8,f16", "--threads", "1"];
+    let finished = bench(&models.target(), &text).with(&options).succeed();
+    let first = finished.output().lines().next().unwrap().to_owned();
+    assert!(first.contains("525 tokens of") && first.contains("windows of 100"), "{first}");
+    assert!(first.ends_with("on 1 threads"), "{first}");
+    let output = finished.output();
+    let types: Vec<&str> = self::rows(&output).iter().map(|row| row[0]).collect();
+    assert_eq!(types, ["f32", "int8", "f16"]);
+    // Nobody looks at the progress.
+    assert_eq!(finished.errors, "");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_by_name() {
+    let models = Models::pair();
+    let text = text_file(&models, "text.txt", b"Once upon a time");
+    let empty = text_file(&models, "empty.txt", b"");
+    let latin = text_file(&models, "latin.txt", b"caf\xe9 au lait");
+    let missing = models.folder().join("missing.txt");
+    let of = |text: &Path| bench(&models.target(), text);
+    for (what, run, words) in [
+        ("an empty text", of(&empty), &["text is empty"][..]),
+        ("a missing text", of(&missing), &["cannot read the text", "missing.txt"]),
+        ("a text in Latin-1", of(&latin), &["latin.txt", "UTF-8"]),
+        ("no tokens", of(&text).with(&["--tokens", "0"]), &["number of tokens is 0"]),
+        ("a long window", of(&text).with(&["--window", "513"]), &["513", "2 to 512", "target"]),
+        ("a window of one", of(&text).with(&["--window", "1"]), &["1 tokens", "2 to 512"]),
+        ("no type", of(&text).with(&["--dtypes", "auto"]), &["\"auto\"", "f32, bf16, f16, int8"]),
+        ("an unknown type", of(&text).with(&["--dtypes", "f32,q4"]), &["\"q4\"", "int8"]),
+        ("no threads", of(&text).with(&["--threads", "0"]), &["--threads is 0"]),
+        ("no model", bench(&missing, &text), &["missing.txt", "no such file"]),
+        ("no arguments", Run::forerun().with(&["bench", "quality"]), &["--model", "--text"]),
+    ] {
+        run.finish().assert_refused(what, words);
+    }
+    fs::remove_file(models.target().join("tokenizer.json")).unwrap();
+    of(&text).finish().assert_refused("no tokenizer", &["no tokenizer", "tokenizer.json"]);
+}

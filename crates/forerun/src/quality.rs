@@ -1,0 +1,223 @@
+//! What a weight type costs in quality, measured on a text.
+
+use crate::engine::{ForerunError, OpenModel, open_model};
+use crate::loader::Loader;
+use crate::tokenizer::{Tokenizer, TokenizerError};
+use forerun_core::TokenId;
+use forerun_model::quality::{Quality, QualityProbe};
+use forerun_model::{Isa, ModelError, Team, WeightType, Weights};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Window in tokens where none is given and the context allows it.
+const DEFAULT_WINDOW: usize = 512;
+
+/// Bytes of text that are encoded at first for each token that is wanted.
+const BYTES_PER_TOKEN: usize = 16;
+
+/// Tokens before a cut that are not used: in the whole text they could be others.
+const MARGIN: usize = 16;
+
+/// What is compared, and on how much of a text.
+#[derive(Clone, Debug)]
+pub struct QualityOptions {
+    /// The checkpoint.
+    pub model: PathBuf,
+    /// Types to compare with f32, which is always measured, and first.
+    pub weight_types: Vec<WeightType>,
+    /// Tokens to predict at the most; a longer text is cut.
+    pub max_tokens: usize,
+    /// Tokens that a model sees at a time; 512, or the context if that is shorter, where `None`.
+    pub window: Option<usize>,
+}
+
+impl<E: Into<ForerunError>> From<E> for QualityError {
+    fn from(error: E) -> Self {
+        Self::Open(Box::new(error.into()))
+    }
+}
+
+/// Why qualities cannot be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum QualityError {
+    /// The model or its tokenizer cannot be used.
+    #[error(transparent)]
+    Open(Box<ForerunError>),
+    /// Nothing to predict.
+    #[error("the text is empty: give some text to predict")]
+    EmptyText,
+    /// Nothing to predict from.
+    #[error(
+        "the text is a single token to {tokenizer}: give a longer one, to predict from what is before"
+    )]
+    ShortText {
+        /// The tokenizer's file.
+        tokenizer: PathBuf,
+    },
+    /// No token may be predicted.
+    #[error("the number of tokens is 0, but it must be at least one")]
+    NoTokens,
+    /// A window that the model cannot see, or without a token to predict.
+    #[error(
+        "the window is {window} tokens, but it must be 2 to {context}, the context of the model {model}"
+    )]
+    Window {
+        /// The window.
+        window: usize,
+        /// Tokens that the model can see.
+        context: usize,
+        /// The checkpoint.
+        model: PathBuf,
+    },
+    /// A forward pass failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+/// A model in several weight types and the windows of a text, ready to be measured.
+pub struct QualityBench {
+    weights: Vec<Weights>,
+    windows: Vec<Vec<TokenId>>,
+    window: usize,
+}
+
+/// How well each weight type predicts the same tokens.
+#[derive(Clone, Debug)]
+pub struct QualityReport {
+    /// Tokens that were predicted, each by every type.
+    pub tokens: usize,
+    /// Tokens that a model saw at a time, at the most.
+    pub window: usize,
+    /// The types in the order of the options, f32 first.
+    pub types: Vec<(WeightType, Quality)>,
+}
+
+impl QualityBench {
+    /// Encodes the text, cuts it into windows and loads the model in every type.
+    ///
+    /// # Errors
+    /// If the model or its tokenizer cannot be loaded, the text has nothing to predict, or the
+    /// window does not fit the model. What can be refused is refused before weights are loaded.
+    pub fn open(options: &QualityOptions, text: &str) -> Result<Self, QualityError> {
+        Isa::from_environment()?;
+        if text.is_empty() {
+            return Err(QualityError::EmptyText);
+        }
+        if options.max_tokens == 0 {
+            return Err(QualityError::NoTokens);
+        }
+        let OpenModel { checkpoint, tokenizer } = open_model(&options.model, &mut Loader::new())?;
+        let context = checkpoint.config().max_position_embeddings;
+        let window = options.window.unwrap_or(DEFAULT_WINDOW.min(context));
+        if !(2..=context).contains(&window) {
+            let model = options.model.clone();
+            return Err(QualityError::Window { window, context, model });
+        }
+        let tokens = first_tokens(&tokenizer, text, options.max_tokens.saturating_add(1))?;
+        if tokens.len() < 2 {
+            return Err(QualityError::ShortText { tokenizer: tokenizer.file().to_owned() });
+        }
+        let windows = windows(&tokens, bos(&tokenizer, &tokens)?, window);
+        let mut types = vec![WeightType::F32];
+        for &weight_type in &options.weight_types {
+            if !types.contains(&weight_type) {
+                types.push(weight_type);
+            }
+        }
+        let load = |weight_type| Weights::load_as(&checkpoint, weight_type);
+        let weights = types.into_iter().map(load).collect::<Result<_, _>>();
+        let weights = weights?;
+        Ok(Self { weights, windows, window })
+    }
+
+    /// Lets every type predict every window. `progress` is told how many tokens have been predicted,
+    /// and how many there are.
+    ///
+    /// # Errors
+    /// If a forward pass fails.
+    pub fn run(
+        self,
+        team: &Arc<Team>,
+        mut progress: impl FnMut(usize, usize),
+    ) -> Result<QualityReport, QualityError> {
+        let types: Vec<WeightType> = self.weights.iter().map(Weights::weight_type).collect();
+        let mut probe = QualityProbe::new(self.weights.into_iter().map(Arc::new), team);
+        let all = self.windows.iter().map(|window| window.len() - 1).sum();
+        for window in &self.windows {
+            progress(probe.tokens(), all);
+            probe.score(window)?;
+        }
+        progress(probe.tokens(), all);
+        let types = types.into_iter().zip(probe.qualities()).collect();
+        Ok(QualityReport { tokens: probe.tokens(), window: self.window, types })
+    }
+}
+
+/// The first `most` tokens of a text, of which no more is encoded than they need.
+fn first_tokens(
+    tokenizer: &Tokenizer,
+    text: &str,
+    most: usize,
+) -> Result<Vec<TokenId>, TokenizerError> {
+    let mut bytes = most.saturating_mul(BYTES_PER_TOKEN);
+    loop {
+        let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
+        let part = &text[..end.unwrap_or(0)];
+        let mut tokens = tokenizer.encode(part)?;
+        if part.len() == text.len() || tokens.len() >= most.saturating_add(MARGIN) {
+            tokens.truncate(most);
+            return Ok(tokens);
+        }
+        bytes = bytes.saturating_mul(2);
+    }
+}
+
+/// The token that the tokenizer puts in front of every text, if it does.
+fn bos(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<Option<TokenId>, TokenizerError> {
+    let of_nothing = tokenizer.encode("")?;
+    Ok(of_nothing.first().copied().filter(|bos| tokens.first() == Some(bos)))
+}
+
+/// Windows in which every token but the first is predicted exactly once. A window begins with BOS, as
+/// texts do, or where there is none with the last token of the window before.
+fn windows(tokens: &[TokenId], bos: Option<TokenId>, window: usize) -> Vec<Vec<TokenId>> {
+    let starts = (1..tokens.len()).step_by(window - 1);
+    let cut = |start: usize| {
+        let predicted = &tokens[start..tokens.len().min(start + window - 1)];
+        [&[bos.unwrap_or(tokens[start - 1])], predicted].concat()
+    };
+    starts.map(cut).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::RandomPair;
+
+    #[test]
+    fn windows_predict_every_token_but_the_first_once() {
+        let tokens = [9, 1, 2, 3, 4, 5];
+        let expected = [vec![9, 1, 2], vec![2, 3, 4], vec![4, 5]];
+        assert_eq!(windows(&tokens, None, 3), expected);
+        let expected = [vec![9, 1, 2], vec![9, 3, 4], vec![9, 5]];
+        assert_eq!(windows(&tokens, Some(9), 3), expected);
+        assert_eq!(windows(&tokens, None, 6), [tokens]);
+        assert_eq!(windows(&tokens[..2], None, 6), [[9, 1]]);
+        assert_eq!(windows(&tokens[..3], None, 2), [[9, 1], [1, 2]]);
+    }
+
+    /// Cuts on and within characters give the beginning of the whole text's tokens.
+    #[test]
+    fn the_first_tokens_are_those_of_the_whole_text() {
+        let pair = RandomPair::make().unwrap();
+        let tokenizer = Tokenizer::beside(pair.target()).unwrap();
+        let text = "Ein Fuß, zwei Füße – 😀. ".repeat(40);
+        let whole = tokenizer.encode(&text).unwrap();
+        assert_eq!(bos(&tokenizer, &whole).unwrap(), Some(whole[0]));
+        for most in [1, 2, 3, 50, 51, whole.len() - 1, whole.len()] {
+            assert_eq!(first_tokens(&tokenizer, &text, most).unwrap(), whole[..most]);
+        }
+        assert_eq!(first_tokens(&tokenizer, &text, usize::MAX).unwrap(), whole);
+    }
+}

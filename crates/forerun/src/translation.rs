@@ -1,0 +1,257 @@
+//! From a target's tokens to those of a drafter with another vocabulary and back, by their text.
+
+use crate::tokenizer::Tokenizer;
+use forerun_core::TokenId;
+use forerun_draft::Translator;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+
+/// Tokens at the end of what was translated that are looked at again: their text helps to decode the
+/// next ones.
+const WINDOW: usize = 8;
+/// Bytes at the end of a text that are put into tokens anew when it grows: enough for the tokens at
+/// the end to be those of the whole text.
+const OVERLAP: usize = 96;
+/// Bytes behind a cut whose tokens may be others than in the whole text.
+const UNSETTLED: usize = 32;
+
+/// Translates by decoding with one tokenizer and encoding with the other.
+pub(crate) struct Translation {
+    target: Arc<Tokenizer>,
+    drafter: Arc<Tokenizer>,
+    /// End-of-sequence tokens of both.
+    target_end: Option<TokenId>,
+    drafter_ends: Vec<TokenId>,
+    /// For every drafter token the target token with which its text begins; made when first needed.
+    counterparts: OnceLock<Vec<Option<TokenId>>>,
+}
+
+/// The text of a sequence, and how both spell it.
+#[derive(Default)]
+pub(crate) struct Progress {
+    /// The target's tokens whose text is certain.
+    tokens: Vec<TokenId>,
+    text: String,
+    /// The drafter's tokens, each with the byte of `text` at which it begins.
+    own: Vec<TokenId>,
+    starts: Vec<usize>,
+}
+
+impl Translation {
+    pub(crate) fn new(
+        (target, target_ends): (Arc<Tokenizer>, &[TokenId]),
+        (drafter, drafter_ends): (Arc<Tokenizer>, &[TokenId]),
+    ) -> Self {
+        Self {
+            target,
+            drafter,
+            target_end: target_ends.first().copied(),
+            drafter_ends: drafter_ends.to_vec(),
+            counterparts: OnceLock::new(),
+        }
+    }
+
+    /// Adds the text of tokens that `progress` does not have yet. Tells whether the text is whole.
+    fn read(&self, progress: &mut Progress, tokens: &[TokenId]) -> bool {
+        if !tokens.starts_with(&progress.tokens) {
+            *progress = Progress::default();
+        }
+        let known = progress.tokens.len();
+        let window = known.saturating_sub(WINDOW);
+        let (before, all) =
+            (self.target.decode(&tokens[window..known]), self.target.decode(&tokens[window..]));
+        match all.strip_prefix(&before) {
+            // An unfinished character: its text comes with the rest of its bytes.
+            Some(new) if new.ends_with(char::REPLACEMENT_CHARACTER) => return false,
+            Some(new) => progress.text.push_str(new),
+            None => progress.text = self.target.decode(tokens),
+        }
+        progress.tokens = tokens.to_vec();
+        true
+    }
+
+    /// Spells the text anew in the drafter's tokens, from where its end may have changed.
+    fn spell(&self, progress: &mut Progress) {
+        let Progress { text, own, starts, .. } = progress;
+        let text = spelt(text);
+        let unchanged = starts.last().map_or(0, |&last| cut_before(text, last));
+        let tail = self.drafter.encode_from(text, unchanged).unwrap_or_default();
+        // Where both spellings have a boundary, the new one takes over.
+        let settled = |&(_, start): &(TokenId, usize)| {
+            unchanged == 0 || start >= unchanged + UNSETTLED && starts.binary_search(&start).is_ok()
+        };
+        let tail = match tail.iter().position(settled) {
+            Some(first) => tail[first..].to_vec(),
+            None => self.drafter.encode_from(text, 0).unwrap_or_default(),
+        };
+        let first = tail.first().map_or(0, |&(_, start)| start);
+        let kept = starts.partition_point(|&start| start < first);
+        own.truncate(kept);
+        starts.truncate(kept);
+        own.extend(tail.iter().map(|&(token, _)| token));
+        starts.extend(tail.iter().map(|&(_, start)| start));
+    }
+
+    /// For every drafter token the target token of the longest text that its own begins with.
+    fn pair_tokens(&self) -> Vec<Option<TokenId>> {
+        let pieces = |tokenizer: &Tokenizer| -> Vec<String> {
+            let tokens = 0..tokenizer.vocab_size() as TokenId;
+            tokens.map(|token| tokenizer.piece(token)).collect()
+        };
+        let target = pieces(&self.target).into_iter().zip(0..);
+        let target: HashMap<String, TokenId> = target.collect();
+        let pair = |piece: String| {
+            let ends = (1..=piece.len()).rev().filter(|&end| piece.is_char_boundary(end));
+            ends.filter_map(|end| target.get(&piece[..end])).next().copied()
+        };
+        pieces(&self.drafter).into_iter().map(pair).collect()
+    }
+}
+
+impl Translator for Translation {
+    type Progress = Progress;
+
+    fn to_drafter<'a>(&self, progress: &'a mut Progress, tokens: &[TokenId]) -> &'a [TokenId] {
+        if !self.read(progress, tokens) {
+            return &[];
+        }
+        self.spell(progress);
+        &progress.own
+    }
+
+    fn to_target(&self, progress: &Progress, drafted: &[TokenId]) -> Vec<TokenId> {
+        let (words, end) = match drafted.split_last() {
+            Some((last, words)) if self.is_end(*last) => (words, self.target_end),
+            _ => (drafted, None),
+        };
+        // The drafter's text, as it continues the sequence's.
+        let known = &progress.own[progress.own.len().saturating_sub(WINDOW)..];
+        let (before, all) =
+            (self.drafter.decode(known), self.drafter.decode(&[known, words].concat()));
+        let Some(new) = all.strip_prefix(&before) else { return Vec::new() };
+        let new = new.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let whole = spelt(&progress.text).to_owned() + new;
+        if !whole.starts_with(&progress.text) {
+            return Vec::new();
+        }
+        let end_of_text = progress.text.len();
+        let tokens = self.target.encode_from(&whole, cut_before(&whole, end_of_text));
+        let tokens = tokens.unwrap_or_default().into_iter();
+        let mut behind = tokens.skip_while(|&(_, start)| start < end_of_text).peekable();
+        // Elsewhere a token would have to span what is committed and what is not.
+        let continues = behind.peek().is_none_or(|&(_, start)| start == end_of_text);
+        let behind = behind.map(|(token, _)| token);
+        if continues { behind.chain(end).collect() } else { Vec::new() }
+    }
+
+    fn counterpart(&self, token: TokenId) -> Option<TokenId> {
+        let counterparts = self.counterparts.get_or_init(|| self.pair_tokens());
+        counterparts.get(token as usize).copied().flatten()
+    }
+
+    fn is_end(&self, token: TokenId) -> bool {
+        self.drafter_ends.contains(&token)
+    }
+}
+
+/// What the drafter gets of a text: where its words begin with their space, one that stands at the end
+/// would keep it from the words that it knows.
+fn spelt(text: &str) -> &str {
+    text.trim_end_matches(' ')
+}
+
+/// A character's beginning some bytes before `end`, from where on its tokens are to be found; 0 where
+/// that would be near the text's start.
+fn cut_before(text: &str, end: usize) -> usize {
+    let at = end.saturating_sub(OVERLAP);
+    (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use tokenizers::models::bpe::BPE;
+
+    /// A byte-pair tokenizer whose merges are the given words' beginnings, shortest first.
+    fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
+        let mut vocabulary: HashMap<String, u32> = HashMap::new();
+        let mut add = |piece: &str| {
+            let next = vocabulary.len() as u32;
+            vocabulary.entry(piece.to_owned()).or_insert(next);
+        };
+        (b' '..=b'~').for_each(|byte| add(&char::from(byte).to_string()));
+        let mut merges = Vec::new();
+        for word in words {
+            for end in 2..=word.len() {
+                add(&word[..end]);
+                merges.push((word[..end - 1].to_owned(), word[end - 1..end].to_owned()));
+            }
+        }
+        let vocabulary = vocabulary.into_iter().collect::<tokenizers::models::bpe::Vocab>();
+        let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).build().unwrap();
+        let mut tokenizer = tokenizers::Tokenizer::new(bpe);
+        tokenizer.with_decoder(Some(tokenizers::decoders::fuse::Fuse::new()));
+        Arc::new(Tokenizer::of(tokenizer))
+    }
+
+    fn text(count: usize) -> String {
+        let words = [" the", " then", " cat", " a", " thing", ",", " catnip", ".", " is"];
+        (0..count).map(|at| words[(at * at * 5 + at * 3) % words.len()]).collect()
+    }
+
+    /// A target whose spaces end tokens, a drafter whose spaces begin them: few boundaries agree.
+    fn translation() -> Translation {
+        let target = tokenizer(&["the ", "then ", "cat", "is ", "a ", "th"]);
+        let drafter = tokenizer(&[" the", " cat", " thing", " is", "nip"]);
+        Translation::new((target, &[7]), (drafter, &[9]))
+    }
+
+    #[test]
+    fn a_growing_text_is_spelt_as_the_whole_text_is() {
+        let (translation, mut progress) = (translation(), Progress::default());
+        let tokens = translation.target.encode(&text(200)).unwrap();
+        // Step by step, then back to another continuation, and forth again.
+        for len in (0..tokens.len()).chain([90, 30, tokens.len()]) {
+            let own = translation.to_drafter(&mut progress, &tokens[..len]).to_vec();
+            let text = translation.target.decode(&tokens[..len]);
+            assert_eq!(own, translation.drafter.encode(spelt(&text)).unwrap(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_draft_is_the_targets_tokens_of_its_text() {
+        let (translation, mut progress) = (translation(), Progress::default());
+        let text = text(120);
+        let tokens = translation.target.encode(&text).unwrap();
+        let all = translation.drafter.encode(&text).unwrap();
+        let mut translated = 0;
+        for cut in 1..tokens.len() {
+            let own = translation.to_drafter(&mut progress, &tokens[..cut]).to_vec();
+            if !all.starts_with(&own) {
+                continue;
+            }
+            let drafted = &all[own.len()..all.len().min(own.len() + 6)];
+            let draft = translation.to_target(&progress, drafted);
+            // The last token may be part of a longer one.
+            let certain = draft.len().saturating_sub(1);
+            assert_eq!(draft[..certain], tokens[cut..cut + certain], "behind {cut}");
+            translated += certain;
+        }
+        assert!(translated > tokens.len(), "{translated}");
+        // The end is translated, too.
+        let cat = translation.target.encode("the cat").unwrap();
+        translation.to_drafter(&mut progress, &cat);
+        assert_eq!(translation.to_target(&progress, &[9]).last(), Some(&7));
+    }
+
+    #[test]
+    fn counterparts_begin_with_the_same_text() {
+        let translation = translation();
+        let id = |tokenizer: &Tokenizer, text: &str| tokenizer.encode(text).unwrap()[0];
+        let nip = id(&translation.drafter, "nip");
+        assert_eq!(translation.counterpart(nip), Some(id(&translation.target, "n")));
+        let the = id(&translation.drafter, " the");
+        assert_eq!(translation.counterpart(the), Some(id(&translation.target, " ")));
+    }
+}

@@ -1,0 +1,206 @@
+//! One tiny random model of each family against Hugging Face transformers (`scripts/goldens`): the
+//! logits and the greedy tokens, by the slow reference, by the forward pass, and by the engine.
+//!
+//! The folders are as transformers saves them: in one file or in shards, in f32, bf16 or f16, with
+//! configurations in the spelling of version 5 or of those before. The peer widens all weights to
+//! f32 and computes in f32, so that is the type compared.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use forerun::{
+    Canceller, Checkpoint, Config, Finish, Forerun, Options, Plan, Request, RopeScaling, Team,
+    TokenId, WeightType, Weights,
+};
+use forerun_core::{SequenceId, TokenTree};
+use forerun_model::{CachedTransformer, Isa, LanguageModel, ReferenceModel, Transformer};
+use serde_json::{Value, json};
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const FAMILIES: [&str; 9] = [
+    "llama-bias",
+    "llama-linear",
+    "llama2",
+    "llama3",
+    "mistral",
+    "qwen2",
+    "qwen2-window",
+    "qwen3",
+    "qwen3-window",
+];
+
+/// How far logits may be from the peer's, which adds in another order.
+const TOLERANCE: f64 = 1e-4;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families")
+}
+
+/// A prompt with the tokens that the peer's greedy decoding adds, and some steps' logits.
+struct Golden {
+    prompt: Vec<TokenId>,
+    generated: Vec<TokenId>,
+    logits: Vec<(usize, Vec<f64>)>,
+}
+
+fn goldens(family: &str) -> Vec<Golden> {
+    let file = folder().join(family).join("golden.json");
+    let golden: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+    let ids = |value: &Value| -> Vec<TokenId> { serde_json::from_value(value.clone()).unwrap() };
+    let step = |(step, row): (&String, &Value)| {
+        (step.parse().unwrap(), serde_json::from_value(row.clone()).unwrap())
+    };
+    let prompts = golden["prompts"].as_array().unwrap().iter();
+    let prompts = prompts.map(|record| Golden {
+        prompt: ids(&record["prompt_ids"]),
+        generated: ids(&record["generated_ids"]),
+        logits: record["logits"].as_object().unwrap().iter().map(step).collect(),
+    });
+    prompts.collect()
+}
+
+fn checkpoint(family: &str) -> Checkpoint {
+    Checkpoint::open(&folder().join(family)).unwrap()
+}
+
+fn assert_close(family: &str, step: usize, row: &[f32], expected: &[f64]) -> f64 {
+    assert_eq!(row.len(), expected.len());
+    let difference = |(own, peer): (&f32, &f64)| (f64::from(*own) - peer).abs();
+    let largest = row.iter().zip(expected).map(difference).fold(0.0, f64::max);
+    assert!(largest < TOLERANCE, "{family}, step {step}: logits differ by {largest}");
+    largest
+}
+
+/// Rows behind the prompt, one for each generated token: each step's logits and its choice.
+fn assert_rows<'a>(family: &str, golden: &Golden, rows: impl Iterator<Item = &'a [f32]>) -> f64 {
+    let (mut steps, mut largest) = (0, 0.0_f64);
+    for (row, &token) in rows.zip(&golden.generated) {
+        let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        assert_eq!(row[token as usize].to_bits(), best.to_bits(), "{family}, step {steps}");
+        if let Some((_, expected)) = golden.logits.iter().find(|(step, _)| *step == steps) {
+            largest = largest.max(assert_close(family, steps, row, expected));
+        }
+        steps += 1;
+    }
+    assert_eq!(steps, 200);
+    largest
+}
+
+#[test]
+fn every_folder_is_a_family_under_test() {
+    let names = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names, FAMILIES);
+}
+
+#[test]
+fn the_reference_agrees_with_the_peer() {
+    for family in FAMILIES {
+        let checkpoint = checkpoint(family);
+        let reference = ReferenceModel::load_as(&checkpoint, WeightType::F32, Isa::best()).unwrap();
+        for golden in goldens(family) {
+            let all = [&golden.prompt[..], &golden.generated[..199]].concat();
+            let rows = reference.logits(&all);
+            let rows = rows[golden.prompt.len() - 1..].iter().map(|row| &row[..]);
+            assert_rows(family, &golden, rows);
+        }
+    }
+}
+
+/// All at once, on every instruction set.
+#[test]
+fn the_forward_pass_agrees_with_the_peer() {
+    let mut largest = 0.0_f64;
+    for family in FAMILIES {
+        let weights = Weights::load_as(&checkpoint(family), WeightType::F32).unwrap();
+        let weights = Arc::new(weights);
+        for isa in Isa::available() {
+            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+            let mut model = CachedTransformer::new(Transformer::new(Arc::clone(&weights), team));
+            for (number, golden) in (0..).zip(goldens(family)) {
+                let tree = TokenTree::chain(&golden.generated[..199]);
+                let (sequence, cancel) = (SequenceId(number), AtomicBool::new(false));
+                let logits = model.logits(sequence, &golden.prompt, &tree, 0, &cancel).unwrap();
+                largest = largest.max(assert_rows(family, &golden, logits.rows()));
+            }
+        }
+    }
+    common::say(&format!("families: logits within {largest:.1e} of the peer's"));
+}
+
+fn answer(model: &Path, prompt: &[TokenId], request: &Request) -> (Vec<TokenId>, Finish) {
+    let weight_type = Some(WeightType::F32);
+    let options = Options { model: model.into(), weight_type, ..Options::default() };
+    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let go_on = |_: &str| ControlFlow::Continue(());
+    let answer =
+        engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap();
+    (answer.tokens, answer.finish)
+}
+
+/// Token by token.
+#[test]
+fn greedy_tokens_equal_the_peers() {
+    for family in FAMILIES {
+        for golden in goldens(family) {
+            let request = Request { max_tokens: 200, ignore_eos: true, ..Request::default() };
+            let (tokens, _) = answer(&folder().join(family), &golden.prompt, &request);
+            assert_eq!(tokens, golden.generated, "{family}");
+        }
+    }
+}
+
+/// The end-of-text tokens are those of generation_config.json, each of them, and not config.json's.
+#[test]
+fn an_answer_ends_at_any_token_that_the_generation_config_names() {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder().join("llama3")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
+    }
+    let golden = &goldens("llama3")[0];
+    let first = |token| golden.generated.iter().position(|&other| other == token).unwrap();
+    let (early, late) = (golden.generated[20], golden.generated[90]);
+    let config: Value =
+        serde_json::from_slice(&fs::read(copy.path().join("config.json")).unwrap()).unwrap();
+    assert_eq!(config["eos_token_id"], json!([2, 5, 7]));
+    let unlimited = Request { max_tokens: 200, ..Request::default() };
+    for (ids, ends_at) in [
+        (json!([early, late]), first(early).min(first(late))),
+        (json!([130, late]), first(late)),
+        (json!(late), first(late)),
+    ] {
+        let generation = json!({"eos_token_id": ids, "do_sample": true, "temperature": 2.0});
+        fs::write(copy.path().join("generation_config.json"), generation.to_string()).unwrap();
+        // Sampling is suggested, but nobody asked for it: the text stays greedy.
+        let (tokens, finish) = answer(copy.path(), &golden.prompt, &unlimited);
+        assert_eq!(tokens, golden.generated[..=ends_at], "{ids}");
+        assert_eq!(finish, Finish::Eos);
+    }
+}
+
+#[test]
+fn configurations_mean_what_they_say_in_either_spelling() {
+    let config = |family: &str| -> Config { checkpoint(family).config().clone() };
+    let windows = |family: &str| [0, 1].map(|layer| config(family).window(layer));
+    assert_eq!(config("llama-linear").rope_scaling, RopeScaling::Linear { factor: 4.0 });
+    assert!(matches!(config("llama3").rope_scaling, RopeScaling::Llama3 { .. }));
+    assert_eq!(windows("mistral"), [Some(16); 2]);
+    assert_eq!(windows("qwen2"), [None; 2]);
+    assert_eq!(windows("qwen2-window"), [None, Some(24)]);
+    assert_eq!(windows("qwen3-window"), [Some(13), None]);
+    let own_types = ["llama2", "llama3", "llama-linear"]
+        .map(|family| Weights::load(&checkpoint(family)).unwrap().weight_type());
+    assert_eq!(own_types, [WeightType::F32, WeightType::Bf16, WeightType::F16]);
+    let suggested = config("qwen3").suggested_sampling.unwrap();
+    assert_eq!((suggested.temperature, suggested.top_k, suggested.top_p), (0.6, 20, 0.9));
+    let request = Request { max_tokens: 7, ..Request::default() }.sampled_as(suggested);
+    assert_eq!((request.temperature, request.top_k, request.top_p), (0.6, 20, 0.9));
+    assert_eq!(request.max_tokens, 7);
+}

@@ -1,0 +1,211 @@
+//! The rows of a stored tensor, read one at a time, so that no whole tensor has to be in memory.
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use std::path::Path;
+
+use super::tensor::Tensor;
+use super::{Dtype, LoadError};
+
+/// A tensor of a mapped file, to be read row by row: the outputs of a matrix, or a norm as one row.
+pub struct TensorRows<'a> {
+    pub(super) file: &'a Path,
+    pub(super) tensor: Tensor,
+    /// Row-major values as stored.
+    pub(super) bytes: &'a [u8],
+    pub(super) dtype: Dtype,
+    /// Values of a row.
+    pub(super) columns: usize,
+    /// Rows of a head, where each head's rows are pairs (2i, 2i+1) that RoPE rotates, not
+    /// (i, i + head_dim/2).
+    pub(super) interleaved: Option<usize>,
+}
+
+impl TensorRows<'_> {
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len() / self.row_bytes()
+    }
+
+    /// Whether there is no row. A checkpoint that opens has no such tensor.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Values of a row.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// Writes a row's values, exactly as stored or widened from bf16 or f16, to `out`: `[columns]`. Rows of
+    /// queries and keys are in the half-split order of RoPE whatever the format.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NonFinite`] where a value is NaN or infinite.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row, or `out` is not as long as a row: a programming error.
+    pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
+        assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
+        let bytes = &self.bytes[self.stored_row(row) * self.row_bytes()..][..self.row_bytes()];
+        match self.dtype {
+            Dtype::F32 => {
+                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+            }
+            // A bf16 is the upper half of an f32.
+            Dtype::Bf16 => {
+                for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
+                    *value = f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
+                }
+            }
+            Dtype::F16 => widen_f16(bytes, out),
+        }
+        match first_non_finite(out) {
+            None => Ok(()),
+            Some(column) => Err(LoadError::NonFinite {
+                file: self.file.to_owned(),
+                tensor: self.tensor.to_string(),
+                index: row * self.columns + column,
+                found: out[column],
+            }),
+        }
+    }
+
+    /// All rows, one after another.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::read`].
+    pub fn read_all(&self) -> Result<Vec<f32>, LoadError> {
+        let mut values = vec![0.0; self.len() * self.columns];
+        for (row, values) in values.chunks_exact_mut(self.columns).enumerate() {
+            self.read(row, values)?;
+        }
+        Ok(values)
+    }
+
+    fn row_bytes(&self) -> usize {
+        let element = match self.dtype {
+            Dtype::F32 => size_of::<f32>(),
+            Dtype::Bf16 | Dtype::F16 => size_of::<u16>(),
+        };
+        self.columns * element
+    }
+
+    /// Where a row is in the file.
+    fn stored_row(&self, row: usize) -> usize {
+        let Some(head_dim) = self.interleaved else { return row };
+        let (head, within, half) = (row / head_dim, row % head_dim, head_dim / 2);
+        head * head_dim + within % half * 2 + within / half
+    }
+}
+
+/// The little-endian f16 values in `bytes`, widened (exactly) to f32.
+fn widen_f16(bytes: &[u8], out: &mut [f32]) {
+    // Whole slices are widened by the processor's instructions, where it has them.
+    let mut halves = [f16::ZERO; 256];
+    for (out, bytes) in out.chunks_mut(halves.len()).zip(bytes.chunks(2 * halves.len())) {
+        let halves = &mut halves[..out.len()];
+        for (half, bytes) in halves.iter_mut().zip(bytes.as_chunks::<2>().0) {
+            *half = f16::from_le_bytes(*bytes);
+        }
+        halves.convert_to_f32_slice(out);
+    }
+}
+
+/// The index of the first NaN or infinity. Blocks are tested whole, which the compiler vectorises.
+fn first_non_finite(values: &[f32]) -> Option<usize> {
+    const BLOCK: usize = 4096;
+    let is_bad = |block: &[f32]| block.iter().fold(false, |bad, value| bad | !value.is_finite());
+    let block = values.chunks(BLOCK).position(is_bad)?;
+    let within = values[block * BLOCK..].iter().position(|value| !value.is_finite())?;
+    Some(block * BLOCK + within)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn rows(bytes: &[u8], dtype: Dtype, columns: usize) -> TensorRows<'_> {
+        let (file, tensor) = (Path::new("a.safetensors"), Tensor::Embedding);
+        TensorRows { file, tensor, bytes, dtype, columns, interleaved: None }
+    }
+
+    #[test]
+    fn f32_values_are_the_same_aligned_or_not() {
+        let expected = [1.0f32, -0.5, 3.25e-20, 7.0];
+        let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
+        for offset in 0..4 {
+            let mut shifted = vec![0; offset];
+            shifted.extend_from_slice(&bytes);
+            let rows = rows(&shifted[offset..], Dtype::F32, 2);
+            assert_eq!((rows.len(), rows.read_all().unwrap()), (2, expected.to_vec()));
+            let mut row = [0.0; 2];
+            rows.read(1, &mut row).unwrap();
+            assert_eq!(row, expected[2..]);
+        }
+    }
+
+    #[test]
+    fn bf16_widens_exactly() {
+        let values = [1.0f32, -0.125, 3.389_531_4e38, -0.0];
+        let bytes: Vec<u8> = values
+            .iter()
+            .flat_map(|value| half::bf16::from_f32(*value).to_bits().to_le_bytes())
+            .collect();
+        let mut read = [1.0; 4];
+        rows(&bytes, Dtype::Bf16, 4).read(0, &mut read).unwrap();
+        assert_eq!(read.map(f32::to_bits), values.map(f32::to_bits));
+    }
+
+    #[test]
+    fn f16_widens_exactly() {
+        // The last but one is the smallest number that there is, far below a normal one.
+        let some = [1.0f32, -0.125, 65_504.0, 5.960_464_5e-8, -0.0];
+        let values: Vec<f32> = some.into_iter().cycle().take(600).collect();
+        let bytes: Vec<u8> =
+            values.iter().flat_map(|value| f16::from_f32(*value).to_bits().to_le_bytes()).collect();
+        assert_eq!(rows(&bytes, Dtype::F16, 300).read_all().unwrap(), values);
+    }
+
+    #[test]
+    fn interleaved_pairs_become_halves_within_each_head() {
+        // [8 rows, 2 columns], heads of 4 rows; each value names its row.
+        let values: Vec<u8> =
+            (0..8u8).flat_map(|row| [f32::from(row); 2]).flat_map(f32::to_le_bytes).collect();
+        let split = TensorRows { interleaved: Some(4), ..rows(&values, Dtype::F32, 2) };
+        let order: Vec<f32> = split.read_all().unwrap().chunks(2).map(|row| row[0]).collect();
+        assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn a_bad_value_is_named_by_its_place_in_the_tensor() {
+        let mut values = [0.5_f32; 12];
+        values[7] = f32::NAN;
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let message = rows(&bytes, Dtype::F32, 4).read_all().unwrap_err().to_string();
+        assert!(
+            message.contains("model.embed_tokens.weight") && message.contains('7'),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn the_first_bad_value_is_found_in_any_block() {
+        let mut values = vec![0.5; 10_000];
+        assert_eq!(first_non_finite(&values), None);
+        values[9_999] = f32::NEG_INFINITY;
+        assert_eq!(first_non_finite(&values), Some(9_999));
+        values[4_096] = f32::NAN;
+        assert_eq!(first_non_finite(&values), Some(4_096));
+        assert_eq!(first_non_finite(&[]), None);
+    }
+}

@@ -1,0 +1,91 @@
+//! The families of models, and what their configurations leave unsaid.
+
+use std::fmt;
+
+/// A family of models: the `model_type` of `config.json`.
+///
+/// All are computed by one forward pass. A family says which options its configuration has, and
+/// what they are where they are absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Llama 1 to 3 and all that is saved as one: Vicuna, CodeLlama, DeepSeek-Coder, TinyLlama.
+    Llama,
+    /// Mistral.
+    Mistral,
+    /// Qwen2 and 2.5.
+    Qwen2,
+    /// Qwen3.
+    Qwen3,
+}
+
+/// What options are where a configuration does not have them: the defaults of transformers'
+/// configuration classes.
+pub(super) struct Defaults {
+    pub(super) max_position_embeddings: usize,
+    /// `None` is as many as query heads.
+    pub(super) num_key_value_heads: Option<usize>,
+    /// `None` is the hidden size divided by the number of heads.
+    pub(super) head_dim: Option<usize>,
+    pub(super) bos_token_id: Option<u32>,
+    pub(super) eos_token_id: Option<u32>,
+}
+
+impl Family {
+    pub(super) const ALL: [Self; 4] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3];
+
+    /// The value of `model_type`.
+    pub fn model_type(self) -> &'static str {
+        match self {
+            Self::Llama => "llama",
+            Self::Mistral => "mistral",
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+        }
+    }
+
+    /// The name of its class in `architectures`.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Self::Llama => "LlamaForCausalLM",
+            Self::Mistral => "MistralForCausalLM",
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+        }
+    }
+
+    pub(super) fn defaults(self) -> Defaults {
+        let llama = Defaults {
+            max_position_embeddings: 2048,
+            num_key_value_heads: None,
+            head_dim: None,
+            bos_token_id: Some(1),
+            eos_token_id: Some(2),
+        };
+        let qwen2 = Defaults {
+            max_position_embeddings: 32_768,
+            num_key_value_heads: Some(32),
+            head_dim: None,
+            bos_token_id: None,
+            eos_token_id: None,
+        };
+        match self {
+            Self::Llama => llama,
+            Self::Mistral => {
+                Defaults { max_position_embeddings: 131_072, num_key_value_heads: Some(8), ..llama }
+            }
+            Self::Qwen2 => qwen2,
+            Self::Qwen3 => Defaults { head_dim: Some(128), ..qwen2 },
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Llama => "Llama",
+            Self::Mistral => "Mistral",
+            Self::Qwen2 => "Qwen2",
+            Self::Qwen3 => "Qwen3",
+        })
+    }
+}

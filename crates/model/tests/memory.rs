@@ -1,0 +1,174 @@
+//! Peak memory: loading and running a model takes little more than its packed weights and its cache.
+//!
+//! The files are written by hand, value by value, so that making them takes no memory, and all stands
+//! in one test, because memory is counted for the whole process. Linux only, which tells how much of
+//! the memory is a process's own.
+#![cfg(target_os = "linux")]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_model::checkpoint::random::{RandomDtype, example_config};
+use forerun_model::checkpoint::{Tensor, WeightFile};
+use forerun_model::{
+    CachedTransformer, Checkpoint, Config, LanguageModel, Team, Transformer, WeightType, Weights,
+};
+use serde_json::{Map, Value, json};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What a process may take at its peak, against packed weights and cache.
+const LIMIT: f64 = 1.2;
+/// The bound is meant for models of this size and above, in bytes.
+const LEAST_WEIGHTS: usize = 100_000_000;
+/// Tokens of the prompt: more than one prefill pass takes.
+const PROMPT: usize = 300;
+const STEPS: usize = 4;
+/// Rows of a step that verifies a draft.
+const ROWS: usize = 8;
+
+#[test]
+fn peak_memory_is_little_more_than_packed_weights_and_cache() {
+    // Quantising must not keep floats beside the integers, nor packing what it reads. Most of these
+    // weights are in two matrices, so that a copy of one would show.
+    check(RandomDtype::F32, WeightType::Int8, 4);
+    check(RandomDtype::Bf16, WeightType::Bf16, 2);
+}
+
+fn check(stored: RandomDtype, weight_type: WeightType, layers: usize) {
+    let config = Config {
+        hidden_size: 1024,
+        intermediate_size: 2816,
+        num_hidden_layers: layers,
+        num_attention_heads: 16,
+        num_key_value_heads: 4,
+        head_dim: 64,
+        vocab_size: 32_000,
+        ..example_config()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.safetensors");
+    write_model(&file, &config, stored);
+    let watch = Watch::start();
+    let checkpoint = {
+        let file = WeightFile::map(file).unwrap();
+        Checkpoint::from_safetensors(folder.path(), config.clone(), None, vec![file]).unwrap()
+    };
+    let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
+    drop(checkpoint);
+    let loaded = watch.peak();
+    run(&weights);
+    let peak = watch.peak().max(own_memory());
+    drop(watch);
+
+    let packed = weights.bytes();
+    assert!(packed >= LEAST_WEIGHTS, "{packed}");
+    let slots = PROMPT + STEPS + ROWS;
+    // Keys and values beside such weights are in half precision.
+    let cache = layers * 2 * slots * config.kv_size() * 2;
+    let share = peak as f64 / (packed + cache) as f64;
+    let figures = format!(
+        "{stored:?} as {weight_type}: peak {peak} bytes ({loaded} by loading), {share:.3} of packed \
+         weights ({packed}) and cache ({cache})"
+    );
+    println!("{figures}");
+    // No less than what is certainly there, or the measure is wrong.
+    assert!(peak as usize >= packed, "{figures}");
+    assert!(share <= LIMIT, "{figures}");
+}
+
+/// A prompt and some steps that score drafts.
+fn run(weights: &Arc<Weights>) {
+    let team = Arc::new(Team::unpinned(2).unwrap());
+    let mut model = CachedTransformer::new(Transformer::new(Arc::clone(weights), team));
+    let mut tokens: Vec<TokenId> =
+        (0..PROMPT as TokenId).map(|index| index * 97 % 32_000).collect();
+    let draft = TokenTree::chain(&[5; ROWS - 1]);
+    let never = AtomicBool::new(false);
+    for _ in 0..STEPS {
+        let logits = model.logits(SequenceId(0), &tokens, &draft, 0, &never).unwrap();
+        assert!(logits.values.iter().all(|logit| logit.is_finite()));
+        assert_eq!(logits.rows().count(), ROWS);
+        tokens.push(7);
+    }
+}
+
+/// Writes a safetensors file of a few thousand values over and over.
+fn write_model(file: &Path, config: &Config, stored: RandomDtype) {
+    let (name, element) = match stored {
+        RandomDtype::F32 => ("F32", 4),
+        RandomDtype::Bf16 => ("BF16", 2),
+        RandomDtype::F16 => panic!("the values below are no f16"),
+    };
+    let (mut header, mut end) = (Map::<String, Value>::new(), 0);
+    for tensor in Tensor::all(config) {
+        let shape = tensor.shape(config);
+        let start = end;
+        end += shape.iter().product::<usize>() * element;
+        let tensor_header = json!({ "dtype": name, "shape": shape, "data_offsets": [start, end] });
+        header.insert(tensor.to_string(), tensor_header);
+    }
+    // A prime number of values, so that no two rows of a matrix are equal.
+    let value =
+        |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0;
+    let values = (0..8191).map(|index| value(index) * 0.05);
+    // A bf16 is the upper half of an f32, and the bytes are in ascending order.
+    let values: Vec<u8> =
+        values.flat_map(|value| value.to_le_bytes()[4 - element..].to_vec()).collect();
+    let header = Value::from(header).to_string();
+    let mut out = BufWriter::new(File::create(file).unwrap());
+    out.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+    out.write_all(header.as_bytes()).unwrap();
+    for start in (0..end).step_by(values.len()) {
+        out.write_all(&values[..values.len().min(end - start)]).unwrap();
+    }
+    out.flush().unwrap();
+}
+
+/// Looks at the process's own memory every millisecond.
+struct Watch {
+    peak: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Watch {
+    fn start() -> Self {
+        let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (shared_peak, shared_stop) = (Arc::clone(&peak), Arc::clone(&stop));
+        let look = move || {
+            while !shared_stop.load(Ordering::Relaxed) {
+                shared_peak.fetch_max(own_memory(), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        Self { peak, stop, thread: Some(thread::spawn(look)) }
+    }
+
+    /// The most so far, in bytes.
+    fn peak(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Anonymous and locked memory of this process, in bytes. Pages of mapped files are neither: the
+/// system takes them back when it needs them.
+fn own_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let kilobytes = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim_end_matches("kB").trim().parse().unwrap()
+    };
+    (kilobytes("RssAnon:") + kilobytes("VmLck:")) * 1024
+}
