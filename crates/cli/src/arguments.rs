@@ -18,6 +18,9 @@ pub(crate) enum Command {
     /// Continue a prompt
     #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
+    /// Talk to a model, in several turns; /help lists what can be done in between
+    #[command(allow_negative_numbers = true)]
+    Chat(Box<ChatArguments>),
     /// Show the cores that can be devices, and what runs where by default; with --model, what a
     /// forward pass costs there
     Devices(DevicesArguments),
@@ -120,19 +123,6 @@ pub(crate) struct QualityBenchArguments {
 /// Options of `forerun generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArguments {
-    /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
-    /// owner/name@revision); without it, a small random pair
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<PathBuf>,
-
-    /// The drafter, of the same tokenizer
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) draft_model: Option<PathBuf>,
-
-    /// Take hub models from the cache only
-    #[arg(long)]
-    pub(crate) offline: bool,
-
     /// The text to continue; else --prompt-file, else standard input
     #[arg(
         long,
@@ -147,6 +137,59 @@ pub(crate) struct GenerateArguments {
     /// dropped
     #[arg(long, short = 'f', value_name = "FILE")]
     pub(crate) prompt_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) answers: AnswerArguments,
+
+    /// Write the timeline to FILE: Perfetto JSON, or text if FILE ends in .txt
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
+
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// With --json, tell the log-probability of every token and of the N (0 to 20) most probable ones
+    /// in its place: the target's own, before all sampling options
+    #[arg(long, value_name = "N", requires = "json")]
+    pub(crate) logprobs: Option<usize>,
+}
+
+/// Options of `forerun chat`.
+#[derive(Args, Debug)]
+pub(crate) struct ChatArguments {
+    /// What the model is to keep to
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) system: Option<String>,
+
+    /// Render messages with this Jinja file, or with the template that the checkpoint ships under
+    /// this name; plain is "User: …", "Assistant: …" [default: the checkpoint's, else plain]
+    #[arg(long, value_name = "FILE|NAME")]
+    pub(crate) chat_template: Option<String>,
+
+    /// Keep no history of what is typed
+    #[arg(long)]
+    pub(crate) no_history: bool,
+
+    #[command(flatten)]
+    pub(crate) answers: AnswerArguments,
+}
+
+/// Which models answer, and how.
+#[derive(Args, Debug)]
+pub(crate) struct AnswerArguments {
+    /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
+    /// owner/name@revision); without it, a small random pair
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) model: Option<PathBuf>,
+
+    /// The drafter, of the same tokenizer
+    #[arg(long, value_name = "MODEL")]
+    pub(crate) draft_model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// Tokens to generate at the most
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
@@ -231,19 +274,6 @@ pub(crate) struct GenerateArguments {
     /// Go on behind the model's end of text
     #[arg(long)]
     pub(crate) ignore_eos: bool,
-
-    /// Write the timeline to FILE: Perfetto JSON, or text if FILE ends in .txt
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    /// With --json, tell the log-probability of every token and of the N (0 to 20) most probable ones
-    /// in its place: the target's own, before all sampling options
-    #[arg(long, value_name = "N", requires = "json")]
-    pub(crate) logprobs: Option<usize>,
 }
 
 /// `auto` is no type of its own: `None` lets each checkpoint keep its own.

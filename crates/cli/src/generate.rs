@@ -1,6 +1,6 @@
 //! `forerun generate`: a prompt in, text and one line of statistics out.
 
-use crate::arguments::GenerateArguments;
+use crate::arguments::{AnswerArguments, GenerateArguments};
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
@@ -15,23 +15,24 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit code of a process that an interrupt ended, by the shells' convention.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What could not be done where standard output fails.
-const OUTPUT: &str = "cannot write to standard output";
+pub(crate) const OUTPUT: &str = "cannot write to standard output";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
-    let request = request(&arguments)?;
+    let mut request = request(&arguments.answers)?;
+    request.logprobs = arguments.logprobs;
     request.validate()?;
     let prompt = prompt(&arguments)?;
     if prompt.is_empty() {
         return Err(ForerunError::EmptyPrompt.into());
     }
-    let random_pair = random_pair(&mut arguments)?;
-    let plan = Plan::new(options(&arguments))?;
+    let random_pair = random_pair(&mut arguments.answers)?;
+    let plan = Plan::new(options(&arguments.answers))?;
     // Until it listens for them, an interrupt ends the process: a download goes on the next time.
-    let mut loader = progress::loader(arguments.offline, !arguments.json);
+    let mut loader = progress::loader(arguments.answers.offline, !arguments.json);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     drop(random_pair);
@@ -55,7 +56,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn request(arguments: &GenerateArguments) -> anyhow::Result<Request> {
+pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     let mut logit_bias = BTreeMap::new();
     for &(token, bias) in &arguments.logit_bias {
         if logit_bias.insert(token, bias).is_some() {
@@ -77,12 +78,12 @@ fn request(arguments: &GenerateArguments) -> anyhow::Result<Request> {
         stop: arguments.stop.clone(),
         stop_tokens: Vec::new(),
         ignore_eos: arguments.ignore_eos,
-        logprobs: arguments.logprobs,
+        logprobs: None,
     })
 }
 
 /// Without a model, a random pair takes its place, so that the first command of all runs.
-fn random_pair(arguments: &mut GenerateArguments) -> anyhow::Result<Option<RandomPair>> {
+pub(crate) fn random_pair(arguments: &mut AnswerArguments) -> anyhow::Result<Option<RandomPair>> {
     if arguments.model.is_some() {
         return Ok(None);
     }
@@ -98,7 +99,7 @@ fn random_pair(arguments: &mut GenerateArguments) -> anyhow::Result<Option<Rando
     Ok(Some(pair))
 }
 
-fn options(arguments: &GenerateArguments) -> Options {
+pub(crate) fn options(arguments: &AnswerArguments) -> Options {
     Options {
         model: arguments.model.clone().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
@@ -151,13 +152,16 @@ fn listen_for_interrupts(canceller: &Canceller) -> anyhow::Result<()> {
 }
 
 /// Standard output, until somebody closes it.
-struct Output {
+#[derive(Default)]
+pub(crate) struct Output {
+    /// Text is not written: a JSON object comes at the end.
     json: bool,
-    broken: Option<std::io::Error>,
+    /// Why nothing more can be written.
+    pub(crate) broken: Option<std::io::Error>,
 }
 
 impl Output {
-    fn write(&mut self, text: &str) -> ControlFlow<()> {
+    pub(crate) fn write(&mut self, text: &str) -> ControlFlow<()> {
         if self.json {
             return ControlFlow::Continue(());
         }

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bench;
+mod chat;
 mod devices;
 mod generate;
 mod progress;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Generate(arguments) => generate::run(*arguments),
+        Command::Chat(arguments) => chat::run(*arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),

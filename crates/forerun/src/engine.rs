@@ -251,6 +251,32 @@ impl Forerun {
         canceller: &Canceller,
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
+        let place = Continuation { sequence: self.new_sequence(), method: self.plan.method() };
+        let answer = self.continue_with(place, prompt, request, canceller, on_text);
+        self.release(place.sequence);
+        answer
+    }
+
+    /// A name for caches that are kept until it is released.
+    pub(crate) fn new_sequence(&self) -> SequenceId {
+        SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Frees the caches of a sequence.
+    pub(crate) fn release(&self, sequence: SequenceId) {
+        self.runtime.cluster().release(sequence);
+    }
+
+    /// The same as [`Forerun::generate_tokens`] for one of several answers in a row: the workers use
+    /// what their caches hold of `prompt`, and keep them.
+    pub(crate) fn continue_with(
+        &self,
+        place: Continuation,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        canceller: &Canceller,
+        on_text: impl FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, ForerunError> {
         let sampling = request.sampling()?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
@@ -266,7 +292,7 @@ impl Forerun {
             eos.extend(&self.config.eos_token_ids);
         }
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
-        let id = SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed));
+        let id = place.sequence;
         let seed = sampling.randomness.seed;
         // Rejection sampling draws other numbers with other draft lengths: where a seed promises the
         // same text, the length must not follow measured times.
@@ -281,8 +307,8 @@ impl Forerun {
             sequence = sequence.with_logprobs(top);
         }
         let mut cluster = self.runtime.cluster_with(canceller);
-        let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink, adapts);
-        cluster.release(id);
+        let decoding = Decoding { method: place.method, canceller, adapts };
+        let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
         let trace = self.runtime.take_trace_of(id);
         let total_ns = sink.elapsed_ns();
         sink.flush();
@@ -310,15 +336,15 @@ impl Forerun {
         &self,
         sequence: &mut Sequence,
         cluster: &mut ThreadCluster,
-        canceller: &Canceller,
+        decoding: &Decoding<'_>,
         sink: &mut Sink<'_, F>,
-        adapts: bool,
     ) -> Result<Finish, ForerunError> {
+        let &Decoding { method, canceller, adapts } = decoding;
         let on_tokens = |tokens: &[TokenId]| {
             let flow = sink.push(tokens);
             if canceller.is_cancelled() { ControlFlow::Break(()) } else { flow }
         };
-        let outcome = match self.plan.method() {
+        let outcome = match method {
             Method::Autoregressive => generate(&mut Autoregressive, sequence, cluster, on_tokens),
             Method::Speculative => {
                 let mut decoder = Speculative::new(match adapts {
@@ -343,6 +369,23 @@ impl Forerun {
             outcome => Ok(outcome?),
         }
     }
+}
+
+/// What an answer continues, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Continuation {
+    /// The name of the caches.
+    pub(crate) sequence: SequenceId,
+    /// The decoder, which the plan's devices must be able to serve.
+    pub(crate) method: Method,
+}
+
+/// How one answer is decoded.
+struct Decoding<'a> {
+    method: Method,
+    canceller: &'a Canceller,
+    /// Whether the number of draft tokens may follow measured times.
+    adapts: bool,
 }
 
 /// Draft tokens in a row where sampled text must not depend on measured times.

@@ -11,6 +11,8 @@
 //! ```
 
 mod answer;
+mod chat;
+mod chat_template;
 mod demonstration;
 mod engine;
 #[cfg(feature = "hub")]
@@ -26,6 +28,8 @@ mod tokenizer;
 mod translation;
 
 pub use answer::Answer;
+pub use chat::{Chat, ChatError, Reply};
+pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
 pub use engine::{Canceller, Forerun, ForerunError};
 #[cfg(feature = "hub")]
@@ -38,7 +42,7 @@ pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
-pub use forerun_core::trace::{Occupancy, Trace};
+pub use forerun_core::trace::{Occupancy, Span, Trace, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, Statistics};
 pub use forerun_model::quality::Quality;

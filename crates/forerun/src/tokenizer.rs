@@ -114,6 +114,33 @@ impl Tokenizer {
         Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
     }
 
+    /// The tokens of a part of a text; `first` parts get what the tokenizer puts around every text.
+    pub(crate) fn encode_part(
+        &self,
+        text: &str,
+        first: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        if first {
+            return self.encode(text);
+        }
+        let encoding = self.inner.encode(text, false).map_err(|error| TokenizerError::Encode {
+            file: self.file.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The spellings that the tokenizer takes for control tokens wherever they stand.
+    pub(crate) fn special_tokens(&self) -> Vec<String> {
+        let added = self.inner.get_added_tokens_decoder().into_values();
+        added.filter(|token| token.special).map(|token| token.content).collect()
+    }
+
+    /// The token that is spelt so.
+    pub(crate) fn token(&self, spelling: &str) -> Option<TokenId> {
+        self.inner.token_to_id(spelling)
+    }
+
     /// The tokens of the text from byte `cut` on, each with the byte of the text at which it begins.
     /// The first tokens behind a cut may be others than in the whole text.
     pub(crate) fn encode_from(&self, text: &str, cut: usize) -> Option<Vec<(TokenId, usize)>> {

@@ -76,7 +76,7 @@ impl LanguageModel for TableModel {
     ) -> Result<Logits, ModelError> {
         let rows = rows_of(tree).skip(first_row);
         let values = rows.flat_map(|at| self.row(&behind(tokens, tree, at))).collect();
-        Ok(Logits { values, vocab_size: VOCAB })
+        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
     }
 
     fn release(&mut self, _sequence: SequenceId) {}

@@ -18,6 +18,8 @@ pub struct Logits {
     pub values: Vec<f32>,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
+    /// Tokens that had to be computed for them.
+    pub computed_tokens: usize,
 }
 
 impl Logits {
@@ -196,7 +198,8 @@ impl LanguageModel for CachedTransformer {
         let output = forward(&mut self.transformer, &mut cache, tokens, tree, first_row, cancel);
         // Even a cancelled pass leaves the cache with what it held before.
         self.caches.insert(sequence, (self.calls, cache));
-        Ok(Logits { values: output?, vocab_size: self.vocab_size() })
+        let (values, computed_tokens) = output?;
+        Ok(Logits { values, vocab_size: self.vocab_size(), computed_tokens })
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -204,7 +207,8 @@ impl LanguageModel for CachedTransformer {
     }
 }
 
-/// Seeks, computes what is missing of the prefix in passes of bounded size, then the tree.
+/// Seeks, computes what is missing of the prefix in passes of bounded size, then the tree. Returns the
+/// logits and how many tokens were computed.
 fn forward(
     transformer: &mut Transformer,
     cache: &mut KvCache,
@@ -212,13 +216,14 @@ fn forward(
     tree: &TokenTree,
     first_row: usize,
     cancel: &AtomicBool,
-) -> Result<Vec<f32>, ModelError> {
+) -> Result<(Vec<f32>, usize), ModelError> {
     // The rows that are wanted have to be computed, whether or not they were before.
     let held = match first_row.checked_sub(1) {
         Some(nodes) => cache.seek(tokens, &tree.first(nodes)),
         None => cache.seek(&tokens[..tokens.len() - 1], &TokenTree::new()),
     };
     let mut missing = &tokens[held.tokens..];
+    let prefix = missing.len();
     while missing.len() > PREFILL_ROWS {
         let (now, later) = missing.split_at(PREFILL_ROWS);
         let none_wanted = now.len();
@@ -230,7 +235,9 @@ fn forward(
     let mut new = TokenTree::chain(missing);
     new.graft(missing.len().checked_sub(1), tree);
     let first_wanted = missing.len() + first_row - 1;
-    pass(transformer, &new, first_wanted, cache, cancel).map(<[f32]>::to_vec)
+    let computed = prefix - missing.len() + new.len() - held.nodes;
+    let logits = pass(transformer, &new, first_wanted, cache, cancel)?.to_vec();
+    Ok((logits, computed))
 }
 
 fn pass<'a>(

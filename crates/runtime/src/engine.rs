@@ -1,12 +1,11 @@
 //! What a device group has loaded, and how it runs one job.
 
-use crate::timed::{ForwardLog, Timed};
+use crate::timed::{Forward, ForwardLog, Timed};
 use forerun_core::{Job, JobError, JobOutput, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 /// A model's error as the job's, told with the worker's name.
 pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
@@ -51,8 +50,8 @@ impl Engine {
         Timed::new(model, self.forwards.clone())
     }
 
-    /// Starts and ends of the forward passes since the last call.
-    pub(crate) fn take_forwards(&self) -> Vec<(Instant, Instant)> {
+    /// The forward passes since the last call.
+    pub(crate) fn take_forwards(&self) -> Vec<Forward> {
         self.forwards.take()
     }
 

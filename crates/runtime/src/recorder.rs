@@ -7,6 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Spans that are kept; the older half goes when there are more, so that memory stays bounded.
 const MAX_SPANS: usize = 1 << 18;
 
+/// The forward passes of a job.
+#[derive(Debug, Default)]
+pub(crate) struct Forwards {
+    /// Starts and ends on the cluster's clock.
+    pub(crate) times_ns: Vec<[u64; 2]>,
+    /// Tokens that they computed.
+    pub(crate) computed_tokens: usize,
+}
+
 /// Records what workers report.
 pub(crate) struct Recorder {
     trace: Mutex<Trace>,
@@ -17,13 +26,13 @@ impl Recorder {
         Self { trace: Mutex::new(Trace::new(lanes)) }
     }
 
-    /// Adds a completed job with the starts and ends of its forward passes.
+    /// Adds a completed job with its forward passes.
     pub(crate) fn record(
         &self,
         lane: usize,
         job: &Job,
         completion: &Completion,
-        forwards_ns: Vec<[u64; 2]>,
+        forwards: Forwards,
     ) {
         let rows = match &completion.output {
             Ok(JobOutput::Draft(draft)) => draft.tree.len(),
@@ -42,7 +51,8 @@ impl Recorder {
             rows,
             start_ns: completion.started_ns,
             end_ns: completion.finished_ns,
-            forwards_ns,
+            forwards_ns: forwards.times_ns,
+            computed_tokens: forwards.computed_tokens,
             accepted: 0,
             fate: if completion.output.is_ok() { Fate::Open } else { Fate::Wasted },
         });

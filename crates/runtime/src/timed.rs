@@ -6,19 +6,28 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Starts and ends of forward passes.
+/// One call of a model.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forward {
+    pub(crate) started: Instant,
+    pub(crate) finished: Instant,
+    /// Tokens that it computed; 0 if it failed.
+    pub(crate) tokens: usize,
+}
+
+/// Forward passes since they were last asked for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ForwardLog(Arc<Mutex<Vec<(Instant, Instant)>>>);
+pub(crate) struct ForwardLog(Arc<Mutex<Vec<Forward>>>);
 
 impl ForwardLog {
     /// Takes out what was noted since the last call.
-    pub(crate) fn take(&self) -> Vec<(Instant, Instant)> {
+    pub(crate) fn take(&self) -> Vec<Forward> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn note(&self, started: Instant) {
+    fn note(&self, started: Instant, tokens: usize) {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        log.push((started, Instant::now()));
+        log.push(Forward { started, finished: Instant::now(), tokens });
     }
 }
 
@@ -53,7 +62,7 @@ impl<M: LanguageModel> LanguageModel for Timed<M> {
     ) -> Result<Logits, ModelError> {
         let started = Instant::now();
         let logits = self.model.logits(sequence, tokens, tree, first_row, cancel);
-        self.log.note(started);
+        self.log.note(started, logits.as_ref().map_or(0, |logits| logits.computed_tokens));
         logits
     }
 

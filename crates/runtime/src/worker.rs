@@ -1,7 +1,7 @@
 //! A worker: one thread that owns a device group's team, models, drafters and caches.
 
 use crate::engine::{Engine, job_error};
-use crate::recorder::Recorder;
+use crate::recorder::{Forwards, Recorder};
 use forerun_core::{
     Completion, Job, JobError, JobOutput, KeyedRandomness, Role, SequenceId, Ticket,
 };
@@ -147,8 +147,10 @@ impl Desk {
         let started_ns = self.at(Instant::now());
         let output = self.output(role, &job, &cancel);
         let finished_ns = self.at(Instant::now());
-        let forwards = self.engine.take_forwards().into_iter();
-        let forwards = forwards.map(|(start, end)| [self.at(start), self.at(end)]).collect();
+        let forwards = self.engine.take_forwards();
+        let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
+        let times = forwards.iter().map(|f| [self.at(f.started), self.at(f.finished)]).collect();
+        let forwards = Forwards { times_ns: times, computed_tokens };
         let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
         self.recorder.record(self.lane, &job, &completion, forwards);
         reply.send(completion);

@@ -60,7 +60,7 @@ impl LanguageModel for Fake {
             logits
         };
         let values = (first_row..=tree.len()).flat_map(row).collect();
-        Ok(Logits { values, vocab_size: VOCAB })
+        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
     }
 
     fn release(&mut self, _sequence: SequenceId) {

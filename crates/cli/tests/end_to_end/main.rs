@@ -6,6 +6,8 @@
 
 mod common;
 
+#[cfg(unix)]
+mod chat;
 mod ends;
 #[cfg(feature = "hub")]
 mod hub;

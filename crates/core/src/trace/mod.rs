@@ -50,6 +50,9 @@ pub struct Span {
     /// Starts and ends of the forward passes within, where they were recorded.
     #[serde(default)]
     pub forwards_ns: Vec<[u64; 2]>,
+    /// Tokens that these passes computed: those of the prefix that no cache held, and candidates.
+    #[serde(default)]
+    pub computed_tokens: usize,
     /// Candidates accepted.
     pub accepted: usize,
     /// What became of it.
@@ -162,6 +165,7 @@ pub(crate) mod tests {
             start_ns,
             end_ns,
             forwards_ns: vec![[start_ns, end_ns - 50]],
+            computed_tokens: 0,
             accepted,
             fate,
         };

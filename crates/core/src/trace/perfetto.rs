@@ -24,6 +24,7 @@ impl Trace {
                     "ticket": span.ticket,
                     "sequence": span.sequence,
                     "rows": span.rows,
+                    "computed_tokens": span.computed_tokens,
                     "accepted": span.accepted,
                     "fate": span.fate,
                 },

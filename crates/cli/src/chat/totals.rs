@@ -1,0 +1,47 @@
+//! What a whole chat cost.
+
+use forerun::{Answer, Statistics};
+use std::fmt;
+
+/// The last answer's statistics and the sum of all.
+#[derive(Default)]
+pub(super) struct Totals {
+    last: Option<String>,
+    answers: usize,
+    tokens: usize,
+    prompt_tokens: usize,
+    time_ns: u64,
+    statistics: Statistics,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, answer: &Answer) {
+        self.last = Some(answer.summary());
+        self.answers += 1;
+        self.tokens += answer.tokens.len();
+        self.prompt_tokens = answer.prompt_tokens;
+        self.time_ns += answer.total_ns;
+        self.statistics.add(&answer.statistics);
+    }
+}
+
+impl fmt::Display for Totals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(last) = &self.last else { return f.write_str("there was no answer yet") };
+        writeln!(f, "last answer: {last}; {} tokens before it", self.prompt_tokens)?;
+        let seconds = self.time_ns.max(1) as f64 / 1e9;
+        write!(
+            f,
+            "whole chat: {} answer{}, {} tokens, {:.1} tokens/s | MAT {:.2}",
+            self.answers,
+            if self.answers == 1 { "" } else { "s" },
+            self.tokens,
+            self.tokens as f64 / seconds,
+            self.statistics.mean_accepted_tokens(),
+        )?;
+        if self.statistics.drafts > 0 {
+            write!(f, " | accepted {:.0} %", self.statistics.acceptance_rate() * 100.0)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,204 @@
+//! Where templates and the spelling of special tokens come from.
+
+use super::ChatTemplateError;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A template as it is written.
+pub(super) struct Source {
+    pub(super) text: String,
+    /// For messages: where it comes from.
+    pub(super) origin: String,
+}
+
+/// A checkpoint's files of templates: one, further ones by name, and the tokenizer's configuration.
+const TEMPLATE: &str = "chat_template.jinja";
+const FURTHER_TEMPLATES: &str = "additional_chat_templates";
+const CONFIG: &str = "tokenizer_config.json";
+const TOKENS: &str = "special_tokens_map.json";
+
+/// What a template without a name is called.
+const DEFAULT: &str = "default";
+
+/// The template of that name that lies in a folder, or the default one.
+pub(super) fn shipped(
+    folder: &Path,
+    name: Option<&str>,
+) -> Result<Option<Source>, ChatTemplateError> {
+    let mut templates = all(folder)?;
+    if let Some((_, source)) = templates.remove(name.unwrap_or(DEFAULT)) {
+        return Ok(Some(source));
+    }
+    match templates.values().next() {
+        Some((file, _)) if name.is_none() => Err(ChatTemplateError::NoDefault {
+            file: file.clone(),
+            names: templates.into_keys().collect(),
+        }),
+        _ => Ok(None),
+    }
+}
+
+/// The names of all templates in a folder.
+pub(super) fn names(folder: &Path) -> Result<Vec<String>, ChatTemplateError> {
+    Ok(all(folder)?.into_keys().collect())
+}
+
+/// All templates of a folder by their names, with the files that they are in. Files of their own
+/// come before those in the tokenizer's configuration.
+fn all(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplateError> {
+    let mut templates = BTreeMap::new();
+    let config = folder.join(CONFIG);
+    for (name, text) in in_config(&config)? {
+        let source = Source { text, origin: config.display().to_string() };
+        templates.insert(name, (config.clone(), source));
+    }
+    let further = std::fs::read_dir(folder.join(FURTHER_TEMPLATES));
+    for file in further.into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = file.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
+        if let Some(name) = name.filter(|_| file.extension().is_some_and(|e| e == "jinja")) {
+            let source = read_template(&file)?;
+            templates.insert(name, (file, source));
+        }
+    }
+    let file = folder.join(TEMPLATE);
+    if file.is_file() {
+        let source = read_template(&file)?;
+        templates.insert(DEFAULT.into(), (file, source));
+    }
+    Ok(templates)
+}
+
+/// The templates in a tokenizer's configuration: one text, or a list of names and texts.
+fn in_config(file: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
+    let unknown = |reason: &str| ChatTemplateError::Unreadable {
+        file: file.to_owned(),
+        reason: reason.into(),
+    };
+    let Some(mut config) = read_json(file)? else { return Ok(Vec::new()) };
+    match config.get_mut("chat_template").map(Value::take) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(Value::String(text)) => Ok(vec![(DEFAULT.into(), text)]),
+        Some(Value::Array(list)) => {
+            let named = |entry: &Value| {
+                let text = |key| entry.get(key).and_then(Value::as_str).map(str::to_owned);
+                text("name").zip(text("template"))
+            };
+            let named: Option<Vec<_>> = list.iter().map(named).collect();
+            named.ok_or_else(|| unknown("chat_template is a list without names and templates"))
+        }
+        Some(_) => Err(unknown("chat_template is neither a text nor a list")),
+    }
+}
+
+/// The special tokens that templates may write, by names such as `bos_token`.
+pub(super) fn special_tokens(folder: &Path) -> Result<BTreeMap<String, String>, ChatTemplateError> {
+    let mut tokens = BTreeMap::new();
+    for file in [TOKENS, CONFIG] {
+        let Some(Value::Object(entries)) = read_json(&folder.join(file))? else { continue };
+        for (name, value) in entries {
+            // Either the token's text, or an object that has it.
+            let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
+            if let Some(text) = text.filter(|_| name.ends_with("_token")) {
+                tokens.insert(name, text.to_owned());
+            }
+        }
+    }
+    Ok(tokens)
+}
+
+pub(super) fn read_template(file: &Path) -> Result<Source, ChatTemplateError> {
+    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    Ok(Source { text, origin: file.display().to_string() })
+}
+
+/// The content of a JSON file, if there is one.
+fn read_json(file: &Path) -> Result<Option<Value>, ChatTemplateError> {
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
+    serde_json::from_str(&text).map(Some).map_err(|error| unreadable(file, &error))
+}
+
+fn unreadable(file: &Path, error: &dyn std::error::Error) -> ChatTemplateError {
+    ChatTemplateError::Unreadable { file: file.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ChatTemplate;
+    use super::*;
+    use crate::Message;
+
+    type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+    fn say(template: &ChatTemplate) -> Result<String, ChatTemplateError> {
+        template.render(&[Message::user("x")], true)
+    }
+
+    #[test]
+    fn templates_and_tokens_are_found_wherever_checkpoints_keep_them() -> Outcome {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path();
+        let write = |file: &str, text: &str| std::fs::write(path.join(file), text);
+        assert!(ChatTemplate::beside(path)?.is_plain());
+        write(CONFIG, r#"{"chat_template": null, "bos_token": null}"#)?;
+        assert!(ChatTemplate::beside(path)?.is_plain());
+        write(
+            CONFIG,
+            r#"{"chat_template": "{{ bos_token }}{{ unk_token }}!", "bos_token": {"content": "<s>"},
+                "eos_token": "</s>", "add_bos_token": true}"#,
+        )?;
+        write(TOKENS, r#"{"bos_token": "<old>", "unk_token": "<unk>"}"#)?;
+        let template = ChatTemplate::beside(path)?;
+        assert_eq!((say(&template)?, template.eos_token()), ("<s><unk>!".into(), Some("</s>")));
+        write(
+            CONFIG,
+            r#"{"chat_template": [{"name": "default", "template": "one"},
+                {"name": "tool_use", "template": "two"}]}"#,
+        )?;
+        assert_eq!(say(&ChatTemplate::beside(path)?)?, "one");
+        assert_eq!(say(&ChatTemplate::choose(path, "tool_use")?)?, "two");
+        assert!(ChatTemplate::choose(path, "plain")?.is_plain());
+        // Files of their own come first.
+        std::fs::create_dir(path.join(FURTHER_TEMPLATES))?;
+        write("additional_chat_templates/rag.jinja", "three")?;
+        write(TEMPLATE, "four")?;
+        assert_eq!(say(&ChatTemplate::beside(path)?)?, "four");
+        assert_eq!(say(&ChatTemplate::choose(path, "rag")?)?, "three");
+        write("other.txt", "five {{ eos_token }}")?;
+        let other = path.join("other.txt").display().to_string();
+        assert_eq!(say(&ChatTemplate::choose(path, &other)?)?, "five ");
+        // A checkpoint may be a file in the folder, too.
+        write("model.bin", "")?;
+        assert_eq!(say(&ChatTemplate::beside(&path.join("model.bin"))?)?, "four");
+        Ok(())
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() -> Outcome {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path();
+        let refuse = |config: &str, choice: Option<&str>, words: &[&str]| -> Outcome {
+            std::fs::write(path.join(CONFIG), config)?;
+            let template = match choice {
+                Some(choice) => ChatTemplate::choose(path, choice),
+                None => ChatTemplate::beside(path),
+            };
+            let message = template.err().map(|error| error.to_string()).unwrap_or_default();
+            for word in words {
+                assert!(message.contains(word), "{word}: {message}");
+            }
+            Ok(())
+        };
+        let list = r#"{"chat_template": [{"name": "a", "template": "1"}]}"#;
+        refuse("{", None, &[CONFIG, "EOF"])?;
+        refuse(r#"{"chat_template": 3}"#, None, &[CONFIG, "neither a text nor a list"])?;
+        refuse(r#"{"chat_template": [{}]}"#, None, &[CONFIG, "without names"])?;
+        refuse(list, None, &[CONFIG, "none is the default", "--chat-template: a"])?;
+        refuse(list, Some("b"), &["no chat template \"b\"", "a, plain"])?;
+        refuse(r#"{"chat_template": "{% if %}"}"#, None, &[CONFIG, "cannot be used"])?;
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! A Jinja environment that is set up as `transformers` sets up its own.
+
+use super::files::Source;
+use super::{ChatTemplateError, Message};
+use jiff::civil::DateTime;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, escape_formatter};
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// The only template of an environment.
+const NAME: &str = "chat";
+
+/// A compiled template.
+pub(super) struct Jinja {
+    environment: Environment<'static>,
+    origin: String,
+}
+
+impl Jinja {
+    pub(super) fn new(source: Source) -> Result<Self, ChatTemplateError> {
+        Self::at(source, || jiff::Zoned::now().datetime())
+    }
+
+    /// The same with a clock of its own, for templates that write the date.
+    pub(super) fn at(
+        source: Source,
+        clock: impl Fn() -> DateTime + Send + Sync + 'static,
+    ) -> Result<Self, ChatTemplateError> {
+        let Source { text, origin } = source;
+        let build = || {
+            let mut environment = Environment::new();
+            let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
+            environment.set_syntax(syntax);
+            environment.set_auto_escape_callback(|_| AutoEscape::None);
+            environment.set_formatter(print_as_python);
+            environment
+                .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+            environment.add_filter("tojson", to_json);
+            environment.add_function("raise_exception", raise_exception);
+            environment.add_function("strftime_now", move |format: &str| {
+                let time = jiff::fmt::strtime::format(format, clock());
+                time.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+            });
+            environment.add_template_owned(NAME, without_generation_tags(text))?;
+            Ok(environment)
+        };
+        match build() {
+            Ok(environment) => Ok(Self { environment, origin }),
+            Err(error) => Err(ChatTemplateError::Syntax { origin, reason: describe(&error) }),
+        }
+    }
+
+    /// The text of the messages. `tools` and `documents` are there and `None`, as in `transformers`.
+    pub(super) fn render(
+        &self,
+        messages: &[Message],
+        answer: bool,
+        special_tokens: &BTreeMap<String, String>,
+    ) -> Result<String, ChatTemplateError> {
+        let message = |message: &Message| {
+            let fields = [("role", &message.role), ("content", &message.content)];
+            Value::from_pairs(fields)
+        };
+        let tokens = special_tokens.iter().map(|(name, token)| (&name[..], Value::from(token)));
+        let variables = [
+            ("messages", messages.iter().map(message).collect::<Value>()),
+            ("tools", Value::from(())),
+            ("documents", Value::from(())),
+            ("add_generation_prompt", Value::from(answer)),
+        ];
+        let context = Value::from_pairs(tokens.chain(variables));
+        let rendered = self.environment.get_template(NAME).and_then(|t| t.render(context));
+        rendered.map_err(|error| match refusal(&error) {
+            Some(message) => ChatTemplateError::Refused(message),
+            None => {
+                ChatTemplateError::Render { origin: self.origin.clone(), reason: describe(&error) }
+            }
+        })
+    }
+}
+
+/// What a template says when it refuses messages.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Refusal(String);
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    let error = Error::new(ErrorKind::InvalidOperation, message.clone());
+    Err(error.with_source(Refusal(message)))
+}
+
+/// The refusal that caused an error, however deep within it.
+fn refusal(error: &Error) -> Option<String> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(Refusal(message)) = error.downcast_ref() {
+            return Some(message.clone());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn describe(error: &Error) -> String {
+    let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    match error.line() {
+        Some(line) => format!("{what} (line {line})"),
+        None => what,
+    }
+}
+
+/// `None`, `True` and `False` have capitals in Python.
+fn print_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    let python = match value.kind() {
+        ValueKind::None => "None",
+        ValueKind::Bool if value.is_true() => "True",
+        ValueKind::Bool => "False",
+        _ => return escape_formatter(out, state, value),
+    };
+    Ok(out.write_str(python)?)
+}
+
+/// The `generation` tag marks answers for training. Without it, its content is what it was.
+fn without_generation_tags(text: String) -> String {
+    if !text.contains("generation") {
+        return text;
+    }
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = &text[..];
+    while let Some(start) = rest.find("{%") {
+        let Some(length) = rest[start..].find("%}").map(|end| end + "%}".len()) else { break };
+        let (tag, name) = (&rest[start..start + length], &rest[start + 2..start + length - 2]);
+        kept += &rest[..start];
+        match name.trim_matches(['-', '+']).trim() {
+            // A condition that always holds keeps what the tag does to the spaces around it.
+            "generation" => kept += &tag.replace("generation", "if true"),
+            "endgeneration" => kept += &tag.replace("endgeneration", "endif"),
+            _ => kept += tag,
+        }
+        rest = &rest[start + length..];
+    }
+    kept + rest
+}
+
+/// `json.dumps`: no HTML escapes, a space behind commas and colons.
+#[expect(clippy::needless_pass_by_value, reason = "minijinja hands keyword arguments over so")]
+fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    // The defaults of `transformers`; others are an error, as every other option is.
+    for (option, default) in [("ensure_ascii", false), ("sort_keys", false)] {
+        if options.get::<Option<bool>>(option)?.is_some_and(|given| given != default) {
+            let message = format!("tojson does not support {option} = {}", !default);
+            return Err(Error::new(ErrorKind::InvalidOperation, message));
+        }
+    }
+    options.assert_all_used()?;
+    let text = match indent {
+        Some(width) => serialize(value, PrettyFormatter::with_indent(" ".repeat(width).as_bytes())),
+        None => serialize(value, Spaced),
+    };
+    text.map(Value::from)
+}
+
+fn serialize(value: &Value, formatter: impl Formatter) -> Result<String, Error> {
+    let failed = |reason: String| Error::new(ErrorKind::BadSerialization, reason);
+    let mut bytes = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut bytes, formatter);
+    serde::Serialize::serialize(value, &mut serializer)
+        .map_err(|error| failed(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| failed(error.to_string()))
+}
+
+/// One line, with Python's separators.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        out.write_all(if first { b"" } else { b", " })
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> std::io::Result<()> {
+        out.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(template: &str, messages: &[Message]) -> Result<String, ChatTemplateError> {
+        let source = Source { text: template.into(), origin: "a test".into() };
+        let clock = || jiff::civil::date(2024, 7, 26).at(9, 5, 0, 0);
+        Jinja::at(source, clock)?.render(messages, true, &BTreeMap::new())
+    }
+
+    /// Templates, and what Python prints for them.
+    #[test]
+    fn what_python_does_is_done() -> Result<(), ChatTemplateError> {
+        let messages = [Message::user(" a<b> \"é\" ")];
+        for (template, expected) in [
+            ("{{ messages | tojson }}", r#"[{"role": "user", "content": " a<b> \"é\" "}]"#),
+            (
+                "{{ {'a': [1, 2], 'b': {}} | tojson(indent=2) }}",
+                "{\n  \"a\": [\n    1,\n    2\n  ],\n  \"b\": {}\n}",
+            ),
+            ("{{ none }} {{ true }} {{ 1 }} {{ nothing }}", "None True 1 "),
+            ("{{ strftime_now('%d %b %Y') }}", "26 Jul 2024"),
+            ("{{ messages[0].content.strip().split('<')[0] }}", "a"),
+            (
+                "{% for n in range(9) %}{% if n == 1 %}{% continue %}{% elif n == 3 %}{% break %}{% endif %}{{ n }}{% endfor %}",
+                "02",
+            ),
+            (
+                "{% if tools is none and documents is none and x is not defined %}yes{% endif %}",
+                "yes",
+            ),
+            ("{% if true %}\n  {% if true %}\n{{ 'x' }}\n  {% endif %}\n{% endif %}\n", "x\n"),
+            ("a\n  {%- generation -%}\n b {% endgeneration %}\nc", "ab c"),
+            ("{{ 'generation' }}{% if add_generation_prompt %}!{% endif %}", "generation!"),
+        ] {
+            assert_eq!(render(template, &messages)?, expected, "{template}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn failures_say_what_and_where() {
+        let failure = |template: &str| {
+            render(template, &[]).err().map(|error| error.to_string()).unwrap_or_default()
+        };
+        let refused = failure("{{ raise_exception('roles must alternate') }}");
+        assert!(refused.contains("refuses these messages: roles must alternate"), "{refused}");
+        let in_macro = "{% macro m() %}{{ raise_exception('deep') }}{% endmacro %}{{ m() }}";
+        assert!(failure(in_macro).contains("refuses these messages: deep"));
+        let broken = failure("a\n{% for %}");
+        assert!(broken.contains("a test cannot be used") && broken.contains("line 2"), "{broken}");
+        let undefined = failure("\n{{ messages[0].content }}");
+        assert!(undefined.contains("cannot render") && undefined.contains("line 2"), "{undefined}");
+        assert!(failure("{{ 1 | tojson(sort_keys=true) }}").contains("sort_keys"));
+        assert!(failure("{{ 1 | tojson(colour=3) }}").contains("colour"));
+    }
+}

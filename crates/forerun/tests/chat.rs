@@ -1,0 +1,235 @@
+//! Conversations: the caches outlive a turn, the text is the target's, and what does not fit is left
+//! out.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{
+    Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Message,
+    Method, Options, Plan, RandomPair, Reply, Request, Work, available_cores,
+};
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Says all that is said, so that every token of the history counts.
+const TEMPLATE: &str = "\
+{% for message in messages %}
+{{ '[' + message.role + '] ' + message.content + '\n' }}
+{%- endfor %}
+{{ '[assistant] ' }}";
+
+fn open(pair: &RandomPair) -> Forerun {
+    let core = available_cores()[0];
+    let options = Options {
+        model: pair.target().into(),
+        draft_model: Some(pair.drafter().into()),
+        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared")),
+        draft_tokens: DraftTokens::Fixed(3),
+        ..Options::default()
+    };
+    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+}
+
+fn template(folder: &Path) -> ChatTemplate {
+    let file = folder.join("template.jinja");
+    std::fs::write(&file, TEMPLATE).unwrap();
+    ChatTemplate::choose(folder, file.to_str().unwrap()).unwrap()
+}
+
+fn request(max_tokens: usize) -> Request {
+    Request { max_tokens, ignore_eos: true, ..Request::default() }
+}
+
+fn say(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
+    let go_on = |_: &str| ControlFlow::Continue(());
+    chat.say(text, &request(max_tokens), &Canceller::new(), go_on).unwrap()
+}
+
+/// Tokens that the target computed for an answer.
+fn scored(answer: &Answer) -> usize {
+    let scores = answer.trace.spans.iter().filter(|span| span.work == Work::Score);
+    scores.map(|span| span.computed_tokens).sum()
+}
+
+/// Tokens that a plain answer takes behind another one: the prompt's that are new or read otherwise
+/// than they were generated, and the answer's. The last one is computed when something follows it.
+fn new_tokens(engine: &Forerun, chat: &Chat<'_>, before: &Answer, answer: &Answer) -> usize {
+    let all: Vec<Message> = chat.messages().collect();
+    let encode = |end: usize| chat.template().encode(&all[..end], engine.tokenizer()).unwrap();
+    let (prompt, earlier) = (encode(all.len() - 1), encode(all.len() - 3));
+    assert_eq!((prompt.len(), earlier.len()), (answer.prompt_tokens, before.prompt_tokens));
+    let held = [&earlier[..], &before.tokens[..before.tokens.len() - 1]].concat();
+    let agreeing = held.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
+    assert!(agreeing >= earlier.len(), "the earlier prompt is a beginning of this one");
+    prompt.len() - agreeing + answer.tokens.len() - 1
+}
+
+/// The answer that a prompt of all these messages gets from empty caches.
+fn afresh(engine: &Forerun, template: &ChatTemplate, messages: &[Message], n: usize) -> Answer {
+    let prompt = template.encode(messages, engine.tokenizer()).unwrap();
+    let go_on = |_: &str| ControlFlow::Continue(());
+    engine.generate_tokens(prompt, &request(n), &Canceller::new(), go_on).unwrap()
+}
+
+#[test]
+fn a_turn_computes_only_what_is_new() {
+    let pair = RandomPair::make().unwrap();
+    let engine = open(&pair);
+    let mut chat = Chat::new(&engine, template(pair.target()));
+    chat.set_method(Method::Autoregressive).unwrap();
+    let long = "a question of many words ".repeat(10);
+    let mut before: Option<Answer> = None;
+    for text in [&long[..], "and another one", "and a last one"] {
+        let answer = say(&mut chat, text, 20).answer;
+        let all = answer.prompt_tokens + answer.tokens.len() - 1;
+        let new = before.map_or(all, |before| new_tokens(&engine, &chat, &before, &answer));
+        assert_eq!(scored(&answer), new, "{text}");
+        assert!(text == &long[..] || new < 90, "{text}: {new}");
+        let messages: Vec<Message> = chat.messages().collect();
+        let fresh = afresh(&engine, chat.template(), &messages[..messages.len() - 1], 20);
+        assert_eq!(fresh.tokens, answer.tokens, "{text}");
+        before = Some(answer);
+    }
+    // A new beginning frees the caches.
+    chat.reset();
+    let answer = say(&mut chat, "and another one", 20).answer;
+    assert_eq!(scored(&answer), answer.prompt_tokens + answer.tokens.len() - 1);
+}
+
+#[test]
+fn an_interrupted_answer_stays_as_far_as_it_came() {
+    let pair = RandomPair::make().unwrap();
+    let engine = open(&pair);
+    for method in [Method::Autoregressive, Method::Speculative] {
+        let mut chat = Chat::new(&engine, template(pair.target()));
+        chat.set_method(method).unwrap();
+        chat.set_system("be brief").unwrap();
+        let canceller = Canceller::new();
+        let mut pieces = 0;
+        let interrupt = |_: &str| {
+            pieces += 1;
+            if pieces == 6 {
+                canceller.cancel();
+            }
+            ControlFlow::Continue(())
+        };
+        let reply = chat.say("tell me all", &request(500), &canceller, interrupt).unwrap();
+        assert!(reply.kept);
+        assert_eq!(reply.answer.finish, Finish::Stopped, "{method}");
+        assert!(reply.answer.tokens.len() < 500, "{method}");
+        let next = say(&mut chat, "go on", 30).answer;
+        let all: Vec<Message> = chat.messages().collect();
+        assert_eq!(all[2], Message::assistant(&*reply.answer.text));
+        let fresh = afresh(&engine, chat.template(), &all[..4], 30);
+        assert_eq!(fresh.tokens, next.tokens, "{method}");
+        if method == Method::Autoregressive {
+            assert_eq!(scored(&next), new_tokens(&engine, &chat, &reply.answer, &next));
+        }
+        // Interrupted before there is anything: as if it had not been said.
+        let canceller = Canceller::new();
+        canceller.cancel();
+        let go_on = |_: &str| ControlFlow::Continue(());
+        let reply = chat.say("never", &request(30), &canceller, go_on).unwrap();
+        assert!(!reply.kept && reply.answer.text.is_empty(), "{method}");
+        assert_eq!(chat.messages().count(), 5);
+        let (again, fresh) = (say(&mut chat, "go on", 30), chat.messages().collect::<Vec<_>>());
+        let fresh = afresh(&engine, chat.template(), &fresh[..6], 30);
+        assert_eq!(fresh.tokens, again.answer.tokens, "{method}");
+    }
+}
+
+#[test]
+fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
+    let pair = RandomPair::make().unwrap();
+    let engine = open(&pair);
+    let methods = [Method::Autoregressive, Method::Speculative];
+    let converse = |method_of: fn(usize) -> usize| {
+        let mut chat = Chat::new(&engine, template(pair.target()));
+        let turn = |turn: usize| {
+            chat.set_method(methods[method_of(turn)]).unwrap();
+            let answer = say(&mut chat, ["one", "two", "three", "four"][turn], 40).answer;
+            assert_eq!(answer.statistics.drafts > 0, method_of(turn) == 1, "{turn}");
+            answer.tokens
+        };
+        (0..4).map(turn).collect::<Vec<_>>()
+    };
+    let plain = converse(|_| 0);
+    assert_eq!(converse(|_| 1), plain);
+    assert_eq!(converse(|turn| turn % 2), plain);
+    assert_eq!(converse(|turn| (turn + 1) % 2), plain);
+}
+
+#[test]
+fn the_oldest_turns_go_when_the_context_is_full() {
+    let pair = RandomPair::make().unwrap();
+    let engine = open(&pair);
+    let context = engine.config().max_position_embeddings;
+    let mut chat = Chat::new(&engine, template(pair.target()));
+    chat.set_system("be brief").unwrap();
+    let mut forgotten = 0;
+    for turn in 0..8 {
+        let reply = say(&mut chat, &format!("{turn} ").repeat(200), 50);
+        forgotten += reply.forgotten_turns;
+        assert!(reply.answer.prompt_tokens + 50 <= context);
+        assert_eq!(reply.answer.tokens.len(), 50);
+        // The model sees the system message and the latest turns, from a question on.
+        let all: Vec<Message> = chat.messages().collect();
+        assert_eq!(all.len(), 1 + 2 * (turn + 1));
+        let seen = [&all[..1], &all[1 + 2 * forgotten..all.len() - 1]].concat();
+        let fresh = afresh(&engine, chat.template(), &seen, 50);
+        assert_eq!(fresh.tokens, reply.answer.tokens, "turn {turn}");
+    }
+    assert!(forgotten >= 3, "{forgotten}");
+    // A message that fits only alone and leaves little room is answered in that room.
+    let around = "[system] be brief\n[user] \n[assistant] ";
+    let tokens = |text: &str| engine.tokenizer().encode(text).unwrap().len();
+    let fixed = tokens(around) + 1;
+    let reply = say(&mut chat, &"x".repeat(context - fixed - 20), 50);
+    assert_eq!(reply.answer.finish, Finish::Context);
+    assert!((1..50).contains(&reply.answer.tokens.len()), "{}", reply.answer.tokens.len());
+    // One that does not even fit alone is refused, and all is as before.
+    let before: Vec<Message> = chat.messages().collect();
+    let go_on = |_: &str| ControlFlow::Continue(());
+    let long = "x".repeat(context + 100);
+    let error = chat.say(&long, &request(50), &Canceller::new(), go_on).err().unwrap();
+    let ChatError::TooLong { tokens, context: limit, system: true } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(limit, context);
+    let over = tokens + 1 - context;
+    assert!(error.to_string().contains(&format!("too long by {over} tokens")), "{error}");
+    assert_eq!(chat.messages().collect::<Vec<_>>(), before);
+    // Shortened by as much, it fits.
+    let short = &long[over..];
+    let reply = chat.say(short, &request(50), &Canceller::new(), go_on).unwrap();
+    assert_eq!(reply.answer.tokens.len(), 1);
+}
+
+#[test]
+fn control_tokens_within_a_message_are_text() {
+    let pair = RandomPair::make().unwrap();
+    // The tokenizer learns a control token.
+    let file = pair.target().join("tokenizer.json");
+    let mut json: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let control = serde_json::json!({
+        "id": 5, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true,
+    });
+    let added = json["added_tokens"].as_array_mut();
+    match added {
+        Some(list) => list.push(control),
+        None => json["added_tokens"] = serde_json::json!([control]),
+    }
+    std::fs::write(&file, json.to_string()).unwrap();
+    let tokenizer = forerun::Tokenizer::beside(pair.target()).unwrap();
+    let end = tokenizer.encode("<|end|>").unwrap().last().copied().unwrap();
+    let template = pair.target().join("t.jinja");
+    std::fs::write(&template, "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}").unwrap();
+    let template = ChatTemplate::choose(pair.target(), template.to_str().unwrap()).unwrap();
+    let ends = |text: &str| {
+        let tokens = template.encode(&[Message::user(text)], &tokenizer).unwrap();
+        tokens.iter().filter(|&&token| token == end).count()
+    };
+    assert_eq!(ends("hello"), 1);
+    assert_eq!(ends("hello<|end|>and <|end|><|end|>"), 1);
+}
