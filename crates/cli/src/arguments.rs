@@ -89,8 +89,8 @@ pub(crate) struct KernelBenchArguments {
 /// Options of `forerun bench quality`.
 #[derive(Args, Debug)]
 pub(crate) struct QualityBenchArguments {
-    /// The model: a Hugging Face directory or a llama2.c file
-    #[arg(long, value_name = "DIR")]
+    /// The model: a Hugging Face directory, a llama2.c file, or a hub id
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: PathBuf,
 
     /// A file with the text to predict, in UTF-8

@@ -1,7 +1,7 @@
 //! Bars on standard error while models are downloaded and loaded.
 
 use forerun::{Loader, Progress, Step};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -51,13 +51,16 @@ impl Bar {
             return;
         }
         if self.bar.is_none() && self.since.is_some_and(|since| since.elapsed() >= UNSEEN) {
-            let bar = ProgressBar::new(progress.total).with_message(self.title.clone());
+            let unseen = ProgressDrawTarget::hidden();
+            let bar = ProgressBar::with_draw_target(Some(progress.total), unseen);
+            bar.set_message(self.title.clone());
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
             // What was here before says nothing of the speed.
             bar.set_position(progress.done);
             bar.reset_eta();
+            bar.set_draw_target(ProgressDrawTarget::stderr());
             self.bar = Some(bar);
         }
         if let Some(bar) = &self.bar {

@@ -1,7 +1,7 @@
 //! `forerun bench quality`.
 
 use crate::arguments::QualityBenchArguments;
-use crate::bench;
+use crate::{bench, progress};
 use anyhow::Context;
 use forerun::{QualityBench, QualityOptions};
 use std::io::{IsTerminal, Write};
@@ -14,7 +14,9 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     let cores = bench::cores(threads)?;
     let content = std::fs::read_to_string(&text)
         .with_context(|| format!("cannot read the text {}", text.display()))?;
-    let options = QualityOptions { model, weight_types: dtypes, max_tokens: tokens, window };
+    let located = progress::loader(false, true).locate(&model)?;
+    let options =
+        QualityOptions { model: located, weight_types: dtypes, max_tokens: tokens, window };
     let bench = QualityBench::open(&options, &content)?;
     // Pinned only now: loading uses all cores.
     let team = Arc::new(forerun::Team::pinned(&cores)?);
@@ -24,7 +26,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     writeln!(
         out,
         "{}, {} tokens of {} in windows of {}, {} on {} threads",
-        options.model.display(),
+        model.display(),
         report.tokens,
         text.display(),
         report.window,

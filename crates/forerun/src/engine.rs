@@ -33,7 +33,7 @@ pub enum ForerunError {
     /// A model of the hub that cannot be had.
     #[cfg(feature = "hub")]
     #[error(transparent)]
-    Hub(#[from] crate::hub::HubError),
+    Hub(Box<crate::hub::HubError>),
     /// Whoever watched the loading broke it off.
     #[error("loading was cancelled; a download goes on from there the next time")]
     Cancelled,
@@ -110,7 +110,7 @@ pub enum ForerunError {
 impl From<crate::hub::FetchError> for ForerunError {
     fn from(error: crate::hub::FetchError) -> Self {
         match error {
-            crate::hub::FetchError::Hub(error) => Self::Hub(error),
+            crate::hub::FetchError::Hub(error) => Self::Hub(Box::new(error)),
             crate::hub::FetchError::Index(error) => Self::Load(error),
             crate::hub::FetchError::Cancelled => Self::Cancelled,
         }

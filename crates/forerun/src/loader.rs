@@ -57,7 +57,8 @@ impl<'a> Loader<'a> {
         if !model.exists()
             && let Some(id) = model.to_str().and_then(crate::hub::ModelId::parse)
         {
-            let hub = crate::hub::Hub::from_environment(self.offline)?;
+            let hub = crate::hub::Hub::from_environment(self.offline);
+            let hub = hub.map_err(crate::hub::FetchError::from)?;
             return Ok(hub.fetch(&id, &mut *self.on_progress)?);
         }
         Ok(model.to_owned())
