@@ -227,5 +227,5 @@ fn drafts_of_another_vocabulary_give_the_tokens_of_the_target() {
 
 #[test]
 fn every_way_of_decoding_gives_the_tokens_of_a_target_of_another_family() {
-    run_matrix(&Pair::of_another_family());
+    run_matrix(&Pair::of_another_family(), cells());
 }
