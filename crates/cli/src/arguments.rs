@@ -1,7 +1,7 @@
 //! The command line as it is typed.
 
 use clap::{Args, Parser, Subcommand};
-use forerun::{DraftTokens, DrafterKind, Method, Tree, VerificationChoice, WeightType};
+use forerun::{DraftTokens, DrafterKind, Method, TokenId, Tree, VerificationChoice, WeightType};
 use std::path::PathBuf;
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
@@ -30,8 +30,12 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
     /// Measure memory bandwidth and the cost of a forward pass of this model, by its rows
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// Keep weights as f32, bf16, f16 or int8; auto is the checkpoint's own type
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
@@ -116,13 +120,18 @@ pub(crate) struct QualityBenchArguments {
 /// Options of `forerun generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArguments {
-    /// The target: a Hugging Face directory or a llama2.c file; without it, a small random pair
-    #[arg(long, value_name = "DIR")]
+    /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
+    /// owner/name@revision); without it, a small random pair
+    #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The drafter's checkpoint, of the same tokenizer
-    #[arg(long, value_name = "DIR")]
+    /// The drafter, of the same tokenizer
+    #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    pub(crate) offline: bool,
 
     /// The text to continue; else --prompt-file, else standard input
     #[arg(
@@ -171,7 +180,7 @@ pub(crate) struct GenerateArguments {
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<String>,
 
-    /// 0 always takes the most probable token
+    /// 0 always takes the most probable token, so that top-k, top-p and min-p filter nothing
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,
 
@@ -182,6 +191,29 @@ pub(crate) struct GenerateArguments {
     /// Sample among the most probable tokens that together reach this mass
     #[arg(long, value_name = "P", default_value_t = 1.0)]
     pub(crate) top_p: f32,
+
+    /// Sample among tokens at least P times as probable as the most probable one; 0 is all
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f32,
+
+    /// Divide the positive logits of tokens in prompt or answer by P and multiply the negative ones,
+    /// at any temperature; 1 is none
+    #[arg(long, visible_alias = "repeat-penalty", value_name = "P", default_value_t = 1.0)]
+    pub(crate) repetition_penalty: f32,
+
+    /// Subtract P (-2 to 2) from a token's logit for each time that the answer holds it, at any
+    /// temperature
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) frequency_penalty: f32,
+
+    /// Subtract P (-2 to 2) from a token's logit if the answer holds it, at any temperature
+    #[arg(long, value_name = "P", default_value_t = 0.0)]
+    pub(crate) presence_penalty: f32,
+
+    /// Add BIAS (-100 to 100) to the logit of the token of this id, at any temperature; may be given
+    /// several times
+    #[arg(long, value_name = "TOKEN=BIAS", value_parser = token_bias)]
+    pub(crate) logit_bias: Vec<(TokenId, f32)>,
 
     /// Make sampled text reproducible
     #[arg(long, value_name = "N")]
@@ -207,10 +239,25 @@ pub(crate) struct GenerateArguments {
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// With --json, tell the log-probability of every token and of the N (0 to 20) most probable ones
+    /// in its place: the target's own, before all sampling options
+    #[arg(long, value_name = "N", requires = "json")]
+    pub(crate) logprobs: Option<usize>,
 }
 
 /// `auto` is no type of its own: `None` lets each checkpoint keep its own.
 type ChosenType = Option<WeightType>;
+
+/// As in `15043=-2.5`.
+fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
+    let parts = text
+        .split_once('=')
+        .and_then(|(token, bias)| Some((token.trim().parse().ok()?, bias.trim().parse().ok()?)));
+    parts.ok_or_else(|| {
+        "give a token's id and a number, as in 15043=-2.5 (--json prints the ids of tokens)".into()
+    })
+}
 
 fn weight_type(text: &str) -> Result<ChosenType, String> {
     match text {

@@ -2,6 +2,7 @@
 
 use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
+use crate::progress;
 use forerun::measure::BandwidthProbe;
 use forerun::model_cost::ModelProbe;
 use forerun::{Checkpoint, Isa, Placement, Weights, available_cores, granted_cores};
@@ -25,7 +26,7 @@ pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
 /// same rows without a past, which tells what attending to the past costs.
 fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     Isa::from_environment()?;
-    let checkpoint = Checkpoint::open(model)?;
+    let checkpoint = Checkpoint::open(&progress::loader(arguments.offline, true).locate(model)?)?;
     let weights = match arguments.dtype {
         Some(weight_type) => Weights::load_as(&checkpoint, weight_type)?,
         None => Weights::load(&checkpoint)?,

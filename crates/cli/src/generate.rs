@@ -1,13 +1,14 @@
 //! `forerun generate`: a prompt in, text and one line of statistics out.
 
 use crate::arguments::GenerateArguments;
-use crate::note;
+use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
-    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request,
-    Verification,
+    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request, TokenId,
+    TokenLogprob, Tokenizer, Verification,
 };
 use serde_json::json;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -21,7 +22,7 @@ const OUTPUT: &str = "cannot write to standard output";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
-    let request = request(&arguments);
+    let request = request(&arguments)?;
     request.validate()?;
     let prompt = prompt(&arguments)?;
     if prompt.is_empty() {
@@ -29,7 +30,10 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     let random_pair = random_pair(&mut arguments)?;
     let plan = Plan::new(options(&arguments))?;
-    let engine = Forerun::open(&plan)?;
+    // Until it listens for them, an interrupt ends the process: a download goes on the next time.
+    let mut loader = progress::loader(arguments.offline, !arguments.json);
+    let engine = Forerun::open_with(&plan, &mut loader)?;
+    drop(loader);
     drop(random_pair);
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
@@ -43,7 +47,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         return Err(error).context(OUTPUT);
     }
     let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
-    report(&plan, &answer, arguments.json, interrupted).context(OUTPUT)?;
+    report(&engine, &answer, arguments.json, interrupted).context(OUTPUT)?;
     // The answer comes first: a trace that cannot be written must not cost it.
     if let Some(file) = &arguments.trace {
         write_trace(file, &answer)?;
@@ -51,18 +55,30 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-fn request(arguments: &GenerateArguments) -> Request {
-    Request {
+fn request(arguments: &GenerateArguments) -> anyhow::Result<Request> {
+    let mut logit_bias = BTreeMap::new();
+    for &(token, bias) in &arguments.logit_bias {
+        if logit_bias.insert(token, bias).is_some() {
+            bail!("--logit-bias names token {token} twice: give each token one bias");
+        }
+    }
+    Ok(Request {
         max_tokens: arguments.max_tokens,
         temperature: arguments.temperature,
         top_k: arguments.top_k,
         top_p: arguments.top_p,
+        min_p: arguments.min_p,
+        repetition_penalty: arguments.repetition_penalty,
+        frequency_penalty: arguments.frequency_penalty,
+        presence_penalty: arguments.presence_penalty,
+        logit_bias,
         seed: arguments.seed,
         verification: arguments.verify,
         stop: arguments.stop.clone(),
         stop_tokens: Vec::new(),
         ignore_eos: arguments.ignore_eos,
-    }
+        logprobs: arguments.logprobs,
+    })
 }
 
 /// Without a model, a random pair takes its place, so that the first command of all runs.
@@ -167,10 +183,20 @@ fn write_trace(file: &Path, answer: &Answer) -> anyhow::Result<()> {
 }
 
 /// The statistics: one line behind the text, or one JSON object.
-fn report(plan: &Plan, answer: &Answer, as_json: bool, interrupted: bool) -> std::io::Result<()> {
+fn report(
+    engine: &Forerun,
+    answer: &Answer,
+    as_json: bool,
+    interrupted: bool,
+) -> std::io::Result<()> {
+    let plan = engine.plan();
     let mut out = std::io::stdout().lock();
     if as_json {
-        writeln!(out, "{}", json_report(plan, answer, interrupted))?;
+        let mut report = json_report(plan, answer, interrupted);
+        if let Some(logprobs) = &answer.logprobs {
+            report["logprobs"] = json_logprobs(engine.tokenizer(), logprobs);
+        }
+        writeln!(out, "{report}")?;
     } else {
         writeln!(out)?;
         out.flush()?;
@@ -223,4 +249,19 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
             "side_by_side_share": answer.trace.occupancy().overlap_share(),
         },
     })
+}
+
+/// One object a token, with the names of OpenAI's API; `token` is the id, as in `tokens`.
+fn json_logprobs(tokenizer: &Tokenizer, logprobs: &[TokenLogprob]) -> serde_json::Value {
+    let one = |token: TokenId, logprob: f32| {
+        let text = tokenizer.piece(token);
+        json!({ "token": token, "text": text, "logprob": logprob })
+    };
+    let place = |place: &TokenLogprob| {
+        let mut told = one(place.token, place.logprob);
+        let top = place.top.iter().map(|&(token, logprob)| one(token, logprob));
+        told["top_logprobs"] = top.collect();
+        told
+    };
+    logprobs.iter().map(place).collect()
 }

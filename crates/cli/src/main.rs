@@ -6,6 +6,7 @@ mod arguments;
 mod bench;
 mod devices;
 mod generate;
+mod progress;
 mod quality;
 
 use arguments::{Arguments, Bench, Command};

@@ -2,7 +2,9 @@
 //!
 //! Everything here can be serialised, so a cluster may as well span processes or hosts.
 
-use crate::{Distribution, Draft, DraftShape, Node, Sampling, TokenId, TokenTree};
+use crate::{
+    Distribution, Draft, DraftShape, Node, RowLogprobs, Sampling, TokenId, TokenLogprob, TokenTree,
+};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -33,6 +35,8 @@ pub enum Job {
         sequence: SequenceId,
         /// All tokens so far, at least one.
         tokens: Arc<[TokenId]>,
+        /// How many of them are the prompt, which some penalties do not count.
+        prompt_len: usize,
         /// The request's sampling options.
         sampling: Sampling,
         /// The candidates asked for.
@@ -44,10 +48,14 @@ pub enum Job {
         sequence: SequenceId,
         /// All tokens before the first row, at least one.
         tokens: Arc<[TokenId]>,
+        /// How many of them are the prompt, which some penalties do not count.
+        prompt_len: usize,
         /// Candidates behind them.
         tree: TokenTree,
         /// The request's sampling options.
         sampling: Sampling,
+        /// Whether log-probabilities are wanted, and how many of the best of each row.
+        logprobs: Option<usize>,
     },
 }
 
@@ -66,9 +74,34 @@ impl Job {
 pub enum JobOutput {
     /// Of [`Job::Draft`].
     Draft(Draft),
-    /// Of [`Job::Score`]: index 0 for the token behind `tokens`, `node + 1` for the one behind a
-    /// node.
-    Score(Vec<Distribution>),
+    /// Of [`Job::Score`].
+    Score(Scores),
+}
+
+/// The target's rows: index 0 for the token behind the prefix, `node + 1` for the one behind a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Scores {
+    /// What is sampled from.
+    pub rows: Vec<Distribution>,
+    /// What the model believes, where that was asked for.
+    pub logprobs: Option<Vec<RowLogprobs>>,
+}
+
+impl Scores {
+    /// Whether there is all that was asked for, for every node of a tree. Scores that come from
+    /// elsewhere have to be asked.
+    #[must_use]
+    pub fn fit(&self, tree: &TokenTree, logprobs: Option<usize>) -> bool {
+        let told = self.logprobs.as_ref().map(Vec::len);
+        self.rows.len() == tree.len() + 1 && told == logprobs.map(|_| tree.len() + 1)
+    }
+
+    /// What is to be told of a token that was emitted behind `at`, where that was asked for.
+    #[must_use]
+    pub fn logprob(&self, at: Option<Node>, token: TokenId) -> Option<TokenLogprob> {
+        let index = at.map_or(0, |node| node + 1);
+        Some(self.logprobs.as_ref()?.get(index)?.of(self.rows.get(index)?, token))
+    }
 }
 
 /// Why a job has no output.

@@ -4,11 +4,19 @@
 //! This crate may touch nothing outside itself: no files, no threads, no clocks, no tensors. What
 //! it decides can therefore be enumerated exactly, replayed, and run in virtual time.
 
+mod coupling;
 mod distribution;
 mod draft;
+mod filters;
 mod job;
+mod logit_row;
+mod logprobs;
+mod penalties;
 mod randomness;
+pub mod reference;
+mod sampler;
 mod sampling;
+mod support;
 pub mod trace;
 mod tree;
 mod verify;
@@ -16,9 +24,12 @@ mod verify;
 pub use distribution::Distribution;
 pub use draft::{Draft, DraftShape, Proposal};
 pub use job::{
-    Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, SequenceId, Ticket,
+    Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, Scores, SequenceId,
+    Ticket,
 };
+pub use logprobs::{RowLogprobs, TokenLogprob};
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
+pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, Verification};
 pub use tree::{Node, TokenTree, TreeError};
 pub use verify::{Verdict, verify};

@@ -4,6 +4,7 @@
 //! index, absolute position, purpose and candidate, so the same decision sees the same number
 //! wherever and whenever it is taken, and no two decisions share one.
 
+use crate::TokenId;
 use serde::{Deserialize, Serialize};
 
 /// What a uniform decides.
@@ -63,20 +64,33 @@ impl KeyedRandomness {
 
     /// Gumbel noise of one vocabulary entry at a position: `-ln(-ln u)`, always finite.
     #[must_use]
-    pub fn gumbel(&self, position: usize, token: crate::TokenId) -> f64 {
+    pub fn gumbel(&self, position: usize, token: TokenId) -> f64 {
         let key = Key { position, purpose: Purpose::Noise, candidate: token };
         // The half step keeps the uniform off both ends; 52 bits keep the sum exact.
         let uniform = ((self.bits(key) >> 12) as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64);
         -(-uniform.ln()).ln()
     }
 
+    /// The highest 32 bits of the numbers behind [`KeyedRandomness::gumbel`], for several tokens.
+    #[inline(always)]
+    pub(crate) fn noise_heads(&self, position: usize, tokens: &[TokenId], heads: &mut [u32]) {
+        for (head, &candidate) in heads.iter_mut().zip(tokens) {
+            *head = self.words(Key { position, purpose: Purpose::Noise, candidate })[1];
+        }
+    }
+
     fn bits(&self, key: Key) -> u64 {
+        let words = self.words(key);
+        u64::from(words[0]) | (u64::from(words[1]) << 32)
+    }
+
+    #[inline(always)]
+    fn words(&self, key: Key) -> [u32; 4] {
         let position = key.position as u64;
         // A position needs no more than 56 bits, which leaves room for the purpose above them.
         let high = ((position >> 32) as u32 & 0x00ff_ffff) | ((key.purpose as u32) << 24);
         let counter = [position as u32, high, key.candidate, self.sample];
-        let words = philox4x32([self.seed as u32, (self.seed >> 32) as u32], counter);
-        u64::from(words[0]) | (u64::from(words[1]) << 32)
+        philox4x32([self.seed as u32, (self.seed >> 32) as u32], counter)
     }
 }
 
@@ -88,6 +102,7 @@ impl Randomness for KeyedRandomness {
 }
 
 /// Ten rounds of Philox4x32.
+#[inline(always)]
 fn philox4x32(mut key: [u32; 2], mut counter: [u32; 4]) -> [u32; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
     const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];

@@ -1,7 +1,8 @@
-//! From logits to the distribution that is sampled, for target and drafter alike.
+//! The sampling options: what they mean, and their ranges.
 
-use crate::{Distribution, KeyedRandomness, TokenId};
+use crate::{KeyedRandomness, Sampler, TokenId};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// How a sampled draft is verified at temperatures above 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,6 +16,18 @@ pub enum Verification {
 }
 
 /// The sampling options of one answer.
+///
+/// They apply to a row's logits in this order, for target and drafter alike:
+///
+/// 1. `logit_bias` is added;
+/// 2. `repetition_penalty`, then `frequency_penalty` and `presence_penalty`, each by the row's own
+///    prefix: the committed tokens and, in a tree, the path to the row;
+/// 3. at temperature 0 the largest logit wins; else the logits are divided by `temperature`;
+/// 4. `top_k`, `top_p` and `min_p` filter, each what those before it left.
+///
+/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers, step 4 in that of the
+/// latter (vLLM puts min-p first): min-p looks at the best token alone, so as the last it leaves the
+/// meaning of top-p untouched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Divides the logits; 0 means greedy.
@@ -23,6 +36,20 @@ pub struct Sampling {
     pub top_k: usize,
     /// Only the most probable tokens that together reach this mass are kept; 1 keeps all.
     pub top_p: f32,
+    /// Only tokens at least `min_p` times as probable as the most probable one are kept (Nguyen et
+    /// al. 2024, arXiv 2407.01082); 0 keeps all.
+    pub min_p: f32,
+    /// Divides the positive and multiplies the negative logits of tokens in prompt or answer (Keskar
+    /// et al. 2019, arXiv 1909.05858, as in transformers); above 1 it discourages them, 1 is none.
+    pub repetition_penalty: f32,
+    /// Is subtracted from a token's logit as often as the answer holds the token, the prompt not
+    /// counted (OpenAI); 0 is none.
+    pub frequency_penalty: f32,
+    /// Is subtracted once from the logit of a token that the answer holds, the prompt not counted
+    /// (OpenAI); 0 is none.
+    pub presence_penalty: f32,
+    /// Is added to the logits of single tokens (OpenAI).
+    pub logit_bias: BTreeMap<TokenId, f32>,
     /// Seed and sample index of the keyed randomness.
     pub randomness: KeyedRandomness,
     /// How drafts are verified.
@@ -38,6 +65,43 @@ pub enum SamplingError {
     /// Outside (0, 1].
     #[error("top-p is {0}, but it must lie above 0 and at most at 1 (1 keeps every token)")]
     TopP(f32),
+    /// Outside [0, 1].
+    #[error("min-p is {0}, but it must lie from 0 (keeps every token) to 1 (keeps the best)")]
+    MinP(f32),
+    /// Zero, negative, infinite or not a number.
+    #[error(
+        "repetition-penalty is {0}, but it must be a positive number: 1 is none, 1.1 discourages what \
+         came before"
+    )]
+    RepetitionPenalty(f32),
+    /// Outside [-2, 2].
+    #[error("frequency-penalty is {0}, but it must lie from -2 to 2 (0 is none)")]
+    FrequencyPenalty(f32),
+    /// Outside [-2, 2].
+    #[error("presence-penalty is {0}, but it must lie from -2 to 2 (0 is none)")]
+    PresencePenalty(f32),
+    /// Outside [-100, 100].
+    #[error(
+        "the logit bias of token {token} is {bias}, but it must lie from -100 (as good as forbidden) to \
+         100 (as good as forced)"
+    )]
+    Bias {
+        /// The token.
+        token: TokenId,
+        /// Its bias.
+        bias: f32,
+    },
+    /// A bias of no token.
+    #[error(
+        "there is a logit bias of token {token}, but the model's vocabulary has {vocab_size} tokens: name \
+         one from 0 to {}", vocab_size.saturating_sub(1)
+    )]
+    BiasToken {
+        /// The token.
+        token: TokenId,
+        /// Number of tokens in the vocabulary.
+        vocab_size: usize,
+    },
     /// The model's output is broken.
     #[error(
         "the logit of token {token} at position {position} is {value}: the model's weights or \
@@ -61,6 +125,11 @@ impl Sampling {
             temperature: 0.0,
             top_k: 0,
             top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: BTreeMap::new(),
             randomness: KeyedRandomness { seed: 0, sample: 0 },
             verification: Verification::Rejection,
         }
@@ -77,7 +146,36 @@ impl Sampling {
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
             return Err(SamplingError::TopP(self.top_p));
         }
-        Ok(())
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return Err(SamplingError::MinP(self.min_p));
+        }
+        if !(self.repetition_penalty > 0.0 && self.repetition_penalty.is_finite()) {
+            return Err(SamplingError::RepetitionPenalty(self.repetition_penalty));
+        }
+        if !(-2.0..=2.0).contains(&self.frequency_penalty) {
+            return Err(SamplingError::FrequencyPenalty(self.frequency_penalty));
+        }
+        if !(-2.0..=2.0).contains(&self.presence_penalty) {
+            return Err(SamplingError::PresencePenalty(self.presence_penalty));
+        }
+        match self.logit_bias.iter().find(|(_, bias)| !(-100.0..=100.0).contains(*bias)) {
+            Some((&token, &bias)) => Err(SamplingError::Bias { token, bias }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the options fit a vocabulary, too.
+    ///
+    /// # Errors
+    /// As [`Sampling::validate`], and if a bias names a token beyond the vocabulary.
+    pub fn validate_for(&self, vocab_size: usize) -> Result<(), SamplingError> {
+        self.validate()?;
+        match self.logit_bias.last_key_value() {
+            Some((&token, _)) if token as usize >= vocab_size => {
+                Err(SamplingError::BiasToken { token, vocab_size })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether every token is a function of the tokens before it and the seed, so that rows are
@@ -87,120 +185,12 @@ impl Sampling {
         self.temperature == 0.0 || self.verification == Verification::Coupled
     }
 
-    /// The distribution of the token at absolute position `position`, given its logits.
-    ///
-    /// Greedy and coupled rows are point masses: the token that would be emitted there. Filters
-    /// apply in the order temperature, top-k, top-p; equal logits rank by ascending token id.
-    ///
-    /// # Errors
-    /// [`SamplingError::Logit`] if a logit is NaN or infinite.
-    pub fn distribution(
-        &self,
-        logits: &[f32],
-        position: usize,
-    ) -> Result<Distribution, SamplingError> {
-        check_logits(logits, position)?;
-        if self.temperature == 0.0 {
-            return Ok(Distribution::point(argmax(logits)));
-        }
-        let warped = self.warp(logits);
-        if self.verification == Verification::Rejection {
-            return Ok(warped);
-        }
-        let perturbed = warped.iter().map(|(token, probability)| {
-            (token, probability.ln() + self.randomness.gumbel(position, token))
-        });
-        Ok(Distribution::point(best(perturbed)))
+    /// The options at work behind a prefix, of which the first `prompt_len` tokens are the prompt and
+    /// the others the answer so far.
+    #[must_use]
+    pub fn behind(&self, tokens: &[TokenId], prompt_len: usize) -> Sampler<'_> {
+        Sampler::new(self, tokens, prompt_len)
     }
-
-    /// The `width` best candidates for deterministic drafting, best first, each with the logarithm
-    /// of its share among the tokens that the filters leave (perturbed, where coupled). Greedy
-    /// candidates rank by the unfiltered logits.
-    ///
-    /// # Errors
-    /// [`SamplingError::Logit`] if a logit is NaN or infinite.
-    pub fn candidates(
-        &self,
-        logits: &[f32],
-        position: usize,
-        width: usize,
-    ) -> Result<Vec<(TokenId, f64)>, SamplingError> {
-        check_logits(logits, position)?;
-        let greedy = self.temperature == 0.0;
-        let plain = Self { temperature: 1.0, top_k: 0, top_p: 1.0, ..self.clone() };
-        let warped = if greedy { plain.warp(logits) } else { self.warp(logits) };
-        let coupled = !greedy && self.verification == Verification::Coupled;
-        let noise = |token| if coupled { self.randomness.gumbel(position, token) } else { 0.0 };
-        let mut scored: Vec<(TokenId, f64)> =
-            warped.iter().map(|(token, share)| (token, share.ln() + noise(token))).collect();
-        let mass: f64 = scored.iter().map(|&(_, score)| score.exp()).sum();
-        let width = width.min(scored.len());
-        keep_best(&mut scored, width, |&(token, score)| (score, token));
-        for (_, score) in &mut scored {
-            *score -= mass.ln();
-        }
-        Ok(scored)
-    }
-
-    /// Temperature, top-k and top-p.
-    fn warp(&self, logits: &[f32]) -> Distribution {
-        let peak = logits.iter().fold(f32::NEG_INFINITY, |peak, &logit| peak.max(logit));
-        let weight = |&logit: &f32| ((logit - peak) / self.temperature).exp();
-        if self.top_k == 0 && self.top_p >= 1.0 {
-            let weights = logits.iter().map(weight).enumerate();
-            return Distribution::from_weights(weights.map(|(token, w)| (token as TokenId, w)));
-        }
-        let mut kept: Vec<(TokenId, f32, f32)> = logits
-            .iter()
-            .enumerate()
-            .map(|(token, logit)| (token as TokenId, weight(logit), *logit))
-            .collect();
-        let keep = if self.top_k == 0 { kept.len() } else { self.top_k.min(kept.len()) };
-        // Logits rank, not weights: distinct logits may round to one weight.
-        keep_best(&mut kept, keep, |&(token, _, logit)| (f64::from(logit), token));
-        let total: f64 = kept.iter().map(|&(_, weight, _)| f64::from(weight)).sum();
-        let mut mass = 0.0;
-        let enough = kept.iter().position(|&(_, weight, _)| {
-            mass += f64::from(weight);
-            mass >= f64::from(self.top_p) * total
-        });
-        kept.truncate(enough.map_or(kept.len(), |last| last + 1));
-        kept.sort_unstable_by_key(|&(token, ..)| token);
-        Distribution::from_weights(kept.into_iter().map(|(token, weight, _)| (token, weight)))
-    }
-}
-
-fn check_logits(logits: &[f32], position: usize) -> Result<(), SamplingError> {
-    match logits.iter().position(|logit| !logit.is_finite()) {
-        None => Ok(()),
-        Some(token) => Err(SamplingError::Logit { position, token, value: logits[token] }),
-    }
-}
-
-/// The index of the largest value, the lowest among equals.
-fn argmax(logits: &[f32]) -> TokenId {
-    best(logits.iter().enumerate().map(|(token, &logit)| (token as TokenId, f64::from(logit))))
-}
-
-/// The token of the highest score, the first among equals.
-fn best(scored: impl Iterator<Item = (TokenId, f64)>) -> TokenId {
-    let start = (0, f64::NEG_INFINITY);
-    scored.fold(start, |best, next| if next.1 > best.1 { next } else { best }).0
-}
-
-/// Keeps the `keep` items that rank highest by score, then lowest by token, best first.
-fn keep_best<T>(items: &mut Vec<T>, keep: usize, rank: impl Fn(&T) -> (f64, TokenId)) {
-    let order = |a: &T, b: &T| {
-        let (a, b) = (rank(a), rank(b));
-        b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
-    };
-    if keep < items.len() {
-        if keep > 0 {
-            items.select_nth_unstable_by(keep - 1, order);
-        }
-        items.truncate(keep);
-    }
-    items.sort_unstable_by(order);
 }
 
 #[cfg(test)]
@@ -208,84 +198,51 @@ fn keep_best<T>(items: &mut Vec<T>, keep: usize, rank: impl Fn(&T) -> (f64, Toke
 mod tests {
     use super::*;
 
-    fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
-        Sampling { temperature, top_k, top_p, ..Sampling::greedy() }
-    }
-
-    fn support(sampling: &Sampling, logits: &[f32]) -> Vec<TokenId> {
-        sampling.distribution(logits, 0).unwrap().iter().map(|(token, _)| token).collect()
-    }
-
     #[test]
-    fn greedy_takes_the_lowest_id_among_equals() {
-        assert_eq!(support(&Sampling::greedy(), &[1.0, 3.0, 3.0, 2.0]), [1]);
-    }
-
-    #[test]
-    fn filters_keep_what_they_should() {
-        let logits = [0.0, 2.0, 1.0, 2.0, -1.0];
-        assert_eq!(support(&sampling(1.0, 0, 1.0), &logits), [0, 1, 2, 3, 4]);
-        assert_eq!(support(&sampling(1.0, 1, 1.0), &logits), [1]);
-        assert_eq!(support(&sampling(1.0, 3, 1.0), &logits), [1, 2, 3]);
-        assert_eq!(support(&sampling(1.0, 99, 1.0), &logits), [0, 1, 2, 3, 4]);
-        // The two best hold 0.39 each: the first alone reaches 0.3, both together 0.7.
-        assert_eq!(support(&sampling(1.0, 0, 0.3), &logits), [1]);
-        assert_eq!(support(&sampling(1.0, 0, 0.7), &logits), [1, 3]);
-        // Top-p counts within what top-k left.
-        assert_eq!(support(&sampling(1.0, 2, 0.5), &logits), [1]);
-    }
-
-    #[test]
-    fn temperature_divides_the_logits() {
-        let row = sampling(0.5, 0, 1.0).distribution(&[0.0, 1.0], 0).unwrap();
-        assert!((row.probability(1) - 1.0 / (1.0 + (-2.0_f64).exp())).abs() < 1e-6);
-    }
-
-    #[test]
-    fn coupled_tokens_follow_the_distribution() {
-        let coupled = Sampling { verification: Verification::Coupled, ..sampling(1.3, 3, 1.0) };
-        let logits = [0.5, 1.5, -0.5, 1.0];
-        let exact = sampling(1.3, 3, 1.0).distribution(&logits, 0).unwrap();
-        let mut counts = [0_u32; 4];
-        for position in 0..60_000 {
-            let row = coupled.distribution(&logits, position).unwrap();
-            counts[row.as_point().unwrap() as usize] += 1;
+    fn options_out_of_range_are_named() {
+        let greedy = Sampling::greedy;
+        assert_eq!(greedy().validate(), Ok(()));
+        let broken = [
+            ("temperature", Sampling { temperature: -1.0, ..greedy() }),
+            ("temperature", Sampling { temperature: f32::NAN, ..greedy() }),
+            ("top-p", Sampling { top_p: 0.0, ..greedy() }),
+            ("top-p", Sampling { top_p: 1.5, ..greedy() }),
+            ("min-p", Sampling { min_p: -0.1, ..greedy() }),
+            ("min-p", Sampling { min_p: 1.1, ..greedy() }),
+            ("min-p", Sampling { min_p: f32::NAN, ..greedy() }),
+            ("repetition-penalty", Sampling { repetition_penalty: 0.0, ..greedy() }),
+            ("repetition-penalty", Sampling { repetition_penalty: f32::INFINITY, ..greedy() }),
+            ("frequency-penalty", Sampling { frequency_penalty: 2.1, ..greedy() }),
+            ("frequency-penalty", Sampling { frequency_penalty: f32::NAN, ..greedy() }),
+            ("presence-penalty", Sampling { presence_penalty: -2.1, ..greedy() }),
+            ("bias of token 7", Sampling { logit_bias: [(7, 100.5)].into(), ..greedy() }),
+            ("bias of token 7", Sampling { logit_bias: [(7, f32::NAN)].into(), ..greedy() }),
+        ];
+        for (name, sampling) in broken {
+            let message = sampling.validate().unwrap_err().to_string();
+            assert!(message.contains(name), "{name}: {message}");
         }
-        for (token, &count) in counts.iter().enumerate() {
-            let share = f64::from(count) / 60_000.0;
-            assert!((share - exact.probability(token as TokenId)).abs() < 0.008, "{counts:?}");
-        }
+        let edges = Sampling {
+            min_p: 1.0,
+            frequency_penalty: -2.0,
+            presence_penalty: 2.0,
+            logit_bias: [(0, -100.0), (7, 100.0)].into(),
+            ..greedy()
+        };
+        assert_eq!(edges.validate_for(8), Ok(()));
+        let error = SamplingError::BiasToken { token: 7, vocab_size: 7 };
+        assert_eq!(edges.validate_for(7), Err(error.clone()));
+        assert!(error.to_string().contains("0 to 6"), "{error}");
     }
 
     #[test]
-    fn the_first_candidate_is_the_token_that_would_be_emitted() {
-        let logits = [0.3, -1.0, 0.9, 0.8, 0.1];
-        for verification in [Verification::Rejection, Verification::Coupled] {
-            for position in 0..50 {
-                let filtered = Sampling { verification, ..sampling(0.9, 2, 1.0) };
-                let mut kept = filtered.candidates(&logits, position, 3).unwrap();
-                kept.sort_unstable_by_key(|candidate| candidate.0);
-                assert_eq!(kept.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [2, 3]);
-                let sampling = Sampling { verification, ..sampling(0.9, 0, 1.0) };
-                let candidates = sampling.candidates(&logits, position, 3).unwrap();
-                assert_eq!(candidates.len(), 3);
-                assert!(candidates[0].1 >= candidates[1].1 && candidates[0].1 < 0.0);
-                if verification == Verification::Coupled {
-                    let row = sampling.distribution(&logits, position).unwrap();
-                    assert_eq!(row.as_point(), Some(candidates[0].0));
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn broken_logits_and_options_are_errors() {
-        let message = Sampling::greedy().distribution(&[0.0, f32::NAN], 4).unwrap_err().to_string();
-        assert!(message.contains("token 1") && message.contains("position 4"), "{message}");
-        assert!(sampling(-1.0, 0, 1.0).validate().is_err());
-        assert!(sampling(f32::NAN, 0, 1.0).validate().is_err());
-        assert!(sampling(1.0, 0, 0.0).validate().is_err());
-        assert!(sampling(1.0, 0, 1.5).validate().is_err());
-        assert!(sampling(1.0, 0, 1.0).validate().is_ok());
+    fn options_survive_serialisation() {
+        let sampling = Sampling {
+            min_p: 0.05,
+            logit_bias: [(3, -1.5), (100, 2.0)].into(),
+            ..Sampling::greedy()
+        };
+        let text = serde_json::to_string(&sampling).unwrap();
+        assert_eq!(serde_json::from_str::<Sampling>(&text).unwrap(), sampling);
     }
 }

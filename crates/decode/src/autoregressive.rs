@@ -16,8 +16,8 @@ impl Decoder for Autoregressive {
         let draft = Draft::empty();
         let score = exchange::score(sequence, cluster, &draft.tree)?;
         let position = sequence.tokens().len();
-        let verdict = verify(&draft, &score.output, position, sequence.randomness());
-        sequence.commit(&draft, &verdict);
+        let verdict = verify(&draft, &score.output.rows, position, sequence.randomness());
+        sequence.commit(&draft, &verdict, &score.output);
         let outcome =
             Outcome { draft: None, score: score.ticket, accepted: Vec::new(), rejected: false };
         cluster.observe(outcome);

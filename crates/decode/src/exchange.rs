@@ -2,7 +2,7 @@
 
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Distribution, Draft, DraftShape, Job, JobOutput, Role, Ticket, TokenTree,
+    Cluster, Completion, Draft, DraftShape, Job, JobOutput, Role, Scores, Ticket, TokenTree,
 };
 
 /// An answer with its job's name and duration.
@@ -31,6 +31,7 @@ pub(crate) fn draft(
     let job = Job::Draft {
         sequence: sequence.id(),
         tokens: sequence.tokens().into(),
+        prompt_len: sequence.prompt_len(),
         sampling: sequence.sampling().clone(),
         shape,
     };
@@ -48,17 +49,20 @@ pub(crate) fn score(
     sequence: &mut Sequence,
     cluster: &mut dyn Cluster,
     tree: &TokenTree,
-) -> Result<Answer<Vec<Distribution>>, DecodeError> {
+) -> Result<Answer<Scores>, DecodeError> {
     let job = Job::Score {
         sequence: sequence.id(),
         tokens: sequence.tokens().into(),
+        prompt_len: sequence.prompt_len(),
         tree: tree.clone(),
         sampling: sequence.sampling().clone(),
+        logprobs: sequence.logprobs_wanted(),
     };
     let answer = ask(cluster, Role::Target(0), job)?;
     sequence.statistics_mut().score_ns += answer.duration_ns;
+    let wanted = sequence.logprobs_wanted();
     answer.try_map(|output| match output {
-        JobOutput::Score(rows) if rows.len() == tree.len() + 1 => Ok(rows),
+        JobOutput::Score(scores) if scores.fit(tree, wanted) => Ok(scores),
         JobOutput::Score(_) => Err(DecodeError::Answer("a row for every node was asked for")),
         JobOutput::Draft(_) => Err(DecodeError::Answer("rows were asked for, a draft came")),
     })

@@ -1,7 +1,9 @@
 //! One sequence: its tokens, its limits, and the only place where tokens are committed.
 
 use crate::Statistics;
-use forerun_core::{Draft, Randomness, Sampling, SequenceId, TokenId, Verdict};
+use forerun_core::{
+    Draft, Randomness, Sampling, Scores, SequenceId, TokenId, TokenLogprob, Verdict,
+};
 use std::sync::Arc;
 
 /// Where a sequence must end.
@@ -36,6 +38,9 @@ pub struct Sequence {
     limits: Limits,
     sampling: Sampling,
     randomness: Arc<dyn Randomness + Send + Sync>,
+    /// Whether log-probabilities are wanted, and how many of the best in each place.
+    logprobs_wanted: Option<usize>,
+    logprobs: Vec<TokenLogprob>,
     finish: Option<Finish>,
     statistics: Statistics,
 }
@@ -65,11 +70,21 @@ impl Sequence {
             limits,
             sampling,
             randomness,
+            logprobs_wanted: None,
+            logprobs: Vec::new(),
             finish: None,
             statistics: Statistics::default(),
         };
         sequence.finish = sequence.limit_reached();
         sequence
+    }
+
+    /// The same sequence, which will tell the log-probability of every token and of as many of the
+    /// most probable ones in its place.
+    #[must_use]
+    pub fn with_logprobs(mut self, top: usize) -> Self {
+        self.logprobs_wanted = Some(top);
+        self
     }
 
     /// The name under which workers keep caches.
@@ -88,6 +103,24 @@ impl Sequence {
     #[must_use]
     pub fn generated(&self) -> &[TokenId] {
         &self.tokens[self.prompt_len..]
+    }
+
+    /// Number of the prompt's tokens.
+    #[must_use]
+    pub fn prompt_len(&self) -> usize {
+        self.prompt_len
+    }
+
+    /// Whether log-probabilities are wanted, and how many of the best in each place.
+    #[must_use]
+    pub fn logprobs_wanted(&self) -> Option<usize> {
+        self.logprobs_wanted
+    }
+
+    /// Log-probabilities of the committed tokens behind the prompt, if they are wanted.
+    #[must_use]
+    pub fn logprobs(&self) -> Option<&[TokenLogprob]> {
+        self.logprobs_wanted.map(|_| &self.logprobs[..])
     }
 
     /// The sampling options.
@@ -131,16 +164,19 @@ impl Sequence {
         self.finish.get_or_insert(Finish::Stopped);
     }
 
-    /// Commits what a verdict accepted and the target's own token behind it, up to the end of the
-    /// sequence, and counts it. Returns how many of the draft's tokens were committed.
-    pub fn commit(&mut self, draft: &Draft, verdict: &Verdict) -> usize {
+    /// Commits what a verdict on `scores` accepted and the target's own token behind it, up to the end
+    /// of the sequence, and counts it. Returns how many of the draft's tokens were committed.
+    pub fn commit(&mut self, draft: &Draft, verdict: &Verdict, scores: &Scores) -> usize {
         let accepted = verdict.accepted.iter().map(|&node| draft.tree.token(node));
+        // Each token comes from the row behind the one before it.
+        let rows = [None].into_iter().chain(verdict.accepted.iter().copied().map(Some));
         let mut committed = 0;
-        for token in accepted.chain([verdict.token]) {
+        for (token, at) in accepted.chain([verdict.token]).zip(rows) {
             if self.finish.is_some() {
                 break;
             }
             self.tokens.push(token);
+            self.logprobs.extend(scores.logprob(at, token));
             committed += 1;
             self.finish = if self.limits.eos.contains(&token) {
                 Some(Finish::Eos)
@@ -181,7 +217,8 @@ mod tests {
     fn commit(sequence: &mut Sequence, accepted: &[TokenId], token: TokenId) -> usize {
         let draft = Draft { tree: TokenTree::chain(accepted), proposal: Proposal::Deterministic };
         let accepted = (0..accepted.len()).collect();
-        sequence.commit(&draft, &Verdict { accepted, token, rejected: false })
+        let verdict = Verdict { accepted, token, rejected: false };
+        sequence.commit(&draft, &verdict, &Scores::default())
     }
 
     #[test]

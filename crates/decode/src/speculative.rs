@@ -49,8 +49,8 @@ impl Decoder for Speculative {
         let draft = asked.as_ref().map_or(&empty, |answer| &answer.output);
         let score = exchange::score(sequence, cluster, &draft.tree)?;
         let position = sequence.tokens().len();
-        let verdict = verify(draft, &score.output, position, sequence.randomness());
-        let accepted = sequence.commit(draft, &verdict);
+        let verdict = verify(draft, &score.output.rows, position, sequence.randomness());
+        let accepted = sequence.commit(draft, &verdict, &score.output);
         self.controller.observe(&Round {
             asked: asked.is_some(),
             drafted: draft.tree.len(),

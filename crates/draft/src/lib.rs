@@ -21,6 +21,8 @@ pub struct DraftContext<'a> {
     pub sequence: SequenceId,
     /// All tokens so far.
     pub tokens: &'a [TokenId],
+    /// How many of them are the prompt, which some penalties do not count.
+    pub prompt_len: usize,
     /// The request's sampling options: the drafter warps as the target does.
     pub sampling: &'a Sampling,
     /// Where its draws come from.

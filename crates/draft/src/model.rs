@@ -39,6 +39,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
         context: &DraftContext<'_>,
         branching: &[usize],
     ) -> Result<Draft, ModelError> {
+        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
         let mut tree = TokenTree::new();
         let mut proposed: Vec<Distribution> = Vec::new();
         for (depth, &children) in branching.iter().enumerate() {
@@ -48,7 +49,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
             let position = context.tokens.len() + depth;
             let mut candidate = 0;
             for (row, logits) in (first_row..).zip(logits.rows()) {
-                let distribution = context.sampling.distribution(logits, position)?;
+                let distribution = sampler.distribution(logits, &tree, node_of(row))?;
                 for _ in 0..children {
                     let key = Key { position, purpose: Purpose::Draft, candidate };
                     tree.push(node_of(row), distribution.pick(context.randomness, key));
@@ -69,16 +70,16 @@ impl<M: LanguageModel> ModelDrafter<M> {
         width: usize,
         depth: usize,
     ) -> Result<Draft, ModelError> {
+        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
         let mut tree = TokenTree::new();
         // The newest level: rows with the logarithm of their path's probability.
         let mut level: Vec<(usize, f64)> = vec![(0, 0.0)];
-        for above in 0..depth {
+        for _ in 0..depth {
             let Some(&(first_row, _)) = level.first() else { break };
             let logits = self.logits(context, &tree, first_row)?;
-            let position = context.tokens.len() + above;
             let mut children = Vec::new();
             for (&(row, score), logits) in level.iter().zip(logits.rows()) {
-                let best = context.sampling.candidates(logits, position, width)?;
+                let best = sampler.candidates(logits, &tree, node_of(row), width)?;
                 children.extend(best.into_iter().map(|(token, own)| (row, token, score + own)));
             }
             // A stable sort: among equals the earlier row, then the better candidate, goes first.

@@ -68,6 +68,7 @@ mod tests {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens,
+            prompt_len: tokens.len(),
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,

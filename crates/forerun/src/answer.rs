@@ -1,7 +1,7 @@
 //! An answer and what it cost.
 
 use forerun_core::trace::Trace;
-use forerun_core::{TokenId, Verification};
+use forerun_core::{TokenId, TokenLogprob, Verification};
 use forerun_decode::{Finish, Statistics};
 
 /// A finished answer.
@@ -12,6 +12,8 @@ pub struct Answer {
     /// The tokens behind the prompt: those of the text, and those that ended it (an end-of-sequence
     /// token, or the tokens of a stop string).
     pub tokens: Vec<TokenId>,
+    /// Log-probabilities in the place of each of these tokens, if they were asked for.
+    pub logprobs: Option<Vec<TokenLogprob>>,
     /// Number of the prompt's tokens.
     pub prompt_tokens: usize,
     /// Why it ended.

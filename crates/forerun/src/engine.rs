@@ -1,12 +1,13 @@
 //! Loaded models on their devices, and answers from them.
 
 use crate::answer::Answer;
+use crate::loader::Loader;
 use crate::plan::{DrafterKind, Method, Plan};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::translation::Translation;
-use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId};
+use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative,
     generate,
@@ -29,6 +30,13 @@ pub enum ForerunError {
     /// A checkpoint that cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A model of the hub that cannot be had.
+    #[cfg(feature = "hub")]
+    #[error(transparent)]
+    Hub(#[from] crate::hub::HubError),
+    /// Whoever watched the loading broke it off.
+    #[error("loading was cancelled; a download goes on from there the next time")]
+    Cancelled,
     /// A tokenizer that cannot be used.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -98,6 +106,17 @@ pub enum ForerunError {
     Decode(#[from] DecodeError),
 }
 
+#[cfg(feature = "hub")]
+impl From<crate::hub::FetchError> for ForerunError {
+    fn from(error: crate::hub::FetchError) -> Self {
+        match error {
+            crate::hub::FetchError::Hub(error) => Self::Hub(error),
+            crate::hub::FetchError::Index(error) => Self::Load(error),
+            crate::hub::FetchError::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
 /// Models loaded on their device groups. Dropping it stops the workers.
 pub struct Forerun {
     plan: Plan,
@@ -117,23 +136,29 @@ impl Forerun {
     /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not go together, or a
     /// worker cannot start.
     pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
+        Self::open_with(plan, &mut Loader::new())
+    }
+
+    /// The same with a loader of one's own, which may tell how far it is and stay offline.
+    ///
+    /// # Errors
+    /// As [`Forerun::open`], or if the loader's progress closure broke off.
+    pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
-        let target = open_model(plan.model())?;
-        let drafter = plan.draft_model().map(open_model).transpose()?;
+        let target = open_model(plan.model(), loader)?;
+        let drafter = plan.draft_model().map(|model| open_model(model, loader)).transpose()?;
         let translates = drafter.as_ref().is_some_and(|drafter| !speak_alike(&target, drafter));
         if let Some(drafter) = drafter.as_ref().filter(|_| translates) {
             check_shape(plan, &target, drafter)?;
         }
         let config = target.checkpoint.config().clone();
-        let load = |model: &OpenModel| {
-            let weights = match plan.weight_type() {
-                Some(weight_type) => Weights::load_as(&model.checkpoint, weight_type),
-                None => Weights::load(&model.checkpoint),
-            };
-            weights.map(Arc::new)
+        let mut load = |name: &Path, model: &OpenModel| {
+            loader.load(name, &model.checkpoint, plan.weight_type()).map(Arc::new)
         };
-        let target_weights = load(&target)?;
-        let drafter_weights = drafter.as_ref().map(load).transpose()?;
+        let target_weights = load(plan.model(), &target)?;
+        let drafter_weights =
+            plan.draft_model().zip(drafter.as_ref()).map(|(name, model)| load(name, model));
+        let drafter_weights = drafter_weights.transpose()?;
         let tokenizer = Arc::new(target.tokenizer);
         let drafter = drafter_weights.map(|weights| LoadedDrafter {
             translation: drafter.filter(|_| translates).map(|drafter| {
@@ -227,6 +252,7 @@ impl Forerun {
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
         let sampling = request.sampling()?;
+        sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
@@ -251,6 +277,9 @@ impl Forerun {
         let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
         let prompt_tokens = prompt.len();
         let mut sequence = Sequence::new(id, prompt, sampling, limits);
+        if let Some(top) = request.logprobs {
+            sequence = sequence.with_logprobs(top);
+        }
         let mut cluster = self.runtime.cluster_with(canceller);
         let finish = self.decode(&mut sequence, &mut cluster, canceller, &mut sink, adapts);
         cluster.release(id);
@@ -259,8 +288,11 @@ impl Forerun {
         sink.flush();
         let finish = finish?;
         let statistics = sequence.statistics().clone();
+        // A stop string ends the answer within a step, too.
+        let told = |all: &[TokenLogprob]| all.iter().take(sink.tokens.len()).cloned().collect();
         Ok(Answer {
             text: sink.text,
+            logprobs: sequence.logprobs().map(told),
             tokens: sink.tokens,
             prompt_tokens,
             // A stop string may end the text within a step that reached a limit, too.
@@ -322,7 +354,8 @@ pub(crate) struct OpenModel {
     pub(crate) tokenizer: Tokenizer,
 }
 
-pub(crate) fn open_model(path: &Path) -> Result<OpenModel, ForerunError> {
+pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
+    let path = &loader.locate(model)?;
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
     let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);

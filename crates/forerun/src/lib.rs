@@ -13,7 +13,11 @@
 mod answer;
 mod demonstration;
 mod engine;
+#[cfg(feature = "hub")]
+mod hub;
+mod loader;
 mod plan;
+mod progress;
 mod quality;
 mod request;
 mod sink;
@@ -24,14 +28,18 @@ mod translation;
 pub use answer::Answer;
 pub use demonstration::RandomPair;
 pub use engine::{Canceller, Forerun, ForerunError};
+#[cfg(feature = "hub")]
+pub use hub::{HubError, ModelId};
+pub use loader::Loader;
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
+pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
-pub use request::{Request, RequestError, VerificationChoice};
+pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 pub use forerun_core::trace::{Occupancy, Trace};
-pub use forerun_core::{TokenId, Verification};
+pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, Statistics};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{

@@ -61,7 +61,8 @@ pub enum Tree {
 /// What a user asks for; [`Plan::new`] turns it into a plan or an error.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The target's checkpoint: a Hugging Face directory or a llama2.c file.
+    /// The target's checkpoint: a Hugging Face directory, a llama2.c file, or with the feature `hub`
+    /// a hub id (see [`Loader`](crate::Loader)).
     pub model: PathBuf,
     /// The drafter's checkpoint.
     pub draft_model: Option<PathBuf>,

@@ -1,6 +1,7 @@
 //! What a weight type costs in quality, measured on a text.
 
 use crate::engine::{ForerunError, OpenModel, open_model};
+use crate::loader::Loader;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::TokenId;
 use forerun_model::quality::{Quality, QualityProbe};
@@ -30,15 +31,18 @@ pub struct QualityOptions {
     pub window: Option<usize>,
 }
 
+impl<E: Into<ForerunError>> From<E> for QualityError {
+    fn from(error: E) -> Self {
+        Self::Open(Box::new(error.into()))
+    }
+}
+
 /// Why qualities cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
     /// The model or its tokenizer cannot be used.
     #[error(transparent)]
-    Open(#[from] ForerunError),
-    /// The text cannot be encoded.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
+    Open(Box<ForerunError>),
     /// Nothing to predict.
     #[error("the text is empty: give some text to predict")]
     EmptyText,
@@ -95,14 +99,14 @@ impl QualityBench {
     /// If the model or its tokenizer cannot be loaded, the text has nothing to predict, or the
     /// window does not fit the model. What can be refused is refused before weights are loaded.
     pub fn open(options: &QualityOptions, text: &str) -> Result<Self, QualityError> {
-        Isa::from_environment().map_err(ForerunError::from)?;
+        Isa::from_environment()?;
         if text.is_empty() {
             return Err(QualityError::EmptyText);
         }
         if options.max_tokens == 0 {
             return Err(QualityError::NoTokens);
         }
-        let OpenModel { checkpoint, tokenizer } = open_model(&options.model)?;
+        let OpenModel { checkpoint, tokenizer } = open_model(&options.model, &mut Loader::new())?;
         let context = checkpoint.config().max_position_embeddings;
         let window = options.window.unwrap_or(DEFAULT_WINDOW.min(context));
         if !(2..=context).contains(&window) {
@@ -122,7 +126,7 @@ impl QualityBench {
         }
         let load = |weight_type| Weights::load_as(&checkpoint, weight_type);
         let weights = types.into_iter().map(load).collect::<Result<_, _>>();
-        let weights = weights.map_err(ForerunError::from)?;
+        let weights = weights?;
         Ok(Self { weights, windows, window })
     }
 

@@ -77,9 +77,10 @@ impl StopFilter {
 
     pub(crate) fn push(&mut self, text: &str) -> Passed {
         self.held.push_str(text);
-        let found = self.stops.iter().filter_map(|stop| self.held.find(stop)).min();
-        if let Some(end) = found {
-            self.held.truncate(end);
+        // What was complete first counts, however the text was cut into pieces.
+        let place = |stop: &String| self.held.find(stop).map(|start| (start + stop.len(), start));
+        if let Some((_, start)) = self.stops.iter().filter_map(place).min() {
+            self.held.truncate(start);
             return Passed { text: std::mem::take(&mut self.held), stopped: true };
         }
         let safe = self.held.len() - self.longest_beginning();
@@ -131,6 +132,33 @@ mod tests {
         assert_eq!(filter(&["aab"], &["a", "a", "a", "b"]), ("a".into(), true));
         assert_eq!(filter(&["é!"], &["caf", "é", "?"]), ("café?".into(), false));
         assert_eq!(filter(&[""], &["x"]), ("x".into(), false));
+    }
+
+    /// Stop strings within, around and across each other: the first to be complete ends the text, of
+    /// those complete at once the longest, and where the text is cut into pieces changes nothing.
+    #[test]
+    fn of_several_stop_strings_the_first_to_be_complete_counts() {
+        let table: [(&[&str], &str); 9] = [
+            (&["cd", "cdé"], "ab"),
+            (&["cdé", "cd"], "ab"),
+            (&["bcdéf", "c"], "ab"),
+            (&["cdé", "é"], "ab"),
+            (&["é", "dé", "bcdé"], "a"),
+            (&["dx", "cdéx", "éf"], "abcd"),
+            (&["éf", "f"], "abcd"),
+            (&["ab", "abcdéf"], ""),
+            (&["éfg→", "→"], "abcd"),
+        ];
+        let whole = "abcdéfg→h";
+        for (stops, expected) in table {
+            let cuts = |from| (from..=whole.len()).filter(|&cut| whole.is_char_boundary(cut));
+            for first in cuts(0) {
+                for second in cuts(first) {
+                    let parts = [&whole[..first], &whole[first..second], &whole[second..]];
+                    assert_eq!(filter(stops, &parts), (expected.into(), true), "{stops:?}");
+                }
+            }
+        }
     }
 
     #[test]

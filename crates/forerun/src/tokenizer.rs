@@ -124,19 +124,19 @@ impl Tokenizer {
         Some(self.bos.filter(|_| whole).map(|bos| (bos, 0)).into_iter().chain(tokens).collect())
     }
 
-    /// The text of one token within a text.
-    pub(crate) fn piece(&self, token: TokenId) -> Option<String> {
-        let letter = *self.inner.encode("x", false).ok()?.get_ids().last()?;
-        let (alone, both) = (self.decode(&[letter]), self.decode(&[letter, token]));
-        both.strip_prefix(&alone).map(str::to_owned)
-    }
-
     /// The text of tokens; control tokens and ids without a token have none.
     #[must_use]
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let shown: Vec<TokenId> =
             tokens.iter().copied().filter(|token| !self.control.contains(token)).collect();
         self.inner.decode(&shown, true).unwrap_or_default()
+    }
+
+    /// The text of one token within a text: at its start, many tokens lose a space.
+    #[must_use]
+    pub fn piece(&self, token: TokenId) -> String {
+        let (once, twice) = (self.decode(&[token]), self.decode(&[token; 2]));
+        twice.strip_prefix(&once).map_or(once.clone(), str::to_owned)
     }
 
     /// Whether both map the same pieces to the same ids, so that one's tokens mean the same to the
@@ -332,6 +332,9 @@ mod tests {
                 assert_eq!(rest.chars().count(), end - whole);
             }
         }
+        // Tokens alone are those of a text's middle, not of its start.
+        let alone = [259, 262, 260, 261, 3 + 0xC3].map(|token| tokenizer.piece(token));
+        assert_eq!(alone, [" a", " ", "b", "ab", "\u{FFFD}"]);
         // A byte that belongs to no character spoils nothing but itself.
         let mut stream = crate::TextStream::new(&tokenizer, &[1]);
         let broken = [0xF0, 0x9F, 0x98, 0x80, 0xFF].map(|byte: TokenId| byte + 3);

@@ -96,7 +96,7 @@ impl Translation {
     fn pair_tokens(&self) -> Vec<Option<TokenId>> {
         let pieces = |tokenizer: &Tokenizer| -> Vec<String> {
             let tokens = 0..tokenizer.vocab_size() as TokenId;
-            tokens.map(|token| tokenizer.piece(token).unwrap_or_default()).collect()
+            tokens.map(|token| tokenizer.piece(token)).collect()
         };
         let target = pieces(&self.target).into_iter().zip(0..);
         let target: HashMap<String, TokenId> = target.collect();

@@ -161,6 +161,109 @@ fn a_stop_string_ends_the_text_wherever_it_begins() {
     }
 }
 
+/// Every token is a byte, and biases leave but a few of them: characters are spread over tokens, some
+/// bytes make none, and stop strings begin and end between the bytes of what a step brings.
+#[test]
+fn stop_strings_of_several_bytes_end_the_text_where_they_should() {
+    const CANDIDATES: [&str; 8] = ["é", "éa", "aé", "aa", "éé", "a", "aéa", "ééa"];
+    let pair = Pair::generated();
+    let engines = engines(&pair);
+    let prompt = pair.tokenizer().encode("ka").unwrap();
+    let mut found = BTreeSet::new();
+    for seed in 0..6 {
+        let bytes = "aé".bytes().map(|byte| (TokenId::from(byte), 100.0));
+        let forced = Request {
+            max_tokens: 24,
+            temperature: 10.0,
+            top_k: 3,
+            seed: Some(seed),
+            logit_bias: bytes.collect(),
+            ..request()
+        };
+        let whole = answer(&engines[0], &prompt, &forced).text;
+        assert!(whole.chars().all(|c| "aé\u{fffd}".contains(c)), "{whole}");
+        for (number, stop) in CANDIDATES.into_iter().enumerate() {
+            // Alone, and beside another one that may be complete before it or with it.
+            for stops in [vec![stop], vec![stop, CANDIDATES[(number * 3 + 1) % CANDIDATES.len()]]] {
+                let complete = |stop: &&str| whole.find(stop).map(|at| (at + stop.len(), at));
+                let Some((_, end)) = stops.iter().filter_map(complete).min() else { continue };
+                found.insert(stop);
+                for engine in &engines {
+                    let stop = stops.iter().map(|&stop| stop.to_owned()).collect();
+                    let stopped = answer(engine, &prompt, &Request { stop, ..forced.clone() });
+                    assert_eq!(stopped.text, whole[..end], "{stops:?} in {whole:?}");
+                    assert_eq!(stopped.finish, Finish::Stopped);
+                    assert!(stopped.tokens.len() <= 24);
+                }
+            }
+        }
+    }
+    assert!(found.len() >= 6, "so few of the candidates came that little is shown: {found:?}");
+}
+
+/// The end-of-sequence tokens of the checkpoint, of which there may be several, and the request's.
+#[test]
+fn the_first_of_several_end_tokens_ends_the_answer() {
+    let pair = Pair::generated();
+    let whole = answer(&engines(&pair)[0], &pair.tokenizer().encode("ka lo").unwrap(), &request());
+    let distinct: BTreeSet<TokenId> = whole.tokens.iter().copied().collect();
+    let late = *distinct.iter().max_by_key(|&&token| first(&whole.tokens, token)).unwrap();
+    for &other in &distinct {
+        // A list in the generation config, as instruction-tuned models have it.
+        let file = pair.target.join("generation_config.json");
+        std::fs::write(file, format!(r#"{{"eos_token_id": [{late}, {other}]}}"#)).unwrap();
+        for engine in engines(&pair) {
+            let prompt = pair.tokenizer().encode("ka lo").unwrap();
+            let kept = Request { ignore_eos: false, ..request() };
+            let end = first(&whole.tokens, other).min(first(&whole.tokens, late)) + 1;
+            let ended = answer(&engine, &prompt, &kept);
+            assert_eq!((&ended.tokens[..], ended.finish), (&whole.tokens[..end], Finish::Eos));
+            // A stop token of the request goes with them, and without them.
+            let start = whole.tokens[0];
+            for ignore_eos in [false, true] {
+                let stop_tokens = vec![start];
+                let ended =
+                    answer(&engine, &prompt, &Request { ignore_eos, stop_tokens, ..request() });
+                assert_eq!((&ended.tokens[..], ended.finish), (&[start][..], Finish::Eos));
+            }
+        }
+    }
+}
+
+/// Where a token comes first.
+fn first(tokens: &[TokenId], token: TokenId) -> usize {
+    tokens.iter().position(|&other| other == token).unwrap()
+}
+
+/// Log-probabilities end where the tokens do, whatever a step brought beyond.
+#[test]
+fn log_probabilities_are_of_the_answers_tokens() {
+    let pair = Pair::generated();
+    let prompt = pair.tokenizer().encode("ka lo mi").unwrap();
+    let told = Request { logprobs: Some(2), ..request() };
+    let engines = engines(&pair);
+    let whole = answer(&engines[0], &prompt, &told);
+    for engine in &engines {
+        for end in 1..TOKENS {
+            let short = answer(engine, &prompt, &Request { max_tokens: end, ..told.clone() });
+            assert_eq!(short.logprobs.as_deref(), whole.logprobs.as_ref().map(|all| &all[..end]));
+            let Some(character) = whole.text.chars().nth(end) else { continue };
+            let stop = vec![character.to_string()];
+            let stopped = answer(engine, &prompt, &Request { stop, ..told.clone() });
+            let logprobs = stopped.logprobs.unwrap();
+            assert_eq!(logprobs, whole.logprobs.as_ref().unwrap()[..stopped.tokens.len()]);
+        }
+        assert_eq!(answer(engine, &prompt, &request()).logprobs, None);
+        let alone = answer(engine, &prompt, &Request { logprobs: Some(0), ..request() });
+        for (alone, told) in alone.logprobs.unwrap().iter().zip(whole.logprobs.as_ref().unwrap()) {
+            assert_eq!(
+                (alone.token, alone.logprob, alone.top.len()),
+                (told.token, told.logprob, 0)
+            );
+        }
+    }
+}
+
 #[test]
 fn a_reader_that_breaks_off_gets_no_more() {
     let pair = Pair::generated();

@@ -13,8 +13,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Proposal,
-    Purpose, Randomness, Role, Sampling, SequenceId, TokenId, TokenTree, Verdict, Verification,
+    Cluster, Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Node, Proposal,
+    Purpose, Randomness, Role, Sampling, Scores, SequenceId, TokenId, TokenTree, Verdict,
+    Verification, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
@@ -29,7 +30,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 const VOCAB: usize = 3;
-const PROMPT: [TokenId; 6] = [0, 1, 2, 0, 1, 2];
+/// One token is missing, so that penalties of what came before can tell paths apart.
+const PROMPT: [TokenId; 6] = [0, 1, 0, 1, 0, 1];
 
 // ---------------------------------------------------------------------------------------------
 // Models: a table from prefixes to logits
@@ -72,12 +74,8 @@ impl LanguageModel for TableModel {
         first_row: usize,
         _cancel: &AtomicBool,
     ) -> Result<Logits, ModelError> {
-        let prefix = |row: usize| {
-            let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
-            [tokens, &path.iter().map(|&node| tree.token(node)).collect::<Vec<_>>()].concat()
-        };
-        let rows = first_row..=tree.len();
-        let values = rows.flat_map(|row| self.row(&prefix(row))).collect();
+        let rows = rows_of(tree).skip(first_row);
+        let values = rows.flat_map(|at| self.row(&behind(tokens, tree, at))).collect();
         Ok(Logits { values, vocab_size: VOCAB })
     }
 
@@ -200,15 +198,16 @@ impl Experiment<'_> {
         [sequence.generated()[0], sequence.generated()[1]]
     }
 
-    /// What autoregressive sampling of the target gives, by the chain rule.
+    /// What autoregressive sampling of the target gives, by the chain rule and the slow reference.
     fn exact(&self) -> Joint {
-        let row = |prefix: &[TokenId]| {
-            self.sampling.distribution(&self.target.row(prefix), prefix.len()).unwrap()
+        let row = |answer: &[TokenId]| {
+            let logits = self.target.row(&[&PROMPT[..], answer].concat());
+            let probabilities = reference::probabilities(&self.sampling, &PROMPT, answer, &logits);
+            (0..).zip(probabilities)
         };
         let mut joint = Joint::new();
-        for (first, chance) in row(&PROMPT).iter() {
-            let behind = [&PROMPT[..], &[first]].concat();
-            for (second, then) in row(&behind).iter() {
+        for (first, chance) in row(&[]) {
+            for (second, then) in row(&[first]) {
                 joint.insert([first, second], chance * then);
             }
         }
@@ -229,6 +228,17 @@ fn deviation(a: &Joint, b: &Joint) -> f64 {
     a.keys().chain(b.keys()).map(|key| (at(a, key) - at(b, key)).abs()).fold(0.0, f64::max)
 }
 
+/// The tokens before a row of a tree behind `tokens`.
+fn behind(tokens: &[TokenId], tree: &TokenTree, at: Option<Node>) -> Vec<TokenId> {
+    let path = at.map_or(Vec::new(), |node| tree.path(node));
+    tokens.iter().copied().chain(path.into_iter().map(|node| tree.token(node))).collect()
+}
+
+/// The rows of a tree: that of the prefix, then those behind its nodes.
+fn rows_of(tree: &TokenTree) -> impl Iterator<Item = Option<Node>> {
+    (0..=tree.len()).map(|row| row.checked_sub(1))
+}
+
 /// A boxed drafter is a drafter.
 struct Boxed(Box<dyn Drafter>);
 
@@ -245,6 +255,27 @@ impl Drafter for Boxed {
 fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
     let verification = Verification::Rejection;
     Sampling { temperature, top_k, top_p, verification, ..Sampling::greedy() }
+}
+
+/// Options that differ from row to row of a tree, and the others, alone and together.
+fn more_options() -> Vec<Sampling> {
+    let warm = || sampling(1.0, 0, 1.0);
+    let penalised = Sampling {
+        repetition_penalty: 1.6,
+        frequency_penalty: 0.7,
+        presence_penalty: -0.4,
+        logit_bias: [(1, 0.6)].into(),
+        ..warm()
+    };
+    vec![
+        Sampling { repetition_penalty: 1.8, ..warm() },
+        Sampling { frequency_penalty: 1.2, ..warm() },
+        Sampling { presence_penalty: 1.5, ..warm() },
+        Sampling { logit_bias: [(0, 1.5), (2, -1.0)].into(), ..warm() },
+        Sampling { min_p: 0.3, ..warm() },
+        Sampling { temperature: 0.7, min_p: 0.1, top_p: 0.9, ..penalised.clone() },
+        penalised,
+    ]
 }
 
 fn speculative(shape: &DraftShape) -> Box<dyn Decoder> {
@@ -285,12 +316,13 @@ fn assert_exact(
 ) {
     let mut branches = 0;
     for seed in [1, 2] {
-        for sampling in [
+        let filters = [
             sampling(1.0, 0, 1.0),
             sampling(0.4, 0, 1.0),
             sampling(1.5, 2, 1.0),
             sampling(0.8, 0, 0.75),
-        ] {
+        ];
+        for sampling in filters.into_iter().chain(more_options()) {
             let target = target(seed);
             let experiment = Experiment { target, sampling, drafter, decoder, keys: &unchanged };
             let deviation = experiment.deviation();
@@ -371,13 +403,27 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
         let (drafter, decoder) = (&drafter, &decoder);
         let experiment = Experiment { target, sampling, drafter, decoder, keys: &unchanged };
         assert!(experiment.deviation() < 1e-6, "{shape:?}");
+        // It bends its rows as the target does, whatever the options.
+        for sampling in more_options() {
+            let sampling = Sampling { verification: Verification::Coupled, ..sampling };
+            let engine = Engine::new().with_target(0, target).with_drafter(0, Boxed(drafter()));
+            let randomness = Arc::new(sampling.randomness);
+            let mut cluster = InlineCluster::new(engine, randomness);
+            let limits = Limits { max_tokens: 40, context_length: 64, eos: Vec::new() };
+            let mut sequence =
+                Sequence::new(SequenceId(0), PROMPT.to_vec(), sampling.clone(), limits);
+            let go_on = |_: &[TokenId]| ControlFlow::Continue(());
+            generate(&mut *decoder(), &mut sequence, &mut cluster, go_on).unwrap();
+            let statistics = sequence.statistics();
+            assert_eq!(statistics.accepted, statistics.tested, "{shape:?}, {sampling:?}");
+        }
     }
 }
 
 // ---------------------------------------------------------------------------------------------
 // Mutants
 
-/// The worst deviation over three targets.
+/// The worst deviation over five targets.
 fn worst_deviation(
     drafter: &dyn Fn() -> Box<dyn Drafter>,
     decoder: &dyn Fn() -> Box<dyn Decoder>,
@@ -387,7 +433,7 @@ fn worst_deviation(
         let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
         Experiment { target, sampling, drafter, decoder, keys }.deviation()
     };
-    (1..=3).map(deviation).fold(0.0, f64::max)
+    (1..=5).map(deviation).fold(0.0, f64::max)
 }
 
 /// Asserts that a mutant's joint distribution is visibly wrong for some target.
@@ -464,14 +510,12 @@ fn mutant_one_uniform_for_all_siblings() {
 #[test]
 fn mutant_ratio_test_on_most_probable_candidates() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
-        let row = |prefix: &[TokenId]| {
-            context.sampling.distribution(&DRAFT_MODEL.row(prefix), prefix.len()).unwrap()
+        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+        let row = |at: Option<Node>| {
+            let logits = DRAFT_MODEL.row(&behind(context.tokens, &draft.tree, at));
+            sampler.distribution(&logits, &draft.tree, at).unwrap()
         };
-        let mut rows = vec![row(context.tokens)];
-        for node in 0..draft.tree.len() {
-            let path = draft.tree.path(node).into_iter().map(|node| draft.tree.token(node));
-            rows.push(row(&context.tokens.iter().copied().chain(path).collect::<Vec<_>>()));
-        }
+        let rows = rows_of(&draft.tree).map(row).collect();
         Draft { proposal: Proposal::Sampled(rows), ..draft }
     };
     let drafter = || -> Box<dyn Drafter> { Box::new(MutantDrafter(mutate)) };
@@ -505,8 +549,9 @@ fn mutant_a_repeated_sibling_is_tested_once() {
 #[test]
 fn mutant_a_token_is_dropped_for_its_own_low_confidence() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
-        let row = DRAFT_MODEL.row(context.tokens);
-        let row = context.sampling.distribution(&row, context.tokens.len()).unwrap();
+        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+        let logits = DRAFT_MODEL.row(context.tokens);
+        let row = sampler.distribution(&logits, &TokenTree::new(), None).unwrap();
         let confident = draft.tree.tokens().first().is_some_and(|&t| row.probability(t) > 0.4);
         if confident { draft } else { Draft::empty() }
     };
@@ -526,14 +571,18 @@ impl Decoder for WrittenOut {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let (id, tokens) = (sequence.id(), Arc::from(sequence.tokens()));
-        let sampling = sequence.sampling().clone();
-        let job = Job::Draft { sequence: id, tokens, sampling: sampling.clone(), shape: chain(1) };
-        cluster.submit(Role::Drafter(0), job)?;
-        let Ok(JobOutput::Draft(draft)) = cluster.next_completion()?.output else { panic!() };
-        let (tokens, tree) = (Arc::from(sequence.tokens()), draft.tree.clone());
-        cluster.submit(Role::Target(0), Job::Score { sequence: id, tokens, tree, sampling })?;
-        let Ok(JobOutput::Score(rows)) = cluster.next_completion()?.output else { panic!() };
+        let draft = drafted(sequence, cluster, chain(1))?;
+        let score = Job::Score {
+            sequence: sequence.id(),
+            tokens: sequence.tokens().into(),
+            prompt_len: sequence.prompt_len(),
+            tree: draft.tree.clone(),
+            sampling: sequence.sampling().clone(),
+            logprobs: None,
+        };
+        cluster.submit(Role::Target(0), score)?;
+        let Ok(JobOutput::Score(scores)) = cluster.next_completion()?.output else { panic!() };
+        let rows = &scores.rows;
         let Proposal::Sampled(proposed) = &draft.proposal else { panic!() };
         let position = sequence.tokens().len();
         let key = |position, purpose| Key { position, purpose, candidate: 0 };
@@ -550,15 +599,104 @@ impl Decoder for WrittenOut {
             let token = pick(if self.subtract { &residual } else { &rows[0] }, position);
             Verdict { accepted: Vec::new(), token, rejected: true }
         };
-        sequence.commit(&draft, &verdict);
+        sequence.commit(&draft, &verdict, &scores);
         Ok(())
     }
+}
+
+/// Has the drafter draft.
+fn drafted(
+    sequence: &Sequence,
+    cluster: &mut dyn Cluster,
+    shape: DraftShape,
+) -> Result<Draft, DecodeError> {
+    let job = Job::Draft {
+        sequence: sequence.id(),
+        tokens: sequence.tokens().into(),
+        prompt_len: sequence.prompt_len(),
+        sampling: sequence.sampling().clone(),
+        shape,
+    };
+    cluster.submit(Role::Drafter(0), job)?;
+    let Ok(JobOutput::Draft(draft)) = cluster.next_completion()?.output else { panic!() };
+    Ok(draft)
 }
 
 #[test]
 fn mutant_the_residual_is_not_subtracted() {
     let decoder = || -> Box<dyn Decoder> { Box::new(WrittenOut { subtract: false }) };
     assert_caught("residual not subtracted", &model_drafter, &decoder, &unchanged);
+}
+
+/// Speculative decoding whose target rows are warped here: each by the penalties of its own path or,
+/// as mutants, all by those of the prefix, or as if the prompt were part of the answer.
+struct WarpedHere {
+    target: TableModel,
+    shape: DraftShape,
+    own_path: bool,
+    prompt_apart: bool,
+}
+
+impl Decoder for WarpedHere {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let draft = drafted(sequence, cluster, self.shape.clone())?;
+        let (tokens, sampling) = (sequence.tokens(), sequence.sampling());
+        let prompt_len = if self.prompt_apart { sequence.prompt_len() } else { 0 };
+        let sampler = sampling.behind(tokens, prompt_len);
+        let row = |at| {
+            let logits = self.target.row(&behind(tokens, &draft.tree, at));
+            sampler.distribution(&logits, &draft.tree, at.filter(|_| self.own_path)).unwrap()
+        };
+        let scores = Scores { rows: rows_of(&draft.tree).map(row).collect(), logprobs: None };
+        let verdict = verify(&draft, &scores.rows, tokens.len(), sequence.randomness());
+        sequence.commit(&draft, &verdict, &scores);
+        Ok(())
+    }
+}
+
+/// The worst deviation over shapes and three targets, under one penalty.
+fn warped_here(sampling: &Sampling, own_path: bool, prompt_apart: bool) -> f64 {
+    let mut worst = 0.0_f64;
+    for shape in [chain(2), top(2, 2), iid(&[2, 1])] {
+        for target in (1..=3).map(target) {
+            let decoder = || -> Box<dyn Decoder> {
+                let shape = shape.clone();
+                Box::new(WarpedHere { target, shape, own_path, prompt_apart })
+            };
+            let (drafter, sampling) = (&model_drafter, sampling.clone());
+            let experiment =
+                Experiment { target, sampling, drafter, decoder: &decoder, keys: &unchanged };
+            worst = worst.max(experiment.deviation());
+        }
+    }
+    worst
+}
+
+#[test]
+fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
+    let warm = || sampling(1.0, 0, 1.0);
+    for sampling in [
+        Sampling { repetition_penalty: 1.8, ..warm() },
+        Sampling { frequency_penalty: 1.2, ..warm() },
+        Sampling { presence_penalty: 1.5, ..warm() },
+    ] {
+        assert!(warped_here(&sampling, true, true) < 1e-6, "{sampling:?}");
+        let worst = warped_here(&sampling, false, true);
+        println!("mutant \"penalties of the root\" is off by {worst:.4}: {sampling:?}");
+        assert!(worst > 1e-3, "the mutant was not caught: off by {worst}, {sampling:?}");
+    }
+}
+
+#[test]
+fn mutant_the_prompt_counts_as_part_of_the_answer() {
+    let sampling = Sampling { frequency_penalty: 0.5, ..sampling(1.0, 0, 1.0) };
+    let worst = warped_here(&sampling, true, false);
+    println!("mutant \"prompt counted\" is off by {worst:.4}");
+    assert!(worst > 1e-3, "the mutant was not caught: off by {worst}");
 }
 
 /// The mutants' scaffolding with nothing mutated is exact: so it is the mutation that is caught.

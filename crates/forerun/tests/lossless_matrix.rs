@@ -1,8 +1,9 @@
 //! Invariant 1 on whole models: every decoder × drafter × tree shape gives the very tokens of the
 //! target alone, greedily, and with coupled verification at every temperature.
 //!
-//! The oracle is not the code under test: plain decoding's tokens are first held against a fresh,
-//! cache-less forward of the slow reference, then everything else against them.
+//! The oracle is not the code under test: plain decoding's tokens and log-probabilities are first held
+//! against a fresh, cache-less forward of the slow reference and the slow reference of sampling, then
+//! everything else against them.
 //!
 //! `FORERUN_LOSSLESS_PROMPTS` sets how many prompts are run (`just lossless` runs 120);
 //! `FORERUN_LOSSLESS_SEED` where the sample begins.
@@ -13,10 +14,11 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Method, Options, Plan, Request,
-    Statistics, TokenId, Tree, Verification, VerificationChoice, available_cores,
+    Answer, Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Method, Options, Plan,
+    Request, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
+    available_cores,
 };
-use forerun_core::{KeyedRandomness, Sampling};
+use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
 use std::ops::ControlFlow;
 
@@ -82,10 +84,15 @@ struct Case {
     prompt: Vec<TokenId>,
     request: Request,
     expected: Vec<TokenId>,
+    logprobs: Option<Vec<TokenLogprob>>,
 }
 
-fn requests(seed: u64) -> Vec<Request> {
-    let base = Request { max_tokens: TOKENS, ignore_eos: true, ..Request::default() };
+/// Temperatures and filters for every prompt, and a third of the other options in turn. Every second
+/// prompt wants log-probabilities.
+fn requests(number: usize) -> Vec<Request> {
+    let seed = number as u64;
+    let logprobs = number.is_multiple_of(2).then_some(3);
+    let base = Request { max_tokens: TOKENS, ignore_eos: true, logprobs, ..Request::default() };
     let coupled = |temperature, top_k, top_p| Request {
         temperature,
         top_k,
@@ -94,13 +101,37 @@ fn requests(seed: u64) -> Vec<Request> {
         verification: VerificationChoice::Always(Verification::Coupled),
         ..base.clone()
     };
-    vec![
+    let filters = [
         base.clone(),
         coupled(0.3, 0, 1.0),
         coupled(0.8, 20, 1.0),
         coupled(1.0, 0, 0.9),
         coupled(1.5, 0, 1.0),
-    ]
+    ];
+    let mut others = vec![Request { min_p: 0.08, ..coupled(1.0, 0, 1.0) }];
+    for warm in [base.clone(), coupled(0.9, 0, 1.0)] {
+        let logit_bias = [(10, 2.5), (101, 3.0), (97, -100.0)].into();
+        others.extend([
+            Request { repetition_penalty: 1.3, ..warm.clone() },
+            Request { frequency_penalty: 0.8, ..warm.clone() },
+            Request { presence_penalty: 1.5, ..warm.clone() },
+            // Negative penalties make text repeat itself, which prompt lookup likes.
+            Request { frequency_penalty: -0.2, presence_penalty: -0.6, ..warm.clone() },
+            Request { logit_bias, ..warm },
+        ]);
+    }
+    for warm in [base.clone(), coupled(1.1, 40, 0.95)] {
+        others.push(Request {
+            min_p: 0.02,
+            repetition_penalty: 1.15,
+            frequency_penalty: 0.3,
+            presence_penalty: 0.4,
+            logit_bias: [(110, 1.5), (32, -1.0)].into(),
+            ..warm
+        });
+    }
+    let others = others.into_iter().skip(number % 3).step_by(3);
+    filters.into_iter().chain(others).collect()
 }
 
 fn sampling(request: &Request) -> Sampling {
@@ -108,16 +139,19 @@ fn sampling(request: &Request) -> Sampling {
         temperature: request.temperature,
         top_k: request.top_k,
         top_p: request.top_p,
+        min_p: request.min_p,
+        repetition_penalty: request.repetition_penalty,
+        frequency_penalty: request.frequency_penalty,
+        presence_penalty: request.presence_penalty,
+        logit_bias: request.logit_bias.clone(),
         randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
         verification: Verification::Coupled,
     }
 }
 
-fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> (Vec<TokenId>, Statistics) {
+fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
     let go_on = |_: &str| ControlFlow::Continue(());
-    let answer =
-        engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap();
-    (answer.tokens, answer.statistics)
+    engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
 }
 
 /// Plain decoding's tokens, each held against the reference.
@@ -132,11 +166,12 @@ fn cases(pair: &Pair) -> Vec<Case> {
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];
         let prompt = tokenizer.encode(text).unwrap();
-        for request in requests(index as u64) {
-            let (expected, _) = answer(&engine, &prompt, &request);
-            assert_eq!(expected.len(), TOKENS);
-            check_against_reference(&reference, &prompt, &expected, &request);
-            cases.push(Case { prompt: prompt.clone(), request, expected });
+        for request in requests(index) {
+            let answer = answer(&engine, &prompt, &request);
+            assert_eq!(answer.tokens.len(), TOKENS);
+            check_against_reference(&reference, &prompt, &answer, &request);
+            let (expected, logprobs) = (answer.tokens, answer.logprobs);
+            cases.push(Case { prompt: prompt.clone(), request, expected, logprobs });
         }
     }
     println!("{count} prompts from number {start}: {} oracle texts", cases.len());
@@ -146,17 +181,34 @@ fn cases(pair: &Pair) -> Vec<Case> {
 fn check_against_reference(
     reference: &ReferenceModel,
     prompt: &[TokenId],
-    expected: &[TokenId],
+    answer: &Answer,
     request: &Request,
 ) {
-    let all = [prompt, &expected[..expected.len() - 1]].concat();
+    let tokens = &answer.tokens;
+    let all = [prompt, &tokens[..tokens.len() - 1]].concat();
     let rows = reference.logits(&all);
     let sampling = sampling(request);
-    for (index, &token) in expected.iter().enumerate() {
-        let position = prompt.len() + index;
-        let row = sampling.distribution(&rows[position - 1], position).unwrap();
-        assert_eq!(row.as_point(), Some(token), "plain decoding, token {index}, {request:?}");
+    assert_eq!(answer.logprobs.as_ref().map(Vec::len), request.logprobs.map(|_| tokens.len()));
+    for (index, &token) in tokens.iter().enumerate() {
+        let row = &rows[prompt.len() + index - 1];
+        let expected = sampling_reference::token(&sampling, prompt, &tokens[..index], row);
+        assert_eq!(token, expected, "plain decoding, token {index}, {request:?}");
+        if let Some(told) = &answer.logprobs {
+            check_logprobs(&told[index], token, row, request);
+        }
     }
+}
+
+/// Log-probabilities are those of the raw logits, whatever the options.
+fn check_logprobs(told: &TokenLogprob, token: TokenId, row: &[f32], request: &Request) {
+    let exact = sampling_reference::logprobs(row);
+    assert_eq!((told.token, told.top.len()), (token, request.logprobs.unwrap()));
+    for &(token, logprob) in told.top.iter().chain([&(token, told.logprob)]) {
+        assert!((f64::from(logprob) - exact[token as usize]).abs() < 1e-5, "{told:?}");
+    }
+    let least = told.top.last().unwrap().1;
+    let better = row.iter().filter(|&&logit| logit > row[told.top.last().unwrap().0 as usize]);
+    assert!(better.count() < told.top.len() && told.top.iter().all(|top| top.1 >= least));
 }
 
 fn run_matrix(pair: &Pair, cells: Vec<Cell>) {
@@ -178,9 +230,11 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) {
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
         for case in &cases {
-            let (tokens, statistics) = answer(&engine, &case.prompt, &case.request);
-            assert_eq!(tokens, case.expected, "{name}, {}, {:?}", plan.placement(), case.request);
-            total.add(&statistics);
+            let answer = answer(&engine, &case.prompt, &case.request);
+            let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
+            assert_eq!(answer.tokens, case.expected, "{what}");
+            assert_eq!(answer.logprobs, case.logprobs, "{what}");
+            total.add(&answer.statistics);
             runs += 1;
         }
         let rejections: Vec<u64> =

@@ -11,7 +11,7 @@ use forerun::{
     Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Options, Plan, Request, TokenId,
     Tree, Verification, VerificationChoice,
 };
-use forerun_core::{KeyedRandomness, Sampling};
+use forerun_core::{Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -23,20 +23,16 @@ type Joint = BTreeMap<[TokenId; 2], f64>;
 
 fn exact(pair: &Pair, prompt: &[TokenId]) -> Joint {
     let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
-    let sampling = Sampling {
-        temperature: 1.0,
-        top_k: TOP_K,
-        top_p: 1.0,
-        randomness: KeyedRandomness { seed: 0, sample: 0 },
-        verification: Verification::Rejection,
-    };
-    let row = |tokens: &[TokenId]| {
-        let rows = reference.logits(tokens);
-        sampling.distribution(rows.last().unwrap(), tokens.len()).unwrap()
+    let sampling = Sampling { temperature: 1.0, top_k: TOP_K, ..Sampling::greedy() };
+    let row = |answer: &[TokenId]| {
+        let rows = reference.logits(&[prompt, answer].concat());
+        let probabilities =
+            sampling_reference::probabilities(&sampling, prompt, answer, rows.last().unwrap());
+        (0..).zip(probabilities).filter(|&(_, probability)| probability > 0.0)
     };
     let mut joint = Joint::new();
-    for (first, chance) in row(prompt).iter() {
-        for (second, then) in row(&[prompt, &[first]].concat()).iter() {
+    for (first, chance) in row(&[]) {
+        for (second, then) in row(&[first]) {
             joint.insert([first, second], chance * then);
         }
     }

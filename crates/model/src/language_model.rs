@@ -2,7 +2,7 @@
 
 use crate::kv_cache::KvCache;
 use crate::transformer::Transformer;
-use forerun_core::{Distribution, Sampling, SamplingError, SequenceId, TokenId, TokenTree};
+use forerun_core::{RowLogprobs, Sampling, SamplingError, Scores, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
 
@@ -86,23 +86,46 @@ pub trait LanguageModel {
     fn release(&mut self, sequence: SequenceId);
 }
 
-/// Scores a tree: the distributions of the token behind `tokens` and behind each node.
+/// What is to be scored.
+pub struct ScoreContext<'a> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// All tokens before the first row.
+    pub tokens: &'a [TokenId],
+    /// How many of them are the prompt.
+    pub prompt_len: usize,
+    /// Candidates behind them.
+    pub tree: &'a TokenTree,
+    /// The request's sampling options.
+    pub sampling: &'a Sampling,
+    /// Whether log-probabilities are wanted, and how many of the best of each row.
+    pub logprobs: Option<usize>,
+    /// Set when the scores are no longer wanted; looked at between layers.
+    pub cancel: &'a AtomicBool,
+}
+
+/// Scores a tree: the distributions of the token behind the prefix and behind each node.
 ///
 /// # Errors
 /// See [`ModelError`].
 pub fn score(
     model: &mut dyn LanguageModel,
-    sequence: SequenceId,
-    tokens: &[TokenId],
-    tree: &TokenTree,
-    sampling: &Sampling,
-    cancel: &AtomicBool,
-) -> Result<Vec<Distribution>, ModelError> {
+    context: &ScoreContext<'_>,
+) -> Result<Scores, ModelError> {
+    let ScoreContext { sequence, tokens, tree, cancel, .. } = *context;
     let logits = model.logits(sequence, tokens, tree, 0, cancel)?;
-    let position = |row: usize| row.checked_sub(1).map_or(0, |node| tree.depth(node));
-    let rows = logits.rows().enumerate();
-    rows.map(|(row, logits)| Ok(sampling.distribution(logits, tokens.len() + position(row))?))
-        .collect()
+    let sampler = context.sampling.behind(tokens, context.prompt_len);
+    let mut scores = Scores { rows: Vec::new(), logprobs: context.logprobs.map(|_| Vec::new()) };
+    for (row, logits) in logits.rows().enumerate() {
+        let at = row.checked_sub(1);
+        let distribution = sampler.distribution(logits, tree, at)?;
+        if let (Some(logprobs), Some(top)) = (&mut scores.logprobs, context.logprobs) {
+            let position = tokens.len() + at.map_or(0, |node| tree.depth(node));
+            logprobs.push(RowLogprobs::new(logits, &distribution, top, position)?);
+        }
+        scores.rows.push(distribution);
+    }
+    Ok(scores)
 }
 
 /// A [`Transformer`] with a cache for every sequence.

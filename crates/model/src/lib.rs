@@ -19,7 +19,9 @@ pub mod transformer;
 pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
-pub use language_model::{CachedTransformer, LanguageModel, Logits, ModelError, score};
+pub use language_model::{
+    CachedTransformer, LanguageModel, Logits, ModelError, ScoreContext, score,
+};
 pub use reference::ReferenceModel;
 pub use team::{Team, TeamError};
 pub use transformer::{Transformer, Weights};

@@ -59,7 +59,7 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        Self::load_as(checkpoint, own_type(checkpoint)?)
+        Self::load_with(checkpoint, None, &mut |_| ())
     }
 
     /// Reads all tensors and packs the matrices in a given type, on all cores. Beside the packed
@@ -68,6 +68,20 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
+        Self::load_with(checkpoint, Some(weight_type), &mut |_| ())
+    }
+
+    /// The same, `None` being the checkpoint's own type; `on_layer` is told how many layers are
+    /// packed.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_with(
+        checkpoint: &Checkpoint,
+        weight_type: Option<WeightType>,
+        on_layer: &mut dyn FnMut(usize),
+    ) -> Result<Self, LoadError> {
+        let weight_type = weight_type.map_or_else(|| own_type(checkpoint), Ok)?;
         let config = checkpoint.config().clone();
         let vector = |tensor| checkpoint.tensor(tensor);
         // Row by row: no tensor is ever in memory as a whole but in its packed form.
@@ -82,7 +96,8 @@ impl Weights {
             };
             PackedMatrix::pack_rows(weight_type, [rows.len(), inputs], read)
         };
-        let layer = |index| {
+        let mut layer = |index| {
+            on_layer(index);
             use LayerTensor as T;
             let vector = |tensor| vector(Tensor::Layer(index, tensor));
             let projection = |weights: &[LayerTensor], biases: &[LayerTensor]| {
@@ -111,13 +126,11 @@ impl Weights {
             true => None,
             false => Some(matrices(&[Tensor::Head])?),
         };
-        Ok(Self {
-            embedding: matrices(&[Tensor::Embedding])?,
-            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, _>>()?,
-            final_norm: vector(Tensor::FinalNorm)?,
-            head,
-            config,
-        })
+        let embedding = matrices(&[Tensor::Embedding])?;
+        let layers =
+            (0..config.num_hidden_layers).map(&mut layer).collect::<Result<Vec<_>, _>>()?;
+        on_layer(layers.len());
+        Ok(Self { embedding, layers, final_norm: vector(Tensor::FinalNorm)?, head, config })
     }
 
     /// The model's shape.

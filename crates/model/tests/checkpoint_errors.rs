@@ -153,7 +153,7 @@ fn paths_without_a_checkpoint() {
     let missing = Path::new("no/such/checkpoint");
     let message = Checkpoint::open(missing).unwrap_err().to_string();
     assert!(message.contains("no/such/checkpoint: no such file or directory"), "{message}");
-    assert!(message.contains("hub models are not downloaded"), "{message}");
+    assert!(message.contains("a hub id (owner/name"), "{message}");
 
     refused(|_| (), |_| (), &["expected a directory with config.json", "found neither"]);
     let second = |at: &Path| fs::write(at.join("second.bin"), "").unwrap();

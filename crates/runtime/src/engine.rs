@@ -3,7 +3,7 @@
 use crate::timed::{ForwardLog, Timed};
 use forerun_core::{Job, JobError, JobOutput, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
-use forerun_model::{LanguageModel, ModelError, score};
+use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
@@ -80,11 +80,15 @@ impl Engine {
         cancel: &AtomicBool,
     ) -> Result<JobOutput, ModelError> {
         match (role, job) {
-            (Role::Drafter(index), Job::Draft { sequence, tokens, sampling, shape }) => {
+            (
+                Role::Drafter(index),
+                Job::Draft { sequence, tokens, prompt_len, sampling, shape },
+            ) => {
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let context = DraftContext {
                     sequence: *sequence,
                     tokens,
+                    prompt_len: *prompt_len,
                     sampling,
                     randomness,
                     shape,
@@ -92,9 +96,21 @@ impl Engine {
                 };
                 drafter.draft(&context).map(JobOutput::Draft)
             }
-            (Role::Target(index), Job::Score { sequence, tokens, tree, sampling }) => {
+            (
+                Role::Target(index),
+                Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs },
+            ) => {
                 let model = self.targets.get_mut(&index).expect("a target of this index");
-                score(&mut **model, *sequence, tokens, tree, sampling, cancel).map(JobOutput::Score)
+                let context = ScoreContext {
+                    sequence: *sequence,
+                    tokens,
+                    prompt_len: *prompt_len,
+                    tree,
+                    sampling,
+                    logprobs: *logprobs,
+                    cancel,
+                };
+                score(&mut **model, &context).map(JobOutput::Score)
             }
             (role, _) => panic!("{role:?} was given another role's job"),
         }

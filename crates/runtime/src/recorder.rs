@@ -27,7 +27,7 @@ impl Recorder {
     ) {
         let rows = match &completion.output {
             Ok(JobOutput::Draft(draft)) => draft.tree.len(),
-            Ok(JobOutput::Score(rows)) => rows.len(),
+            Ok(JobOutput::Score(scores)) => scores.rows.len(),
             Err(_) => 0,
         };
         let mut trace = self.lock();

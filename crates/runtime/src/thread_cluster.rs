@@ -205,7 +205,8 @@ impl Cluster for ThreadCluster {
         }
         reply.answered = false;
         self.pending.insert(ticket, Arc::clone(&cancel));
-        let sent = self.shared.send(on, Message::Run(Assignment { role: on, job, cancel, reply }));
+        let assignment = Box::new(Assignment { role: on, job, cancel, reply });
+        let sent = self.shared.send(on, Message::Run(assignment));
         if sent.is_err() {
             // The refused reply has answered by being dropped; the error says it better.
             self.pending.remove(&ticket);

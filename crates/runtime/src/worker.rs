@@ -31,7 +31,7 @@ pub struct WorkerSpec {
 
 /// What a worker is told.
 pub(crate) enum Message {
-    Run(Assignment),
+    Run(Box<Assignment>),
     Release(SequenceId),
 }
 
@@ -137,7 +137,7 @@ impl Desk {
         for message in messages {
             match message {
                 Message::Release(sequence) => self.engine.release(sequence),
-                Message::Run(assignment) => self.run(assignment),
+                Message::Run(assignment) => self.run(*assignment),
             }
         }
     }

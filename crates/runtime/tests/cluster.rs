@@ -91,14 +91,16 @@ fn score(sequence: u64, tokens: &[TokenId]) -> Job {
     Job::Score {
         sequence: SequenceId(sequence),
         tokens: tokens.into(),
+        prompt_len: tokens.len(),
         tree: TokenTree::new(),
         sampling: Sampling::greedy(),
+        logprobs: None,
     }
 }
 
 fn token(completion: Completion) -> Option<TokenId> {
     match completion.output {
-        Ok(JobOutput::Score(rows)) => rows[0].as_point(),
+        Ok(JobOutput::Score(scores)) => scores.rows[0].as_point(),
         _ => None,
     }
 }
@@ -287,17 +289,24 @@ fn the_trace_tells_drafts_scores_and_verdicts() {
 
 #[test]
 fn jobs_and_completions_survive_serialisation() {
-    let sampling = Sampling { temperature: 0.7, top_k: 5, ..Sampling::greedy() };
+    let logit_bias = [(3, -1.5)].into();
+    let sampling = Sampling { temperature: 0.7, top_k: 5, logit_bias, ..Sampling::greedy() };
     let tokens: Arc<[TokenId]> = vec![1, 2, 3].into();
     let shape = DraftShape::Sampled { branching: vec![3, 2] };
-    let jobs = [score(4, &[1, 2]), Job::Draft { sequence: SequenceId(9), tokens, sampling, shape }];
+    let (sequence, prompt_len) = (SequenceId(9), 2);
+    let jobs = [score(4, &[1, 2]), Job::Draft { sequence, tokens, prompt_len, sampling, shape }];
     for job in jobs {
         let text = serde_json::to_string(&job).unwrap();
         assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);
     }
     let runtime = runtime(&Fake::default());
     let mut cluster = runtime.cluster();
-    cluster.submit(Role::Target(0), score(0, &[3])).unwrap();
+    let Job::Score { sequence, tokens, prompt_len, tree, sampling, .. } = score(0, &[3]) else {
+        panic!()
+    };
+    let logprobs = Some(2);
+    let told = Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs };
+    cluster.submit(Role::Target(0), told).unwrap();
     let draft = Completion {
         ticket: Ticket(3),
         output: Ok(JobOutput::Draft(Draft::empty())),

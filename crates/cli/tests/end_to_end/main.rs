@@ -7,6 +7,10 @@
 mod common;
 
 mod ends;
+#[cfg(feature = "hub")]
+mod hub;
+#[cfg(feature = "hub")]
+mod hub_failures;
 #[cfg(target_os = "linux")]
 mod interrupts;
 mod methods;

@@ -49,6 +49,41 @@ fn json_is_one_object_that_accounts_for_every_token() {
     assert!((0.0..=1.0).contains(&timings["side_by_side_share"].as_f64().unwrap()));
 }
 
+#[test]
+fn json_tells_log_probabilities_that_drafting_does_not_change() {
+    let models = Models::pair();
+    let options = ["-p", "Hello", "-n", "30", "--ignore-eos", "--json", "--logprobs", "4"];
+    let warm =
+        ["--temperature", "1.2", "--seed", "3", "--min-p", "0.01", "--repeat-penalty", "1.2"];
+    let penalised = ["--frequency-penalty", "-0.5", "--presence-penalty", "0.7"];
+    for more in [&[][..], &warm, &penalised, &["--logit-bias", "66=2", "--logit-bias", "7=-100"]] {
+        let answer = |drafting: &[&str]| {
+            let run = Run::generate_with_drafter(&models).with(&options);
+            run.with(more).with(drafting).succeed().json()
+        };
+        let plain = answer(&["--method", "autoregressive"]);
+        let places = plain["logprobs"].as_array().unwrap();
+        assert_eq!(places.len(), 30);
+        for (place, token) in places.iter().zip(numbers(&plain["tokens"])) {
+            assert_eq!(
+                (&place["token"], &place["text"]),
+                (&token.into(), &text_of(&[token]).into())
+            );
+            let top = place["top_logprobs"].as_array().unwrap();
+            let logprobs: Vec<f64> =
+                top.iter().map(|one| one["logprob"].as_f64().unwrap()).collect();
+            assert!(logprobs.len() == 4 && logprobs.is_sorted_by(|a, b| a >= b), "{place}");
+            assert!(place["logprob"].as_f64().unwrap() <= logprobs[0] && logprobs[0] < 0.0);
+        }
+        for drafting in [&["--draft-tokens", "3"][..], &["--tree", "top:3x3"]] {
+            let drafted = answer(drafting);
+            assert!(drafted["usage"]["speculative"]["drafts"].as_u64().unwrap() > 0);
+            assert_eq!(drafted["tokens"], plain["tokens"], "{more:?} {drafting:?}");
+            assert_eq!(drafted["logprobs"], plain["logprobs"], "{more:?} {drafting:?}");
+        }
+    }
+}
+
 /// The tokens' bytes, control tokens left out, bytes that make no character replaced: what the
 /// random checkpoints' tokenizer means, by the standard library's rules.
 fn text_of(tokens: &[u64]) -> String {

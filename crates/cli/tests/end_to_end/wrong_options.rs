@@ -44,6 +44,11 @@ fn unknown_values_are_refused_with_the_possible_ones() {
             ("--seed -1", &["'--seed", "-1"]),
             ("--top-k -1", &["'--top-k", "-1"]),
             ("--max-tokens -1", &["'--max-tokens", "-1"]),
+            ("--min-p low", &["'--min-p", "low"]),
+            ("--logit-bias 5", &["'--logit-bias", "15043=-2.5"]),
+            ("--logit-bias the=2", &["'--logit-bias", "15043=-2.5"]),
+            ("--logit-bias 5=much", &["'--logit-bias", "15043=-2.5"]),
+            ("--json --logprobs -1", &["'--logprobs", "-1"]),
             ("--no-such-option", &["--no-such-option"]),
         ],
     );
@@ -70,6 +75,17 @@ fn numbers_out_of_range_are_refused_with_the_range() {
             ("--top-p -0.1", &["top-p is -0.1", "at most at 1"]),
             ("--top-p NaN", &["top-p is NaN", "at most at 1"]),
             ("--max-tokens 0", &["max-tokens is 0", "at least one"]),
+            ("--min-p -0.1", &["min-p is -0.1", "from 0", "to 1"]),
+            ("--min-p 1.1", &["min-p is 1.1", "from 0", "to 1"]),
+            ("--min-p NaN", &["min-p is NaN"]),
+            ("--repetition-penalty 0", &["repetition-penalty is 0", "positive"]),
+            ("--repeat-penalty -1", &["repetition-penalty is -1", "1 is none"]),
+            ("--frequency-penalty 2.5", &["frequency-penalty is 2.5", "-2 to 2"]),
+            ("--presence-penalty -3", &["presence-penalty is -3", "-2 to 2"]),
+            ("--logit-bias 5=101", &["bias of token 5 is 101", "-100", "100"]),
+            ("--logit-bias 5=NaN", &["bias of token 5 is NaN"]),
+            ("--logit-bias 259=1", &["token 259", "259 tokens", "0 to 258"]),
+            ("--json --logprobs 21", &["logprobs is 21", "to 20"]),
         ],
     );
 }
@@ -86,6 +102,8 @@ fn options_that_do_not_go_together_are_refused_with_a_way_out() {
             ("--draft-model {drafter} --drafter prompt-lookup", &["does not use a model"]),
             ("--draft-model {drafter} --drafter none", &["does not use a model"]),
             ("--prompt-file p.txt", &["--prompt", "cannot be used with"]),
+            ("--logprobs 3", &["required", "--json"]),
+            ("--logit-bias 5=1 --logit-bias 5=2", &["token 5 twice", "one bias"]),
             ("--draft-model no/such/drafter", &["no/such/drafter", "no such file"]),
         ],
     );

@@ -13,7 +13,7 @@ pub enum LoadError {
     /// The path given for the checkpoint does not exist.
     #[error(
         "{path}: no such file or directory; give a directory with config.json and model.safetensors, \
-         or a llama2.c .bin file (names of hub models are not downloaded)"
+         a llama2.c .bin file, or a hub id (owner/name or owner/name@revision)"
     )]
     NotFound {
         /// The path as given.

@@ -1,8 +1,8 @@
 //! Activations as the linear kernels read them: in blocks of rows, transposed or quantised.
 
-use super::isa::Isa;
+use super::Isa;
 use super::packed::{BLOCK, WeightType, round_to_i8};
-use super::vector::{Lanes, Vectorized, vectorize};
+use forerun_vector::{Lanes, Vectorized, vectorize};
 
 /// The input of a linear layer, rearranged so that a kernel reads it front to back.
 ///

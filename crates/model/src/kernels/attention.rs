@@ -7,8 +7,8 @@
 use super::LANES;
 use super::keys_values::{Cached, KeysValues, Slots};
 use super::shared::SharedSlice;
-use super::vector::{Lanes, Vectorized, exp, sum, vectorize};
 use crate::team::Team;
+use forerun_vector::{Lanes, Vectorized, exp, sum, vectorize};
 use std::ops::Range;
 
 /// Queries that one task computes together, at the most: so they read keys and values once.

@@ -1,10 +1,10 @@
 //! Keys and values of one layer, laid out as attention reads them.
 
+use super::Isa;
 use super::LANES;
 use super::attention::AttentionShape;
-use super::isa::Isa;
 use super::packed::WeightType;
-use super::vector::{Lanes, Vectorized, vectorize};
+use forerun_vector::{Lanes, Vectorized, vectorize};
 use half::f16;
 use std::ops::Range;
 

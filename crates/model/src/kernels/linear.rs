@@ -4,8 +4,8 @@
 //! an exact integer sum times its two scales). Rows and tiles are independent of each other, so a
 //! kernel may take as many of both at a time as it has registers for.
 
+use super::Isa;
 use super::activations::Activations;
-use super::isa::Isa;
 use super::packed::{PackedMatrix, WeightType};
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;

@@ -6,7 +6,7 @@
 //!
 //! * a linear layer's output adds its products in ascending order of input features, and its bias
 //!   last (`linear.rs`);
-//! * a sum over a vector ([`vector::sum`]) has 16 lanes, element `i` in lane `i mod 16`, added up
+//! * a sum over a vector ([`forerun_vector::sum`]) has 16 lanes, element `i` in lane `i mod 16`, added up
 //!   in a fixed tree; over a row's attention weights, `i` is the key's absolute position;
 //! * a score adds its products in ascending order of dimensions, an attention output its weighted
 //!   values in ascending order of positions.
@@ -20,7 +20,6 @@ mod attention;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-mod isa;
 mod keys_values;
 mod linear;
 mod packed;
@@ -28,16 +27,16 @@ mod pointwise;
 mod portable;
 pub(crate) mod reference;
 mod shared;
-mod vector;
 
 pub(crate) use activations::Activations;
 pub(crate) use attention::{AttentionShape, Queries, Visible, attention};
-pub use isa::{Isa, IsaError};
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::linear;
 pub use packed::{PackedMatrix, UnknownWeightType, WeightType};
 pub(crate) use pointwise::{Rope, add, norm_heads, rms_norm, silu_times};
-pub(crate) use vector::exp;
+
+pub(crate) use forerun_vector::exp;
+pub use forerun_vector::{Isa, IsaError};
 
 /// Number of partial sums of a reduction, and of outputs in a packed tile.
-pub(crate) const LANES: usize = 16;
+pub(crate) const LANES: usize = forerun_vector::LANES;

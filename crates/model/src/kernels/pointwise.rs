@@ -1,10 +1,10 @@
 //! Norms, rotary embedding and activations.
 
-use super::isa::Isa;
+use super::Isa;
 use super::shared::SharedSlice;
-use super::vector::{Lanes, Vectorized, dot, exp, vectorize};
 use crate::config::Config;
 use crate::team::Team;
+use forerun_vector::{Lanes, Vectorized, dot, exp, vectorize};
 
 /// RMSNorm of every row: `x / rms(x) · weight`; `x`, `out`: `[rows, weight.len()]`.
 pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {

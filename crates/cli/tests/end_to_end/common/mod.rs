@@ -1,7 +1,11 @@
 //! Runs of the binary, and checkpoints to run it on.
 
 mod checkpoints;
+#[cfg(feature = "hub")]
+mod hub_server;
 mod run;
 
 pub(crate) use checkpoints::{Models, Weights, edit_json};
+#[cfg(feature = "hub")]
+pub(crate) use hub_server::{Hub, Quirk, small_etag};
 pub(crate) use run::{Finished, Reader, Run};

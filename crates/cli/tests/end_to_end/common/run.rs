@@ -91,6 +91,26 @@ impl Run {
         self
     }
 
+    /// An environment variable.
+    pub(crate) fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Takes environment variables away.
+    pub(crate) fn without_variables(mut self, names: &[&str]) -> Self {
+        for name in names {
+            self.command.env_remove(name);
+        }
+        self
+    }
+
+    /// Where relative paths begin.
+    pub(crate) fn in_folder(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
+        self
+    }
+
     /// What is piped in; otherwise standard input is empty.
     pub(crate) fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.input = Some(text.into());

@@ -1,6 +1,7 @@
 //! Which instructions the kernels use.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 /// An instruction set for which there are kernels.
 ///
@@ -36,6 +37,11 @@ impl Isa {
     /// The best that this processor has.
     #[must_use]
     pub fn best() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(Self::detect)
+    }
+
+    fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             let avx2 = is_x86_feature_detected!("avx2")

@@ -3,20 +3,30 @@
 //! Only [`Lanes::mul_add`] fuses, and only where the instruction set does ([`Isa::is_fused`]); the
 //! exponential is a polynomial of our own. So whatever does without the former gives the same bits on
 //! every instruction set.
+//!
+//! This crate may touch the processor's instructions, and nothing else: it is what the kernels of
+//! `model` and the sampling of `core` have in common.
 
-use super::LANES;
-use super::isa::Isa;
+mod isa;
+
+pub use isa::{Isa, IsaError};
+
 use half::f16;
+
+/// Number of partial sums of a reduction.
+pub const LANES: usize = 16;
 
 /// A loop that is to be compiled for every instruction set. `run` and all that it calls must be
 /// `#[inline(always)]`, so that they become part of the functions below.
-pub(crate) trait Vectorized {
+pub trait Vectorized {
+    /// The loop, for lanes of whatever instruction set.
     fn run<L: Lanes>(self);
 }
 
-/// Runs a loop with the instructions of `isa`.
+/// Runs a loop with the instructions of `isa`, or of the best that the processor has below it.
 #[inline]
-pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
+pub fn vectorize(isa: Isa, work: impl Vectorized) {
+    let isa = isa.min(Isa::best());
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,fma,f16c")]
@@ -28,7 +38,7 @@ pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
             work.run::<x86::TwoYmm>();
         }
         match isa {
-            // SAFETY: a team's `Isa` is one that the processor has (`Team::with_isa` checks).
+            // SAFETY: `Isa::best` looked, and the processor has it.
             Isa::Avx512 => return unsafe { avx512(work) },
             // SAFETY: as above.
             Isa::Avx2 => return unsafe { avx2(work) },
@@ -40,14 +50,20 @@ pub(crate) fn vectorize(isa: Isa, work: impl Vectorized) {
 }
 
 /// Sixteen numbers side by side. As partial sums, lane `i mod 16` takes element `i` of a vector.
-pub(crate) trait Lanes: Copy {
+pub trait Lanes: Copy {
+    /// The same number in every lane.
     fn splat(value: f32) -> Self;
+    /// Reads sixteen numbers.
     fn load(values: &[f32; LANES]) -> Self;
+    /// Reads sixteen numbers of half precision.
     fn widen(values: &[f16; LANES]) -> Self;
+    /// Writes sixteen numbers.
     fn store(self, values: &mut [f32; LANES]);
     /// Rounds to half precision, to the nearest, halfway cases to the even one.
     fn narrow(self) -> [f16; LANES];
+    /// `self + other`.
     fn add(self, other: Self) -> Self;
+    /// `self · other`.
     fn mul(self, other: Self) -> Self;
     /// The larger of both, lane by lane; of a number and NaN, one of them.
     fn max(self, other: Self) -> Self;
@@ -62,6 +78,14 @@ pub(crate) trait Lanes: Copy {
         let mut lanes = [0.0; LANES];
         self.store(&mut lanes);
         sum_halves(lanes)
+    }
+
+    /// The largest lane's number, if none is NaN.
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        let mut lanes = [0.0; LANES];
+        self.store(&mut lanes);
+        lanes.into_iter().fold(f32::NEG_INFINITY, |a, b| if a > b { a } else { b })
     }
 }
 
@@ -217,6 +241,26 @@ mod x86 {
                 _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
             }
         }
+
+        #[inline(always)]
+        fn largest(self) -> f32 {
+            // SAFETY: as in `splat`. Each step moves the upper half onto the lower.
+            unsafe {
+                let by_8 =
+                    _mm512_max_ps(self.0, _mm512_shuffle_f32x4::<0b01_00_11_10>(self.0, self.0));
+                let by_4 = _mm512_max_ps(by_8, _mm512_shuffle_f32x4::<0b10_11_00_01>(by_8, by_8));
+                largest_of_four(_mm512_castps512_ps128(by_4))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn largest_of_four(four: __m128) -> f32 {
+        // SAFETY: every x86-64 processor has these.
+        unsafe {
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
     }
 
     #[derive(Clone, Copy)]
@@ -314,12 +358,23 @@ mod x86 {
                 _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
             }
         }
+
+        #[inline(always)]
+        fn largest(self) -> f32 {
+            // SAFETY: as in `splat`.
+            unsafe {
+                let eight = _mm256_max_ps(self.0[0], self.0[1]);
+                let (low, high) =
+                    (_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+                largest_of_four(_mm_max_ps(low, high))
+            }
+        }
     }
 }
 
 /// `Σ aᵢ bᵢ` in lanes.
 #[inline(always)]
-pub(crate) fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
+pub fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks(), b.as_chunks());
     let mut sums = L::splat(0.0);
     for (a, b) in a.iter().zip(b) {
@@ -338,7 +393,7 @@ pub(crate) fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
 
 /// `Σ aᵢ` in lanes.
 #[inline(always)]
-pub(crate) fn sum<L: Lanes>(a: &[f32]) -> f32 {
+pub fn sum<L: Lanes>(a: &[f32]) -> f32 {
     let (chunks, rest) = a.as_chunks();
     let sums = chunks.iter().fold(L::splat(0.0), |sums, chunk| sums.add(L::load(chunk)));
     let mut lanes = [0.0; LANES];
@@ -353,7 +408,7 @@ pub(crate) fn sum<L: Lanes>(a: &[f32]) -> f32 {
 /// such small weights would make subnormal products, which take a processor a hundred times as long
 /// and change no sum. Above 88.3 it stays at the largest numbers.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     /// 1.5 · 2²³: adding it rounds to an integer, which then stands in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
@@ -397,17 +452,20 @@ mod tests {
         assert!(exp(f32::NAN).is_nan());
     }
 
-    /// Sums by every instruction set, at lengths that fill no lane.
+    /// Sums by every instruction set, at lengths that fill no lane, and the largest of each 16.
     struct Sums<'a> {
         a: &'a [f32],
         b: &'a [f32],
-        found: &'a mut [f32; 2],
+        sums: &'a mut [f32; 2],
+        largest: &'a mut Vec<f32>,
     }
 
     impl Vectorized for Sums<'_> {
         #[inline(always)]
         fn run<L: Lanes>(self) {
-            *self.found = [dot::<L>(self.a, self.b), sum::<L>(self.a)];
+            *self.sums = [dot::<L>(self.a, self.b), sum::<L>(self.a)];
+            let pairs = self.a.as_chunks().0.iter().zip(self.b.as_chunks().0);
+            self.largest.extend(pairs.map(|(a, b)| L::load(a).max(L::load(b)).largest()));
         }
     }
 
@@ -428,10 +486,14 @@ mod tests {
                 }
             }
             for isa in Isa::available() {
-                let mut found = [f32::NAN; 2];
-                vectorize(isa, Sums { a: &a, b: &b, found: &mut found });
+                let (mut sums, mut largest) = ([f32::NAN; 2], Vec::new());
+                vectorize(isa, Sums { a: &a, b: &b, sums: &mut sums, largest: &mut largest });
                 let expected = [lanes[0][0], lanes[1][0]];
-                assert_eq!(found.map(f32::to_bits), expected.map(f32::to_bits), "{len} on {isa}");
+                assert_eq!(sums.map(f32::to_bits), expected.map(f32::to_bits), "{len} on {isa}");
+                let of_both = a.chunks_exact(16).zip(b.chunks_exact(16));
+                let expected = of_both
+                    .map(|(a, b)| a.iter().chain(b).copied().fold(f32::NEG_INFINITY, f32::max));
+                assert_eq!(largest, expected.collect::<Vec<_>>(), "{len} on {isa}");
             }
         }
     }

@@ -1,0 +1,332 @@
+//! A hub on this machine: it serves folders the way the real one does, notes what it is asked, and
+//! fails on demand.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::Run;
+use ring::digest::{SHA256, digest};
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+pub(crate) enum Quirk {
+    /// The connection ends after so many bytes of the next weights, once.
+    Cut(usize),
+    /// Nothing comes after so many bytes of the next weights, once.
+    Stall(usize),
+    /// A byte of the next weights is wrong, once.
+    Damage,
+    /// Every answer starts at the first byte, whatever was asked.
+    IgnoreRanges,
+    /// Nobody gets in without this token.
+    Token(&'static str),
+    /// Everybody gets this status and code of an error.
+    Refuse(u16, &'static str),
+    /// Every file has this ETag.
+    Etag(&'static str),
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    /// By name in lower case.
+    pub(crate) headers: HashMap<String, String>,
+}
+
+type Files = BTreeMap<String, Vec<u8>>;
+
+#[derive(Default)]
+struct State {
+    /// By `owner/name` and revision.
+    revisions: HashMap<(String, String), (String, Files)>,
+    quirks: Vec<Quirk>,
+    asked: Vec<Asked>,
+}
+
+/// A running hub, and the home of who asks it.
+pub(crate) struct Hub {
+    port: u16,
+    state: Arc<Mutex<State>>,
+    home: TempDir,
+}
+
+impl Hub {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (stream, state) = (stream.unwrap(), Arc::clone(&shared));
+                // Who asks may go away in the middle.
+                thread::spawn(move || drop(answer(stream, port, &state)));
+            }
+        });
+        Self { port, state, home: tempfile::tempdir().unwrap() }
+    }
+
+    /// A hub that has a checkpoint's files as `owner/name`.
+    pub(crate) fn serving(model: &Path) -> Self {
+        let hub = Self::start();
+        hub.publish("owner/name", "main", model);
+        hub
+    }
+
+    /// Publishes a folder's files and gives their commit.
+    pub(crate) fn publish(&self, id: &str, revision: &str, folder: &Path) -> String {
+        let read = |entry: fs::DirEntry| {
+            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+        };
+        let files: Files =
+            fs::read_dir(folder).unwrap().map(|entry| read(entry.unwrap())).collect();
+        let all: Vec<u8> =
+            files.iter().flat_map(|(name, b)| [name.as_bytes(), b].concat()).collect();
+        let commit = hash(&all)[..40].to_owned();
+        let mut state = self.state.lock().unwrap();
+        for revision in [revision, &commit] {
+            let key = (id.to_owned(), revision.to_owned());
+            state.revisions.insert(key, (commit.clone(), files.clone()));
+        }
+        commit
+    }
+
+    pub(crate) fn quirk(&self, quirk: Quirk) {
+        self.state.lock().unwrap().quirks.push(quirk);
+    }
+
+    pub(crate) fn without_quirks(&self) {
+        self.state.lock().unwrap().quirks.clear();
+    }
+
+    /// What was asked since the last time.
+    pub(crate) fn take_asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.state.lock().unwrap().asked)
+    }
+
+    /// The requests for weights since the last time.
+    pub(crate) fn take_downloads(&self) -> Vec<Asked> {
+        let mut asked = self.take_asked();
+        asked.retain(|asked| asked.path.starts_with("/cdn/") && asked.method == "GET");
+        asked
+    }
+
+    /// The cache's folder for `owner/name`.
+    pub(crate) fn cached(&self) -> PathBuf {
+        self.home.path().join("hub/models--owner--name")
+    }
+
+    /// Files under way in the cache.
+    pub(crate) fn partials(&self) -> Vec<PathBuf> {
+        let blobs = fs::read_dir(self.cached().join("blobs")).into_iter().flatten();
+        let mut paths: Vec<PathBuf> = blobs.map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|end| end == "incomplete"));
+        paths
+    }
+
+    /// A run that asks this hub and nobody else.
+    pub(crate) fn run(&self) -> Run {
+        const OTHERS: [&str; 12] = [
+            "HF_HUB_CACHE",
+            "HF_HUB_OFFLINE",
+            "HF_TOKEN",
+            "HF_TOKEN_PATH",
+            "XDG_CACHE_HOME",
+            "ALL_PROXY",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "all_proxy",
+            "http_proxy",
+            "https_proxy",
+            "NO_PROXY",
+        ];
+        let run = Run::forerun().without_variables(&OTHERS).variable("HF_HOME", self.home.path());
+        run.variable("HF_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
+    }
+
+    /// A short answer that tells models apart.
+    pub(crate) const GENERATE: [&str; 9] =
+        ["generate", "-p", "Once upon", "-n", "16", "--temperature", "1.5", "--seed", "3"];
+
+    /// `forerun generate` with a model of this hub.
+    pub(crate) fn generate(&self, id: &str) -> Run {
+        self.run().with(&Self::GENERATE).with(&["--model", id])
+    }
+}
+
+fn hash(bytes: &[u8]) -> String {
+    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The ETag of what is not stored as a large file; the real one is another hash of that length.
+pub(crate) fn small_etag(bytes: &[u8]) -> String {
+    hash(bytes)[..40].to_owned()
+}
+
+fn answer(mut stream: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Result<()> {
+    let mut lines = BufReader::new(stream.try_clone()?).lines();
+    let line = lines.next().unwrap()?;
+    let mut words = line.split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap(), words.next().unwrap());
+    let lines = lines.map(Result::unwrap).take_while(|line| !line.is_empty());
+    let headers = lines.map(|line| {
+        let (name, value) = line.split_once(':').unwrap();
+        (name.to_ascii_lowercase(), value.trim().to_owned())
+    });
+    let asked = Asked { method, path, headers: headers.collect() };
+    let mut state = state.lock().unwrap();
+    state.asked.push(asked.clone());
+    let reply = reply(&asked, port, &mut state);
+    drop(state);
+    write!(stream, "HTTP/1.1 {} Reason\r\nConnection: close\r\n", reply.status)?;
+    for (name, value) in &reply.headers {
+        write!(stream, "{name}: {value}\r\n")?;
+    }
+    if !reply.headers.iter().any(|(name, _)| *name == "Content-Length") {
+        write!(stream, "Content-Length: {}\r\n", reply.body.len())?;
+    }
+    write!(stream, "\r\n")?;
+    if asked.method == "HEAD" {
+        return Ok(());
+    }
+    stream.write_all(&reply.body[..reply.end.unwrap_or(reply.body.len())])?;
+    if reply.stalls {
+        // Longer than the test takes.
+        thread::sleep(Duration::from_secs(30));
+    }
+    Ok(())
+}
+
+#[derive(Default)]
+struct Reply {
+    status: u16,
+    headers: Vec<(&'static str, String)>,
+    body: Vec<u8>,
+    /// The connection ends here.
+    end: Option<usize>,
+    stalls: bool,
+}
+
+impl Reply {
+    fn error(status: u16, code: &str) -> Self {
+        Self { status, headers: vec![("X-Error-Code", code.to_owned())], ..Self::default() }
+    }
+}
+
+fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
+    let bearer = asked.headers.get("authorization").map_or("", String::as_str);
+    for quirk in &state.quirks {
+        match quirk {
+            Quirk::Refuse(status, code) => return Reply::error(*status, code),
+            Quirk::Token(token)
+                if bearer != format!("Bearer {token}") && !asked.path.starts_with("/cdn/") =>
+            {
+                return Reply::error(401, "RepoNotFound");
+            }
+            _ => {}
+        }
+    }
+    if let Some(rest) = asked.path.strip_prefix("/api/models/") {
+        let (id, revision) = rest.split_once("/revision/").unwrap();
+        return description(id, &revision.replace("%2F", "/"), state);
+    }
+    if let Some(rest) = asked.path.strip_prefix("/cdn/") {
+        let (id, commit, file) = parts(rest);
+        let bytes = state.revisions[&(id, commit)].1[&file].clone();
+        return content(asked, bytes, state);
+    }
+    // Small files are behind a redirection within the hub.
+    let (rest, redirected) = match asked.path.strip_prefix("/api/resolve-cache/") {
+        Some(rest) => (rest.to_owned(), true),
+        None => (asked.path[1..].replacen("/resolve/", "/", 1), false),
+    };
+    let (id, commit, file) = parts(&rest);
+    let Some((_, files)) = state.revisions.get(&(id, commit.clone())) else {
+        return Reply::error(404, "RepoNotFound");
+    };
+    let Some(bytes) = files.get(&file).cloned() else { return Reply::error(404, "EntryNotFound") };
+    let commit = ("X-Repo-Commit", commit);
+    let etag = state.quirks.iter().find_map(|quirk| match quirk {
+        Quirk::Etag(etag) => Some(format!("\"{etag}\"")),
+        _ => None,
+    });
+    if file.ends_with(".safetensors") {
+        let location = ("Location", format!("http://localhost:{port}/cdn/{rest}"));
+        let etag = ("X-Linked-Etag", etag.unwrap_or_else(|| format!("\"{}\"", hash(&bytes))));
+        let size = ("X-Linked-Size", bytes.len().to_string());
+        return Reply {
+            status: 302,
+            headers: vec![location, etag, size, commit],
+            ..Reply::default()
+        };
+    }
+    if !redirected {
+        let location = ("Location", format!("/api/resolve-cache/{rest}"));
+        return Reply { status: 307, headers: vec![location, commit], ..Reply::default() };
+    }
+    let etag = ("ETag", etag.unwrap_or_else(|| format!("\"{}\"", small_etag(&bytes))));
+    Reply { status: 200, headers: vec![etag, commit], body: bytes, ..Reply::default() }
+}
+
+/// `owner/name/commit/file`.
+fn parts(path: &str) -> (String, String, String) {
+    let parts: Vec<&str> = path.splitn(4, '/').collect();
+    (format!("{}/{}", parts[0], parts[1]), parts[2].to_owned(), parts[3].to_owned())
+}
+
+fn description(id: &str, revision: &str, state: &State) -> Reply {
+    let Some((commit, files)) = state.revisions.get(&(id.to_owned(), revision.to_owned())) else {
+        let known = state.revisions.keys().any(|(known, _)| known == id);
+        return Reply::error(404, if known { "RevisionNotFound" } else { "RepoNotFound" });
+    };
+    let siblings: Vec<_> =
+        files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
+    let body = serde_json::json!({ "id": id, "sha": commit, "siblings": siblings }).to_string();
+    Reply { status: 200, body: body.into_bytes(), ..Reply::default() }
+}
+
+/// Weights, from where they are asked for, with what goes wrong.
+fn content(asked: &Asked, mut bytes: Vec<u8>, state: &mut State) -> Reply {
+    let total = bytes.len();
+    let mut reply = Reply { status: 200, ..Reply::default() };
+    let range = asked
+        .headers
+        .get("range")
+        .filter(|_| !state.quirks.iter().any(|quirk| matches!(quirk, Quirk::IgnoreRanges)));
+    if let Some(range) = range {
+        let start = range.strip_prefix("bytes=").and_then(|range| range.strip_suffix('-')).unwrap();
+        let start: usize = start.parse().unwrap();
+        bytes.drain(..start);
+        reply.status = 206;
+        reply.headers.push(("Content-Range", format!("bytes {start}-{}/{total}", total - 1)));
+    }
+    // Each of these happens once.
+    state.quirks.retain(|quirk| match quirk {
+        Quirk::Cut(end) => {
+            reply.end = Some(*end);
+            false
+        }
+        Quirk::Stall(end) => {
+            (reply.end, reply.stalls) = (Some(*end), true);
+            false
+        }
+        Quirk::Damage => {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            false
+        }
+        _ => true,
+    });
+    reply.body = bytes;
+    reply
+}

@@ -1,0 +1,286 @@
+//! Models by their hub id: the same text as from a path, whatever way the files came.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Finished, Hub, Models, Quirk, Run, small_etag};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// The text that a model on disk gives to the prompt of [`Hub::generate`].
+fn text_from(model: &Path) -> String {
+    let run = Run::forerun().with(&Hub::GENERATE).with_path("--model", model);
+    run.succeed().output()
+}
+
+/// Checks the text, and that nothing but the statistics was said.
+fn assert_text(finished: &Finished, expected: &str) {
+    assert_eq!(finished.output(), expected, "{}", finished.errors);
+    assert_eq!(finished.errors.lines().count(), 1, "{}", finished.errors);
+}
+
+/// The trained checkpoint that tests of real checkpoints use, where it is there.
+fn real_model() -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let folder = std::env::var_os("FORERUN_DATA").map_or(beside, PathBuf::from);
+    let model = folder.join("models/tinystories656k");
+    if model.is_dir() {
+        return Some(model);
+    }
+    assert!(
+        std::env::var_os("CI").is_none() && std::env::var_os("FORERUN_DATA").is_none(),
+        "no {}: set FORERUN_DATA to the folder with models/",
+        model.display()
+    );
+    // Past the test harness's capture.
+    drop(writeln!(std::io::stderr(), "SKIPPED: no {} (set FORERUN_DATA)", model.display()));
+    None
+}
+
+/// A checkpoint's copy with its weights in two shards and an index.
+fn shard(model: &Path, into: &Path) {
+    fs::create_dir(into).unwrap();
+    for entry in fs::read_dir(model).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "model.safetensors" {
+            fs::write(into.join(entry.file_name()), fs::read(entry.path()).unwrap()).unwrap();
+        }
+    }
+    let bytes = fs::read(model.join("model.safetensors")).unwrap();
+    let (length, rest) = bytes.split_first_chunk().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header: BTreeMap<String, serde_json::Value> = serde_json::from_slice(header).unwrap();
+    let mut weight_map = BTreeMap::new();
+    for shard in 0..2 {
+        let file = format!("model-0000{}-of-00002.safetensors", shard + 1);
+        let (mut part, mut kept) = (serde_json::Map::new(), Vec::new());
+        let tensors = header.iter().filter(|(name, _)| *name != "__metadata__").enumerate();
+        for (_, (name, tensor)) in tensors.filter(|(index, _)| index % 2 == shard) {
+            let offset = |at: usize| tensor["data_offsets"][at].as_u64().unwrap() as usize;
+            let start = kept.len();
+            kept.extend_from_slice(&data[offset(0)..offset(1)]);
+            let mut tensor = tensor.clone();
+            tensor["data_offsets"] = serde_json::json!([start, kept.len()]);
+            part.insert(name.clone(), tensor);
+            weight_map.insert(name.clone(), file.clone());
+        }
+        let part = serde_json::Value::from(part).to_string();
+        let length = (part.len() as u64).to_le_bytes();
+        fs::write(into.join(file), [&length, part.as_bytes(), &kept].concat()).unwrap();
+    }
+    let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map }).to_string();
+    fs::write(into.join("model.safetensors.index.json"), index).unwrap();
+}
+
+#[test]
+fn a_hub_model_gives_the_text_of_its_files_and_is_fetched_once() {
+    let models = Models::pair();
+    for model in [Some(models.target()), real_model()].into_iter().flatten() {
+        let expected = text_from(&model);
+        let hub = Hub::serving(&model);
+        assert_text(&hub.generate("owner/name").succeed(), &expected);
+        assert_eq!(hub.take_downloads().len(), 1);
+        assert!(hub.partials().is_empty());
+        // Another time it only asks whether there is something new.
+        assert_text(&hub.generate("owner/name").succeed(), &expected);
+        let asked = hub.take_asked();
+        assert_eq!(asked.len(), 1, "{asked:?}");
+        assert_eq!(asked[0].path, "/api/models/owner/name/revision/main");
+        // Offline it asks nothing.
+        let offline = hub.generate("owner/name").with(&["--offline"]);
+        assert_text(&offline.succeed(), &expected);
+        let offline = hub.generate("owner/name").variable("HF_HUB_OFFLINE", "1");
+        assert_text(&offline.succeed(), &expected);
+        assert!(hub.take_asked().is_empty());
+    }
+}
+
+#[test]
+fn shards_and_a_drafter_come_from_the_hub_too() {
+    let models = Models::pair();
+    for (number, model) in [Some(models.target()), real_model()].into_iter().flatten().enumerate() {
+        let sharded = models.folder().join(format!("sharded-{number}"));
+        shard(&model, &sharded);
+        let expected = text_from(&model);
+        let hub = Hub::serving(&sharded);
+        assert_text(&hub.generate("owner/name").succeed(), &expected);
+        assert_eq!(hub.take_downloads().len(), 2);
+        assert_text(&hub.generate("owner/name").with(&["--offline"]).succeed(), &expected);
+        // A shard that is not there is not overlooked.
+        let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
+        let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
+        fs::remove_file(snapshot.join("model-00002-of-00002.safetensors")).unwrap();
+        let offline = hub.generate("owner/name").with(&["--offline"]).finish();
+        offline.assert_refused("a shard less", &["no model-00002-of-00002.safetensors"]);
+    }
+    let hub = Hub::serving(&models.target());
+    hub.publish("other/drafter", "main", &models.drafter());
+    let drafted = hub.generate("owner/name").with(&["--draft-model", "other/drafter"]);
+    assert_text(&drafted.on_one_core().succeed(), &text_from(&models.target()));
+}
+
+#[test]
+fn revisions_are_kept_apart() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    let commit = hub.publish("owner/name", "refs/pr/1", &models.drafter());
+    let (main, other) = (text_from(&models.target()), text_from(&models.drafter()));
+    assert_ne!(main, other);
+    for offline in [&[][..], &["--offline"]] {
+        let generate = |id: &str| hub.generate(id).with(offline).succeed();
+        assert_text(&generate("owner/name"), &main);
+        assert_text(&generate("owner/name@refs/pr/1"), &other);
+        hub.take_asked();
+        // A commit does not change: what is there is not asked for.
+        assert_text(&generate(&format!("owner/name@{commit}")), &other);
+        assert!(hub.take_asked().is_empty());
+    }
+    // The branch moves on, and only what has changed is fetched.
+    hub.publish("owner/name", "main", &models.drafter());
+    assert_text(&hub.generate("owner/name").succeed(), &other);
+    assert!(hub.take_downloads().is_empty());
+}
+
+#[test]
+fn a_path_that_exists_wins() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    fs::create_dir(models.folder().join("owner")).unwrap();
+    fs::rename(models.drafter(), models.folder().join("owner/name")).unwrap();
+    let expected = text_from(&models.folder().join("owner/name"));
+    assert_text(&hub.generate("owner/name").in_folder(models.folder()).succeed(), &expected);
+    assert!(hub.take_asked().is_empty());
+}
+
+#[test]
+fn a_broken_connection_is_resumed_where_it_ended() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    let expected = text_from(&models.target());
+    hub.quirk(Quirk::Cut(10_000));
+    let broken = hub.generate("owner/name").finish();
+    let words = ["model.safetensors of owner/name broke off after 10000 of", "run again"];
+    broken.assert_refused("cut", &words);
+    // Nothing half is ever seen.
+    let offline = hub.generate("owner/name").with(&["--offline"]).finish();
+    offline.assert_refused("half a model", &["is not in the cache"]);
+    // It breaks off again, and again.
+    hub.quirk(Quirk::Cut(5_000));
+    hub.generate("owner/name").finish().assert_refused("cut", &["after 15000 of"]);
+    hub.take_asked();
+    assert_text(&hub.generate("owner/name").succeed(), &expected);
+    let downloads = hub.take_downloads();
+    assert_eq!(downloads.len(), 1);
+    assert_eq!(downloads[0].headers["range"], "bytes=15000-");
+    assert!(hub.partials().is_empty());
+}
+
+#[test]
+fn what_earlier_runs_left_is_used_as_far_as_it_is_good() {
+    let models = Models::pair();
+    let expected = text_from(&models.target());
+    let size = fs::metadata(models.target().join("model.safetensors")).unwrap().len();
+    // A run that ended just before the last step, one that left too much, and one that left rubbish.
+    let whole = |partial: &Path| {
+        fs::copy(models.target().join("model.safetensors"), partial).unwrap();
+    };
+    let too_much = |partial: &Path| fs::write(partial, vec![7; size as usize + 1]).unwrap();
+    for (leave, ranges) in [(&whole as &dyn Fn(&Path), &[][..]), (&too_much, &[None])] {
+        let hub = Hub::serving(&models.target());
+        hub.quirk(Quirk::Cut(100));
+        hub.generate("owner/name").finish().assert_refused("cut", &["after 100 of"]);
+        leave(&hub.partials()[0]);
+        hub.take_asked();
+        assert_text(&hub.generate("owner/name").succeed(), &expected);
+        let downloads = hub.take_downloads();
+        let found: Vec<_> =
+            downloads.iter().map(|asked| asked.headers.get("range").cloned()).collect();
+        assert_eq!(found, ranges);
+    }
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::Cut(100));
+    hub.generate("owner/name").finish().assert_refused("cut", &["after 100 of"]);
+    fs::write(&hub.partials()[0], [7; 100]).unwrap();
+    hub.generate("owner/name").finish().assert_refused("rubbish", &["SHA-256", "run again"]);
+    assert!(hub.partials().is_empty());
+    assert_text(&hub.generate("owner/name").succeed(), &expected);
+}
+
+#[test]
+fn a_server_that_cannot_resume_sends_all_again() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::IgnoreRanges);
+    hub.quirk(Quirk::Cut(10_000));
+    hub.generate("owner/name").finish().assert_refused("cut", &["after 10000 of"]);
+    assert_text(&hub.generate("owner/name").succeed(), &text_from(&models.target()));
+    assert_eq!(hub.take_downloads()[1].headers["range"], "bytes=10000-");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_ends_a_download_at_once_and_the_next_run_goes_on() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::Stall(10_000));
+    let mut running = hub.generate("owner/name").start();
+    let since = Instant::now();
+    let has_begun = || {
+        let partials = hub.partials();
+        partials.iter().any(|partial| fs::metadata(partial).unwrap().len() == 10_000)
+    };
+    while !has_begun() {
+        assert!(since.elapsed() < Duration::from_secs(60), "the download does not begin");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    running.interrupt();
+    let finished = running.finish();
+    // The signal ended it: shells make 130 of it.
+    assert_eq!((finished.code, &*finished.errors), (None, ""));
+    hub.take_asked();
+    assert_text(&hub.generate("owner/name").succeed(), &text_from(&models.target()));
+    assert_eq!(hub.take_downloads()[0].headers["range"], "bytes=10000-");
+}
+
+#[test]
+fn runs_side_by_side_fetch_a_file_once() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    let running: Vec<_> = (0..3).map(|_| hub.generate("owner/name").start()).collect();
+    let expected = text_from(&models.target());
+    for running in running {
+        let finished = running.finish();
+        assert_eq!(finished.code, Some(0), "{}", finished.errors);
+        assert_text(&finished, &expected);
+    }
+    assert_eq!(hub.take_downloads().len(), 1);
+}
+
+#[test]
+fn the_cache_is_laid_out_as_other_tools_expect() {
+    let models = Models::pair();
+    fs::write(models.target().join("README.md"), "not needed").unwrap();
+    fs::write(models.target().join("pytorch_model.bin"), "not needed").unwrap();
+    let hub = Hub::start();
+    let commit = hub.publish("owner/name", "main", &models.target());
+    hub.generate("owner/name").succeed();
+    assert_eq!(fs::read_to_string(hub.cached().join("refs/main")).unwrap(), commit);
+    let snapshot = hub.cached().join("snapshots").join(commit);
+    let config = fs::read(models.target().join("config.json")).unwrap();
+    assert_eq!(fs::read(snapshot.join("config.json")).unwrap(), config);
+    assert!(hub.cached().join("blobs").join(small_etag(&config)).is_file());
+    #[cfg(unix)]
+    assert_eq!(
+        fs::read_link(snapshot.join("config.json")).unwrap(),
+        Path::new("../../blobs").join(small_etag(&config))
+    );
+    // Only what a model needs is fetched.
+    assert!(!snapshot.join("README.md").exists());
+    assert!(!snapshot.join("pytorch_model.bin").exists());
+    // The folder may be named by itself.
+    let elsewhere = tempfile::tempdir().unwrap();
+    hub.generate("owner/name").variable("HF_HUB_CACHE", elsewhere.path()).succeed();
+    assert!(elsewhere.path().join("models--owner--name/refs/main").is_file());
+}

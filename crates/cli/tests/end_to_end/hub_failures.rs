@@ -1,0 +1,135 @@
+//! Hub models that cannot be had: what is said, and that nothing bad stays in the cache.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Hub, Models, Quirk};
+use std::fs;
+use std::net::TcpListener;
+
+#[test]
+fn a_wrong_hash_is_an_error_and_nothing_stays() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::Damage);
+    let finished = hub.generate("owner/name").finish();
+    let words = ["model.safetensors of owner/name is damaged", "SHA-256", "deleted", "run again"];
+    finished.assert_refused("damaged", &words);
+    assert!(hub.partials().is_empty());
+    let offline = hub.generate("owner/name").with(&["--offline"]).finish();
+    offline.assert_refused("nothing stays", &["is not in the cache"]);
+    hub.generate("owner/name").succeed();
+}
+
+#[test]
+fn offline_without_the_model_says_how_to_fetch_it() {
+    let hub = Hub::serving(&Models::pair().target());
+    let words = [
+        "owner/name@v2 is no path here",
+        "not in the cache",
+        "HF_HUB_OFFLINE",
+        "hf download owner/name --revision v2",
+    ];
+    let run = || hub.generate("owner/name@v2");
+    run().with(&["--offline"]).finish().assert_refused("--offline", &words);
+    for yes in ["1", "ON", "true"] {
+        run().variable("HF_HUB_OFFLINE", yes).finish().assert_refused(yes, &words);
+    }
+    let devices = ["devices", "--offline", "--model", "owner/name@v2"];
+    hub.run().with(&devices).finish().assert_refused("devices", &words);
+    assert!(hub.take_asked().is_empty());
+    let online = run().variable("HF_HUB_OFFLINE", "0").finish();
+    online.assert_refused("not offline", &["no revision v2"]);
+}
+
+#[test]
+fn an_address_that_does_not_answer_is_named() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    // A port that was free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let endpoint = format!("http://127.0.0.1:{port}");
+    let run = || hub.generate("owner/name").variable("HF_ENDPOINT", &endpoint);
+    let words = [
+        &format!("cannot reach {endpoint}/api/models/owner/name/revision/main"),
+        "check the network and HF_ENDPOINT",
+    ];
+    run().finish().assert_refused("no server", &words);
+    // With the model in the cache there is another way out.
+    hub.generate("owner/name").succeed();
+    run().finish().assert_refused("no server", &["take the model from the cache with --offline"]);
+    run().with(&["--offline"]).succeed();
+}
+
+#[test]
+fn what_the_hub_does_not_have_is_named() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    let words = ["nobody/nothing is no path here", "no such model", "HF_TOKEN"];
+    hub.generate("nobody/nothing").finish().assert_refused("no model", &words);
+    let words = ["the hub model owner/name has no revision v9"];
+    hub.generate("owner/name@v9").finish().assert_refused("no revision", &words);
+    // Paths keep their error.
+    for path in ["no/such/model", "./model", "models/model.bin", "model"] {
+        let finished = hub.generate(path).finish();
+        finished.assert_refused(path, &["no such file or directory", "owner/name@revision"]);
+    }
+}
+
+#[test]
+fn a_token_opens_the_door_and_is_shown_to_nobody_else() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::Token("secret"));
+    let words = ["does not give access to owner/name (401", "may not exist", "set HF_TOKEN"];
+    hub.generate("owner/name").finish().assert_refused("no token", &words);
+    let wrong = hub.generate("owner/name").variable("HF_TOKEN", "wrong").finish();
+    wrong.assert_refused("wrong token", &["(401", "the token (HF_TOKEN) may not read it"]);
+    assert!(!wrong.errors.contains("wrong"), "{}", wrong.errors);
+    hub.take_asked();
+    hub.generate("owner/name").variable("HF_TOKEN", "secret").succeed();
+    for asked in hub.take_asked() {
+        let elsewhere = asked.path.starts_with("/cdn/");
+        assert_eq!(asked.headers.contains_key("authorization"), !elsewhere, "{asked:?}");
+    }
+}
+
+#[test]
+fn refusals_of_the_hub_say_what_to_do() {
+    let hub = Hub::serving(&Models::pair().target());
+    for (status, code, words) in [
+        (401, "GatedRepo", &["owner/name is gated", "accept its conditions", "HF_TOKEN"][..]),
+        (403, "GatedRepo", &["owner/name is gated (403"]),
+        (403, "", &["does not give access to owner/name (403", "HF_TOKEN"]),
+        (404, "", &["no such model"]),
+        (429, "", &["answered 429", "try again later"]),
+        (503, "", &["answered 503", "try again later"]),
+    ] {
+        hub.without_quirks();
+        hub.quirk(Quirk::Refuse(status, code));
+        hub.generate("owner/name").finish().assert_refused(code, words);
+    }
+}
+
+#[test]
+fn repositories_without_safetensors_are_refused_before_anything_is_fetched() {
+    let models = Models::pair();
+    let model = models.target();
+    fs::rename(model.join("model.safetensors"), model.join("pytorch_model.bin")).unwrap();
+    fs::write(model.join("model.gguf"), "").unwrap();
+    let hub = Hub::serving(&model);
+    let words = ["owner/name has no safetensors weights", ".gguf and .bin", "choose"];
+    hub.generate("owner/name").finish().assert_refused("other weights", &words);
+    fs::remove_file(model.join("config.json")).unwrap();
+    hub.publish("owner/name", "main", &model);
+    hub.generate("owner/name").finish().assert_refused("no config", &["has no config.json"]);
+    assert_eq!(hub.take_asked().len(), 2);
+}
+
+#[test]
+fn answers_that_would_lead_out_of_the_cache_are_refused() {
+    let hub = Hub::serving(&Models::pair().target());
+    hub.quirk(Quirk::Etag("../../../../outside"));
+    let finished = hub.generate("owner/name").finish();
+    finished.assert_refused("ETag", &["not a hub's", "ETag", "check HF_ENDPOINT"]);
+    assert!(!hub.cached().join("blobs").exists());
+}

@@ -1,0 +1,351 @@
+//! A row of logits: its best tokens and its weights, without sorting the vocabulary.
+//!
+//! Every loop here gives the same bits on every instruction set, so that machines agree on the
+//! tokens that they sample.
+
+use crate::{SamplingError, TokenId};
+use forerun_vector::{Isa, LANES, Lanes, Vectorized, exp, vectorize};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+/// Elements that are worked on together, and partial sums of a sum.
+pub(crate) const BLOCK: usize = 128;
+
+/// Neighbours whose maximum is kept, to find the best tokens among few.
+const GROUP: usize = 32;
+
+/// A row of finite logits, with the maximum of every group.
+pub(crate) struct LogitRow<'a> {
+    logits: Cow<'a, [f32]>,
+    /// The largest logit of each [`GROUP`].
+    maxima: Vec<f32>,
+    peak: f32,
+}
+
+/// A token with its logit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ranked {
+    pub(crate) token: TokenId,
+    pub(crate) logit: f32,
+}
+
+impl Ranked {
+    /// The higher logit goes first, then the lower token.
+    pub(crate) fn order(&self, other: &Self) -> Ordering {
+        // Only finite numbers come here, and the two zeros are equal.
+        let by_logit = other.logit.partial_cmp(&self.logit).unwrap_or(Ordering::Equal);
+        by_logit.then(self.token.cmp(&other.token))
+    }
+}
+
+impl<'a> LogitRow<'a> {
+    /// Looks through the logits once. `position` is that of the token to be predicted.
+    ///
+    /// # Errors
+    /// [`SamplingError::Logit`] if a logit is NaN or infinite.
+    pub(crate) fn new(logits: Cow<'a, [f32]>, position: usize) -> Result<Self, SamplingError> {
+        let mut maxima = Vec::with_capacity(logits.len().div_ceil(GROUP));
+        let mut finite = true;
+        let survey = Survey { logits: &logits, maxima: &mut maxima, finite: &mut finite };
+        vectorize(Isa::best(), survey);
+        if !finite && let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
+            return Err(SamplingError::Logit { position, token, value: logits[token] });
+        }
+        let peak = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        Ok(Self { logits, maxima, peak })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.logits.len()
+    }
+
+    /// The token of the largest logit, the lowest among equals.
+    pub(crate) fn argmax(&self) -> TokenId {
+        let group = self.maxima.iter().position(|&max| max == self.peak).unwrap_or(0);
+        let rest = self.logits.get(group * GROUP..).unwrap_or_default();
+        (group * GROUP + rest.iter().position(|&logit| logit == self.peak).unwrap_or(0)) as TokenId
+    }
+
+    /// The `count` tokens that rank highest, best first.
+    pub(crate) fn best(&self, count: usize) -> Vec<Ranked> {
+        let mut found = self.select(count);
+        found.sort_unstable_by(Ranked::order);
+        found
+    }
+
+    /// The `count` tokens that rank highest, in any order.
+    pub(crate) fn select(&self, count: usize) -> Vec<Ranked> {
+        if count == 0 {
+            return Vec::new();
+        }
+        // At least `count` tokens reach the maximum of the group that ranks at that place.
+        let floor = if self.can_select(count) {
+            let mut maxima = self.maxima.clone();
+            *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
+        } else {
+            f32::NEG_INFINITY
+        };
+        let mut found = self.tokens(|max| max >= floor, |candidate| candidate.logit >= floor);
+        keep_best(&mut found, count);
+        found
+    }
+
+    /// Whether the `count` best tokens can be found without looking at most of the others.
+    pub(crate) fn can_select(&self, count: usize) -> bool {
+        count < self.maxima.len()
+    }
+
+    /// The `wanted` tokens of the groups whose maximum makes them worth a look, ascending.
+    pub(crate) fn tokens(
+        &self,
+        look: impl Fn(f32) -> bool,
+        wanted: impl Fn(&Ranked) -> bool,
+    ) -> Vec<Ranked> {
+        let mut found = Vec::new();
+        let mut in_group = [Ranked { token: 0, logit: 0.0 }; GROUP];
+        for (group, (logits, &max)) in self.logits.chunks(GROUP).zip(&self.maxima).enumerate() {
+            if !look(max) {
+                continue;
+            }
+            // Without a branch: which tokens are wanted is often a matter of chance.
+            let mut count = 0;
+            for (token, &logit) in ((group * GROUP) as TokenId..).zip(logits) {
+                in_group[count] = Ranked { token, logit };
+                count += usize::from(wanted(&in_group[count]));
+            }
+            found.extend_from_slice(&in_group[..count]);
+        }
+        found
+    }
+
+    /// How far a logit lies below the peak, in units of a temperature whose inverse is `sharpness`. It
+    /// never falls as logits do.
+    pub(crate) fn distance(&self, logit: f32, sharpness: f32) -> f32 {
+        (self.peak - logit) * sharpness
+    }
+
+    /// A token's weight: 1 for the peak.
+    pub(crate) fn weight(&self, logit: f32, sharpness: f32) -> f32 {
+        exp(-self.distance(logit, sharpness))
+    }
+
+    /// The weights of all tokens.
+    pub(crate) fn weights(&self, sharpness: f32) -> Vec<f32> {
+        let mut weights = Vec::with_capacity(self.len());
+        let (logits, peak) = (&self.logits[..], self.peak);
+        vectorize(Isa::best(), WeighAll { logits, peak, sharpness, weights: &mut weights });
+        weights
+    }
+
+    /// Writes the weights of some logits.
+    pub(crate) fn weigh(&self, logits: &[f32], sharpness: f32, weights: &mut [f32]) {
+        vectorize(Isa::best(), Weigh { logits, peak: self.peak, sharpness, weights });
+    }
+
+    /// Calls `visit` with all logits and their weights, block by block.
+    pub(crate) fn each_block(&self, sharpness: f32, mut visit: impl FnMut(&[f32], &[f32])) {
+        let mut weights = [0.0; BLOCK];
+        for logits in self.logits.chunks(BLOCK) {
+            let weights = &mut weights[..logits.len()];
+            self.weigh(logits, sharpness, weights);
+            visit(logits, weights);
+        }
+    }
+
+    /// The sum of the weights of all tokens.
+    pub(crate) fn mass(&self, sharpness: f32) -> f64 {
+        let (logits, peak) = (&self.logits[..], self.peak);
+        let mut mass = 0.0;
+        vectorize(Isa::best(), Mass { logits, peak, sharpness, mass: &mut mass });
+        mass
+    }
+}
+
+/// Cuts a list down to the `count` tokens that rank highest, in any order.
+pub(crate) fn keep_best(list: &mut Vec<Ranked>, count: usize) {
+    if (1..list.len()).contains(&count) {
+        list.select_nth_unstable_by(count - 1, Ranked::order);
+    }
+    list.truncate(count);
+}
+
+/// The sum of weights, and whether all are positive. Element `i` goes to partial sum `i mod BLOCK`,
+/// then halves go onto halves.
+pub(crate) fn total(weights: &[f32]) -> (f64, bool) {
+    let mut found = (0.0, true);
+    vectorize(Isa::best(), Total { weights, found: &mut found });
+    found
+}
+
+/// Maxima by group, and whether all logits are finite.
+struct Survey<'a> {
+    logits: &'a [f32],
+    maxima: &'a mut Vec<f32>,
+    finite: &'a mut bool,
+}
+
+impl Vectorized for Survey<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let zero = L::splat(0.0);
+        // A finite number times zero is zero; infinities and NaN make NaN, which stays.
+        let mut broken = zero;
+        let (groups, rest) = self.logits.as_chunks::<GROUP>();
+        for group in groups {
+            let mut max = L::splat(f32::NEG_INFINITY);
+            for lanes in group.as_chunks::<LANES>().0 {
+                let lanes = L::load(lanes);
+                max = max.max(lanes);
+                broken = broken.add_product(lanes, zero);
+            }
+            self.maxima.push(max.largest());
+        }
+        *self.finite = broken.sum() == 0.0 && rest.iter().all(|logit| logit.is_finite());
+        if !rest.is_empty() {
+            self.maxima.push(rest.iter().copied().fold(f32::NEG_INFINITY, f32::max));
+        }
+    }
+}
+
+#[inline(always)]
+fn weigh(logits: &[f32], peak: f32, sharpness: f32, weights: &mut [f32]) {
+    for (weight, &logit) in weights.iter_mut().zip(logits) {
+        *weight = exp(-((peak - logit) * sharpness));
+    }
+}
+
+struct WeighAll<'a> {
+    logits: &'a [f32],
+    peak: f32,
+    sharpness: f32,
+    weights: &'a mut Vec<f32>,
+}
+
+impl Vectorized for WeighAll<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Self { logits, peak, sharpness, weights } = self;
+        let mut block = [0.0; BLOCK];
+        for logits in logits.chunks(BLOCK) {
+            let block = &mut block[..logits.len()];
+            weigh(logits, peak, sharpness, block);
+            weights.extend_from_slice(block);
+        }
+    }
+}
+
+struct Weigh<'a> {
+    logits: &'a [f32],
+    peak: f32,
+    sharpness: f32,
+    weights: &'a mut [f32],
+}
+
+impl Vectorized for Weigh<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        weigh(self.logits, self.peak, self.sharpness, self.weights);
+    }
+}
+
+/// Partial sums of weights.
+struct Sums([f64; BLOCK]);
+
+impl Sums {
+    #[inline(always)]
+    fn add(&mut self, weights: &[f32]) {
+        for (sum, &weight) in self.0.iter_mut().zip(weights) {
+            *sum += f64::from(weight);
+        }
+    }
+
+    #[inline(always)]
+    fn total(mut self) -> f64 {
+        let mut width = BLOCK / 2;
+        while width > 0 {
+            let (low, high) = self.0.split_at_mut(width);
+            for (low, high) in low.iter_mut().zip(high) {
+                *low += *high;
+            }
+            width /= 2;
+        }
+        self.0[0]
+    }
+}
+
+struct Total<'a> {
+    weights: &'a [f32],
+    found: &'a mut (f64, bool),
+}
+
+impl Vectorized for Total<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let mut sums = Sums([0.0; BLOCK]);
+        let mut empty = 0;
+        for block in self.weights.chunks(BLOCK) {
+            sums.add(block);
+            for &weight in block {
+                empty |= u32::from(weight <= 0.0 || weight.is_nan());
+            }
+        }
+        *self.found = (sums.total(), empty == 0);
+    }
+}
+
+struct Mass<'a> {
+    logits: &'a [f32],
+    peak: f32,
+    sharpness: f32,
+    mass: &'a mut f64,
+}
+
+impl Vectorized for Mass<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let mut sums = Sums([0.0; BLOCK]);
+        let mut weights = [0.0; BLOCK];
+        for block in self.logits.chunks(BLOCK) {
+            let weights = &mut weights[..block.len()];
+            weigh(block, self.peak, self.sharpness, weights);
+            sums.add(weights);
+        }
+        *self.mass = sums.total();
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        for len in [1, 5, 32, 127, 128, 129, 1_000, 8_192, 8_200] {
+            let logit = |i: usize| (i as f32 * 0.37).sin() * 40.0 + (i as f32 * 1.7).cos();
+            let logits: Vec<f32> = (0..len).map(logit).collect();
+            let row = LogitRow::new(Cow::Borrowed(&logits), 0).unwrap();
+            let (peak, sharpness) = (row.peak, 0.7);
+            let of_isa = |isa| {
+                let (mut maxima, mut finite) = (Vec::new(), false);
+                let (logits, mut mass) = (&logits[..], 0.0);
+                vectorize(isa, Survey { logits, maxima: &mut maxima, finite: &mut finite });
+                vectorize(isa, Mass { logits, peak, sharpness, mass: &mut mass });
+                let mut weights = Vec::new();
+                vectorize(isa, WeighAll { logits, peak, sharpness, weights: &mut weights });
+                let mut found = (0.0, false);
+                vectorize(isa, Total { weights: &weights, found: &mut found });
+                assert_eq!(mass.to_bits(), found.0.to_bits(), "{len} on {isa}");
+                let weights: Vec<u32> = weights.into_iter().map(f32::to_bits).collect();
+                (maxima, finite, weights, mass.to_bits(), found.1)
+            };
+            for isa in Isa::available() {
+                assert_eq!(of_isa(isa), of_isa(Isa::Portable), "{len} on {isa}");
+            }
+            // Alone, in a part or in the whole, a logit has one weight.
+            let alone: Vec<u32> =
+                logits.iter().map(|&logit| row.weight(logit, sharpness).to_bits()).collect();
+            assert_eq!(alone, of_isa(Isa::best()).2, "{len}");
+        }
+    }
+}

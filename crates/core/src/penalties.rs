@@ -1,0 +1,116 @@
+//! Bias and penalties: what changes the logits of single tokens, by what stands before them.
+
+use crate::{Node, Sampling, SamplingError, TokenId, TokenTree};
+
+/// Bias and penalties behind one prefix. The prefix's tokens are counted once; a row of a tree adds
+/// those of its own path.
+pub(crate) struct Penalties<'a> {
+    sampling: &'a Sampling,
+    /// The tokens that are penalised, ascending.
+    seen: Vec<Seen>,
+}
+
+/// A token that came before.
+#[derive(Clone, Copy)]
+struct Seen {
+    token: TokenId,
+    /// How often it was generated, the prompt not counted.
+    generated: u32,
+}
+
+impl<'a> Penalties<'a> {
+    /// `None` where the options leave all logits as they are.
+    pub(crate) fn new(
+        sampling: &'a Sampling,
+        tokens: &[TokenId],
+        prompt_len: usize,
+    ) -> Option<Self> {
+        let repetition = sampling.repetition_penalty != 1.0;
+        let of_generated = sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
+        if !repetition && !of_generated && sampling.logit_bias.is_empty() {
+            return None;
+        }
+        let (prompt, generated) = tokens.split_at(prompt_len.min(tokens.len()));
+        // Only the repetition penalty looks at the prompt.
+        let prompt = if repetition { prompt } else { &[] };
+        let generated = if repetition || of_generated { generated } else { &[] };
+        let in_prompt = prompt.iter().map(|&token| Seen { token, generated: 0 });
+        let in_answer = generated.iter().map(|&token| Seen { token, generated: 1 });
+        let mut seen: Vec<Seen> = in_prompt.chain(in_answer).collect();
+        seen.sort_unstable_by_key(|seen| seen.token);
+        seen.dedup_by(|next, kept| {
+            let same = next.token == kept.token;
+            kept.generated += u32::from(same) * next.generated;
+            same
+        });
+        Some(Self { sampling, seen })
+    }
+
+    /// The logits of the row behind `at`, changed.
+    ///
+    /// # Errors
+    /// If a bias names a token beyond the vocabulary.
+    pub(crate) fn apply(
+        &self,
+        logits: &[f32],
+        tree: &TokenTree,
+        at: Option<Node>,
+    ) -> Result<Vec<f32>, SamplingError> {
+        let mut row = logits.to_vec();
+        for (&token, &bias) in &self.sampling.logit_bias {
+            let vocab_size = logits.len();
+            match row.get_mut(token as usize) {
+                Some(logit) => *logit += bias,
+                None => return Err(SamplingError::BiasToken { token, vocab_size }),
+            }
+        }
+        // Tokens of the path may be among the prefix's, but are penalised once, by their count in both.
+        let path = self.path(tree, at);
+        let of_path = path.iter().filter_map(|seen| {
+            let raw = *row.get(seen.token as usize)?;
+            Some((seen.token as usize, self.penalised(raw, seen.generated)))
+        });
+        let of_path: Vec<(usize, f32)> = of_path.collect();
+        for seen in &self.seen {
+            if let Some(logit) = row.get_mut(seen.token as usize) {
+                *logit = self.penalised(*logit, seen.generated);
+            }
+        }
+        for (token, logit) in of_path {
+            row[token] = logit;
+        }
+        Ok(row)
+    }
+
+    /// The path's tokens, each once, with how often prefix and path hold it.
+    fn path(&self, tree: &TokenTree, at: Option<Node>) -> Vec<Seen> {
+        let mut path: Vec<Seen> = Vec::new();
+        let mut node = at;
+        while let Some(here) = node {
+            let token = tree.token(here);
+            match path.iter_mut().find(|seen| seen.token == token) {
+                Some(seen) => seen.generated += 1,
+                None => {
+                    let before = self.seen.binary_search_by_key(&token, |seen| seen.token);
+                    let before = before.map_or(0, |index| self.seen[index].generated);
+                    path.push(Seen { token, generated: before + 1 });
+                }
+            }
+            node = tree.parent(here);
+        }
+        path
+    }
+
+    /// A logit of a token that came before, `generated` times in the answer.
+    fn penalised(&self, raw: f32, generated: u32) -> f32 {
+        let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
+            self.sampling;
+        let repeated = if raw > 0.0 { raw / repetition_penalty } else { raw * repetition_penalty };
+        let changed = match generated {
+            0 => repeated,
+            count => repeated - count as f32 * frequency_penalty - presence_penalty,
+        };
+        // A penalty that overflows is no fault of the model, whose own faults stay visible.
+        if raw.is_finite() { changed.clamp(f32::MIN, f32::MAX) } else { raw }
+    }
+}

@@ -1,0 +1,293 @@
+//! From logits to the distribution that is sampled, for target and drafter alike.
+
+use crate::coupling::best_perturbed;
+use crate::filters::Filtered;
+use crate::logit_row::LogitRow;
+use crate::penalties::Penalties;
+use crate::{Distribution, Node, Sampling, SamplingError, TokenId, TokenTree, Verification};
+use std::borrow::Cow;
+
+/// Sampling options at work behind one prefix: [`Sampling::behind`] makes one for every job.
+///
+/// Its rows are those of a tree behind the prefix: `None` stands for the prefix itself, a node for the
+/// row behind that node, whose penalties follow the node's own path.
+pub struct Sampler<'a> {
+    sampling: &'a Sampling,
+    /// Absolute position of the token behind the prefix.
+    position: usize,
+    penalties: Option<Penalties<'a>>,
+}
+
+impl<'a> Sampler<'a> {
+    pub(crate) fn new(sampling: &'a Sampling, tokens: &[TokenId], prompt_len: usize) -> Self {
+        let penalties = Penalties::new(sampling, tokens, prompt_len);
+        Self { sampling, position: tokens.len(), penalties }
+    }
+
+    /// The distribution of the token behind `at`, given its logits.
+    ///
+    /// Greedy and coupled rows are point masses: the token that would be emitted there. Equal logits
+    /// rank by ascending token id.
+    ///
+    /// # Errors
+    /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::BiasToken`] if a bias
+    /// names a token beyond the row.
+    pub fn distribution(
+        &self,
+        logits: &[f32],
+        tree: &TokenTree,
+        at: Option<Node>,
+    ) -> Result<Distribution, SamplingError> {
+        let row = self.row(logits, tree, at)?;
+        if self.sampling.temperature == 0.0 {
+            return Ok(Distribution::point(row.argmax()));
+        }
+        let warped = Filtered::new(&row, self.sampling).into_distribution();
+        if self.sampling.verification == Verification::Rejection {
+            return Ok(warped);
+        }
+        let drawn = self.perturbed(&warped, self.position_of(tree, at), 1);
+        Ok(drawn.first().map_or(warped, |&(token, _)| Distribution::point(token)))
+    }
+
+    /// The `width` best candidates for deterministic drafting behind `at`, best first, each with the
+    /// logarithm of its share among the tokens that the filters leave. Greedy candidates rank by the
+    /// unfiltered logits; coupled ones by their perturbed scores, with their share among the best few.
+    ///
+    /// # Errors
+    /// As [`Sampler::distribution`].
+    pub fn candidates(
+        &self,
+        logits: &[f32],
+        tree: &TokenTree,
+        at: Option<Node>,
+        width: usize,
+    ) -> Result<Vec<(TokenId, f64)>, SamplingError> {
+        let row = self.row(logits, tree, at)?;
+        if self.sampling.temperature == 0.0 {
+            return Ok(Filtered::whole(&row, 1.0).into_best(width));
+        }
+        let filtered = Filtered::new(&row, self.sampling);
+        if self.sampling.verification == Verification::Rejection {
+            return Ok(filtered.into_best(width));
+        }
+        let warped = filtered.into_distribution();
+        let position = self.position_of(tree, at);
+        let mut best = self.perturbed(&warped, position, width.max(COUPLED_FEW));
+        let mass: f64 = best.iter().map(|&(_, score)| score.exp()).sum();
+        best.truncate(width);
+        Ok(best.into_iter().map(|(token, score)| (token, score - mass.ln())).collect())
+    }
+
+    /// Checked logits, with bias and penalties where there are any.
+    fn row<'l>(
+        &self,
+        logits: &'l [f32],
+        tree: &TokenTree,
+        at: Option<Node>,
+    ) -> Result<LogitRow<'l>, SamplingError> {
+        let logits = match &self.penalties {
+            None => Cow::Borrowed(logits),
+            Some(penalties) => Cow::Owned(penalties.apply(logits, tree, at)?),
+        };
+        LogitRow::new(logits, self.position_of(tree, at))
+    }
+
+    fn position_of(&self, tree: &TokenTree, at: Option<Node>) -> usize {
+        self.position + at.map_or(0, |node| tree.depth(node))
+    }
+
+    fn perturbed(&self, row: &Distribution, position: usize, count: usize) -> Vec<(TokenId, f64)> {
+        best_perturbed(row, &self.sampling.randomness, position, count)
+    }
+}
+
+/// Candidates among which coupled ones have their shares: the others' noise need not be known.
+const COUPLED_FEW: usize = 16;
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
+        Sampling { temperature, top_k, top_p, ..Sampling::greedy() }
+    }
+
+    /// The distribution behind a prefix of `position` tokens.
+    fn row(sampling: &Sampling, logits: &[f32], position: usize) -> Distribution {
+        let sampler = sampling.behind(&vec![0; position], position);
+        sampler.distribution(logits, &TokenTree::new(), None).unwrap()
+    }
+
+    fn support(sampling: &Sampling, logits: &[f32]) -> Vec<TokenId> {
+        row(sampling, logits, 0).iter().map(|(token, _)| token).collect()
+    }
+
+    #[test]
+    fn greedy_takes_the_lowest_id_among_equals() {
+        assert_eq!(support(&Sampling::greedy(), &[1.0, 3.0, 3.0, 2.0]), [1]);
+        assert_eq!(support(&Sampling::greedy(), &[-0.0, 0.0]), [0]);
+        assert_eq!(support(&Sampling::greedy(), &[0.0, -0.0]), [0]);
+    }
+
+    #[test]
+    fn filters_keep_what_they_should() {
+        let logits = [0.0, 2.0, 1.0, 2.0, -1.0];
+        assert_eq!(support(&sampling(1.0, 0, 1.0), &logits), [0, 1, 2, 3, 4]);
+        assert_eq!(support(&sampling(1.0, 1, 1.0), &logits), [1]);
+        assert_eq!(support(&sampling(1.0, 3, 1.0), &logits), [1, 2, 3]);
+        assert_eq!(support(&sampling(1.0, 99, 1.0), &logits), [0, 1, 2, 3, 4]);
+        // The two best hold 0.39 each: the first alone reaches 0.3, both together 0.7.
+        assert_eq!(support(&sampling(1.0, 0, 0.3), &logits), [1]);
+        assert_eq!(support(&sampling(1.0, 0, 0.7), &logits), [1, 3]);
+        // Top-p counts within what top-k left.
+        assert_eq!(support(&sampling(1.0, 2, 0.5), &logits), [1]);
+        // The next after the two best is 1/e times as probable.
+        let min_p = |min_p, top_p| Sampling { min_p, ..sampling(1.0, 0, top_p) };
+        assert_eq!(support(&min_p(0.36, 1.0), &logits), [1, 2, 3]);
+        assert_eq!(support(&min_p(0.37, 1.0), &logits), [1, 3]);
+        assert_eq!(support(&min_p(1.0, 1.0), &logits), [1, 3]);
+        // Min-p does not add to what top-p counts: the two best hold less than 0.8 of all.
+        assert_eq!(support(&min_p(0.3, 0.8), &logits), [1, 2, 3]);
+        assert_eq!(support(&min_p(0.37, 0.8), &logits), [1, 3]);
+    }
+
+    #[test]
+    fn temperature_divides_the_logits() {
+        let row = row(&sampling(0.5, 0, 1.0), &[0.0, 1.0], 0);
+        assert!((row.probability(1) - 1.0 / (1.0 + (-2.0_f64).exp())).abs() < 1e-6);
+    }
+
+    /// Penalties leave their mark on logits; at temperature 1 the logarithms of weights show it.
+    #[test]
+    fn penalties_count_what_stands_before_the_row() {
+        let all = Sampling {
+            repetition_penalty: 2.0,
+            frequency_penalty: 0.25,
+            presence_penalty: 0.5,
+            logit_bias: [(4, 3.0), (0, 1.0)].into(),
+            ..sampling(1.0, 0, 1.0)
+        };
+        let logits = [1.0, -1.0, 2.0, -2.0, 0.0, 0.5];
+        // Prompt 0 3, answer 1 1; behind them 2 and, beside it, 1 with 3 below.
+        let sampler = all.behind(&[0, 3, 1, 1], 2);
+        let mut tree = TokenTree::new();
+        tree.push(None, 2);
+        let one = tree.push(None, 1);
+        let three = tree.push(Some(one), 3);
+        let table = [
+            (None, [1.0, -2.0 - 0.5 - 0.5, 2.0, -4.0, 3.0, 0.5]),
+            (Some(0), [1.0, -3.0, 1.0 - 0.25 - 0.5, -4.0, 3.0, 0.5]),
+            (Some(one), [1.0, -2.0 - 0.75 - 0.5, 2.0, -4.0, 3.0, 0.5]),
+            (Some(three), [1.0, -3.25, 2.0, -4.0 - 0.25 - 0.5, 3.0, 0.5]),
+        ];
+        for (at, expected) in table {
+            let found = sampler.distribution(&logits, &tree, at).unwrap();
+            let plain = row(&sampling(1.0, 0, 1.0), &expected, 0);
+            assert_eq!(found, plain, "behind {at:?}");
+            let greedy = Sampling { temperature: 0.0, ..all.clone() };
+            let found = greedy.behind(&[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
+            assert_eq!(found, Distribution::point(4));
+        }
+        // Each option alone asks for no more of the prefix than it needs, and means the same.
+        let alone = [
+            (Sampling { repetition_penalty: 2.0, ..sampling(1.0, 0, 1.0) }, [0.5, -2.0, 1.0]),
+            (Sampling { frequency_penalty: 1.0, ..sampling(1.0, 0, 1.0) }, [1.0, -3.0, 1.0]),
+            (Sampling { presence_penalty: 1.0, ..sampling(1.0, 0, 1.0) }, [1.0, -2.0, 1.0]),
+            (Sampling { logit_bias: [(1, 4.0)].into(), ..sampling(1.0, 0, 1.0) }, [1.0, 3.0, 2.0]),
+        ];
+        for (sampling_, expected) in alone {
+            let sampler = sampling_.behind(&[0, 1, 1], 1);
+            let found = sampler.distribution(&logits[..3], &tree, Some(0)).unwrap();
+            assert_eq!(found, row(&sampling(1.0, 0, 1.0), &expected, 0), "{sampling_:?}");
+        }
+    }
+
+    #[test]
+    fn penalties_that_overflow_forbid_and_biases_of_no_token_are_errors() {
+        let huge = Sampling { repetition_penalty: 3e38, ..sampling(1.0, 0, 1.0) };
+        let found = huge.behind(&[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
+        assert_eq!(found.unwrap().as_point(), Some(1));
+        let beyond = Sampling { logit_bias: [(2, 1.0)].into(), ..Sampling::greedy() };
+        let found = beyond.behind(&[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
+        assert_eq!(found, Err(SamplingError::BiasToken { token: 2, vocab_size: 2 }));
+    }
+
+    #[test]
+    fn coupled_tokens_follow_the_distribution() {
+        let coupled = Sampling { verification: Verification::Coupled, ..sampling(1.3, 3, 1.0) };
+        let logits = [0.5, 1.5, -0.5, 1.0];
+        let exact = row(&sampling(1.3, 3, 1.0), &logits, 0);
+        let sampler = coupled.behind(&[], 0);
+        let tree = TokenTree::chain(&[0; 300]);
+        let mut counts = [0_u32; 4];
+        for seed in 0..200 {
+            let sampling = Sampling {
+                randomness: crate::KeyedRandomness { seed, sample: 0 },
+                ..coupled.clone()
+            };
+            let sampler = sampling.behind(&[], 0);
+            for node in 0..300 {
+                let row = sampler.distribution(&logits, &tree, Some(node)).unwrap();
+                counts[row.as_point().unwrap() as usize] += 1;
+            }
+        }
+        for (token, &count) in counts.iter().enumerate() {
+            let share = f64::from(count) / 60_000.0;
+            assert!((share - exact.probability(token as TokenId)).abs() < 0.008, "{counts:?}");
+        }
+        // Rows are named by absolute position, wherever they hang.
+        let in_tree = sampler.distribution(&logits, &tree, Some(9)).unwrap();
+        assert_eq!(in_tree, row(&coupled, &logits, 10));
+    }
+
+    #[test]
+    fn the_first_candidate_is_the_token_that_would_be_emitted() {
+        let logits = [0.3, -1.0, 0.9, 0.8, 0.1];
+        let tree = TokenTree::new();
+        for verification in [Verification::Rejection, Verification::Coupled] {
+            for position in 0..50 {
+                let prefix = vec![1; position];
+                let filtered = Sampling { verification, ..sampling(0.9, 2, 1.0) };
+                let sampler = filtered.behind(&prefix, 0);
+                let mut kept = sampler.candidates(&logits, &tree, None, 3).unwrap();
+                kept.sort_unstable_by_key(|candidate| candidate.0);
+                assert_eq!(kept.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [2, 3]);
+                let sampling =
+                    Sampling { verification, presence_penalty: 0.3, ..sampling(0.9, 0, 1.0) };
+                let sampler = sampling.behind(&prefix, 0);
+                let candidates = sampler.candidates(&logits, &tree, None, 3).unwrap();
+                assert_eq!(candidates.len(), 3);
+                assert!(candidates[0].1 >= candidates[1].1 && candidates[0].1 < 0.0);
+                if verification == Verification::Coupled {
+                    let row = sampler.distribution(&logits, &tree, None).unwrap();
+                    assert_eq!(row.as_point(), Some(candidates[0].0));
+                }
+            }
+        }
+        // Greedy candidates rank by penalised logits, too.
+        let biased = Sampling { logit_bias: [(1, 2.0)].into(), ..Sampling::greedy() };
+        let candidates = biased.behind(&[0], 1).candidates(&logits, &tree, None, 2).unwrap();
+        assert_eq!(candidates.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [1, 2]);
+    }
+
+    #[test]
+    fn broken_logits_are_errors() {
+        for (len, broken) in [(2, 1), (16, 15), (300, 0), (300, 127), (300, 299), (152_000, 77_777)]
+        {
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut logits = vec![0.5; len];
+                logits[broken] = value;
+                let sampling = Sampling { logit_bias: [(0, 1.0)].into(), ..Sampling::greedy() };
+                for sampling in [Sampling::greedy(), sampling] {
+                    let sampler = sampling.behind(&[0; 4], 4);
+                    let found = sampler.distribution(&logits, &TokenTree::new(), None);
+                    let message = found.unwrap_err().to_string();
+                    let named = message.contains(&format!("token {broken} at position 4"));
+                    assert!(named, "{message}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Sampling against its slow reference: every option alone and with others, on rows of few and of
+//! many tokens, with many ties, behind prefixes and in trees.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{
+    Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, TokenId, TokenTree, Verification,
+    reference,
+};
+
+/// Numbers drawn one after another.
+struct Draws {
+    randomness: KeyedRandomness,
+    position: usize,
+}
+
+impl Draws {
+    fn new(seed: u64) -> Self {
+        Self { randomness: KeyedRandomness { seed, sample: 0 }, position: 0 }
+    }
+
+    fn uniform(&mut self) -> f64 {
+        self.position += 1;
+        let key = Key { position: self.position, purpose: Purpose::Sample, candidate: 0 };
+        self.randomness.uniform(key)
+    }
+
+    fn below(&mut self, end: usize) -> usize {
+        (self.uniform() * end as f64) as usize
+    }
+
+    fn one_of<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len())]
+    }
+
+    /// Logits of one of several kinds: spread, peaked, flat, with many ties, or all equal.
+    fn logits(&mut self, len: usize) -> Vec<f32> {
+        let (spread, step) = self.one_of(&[(4.0, 0.0), (40.0, 0.0), (0.5, 0.0), (8.0, 0.5)]);
+        let (spread, step) = if self.below(20) == 0 { (0.0, 0.0) } else { (spread, step) };
+        let logit = |draws: &mut Self| {
+            let logit = (draws.uniform() + draws.uniform() - 1.0) * spread;
+            (if step > 0.0 { (logit / step).round() * step } else { logit }) as f32
+        };
+        (0..len).map(|_| logit(self)).collect()
+    }
+
+    fn sampling(&mut self, vocab_size: usize) -> Sampling {
+        let bias = |draws: &mut Self| {
+            let token = draws.below(vocab_size) as TokenId;
+            (token, draws.one_of(&[-100.0, -2.5, 1.0, 3.0, 100.0]))
+        };
+        Sampling {
+            temperature: self.one_of(&[0.0, 0.1, 0.7, 1.0, 1.0, 2.5]),
+            top_k: self.one_of(&[0, 0, 0, 1, 5, 50, 700, 1_000_000]),
+            top_p: self.one_of(&[1.0, 1.0, 0.05, 0.37, 0.9, 0.9991]),
+            min_p: self.one_of(&[0.0, 0.0, 0.003, 0.11, 0.5]),
+            repetition_penalty: self.one_of(&[1.0, 1.0, 1.3, 0.8]),
+            frequency_penalty: self.one_of(&[0.0, 0.0, 0.7, -0.4, 2.0]),
+            presence_penalty: self.one_of(&[0.0, 0.0, 1.1, -1.5]),
+            logit_bias: (0..self.one_of(&[0, 0, 1, 4])).map(|_| bias(self)).collect(),
+            randomness: KeyedRandomness { seed: 5, sample: 0 },
+            verification: self.one_of(&[Verification::Rejection, Verification::Coupled]),
+        }
+    }
+}
+
+/// Behind every row of a random tree.
+fn check(draws: &mut Draws, len: usize) {
+    let sampling = draws.sampling(len);
+    assert_eq!(sampling.validate_for(len), Ok(()));
+    // Tokens of few kinds, so that they repeat.
+    let token = |draws: &mut Draws| (draws.below(len.min(6)) * 7 % len) as TokenId;
+    let (prompt_len, answer_len) = (draws.below(9), draws.below(9));
+    let prefix: Vec<TokenId> = (0..prompt_len + answer_len).map(|_| token(draws)).collect();
+    let (prompt, answer) = prefix.split_at(prompt_len);
+    let mut tree = TokenTree::new();
+    for node in 0..3 {
+        let parent = draws.below(node + 1).checked_sub(1);
+        tree.push(parent, token(draws));
+    }
+    let sampler = sampling.behind(&prefix, prompt_len);
+    for at in [None, Some(0), Some(1), Some(2)] {
+        let logits = draws.logits(len);
+        let path = at.map_or(Vec::new(), |node| tree.path(node));
+        let path: Vec<TokenId> = path.into_iter().map(|node| tree.token(node)).collect();
+        let answer = [answer, &path].concat();
+        let what = format!("{len} tokens behind {at:?}, {sampling:?}");
+
+        let row = sampler.distribution(&logits, &tree, at).unwrap();
+        let exact = reference::probabilities(&sampling, prompt, &answer, &logits);
+        if sampling.is_deterministic() {
+            let token = reference::token(&sampling, prompt, &answer, &logits);
+            assert_eq!(row.as_point(), Some(token), "{what}");
+        } else {
+            for (token, &probability) in (0..).zip(&exact) {
+                // An exponent of 80 is rounded to 24 bits a few times; what weighs less than that has
+                // no weight at all.
+                let off = (row.probability(token) - probability).abs();
+                assert!(off <= 2e-5 * probability + 1e-30, "token {token}, {what}");
+            }
+        }
+
+        let width = 1 + draws.below(5);
+        let candidates = sampler.candidates(&logits, &tree, at, width).unwrap();
+        assert!(candidates.is_sorted_by(|a, b| a.1 >= b.1), "{what}");
+        let greedy = sampling.temperature == 0.0;
+        let warm =
+            Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..sampling.clone() };
+        let whole = reference::probabilities(&warm, prompt, &answer, &logits);
+        if greedy || sampling.verification == Verification::Rejection {
+            // Candidates rank as their probabilities do, and carry them.
+            let exact = if greedy { &whole } else { &exact };
+            for &(token, share) in &candidates {
+                assert!((share - exact[token as usize].ln()).abs() < 1e-4, "{what}");
+            }
+            let least = candidates.last().unwrap().1.exp();
+            let better = exact.iter().filter(|&&probability| probability > least * 1.001).count();
+            assert!(better <= candidates.len(), "{what}");
+        }
+        if sampling.is_deterministic() {
+            assert_eq!(row.as_point(), Some(candidates[0].0), "{what}");
+        }
+
+        let logprobs = RowLogprobs::new(&logits, &row, width, 0).unwrap();
+        let exact = reference::logprobs(&logits);
+        let (emitted, _) = row.iter().last().unwrap();
+        let told = logprobs.of(&row, emitted);
+        let close = |token: TokenId, logprob: f32| {
+            (f64::from(logprob) - exact[token as usize]).abs()
+                < 1e-5 * (1.0 - exact[token as usize])
+        };
+        assert!(close(emitted, told.logprob), "{what}");
+        assert!(told.top.iter().all(|&(token, logprob)| close(token, logprob)), "{what}");
+        let mut order: Vec<usize> = (0..len).collect();
+        // A stable sort, in which both zeros are equal.
+        order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap());
+        let top: Vec<usize> = told.top.iter().map(|&(token, _)| token as usize).collect();
+        assert_eq!(top, order[..width.min(len)], "{what}");
+    }
+}
+
+#[test]
+fn small_vocabularies_agree_with_the_reference() {
+    let mut draws = Draws::new(1);
+    for _ in 0..4_000 {
+        let len = draws.one_of(&[1, 2, 3, 7, 31, 32, 33, 127, 129, 300]);
+        check(&mut draws, len);
+    }
+}
+
+#[test]
+fn large_vocabularies_agree_with_the_reference() {
+    let mut draws = Draws::new(2);
+    for len in [8_000, 8_193, 32_000, 50_257] {
+        for _ in 0..25 {
+            check(&mut draws, len);
+        }
+    }
+    for _ in 0..8 {
+        check(&mut draws, 151_936);
+    }
+}

@@ -1,0 +1,270 @@
+//! Questions to the hub over HTTP.
+
+use super::error::HubError;
+use super::model_id::ModelId;
+use serde_json::Value;
+use std::time::Duration;
+use ureq::config::RedirectAuthHeaders;
+use ureq::http::{HeaderMap, Response, Uri};
+use ureq::typestate::WithoutBody;
+use ureq::{Agent, Body, BodyReader, RequestBuilder};
+
+/// Without a word for so long, a server is given up.
+const PATIENCE: Duration = Duration::from_secs(60);
+const CONNECT_PATIENCE: Duration = Duration::from_secs(15);
+
+/// A list of files may be long, but not endless.
+const MAX_LIST_BYTES: u64 = 64 << 20;
+
+/// Redirections within the hub before a file's description comes.
+const MAX_REDIRECTS: usize = 5;
+
+/// A connection to the hub.
+pub(super) struct Client {
+    agent: Agent,
+    endpoint: String,
+    token: Option<String>,
+}
+
+/// A revision of a model.
+pub(super) struct Repository {
+    /// The commit that it is.
+    pub(super) commit: String,
+    /// Names of its files.
+    pub(super) files: Vec<String>,
+}
+
+/// What the hub says of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Description {
+    pub(super) address: String,
+    /// Names its content in the cache.
+    pub(super) etag: String,
+    /// Bytes.
+    pub(super) size: u64,
+}
+
+impl Description {
+    /// The content's SHA-256 in hexadecimal, which the hub tells of large files.
+    pub(super) fn sha256(&self) -> Option<&str> {
+        let is_hash = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
+        is_hash.then_some(&self.etag)
+    }
+}
+
+/// A file's content from some byte on.
+pub(super) struct Content {
+    /// Whether it starts where it was asked to, and not at the file's first byte.
+    pub(super) resumed: bool,
+    pub(super) reader: BodyReader<'static>,
+}
+
+impl Client {
+    pub(super) fn new(endpoint: &str, token: Option<String>) -> Self {
+        let config = Agent::config_builder()
+            .user_agent(concat!("forerun/", env!("CARGO_PKG_VERSION")))
+            // Bytes are counted and resumed as they are stored.
+            .accept_encoding("identity")
+            .http_status_as_error(false)
+            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            .timeout_connect(Some(CONNECT_PATIENCE))
+            .timeout_recv_response(Some(PATIENCE))
+            .timeout_per_read(Some(PATIENCE));
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        Self { agent: config.build().new_agent(), endpoint, token }
+    }
+
+    /// The commit and the files of a revision.
+    pub(super) fn repository(&self, id: &ModelId) -> Result<Repository, HubError> {
+        let revision = id.revision_in_address();
+        let address =
+            format!("{}/api/models/{}/revision/{revision}", self.endpoint, id.repository());
+        let mut response = self.send(id, &address, self.agent.get(&address))?;
+        self.check_status(id, &address, &response)?;
+        let body = response.body_mut().with_config().limit(MAX_LIST_BYTES).read_to_vec();
+        let body = body.map_err(|error| unreachable(id, &address, &error))?;
+        let not_a_hub = |reason: &str| answer(&address, reason);
+        let value: Value = serde_json::from_slice(&body)
+            .map_err(|error| not_a_hub(&format!("it is not JSON ({error})")))?;
+        let commit = value["sha"].as_str().unwrap_or_default().to_owned();
+        // It becomes the name of a folder.
+        if commit.is_empty() || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(not_a_hub("it names no commit"));
+        }
+        let siblings = value["siblings"].as_array().ok_or_else(|| not_a_hub("it has no files"))?;
+        let name = |file: &Value| file["rfilename"].as_str().map(str::to_owned);
+        Ok(Repository { commit, files: siblings.iter().filter_map(name).collect() })
+    }
+
+    /// What a file of a commit is. The hub answers large ones with a redirection to where they lie,
+    /// and describes them in that answer; only redirections within the hub are followed.
+    pub(super) fn describe(
+        &self,
+        id: &ModelId,
+        commit: &str,
+        file: &str,
+    ) -> Result<Description, HubError> {
+        let address = format!("{}/{}/resolve/{commit}/{file}", self.endpoint, id.repository());
+        let mut at = address.clone();
+        for _ in 0..MAX_REDIRECTS {
+            let request = self.agent.head(&at).config().max_redirects(0);
+            let request = request.max_redirects_will_error(false).build();
+            let response = self.send(id, &at, request)?;
+            let headers = response.headers();
+            let redirected = response.status().is_redirection();
+            let inside = header(headers, "location").and_then(|to| same_host(&at, to));
+            if redirected
+                && header(headers, "x-linked-etag").is_none()
+                && let Some(next) = inside
+            {
+                at = next;
+                continue;
+            }
+            if !redirected {
+                self.check_status(id, &at, &response)?;
+            }
+            return description(headers, redirected, address).map_err(|what| answer(&at, &what));
+        }
+        Err(answer(&address, "it redirects in circles"))
+    }
+
+    /// A file's bytes from `start` on.
+    pub(super) fn content(
+        &self,
+        id: &ModelId,
+        file: &Description,
+        start: u64,
+    ) -> Result<Content, HubError> {
+        let mut request = self.agent.get(&file.address);
+        if start > 0 {
+            request = request.header("Range", format!("bytes={start}-"));
+        }
+        let response = self.send(id, &file.address, request)?;
+        self.check_status(id, &file.address, &response)?;
+        let range = header(response.headers(), "content-range").unwrap_or_default();
+        let resumed = response.status() == 206;
+        if resumed && !range.starts_with(&format!("bytes {start}-")) {
+            return Err(answer(&file.address, "it is another part of the file than asked for"));
+        }
+        Ok(Content { resumed, reader: response.into_body().into_reader() })
+    }
+
+    fn send(
+        &self,
+        id: &ModelId,
+        address: &str,
+        mut request: RequestBuilder<WithoutBody>,
+    ) -> Result<Response<Body>, HubError> {
+        if let Some(token) = &self.token {
+            request = request.header("Authorization", format!("Bearer {token}"));
+        }
+        request.call().map_err(|error| unreachable(id, address, &error))
+    }
+
+    fn check_status(
+        &self,
+        id: &ModelId,
+        address: &str,
+        response: &Response<Body>,
+    ) -> Result<(), HubError> {
+        let (model, address) = (id.to_string(), address.to_owned());
+        let status = response.status().as_u16();
+        let code = header(response.headers(), "x-error-code").unwrap_or_default();
+        Err(match (status, code) {
+            (200..=299, _) => return Ok(()),
+            (401 | 403, "GatedRepo") => HubError::Gated { model, status, address },
+            (401 | 403, _) => {
+                HubError::NoAccess { model, status, address, with_token: self.token.is_some() }
+            }
+            (404, "RevisionNotFound") => {
+                let (repository, revision) = (id.repository().into(), id.revision().into());
+                HubError::NoRevision { repository, revision, address }
+            }
+            (404, _) => HubError::NoModel { model, address },
+            _ => HubError::Status { model, status, address },
+        })
+    }
+}
+
+fn unreachable(id: &ModelId, address: &str, error: &ureq::Error) -> HubError {
+    let (model, address, reason) = (id.to_string(), address.to_owned(), error.to_string());
+    HubError::Unreachable { model, address, reason, cached: false }
+}
+
+fn answer(address: &str, reason: &str) -> HubError {
+    HubError::Answer { address: address.to_owned(), reason: reason.to_owned() }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+fn description(
+    headers: &HeaderMap,
+    redirected: bool,
+    address: String,
+) -> Result<Description, String> {
+    let etag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag"));
+    let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"').to_owned();
+    // It becomes the name of a file.
+    let is_plain = etag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    if !(1..=128).contains(&etag.len()) || !is_plain {
+        return Err(format!("its ETag is {etag:?}"));
+    }
+    // The length of a redirection is not the file's.
+    let length = || header(headers, "content-length").filter(|_| !redirected);
+    let size = header(headers, "x-linked-size").or_else(length);
+    let size = size.and_then(|size| size.parse().ok()).ok_or("it tells no size of the file")?;
+    Ok(Description { address, etag, size })
+}
+
+/// The address of a redirection, if it does not lead to another host.
+fn same_host(from: &str, to: &str) -> Option<String> {
+    let (from, target) = (from.parse::<Uri>().ok()?, to.parse::<Uri>().ok()?);
+    match target.host() {
+        // Two slashes would name another host.
+        None if to.starts_with('/') && !to.starts_with("//") => {
+            Some(format!("{}://{}{to}", from.scheme_str()?, from.authority()?))
+        }
+        Some(_) if target.authority() == from.authority() && target.scheme() == from.scheme() => {
+            Some(to.to_owned())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirections_stay_with_the_host() {
+        let from = "https://hub.example/a/b/resolve/c/d";
+        let cases = [
+            ("/x?y=1", Some("https://hub.example/x?y=1")),
+            ("https://hub.example/x", Some("https://hub.example/x")),
+            ("http://hub.example/x", None),
+            ("https://cdn.example/x", None),
+            ("//cdn.example/x", None),
+            ("x", None),
+        ];
+        for (to, expected) in cases {
+            assert_eq!(same_host(from, to).as_deref(), expected, "{to}");
+        }
+    }
+
+    #[test]
+    fn etags_that_are_no_file_names_are_refused() {
+        let describe = |etag: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("etag", etag.parse().map_err(|_| "no header")?);
+            headers.insert("content-length", "7".parse().map_err(|_| "no header")?);
+            description(&headers, false, String::new())
+        };
+        let plain = describe("W/\"abc\"").map(|file| (file.etag, file.size));
+        assert_eq!(plain, Ok(("abc".to_owned(), 7)));
+        for etag in ["\"../../x\"", "a/b", "", "\"\"", "..", "a b"] {
+            assert!(describe(etag).is_err(), "{etag}");
+        }
+    }
+}

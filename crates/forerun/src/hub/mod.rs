@@ -1,0 +1,215 @@
+//! Models of the Hugging Face hub: an id becomes a folder of the shared cache.
+//!
+//! `hf-hub` says where things lie in the cache. Asking and fetching is done here, since its own
+//! client neither verifies what it fetched nor works offline, and appends a whole file to the part
+//! that was there where a server does not resume. May touch the network and the cache; knows
+//! nothing of what is in the files but the names of shards.
+
+mod cache;
+mod client;
+mod error;
+mod model_id;
+mod transfer;
+
+pub use error::HubError;
+pub use model_id::ModelId;
+
+use crate::progress::{Progress, Step};
+use cache::{CONFIG, Cache, INDEX, Place, SINGLE};
+use client::{Client, Repository};
+use forerun_model::LoadError;
+use forerun_model::checkpoint::WeightIndex;
+use std::env;
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use transfer::Transfer;
+
+/// Files beside the weights, fetched where a repository has them.
+const SMALL_FILES: [&str; 6] = [
+    CONFIG,
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+
+const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
+
+/// The hub with its cache.
+pub(crate) struct Hub {
+    cache: Cache,
+    client: Client,
+    offline: bool,
+}
+
+/// Why a model of the hub has no folder.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FetchError {
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// The index of its shards is broken.
+    #[error(transparent)]
+    Index(#[from] LoadError),
+    /// Whoever watches broke it off.
+    #[error("the download was cancelled")]
+    Cancelled,
+}
+
+type OnProgress<'a> = dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a;
+
+impl Hub {
+    /// The hub that the environment names.
+    pub(crate) fn from_environment(offline: bool) -> Result<Self, HubError> {
+        let home = hub_home();
+        let folder = match (variable("HF_HUB_CACHE"), &home) {
+            (Some(folder), _) => folder.into(),
+            (None, Some(home)) => home.join("hub"),
+            (None, None) => return Err(HubError::NoHome),
+        };
+        let endpoint = variable("HF_ENDPOINT").unwrap_or_else(|| DEFAULT_ENDPOINT.into());
+        let client = Client::new(&endpoint, token(home.as_deref()));
+        let offline = offline || variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value));
+        Ok(Self { cache: Cache::new(folder), client, offline })
+    }
+
+    /// The folder with a model's files; what is missing there is fetched.
+    pub(crate) fn fetch(
+        &self,
+        id: &ModelId,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<PathBuf, FetchError> {
+        let place = self.cache.place(id);
+        let cached = place.cached();
+        if self.offline {
+            return cached.map_err(|missing| self.not_cached(id, missing).into());
+        }
+        // A commit does not change, so there is nothing to ask.
+        if let (true, Ok(snapshot)) = (id.is_pinned(), &cached) {
+            return Ok(snapshot.clone());
+        }
+        let repository = self.client.repository(id).map_err(|error| match error {
+            HubError::Unreachable { model, address, reason, .. } => {
+                HubError::Unreachable { model, address, reason, cached: cached.is_ok() }
+            }
+            error => error,
+        })?;
+        let mut download = Download { hub: self, id, place: &place, repository, on_progress };
+        download.run()?;
+        // Last, so that what the revision was before stays usable until this is whole.
+        place.set_revision(&download.repository.commit)?;
+        Ok(place.snapshot(&download.repository.commit))
+    }
+
+    fn not_cached(&self, id: &ModelId, missing: String) -> HubError {
+        HubError::NotCached {
+            model: id.to_string(),
+            repository: id.repository().to_owned(),
+            revision: id.revision().to_owned(),
+            cache: self.cache.folder().to_owned(),
+            missing,
+        }
+    }
+}
+
+/// The files of one revision on their way.
+struct Download<'a, 'p> {
+    hub: &'a Hub,
+    id: &'a ModelId,
+    place: &'a Place,
+    repository: Repository,
+    on_progress: &'a mut OnProgress<'p>,
+}
+
+impl Download<'_, '_> {
+    /// Small files come first: what they say may make the large ones useless.
+    fn run(&mut self) -> Result<(), FetchError> {
+        if !self.has(CONFIG) {
+            return Err(self.not_a_model(CONFIG).into());
+        }
+        if !self.has(SINGLE) && !self.has(INDEX) {
+            return Err(self.not_a_model("safetensors weights").into());
+        }
+        for name in SMALL_FILES {
+            if self.has(name) {
+                self.file(name)?;
+            }
+        }
+        if self.has(SINGLE) {
+            return self.file(SINGLE);
+        }
+        self.file(INDEX)?;
+        let path = self.place.snapshot(&self.repository.commit).join(INDEX);
+        let text = fs::read_to_string(&path)
+            .map_err(|cause| HubError::Cache { path: path.clone(), cause })?;
+        for shard in WeightIndex::parse(&text, &path)?.shards() {
+            self.file(shard)?;
+        }
+        Ok(())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.repository.files.iter().any(|file| file == name)
+    }
+
+    /// Puts a file into the snapshot, if it is not there yet.
+    fn file(&mut self, name: &str) -> Result<(), FetchError> {
+        let commit = &self.repository.commit;
+        if self.place.snapshot(commit).join(name).is_file() {
+            return Ok(());
+        }
+        let (client, place, id) = (&self.hub.client, self.place, self.id);
+        let file = client.describe(id, commit, name)?;
+        let model = id.to_string();
+        let step = Step::Download { model: &model, file: name };
+        let (total, on_progress) = (file.size, &mut *self.on_progress);
+        let report = |done| on_progress(Progress { step, done, total });
+        Transfer { client, place, id, name, file: &file }.run(report)?;
+        Ok(place.link(&file.etag, commit, name)?)
+    }
+
+    fn not_a_model(&self, missing: &'static str) -> HubError {
+        let ends = |ending: &str| self.repository.files.iter().any(|file| file.ends_with(ending));
+        let others = [".gguf", ".bin", ".pth", ".pt", ".onnx", ".safetensors"];
+        let others: Vec<&str> = others.into_iter().filter(|ending| ends(ending)).collect();
+        let others = match others.len() {
+            0 => String::new(),
+            _ => format!("{} files of other layouts", others.join(" and ")),
+        };
+        HubError::NotAModel { model: self.id.to_string(), missing, others }
+    }
+}
+
+/// An environment variable that says something.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+fn is_true(value: &str) -> bool {
+    ["1", "on", "yes", "true"].iter().any(|word| value.eq_ignore_ascii_case(word))
+}
+
+/// The folder of Hugging Face's tools.
+fn hub_home() -> Option<PathBuf> {
+    if let Some(home) = variable("HF_HOME") {
+        return Some(home.into());
+    }
+    let caches = match variable("XDG_CACHE_HOME") {
+        Some(caches) => caches.into(),
+        None => env::home_dir()?.join(".cache"),
+    };
+    Some(caches.join("huggingface"))
+}
+
+/// The token of the environment, or the one that `hf auth login` stored.
+fn token(home: Option<&Path>) -> Option<String> {
+    let stored = || {
+        let file = match variable("HF_TOKEN_PATH") {
+            Some(file) => file.into(),
+            None => home?.join("token"),
+        };
+        fs::read_to_string(file).ok().map(|token| token.trim().to_owned())
+    };
+    variable("HF_TOKEN").or_else(stored).filter(|token| !token.is_empty())
+}

@@ -1,0 +1,51 @@
+//! A loader tells how far it is, and can be stopped.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{Forerun, ForerunError, Loader, Options, Plan, RandomPair, Request, Step};
+use std::ops::ControlFlow;
+
+#[test]
+fn loading_is_told_layer_by_layer_for_each_model() {
+    let pair = RandomPair::make().unwrap();
+    let core = forerun::available_cores()[0];
+    let options = Options {
+        model: pair.target().into(),
+        draft_model: Some(pair.drafter().into()),
+        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared")),
+        ..Options::default()
+    };
+    let plan = Plan::new(options).unwrap();
+    let mut told = Vec::new();
+    let mut loader = Loader::new().on_progress(|progress| {
+        let Step::Load { model } = progress.step else { return ControlFlow::Break(()) };
+        told.push((model.to_owned(), progress.done, progress.total));
+        ControlFlow::Continue(())
+    });
+    let engine = Forerun::open_with(&plan, &mut loader).unwrap();
+    drop(loader);
+    let mut expected = Vec::new();
+    for (model, layers) in [(pair.target(), engine.config().num_hidden_layers), (pair.drafter(), 1)]
+    {
+        let layers = layers as u64;
+        let name = model.to_string_lossy();
+        expected.extend((0..=layers).map(|done| (name.clone().into_owned(), done, layers)));
+    }
+    assert_eq!(told, expected);
+    // The models are the same as without anybody watching.
+    let request = Request { max_tokens: 8, ..Request::default() };
+    let watched = engine.complete("ka", &request).unwrap();
+    drop(engine);
+    let alone = Forerun::open(&plan).unwrap().complete("ka", &request).unwrap();
+    assert_eq!(watched.tokens, alone.tokens);
+}
+
+#[test]
+fn whoever_watches_can_stop_it() {
+    let pair = RandomPair::make().unwrap();
+    let options = Options { model: pair.target().into(), ..Options::default() };
+    let plan = Plan::new(options).unwrap();
+    let mut loader = Loader::new().on_progress(|_| ControlFlow::Break(()));
+    let outcome = Forerun::open_with(&plan, &mut loader).map(drop);
+    assert!(matches!(outcome, Err(ForerunError::Cancelled)), "{outcome:?}");
+}
