@@ -22,7 +22,7 @@ const OUTPUT: &str = "cannot write to standard output";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
-    let request = request(&arguments)?;
+    let mut request = request(&arguments)?;
     request.validate()?;
     let prompt = prompt(&arguments)?;
     if prompt.is_empty() {
@@ -37,6 +37,12 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     drop(random_pair);
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
+    }
+    if arguments.suggested_sampling {
+        match engine.config().suggested_sampling {
+            Some(suggested) => request = request.sampled_as(suggested),
+            None => note("the checkpoint suggests no sampling: the most probable tokens are taken"),
+        }
     }
     let canceller = Canceller::new();
     listen_for_interrupts(&canceller)?;
