@@ -223,6 +223,14 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<String>,
 
+    /// Sample as the checkpoint's generation_config.json suggests; without this the text is greedy
+    /// unless other options say otherwise
+    #[arg(
+        long,
+        conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"]
+    )]
+    pub(crate) suggested_sampling: bool,
+
     /// 0 always takes the most probable token, so that top-k, top-p and min-p filter nothing
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f32,

@@ -39,6 +39,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
     }
+    request = suggested_sampling(request, &arguments.answers, &engine);
     let canceller = Canceller::new();
     listen_for_interrupts(&canceller)?;
     let mut output = Output { json: arguments.json, broken: None };
@@ -54,6 +55,22 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         write_trace(file, &answer)?;
     }
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// The request as the checkpoint suggests to sample, where that is asked for.
+pub(crate) fn suggested_sampling(
+    request: Request,
+    arguments: &AnswerArguments,
+    engine: &Forerun,
+) -> Request {
+    match engine.config().suggested_sampling {
+        _ if !arguments.suggested_sampling => request,
+        Some(suggested) => request.sampled_as(suggested),
+        None => {
+            note("the checkpoint suggests no sampling: the most probable tokens are taken");
+            request
+        }
+    }
 }
 
 pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {

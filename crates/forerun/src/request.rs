@@ -127,8 +127,8 @@ impl Request {
     /// suggestion unless it is asked for by this.
     #[must_use]
     pub fn sampled_as(self, suggested: SuggestedSampling) -> Self {
-        let SuggestedSampling { temperature, top_k, top_p } = suggested;
-        Self { temperature, top_k, top_p, ..self }
+        let SuggestedSampling { temperature, top_k, top_p, min_p, repetition_penalty } = suggested;
+        Self { temperature, top_k, top_p, min_p, repetition_penalty, ..self }
     }
 
     /// Checks the ranges of the options.

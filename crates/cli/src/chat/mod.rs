@@ -9,7 +9,9 @@ mod interrupts;
 mod totals;
 
 use crate::arguments::{AnswerArguments, ChatArguments};
-use crate::generate::{INTERRUPTED, OUTPUT, Output, options, random_pair, request};
+use crate::generate::{
+    INTERRUPTED, OUTPUT, Output, options, random_pair, request, suggested_sampling,
+};
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use command::Command;
@@ -39,6 +41,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
     }
+    let request = suggested_sampling(request, &arguments.answers, &engine);
     let template = match local {
         Some(template) => template,
         None => template(&arguments, engine.tokenizer().file())?,
@@ -164,7 +167,7 @@ impl Session<'_> {
             0 => (),
             1 => note("[the context is full: the oldest turn was left out]"),
             turns => {
-                note(format_args!("[the context is full: the {turns} oldest turns were left out]"))
+                note(format_args!("[the context is full: the {turns} oldest turns were left out]"));
             }
         }
         match reply.answer.finish {

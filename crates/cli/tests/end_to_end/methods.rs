@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{Finished, Models, Run};
+use crate::common::{Finished, Models, Run, edit_json};
 
 /// Repetitive, so that looking it up finds something, too.
 const PROMPT: &str = "one two one two one two";
@@ -57,6 +57,33 @@ fn two_seeds_give_two_texts_and_one_seed_gives_one() {
     }
     assert_eq!(text("auto", "1"), text("coupled", "1"));
     assert_ne!(text("rejection", "1"), text("coupled", "1"));
+}
+
+/// What generation_config.json suggests counts for those who ask for it, and for nobody else.
+#[test]
+fn suggested_sampling_is_followed_on_request() {
+    let models = Models::pair();
+    let generation_config = models.target().join("generation_config.json");
+    edit_json(&generation_config, |options| {
+        options["do_sample"] = true.into();
+        options["temperature"] = 1.4.into();
+        options["top_k"] = 40.into();
+        options["repetition_penalty"] = 1.1.into();
+    });
+    let text = |sampling| run(&models, true, &[sampling]).succeed().output();
+    let greedy = text("--temperature 0");
+    assert_eq!(text("--seed 8"), greedy);
+    let same = "--temperature 1.4 --top-k 40 --repetition-penalty 1.1 --seed 8";
+    assert_eq!(text("--suggested-sampling --seed 8"), text(same));
+    assert_ne!(text("--suggested-sampling --seed 8"), greedy);
+    for option in ["--temperature 0.5", "--top-k 3", "--repetition-penalty 1.2"] {
+        let both = run(&models, true, &["--suggested-sampling", option]);
+        both.finish().assert_refused(option, &["--suggested-sampling", "cannot be used with"]);
+    }
+    edit_json(&generation_config, |options| options["do_sample"] = false.into());
+    let none = run(&models, true, &["--suggested-sampling --seed 8"]).succeed();
+    assert_eq!(none.output(), greedy);
+    assert!(none.errors.contains("suggests no sampling"), "{}", none.errors);
 }
 
 #[test]

@@ -369,15 +369,26 @@ mod tests {
             config.apply_generation_config(text, Path::new("generation_config.json")).unwrap();
             config.suggested_sampling
         };
+        let unlimited = SuggestedSampling {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+        };
         assert_eq!(suggested("{}"), None);
         assert_eq!(suggested(r#"{"temperature": 0.6, "top_p": 0.9}"#), None);
         assert_eq!(
             suggested(r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9}"#),
-            Some(SuggestedSampling { temperature: 0.6, top_k: 0, top_p: 0.9 })
+            Some(SuggestedSampling { temperature: 0.6, top_p: 0.9, ..unlimited })
         );
         assert_eq!(
-            suggested(r#"{"do_sample": true, "top_k": 20}"#),
-            Some(SuggestedSampling { temperature: 1.0, top_k: 20, top_p: 1.0 })
+            suggested(r#"{"do_sample": true, "top_k": 20, "min_p": 0.1}"#),
+            Some(SuggestedSampling { top_k: 20, min_p: 0.1, ..unlimited })
+        );
+        assert_eq!(
+            suggested(r#"{"do_sample": true, "repetition_penalty": 1.05}"#),
+            Some(SuggestedSampling { repetition_penalty: 1.05, ..unlimited })
         );
         let mut config = config(json!({})).unwrap();
         let file = Path::new("generation_config.json");

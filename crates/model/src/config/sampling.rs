@@ -14,6 +14,12 @@ pub struct SuggestedSampling {
     /// Only the most probable tokens that together reach this mass; 1, which keeps all, where the
     /// file names none.
     pub top_p: f32,
+    /// Only tokens at least `min_p` times as probable as the most probable one; 0, which keeps all,
+    /// where the file names none.
+    pub min_p: f32,
+    /// Discourages tokens of prompt and answer where above 1; 1, which does nothing, where the file
+    /// names none.
+    pub repetition_penalty: f32,
 }
 
 impl SuggestedSampling {
@@ -24,6 +30,8 @@ impl SuggestedSampling {
             temperature: options.number("temperature")?.unwrap_or(1.0),
             top_k: options.size("top_k")?.unwrap_or(0),
             top_p: options.number("top_p")?.unwrap_or(1.0),
+            min_p: options.number("min_p")?.unwrap_or(0.0),
+            repetition_penalty: options.number("repetition_penalty")?.unwrap_or(1.0),
         };
         let samples = options.flag("do_sample")?.unwrap_or(false);
         Ok(samples.then_some(suggestion))
