@@ -209,8 +209,9 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "N|auto", default_value = "auto")]
     pub(crate) draft_tokens: DraftTokens,
 
-    /// Draft a tree: top:W or top:WxD (the W most probable nodes at each of D depths), or
-    /// sampled:B1,B2,… (independently drawn children by depth)
+    /// Draft a tree: top:W or top:WxD (the W most probable nodes at each of D depths), top:WxD:N
+    /// (expanding those, the N most probable of all their children), or sampled:B1,B2,…
+    /// (independently drawn children by depth)
     #[arg(long, value_name = "TREE", default_value = "none")]
     pub(crate) tree: Tree,
 

@@ -18,6 +18,9 @@ pub enum DraftShape {
         width: usize,
         /// Number of depths.
         depth: usize,
+        /// Nodes of the whole tree at most: of all children considered, expanded or not, the best
+        /// stay (EAGLE-2's reranking). `None` keeps every depth's `width`.
+        budget: Option<usize>,
     },
     /// Siblings drawn independently from the drafter's distribution (SpecInfer): every node of
     /// depth `d` gets `branching[d]` children, the prefix being depth 0.
@@ -43,7 +46,9 @@ impl DraftShape {
     pub fn at_most(&self, depth: usize) -> Self {
         match self {
             Self::Chain { length } => Self::Chain { length: depth.min(*length) },
-            Self::Top { width, depth: own } => Self::Top { width: *width, depth: depth.min(*own) },
+            Self::Top { width, depth: own, budget } => {
+                Self::Top { width: *width, depth: depth.min(*own), budget: *budget }
+            }
             Self::Sampled { branching } => {
                 Self::Sampled { branching: branching.iter().copied().take(depth).collect() }
             }
@@ -55,7 +60,12 @@ impl DraftShape {
     pub fn max_nodes(&self) -> usize {
         match self {
             Self::Chain { length } => *length,
-            Self::Top { width, depth } => width.saturating_mul(*depth),
+            Self::Top { width, depth, budget: None } => width.saturating_mul(*depth),
+            Self::Top { width, depth, budget: Some(budget) } => {
+                // The prefix has one row to expand, every later depth `width`.
+                let rows = depth.saturating_sub(1).saturating_mul(*width).saturating_add(1);
+                if *depth == 0 { 0 } else { rows.saturating_mul(*width).min(*budget) }
+            }
             Self::Sampled { branching } => {
                 let mut level = 1_usize;
                 branching.iter().fold(0_usize, |nodes, &children| {

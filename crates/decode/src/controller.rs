@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_tree_is_drafted_whole_or_not_at_all() {
-        let shape = DraftShape::Top { width: 2, depth: 3 };
+        let shape = DraftShape::Top { width: 2, depth: 3, budget: None };
         let bad = World { draft_ns: 700, ..WORLD };
         let mut controller = Controller::new(shape.clone(), DraftLength::Auto);
         let (depths, speed) = run(&mut controller, 3_000, &bad);

@@ -7,9 +7,10 @@
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Distribution, Draft, DraftShape, Key, Node, Proposal, Purpose, SequenceId, TokenTree,
+    Distribution, Draft, DraftShape, Key, Node, Proposal, Purpose, SequenceId, TokenId, TokenTree,
 };
 use forerun_model::{LanguageModel, Logits, ModelError};
+use std::ops::Range;
 
 /// Drafts with a language model, usually a small one.
 pub struct ModelDrafter<M> {
@@ -62,36 +63,77 @@ impl<M: LanguageModel> ModelDrafter<M> {
         Ok(Draft { tree, proposal: Proposal::Sampled(proposed) })
     }
 
-    /// Each depth keeps the `width` nodes of the highest cumulative probability among the `width`
-    /// best children of each node of the depth above.
+    /// Each depth expands the `width` nodes of the highest cumulative probability among the `width`
+    /// best children of each node of the depth above. A budget chooses among all these children,
+    /// expanded or not.
     fn top(
         &mut self,
         context: &DraftContext<'_>,
         width: usize,
         depth: usize,
+        budget: Option<usize>,
     ) -> Result<Draft, ModelError> {
         let sampler = context.sampling.behind(context.tokens, context.prompt_len);
-        let mut tree = TokenTree::new();
-        // The newest level: rows with the logarithm of their path's probability.
-        let mut level: Vec<(usize, f64)> = vec![(0, 0.0)];
+        let mut expanded = TokenTree::new();
+        let mut considered: Vec<Candidate> = Vec::new();
+        // The newest level: rows, each with its path's logarithmic probability and its candidate.
+        let mut level: Vec<(usize, f64, Option<usize>)> = vec![(0, 0.0, None)];
         for _ in 0..depth {
-            let Some(&(first_row, _)) = level.first() else { break };
-            let logits = self.logits(context, &tree, first_row)?;
-            let mut children = Vec::new();
-            for (&(row, score), logits) in level.iter().zip(logits.rows()) {
-                let best = sampler.candidates(logits, &tree, node_of(row), width)?;
-                children.extend(best.into_iter().map(|(token, own)| (row, token, score + own)));
+            let Some(&(first_row, ..)) = level.first() else { break };
+            let logits = self.logits(context, &expanded, first_row)?;
+            let new = considered.len();
+            for (&(row, score, parent), logits) in level.iter().zip(logits.rows()) {
+                let best = sampler.candidates(logits, &expanded, node_of(row), width)?;
+                considered.extend(best.into_iter().map(|(token, own)| {
+                    // Never above its parent's, whatever rounding does.
+                    Candidate { row, parent, token, score: score + own.min(0.0) }
+                }));
             }
-            // A stable sort: among equals the earlier row, then the better candidate, goes first.
-            children.sort_by(|a, b| b.2.total_cmp(&a.2));
-            children.truncate(width);
-            level = children
-                .into_iter()
-                .map(|(row, token, score)| (tree.push(node_of(row), token) + 1, score))
+            let best = best(&considered, new..considered.len(), width).into_iter();
+            level = best
+                .map(|place| {
+                    let Candidate { row, token, score, .. } = considered[place];
+                    (expanded.push(node_of(row), token) + 1, score, Some(place))
+                })
                 .collect();
         }
+        let tree = budget.map_or(expanded, |budget| rerank(&considered, budget));
         Ok(Draft { tree, proposal: Proposal::Deterministic })
     }
+}
+
+/// A child that a tree of the most probable nodes may get.
+struct Candidate {
+    /// The row that it was proposed from, among the expanded nodes.
+    row: usize,
+    /// Its parent among the candidates; `None` is the prefix.
+    parent: Option<usize>,
+    token: TokenId,
+    /// The logarithm of its path's probability.
+    score: f64,
+}
+
+/// The places of the `count` best candidates of a range, best first; among equals the earlier one.
+fn best(considered: &[Candidate], range: Range<usize>, count: usize) -> Vec<usize> {
+    let mut places: Vec<usize> = range.collect();
+    places.sort_by(|&a, &b| considered[b].score.total_cmp(&considered[a].score));
+    places.truncate(count);
+    places
+}
+
+/// The tree of the `budget` best candidates. A parent is among them whenever its child is: it is at
+/// least as probable, and came earlier.
+fn rerank(considered: &[Candidate], budget: usize) -> TokenTree {
+    let mut kept = best(considered, 0..considered.len(), budget);
+    kept.sort_unstable();
+    let mut tree = TokenTree::new();
+    for &place in &kept {
+        let Candidate { parent, token, .. } = considered[place];
+        // Nodes stand in the order of their places.
+        let parent = parent.and_then(|parent| kept.binary_search(&parent).ok());
+        tree.push(parent, token);
+    }
+    tree
 }
 
 impl<M: LanguageModel> Drafter for ModelDrafter<M> {
@@ -107,7 +149,7 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
                 self.sampled(context, &vec![1; branching.len()])
             }
             DraftShape::Sampled { branching } => self.sampled(context, &branching),
-            DraftShape::Top { width, depth } => self.top(context, width, depth),
+            DraftShape::Top { width, depth, budget } => self.top(context, width, depth, budget),
         }
     }
 
@@ -119,4 +161,130 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
 /// The node of a row; row 0 is the prefix.
 fn node_of(row: usize) -> Option<Node> {
     row.checked_sub(1)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use forerun_core::{KeyedRandomness, Sampling, TokenId};
+    use std::sync::atomic::AtomicBool;
+
+    const VOCAB: usize = 5;
+
+    /// Logits are a hash of the tokens before them.
+    struct Hashed;
+
+    impl Hashed {
+        fn row(tokens: &[TokenId]) -> [f32; VOCAB] {
+            let hash = tokens.iter().fold(7_u64, |hash, &token| {
+                (hash ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
+            });
+            std::array::from_fn(|token| (hash >> (8 * token) & 255) as f32 / 64.0)
+        }
+    }
+
+    impl LanguageModel for Hashed {
+        fn vocab_size(&self) -> usize {
+            VOCAB
+        }
+
+        fn context_length(&self) -> usize {
+            64
+        }
+
+        fn logits(
+            &mut self,
+            _sequence: SequenceId,
+            tokens: &[TokenId],
+            tree: &TokenTree,
+            first_row: usize,
+            _cancel: &AtomicBool,
+        ) -> Result<Logits, ModelError> {
+            let values = (first_row..=tree.len())
+                .flat_map(|row| Self::row(&[tokens, &path(tree, node_of(row))].concat()))
+                .collect();
+            Ok(Logits { values, vocab_size: VOCAB, computed_tokens: 0 })
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    fn path(tree: &TokenTree, node: Option<Node>) -> Vec<TokenId> {
+        let Some(node) = node else { return Vec::new() };
+        let mut path = path(tree, tree.parent(node));
+        path.push(tree.token(node));
+        path
+    }
+
+    fn paths(prompt: &[TokenId], shape: DraftShape) -> Vec<Vec<TokenId>> {
+        let context = DraftContext {
+            sequence: SequenceId(0),
+            tokens: prompt,
+            prompt_len: prompt.len(),
+            sampling: &Sampling::greedy(),
+            randomness: &KeyedRandomness { seed: 0, sample: 0 },
+            shape: &shape,
+            cancel: &AtomicBool::new(false),
+        };
+        let tree = ModelDrafter::new(Hashed).draft(&context).unwrap().tree;
+        let mut paths: Vec<_> = (0..tree.len()).map(|node| path(&tree, Some(node))).collect();
+        paths.sort();
+        paths
+    }
+
+    /// All continuations of up to `depth` tokens with the logarithms of their probabilities.
+    fn all(prompt: &[TokenId], depth: usize) -> Vec<(f64, Vec<TokenId>)> {
+        let mut all = vec![(0.0, Vec::new())];
+        let mut begin = 0;
+        for _ in 0..depth {
+            let end = all.len();
+            for parent in begin..end {
+                let (score, path) = all[parent].clone();
+                let row = Hashed::row(&[prompt, &path].concat()).map(f64::from);
+                let sum: f64 = row.iter().map(|logit| logit.exp()).sum();
+                for (token, logit) in row.iter().enumerate() {
+                    let path = [&path[..], &[token as TokenId]].concat();
+                    all.push((score + logit - sum.ln(), path));
+                }
+            }
+            begin = end;
+        }
+        all.remove(0);
+        all.sort_by(|a, b| b.0.total_cmp(&a.0));
+        all
+    }
+
+    /// Where every node is expanded, the tree is that of the most probable continuations there are.
+    #[test]
+    fn a_budget_keeps_the_most_probable_continuations() {
+        for first in 0..20 {
+            let prompt = [first, 3];
+            let all = all(&prompt, 3);
+            for budget in [1, 2, 7, 20, 60, 500] {
+                let shape = DraftShape::Top { width: 125, depth: 3, budget: Some(budget) };
+                let count = budget.min(all.len());
+                if count < all.len() && all[count - 1].0 - all[count].0 < 1e-6 {
+                    continue;
+                }
+                let mut expected: Vec<_> =
+                    all[..count].iter().map(|(_, path)| path.clone()).collect();
+                expected.sort();
+                assert_eq!(paths(&prompt, shape), expected, "{first} {budget}");
+            }
+        }
+    }
+
+    /// A narrow tree expands the nodes that it would keep without a budget; and a budget large
+    /// enough keeps all of these, and their siblings.
+    #[test]
+    fn a_large_budget_adds_siblings() {
+        for first in 0..20 {
+            let top = |budget| paths(&[first], DraftShape::Top { width: 2, depth: 3, budget });
+            let (narrow, all) = (top(None), top(Some(99)));
+            assert_eq!((narrow.len(), all.len()), (6, 10));
+            assert!(narrow.iter().all(|path| all.contains(path)));
+            assert_eq!(top(Some(4)).len(), 4);
+        }
+    }
 }

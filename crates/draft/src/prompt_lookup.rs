@@ -25,9 +25,10 @@ impl Drafter for PromptLookup {
             DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
         };
         let depth = context.shape.depth().min(MAX_TOKENS);
+        let budget = context.shape.max_nodes();
         let mut tree = TokenTree::new();
         for continuation in continuations(context.tokens, depth).take(width) {
-            insert(&mut tree, continuation);
+            insert(&mut tree, continuation, budget);
         }
         Ok(Draft { tree, proposal: Proposal::Deterministic })
     }
@@ -49,11 +50,15 @@ fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = &[Tok
     })
 }
 
-/// Adds a chain from the prefix on, sharing the nodes that are there.
-fn insert(tree: &mut TokenTree, chain: &[TokenId]) {
+/// Adds a chain from the prefix on, sharing the nodes that are there, as far as `budget` nodes go.
+fn insert(tree: &mut TokenTree, chain: &[TokenId], budget: usize) {
     let mut at = None;
     for &token in chain {
-        let node = tree.child_with(at, token).unwrap_or_else(|| tree.push(at, token));
+        let node = match tree.child_with(at, token) {
+            None if tree.len() == budget => return,
+            None => tree.push(at, token),
+            Some(node) => node,
+        };
         at = Some(node);
     }
 }
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_tree_holds_several_continuations() {
-        let tree = draft(&[5, 7, 5, 8, 5], &DraftShape::Top { width: 2, depth: 2 });
+        let tree = draft(&[5, 7, 5, 8, 5], &DraftShape::Top { width: 2, depth: 2, budget: None });
         assert_eq!(tree.tokens(), [8, 5, 7, 5]);
         assert_eq!(tree.children(None).count(), 2);
     }

@@ -44,12 +44,15 @@ pub enum Tree {
     /// A chain.
     #[default]
     None,
-    /// `top:W`, `top:WxD`: the W most probable nodes at each depth.
+    /// `top:W`, `top:WxD`: the W most probable nodes at each depth. `top:WxD:N`: those expanded,
+    /// the N most probable of all their children.
     Top {
         /// Nodes at each depth.
         width: usize,
         /// Depths; `None` takes the number of draft tokens.
         depth: Option<usize>,
+        /// Nodes of the whole tree.
+        budget: Option<usize>,
     },
     /// `sampled:3,2,1`: independently drawn children of each node, by depth.
     Sampled {
@@ -263,9 +266,11 @@ fn shape(options: &Options) -> Result<(DraftShape, DraftLength), PlanError> {
     };
     let shape = match &options.tree {
         Tree::None => DraftShape::Chain { length: asked.unwrap_or(AUTO_LENGTH) },
-        Tree::Top { width, depth } => {
-            DraftShape::Top { width: *width, depth: depth.or(asked).unwrap_or(AUTO_DEPTH) }
-        }
+        Tree::Top { width, depth, budget } => DraftShape::Top {
+            width: *width,
+            depth: depth.or(asked).unwrap_or(AUTO_DEPTH),
+            budget: *budget,
+        },
         Tree::Sampled { branching } => DraftShape::Sampled { branching: branching.clone() },
     };
     let nodes = shape.max_nodes();
@@ -341,16 +346,21 @@ impl FromStr for Tree {
     type Err = UnknownValue;
 
     fn from_str(text: &str) -> Result<Self, UnknownValue> {
-        const EXPECTED: &str = "none, top:W, top:WxD, sampled:B1,B2,…";
+        const EXPECTED: &str = "none, top:W, top:WxD, top:WxD:N, sampled:B1,B2,…";
         let number = |text: &str| text.parse().map_err(|_| UnknownValue::new(text, EXPECTED));
         match text.split_once(':') {
             None if text == "none" => Ok(Self::None),
-            Some(("top", size)) => match size.split_once('x') {
-                None => Ok(Self::Top { width: number(size)?, depth: None }),
-                Some((width, depth)) => {
-                    Ok(Self::Top { width: number(width)?, depth: Some(number(depth)?) })
-                }
-            },
+            Some(("top", size)) => {
+                let (size, budget) = match size.split_once(':') {
+                    None => (size, None),
+                    Some((size, budget)) => (size, Some(number(budget)?)),
+                };
+                let (width, depth) = match size.split_once('x') {
+                    None => (size, None),
+                    Some((width, depth)) => (width, Some(number(depth)?)),
+                };
+                Ok(Self::Top { width: number(width)?, depth, budget })
+            }
             Some(("sampled", sizes)) => Ok(Self::Sampled {
                 branching: sizes.split(',').map(number).collect::<Result<_, _>>()?,
             }),
@@ -363,8 +373,11 @@ impl fmt::Display for Tree {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
-            Self::Top { width, depth: None } => write!(f, "top:{width}"),
-            Self::Top { width, depth: Some(depth) } => write!(f, "top:{width}x{depth}"),
+            Self::Top { width, depth, budget } => {
+                write!(f, "top:{width}")?;
+                depth.map_or(Ok(()), |depth| write!(f, "x{depth}"))?;
+                budget.map_or(Ok(()), |budget| write!(f, ":{budget}"))
+            }
             Self::Sampled { branching } => {
                 let sizes: Vec<String> = branching.iter().map(ToString::to_string).collect();
                 write!(f, "sampled:{}", sizes.join(","))
@@ -426,7 +439,9 @@ mod tests {
         );
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
-        refuse(|o| o.tree = Tree::Top { width: 0, depth: None }, "top:0");
+        refuse(|o| o.tree = "top:0".parse().unwrap_or_default(), "top:0");
+        refuse(|o| o.tree = "top:4x5:0".parse().unwrap_or_default(), "top:4x5:0");
+        refuse(|o| o.tree = "top:30x20".parse().unwrap_or_default(), "512 nodes");
         refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
         refuse(|o| o.placement = Some("target=cpu:7".into()), "core 7");
         refuse(
@@ -440,9 +455,12 @@ mod tests {
 
     #[test]
     fn values_are_read_and_unknown_ones_listed() {
-        assert_eq!("top:4x5".parse(), Ok(Tree::Top { width: 4, depth: Some(5) }));
+        let top = |depth, budget| Ok(Tree::Top { width: 4, depth, budget });
+        assert_eq!("top:4x5".parse(), top(Some(5), None));
+        assert_eq!("top:4x5:16".parse(), top(Some(5), Some(16)));
+        assert_eq!("top:4:16".parse(), top(None, Some(16)));
         assert_eq!("sampled:3,2".parse(), Ok(Tree::Sampled { branching: vec![3, 2] }));
-        for text in ["none", "top:4", "top:4x5", "sampled:3,2,1"] {
+        for text in ["none", "top:4", "top:4x5", "top:4:9", "top:4x5:9", "sampled:3,2,1"] {
             assert_eq!(text.parse::<Tree>().map(|tree| tree.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("7".parse(), Ok(DraftTokens::Fixed(7)));
@@ -450,7 +468,9 @@ mod tests {
             result.err().map(|error| error.to_string()).unwrap_or_default()
         };
         assert!(message("magic".parse()).contains("speculative"));
-        assert!("top:x".parse::<Tree>().is_err());
+        for text in ["top:x", "top:4x5:", "top:4x", "top:4:2:1", "top:-1"] {
+            assert!(text.parse::<Tree>().is_err(), "{text}");
+        }
         assert!("".parse::<DraftTokens>().is_err());
         assert!("medusa".parse::<DrafterKind>().is_err());
     }

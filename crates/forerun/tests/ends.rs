@@ -18,7 +18,7 @@ fn engines(pair: &Pair) -> Vec<Forerun> {
     let cells = [
         (DrafterKind::None, Tree::None),
         (DrafterKind::Model, Tree::None),
-        (DrafterKind::Model, Tree::Top { width: 3, depth: Some(3) }),
+        (DrafterKind::Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }),
         (DrafterKind::Model, Tree::Sampled { branching: vec![2, 2, 1] }),
         (DrafterKind::PromptLookup, Tree::None),
     ];

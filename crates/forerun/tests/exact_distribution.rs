@@ -287,7 +287,12 @@ fn chain(length: usize) -> DraftShape {
 }
 
 fn top(width: usize, depth: usize) -> DraftShape {
-    DraftShape::Top { width, depth }
+    DraftShape::Top { width, depth, budget: None }
+}
+
+/// Ends at its budget within a depth, so that siblings of expanded nodes stay and others go.
+fn best(budget: usize) -> DraftShape {
+    DraftShape::Top { width: 2, depth: 2, budget: Some(budget) }
 }
 
 fn iid(branching: &[usize]) -> DraftShape {
@@ -352,7 +357,7 @@ fn speculative_decoding_with_chains_is_exact() {
 
 #[test]
 fn speculative_decoding_with_the_most_probable_nodes_is_exact() {
-    for shape in [top(2, 1), top(3, 1), top(2, 2), top(3, 3)] {
+    for shape in [top(2, 1), top(3, 1), top(2, 2), top(3, 3), best(3), best(5)] {
         let name = format!("speculative, model, {shape:?}");
         assert_exact(&name, &model_drafter, &|| speculative(&shape));
     }
@@ -368,7 +373,7 @@ fn speculative_decoding_with_independent_siblings_is_exact() {
 
 #[test]
 fn speculative_decoding_with_prompt_lookup_is_exact() {
-    for shape in [chain(1), chain(3), top(2, 2), iid(&[2, 1])] {
+    for shape in [chain(1), chain(3), top(2, 2), best(3), iid(&[2, 1])] {
         let name = format!("speculative, prompt-lookup, {shape:?}");
         assert_exact(&name, &|| Box::new(PromptLookup), &|| speculative(&shape));
     }

@@ -39,8 +39,9 @@ fn cells() -> Vec<Cell> {
             (DraftTokens::Fixed(1), Tree::None, 1),
             (DraftTokens::Fixed(4), Tree::None, 4),
             (DraftTokens::Auto, Tree::None, 0),
-            (DraftTokens::Auto, Tree::Top { width: 3, depth: Some(3) }, 0),
-            (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None }, 3),
+            (DraftTokens::Auto, Tree::Top { width: 3, depth: Some(3), budget: None }, 0),
+            (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }, 3),
+            (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }, 2),
             (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }, 3),
         ]
     };

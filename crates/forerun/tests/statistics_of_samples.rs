@@ -69,7 +69,11 @@ fn check(pair: &Pair) {
     let cells = [
         (DrafterKind::None, DraftTokens::Auto, Tree::None),
         (DrafterKind::Model, DraftTokens::Fixed(3), Tree::None),
-        (DrafterKind::Model, DraftTokens::Fixed(3), Tree::Top { width: 3, depth: None }),
+        (
+            DrafterKind::Model,
+            DraftTokens::Fixed(3),
+            Tree::Top { width: 3, depth: None, budget: None },
+        ),
         (DrafterKind::Model, DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2] }),
         (DrafterKind::PromptLookup, DraftTokens::Fixed(3), Tree::None),
     ];

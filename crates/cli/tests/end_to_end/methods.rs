@@ -15,6 +15,7 @@ const WAYS: [(&str, bool); 9] = [
     ("--draft-tokens 1", true),
     ("--draft-tokens auto", true),
     ("--tree top:3x3", true),
+    ("--tree top:4x4:7", true),
     ("--tree sampled:2,2", true),
     ("--drafter prompt-lookup", false),
     ("--drafter prompt-lookup --tree top:2x2", false),
