@@ -8,7 +8,7 @@ use crate::common::{Finished, Models, Run, edit_json};
 const PROMPT: &str = "one two one two one two";
 
 /// Every way of getting the text, plain decoding first. Those with a draft model are given one.
-const WAYS: [(&str, bool); 9] = [
+const WAYS: [(&str, bool); 10] = [
     ("--method autoregressive", true),
     ("--method autoregressive", false),
     ("--method speculative --draft-tokens 3", true),
