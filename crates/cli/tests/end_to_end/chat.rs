@@ -34,9 +34,10 @@ impl Talk {
         talk
     }
 
-    /// Waits until a text has come.
+    /// Waits until a text has come. The session takes every byte for a character.
     fn expect(&mut self, text: &str) {
-        self.session.exp_string(text).unwrap();
+        let bytes: String = text.bytes().map(char::from).collect();
+        self.session.exp_string(&bytes).unwrap();
     }
 
     fn enter(&mut self, line: &str) {
