@@ -219,6 +219,18 @@ fn a_server_that_cannot_resume_sends_all_again() {
     assert_eq!(hub.take_downloads()[1].headers["range"], "bytes=10000-");
 }
 
+#[test]
+fn a_server_that_refuses_to_resume_is_asked_for_all() {
+    let models = Models::pair();
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::RefuseRanges);
+    hub.quirk(Quirk::Cut(10_000));
+    hub.generate("owner/name").finish().assert_refused("cut", &["after 10000 of"]);
+    assert_text(&hub.generate("owner/name").succeed(), &text_from(&models.target()));
+    let ranges = hub.take_downloads().into_iter().map(|asked| asked.headers.get("range").cloned());
+    assert_eq!(ranges.collect::<Vec<_>>(), [None, Some("bytes=10000-".to_owned()), None]);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn an_interrupt_ends_a_download_at_once_and_the_next_run_goes_on() {

@@ -133,3 +133,20 @@ fn answers_that_would_lead_out_of_the_cache_are_refused() {
     finished.assert_refused("ETag", &["not a hub's", "ETag", "check HF_ENDPOINT"]);
     assert!(!hub.cached().join("blobs").exists());
 }
+
+#[test]
+fn shards_that_are_not_there_or_lead_elsewhere_are_refused() {
+    let models = Models::pair();
+    let model = models.target();
+    fs::remove_file(model.join("model.safetensors")).unwrap();
+    for (shard, words) in [
+        ("gone.safetensors", &["owner/name lacks a file that it names", "gone.safetensors"][..]),
+        ("../../../../outside", &["../../../../outside", "model.safetensors.index.json"]),
+    ] {
+        let index = serde_json::json!({ "weight_map": { "a": shard } }).to_string();
+        fs::write(model.join("model.safetensors.index.json"), index).unwrap();
+        let hub = Hub::serving(&model);
+        hub.generate("owner/name").finish().assert_refused(shard, words);
+        assert!(hub.take_downloads().is_empty());
+    }
+}

@@ -128,7 +128,7 @@ impl Client {
         Err(answer(&address, "it redirects in circles"))
     }
 
-    /// A file's bytes from `start` on.
+    /// A file's bytes from `start` on, or all of them where the server does not have that part.
     pub(super) fn content(
         &self,
         id: &ModelId,
@@ -140,6 +140,11 @@ impl Client {
             request = request.header("Range", format!("bytes={start}-"));
         }
         let response = self.send(id, &file.address, request)?;
+        // Without a range there is nothing that it could refuse so: what is here must not stand in
+        // the way of every later run.
+        if start > 0 && response.status() == 416 {
+            return self.content(id, file, 0);
+        }
         self.check_status(id, &file.address, &response)?;
         let range = header(response.headers(), "content-range").unwrap_or_default();
         let resumed = response.status() == 206;
@@ -180,6 +185,7 @@ impl Client {
                 let (repository, revision) = (id.repository().into(), id.revision().into());
                 HubError::NoRevision { repository, revision, address }
             }
+            (404, "EntryNotFound") => HubError::NoFile { model, address },
             (404, _) => HubError::NoModel { model, address },
             _ => HubError::Status { model, status, address },
         })

@@ -59,6 +59,17 @@ pub enum HubError {
         /// The address that was asked.
         address: String,
     },
+    /// The revision lacks a file that it names itself.
+    #[error(
+        "the hub model {model} lacks a file that it names (404 from {address}): it is incomplete, so \
+         choose another revision or repository"
+    )]
+    NoFile {
+        /// The model.
+        model: String,
+        /// The address that was asked.
+        address: String,
+    },
     /// A token is missing, or may not read the model.
     #[error(
         "the hub does not give access to {model} ({status} from {address}): {}",

@@ -26,6 +26,8 @@ pub(crate) enum Quirk {
     Damage,
     /// Every answer starts at the first byte, whatever was asked.
     IgnoreRanges,
+    /// No part is to be had, only the whole.
+    RefuseRanges,
     /// Nobody gets in without this token.
     Token(&'static str),
     /// Everybody gets this status and code of an error.
@@ -303,6 +305,9 @@ fn content(asked: &Asked, mut bytes: Vec<u8>, state: &mut State) -> Reply {
         .headers
         .get("range")
         .filter(|_| !state.quirks.iter().any(|quirk| matches!(quirk, Quirk::IgnoreRanges)));
+    if range.is_some() && state.quirks.iter().any(|quirk| matches!(quirk, Quirk::RefuseRanges)) {
+        return Reply::error(416, "");
+    }
     if let Some(range) = range {
         let start = range.strip_prefix("bytes=").and_then(|range| range.strip_suffix('-')).unwrap();
         let start: usize = start.parse().unwrap();
