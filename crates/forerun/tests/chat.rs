@@ -5,7 +5,7 @@
 
 use forerun::{
     Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Message,
-    Method, Options, Plan, RandomPair, Reply, Request, Work, available_cores,
+    Method, Options, Plan, RandomPair, Reply, Request, TokenId, Work, available_cores,
 };
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -208,6 +208,35 @@ fn the_oldest_turns_go_when_the_context_is_full() {
     let short = &long[over..];
     let reply = chat.say(short, &request(50), &Canceller::new(), go_on).unwrap();
     assert_eq!(reply.answer.tokens.len(), 1);
+}
+
+/// The token that the tokenizer's configuration names ends a turn, whatever the model's own are.
+#[test]
+fn an_answer_ends_where_the_template_ends_turns() {
+    let pair = RandomPair::make().unwrap();
+    let engine = open(&pair);
+    let mut chat = Chat::new(&engine, template(pair.target()));
+    let whole = say(&mut chat, "hello", 40).answer;
+    // A token that comes late, under the name that the tokenizer's file has for it.
+    let first = |token: &TokenId| whole.tokens.iter().position(|other| other == token).unwrap();
+    let end = whole.tokens.iter().copied().max_by_key(first).unwrap();
+    let file = std::fs::read_to_string(pair.target().join("tokenizer.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&file).unwrap();
+    let vocabulary = json["model"]["vocab"].as_object().unwrap();
+    let name = vocabulary.iter().find(|&(_, id)| id == end).unwrap().0;
+    let config = serde_json::json!({ "eos_token": name }).to_string();
+    std::fs::write(pair.target().join("tokenizer_config.json"), config).unwrap();
+    for method in [Method::Autoregressive, Method::Speculative] {
+        let mut chat = Chat::new(&engine, template(pair.target()));
+        chat.set_method(method).unwrap();
+        assert_eq!(say(&mut chat, "hello", 40).answer.tokens, whole.tokens, "{method}");
+        chat.reset();
+        let request = Request { max_tokens: 40, ..Request::default() };
+        let go_on = |_: &str| ControlFlow::Continue(());
+        let answer = chat.say("hello", &request, &Canceller::new(), go_on).unwrap().answer;
+        assert_eq!(answer.finish, Finish::Eos, "{method}");
+        assert_eq!(answer.tokens, whole.tokens[..=first(&end)], "{method}");
+    }
 }
 
 #[test]
