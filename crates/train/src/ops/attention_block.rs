@@ -1,0 +1,262 @@
+//! `x + attention(norm(x))`: the first half of a Transformer layer.
+
+use super::attention::{self, Heads, Rope};
+use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward};
+use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Sizes of an attention block. Its weights are one vector: the projections of queries, keys and
+/// values, `[(heads + 2 · kv_heads) · head_dim, hidden]`, then that of the output,
+/// `[hidden, heads · head_dim]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionShape {
+    /// Size of a row.
+    pub hidden: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub head_dim: usize,
+    /// What the norm adds to the mean square.
+    pub epsilon: f32,
+}
+
+impl AttentionShape {
+    pub(crate) fn of_heads(&self) -> Heads {
+        Heads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
+    }
+
+    /// Weights of the projections of queries, keys and values.
+    #[must_use]
+    pub fn qkv_weights(&self) -> usize {
+        self.of_heads().width() * self.hidden
+    }
+
+    /// Weights in all, the norm's not counted.
+    #[must_use]
+    pub fn weights(&self) -> usize {
+        self.qkv_weights() + self.of_heads().q_size() * self.hidden
+    }
+}
+
+/// `x`: `[sequences · context, hidden]`, `norm`: `[hidden]`, `weights`: see [`AttentionShape`].
+pub(crate) struct AttentionBlock {
+    pub(crate) shape: AttentionShape,
+    pub(crate) rope: Arc<Rope>,
+    /// Rows of a sequence.
+    pub(crate) context: usize,
+    pub(crate) saved: Mutex<Option<Saved>>,
+}
+
+/// What the backward pass needs of the forward pass, each by row.
+pub(crate) struct Saved {
+    /// Of the norm.
+    r: Vec<f32>,
+    /// Rotated.
+    qkv: Vec<f32>,
+    out: Vec<f32>,
+    /// By sequence and head.
+    levels: Vec<f32>,
+}
+
+impl AttentionBlock {
+    fn chunk(&self) -> usize {
+        (CHUNK_ROWS / self.context).max(1) * self.context
+    }
+
+    fn forward(&self, x: &[f32], norm: &[f32], weights: &[f32]) -> (Vec<f32>, Saved) {
+        let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
+        let (width, q_size) = (heads.width(), heads.q_size());
+        let rows = x.len() / hidden;
+        let mut result = x.to_vec();
+        let mut saved = Saved {
+            r: vec![0.0; rows],
+            qkv: vec![0.0; rows * width],
+            out: vec![0.0; rows * q_size],
+            levels: vec![0.0; rows * heads.heads],
+        };
+        let (into, out_of) = weights.split_at(self.shape.qkv_weights());
+        let ranges = split::ranges(rows / self.context);
+        let part = |values, size| split::parts(values, &ranges, self.context * size);
+        let tasks: Vec<_> = part(&mut result, hidden)
+            .into_iter()
+            .zip(part(&mut saved.r, 1))
+            .zip(part(&mut saved.qkv, width))
+            .zip(part(&mut saved.out, q_size))
+            .zip(part(&mut saved.levels, heads.heads))
+            .collect();
+        split::all(tasks, |((((result, r), qkv), out), levels)| {
+            let chunk = self.chunk();
+            let mut normed = vec![0.0; chunk * hidden];
+            let chunks = result
+                .chunks_mut(chunk * hidden)
+                .zip(r.chunks_mut(chunk))
+                .zip(qkv.chunks_mut(chunk * width))
+                .zip(out.chunks_mut(chunk * q_size))
+                .zip(levels.chunks_mut(chunk * heads.heads));
+            for ((((result, r), qkv), out), levels) in chunks {
+                let normed = &mut normed[..result.len()];
+                rms_norm(result, norm, self.shape.epsilon, normed, r);
+                multiply(
+                    &mut MatrixMut::new(qkv, width),
+                    Matrix::new(normed, hidden),
+                    Matrix::new(into, hidden).transposed(),
+                    1.0,
+                    Write::Replace,
+                );
+                let sequences = qkv
+                    .chunks_mut(self.context * width)
+                    .zip(out.chunks_mut(self.context * q_size))
+                    .zip(levels.chunks_mut(self.context * heads.heads));
+                for ((qkv, out), levels) in sequences {
+                    self.rope.rotate(qkv, heads, false);
+                    attention::forward(heads, qkv, out, levels);
+                }
+                multiply(
+                    &mut MatrixMut::new(result, hidden),
+                    Matrix::new(out, q_size),
+                    Matrix::new(out_of, q_size).transposed(),
+                    1.0,
+                    Write::Add,
+                );
+            }
+        });
+        (result, saved)
+    }
+
+    /// Gradients of `x`, `norm` and `weights`, given that of the result.
+    fn backward(
+        &self,
+        saved: &Saved,
+        [x, norm, weights, dresult]: [&[f32]; 4],
+    ) -> [Vec<f32>; 3] {
+        let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
+        let (width, q_size, context) = (heads.width(), heads.q_size(), self.context);
+        let (into, out_of) = weights.split_at(self.shape.qkv_weights());
+        let mut dx = dresult.to_vec();
+        let ranges = split::ranges(x.len() / hidden / context);
+        let tasks: Vec<_> =
+            ranges.iter().zip(split::parts(&mut dx, &ranges, context * hidden)).collect();
+        let partial = split::all(tasks, |(range, dx)| {
+            let mut dnorm = vec![0.0; hidden];
+            let mut dweights = vec![0.0; weights.len()];
+            let (dinto, dout_of) = dweights.split_at_mut(into.len());
+            let mut normed = vec![0.0; self.chunk() * hidden];
+            let mut dnormed = normed.clone();
+            let mut dout = vec![0.0; self.chunk() * q_size];
+            let mut dqkv = vec![0.0; self.chunk() * width];
+            let mut first = range.start * context;
+            for dx in dx.chunks_mut(self.chunk() * hidden) {
+                let rows = dx.len() / hidden;
+                let of = |values, size| part(values, first, rows, size);
+                let (x, qkv, out) = (of(x, hidden), of(&saved.qkv, width), of(&saved.out, q_size));
+                let (r, levels) = (of(&saved.r, 1), of(&saved.levels, heads.heads));
+                let dresult = Matrix::new(of(dresult, hidden), hidden);
+                let dout = &mut dout[..rows * q_size];
+                multiply(
+                    &mut MatrixMut::new(dout, q_size),
+                    dresult,
+                    Matrix::new(out_of, q_size),
+                    1.0,
+                    Write::Replace,
+                );
+                multiply(
+                    &mut MatrixMut::new(dout_of, q_size),
+                    dresult.transposed(),
+                    Matrix::new(out, q_size),
+                    1.0,
+                    Write::Add,
+                );
+                let dqkv = &mut dqkv[..rows * width];
+                dqkv.fill(0.0);
+                for sequence in 0..rows / context {
+                    let of = |values, size| part(values, sequence * context, context, size);
+                    let own = sequence * context * width..(sequence + 1) * context * width;
+                    attention::backward(
+                        heads,
+                        of(qkv, width),
+                        of(out, q_size),
+                        of(levels, heads.heads),
+                        of(dout, q_size),
+                        &mut dqkv[own.clone()],
+                    );
+                    self.rope.rotate(&mut dqkv[own], heads, true);
+                }
+                let normed = &mut normed[..rows * hidden];
+                rms_norm_again(x, norm, r, normed);
+                let dqkv = Matrix::new(dqkv, width);
+                multiply(
+                    &mut MatrixMut::new(dinto, hidden),
+                    dqkv.transposed(),
+                    Matrix::new(normed, hidden),
+                    1.0,
+                    Write::Add,
+                );
+                let dnormed = &mut dnormed[..rows * hidden];
+                multiply(
+                    &mut MatrixMut::new(dnormed, hidden),
+                    dqkv,
+                    Matrix::new(into, hidden),
+                    1.0,
+                    Write::Replace,
+                );
+                rms_norm_backward(dnormed, x, norm, r, dx, &mut dnorm);
+                first += rows;
+            }
+            (dnorm, dweights)
+        });
+        let (dnorm, dweights) = partial.into_iter().unzip();
+        [dx, split::total(dnorm), split::total(dweights)]
+    }
+}
+
+/// The numbers of `rows` rows from `first` on.
+pub(super) fn part(values: &[f32], first: usize, rows: usize, size: usize) -> &[f32] {
+    &values[first * size..(first + rows) * size]
+}
+
+impl CustomOp3 for AttentionBlock {
+    fn name(&self) -> &'static str {
+        "attention-block"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        norm: &CpuStorage,
+        norm_layout: &Layout,
+        weights: &CpuStorage,
+        weights_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (result, saved) = self.forward(
+            argument(x, x_layout)?,
+            argument(norm, norm_layout)?,
+            argument(weights, weights_layout)?,
+        );
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
+        Ok((CpuStorage::F32(result), x_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        norm: &Tensor,
+        weights: &Tensor,
+        _result: &Tensor,
+        dresult: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(saved) = saved else { candle_core::bail!("one backward pass per forward pass") };
+        let [dx, dnorm, dweights] =
+            with_slices([x, norm, weights, dresult], |slices| Ok(self.backward(&saved, slices)))?;
+        Ok((
+            Some(tensor(dx, x.shape())?),
+            Some(tensor(dnorm, norm.shape())?),
+            Some(tensor(dweights, weights.shape())?),
+        ))
+    }
+}

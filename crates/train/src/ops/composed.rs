@@ -1,0 +1,91 @@
+//! The operations of this module in the library's own: slow, plain, and differentiated by the library.
+
+use super::{AttentionShape, MlpShape};
+use candle_core::{D, DType, Device, Result, Tensor};
+
+pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tensor> {
+    let mean = x.sqr()?.mean_keepdim(D::Minus1)?;
+    x.broadcast_div(&(mean + f64::from(epsilon))?.sqrt()?)?.broadcast_mul(weight)
+}
+
+/// `x`: `[sequences · context, hidden]`; RoPE of base 10,000.
+pub(crate) fn attention_block(
+    shape: &AttentionShape,
+    context: usize,
+    x: &Tensor,
+    norm: &Tensor,
+    weights: &Tensor,
+) -> Result<Tensor> {
+    let AttentionShape { hidden, heads, kv_heads, head_dim, epsilon } = *shape;
+    let sequences = x.dim(0)? / context;
+    let width = (heads + 2 * kv_heads) * head_dim;
+    let into = weights.narrow(0, 0, width * hidden)?.reshape((width, hidden))?;
+    let out_of = weights
+        .narrow(0, width * hidden, heads * head_dim * hidden)?
+        .reshape((hidden, heads * head_dim))?;
+    let qkv = rms_norm(x, norm, epsilon)?.matmul(&into.t()?)?;
+    let qkv = qkv.reshape((sequences, context, heads + 2 * kv_heads, head_dim))?.transpose(1, 2)?;
+    let repeat = |from| {
+        let part = qkv.narrow(1, from, kv_heads)?.contiguous()?;
+        let size = (sequences, kv_heads, heads / kv_heads, context, head_dim);
+        part.unsqueeze(2)?.broadcast_as(size)?.reshape((sequences, heads, context, head_dim))
+    };
+    let q = rotate(&qkv.narrow(1, 0, heads)?.contiguous()?, context, head_dim)?;
+    let k = rotate(&repeat(heads)?, context, head_dim)?;
+    let v = repeat(heads + kv_heads)?;
+    let scores = (q.matmul(&k.t()?)? / (head_dim as f64).sqrt())?;
+    let mask: Vec<f32> = (0..context * context)
+        .map(|at| if at % context > at / context { -1e9 } else { 0.0 })
+        .collect();
+    let scores = scores.broadcast_add(&Tensor::from_vec(mask, (context, context), x.device())?)?;
+    let scores = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
+    let p = scores.broadcast_div(&scores.sum_keepdim(D::Minus1)?)?;
+    let out = p.matmul(&v)?.transpose(1, 2)?.reshape((sequences * context, heads * head_dim))?;
+    x + out.matmul(&out_of.t()?)?
+}
+
+fn rotate(x: &Tensor, context: usize, head_dim: usize) -> Result<Tensor> {
+    let angles: Vec<f32> = (0..context)
+        .flat_map(|position| {
+            (0..head_dim / 2).map(move |pair| {
+                position as f32 * 10_000_f32.powf(-2.0 * pair as f32 / head_dim as f32)
+            })
+        })
+        .collect();
+    let angles = Tensor::from_vec(angles, (context, head_dim / 2), &Device::Cpu)?;
+    let (cos, sin) = (angles.cos()?.to_dtype(DType::F32)?, angles.sin()?);
+    let low = x.narrow(D::Minus1, 0, head_dim / 2)?;
+    let high = x.narrow(D::Minus1, head_dim / 2, head_dim / 2)?;
+    let a = (low.broadcast_mul(&cos)? - high.broadcast_mul(&sin)?)?;
+    let b = (high.broadcast_mul(&cos)? + low.broadcast_mul(&sin)?)?;
+    Tensor::cat(&[a, b], D::Minus1)
+}
+
+pub(crate) fn mlp_block(
+    shape: &MlpShape,
+    x: &Tensor,
+    norm: &Tensor,
+    weights: &Tensor,
+) -> Result<Tensor> {
+    let MlpShape { hidden, intermediate, epsilon } = *shape;
+    let size = intermediate * hidden;
+    let matrix = |place: usize| weights.narrow(0, place * size, size);
+    let gate = matrix(0)?.reshape((intermediate, hidden))?;
+    let up = matrix(1)?.reshape((intermediate, hidden))?;
+    let down = matrix(2)?.reshape((hidden, intermediate))?;
+    let normed = rms_norm(x, norm, epsilon)?;
+    let inner = (normed.matmul(&gate.t()?)?.silu()? * normed.matmul(&up.t()?)?)?;
+    x + inner.matmul(&down.t()?)?
+}
+
+/// The logarithms of the probabilities, `[rows, vocabulary]`.
+pub(crate) fn log_probabilities(
+    x: &Tensor,
+    norm: &Tensor,
+    head: &Tensor,
+    epsilon: f32,
+) -> Result<Tensor> {
+    let logits = rms_norm(x, norm, epsilon)?.matmul(&head.t()?)?;
+    let above = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
+    above.broadcast_sub(&above.exp()?.sum_keepdim(D::Minus1)?.log()?)
+}

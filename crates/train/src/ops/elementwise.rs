@@ -1,0 +1,283 @@
+//! Norms, activations and softmax, forward and backward, in lanes.
+
+use forerun_vector::{Isa, Lanes, Vectorized, dot, exp, sum, vectorize};
+
+/// RMSNorm of rows (Zhang and Sennrich 2019): `out = x · r · weight` with
+/// `r = 1 / √(mean x² + epsilon)`, which is kept for [`rms_norm_backward`].
+pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32], r: &mut [f32]) {
+    vectorize(Isa::best(), Norm { x, weight, epsilon, out, r });
+}
+
+struct Norm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    epsilon: f32,
+    out: &'a mut [f32],
+    r: &'a mut [f32],
+}
+
+impl Vectorized for Norm<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let size = self.weight.len();
+        let rows = self.x.chunks_exact(size).zip(self.out.chunks_exact_mut(size));
+        for ((x, out), r) in rows.zip(self.r) {
+            *r = 1.0 / (dot::<L>(x, x) / size as f32 + self.epsilon).sqrt();
+            scale(x, *r, self.weight, out);
+        }
+    }
+}
+
+/// The forward pass again, from the `r` that it kept.
+pub(crate) fn rms_norm_again(x: &[f32], weight: &[f32], r: &[f32], out: &mut [f32]) {
+    vectorize(Isa::best(), NormAgain { x, weight, r, out });
+}
+
+struct NormAgain<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    r: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Vectorized for NormAgain<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let size = self.weight.len();
+        let rows = self.x.chunks_exact(size).zip(self.out.chunks_exact_mut(size));
+        for ((x, out), &r) in rows.zip(self.r) {
+            scale(x, r, self.weight, out);
+        }
+    }
+}
+
+#[inline(always)]
+fn scale(x: &[f32], r: f32, weight: &[f32], out: &mut [f32]) {
+    for ((out, &x), &weight) in out.iter_mut().zip(x).zip(weight) {
+        *out = x * r * weight;
+    }
+}
+
+/// Adds the gradient of a norm's input to `dx` and that of its weight to `dweight`, given the
+/// gradient `dy` of what it returned.
+pub(crate) fn rms_norm_backward(
+    dy: &[f32],
+    x: &[f32],
+    weight: &[f32],
+    r: &[f32],
+    dx: &mut [f32],
+    dweight: &mut [f32],
+) {
+    vectorize(Isa::best(), NormBackward { dy, x, weight, r, dx, dweight });
+}
+
+struct NormBackward<'a> {
+    dy: &'a [f32],
+    x: &'a [f32],
+    weight: &'a [f32],
+    r: &'a [f32],
+    dx: &'a mut [f32],
+    dweight: &'a mut [f32],
+}
+
+impl Vectorized for NormBackward<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let size = self.weight.len();
+        let rows = self.dy.chunks_exact(size).zip(self.x.chunks_exact(size));
+        let rows = rows.zip(self.dx.chunks_exact_mut(size)).zip(self.r);
+        let mut product = vec![0.0; size];
+        for (((dy, x), dx), &r) in rows {
+            for ((product, &dy), &weight) in product.iter_mut().zip(dy).zip(self.weight) {
+                *product = dy * weight;
+            }
+            let along = dot::<L>(&product, x) * r * r / size as f32;
+            for ((dx, &product), &x) in dx.iter_mut().zip(&product).zip(x) {
+                *dx += r * (product - x * along);
+            }
+            for ((dweight, &dy), &x) in self.dweight.iter_mut().zip(dy).zip(x) {
+                *dweight += dy * x * r;
+            }
+        }
+    }
+}
+
+/// `out = silu(gate) · up`; `gate_up`: `[rows, 2, size]`, `out`: `[rows, size]`.
+pub(crate) fn swiglu(gate_up: &[f32], size: usize, out: &mut [f32]) {
+    vectorize(Isa::best(), Swiglu { gate_up, size, out });
+}
+
+struct Swiglu<'a> {
+    gate_up: &'a [f32],
+    size: usize,
+    out: &'a mut [f32],
+}
+
+impl Vectorized for Swiglu<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let rows = self.gate_up.chunks_exact(2 * self.size);
+        for (gate_up, out) in rows.zip(self.out.chunks_exact_mut(self.size)) {
+            let (gate, up) = gate_up.split_at(self.size);
+            for ((out, &gate), &up) in out.iter_mut().zip(gate).zip(up) {
+                *out = gate / (1.0 + exp(-gate)) * up;
+            }
+        }
+    }
+}
+
+/// Puts the gradient of `gate_up` in its place, given the gradient `dout` of [`swiglu`]'s result.
+pub(crate) fn swiglu_backward(gate_up: &mut [f32], size: usize, dout: &[f32]) {
+    vectorize(Isa::best(), SwigluBackward { gate_up, size, dout });
+}
+
+struct SwigluBackward<'a> {
+    gate_up: &'a mut [f32],
+    size: usize,
+    dout: &'a [f32],
+}
+
+impl Vectorized for SwigluBackward<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let rows = self.gate_up.chunks_exact_mut(2 * self.size);
+        for (gate_up, dout) in rows.zip(self.dout.chunks_exact(self.size)) {
+            let (gate, up) = gate_up.split_at_mut(self.size);
+            for ((gate, up), &dout) in gate.iter_mut().zip(up).zip(dout) {
+                let sigmoid = 1.0 / (1.0 + exp(-*gate));
+                let silu = *gate * sigmoid;
+                let slope = sigmoid * (1.0 + *gate * (1.0 - sigmoid));
+                *gate = dout * *up * slope;
+                *up = dout * silu;
+            }
+        }
+    }
+}
+
+/// Turns a row of scores into their exponentials above the largest one's; returns the largest and
+/// the exponentials' sum.
+pub(crate) fn exponentials(scores: &mut [f32]) -> (f32, f32) {
+    let mut result = (0.0, 0.0);
+    vectorize(Isa::best(), Exponentials { scores, result: &mut result });
+    result
+}
+
+struct Exponentials<'a> {
+    scores: &'a mut [f32],
+    result: &'a mut (f32, f32),
+}
+
+impl Vectorized for Exponentials<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let (chunks, rest) = self.scores.as_chunks();
+        let most = chunks
+            .iter()
+            .fold(L::splat(f32::NEG_INFINITY), |most, chunk| most.max(L::load(chunk)))
+            .largest();
+        let most = rest.iter().fold(most, |most, &score| most.max(score));
+        for score in self.scores.iter_mut() {
+            *score = exp(*score - most);
+        }
+        *self.result = (most, sum::<L>(self.scores));
+    }
+}
+
+/// `eˢ⁻ˡ` of scores, in place.
+pub(crate) fn exponentials_above(scores: &mut [f32], level: f32) {
+    vectorize(Isa::best(), ExponentialsAbove { scores, level });
+}
+
+struct ExponentialsAbove<'a> {
+    scores: &'a mut [f32],
+    level: f32,
+}
+
+impl Vectorized for ExponentialsAbove<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for score in self.scores {
+            *score = exp(*score - self.level);
+        }
+    }
+}
+
+/// `x ← x · factor`.
+pub(crate) fn scale_by(x: &mut [f32], factor: f32) {
+    vectorize(Isa::best(), ScaleBy { x, factor });
+}
+
+struct ScaleBy<'a> {
+    x: &'a mut [f32],
+    factor: f32,
+}
+
+impl Vectorized for ScaleBy<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for x in self.x {
+            *x *= self.factor;
+        }
+    }
+}
+
+/// `x ← x + y`.
+pub(crate) fn add(x: &mut [f32], y: &[f32]) {
+    vectorize(Isa::best(), Add { x, y });
+}
+
+struct Add<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+}
+
+impl Vectorized for Add<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (x, &y) in self.x.iter_mut().zip(self.y) {
+            *x += y;
+        }
+    }
+}
+
+/// The gradient of scores behind a softmax, in place of the gradient `dp` of its result `p`:
+/// `scale · p · (dp − Σ p · dp)`, with that sum (`along`) given.
+pub(crate) fn softmax_backward(p: &[f32], along: f32, scale: f32, dp: &mut [f32]) {
+    vectorize(Isa::best(), SoftmaxBackward { p, along, scale, dp });
+}
+
+struct SoftmaxBackward<'a> {
+    p: &'a [f32],
+    along: f32,
+    scale: f32,
+    dp: &'a mut [f32],
+}
+
+impl Vectorized for SoftmaxBackward<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (dp, &p) in self.dp.iter_mut().zip(self.p) {
+            *dp = self.scale * p * (*dp - self.along);
+        }
+    }
+}
+
+/// `Σ aᵢ bᵢ`.
+pub(crate) fn inner(a: &[f32], b: &[f32]) -> f32 {
+    let mut result = 0.0;
+    vectorize(Isa::best(), Inner { a, b, result: &mut result });
+    result
+}
+
+struct Inner<'a> {
+    a: &'a [f32],
+    b: &'a [f32],
+    result: &'a mut f32,
+}
+
+impl Vectorized for Inner<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        *self.result = dot::<L>(self.a, self.b);
+    }
+}

@@ -1,0 +1,232 @@
+//! The final norm, the head and the loss in one: logits exist for a few rows at a time only.
+
+use super::attention_block::part;
+use super::elementwise::{exponentials, inner, rms_norm, rms_norm_backward, scale_by};
+use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::{argument, split, tensor, with_slices};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Rows whose logits exist at once.
+const LOGIT_ROWS: usize = 128;
+
+/// What rows are to predict.
+#[derive(Clone, Debug)]
+pub struct Targets {
+    /// The tokens that came: `[rows]`.
+    pub tokens: Arc<[u32]>,
+    /// What each row's loss counts: `[rows]`.
+    pub weights: Arc<[f32]>,
+    /// A model whose distributions are to be met.
+    pub teacher: Option<Teacher>,
+}
+
+impl Targets {
+    /// Tokens, whose losses' mean is wanted.
+    #[must_use]
+    pub fn mean_of(tokens: impl Into<Arc<[u32]>>) -> Self {
+        let tokens = tokens.into();
+        let weights = vec![1.0 / tokens.len() as f32; tokens.len()].into();
+        Self { tokens, weights, teacher: None }
+    }
+}
+
+/// A teacher's rows, of which the head makes logits.
+#[derive(Clone, Debug)]
+pub struct Teacher {
+    /// What its head takes: `[rows, hidden]`, normed.
+    pub rows: Arc<[f32]>,
+    /// `[vocabulary, hidden]`.
+    pub head: Arc<[f32]>,
+    /// Size of its rows.
+    pub hidden: usize,
+    /// The share α of the divergence in the loss: `α · KL(teacher ‖ student) + (1 − α) · NLL`.
+    pub share: f32,
+}
+
+/// Weighted sums over rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossParts {
+    /// What is minimised.
+    pub loss: f64,
+    /// Negative logarithmic likelihood of the tokens, in nats.
+    pub nll: f64,
+    /// `KL(teacher ‖ student)`, in nats.
+    pub divergence: f64,
+}
+
+/// `x`: `[rows, hidden]`, `norm`: `[hidden]`, `head`: `[vocabulary, hidden]`; the result is the loss.
+pub(crate) struct HeadLoss {
+    pub(crate) epsilon: f32,
+    pub(crate) targets: Targets,
+    /// Whether there will be a backward pass.
+    pub(crate) train: bool,
+    /// Where the parts of the loss go.
+    pub(crate) parts: Arc<Mutex<LossParts>>,
+    pub(crate) saved: Mutex<Option<[Vec<f32>; 3]>>,
+}
+
+/// What a thread did.
+struct Done {
+    parts: LossParts,
+    dnorm: Vec<f32>,
+    dhead: Vec<f32>,
+}
+
+impl HeadLoss {
+    /// The loss; the gradients of `x`, `norm` and `head` if there is to be a backward pass.
+    fn forward(&self, [x, norm, head]: [&[f32]; 3]) -> (LossParts, [Vec<f32>; 3]) {
+        let hidden = norm.len();
+        let rows = x.len() / hidden;
+        let mut dx = vec![0.0; if self.train { x.len() } else { 0 }];
+        let ranges = split::ranges(rows);
+        let per_row = if self.train { hidden } else { 0 };
+        let tasks: Vec<_> =
+            ranges.iter().zip(split::parts(&mut dx, &ranges, per_row)).collect();
+        let done = split::all(tasks, |(range, dx)| self.rows(range, [x, norm, head], dx));
+        let parts = done.iter().fold(LossParts::default(), |sum, done| LossParts {
+            loss: sum.loss + done.parts.loss,
+            nll: sum.nll + done.parts.nll,
+            divergence: sum.divergence + done.parts.divergence,
+        });
+        let (dnorm, dhead) = done.into_iter().map(|done| (done.dnorm, done.dhead)).unzip();
+        (parts, [dx, split::total(dnorm), split::total(dhead)])
+    }
+
+    fn rows(
+        &self,
+        range: &Range<usize>,
+        [x, norm, head]: [&[f32]; 3],
+        dx: &mut [f32],
+    ) -> Done {
+        let hidden = norm.len();
+        let vocab_size = head.len() / hidden;
+        let gradients = |size| vec![0.0; if self.train { size } else { 0 }];
+        let (mut dnorm, mut dhead) = (gradients(hidden), gradients(head.len()));
+        let mut normed = vec![0.0; LOGIT_ROWS * hidden];
+        let mut dnormed = normed.clone();
+        let mut r = vec![0.0; LOGIT_ROWS];
+        let mut logits = vec![0.0; LOGIT_ROWS * vocab_size];
+        let mut soft = vec![0.0; if self.targets.teacher.is_some() { logits.len() } else { 0 }];
+        let mut parts = LossParts::default();
+        for first in range.clone().step_by(LOGIT_ROWS) {
+            let rows = LOGIT_ROWS.min(range.end - first);
+            let x = part(x, first, rows, hidden);
+            let (normed, r) = (&mut normed[..rows * hidden], &mut r[..rows]);
+            rms_norm(x, norm, self.epsilon, normed, r);
+            let logits = &mut logits[..rows * vocab_size];
+            let head = Matrix::new(head, hidden);
+            let from = Matrix::new(normed, hidden);
+            let mut out = MatrixMut::new(logits, vocab_size);
+            multiply(&mut out, from, head.transposed(), 1.0, Write::Replace);
+            let soft = &mut soft[..if self.targets.teacher.is_some() { logits.len() } else { 0 }];
+            if let Some(teacher) = &self.targets.teacher {
+                let from = Matrix::new(part(&teacher.rows, first, rows, teacher.hidden), teacher.hidden);
+                let head = Matrix::new(&teacher.head, teacher.hidden).transposed();
+                multiply(&mut MatrixMut::new(soft, vocab_size), from, head, 1.0, Write::Replace);
+            }
+            for (row, logits) in (first..).zip(logits.chunks_exact_mut(vocab_size)) {
+                let own = (row - first) * vocab_size;
+                let soft = soft.get_mut(own..own + vocab_size);
+                self.row(row, logits, soft, &mut parts);
+            }
+            if !self.train {
+                continue;
+            }
+            // Gradients stand where the logits stood.
+            let dlogits = Matrix::new(logits, vocab_size);
+            let mut dhead = MatrixMut::new(&mut dhead, hidden);
+            multiply(&mut dhead, dlogits.transposed(), from, 1.0, Write::Add);
+            let dnormed = &mut dnormed[..rows * hidden];
+            multiply(&mut MatrixMut::new(dnormed, hidden), dlogits, head, 1.0, Write::Replace);
+            let own = (first - range.start) * hidden..(first - range.start + rows) * hidden;
+            rms_norm_backward(dnormed, x, norm, r, &mut dx[own], &mut dnorm);
+        }
+        Done { parts, dnorm, dhead }
+    }
+
+    /// Adds a row's loss and puts its gradient in the logits' place. `soft`: the teacher's logits.
+    fn row(&self, row: usize, logits: &mut [f32], soft: Option<&mut [f32]>, parts: &mut LossParts) {
+        let token = self.targets.tokens[row] as usize;
+        let weight = self.targets.weights[row];
+        let of_token = logits[token];
+        let soft = soft.map(|soft| {
+            let mut p = soft.to_vec();
+            let (most, sum) = exponentials(&mut p);
+            // Σ p ln p and Σ p logits, of which the divergence is made.
+            let own = inner(&p, soft) / sum - (most + sum.ln());
+            (inner(&p, logits) / sum, own, p, sum)
+        });
+        let (most, sum) = exponentials(logits);
+        let level = most + sum.ln();
+        let nll = f64::from(level - of_token);
+        let mut share = 0.0;
+        let mut divergence = 0.0;
+        scale_by(logits, weight / sum);
+        if let (Some((crossed, own, p, sum)), Some(teacher)) = (soft, &self.targets.teacher) {
+            share = teacher.share;
+            divergence = f64::from(own - crossed + level);
+            for (logit, p) in logits.iter_mut().zip(&p) {
+                *logit -= weight * share * p / sum;
+            }
+        }
+        logits[token] -= weight * (1.0 - share);
+        let weight = f64::from(weight);
+        parts.nll += weight * nll;
+        parts.divergence += weight * divergence;
+        parts.loss +=
+            weight * (f64::from(share) * divergence + (1.0 - f64::from(share)) * nll);
+    }
+}
+
+impl CustomOp3 for HeadLoss {
+    fn name(&self) -> &'static str {
+        "head-loss"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        norm: &CpuStorage,
+        norm_layout: &Layout,
+        head: &CpuStorage,
+        head_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (parts, gradients) = self.forward([
+            argument(x, x_layout)?,
+            argument(norm, norm_layout)?,
+            argument(head, head_layout)?,
+        ]);
+        *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradients);
+        Ok((CpuStorage::F32(vec![parts.loss as f32]), Shape::from(())))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        norm: &Tensor,
+        head: &Tensor,
+        _loss: &Tensor,
+        dloss: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(gradients) = saved.filter(|_| self.train) else {
+            candle_core::bail!("one backward pass per forward pass that was to have one")
+        };
+        let factor = with_slices([dloss], |[dloss]| Ok(dloss[0]))?;
+        let [dx, dnorm, dhead] = gradients.map(|mut gradient| {
+            if factor != 1.0 {
+                scale_by(&mut gradient, factor);
+            }
+            gradient
+        });
+        Ok((
+            Some(tensor(dx, x.shape())?),
+            Some(tensor(dnorm, norm.shape())?),
+            Some(tensor(dhead, head.shape())?),
+        ))
+    }
+}

@@ -1,0 +1,216 @@
+//! `x + mlp(norm(x))` with SwiGLU: the second half of a Transformer layer.
+
+use super::attention_block::part;
+use super::elementwise::{
+    rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward,
+};
+use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
+use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use std::sync::{Mutex, PoisonError};
+
+/// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
+/// down, `[hidden, intermediate]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MlpShape {
+    /// Size of a row.
+    pub hidden: usize,
+    /// Size between the projections.
+    pub intermediate: usize,
+    /// What the norm adds to the mean square.
+    pub epsilon: f32,
+}
+
+impl MlpShape {
+    /// Weights of gate and up.
+    #[must_use]
+    pub fn gate_up_weights(&self) -> usize {
+        2 * self.intermediate * self.hidden
+    }
+
+    /// Weights in all, the norm's not counted.
+    #[must_use]
+    pub fn weights(&self) -> usize {
+        3 * self.intermediate * self.hidden
+    }
+}
+
+/// `x`: `[rows, hidden]`, `norm`: `[hidden]`, `weights`: see [`MlpShape`].
+pub(crate) struct MlpBlock {
+    pub(crate) shape: MlpShape,
+    pub(crate) saved: Mutex<Option<Saved>>,
+}
+
+/// What the backward pass needs of the forward pass, by row.
+pub(crate) struct Saved {
+    /// Of the norm.
+    r: Vec<f32>,
+    gate_up: Vec<f32>,
+}
+
+impl MlpBlock {
+    fn forward(&self, x: &[f32], norm: &[f32], weights: &[f32]) -> (Vec<f32>, Saved) {
+        let MlpShape { hidden, intermediate, epsilon } = self.shape;
+        let rows = x.len() / hidden;
+        let mut result = x.to_vec();
+        let mut saved = Saved { r: vec![0.0; rows], gate_up: vec![0.0; rows * 2 * intermediate] };
+        let (into, out_of) = weights.split_at(self.shape.gate_up_weights());
+        let ranges = split::ranges(rows);
+        let tasks: Vec<_> = split::parts(&mut result, &ranges, hidden)
+            .into_iter()
+            .zip(split::parts(&mut saved.r, &ranges, 1))
+            .zip(split::parts(&mut saved.gate_up, &ranges, 2 * intermediate))
+            .collect();
+        split::all(tasks, |((result, r), gate_up)| {
+            let mut normed = vec![0.0; CHUNK_ROWS * hidden];
+            let mut inner = vec![0.0; CHUNK_ROWS * intermediate];
+            let chunks = result
+                .chunks_mut(CHUNK_ROWS * hidden)
+                .zip(r.chunks_mut(CHUNK_ROWS))
+                .zip(gate_up.chunks_mut(CHUNK_ROWS * 2 * intermediate));
+            for ((result, r), gate_up) in chunks {
+                let normed = &mut normed[..result.len()];
+                let inner = &mut inner[..r.len() * intermediate];
+                rms_norm(result, norm, epsilon, normed, r);
+                multiply(
+                    &mut MatrixMut::new(gate_up, 2 * intermediate),
+                    Matrix::new(normed, hidden),
+                    Matrix::new(into, hidden).transposed(),
+                    1.0,
+                    Write::Replace,
+                );
+                swiglu(gate_up, intermediate, inner);
+                multiply(
+                    &mut MatrixMut::new(result, hidden),
+                    Matrix::new(inner, intermediate),
+                    Matrix::new(out_of, intermediate).transposed(),
+                    1.0,
+                    Write::Add,
+                );
+            }
+        });
+        (result, saved)
+    }
+
+    /// Gradients of `x`, `norm` and `weights`, given that of the result.
+    fn backward(
+        &self,
+        saved: &mut Saved,
+        [x, norm, weights, dresult]: [&[f32]; 4],
+    ) -> [Vec<f32>; 3] {
+        let MlpShape { hidden, intermediate, .. } = self.shape;
+        let (into, out_of) = weights.split_at(self.shape.gate_up_weights());
+        let mut dx = dresult.to_vec();
+        let ranges = split::ranges(x.len() / hidden);
+        let tasks: Vec<_> = ranges
+            .iter()
+            .zip(split::parts(&mut dx, &ranges, hidden))
+            .zip(split::parts(&mut saved.gate_up, &ranges, 2 * intermediate))
+            .collect();
+        let partial = split::all(tasks, |((range, dx), gate_up)| {
+            let mut dnorm = vec![0.0; hidden];
+            let mut dweights = vec![0.0; weights.len()];
+            let (dinto, dout_of) = dweights.split_at_mut(into.len());
+            let mut normed = vec![0.0; CHUNK_ROWS * hidden];
+            let mut dnormed = normed.clone();
+            let mut inner = vec![0.0; CHUNK_ROWS * intermediate];
+            let mut dinner = inner.clone();
+            let chunks = dx
+                .chunks_mut(CHUNK_ROWS * hidden)
+                .zip(gate_up.chunks_mut(CHUNK_ROWS * 2 * intermediate));
+            let mut first = range.start;
+            for (dx, gate_up) in chunks {
+                let rows = dx.len() / hidden;
+                let (x, r) = (part(x, first, rows, hidden), part(&saved.r, first, rows, 1));
+                let dresult = Matrix::new(part(dresult, first, rows, hidden), hidden);
+                let inner = &mut inner[..rows * intermediate];
+                swiglu(gate_up, intermediate, inner);
+                multiply(
+                    &mut MatrixMut::new(dout_of, intermediate),
+                    dresult.transposed(),
+                    Matrix::new(inner, intermediate),
+                    1.0,
+                    Write::Add,
+                );
+                let dinner = &mut dinner[..rows * intermediate];
+                multiply(
+                    &mut MatrixMut::new(dinner, intermediate),
+                    dresult,
+                    Matrix::new(out_of, intermediate),
+                    1.0,
+                    Write::Replace,
+                );
+                swiglu_backward(gate_up, intermediate, dinner);
+                let normed = &mut normed[..rows * hidden];
+                rms_norm_again(x, norm, r, normed);
+                let dgate_up = Matrix::new(gate_up, 2 * intermediate);
+                multiply(
+                    &mut MatrixMut::new(dinto, hidden),
+                    dgate_up.transposed(),
+                    Matrix::new(normed, hidden),
+                    1.0,
+                    Write::Add,
+                );
+                let dnormed = &mut dnormed[..rows * hidden];
+                multiply(
+                    &mut MatrixMut::new(dnormed, hidden),
+                    dgate_up,
+                    Matrix::new(into, hidden),
+                    1.0,
+                    Write::Replace,
+                );
+                rms_norm_backward(dnormed, x, norm, r, dx, &mut dnorm);
+                first += rows;
+            }
+            (dnorm, dweights)
+        });
+        let (dnorm, dweights) = partial.into_iter().unzip();
+        [dx, split::total(dnorm), split::total(dweights)]
+    }
+}
+
+impl CustomOp3 for MlpBlock {
+    fn name(&self) -> &'static str {
+        "mlp-block"
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        norm: &CpuStorage,
+        norm_layout: &Layout,
+        weights: &CpuStorage,
+        weights_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (result, saved) = self.forward(
+            argument(x, x_layout)?,
+            argument(norm, norm_layout)?,
+            argument(weights, weights_layout)?,
+        );
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
+        Ok((CpuStorage::F32(result), x_layout.shape().clone()))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        norm: &Tensor,
+        weights: &Tensor,
+        _result: &Tensor,
+        dresult: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut saved) = saved else {
+            candle_core::bail!("one backward pass per forward pass")
+        };
+        let [dx, dnorm, dweights] = with_slices([x, norm, weights, dresult], |slices| {
+            Ok(self.backward(&mut saved, slices))
+        })?;
+        Ok((
+            Some(tensor(dx, x.shape())?),
+            Some(tensor(dnorm, norm.shape())?),
+            Some(tensor(dweights, weights.shape())?),
+        ))
+    }
+}

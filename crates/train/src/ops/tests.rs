@@ -1,0 +1,264 @@
+//! Each operation against the library's own, forward and backward, and against finite differences.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use super::attention::Rope;
+use super::attention_block::AttentionBlock;
+use super::head::HeadLoss;
+use super::mlp_block::MlpBlock;
+use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, composed};
+use candle_core::{Device, Result, Tensor, Var};
+use proptest::prelude::*;
+use std::sync::{Arc, Mutex};
+
+const EPSILON: f32 = 1e-5;
+
+/// Numbers that follow from a seed, about normal with this deviation.
+fn values(seed: u64, count: usize, deviation: f32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    (0..count).map(|_| (0..6).map(|_| uniform() - 0.5).sum::<f32>() * 1.4 * deviation).collect()
+}
+
+fn var(seed: u64, shape: &[usize], mean: f32, deviation: f32) -> Var {
+    let count = shape.iter().product();
+    let values = values(seed, count, deviation).into_iter().map(|value| value + mean).collect();
+    Var::from_vec::<_, f32>(values, shape, &Device::Cpu).unwrap()
+}
+
+type Operation<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
+
+/// The sum of the result weighted by fixed numbers, and its gradients.
+fn differentiate(operation: Operation<'_>, inputs: &[Var]) -> (Vec<f32>, Vec<Vec<f32>>) {
+    let tensors: Vec<Tensor> = inputs.iter().map(|input| input.as_tensor().clone()).collect();
+    let result = operation(&tensors).unwrap();
+    let weights = values(99, result.elem_count(), 1.0);
+    let weights = Tensor::from_vec(weights, result.shape(), &Device::Cpu).unwrap();
+    let gradients = (&result * weights).unwrap().sum_all().unwrap().backward().unwrap();
+    let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+    let of_input = |input: &Var| flat(gradients.get(input).unwrap());
+    (flat(&result), inputs.iter().map(of_input).collect())
+}
+
+fn assert_close(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let size = b.iter().map(|b| b.abs()).fold(0.0, f32::max).max(1e-3);
+    for (index, (a, b)) in a.iter().zip(b).enumerate() {
+        assert!((a - b).abs() <= 2e-4 * size, "{what} [{index}]: {a} against {b} of up to {size}");
+    }
+}
+
+fn assert_same(fused: Operation<'_>, plain: Operation<'_>, inputs: &[Var]) {
+    let (a, da) = differentiate(fused, inputs);
+    let (b, db) = differentiate(plain, inputs);
+    assert_close(&a, &b, "result");
+    for (input, (da, db)) in da.iter().zip(&db).enumerate() {
+        assert_close(da, db, &format!("gradient of input {input}"));
+    }
+}
+
+/// Gradients of a few entries against differences of the result.
+fn assert_differences(operation: Operation<'_>, inputs: &[Var]) {
+    let (_, gradients) = differentiate(operation, inputs);
+    let value = |inputs: &[Var]| -> f64 {
+        let tensors: Vec<Tensor> = inputs.iter().map(|input| input.as_tensor().clone()).collect();
+        let result = operation(&tensors).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let weights = values(99, result.len(), 1.0);
+        result.iter().zip(&weights).map(|(r, w)| f64::from(*r) * f64::from(*w)).sum()
+    };
+    for (number, (input, gradient)) in inputs.iter().zip(&gradients).enumerate() {
+        let original = input.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        let largest = gradient.iter().map(|g| g.abs()).fold(0.0, f32::max);
+        for step in 0..7 {
+            let place = (step * 7919 + 13) % original.len();
+            const H: f32 = 4e-3;
+            let at = |sign: f32| {
+                let mut moved = original.clone();
+                moved[place] += sign * H;
+                let moved = Tensor::from_vec(moved, input.shape(), &Device::Cpu).unwrap();
+                input.set(&moved).unwrap();
+                value(inputs)
+            };
+            let slope = ((at(1.0) - at(-1.0)) / f64::from(2.0 * H)) as f32;
+            let original = Tensor::from_slice(&original, input.shape(), &Device::Cpu).unwrap();
+            input.set(&original).unwrap();
+            let error = (slope - gradient[place]).abs();
+            let bound = 0.02 * largest.max(0.05);
+            assert!(error < bound, "input {number} [{place}]: {slope} against {}", gradient[place]);
+        }
+    }
+}
+
+fn attention_case(
+    shape: AttentionShape,
+    context: usize,
+    sequences: usize,
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let frequencies: Vec<f32> = (0..shape.head_dim / 2)
+        .map(|pair| 10_000_f32.powf(-2.0 * pair as f32 / shape.head_dim as f32))
+        .collect();
+    let rope = Arc::new(Rope::new(&frequencies, context + 3));
+    let inputs = [
+        var(seed, &[sequences * context, shape.hidden], 0.0, 1.0),
+        var(seed + 1, &[shape.hidden], 1.0, 0.2),
+        var(seed + 2, &[shape.weights()], 0.0, 0.3),
+    ];
+    let fused = |inputs: &[Tensor]| {
+        let block = AttentionBlock {
+            shape: shape.clone(),
+            rope: Arc::clone(&rope),
+            context,
+            saved: Mutex::default(),
+        };
+        inputs[0].apply_op3(&inputs[1], &inputs[2], block)
+    };
+    let plain = |inputs: &[Tensor]| {
+        composed::attention_block(&shape, context, &inputs[0], &inputs[1], &inputs[2])
+    };
+    check(&fused, &plain, &inputs);
+}
+
+fn mlp_case(
+    shape: MlpShape,
+    rows: usize,
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let inputs = [
+        var(seed, &[rows, shape.hidden], 0.0, 1.0),
+        var(seed + 1, &[shape.hidden], 1.0, 0.2),
+        var(seed + 2, &[shape.weights()], 0.0, 0.3),
+    ];
+    let fused = |inputs: &[Tensor]| {
+        let block = MlpBlock { shape: shape.clone(), saved: Mutex::default() };
+        inputs[0].apply_op3(&inputs[1], &inputs[2], block)
+    };
+    let plain =
+        |inputs: &[Tensor]| composed::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
+    check(&fused, &plain, &inputs);
+}
+
+fn head_case(
+    (hidden, vocab_size, rows): (usize, usize, usize),
+    share: Option<f32>,
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let inputs = [
+        var(seed, &[rows, hidden], 0.0, 1.0),
+        var(seed + 1, &[hidden], 1.0, 0.2),
+        var(seed + 2, &[vocab_size, hidden], 0.0, 0.5),
+    ];
+    let of_row = |row: usize| (row * 31 + seed as usize) % vocab_size;
+    let tokens: Vec<u32> = (0..rows).map(|row| of_row(row) as u32).collect();
+    let weights: Vec<f32> = values(seed + 3, rows, 0.3).iter().map(|w| w.abs()).collect();
+    let teacher_hidden = hidden + 3;
+    let teacher = share.map(|share| Teacher {
+        rows: values(seed + 4, rows * teacher_hidden, 1.0).into(),
+        head: values(seed + 5, vocab_size * teacher_hidden, 0.4).into(),
+        hidden: teacher_hidden,
+        share,
+    });
+    let targets =
+        Targets { tokens: tokens.clone().into(), weights: weights.clone().into(), teacher };
+    let parts = Arc::new(Mutex::new(LossParts::default()));
+    let fused = |inputs: &[Tensor]| {
+        let loss = HeadLoss {
+            epsilon: EPSILON,
+            targets: targets.clone(),
+            train: true,
+            parts: Arc::clone(&parts),
+            saved: Mutex::default(),
+        };
+        inputs[0].apply_op3(&inputs[1], &inputs[2], loss)
+    };
+    let plain = |inputs: &[Tensor]| {
+        let log_p = composed::log_probabilities(&inputs[0], &inputs[1], &inputs[2], EPSILON)?;
+        let mut hard = vec![0.0_f32; rows * vocab_size];
+        for (row, &token) in tokens.iter().enumerate() {
+            hard[row * vocab_size + token as usize] = 1.0;
+        }
+        let weights = Tensor::from_slice(&weights, (rows, 1), &Device::Cpu)?;
+        let hard = Tensor::from_vec(hard, (rows, vocab_size), &Device::Cpu)?;
+        let nll = hard.broadcast_mul(&weights)?.mul(&log_p)?.sum_all()?.neg()?;
+        let Some(teacher) = &targets.teacher else { return Ok(nll) };
+        let own = Tensor::from_slice(&teacher.rows, (rows, teacher_hidden), &Device::Cpu)?;
+        let head = Tensor::from_slice(&teacher.head, (vocab_size, teacher_hidden), &Device::Cpu)?;
+        let logits = own.matmul(&head.t()?)?.exp()?;
+        let p = logits.broadcast_div(&logits.sum_keepdim(1)?)?;
+        let each = (&p * (p.log()? - log_p)?)?;
+        let divergence = each.broadcast_mul(&weights)?.sum_all()?;
+        let share = f64::from(teacher.share);
+        (divergence * share)? + (nll * (1.0 - share))?
+    };
+    check(&fused, &plain, &inputs);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn attention_is_the_composed_one(
+        (kv_heads, group, pairs) in (1_usize..3, 1_usize..4, 1_usize..9),
+        (context, sequences, hidden) in (1_usize..150, 1_usize..4, 1_usize..40),
+        seed in 0_u64..1000,
+    ) {
+        let shape = AttentionShape {
+            hidden,
+            heads: kv_heads * group,
+            kv_heads,
+            head_dim: 2 * pairs,
+            epsilon: EPSILON,
+        };
+        attention_case(shape, context, sequences, seed, assert_same);
+    }
+
+    #[test]
+    fn mlp_is_the_composed_one(
+        (hidden, intermediate, rows) in (1_usize..40, 1_usize..70, 1_usize..1300),
+        seed in 0_u64..1000,
+    ) {
+        mlp_case(MlpShape { hidden, intermediate, epsilon: EPSILON }, rows, seed, assert_same);
+    }
+
+    #[test]
+    fn losses_are_the_composed_ones(
+        sizes in (1_usize..40, 2_usize..90, 1_usize..400),
+        share in prop_oneof![Just(None), (0.0_f32..=1.0).prop_map(Some)],
+        seed in 0_u64..1000,
+    ) {
+        head_case(sizes, share, seed, assert_same);
+    }
+}
+
+#[test]
+fn gradients_agree_with_finite_differences() {
+    let shape = AttentionShape { hidden: 12, heads: 4, kv_heads: 2, head_dim: 6, epsilon: EPSILON };
+    attention_case(shape, 9, 2, 5, |fused, _, inputs| assert_differences(fused, inputs));
+    let shape = MlpShape { hidden: 12, intermediate: 20, epsilon: EPSILON };
+    mlp_case(shape, 9, 6, |fused, _, inputs| assert_differences(fused, inputs));
+    for share in [None, Some(0.0), Some(0.7), Some(1.0)] {
+        let sizes = (10, 17, 12);
+        head_case(sizes, share, 7, |fused, _, inputs| assert_differences(fused, inputs));
+    }
+}
+
+/// Threads share the work, and only the order of sums over them differs.
+#[test]
+fn threads_change_roundings_only() {
+    let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let shape = MlpShape { hidden: 24, intermediate: 40, epsilon: EPSILON };
+    mlp_case(shape, 1100, 8, |fused, _, inputs| {
+        let one = pool(1).install(|| differentiate(fused, inputs));
+        let again = pool(1).install(|| differentiate(fused, inputs));
+        assert_eq!(one, again);
+        let three = pool(3).install(|| differentiate(fused, inputs));
+        assert_eq!(one.0, three.0, "rows do not depend on each other");
+        assert_close(&one.1[2], &three.1[2], "gradient of the weights");
+    });
+}

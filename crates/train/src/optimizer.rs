@@ -1,0 +1,173 @@
+//! AdamW (Loshchilov and Hutter 2019).
+
+use crate::model::Parameter;
+use candle_core::{CpuStorage, InplaceOp1, Layout, Result};
+use forerun_vector::{Isa, Lanes, Vectorized, vectorize};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use std::sync::{Mutex, PoisonError};
+
+/// Numbers that a thread takes at once; the norm is summed by these, so that it does not depend on
+/// the number of threads.
+const CHUNK: usize = 1 << 14;
+
+/// AdamW's parameters but for the learning rate.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdamWOptions {
+    /// Decay of the mean of gradients.
+    pub beta1: f32,
+    /// Decay of the mean of their squares.
+    pub beta2: f32,
+    /// What is added to the root of the latter.
+    pub epsilon: f32,
+    /// Share of the learning rate by which matrices shrink at each step.
+    pub weight_decay: f32,
+    /// Larger gradients, by the norm of all together, are scaled down to this; 0 scales none.
+    pub max_gradient_norm: f32,
+}
+
+impl Default for AdamWOptions {
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1, max_gradient_norm: 1.0 }
+    }
+}
+
+/// The optimizer with what it remembers of each parameter.
+pub struct AdamW {
+    options: AdamWOptions,
+    parameters: Vec<Parameter>,
+    pub(crate) moments: Vec<Moments>,
+    pub(crate) steps: u64,
+}
+
+/// Means of a parameter's gradients and of their squares.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Moments {
+    pub(crate) first: Vec<f32>,
+    pub(crate) second: Vec<f32>,
+}
+
+impl AdamW {
+    /// An optimizer that has seen nothing.
+    #[must_use]
+    pub fn new(options: AdamWOptions, parameters: Vec<Parameter>) -> Self {
+        let zeros = |parameter: &Parameter| vec![0.0; parameter.values.elem_count()];
+        let moments = parameters
+            .iter()
+            .map(|parameter| Moments { first: zeros(parameter), second: zeros(parameter) })
+            .collect();
+        Self { options, parameters, moments, steps: 0 }
+    }
+
+    /// The parameters that it changes.
+    #[must_use]
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Changes the parameters against their gradients, which lie in the same order, and returns the
+    /// gradients' norm before it was limited.
+    ///
+    /// # Errors
+    /// Where the library fails.
+    pub fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f32) -> Result<f64> {
+        let norm = norm(gradients);
+        let limit = f64::from(self.options.max_gradient_norm);
+        let scale = if limit > 0.0 && norm > limit { limit / norm } else { 1.0 };
+        self.steps += 1;
+        let correction = |beta: f32| 1.0 - f64::from(beta).powf(self.steps as f64);
+        let update = Update {
+            options: self.options,
+            gradient_scale: scale as f32,
+            learning_rate,
+            first_correction: (1.0 / correction(self.options.beta1)) as f32,
+            second_correction: (1.0 / correction(self.options.beta2)) as f32,
+        };
+        let all = self.parameters.iter().zip(&mut self.moments).zip(gradients);
+        for ((parameter, moments), gradient) in all {
+            let decay = if parameter.decays { self.options.weight_decay } else { 0.0 };
+            let update = Update {
+                options: AdamWOptions { weight_decay: decay, ..update.options },
+                ..update
+            };
+            let apply = Apply { update, moments: Mutex::new(moments), gradient };
+            parameter.values.inplace_op1(&apply)?;
+        }
+        Ok(norm)
+    }
+}
+
+/// The Euclidean norm of all gradients together.
+fn norm(gradients: &[Vec<f32>]) -> f64 {
+    let square = |chunk: &[f32]| f64::from(crate::ops::elementwise::inner(chunk, chunk));
+    let of_vector =
+        |vector: &Vec<f32>| vector.par_chunks(CHUNK).map(square).collect::<Vec<_>>().iter().sum::<f64>();
+    gradients.iter().map(of_vector).sum::<f64>().sqrt()
+}
+
+#[derive(Clone, Copy)]
+struct Update {
+    options: AdamWOptions,
+    gradient_scale: f32,
+    learning_rate: f32,
+    first_correction: f32,
+    second_correction: f32,
+}
+
+struct Apply<'a> {
+    update: Update,
+    moments: Mutex<&'a mut Moments>,
+    gradient: &'a [f32],
+}
+
+impl InplaceOp1 for Apply<'_> {
+    fn name(&self) -> &'static str {
+        "adamw"
+    }
+
+    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
+        let (CpuStorage::F32(values), Some((start, end))) = (storage, layout.contiguous_offsets())
+        else {
+            candle_core::bail!("parameters are contiguous and in f32")
+        };
+        let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
+        let Moments { first, second } = &mut **moments;
+        values[start..end]
+            .par_chunks_mut(CHUNK)
+            .zip(first.par_chunks_mut(CHUNK))
+            .zip(second.par_chunks_mut(CHUNK))
+            .zip(self.gradient.par_chunks(CHUNK))
+            .for_each(|(((values, first), second), gradient)| {
+                let update = self.update;
+                vectorize(Isa::best(), Chunk { update, values, first, second, gradient });
+            });
+        Ok(())
+    }
+}
+
+struct Chunk<'a> {
+    update: Update,
+    values: &'a mut [f32],
+    first: &'a mut [f32],
+    second: &'a mut [f32],
+    gradient: &'a [f32],
+}
+
+impl Vectorized for Chunk<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        let Update { options, gradient_scale, learning_rate, .. } = self.update;
+        let shrink = 1.0 - learning_rate * options.weight_decay;
+        let moments = self.first.iter_mut().zip(self.second);
+        for ((value, (first, second)), &gradient) in
+            self.values.iter_mut().zip(moments).zip(self.gradient)
+        {
+            let gradient = gradient * gradient_scale;
+            *first = options.beta1 * *first + (1.0 - options.beta1) * gradient;
+            *second = options.beta2 * *second + (1.0 - options.beta2) * gradient * gradient;
+            let mean = *first * self.update.first_correction;
+            let root = (*second * self.update.second_correction).sqrt();
+            *value = *value * shrink - learning_rate * mean / (root + options.epsilon);
+        }
+    }
+}
