@@ -13,9 +13,10 @@ const HEIGHT: u32 = 640;
 const LOSS_HEIGHT: u32 = 420;
 /// Points of a line at most: more are not seen, and make the file large.
 const POINTS: usize = 1200;
-/// The smoothed line forgets over this part of all records.
-const SMOOTHING: usize = 40;
+/// One over the part of all records that a point of the smoothed line is the mean of.
+const SMOOTHING: usize = 50;
 
+const GRID: RGBColor = RGBColor(225, 225, 225);
 const RAW: RGBColor = RGBColor(170, 200, 225);
 const SMOOTH: RGBColor = RGBColor(31, 119, 180);
 const VALIDATION: RGBColor = RGBColor(214, 39, 40);
@@ -115,16 +116,21 @@ impl Lines {
     }
 }
 
-/// The exponential moving mean, as if nothing had been before the first point.
+/// The mean of each point and as many before as behind it, so that the line does not lag; towards the
+/// ends there are fewer of them.
 fn smoothed(points: &[Point]) -> Vec<Point> {
-    let fresh = 1.0 / (points.len() / SMOOTHING).max(1) as f64;
-    let (mut sum, mut weight) = (0.0, 0.0);
-    let mean = |&(step, value): &Point| {
-        sum += fresh * (value - sum);
-        weight += fresh * (1.0 - weight);
-        (step, sum / weight)
+    let reach = points.len() / SMOOTHING / 2;
+    let mut sums = vec![0.0];
+    sums.extend(points.iter().scan(0.0, |sum, point| {
+        *sum += point.1;
+        Some(*sum)
+    }));
+    let mean = |(at, point): (usize, &Point)| {
+        let reach = reach.min(at).min(points.len() - 1 - at);
+        let (first, end) = (at - reach, at + reach + 1);
+        (point.0, (sums[end] - sums[first]) / (end - first) as f64)
     };
-    points.iter().map(mean).collect()
+    points.iter().enumerate().map(mean).collect()
 }
 
 /// Evenly spread points, the last among them.
@@ -154,12 +160,13 @@ fn draw(svg: &mut String, lines: &Lines, title: &str) -> Result<(), Box<dyn std:
     let losses = range(lines.loss.iter().chain(&lines.validation));
     let mut chart = ChartBuilder::on(&upper)
         .margin(10)
+        .margin_right(30)
         .x_label_area_size(24)
         .y_label_area_size(72)
         .build_cartesian_2d(steps.clone(), losses)?;
     let mut mesh = chart.configure_mesh();
     mesh.y_desc("cross-entropy (nats per token)").x_label_formatter(&step_label);
-    mesh.light_line_style(WHITE).label_style(("sans-serif", 14)).draw()?;
+    mesh.light_line_style(WHITE).bold_line_style(GRID).label_style(("sans-serif", 14)).draw()?;
     let legend = |color: RGBColor| {
         move |(x, y): (i32, i32)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))
     };
@@ -180,13 +187,14 @@ fn draw(svg: &mut String, lines: &Lines, title: &str) -> Result<(), Box<dyn std:
 
     let mut chart = ChartBuilder::on(&lower)
         .margin(10)
+        .margin_right(30)
         .x_label_area_size(44)
         .y_label_area_size(72)
         .build_cartesian_2d(steps, range(lines.learning_rate.iter().chain(&[(0.0, 0.0)])))?;
     let mut mesh = chart.configure_mesh();
     mesh.x_desc("step").y_desc("learning rate").y_labels(5).x_label_formatter(&step_label);
-    mesh.y_label_formatter(&|rate| format!("{rate:.1e}"));
-    mesh.light_line_style(WHITE).label_style(("sans-serif", 14)).draw()?;
+    mesh.y_label_formatter(&rate_label);
+    mesh.light_line_style(WHITE).bold_line_style(GRID).label_style(("sans-serif", 14)).draw()?;
     let rate = LineSeries::new(lines.learning_rate.iter().copied(), RATE.stroke_width(2));
     chart.draw_series(rate)?;
     root.present()?;
@@ -196,6 +204,11 @@ fn draw(svg: &mut String, lines: &Lines, title: &str) -> Result<(), Box<dyn std:
 /// Steps are whole numbers.
 fn step_label(step: &f64) -> String {
     format!("{step:.0}")
+}
+
+/// Rates are small, so they are written with an exponent.
+fn rate_label(rate: &f64) -> String {
+    if rate.abs() < 1e-12 { "0".to_owned() } else { format!("{rate:.1e}") }
 }
 
 #[cfg(test)]

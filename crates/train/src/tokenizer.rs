@@ -46,7 +46,8 @@ type Bpe = TokenizerImpl<
 pub struct TokenizerOptions {
     /// Tokens in all: the separator, the 256 bytes, and as many merges as remain.
     pub vocab_size: usize,
-    /// Bytes of text that it is made from: evenly spread over all files where there are more.
+    /// Bytes of text that it is made from, up to a chunk of 64 KiB more: evenly spread over all files
+    /// where there are more.
     pub max_bytes: u64,
     /// Chooses which parts of the text these are.
     pub seed: u64,
@@ -69,8 +70,8 @@ pub struct TrainedTokenizer {
 /// The same files, options and seed give the same tokenizer, on any number of threads.
 ///
 /// # Errors
-/// If a file cannot be read or is not UTF-8, if there is no text, or if the vocabulary is smaller
-/// than the bytes need.
+/// If a file cannot be read or is not UTF-8, if there is no text, or if an option is too small: a
+/// vocabulary must hold all bytes.
 pub fn train_tokenizer(
     files: &[PathBuf],
     options: &TokenizerOptions,
@@ -81,6 +82,13 @@ pub fn train_tokenizer(
             option: "vocab_size",
             found: options.vocab_size.to_string(),
             expected: format!("at least {LEAST_VOCABULARY}: the separator and the 256 bytes"),
+        });
+    }
+    if options.max_bytes == 0 {
+        return Err(DataError::Option {
+            option: "max_bytes",
+            found: "0".to_owned(),
+            expected: "at least one byte of text".to_owned(),
         });
     }
     let total_bytes = text_bytes(files, on_progress)?;
@@ -242,6 +250,8 @@ struct Sample {
     share: f64,
     /// How late it begins, in chunks.
     phase: f64,
+    /// Bytes wanted in all; the last chunk may bring a few more.
+    max_bytes: u64,
     /// Bytes of the text that were decided upon.
     passed_bytes: u64,
     /// Bytes of them that are in the sample.
@@ -252,14 +262,16 @@ impl Sample {
     fn new(total_bytes: u64, options: &TokenizerOptions) -> Self {
         let share = options.max_bytes as f64 / total_bytes.max(1) as f64;
         let phase = crate::data::uniform(&[options.seed]);
-        Self { share, phase, passed_bytes: 0, taken_bytes: 0 }
+        Self { share, phase, max_bytes: options.max_bytes, passed_bytes: 0, taken_bytes: 0 }
     }
 
     /// Whether the next chunk of the text, of `bytes` bytes, is in the sample.
     fn takes(&mut self, bytes: usize) -> bool {
         self.passed_bytes += bytes as u64;
-        // The sample keeps up with its share of the text, a part of a chunk behind.
-        let due = self.share * self.passed_bytes as f64 - self.phase * bytes as f64;
+        // The sample keeps up with its share of the text, a part of a chunk behind; at the text's end
+        // that is never all of the sample.
+        let behind_bytes = self.phase * (bytes as f64).min(self.max_bytes as f64);
+        let due = self.share * self.passed_bytes as f64 - behind_bytes;
         let takes = self.share >= 1.0 || due > self.taken_bytes as f64;
         if takes {
             self.taken_bytes += bytes as u64;

@@ -71,6 +71,18 @@ fn a_sample_is_spread_over_all_files() {
     }
 }
 
+/// Wherever the sample begins, it is not behind the end of the text.
+#[test]
+fn a_small_sample_of_a_small_text_is_not_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write_books(&folder.path().join("small.txt"), &books(5, 2, 20_000));
+    for (max_bytes, seed) in (0..8).flat_map(|seed| [(1, seed), (10_000, seed), (150_000, seed)]) {
+        let options = TokenizerOptions { vocab_size: 260, max_bytes, seed };
+        let trained = train_tokenizer(std::slice::from_ref(&file), &options, &mut quiet).unwrap();
+        assert!(trained.sample_bytes() > 0 && trained.sample_bytes() < max_bytes + (1 << 17));
+    }
+}
+
 #[test]
 fn what_cannot_be_trained_on_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -84,6 +96,9 @@ fn what_cannot_be_trained_on_is_an_error() {
     assert!(error(b"text", 256).contains("vocab_size is 256: expected at least 257"));
     assert!(error(b" \n\x0C\n", 300).contains("no text in"));
     assert!(error(b"ab\xFF", 300).contains("at byte 2"));
+    let options = TokenizerOptions { max_bytes: 0, ..TokenizerOptions::default() };
+    let none = train_tokenizer(std::slice::from_ref(&path), &options, &mut quiet).err().unwrap();
+    assert!(none.to_string().contains("max_bytes is 0"), "{none}");
     let none = train_tokenizer(&[], &TokenizerOptions::default(), &mut quiet).err().unwrap();
     assert!(none.to_string().contains("no files at all"));
 }

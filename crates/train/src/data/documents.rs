@@ -23,6 +23,7 @@ pub struct Document {
 ///
 /// A text file is cut at its form feeds, a `.jsonl` file has one document a line in the field
 /// `text`. Either may be compressed (`.gz`). Documents of white space alone are passed over.
+/// One document at a time is in memory.
 pub struct Documents {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,

@@ -10,6 +10,10 @@ use crate::files::sha256_of;
 /// Text that is encoded as one piece is at least this long, but for the last of a document.
 const PIECE_BYTES: usize = 1 << 13;
 
+/// Text that is encoded at once: enough for all cores, and its encodings, which take some thirty
+/// times the text, still fit the memory.
+pub(crate) const BATCH_BYTES: usize = 1 << 20;
+
 /// Parts of a text that are encoded one by one: each at least `least_bytes` long, cut behind line
 /// ends and before a word.
 ///
@@ -100,19 +104,25 @@ impl Encoder {
     /// # Errors
     /// If the library fails.
     pub(crate) fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
-        let (mut parts, mut owners) = (Vec::new(), Vec::new());
-        for (owner, text) in texts.iter().enumerate() {
-            for piece in pieces(text, PIECE_BYTES) {
-                parts.push(piece);
-                owners.push(owner);
-            }
-        }
-        let encodings = self.tokenizer.encode_batch_fast(parts, false).map_err(|error| {
-            DataError::Tokenizer { path: self.path.clone(), reason: error.to_string() }
-        })?;
         let mut tokens = vec![Vec::new(); texts.len()];
-        for (owner, encoding) in owners.into_iter().zip(encodings) {
-            tokens[owner].extend_from_slice(encoding.get_ids());
+        let owned = |(owner, text)| pieces(text, PIECE_BYTES).map(move |piece| (owner, piece));
+        let mut parts = texts.iter().copied().enumerate().flat_map(owned).peekable();
+        while parts.peek().is_some() {
+            let (mut owners, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
+            while bytes < BATCH_BYTES
+                && let Some((owner, piece)) = parts.next()
+            {
+                owners.push(owner);
+                batch.push(piece);
+                bytes += piece.len();
+            }
+            let encodings = self.tokenizer.encode_batch_fast(batch, false).map_err(|error| {
+                DataError::Tokenizer { path: self.path.clone(), reason: error.to_string() }
+            })?;
+            for (owner, encoding) in owners.into_iter().zip(encodings) {
+                let tokens: &mut Vec<u32> = &mut tokens[owner];
+                tokens.extend_from_slice(encoding.get_ids());
+            }
         }
         Ok(tokens)
     }

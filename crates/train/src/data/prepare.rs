@@ -9,7 +9,7 @@ use ring::digest::{Context, SHA256};
 use tempfile::NamedTempFile;
 
 use super::documents::{Document, Documents};
-use super::encoder::Encoder;
+use super::encoder::{BATCH_BYTES, Encoder};
 use super::error::{DataError, reading, writing};
 use super::index::{
     DocumentEntry, INDEX_FILE, Index, Recipe, ShardEntry, Source, is_ours, shard_name,
@@ -21,9 +21,6 @@ use crate::files::{hexadecimal, sha256_of, sync_folder};
 
 /// The token that parts documents in tokenizers that are trained here, their BOS and EOS.
 pub(crate) const SEPARATOR: &str = "<|endoftext|>";
-
-/// Text that is encoded at once: enough for all cores, and its encodings still fit the memory.
-const BATCH_BYTES: usize = 1 << 20;
 
 const MILLION: u32 = 1_000_000;
 
