@@ -82,8 +82,7 @@ impl HeadLoss {
         let mut dx = vec![0.0; if self.train { x.len() } else { 0 }];
         let ranges = split::ranges(rows);
         let per_row = if self.train { hidden } else { 0 };
-        let tasks: Vec<_> =
-            ranges.iter().zip(split::parts(&mut dx, &ranges, per_row)).collect();
+        let tasks: Vec<_> = ranges.iter().zip(split::parts(&mut dx, &ranges, per_row)).collect();
         let done = split::all(tasks, |(range, dx)| self.rows(range, [x, norm, head], dx));
         let parts = done.iter().fold(LossParts::default(), |sum, done| LossParts {
             loss: sum.loss + done.parts.loss,
@@ -94,12 +93,7 @@ impl HeadLoss {
         (parts, [dx, split::total(dnorm), split::total(dhead)])
     }
 
-    fn rows(
-        &self,
-        range: &Range<usize>,
-        [x, norm, head]: [&[f32]; 3],
-        dx: &mut [f32],
-    ) -> Done {
+    fn rows(&self, range: &Range<usize>, [x, norm, head]: [&[f32]; 3], dx: &mut [f32]) -> Done {
         let hidden = norm.len();
         let vocab_size = head.len() / hidden;
         let gradients = |size| vec![0.0; if self.train { size } else { 0 }];
@@ -122,7 +116,8 @@ impl HeadLoss {
             multiply(&mut out, from, head.transposed(), 1.0, Write::Replace);
             let soft = &mut soft[..if self.targets.teacher.is_some() { logits.len() } else { 0 }];
             if let Some(teacher) = &self.targets.teacher {
-                let from = Matrix::new(part(&teacher.rows, first, rows, teacher.hidden), teacher.hidden);
+                let from =
+                    Matrix::new(part(&teacher.rows, first, rows, teacher.hidden), teacher.hidden);
                 let head = Matrix::new(&teacher.head, teacher.hidden).transposed();
                 multiply(&mut MatrixMut::new(soft, vocab_size), from, head, 1.0, Write::Replace);
             }
@@ -175,8 +170,7 @@ impl HeadLoss {
         let weight = f64::from(weight);
         parts.nll += weight * nll;
         parts.divergence += weight * divergence;
-        parts.loss +=
-            weight * (f64::from(share) * divergence + (1.0 - f64::from(share)) * nll);
+        parts.loss += weight * (f64::from(share) * divergence + (1.0 - f64::from(share)) * nll);
     }
 }
 

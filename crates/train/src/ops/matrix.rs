@@ -17,12 +17,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// `rows` rows of `columns` entries, `row_stride` apart.
-    pub(crate) fn strided(
-        data: &'a [f32],
-        rows: usize,
-        columns: usize,
-        row_stride: usize,
-    ) -> Self {
+    pub(crate) fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         assert!(last(rows, columns, row_stride) <= data.len(), "a matrix larger than its slice");
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }

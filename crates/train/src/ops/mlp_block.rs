@@ -1,9 +1,7 @@
 //! `x + mlp(norm(x))` with SwiGLU: the second half of a Transformer layer.
 
 use super::attention_block::part;
-use super::elementwise::{
-    rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward,
-};
+use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward};
 use super::matrix::{Matrix, MatrixMut, Write, multiply};
 use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
@@ -12,25 +10,25 @@ use std::sync::{Mutex, PoisonError};
 /// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
 /// down, `[hidden, intermediate]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MlpShape {
+pub(crate) struct MlpShape {
     /// Size of a row.
-    pub hidden: usize,
+    pub(crate) hidden: usize,
     /// Size between the projections.
-    pub intermediate: usize,
+    pub(crate) intermediate: usize,
     /// What the norm adds to the mean square.
-    pub epsilon: f32,
+    pub(crate) epsilon: f32,
 }
 
 impl MlpShape {
     /// Weights of gate and up.
-    #[must_use]
-    pub fn gate_up_weights(&self) -> usize {
+
+    pub(crate) fn gate_up_weights(&self) -> usize {
         2 * self.intermediate * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-    #[must_use]
-    pub fn weights(&self) -> usize {
+
+    pub(crate) fn weights(&self) -> usize {
         3 * self.intermediate * self.hidden
     }
 }
