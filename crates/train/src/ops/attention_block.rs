@@ -2,7 +2,7 @@
 
 use super::attention::{self, Heads, Rope};
 use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward};
-use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,6 +79,7 @@ impl AttentionBlock {
             levels: vec![0.0; rows * heads.heads],
         };
         let (into, out_of) = weights.split_at(self.shape.qkv_weights());
+        let (into, out_of) = (transpose(into, hidden), transpose(out_of, q_size));
         let ranges = split::ranges(rows / self.context);
         let part = |values, size| split::parts(values, &ranges, self.context * size);
         let tasks: Vec<_> = part(&mut result, hidden)
@@ -103,7 +104,7 @@ impl AttentionBlock {
                 multiply(
                     &mut MatrixMut::new(qkv, width),
                     Matrix::new(normed, hidden),
-                    Matrix::new(into, hidden).transposed(),
+                    Matrix::new(&into, width),
                     1.0,
                     Write::Replace,
                 );
@@ -118,7 +119,7 @@ impl AttentionBlock {
                 multiply(
                     &mut MatrixMut::new(result, hidden),
                     Matrix::new(out, q_size),
-                    Matrix::new(out_of, q_size).transposed(),
+                    Matrix::new(&out_of, hidden),
                     1.0,
                     Write::Add,
                 );
