@@ -19,7 +19,7 @@ mod trainer;
 
 pub use checkpoint::CheckpointError;
 pub use export::{ExportError, export};
-pub use forerun_model::checkpoint::Dtype as WeightType;
+pub use forerun_model::checkpoint::Dtype;
 pub use model::{Llama, ModelError, Parameter};
 pub use ops::{LossParts, Targets, Teacher};
 pub use optimizer::{AdamW, AdamWOptions};

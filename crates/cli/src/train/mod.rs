@@ -11,9 +11,7 @@ use forerun_model::checkpoint::Checkpoint;
 use forerun_model::{Config, Family, RopeScaling};
 use forerun_train::data::{Dataset, Phase, PrepareOptions, Progress, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
-use forerun_train::{
-    AdamWOptions, Event, Llama, Schedule, TrainOptions, Trainer, WeightType, export,
-};
+use forerun_train::{AdamWOptions, Dtype, Event, Llama, Schedule, TrainOptions, Trainer, export};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
@@ -77,8 +75,8 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         note(format_args!("interrupted at step {}: the same command goes on", trainer.step()));
         return Ok(INTERRUPTED.into());
     }
-    let weight_type = if arguments.f32 { WeightType::F32 } else { WeightType::Bf16 };
-    export(trainer.model(), &tokenizer, &arguments.out, weight_type)?;
+    let dtype = if arguments.f32 { Dtype::F32 } else { Dtype::Bf16 };
+    export(trainer.model(), &tokenizer, &arguments.out, dtype)?;
     note(format_args!("wrote {}", arguments.out.display()));
     Ok(ExitCode::SUCCESS)
 }

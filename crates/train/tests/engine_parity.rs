@@ -1,0 +1,89 @@
+//! What the trainer computes is what the engine computes of the weights that it writes.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use candle_core::Device;
+use forerun_core::{SequenceId, TokenTree};
+use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_model::{
+    CachedTransformer, Checkpoint, Config, LanguageModel, Team, Transformer, Weights,
+};
+use forerun_train::{Dtype, Llama, Targets, export};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const CONTEXT: usize = 75;
+
+fn configs() -> Vec<Config> {
+    let base = Config { max_position_embeddings: 100, ..example_config() };
+    vec![
+        Config { tie_word_embeddings: true, ..base.clone() },
+        Config { tie_word_embeddings: false, rope_theta: 500_000.0, ..base.clone() },
+        Config { num_attention_heads: 6, num_key_value_heads: 2, head_dim: 10, ..base },
+    ]
+}
+
+fn token(place: usize, config: &Config) -> u32 {
+    ((place * 7919 + 13) % config.vocab_size) as u32
+}
+
+/// `[rows, vocabulary]` by the engine, each row alone behind its prefix.
+fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let weights = Arc::new(Weights::load(&Checkpoint::open(folder).unwrap()).unwrap());
+    let team = Arc::new(Team::unpinned(1).unwrap());
+    let mut model = CachedTransformer::new(Transformer::new(weights, team));
+    let mut row = |end: usize| {
+        let (tree, go_on) = (TokenTree::new(), AtomicBool::new(false));
+        model.logits(SequenceId(0), &tokens[..end], &tree, 0, &go_on).unwrap().values
+    };
+    (1..=tokens.len()).map(&mut row).collect()
+}
+
+fn trainer_logits(model: &Llama, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let hidden = model.hidden(tokens, CONTEXT).unwrap();
+    let normed = model.normed(&hidden).unwrap();
+    let size = (tokens.len(), model.config().hidden_size);
+    let normed = candle_core::Tensor::from_vec(normed, size, &Device::Cpu).unwrap();
+    normed.matmul(&model.head_weights().t().unwrap()).unwrap().to_vec2().unwrap()
+}
+
+#[test]
+fn the_engine_computes_what_was_trained() {
+    for config in configs() {
+        let folder = tempfile::tempdir().unwrap();
+        // Weights that are further from their first values than new ones, and a tokenizer.
+        write_random_checkpoint(folder.path(), &config, 3, RandomDtype::F32).unwrap();
+        let model = Llama::load(&Checkpoint::open(folder.path()).unwrap()).unwrap();
+        let written = tempfile::tempdir().unwrap();
+        export(&model, &folder.path().join("tokenizer.json"), written.path(), Dtype::F32).unwrap();
+        let read_back = Checkpoint::open(written.path()).unwrap();
+        assert_eq!(read_back.config(), model.config());
+        let tokens: Vec<u32> = (0..2 * CONTEXT).map(|place| token(place, &config)).collect();
+        let trainer = trainer_logits(&model, &tokens);
+        for (sequence, tokens) in tokens.chunks(CONTEXT).enumerate() {
+            let engine = engine_logits(written.path(), tokens);
+            for (row, engine) in engine.iter().enumerate() {
+                for (a, b) in engine.iter().zip(&trainer[sequence * CONTEXT + row]) {
+                    assert!((a - b).abs() < 1e-4, "row {row}: {a} against {b}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_loss_is_that_of_the_logits() {
+    let config = &configs()[0];
+    let model = Llama::random(config, 5).unwrap();
+    let tokens: Vec<u32> = (0..CONTEXT).map(|place| token(place, config)).collect();
+    let targets: Vec<u32> = (1..=CONTEXT).map(|place| token(place, config)).collect();
+    let hidden = model.hidden(&tokens, CONTEXT).unwrap();
+    let (_, parts) = model.loss(&hidden, Targets::mean_of(targets.clone()), false).unwrap();
+    let nll = |(row, &target): (&Vec<f32>, &u32)| {
+        let sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
+        sum.ln() - f64::from(row[target as usize])
+    };
+    let expected: f64 = trainer_logits(&model, &tokens).iter().zip(&targets).map(nll).sum();
+    assert!((parts.loss - expected / CONTEXT as f64).abs() < 1e-5);
+}

@@ -1,0 +1,203 @@
+//! A run that is killed at any moment goes on and ends with the weights of one that never was.
+
+#![cfg(unix)]
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_model::Config;
+use forerun_model::checkpoint::random::example_config;
+use forerun_train::data::{Dataset, PrepareOptions};
+use forerun_train::metrics::{Record, read_metrics};
+use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
+use forerun_train::{
+    AdamWOptions, Dtype, Llama, Schedule, TrainError, TrainOptions, Trainer, export,
+};
+use std::ops::ControlFlow;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Names the folder that a child works in; see [`child`].
+const FOLDER: &str = "FORERUN_TEST_RUN";
+const STEPS: u64 = 60;
+const KILLS: usize = 12;
+
+fn options() -> TrainOptions {
+    TrainOptions {
+        context: 48,
+        sequences: 3,
+        accumulation: 2,
+        schedule: Schedule { peak: 3e-3, final_share: 0.1, warmup_steps: 5, steps: STEPS },
+        optimizer: AdamWOptions::default(),
+        seed: 7,
+        evaluate_every: 4,
+        evaluation_tokens: 200,
+        save_every: 2,
+        distillation_share: 0.0,
+    }
+}
+
+/// A text, its tokenizer and its tokens.
+fn prepare(folder: &Path) -> Dataset {
+    let text = folder.join("text.txt");
+    let words = ["the ", "fox ", "ran ", "over ", "a ", "hill, ", "and ", "the dog ", "slept.\n"];
+    let text_of =
+        |seed: usize| (0..2500).map(|n| words[(n * n + seed * n) % 9]).collect::<String>();
+    std::fs::write(&text, format!("{}\u{c}{}", text_of(3), text_of(5))).unwrap();
+    let held_out = folder.join("held-out.txt");
+    std::fs::write(&held_out, text_of(4)).unwrap();
+    let tokenizer = folder.join("tokenizer").join("tokenizer.json");
+    if !tokenizer.exists() {
+        let options = TokenizerOptions { vocab_size: 300, ..TokenizerOptions::default() };
+        let trained = train_tokenizer(&[text.clone()], &options, &mut |_| ()).unwrap();
+        trained.save(&folder.join("tokenizer")).unwrap();
+    }
+    let options = PrepareOptions { validation_files: vec![held_out], ..PrepareOptions::default() };
+    Dataset::prepare(&[text], &tokenizer, &folder.join("shards"), &options, &mut |_| ()).unwrap()
+}
+
+/// Trains in `folder/NAME` until the end, then writes `folder/NAME.model`.
+fn train(folder: &Path, name: &str, options: TrainOptions) -> Result<(), TrainError> {
+    let dataset = Dataset::open(&folder.join("shards")).unwrap();
+    let tokenizer = folder.join("tokenizer").join("tokenizer.json");
+    let config = Config {
+        vocab_size: dataset.vocab_size(),
+        max_position_embeddings: 48,
+        tie_word_embeddings: true,
+        ..example_config()
+    };
+    let begin = || Llama::random(&config, 1);
+    let mut trainer =
+        Trainer::open(&folder.join(name), &dataset, &tokenizer, None, options, begin)?;
+    assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
+    let out = folder.join(format!("{name}.model"));
+    export(trainer.model(), &tokenizer, &out, Dtype::F32).unwrap();
+    Ok(())
+}
+
+/// No test of its own: what the children of the test below do.
+#[test]
+fn child() {
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let run = PathBuf::from(folder);
+        let name = run.file_name().unwrap().to_str().unwrap();
+        train(run.parent().unwrap(), name, options()).unwrap();
+    }
+}
+
+fn spawn(folder: &Path, name: &str) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child", "--nocapture"])
+        .env(FOLDER, folder.join(name))
+        // The order of sums is that of one thread.
+        .env("RAYON_NUM_THREADS", "1")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+fn weights(folder: &Path, name: &str) -> Vec<u8> {
+    std::fs::read(folder.join(format!("{name}.model")).join("model.safetensors")).unwrap()
+}
+
+/// The log without what the clock says.
+fn records(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
+    let numbers = |record: Record| match record {
+        Record::Training(record) => (record.step, record.tokens, record.loss.to_bits()),
+        Record::Evaluation(record) => (record.step, 0, record.bits_per_byte.to_bits()),
+    };
+    let log = read_metrics(&folder.join(name).join("log.jsonl")).unwrap();
+    log.into_iter().map(numbers).collect()
+}
+
+fn writes_a_checkpoint(run: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return false };
+    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".partial"))
+}
+
+#[test]
+fn a_run_killed_at_any_moment_ends_with_the_same_weights() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let began = Instant::now();
+    assert!(spawn(folder, "whole").wait().unwrap().success());
+    let whole_ms = began.elapsed().as_millis() as u64;
+    let (mut kills, mut while_writing, mut state) = (0, 0, 0x9E37_79B9_7F4A_7C15_u64);
+    for round in 0.. {
+        let name = format!("killed-{round}");
+        // Runs are killed again and again until one gets through.
+        loop {
+            let mut child = spawn(folder, &name);
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let moment = Duration::from_millis((state >> 33) % whole_ms);
+            // Every third one dies while it writes a checkpoint.
+            let began = Instant::now();
+            let waits = kills % 3 == 2;
+            let killed = loop {
+                if child.try_wait().unwrap().is_some() {
+                    break false;
+                }
+                let is_time = began.elapsed() >= moment;
+                if is_time && (!waits || writes_a_checkpoint(&folder.join(&name))) {
+                    child.kill().unwrap();
+                    break true;
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            };
+            let status = child.wait().unwrap();
+            if status.signal() == Some(9) {
+                kills += 1;
+                while_writing += usize::from(writes_a_checkpoint(&folder.join(&name)));
+                continue;
+            }
+            assert!(status.success() || killed, "a run failed: {status}");
+            break;
+        }
+        assert!(weights(folder, "whole") == weights(folder, &name), "other weights in {name}");
+        assert_eq!(records(folder, "whole"), records(folder, &name));
+        if kills >= KILLS && while_writing > 0 {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_run_of_other_options_is_not_taken_for_this_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let short = Schedule { steps: 2, ..options().schedule };
+    train(folder, "run", TrainOptions { schedule: short, ..options() }).unwrap();
+    let other = TrainOptions { schedule: short, seed: 8, ..options() };
+    let error = train(folder, "run", other).unwrap_err().to_string();
+    assert!(error.contains("seed: 7 there, 8 now"), "{error}");
+    let long = TrainOptions { schedule: short, context: 49, ..options() };
+    let error = train(folder, "other", long).unwrap_err().to_string();
+    assert!(error.contains("context is 49") && error.contains("1 to 48"), "{error}");
+}
+
+/// The loss falls, whatever the threads.
+#[test]
+fn it_learns() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    train(folder, "run", options()).unwrap();
+    let log = read_metrics(&folder.join("run").join("log.jsonl")).unwrap();
+    let losses: Vec<f64> = log
+        .iter()
+        .filter_map(|record| match record {
+            Record::Training(record) => Some(record.loss),
+            Record::Evaluation(_) => None,
+        })
+        .collect();
+    assert_eq!(losses.len(), STEPS as usize);
+    assert!(losses[0] > 5.0 && losses[STEPS as usize - 1] < 2.5, "{losses:?}");
+    let bits = log.iter().rev().find_map(|record| match record {
+        Record::Evaluation(record) => Some(record.bits_per_byte),
+        Record::Training(_) => None,
+    });
+    assert!(bits.unwrap() < 2.0, "{bits:?}");
+    assert!(folder.join("run").join("loss.svg").exists());
+}
