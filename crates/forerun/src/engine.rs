@@ -70,18 +70,18 @@ pub enum ForerunError {
         /// Size of the drafter's.
         drafter_size: usize,
     },
-    /// A tokenizer with more tokens than its model.
+    /// A tokenizer with more tokens than its model, those not counted that were added to it later.
     #[error(
-        "the tokenizer {tokenizer} has {found} tokens, but the model {model} only {expected}: they \
-         do not belong together"
+        "the tokenizer {tokenizer} has tokens up to {largest}, but the model {model} only {expected} \
+         tokens: they do not belong together"
     )]
     TokenizerSize {
         /// The tokenizer's file.
         tokenizer: PathBuf,
         /// The checkpoint.
         model: PathBuf,
-        /// Tokens of the tokenizer.
-        found: usize,
+        /// The tokenizer's largest token.
+        largest: TokenId,
         /// Tokens of the model.
         expected: usize,
     },
@@ -164,7 +164,8 @@ impl Forerun {
             translation: drafter.filter(|_| translates).map(|drafter| {
                 let ends = &drafter.checkpoint.config().eos_token_ids;
                 let target = (Arc::clone(&tokenizer), &config.eos_token_ids[..]);
-                Arc::new(Translation::new(target, (Arc::new(drafter.tokenizer), ends)))
+                let drafter = (Arc::new(drafter.tokenizer), &ends[..]);
+                Arc::new(Translation::new(target, config.vocab_size, drafter))
             }),
             weights,
         });
@@ -401,10 +402,11 @@ pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenMo
     let path = &loader.locate(model)?;
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
-    let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);
-    if found > expected {
+    let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
+    // Tokens that were added, as padding is, may lie beyond: no text of the model's own has them.
+    if largest as usize >= expected {
         let (tokenizer, model) = (tokenizer.file().to_owned(), path.to_owned());
-        return Err(ForerunError::TokenizerSize { tokenizer, model, found, expected });
+        return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });
     }
     Ok(OpenModel { checkpoint, tokenizer })
 }
