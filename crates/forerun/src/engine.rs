@@ -411,10 +411,10 @@ pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenMo
     Ok(OpenModel { checkpoint, tokenizer })
 }
 
-/// Whether a token means the same to both.
+/// Whether a token means the same to both. Models of one family often have one tokenizer, but
+/// embeddings that are padded to different sizes.
 fn speak_alike(target: &OpenModel, drafter: &OpenModel) -> bool {
-    let size = |model: &OpenModel| model.checkpoint.config().vocab_size;
-    size(target) == size(drafter) && target.tokenizer.agrees_with(&drafter.tokenizer)
+    target.tokenizer.agrees_with(&drafter.tokenizer)
 }
 
 /// Only chains can be translated.
@@ -470,7 +470,11 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
                 if let Some((weights, translation)) = drafter {
                     let drafter = model(&engine, weights, team);
                     engine = match translation {
-                        None => engine.with_drafter(0, ModelDrafter::new(drafter)),
+    let vocab_size = target.config().vocab_size;
+                        None => {
+                            let drafter = ModelDrafter::new(drafter).for_vocabulary(vocab_size);
+                            engine.with_drafter(0, drafter)
+                        }
                         Some(by_text) => engine.with_drafter(0, TextDrafter::new(drafter, by_text)),
                     };
                 } else if lookup {

@@ -280,6 +280,15 @@ fn drafts_of_another_vocabulary_give_the_tokens_of_the_target() {
     }
 }
 
+/// One tokenizer, but models with more and with fewer tokens than it: trees and chains alike.
+#[test]
+fn drafters_with_another_number_of_tokens_give_the_tokens_of_the_target() {
+    for pair in Pair::of_padded_vocabularies() {
+        let of_model = cells().into_iter().filter(|cell| cell.drafter == DrafterKind::Model);
+        run_matrix(&pair, of_model.collect());
+    }
+}
+
 #[test]
 fn every_way_of_decoding_gives_the_tokens_of_a_target_of_another_family() {
     run_matrix(&Pair::of_another_family(), cells());

@@ -215,11 +215,12 @@ fn a_tree_of_another_vocabulary_is_refused() {
         let mut config = example_config();
         config.vocab_size = 300;
         write_random_checkpoint(drafter, &config, 5, RandomDtype::F32).unwrap();
+        swap_two_tokens(drafter);
     }
     let table: [Damage; 3] = [
         ("two tokens swapped", swap_two_tokens, &["both have 259 tokens"]),
         ("a token more in the tokenizer", |drafter| add_tokens(drafter, 1), &[]),
-        ("another size", enlarge, &["300 tokens", "259 tokens"]),
+        ("another size, too", enlarge, &["300 tokens", "259 tokens"]),
     ];
     for (what, change, words) in table {
         let models = Models::pair();
