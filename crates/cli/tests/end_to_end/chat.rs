@@ -63,6 +63,15 @@ impl Talk {
         self.session.flush().unwrap();
     }
 
+    /// Types something, presses Ctrl-C, and waits for the next prompt.
+    fn give_up(&mut self, typed: &str) {
+        self.session.send(typed).unwrap();
+        self.press('c');
+        // The editor has let go of the line: what it showed of it before may have a prompt, too.
+        self.expect("\x1b[?2004l");
+        self.expect(PROMPT);
+    }
+
     /// Presses Ctrl-D and waits for a good end.
     fn leave(mut self) {
         self.press('d');
@@ -121,11 +130,25 @@ fn a_conversation_of_several_turns_with_commands() {
         talk.expect(PROMPT);
         talk.say("/method", &["the method is speculative"]);
     }
+    // With something typed it clears the line, and no more.
+    talk.press('c');
+    talk.expect("Ctrl-C again or Ctrl-D to leave");
+    talk.expect(PROMPT);
+    talk.give_up("half a line");
+    for second in ["", "lines"] {
+        talk.enter("two\\");
+        talk.expect("… ");
+        talk.give_up(second);
+    }
+    talk.press('c');
+    talk.expect("Ctrl-C again or Ctrl-D to leave");
+    talk.expect(PROMPT);
+    assert_eq!(talk.messages(&models), []);
     talk.leave();
     // The next chat remembers what was typed.
     let mut talk = Talk::begin(&models, &[]);
     talk.press('p');
-    talk.expect("/method");
+    talk.expect("/save");
     talk.press('u');
     talk.leave();
 }
