@@ -34,6 +34,17 @@ pub enum ForerunError {
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(Box<crate::hub::HubError>),
+    /// A file of the hub's cache that makes no sense.
+    #[cfg(feature = "hub")]
+    #[error(
+        "{cause}; if it was damaged in the cache, delete {file} and run again to fetch it anew"
+    )]
+    Cached {
+        /// What is wrong with it.
+        cause: Box<Self>,
+        /// Where its content lies.
+        file: PathBuf,
+    },
     /// Whoever watched the loading broke it off.
     #[error("loading was cancelled; a download goes on from there the next time")]
     Cancelled,
@@ -400,6 +411,26 @@ pub(crate) struct OpenModel {
 
 pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
     let path = &loader.locate(model)?;
+    let opened = open_files(path);
+    #[cfg(feature = "hub")]
+    let opened = opened.map_err(|error| if path == model { error } else { cached(error) });
+    opened
+}
+
+/// What to do about a file of the cache that cannot be read as what it is.
+#[cfg(feature = "hub")]
+fn cached(cause: ForerunError) -> ForerunError {
+    let file = match &cause {
+        ForerunError::Load(LoadError::Json { file, .. })
+        | ForerunError::Tokenizer(TokenizerError::Broken { file, .. }) => file,
+        _ => return cause,
+    };
+    // A file there is a link to its content: without that, it is not there.
+    let file = file.canonicalize().unwrap_or_else(|_| file.clone());
+    ForerunError::Cached { cause: Box::new(cause), file }
+}
+
+fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
     let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
@@ -439,6 +470,7 @@ struct LoadedDrafter {
 /// A worker for every device group of the plan.
 fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) -> Vec<WorkerSpec> {
     let lookup = plan.drafter() == DrafterKind::PromptLookup;
+    let vocab_size = target.config().vocab_size;
     let devices = plan.placement().devices().into_iter();
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
         let target = roles.contains(&Role::Target(0)).then(|| Arc::clone(target));
@@ -470,7 +502,6 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
                 if let Some((weights, translation)) = drafter {
                     let drafter = model(&engine, weights, team);
                     engine = match translation {
-    let vocab_size = target.config().vocab_size;
                         None => {
                             let drafter = ModelDrafter::new(drafter).for_vocabulary(vocab_size);
                             engine.with_drafter(0, drafter)

@@ -45,10 +45,10 @@ pub(super) struct Description {
 }
 
 impl Description {
-    /// The content's SHA-256 in hexadecimal, which the hub tells of large files.
-    pub(super) fn sha256(&self) -> Option<&str> {
-        let is_hash = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hash.then_some(&self.etag)
+    /// Digits of the content's hash in hexadecimal, if the ETag is one: 64 of the SHA-256, which the
+    /// hub tells of large files, 40 of the SHA-1 by which Git names the others.
+    pub(super) fn hash_digits(&self) -> Option<usize> {
+        self.etag.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(self.etag.len())
     }
 }
 
