@@ -121,6 +121,15 @@ fn a_token_opens_the_door_and_is_shown_to_nobody_else() {
         let elsewhere = asked.path.starts_with("/cdn/");
         assert_eq!(asked.headers.contains_key("authorization"), !elsewhere, "{asked:?}");
     }
+    // Another port is another server, be it on the same host.
+    let other = Hub::serving(&models.target());
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::Token("secret"));
+    hub.quirk(Quirk::Elsewhere(other.port()));
+    hub.generate("owner/name").variable("HF_TOKEN", "secret").succeed();
+    let asked = other.take_asked();
+    assert_eq!(asked.len(), 1);
+    assert!(!asked[0].headers.contains_key("authorization"), "{asked:?}");
 }
 
 #[test]

@@ -111,6 +111,10 @@ impl Hub {
         self.state.lock().unwrap().quirks.push(quirk);
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn without_quirks(&self) {
         self.state.lock().unwrap().quirks.clear();
     }
@@ -178,7 +182,7 @@ fn digits(algorithm: &'static Algorithm, bytes: &[u8]) -> String {
     digest(algorithm, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The ETag of what is not stored as a large file; the real one is another hash of that length.
+/// The ETag of what is not stored as a large file: Git's name for it.
 pub(crate) fn small_etag(bytes: &[u8]) -> String {
     let header = format!("blob {}\0", bytes.len());
     digits(&SHA1_FOR_LEGACY_USE_ONLY, &[header.as_bytes(), bytes].concat())
@@ -274,7 +278,12 @@ fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
         _ => None,
     });
     if file.ends_with(".safetensors") {
-        let location = ("Location", format!("http://localhost:{port}/cdn/{rest}"));
+        let place = state.quirks.iter().find_map(|quirk| match quirk {
+            Quirk::Elsewhere(port) => Some(format!("127.0.0.1:{port}")),
+            _ => None,
+        });
+        let place = place.unwrap_or_else(|| format!("localhost:{port}"));
+        let location = ("Location", format!("http://{place}/cdn/{rest}"));
         let etag = ("X-Linked-Etag", etag.unwrap_or_else(|| format!("\"{}\"", hash(&bytes))));
         let size = ("X-Linked-Size", bytes.len().to_string());
         return Reply {
@@ -288,6 +297,14 @@ fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
         return Reply { status: 307, headers: vec![location, commit], ..Reply::default() };
     }
     let etag = ("ETag", etag.unwrap_or_else(|| format!("\"{}\"", small_etag(&bytes))));
+    let damage = |quirk: &Quirk| matches!(quirk, Quirk::DamageSmall(name) if *name == file);
+    if asked.method == "GET"
+        && let Some(quirk) = state.quirks.iter().position(damage)
+    {
+        state.quirks.remove(quirk);
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    }
     Reply { status: 200, headers: vec![etag, commit], body: bytes, ..Reply::default() }
 }
 
@@ -297,14 +314,6 @@ fn parts(path: &str) -> (String, String, String) {
     (format!("{}/{}", parts[0], parts[1]), parts[2].to_owned(), parts[3].to_owned())
 }
 
-    let damage = |quirk: &Quirk| matches!(quirk, Quirk::DamageSmall(name) if *name == file);
-    if asked.method == "GET"
-        && let Some(quirk) = state.quirks.iter().position(damage)
-    {
-        state.quirks.remove(quirk);
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-    }
 fn description(id: &str, revision: &str, state: &State) -> Reply {
     let Some((commit, files)) = state.revisions.get(&(id.to_owned(), revision.to_owned())) else {
         let known = state.revisions.keys().any(|(known, _)| known == id);
