@@ -250,6 +250,21 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     refuse(file.to_str().unwrap(), &["t.jinja", "line 1"]);
     write("{{ raise_exception('never') }}");
     refuse(file.to_str().unwrap(), &["the model's chat template refuses", "never"]);
+    // One that has no text for a message, or no end, says so, and the chat goes on.
+    write("{% if messages|length > 1 %}x{% endif %}");
+    let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
+    let finished = run.succeed();
+    assert!(finished.errors.contains("has no text for these messages"), "{}", finished.errors);
+    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
+    write(
+        "{% if messages[0].content == 'a' %}{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}\
+         {% endfor %}{% endfor %}{% endfor %}{% endif %}",
+    );
+    let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
+    let finished = run.succeed();
+    assert!(finished.errors.contains("t.jinja cannot render"), "{}", finished.errors);
+    assert!(finished.errors.contains("does not come to an end"), "{}", finished.errors);
+    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
     // A refusal in the middle takes the message back, and the chat goes on.
     write(
         "{% if messages|length > 1 %}{{ raise_exception('once') }}{% endif %}{{ messages[0].content }}",
