@@ -252,14 +252,14 @@ mod tests {
         path
     }
 
-    fn paths(prompt: &[TokenId], shape: DraftShape) -> Vec<Vec<TokenId>> {
+    fn paths(prompt: &[TokenId], shape: &DraftShape) -> Vec<Vec<TokenId>> {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens: prompt,
             prompt_len: prompt.len(),
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
-            shape: &shape,
+            shape,
             cancel: &AtomicBool::new(false),
         };
         let tree = ModelDrafter::new(Hashed).draft(&context).unwrap().tree;
@@ -310,7 +310,7 @@ mod tests {
                 let mut expected: Vec<_> =
                     all[..count].iter().map(|(_, path)| path.clone()).collect();
                 expected.sort();
-                assert_eq!(paths(&prompt, shape), expected, "{first} {budget}");
+                assert_eq!(paths(&prompt, &shape), expected, "{first} {budget}");
             }
         }
     }
@@ -321,7 +321,7 @@ mod tests {
     fn a_large_budget_adds_siblings() {
         for first in 0..20 {
             let top =
-                |budget| paths(&prompt(first), DraftShape::Top { width: 2, depth: 3, budget });
+                |budget| paths(&prompt(first), &DraftShape::Top { width: 2, depth: 3, budget });
             let (narrow, all) = (top(None), top(Some(99)));
             assert_eq!((narrow.len(), all.len()), (6, 10));
             assert!(narrow.iter().all(|path| all.contains(path)));
