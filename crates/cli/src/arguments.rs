@@ -27,6 +27,10 @@ pub(crate) enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Train a model
+    #[cfg(feature = "train")]
+    #[command(subcommand)]
+    Train(crate::train::Train),
 }
 
 /// Options of `forerun devices`.

@@ -9,6 +9,8 @@ mod devices;
 mod generate;
 mod progress;
 mod quality;
+#[cfg(feature = "train")]
+mod train;
 
 use arguments::{Arguments, Bench, Command};
 use clap::Parser;
@@ -23,6 +25,8 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
+        #[cfg(feature = "train")]
+        Command::Train(train) => train::run(train),
     };
     match outcome {
         Ok(code) => code,

@@ -66,9 +66,19 @@ fn main() {
     let per_token = 6.0 * model.product_weights() as f64;
     let rate = tokens as f64 * per_token / total / 1e9;
     let limit = products();
-    println!("{:.2}M weights in products, {tokens} tokens a pass", model.product_weights() as f64 / 1e6);
-    println!("layers forward {:.3} s, head {:.3}, backward {:.3}, optimizer {:.3}", seconds[0], seconds[1], seconds[2], seconds[3]);
-    println!("{:.0} tokens/s, {rate:.0} of {limit:.0} GFlop/s: {:.0} %", tokens as f64 / total, 100.0 * rate / limit);
+    println!(
+        "{:.2}M weights in products, {tokens} tokens a pass",
+        model.product_weights() as f64 / 1e6
+    );
+    println!(
+        "layers forward {:.3} s, head {:.3}, backward {:.3}, optimizer {:.3}",
+        seconds[0], seconds[1], seconds[2], seconds[3]
+    );
+    println!(
+        "{:.0} tokens/s, {rate:.0} of {limit:.0} GFlop/s: {:.0} %",
+        tokens as f64 / total,
+        100.0 * rate / limit
+    );
 }
 
 /// GFlop/s of large products by the library, the best of several.

@@ -1,12 +1,27 @@
 //! Trains small language models, and the drafters of the papers.
 //!
-//! `ops` has the layers, forward and backward; `model` puts them together. This crate may touch files,
-//! threads and the clock; nothing that generates text depends on it.
+//! `tokenizer` and `data` turn text into batches; `ops` has the layers, forward and backward, `model`
+//! puts them together; `metrics` and `plot` tell how a run went. This crate may touch files, threads
+//! and the clock. It is heavy, so nothing that generates text depends on it.
 
+mod checkpoint;
+pub mod data;
+mod export;
+mod files;
+pub mod metrics;
 mod model;
 mod ops;
 mod optimizer;
+pub mod plot;
+mod schedule;
+pub mod tokenizer;
+mod trainer;
 
+pub use checkpoint::CheckpointError;
+pub use export::{ExportError, export};
+pub use forerun_model::checkpoint::Dtype as WeightType;
 pub use model::{Llama, ModelError, Parameter};
 pub use ops::{LossParts, Targets, Teacher};
 pub use optimizer::{AdamW, AdamWOptions};
+pub use schedule::Schedule;
+pub use trainer::{Event, TrainError, TrainOptions, Trainer, evaluate};

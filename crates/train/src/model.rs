@@ -84,7 +84,8 @@ impl Llama {
                 return Ok(vec![1.0; count]);
             }
             // A generator for each tensor: its values depend on nothing else.
-            let mut random = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9).wrapping_add(index));
+            let mut random =
+                StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9).wrapping_add(index));
             let normal = Normal::new(0.0, deviation).map_err(candle_core::Error::wrap)?;
             Ok(normal.sample_iter(&mut random).take(count).collect())
         })
@@ -121,7 +122,8 @@ impl Llama {
             let attention_norm = one(LayerTensor::AttentionNorm)?;
             let mlp_norm = one(LayerTensor::MlpNorm)?;
             let mut together = |parts: &[LayerTensor]| {
-                let flat = parts.iter().map(|&part| one(part)?.flatten_all().map_err(ModelError::from));
+                let flat =
+                    parts.iter().map(|&part| one(part)?.flatten_all().map_err(ModelError::from));
                 let flat = flat.collect::<std::result::Result<Vec<_>, _>>()?;
                 Ok::<_, ModelError>(Var::from_tensor(&Tensor::cat(&flat, 0)?)?)
             };
@@ -146,9 +148,8 @@ impl Llama {
     /// Everything that is trained.
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |name: String, values: &Var, decays| {
-            Parameter { name, values: values.clone(), decays }
-        };
+        let parameter =
+            |name: String, values: &Var, decays| Parameter { name, values: values.clone(), decays };
         let mut all = vec![parameter("embedding".into(), &self.embedding, true)];
         for (index, layer) in self.layers.iter().enumerate() {
             let of_layer = |name: &str, values, decays| {
@@ -189,7 +190,8 @@ impl Llama {
         };
         let own = &self.layers[layer];
         let within = |parts: &[LayerTensor], var: &Var| {
-            let size = |part| Stored::Layer(layer, part).shape(&self.config).iter().product::<usize>();
+            let size =
+                |part| Stored::Layer(layer, part).shape(&self.config).iter().product::<usize>();
             let before = parts.iter().take_while(|&&other| other != part);
             let start = before.map(|&other| size(other)).sum();
             var.narrow(0, start, size(part))?.to_vec1::<f32>()
@@ -284,7 +286,8 @@ impl Llama {
     /// # Errors
     /// Where the library fails.
     pub fn normed(&self, hidden: &Tensor) -> Result<Vec<f32>> {
-        let (x, norm) = (hidden.flatten_all()?.to_vec1::<f32>()?, self.final_norm.to_vec1::<f32>()?);
+        let (x, norm) =
+            (hidden.flatten_all()?.to_vec1::<f32>()?, self.final_norm.to_vec1::<f32>()?);
         let mut out = vec![0.0; x.len()];
         let mut r = vec![0.0; x.len() / norm.len()];
         crate::ops::elementwise::rms_norm(&x, &norm, self.config.rms_norm_eps, &mut out, &mut r);

@@ -100,8 +100,9 @@ impl AdamW {
 /// The Euclidean norm of all gradients together.
 fn norm(gradients: &[Vec<f32>]) -> f64 {
     let square = |chunk: &[f32]| f64::from(crate::ops::elementwise::inner(chunk, chunk));
-    let of_vector =
-        |vector: &Vec<f32>| vector.par_chunks(CHUNK).map(square).collect::<Vec<_>>().iter().sum::<f64>();
+    let of_vector = |vector: &Vec<f32>| {
+        vector.par_chunks(CHUNK).map(square).collect::<Vec<_>>().iter().sum::<f64>()
+    };
     gradients.iter().map(of_vector).sum::<f64>().sqrt()
 }
 

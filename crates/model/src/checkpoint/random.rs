@@ -161,7 +161,7 @@ impl RandomWeights<'_> {
                 expected: format!("at least {MIN_VOCAB_SIZE}, for the byte tokenizer"),
             });
         }
-        let read_back = Config::parse(&self.config_json().to_string(), &config_file)?;
+        let read_back = Config::parse(&self.config.to_json(self.dtype).to_string(), &config_file)?;
         if (Config { suggested_sampling: self.config.suggested_sampling, ..read_back })
             != *self.config
         {
@@ -178,7 +178,7 @@ impl RandomWeights<'_> {
             "eos_token_id": self.config.eos_token_ids,
         });
         let texts = [
-            ("config.json", self.config_json()),
+            ("config.json", self.config.to_json(self.dtype)),
             ("generation_config.json", generation),
             ("tokenizer.json", tokenizer_json()),
         ];
@@ -193,47 +193,6 @@ impl RandomWeights<'_> {
         let metadata = [("format".to_owned(), "pt".to_owned())].into();
         safetensors::serialize_to_file(tensors, Some(metadata), &file)
             .map_err(|cause| write_error(&file, io::Error::other(cause)))
-    }
-
-    fn config_json(&self) -> Value {
-        let config = self.config;
-        let mut options = json!({
-            "architectures": [config.family.architecture()],
-            "model_type": config.family.model_type(),
-            "hidden_act": "silu",
-            "hidden_size": config.hidden_size,
-            "intermediate_size": config.intermediate_size,
-            "num_hidden_layers": config.num_hidden_layers,
-            "num_attention_heads": config.num_attention_heads,
-            "num_key_value_heads": config.num_key_value_heads,
-            "head_dim": config.head_dim,
-            "vocab_size": config.vocab_size,
-            "max_position_embeddings": config.max_position_embeddings,
-            "rms_norm_eps": config.rms_norm_eps,
-            "rope_theta": config.rope_theta,
-            "rope_scaling": rope_scaling_json(config.rope_scaling),
-            "attention_bias": config.output_bias,
-            "mlp_bias": config.mlp_bias,
-            "sliding_window": config.sliding_window.as_ref().map(|window| window.size),
-            "use_sliding_window": config.sliding_window.is_some(),
-            "tie_word_embeddings": config.tie_word_embeddings,
-            "bos_token_id": config.bos_token_id,
-            "eos_token_id": config.eos_token_ids,
-            "torch_dtype": match self.dtype {
-                RandomDtype::F32 => "float32",
-                RandomDtype::Bf16 => "bfloat16",
-                RandomDtype::F16 => "float16",
-            },
-        });
-        match config.sliding_window.as_ref().map(|window| &window.layers) {
-            Some(SlidingLayers::Listed(listed)) => {
-                let name = |&slides| if slides { "sliding_attention" } else { "full_attention" };
-                options["layer_types"] = listed.iter().map(name).collect();
-            }
-            Some(SlidingLayers::From(first)) => options["max_window_layers"] = json!(first),
-            None => {}
-        }
-        options
     }
 
     /// Mean and standard deviation of a tensor's values.
@@ -342,25 +301,6 @@ impl Normal {
 }
 
 /// The value of `rope_scaling`; `null` where there is none.
-fn rope_scaling_json(scaling: RopeScaling) -> Value {
-    match scaling {
-        RopeScaling::None => Value::Null,
-        RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => json!({
-            "rope_type": "llama3",
-            "factor": factor,
-            "low_freq_factor": low_freq_factor,
-            "high_freq_factor": high_freq_factor,
-            "original_max_position_embeddings": original_max_position_embeddings,
-        }),
-    }
-}
-
 fn write_error(path: &Path, cause: io::Error) -> LoadError {
     LoadError::Write { path: path.to_owned(), cause }
 }

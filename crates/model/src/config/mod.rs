@@ -9,6 +9,7 @@ mod family;
 mod parse;
 mod rope;
 mod sampling;
+mod write;
 
 use std::path::Path;
 

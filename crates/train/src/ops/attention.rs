@@ -1,8 +1,6 @@
 //! Causal attention of one sequence with rotary positions, forward and backward.
 
-use super::elementwise::{
-    exponentials, exponentials_above, inner, scale_by, softmax_backward,
-};
+use super::elementwise::{exponentials, exponentials_above, inner, scale_by, softmax_backward};
 use super::matrix::{Matrix, MatrixMut, Write, multiply};
 use std::ops::Range;
 
@@ -109,12 +107,8 @@ pub(crate) fn forward(heads: Heads, qkv: &[f32], out: &mut [f32], levels: &mut [
             }
             let place = heads.places(head);
             let from = queries.start * heads.q_size() + place.0;
-            let mut out = MatrixMut::strided(
-                &mut out[from..],
-                queries.len(),
-                heads.head_dim,
-                heads.q_size(),
-            );
+            let mut out =
+                MatrixMut::strided(&mut out[from..], queries.len(), heads.head_dim, heads.q_size());
             let values = heads.vectors(qkv, place.2, 0..queries.end);
             multiply(&mut out, Matrix::new(scores, queries.end), values, 1.0, Write::Replace);
         }

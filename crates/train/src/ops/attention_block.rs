@@ -2,7 +2,7 @@
 
 use super::attention::{self, Heads, Rope};
 use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward};
-use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,17 +11,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// values, `[(heads + 2 · kv_heads) · head_dim, hidden]`, then that of the output,
 /// `[hidden, heads · head_dim]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct AttentionShape {
+pub(crate) struct AttentionShape {
     /// Size of a row.
-    pub hidden: usize,
+    pub(crate) hidden: usize,
     /// Query heads.
-    pub heads: usize,
+    pub(crate) heads: usize,
     /// Key and value heads.
-    pub kv_heads: usize,
+    pub(crate) kv_heads: usize,
     /// Numbers of a head.
-    pub head_dim: usize,
+    pub(crate) head_dim: usize,
     /// What the norm adds to the mean square.
-    pub epsilon: f32,
+    pub(crate) epsilon: f32,
 }
 
 impl AttentionShape {
@@ -30,14 +30,14 @@ impl AttentionShape {
     }
 
     /// Weights of the projections of queries, keys and values.
-    #[must_use]
-    pub fn qkv_weights(&self) -> usize {
+
+    pub(crate) fn qkv_weights(&self) -> usize {
         self.of_heads().width() * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-    #[must_use]
-    pub fn weights(&self) -> usize {
+
+    pub(crate) fn weights(&self) -> usize {
         self.qkv_weights() + self.of_heads().q_size() * self.hidden
     }
 }
@@ -79,6 +79,7 @@ impl AttentionBlock {
             levels: vec![0.0; rows * heads.heads],
         };
         let (into, out_of) = weights.split_at(self.shape.qkv_weights());
+        let (into, out_of) = (transpose(into, hidden), transpose(out_of, q_size));
         let ranges = split::ranges(rows / self.context);
         let part = |values, size| split::parts(values, &ranges, self.context * size);
         let tasks: Vec<_> = part(&mut result, hidden)
@@ -103,7 +104,7 @@ impl AttentionBlock {
                 multiply(
                     &mut MatrixMut::new(qkv, width),
                     Matrix::new(normed, hidden),
-                    Matrix::new(into, hidden).transposed(),
+                    Matrix::new(&into, width),
                     1.0,
                     Write::Replace,
                 );
@@ -118,7 +119,7 @@ impl AttentionBlock {
                 multiply(
                     &mut MatrixMut::new(result, hidden),
                     Matrix::new(out, q_size),
-                    Matrix::new(out_of, q_size).transposed(),
+                    Matrix::new(&out_of, hidden),
                     1.0,
                     Write::Add,
                 );
@@ -128,11 +129,7 @@ impl AttentionBlock {
     }
 
     /// Gradients of `x`, `norm` and `weights`, given that of the result.
-    fn backward(
-        &self,
-        saved: &Saved,
-        [x, norm, weights, dresult]: [&[f32]; 4],
-    ) -> [Vec<f32>; 3] {
+    fn backward(&self, saved: &Saved, [x, norm, weights, dresult]: [&[f32]; 4]) -> [Vec<f32>; 3] {
         let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
         let (width, q_size, context) = (heads.width(), heads.q_size(), self.context);
         let (into, out_of) = weights.split_at(self.shape.qkv_weights());

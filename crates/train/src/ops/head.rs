@@ -2,14 +2,14 @@
 
 use super::attention_block::part;
 use super::elementwise::{exponentials, inner, rms_norm, rms_norm_backward, scale_by};
-use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::{argument, split, tensor, with_slices};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows whose logits exist at once.
-const LOGIT_ROWS: usize = 128;
+const LOGIT_ROWS: usize = 256;
 
 /// What rows are to predict.
 #[derive(Clone, Debug)]
@@ -82,9 +82,12 @@ impl HeadLoss {
         let mut dx = vec![0.0; if self.train { x.len() } else { 0 }];
         let ranges = split::ranges(rows);
         let per_row = if self.train { hidden } else { 0 };
-        let tasks: Vec<_> =
-            ranges.iter().zip(split::parts(&mut dx, &ranges, per_row)).collect();
-        let done = split::all(tasks, |(range, dx)| self.rows(range, [x, norm, head], dx));
+        let tasks: Vec<_> = ranges.iter().zip(split::parts(&mut dx, &ranges, per_row)).collect();
+        let turned = transpose(head, hidden);
+        let soft = self.targets.teacher.as_ref();
+        let soft = soft.map(|teacher| transpose(&teacher.head, teacher.hidden));
+        let turned = (&turned[..], soft.as_deref());
+        let done = split::all(tasks, |(range, dx)| self.rows(range, [x, norm, head], turned, dx));
         let parts = done.iter().fold(LossParts::default(), |sum, done| LossParts {
             loss: sum.loss + done.parts.loss,
             nll: sum.nll + done.parts.nll,
@@ -98,6 +101,7 @@ impl HeadLoss {
         &self,
         range: &Range<usize>,
         [x, norm, head]: [&[f32]; 3],
+        (turned, soft_head): (&[f32], Option<&[f32]>),
         dx: &mut [f32],
     ) -> Done {
         let hidden = norm.len();
@@ -119,11 +123,12 @@ impl HeadLoss {
             let head = Matrix::new(head, hidden);
             let from = Matrix::new(normed, hidden);
             let mut out = MatrixMut::new(logits, vocab_size);
-            multiply(&mut out, from, head.transposed(), 1.0, Write::Replace);
+            multiply(&mut out, from, Matrix::new(turned, vocab_size), 1.0, Write::Replace);
             let soft = &mut soft[..if self.targets.teacher.is_some() { logits.len() } else { 0 }];
-            if let Some(teacher) = &self.targets.teacher {
-                let from = Matrix::new(part(&teacher.rows, first, rows, teacher.hidden), teacher.hidden);
-                let head = Matrix::new(&teacher.head, teacher.hidden).transposed();
+            if let (Some(teacher), Some(head)) = (&self.targets.teacher, soft_head) {
+                let from =
+                    Matrix::new(part(&teacher.rows, first, rows, teacher.hidden), teacher.hidden);
+                let head = Matrix::new(head, vocab_size);
                 multiply(&mut MatrixMut::new(soft, vocab_size), from, head, 1.0, Write::Replace);
             }
             for (row, logits) in (first..).zip(logits.chunks_exact_mut(vocab_size)) {
@@ -175,8 +180,7 @@ impl HeadLoss {
         let weight = f64::from(weight);
         parts.nll += weight * nll;
         parts.divergence += weight * divergence;
-        parts.loss +=
-            weight * (f64::from(share) * divergence + (1.0 - f64::from(share)) * nll);
+        parts.loss += weight * (f64::from(share) * divergence + (1.0 - f64::from(share)) * nll);
     }
 }
 

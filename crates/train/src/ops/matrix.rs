@@ -1,5 +1,7 @@
 //! Matrices as views of slices, and their products on one thread.
 
+use rayon::prelude::*;
+
 /// A matrix in a slice: entry `(row, column)` lies at `row · row_stride + column · column_stride`.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
@@ -17,12 +19,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// `rows` rows of `columns` entries, `row_stride` apart.
-    pub(crate) fn strided(
-        data: &'a [f32],
-        rows: usize,
-        columns: usize,
-        row_stride: usize,
-    ) -> Self {
+    pub(crate) fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
         assert!(last(rows, columns, row_stride) <= data.len(), "a matrix larger than its slice");
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }
@@ -115,4 +112,23 @@ pub(crate) fn multiply(
             gemm::Parallelism::None,
         );
     }
+}
+
+/// A matrix of rows of `columns` numbers with rows and columns exchanged. A product with weights as
+/// they lie, `[outputs, inputs]`, would rearrange them for every few rows of its other factor.
+pub(crate) fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
+    /// Rows of the result that are filled together, from the same lines of memory.
+    const TOGETHER: usize = 16;
+    let rows = values.len() / columns;
+    let mut out = vec![0.0; values.len()];
+    out.par_chunks_mut(TOGETHER * rows).enumerate().for_each(|(block, out)| {
+        let first = block * TOGETHER;
+        let width = out.len() / rows;
+        for (row, values) in values.chunks_exact(columns).enumerate() {
+            for (column, &value) in values[first..first + width].iter().enumerate() {
+                out[column * rows + row] = value;
+            }
+        }
+    });
+    out
 }

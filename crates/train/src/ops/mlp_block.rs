@@ -1,10 +1,8 @@
 //! `x + mlp(norm(x))` with SwiGLU: the second half of a Transformer layer.
 
 use super::attention_block::part;
-use super::elementwise::{
-    rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward,
-};
-use super::matrix::{Matrix, MatrixMut, Write, multiply};
+use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward};
+use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
 use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
 use std::sync::{Mutex, PoisonError};
@@ -12,25 +10,25 @@ use std::sync::{Mutex, PoisonError};
 /// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
 /// down, `[hidden, intermediate]`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MlpShape {
+pub(crate) struct MlpShape {
     /// Size of a row.
-    pub hidden: usize,
+    pub(crate) hidden: usize,
     /// Size between the projections.
-    pub intermediate: usize,
+    pub(crate) intermediate: usize,
     /// What the norm adds to the mean square.
-    pub epsilon: f32,
+    pub(crate) epsilon: f32,
 }
 
 impl MlpShape {
     /// Weights of gate and up.
-    #[must_use]
-    pub fn gate_up_weights(&self) -> usize {
+
+    pub(crate) fn gate_up_weights(&self) -> usize {
         2 * self.intermediate * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-    #[must_use]
-    pub fn weights(&self) -> usize {
+
+    pub(crate) fn weights(&self) -> usize {
         3 * self.intermediate * self.hidden
     }
 }
@@ -55,6 +53,7 @@ impl MlpBlock {
         let mut result = x.to_vec();
         let mut saved = Saved { r: vec![0.0; rows], gate_up: vec![0.0; rows * 2 * intermediate] };
         let (into, out_of) = weights.split_at(self.shape.gate_up_weights());
+        let (into, out_of) = (transpose(into, hidden), transpose(out_of, intermediate));
         let ranges = split::ranges(rows);
         let tasks: Vec<_> = split::parts(&mut result, &ranges, hidden)
             .into_iter()
@@ -75,7 +74,7 @@ impl MlpBlock {
                 multiply(
                     &mut MatrixMut::new(gate_up, 2 * intermediate),
                     Matrix::new(normed, hidden),
-                    Matrix::new(into, hidden).transposed(),
+                    Matrix::new(&into, 2 * intermediate),
                     1.0,
                     Write::Replace,
                 );
@@ -83,7 +82,7 @@ impl MlpBlock {
                 multiply(
                     &mut MatrixMut::new(result, hidden),
                     Matrix::new(inner, intermediate),
-                    Matrix::new(out_of, intermediate).transposed(),
+                    Matrix::new(&out_of, hidden),
                     1.0,
                     Write::Add,
                 );

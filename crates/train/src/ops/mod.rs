@@ -20,9 +20,9 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-pub use attention_block::AttentionShape;
+pub(crate) use attention_block::AttentionShape;
 pub use head::{LossParts, Targets, Teacher};
-pub use mlp_block::MlpShape;
+pub(crate) use mlp_block::MlpShape;
 
 use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
 

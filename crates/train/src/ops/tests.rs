@@ -17,7 +17,8 @@ const EPSILON: f32 = 1e-5;
 fn values(seed: u64, count: usize, deviation: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC;
     let mut uniform = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 24) as f32
     };
     (0..count).map(|_| (0..6).map(|_| uniform() - 0.5).sum::<f32>() * 1.4 * deviation).collect()
@@ -29,7 +30,7 @@ fn var(seed: u64, shape: &[usize], mean: f32, deviation: f32) -> Var {
     Var::from_vec::<_, f32>(values, shape, &Device::Cpu).unwrap()
 }
 
-type Operation<'a> = &'a dyn Fn(&[Tensor]) -> Result<Tensor>;
+type Operation<'a> = &'a (dyn Fn(&[Tensor]) -> Result<Tensor> + Sync);
 
 /// The sum of the result weighted by fixed numbers, and its gradients.
 fn differentiate(operation: Operation<'_>, inputs: &[Var]) -> (Vec<f32>, Vec<Vec<f32>>) {
@@ -138,8 +139,7 @@ fn mlp_case(
         let block = MlpBlock { shape: shape.clone(), saved: Mutex::default() };
         inputs[0].apply_op3(&inputs[1], &inputs[2], block)
     };
-    let plain =
-        |inputs: &[Tensor]| composed::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
+    let plain = |inputs: &[Tensor]| composed::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
     check(&fused, &plain, &inputs);
 }
 

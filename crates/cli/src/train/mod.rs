@@ -1,0 +1,273 @@
+//! `forerun train`: text in, a model out.
+
+mod arguments;
+
+pub(crate) use arguments::{LmArguments, Train};
+
+use crate::generate::INTERRUPTED;
+use crate::note;
+use anyhow::{Context, bail};
+use forerun_model::checkpoint::Checkpoint;
+use forerun_model::{Config, Family, RopeScaling};
+use forerun_train::data::{Dataset, Phase, PrepareOptions, Progress, Split};
+use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
+use forerun_train::{
+    AdamWOptions, Event, Llama, Schedule, TrainOptions, Trainer, WeightType, export,
+};
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::IsTerminal;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Share of the documents that is held out where nothing is said.
+const HELD_OUT: f64 = 0.01;
+
+pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
+    match train {
+        Train::Lm(arguments) => language_model(&arguments),
+    }
+}
+
+fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
+    if let Some(threads) = arguments.threads {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+        pool.context("cannot start threads")?;
+    }
+    let run = match &arguments.run {
+        Some(run) => run.clone(),
+        None => beside(&arguments.out)?,
+    };
+    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let from = arguments.from.as_deref().map(Checkpoint::open).transpose()?;
+    let teacher = match &arguments.teacher {
+        Some(teacher) => Some(Llama::load(&Checkpoint::open(teacher)?)?),
+        None => None,
+    };
+    let tokenizer = tokenizer(arguments, &run)?;
+    let dataset = dataset(arguments, &run, &tokenizer)?;
+    let options = options(arguments);
+    let config = config(arguments, &dataset);
+    let begin = || match &from {
+        Some(checkpoint) => Llama::load(checkpoint),
+        None => Llama::random(&config, arguments.seed),
+    };
+    let steps = options.schedule.steps;
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, begin)?;
+    note(format_args!(
+        "{:.2}M parameters, {} training tokens, {} held out; at step {} of {steps}",
+        parameters(trainer.model()) as f64 / 1e6,
+        dataset.tokens(Split::Training).len(),
+        dataset.tokens(Split::HeldOut).len(),
+        trainer.step(),
+    ));
+    let interrupted = listen()?;
+    let shown = Shown::new(steps, trainer.step());
+    let done = trainer.run(&mut |event| {
+        shown.event(event);
+        if interrupted.load(Ordering::Relaxed) {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    shown.finish();
+    if !done {
+        note(format_args!("interrupted at step {}: the same command goes on", trainer.step()));
+        return Ok(INTERRUPTED.into());
+    }
+    let weight_type = if arguments.f32 { WeightType::F32 } else { WeightType::Bf16 };
+    export(trainer.model(), &tokenizer, &arguments.out, weight_type)?;
+    note(format_args!("wrote {}", arguments.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `DIR.training`.
+fn beside(out: &Path) -> anyhow::Result<PathBuf> {
+    let Some(name) = out.file_name() else {
+        bail!("--out {} names no directory that could be made", out.display())
+    };
+    let mut name = name.to_owned();
+    name.push(".training");
+    Ok(out.with_file_name(name))
+}
+
+/// The tokenizer that was chosen or that a model has; else one is trained, unless an earlier run did.
+fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
+    let chosen = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
+    if let Some(path) = chosen.into_iter().flatten().next() {
+        let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
+        if !file.is_file() {
+            bail!("there is no tokenizer {}: name one with --tokenizer", file.display());
+        }
+        return Ok(file);
+    }
+    let file = run.join("tokenizer").join("tokenizer.json");
+    if file.is_file() {
+        return Ok(file);
+    }
+    let options =
+        TokenizerOptions { vocab_size: arguments.vocab_size, ..TokenizerOptions::default() };
+    let mut bar = DataBar::default();
+    let trained = train_tokenizer(&arguments.data, &options, &mut |progress| bar.update(progress))?;
+    Ok(trained.save(&run.join("tokenizer"))?)
+}
+
+fn dataset(arguments: &LmArguments, run: &Path, tokenizer: &Path) -> anyhow::Result<Dataset> {
+    let share = if arguments.validation.is_empty() { HELD_OUT } else { 0.0 };
+    let options = PrepareOptions {
+        validation_files: arguments.validation.clone(),
+        held_out_share: arguments.held_out.unwrap_or(share),
+        ..PrepareOptions::default()
+    };
+    let folder = arguments.shards.clone().unwrap_or_else(|| run.join("shards"));
+    let mut bar = DataBar::default();
+    let on_progress = &mut |progress| bar.update(progress);
+    Ok(Dataset::prepare(&arguments.data, tokenizer, &folder, &options, on_progress)?)
+}
+
+fn options(arguments: &LmArguments) -> TrainOptions {
+    TrainOptions {
+        context: arguments.context,
+        sequences: arguments.sequences,
+        accumulation: arguments.accumulation,
+        schedule: Schedule {
+            peak: arguments.learning_rate,
+            final_share: arguments.final_share,
+            warmup_steps: arguments.warmup,
+            steps: arguments.steps,
+        },
+        optimizer: AdamWOptions {
+            weight_decay: arguments.weight_decay,
+            max_gradient_norm: arguments.max_gradient_norm,
+            ..AdamWOptions::default()
+        },
+        seed: arguments.seed,
+        evaluate_every: arguments.evaluate_every,
+        evaluation_tokens: arguments.evaluation_tokens,
+        save_every: arguments.save_every,
+        distillation_share: arguments.distillation_share,
+    }
+}
+
+fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
+    let heads = arguments.heads.unwrap_or((arguments.hidden / 32).max(1));
+    let intermediate = (arguments.hidden * 8 / 3).next_multiple_of(32);
+    Config {
+        family: Family::Llama,
+        hidden_size: arguments.hidden,
+        intermediate_size: arguments.intermediate.unwrap_or(intermediate),
+        num_hidden_layers: arguments.layers,
+        num_attention_heads: heads,
+        num_key_value_heads: arguments.kv_heads.unwrap_or((heads / 2).max(1)),
+        head_dim: arguments.hidden / heads.max(1),
+        vocab_size: dataset.vocab_size(),
+        max_position_embeddings: arguments.context,
+        rms_norm_eps: 1e-5,
+        rope_theta: 10_000.0,
+        rope_scaling: RopeScaling::None,
+        sliding_window: None,
+        qkv_bias: false,
+        output_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        tie_word_embeddings: !arguments.untied,
+        bos_token_id: Some(dataset.separator()),
+        eos_token_ids: vec![dataset.separator()],
+        suggested_sampling: None,
+    }
+}
+
+fn parameters(model: &Llama) -> usize {
+    model.parameters().iter().map(|parameter| parameter.values.elem_count()).sum()
+}
+
+/// The first interrupt ends the run at the next step, the second one at once.
+fn listen() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&interrupted);
+    let handler = move || {
+        if told.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED.into());
+        }
+    };
+    ctrlc::set_handler(handler).context("cannot listen for interrupts")?;
+    Ok(interrupted)
+}
+
+fn bar(length: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+/// How far the data is, where somebody looks.
+#[derive(Default)]
+struct DataBar(Option<(Phase, ProgressBar)>);
+
+impl DataBar {
+    fn update(&mut self, progress: Progress) {
+        if !std::io::stderr().is_terminal() {
+            return;
+        }
+        let title = match progress.phase {
+            Phase::Hashing => "reading files",
+            Phase::Counting => "counting text",
+            Phase::Sampling => "sampling words",
+            Phase::Merging => "merging tokens",
+            Phase::Encoding => "encoding text",
+        };
+        let current = match self.0.take() {
+            Some((phase, bar)) if phase == progress.phase => bar,
+            _ => bar(progress.total_bytes, "{msg} {wide_bar} {bytes}/{total_bytes} {eta} left")
+                .with_message(title),
+        };
+        current.set_position(progress.done_bytes);
+        if progress.done_bytes >= progress.total_bytes {
+            current.finish_and_clear();
+        }
+        self.0 = Some((progress.phase, current));
+    }
+}
+
+/// How far the training is: a bar where somebody looks, tests and checkpoints as lines.
+struct Shown {
+    bar: ProgressBar,
+}
+
+impl Shown {
+    fn new(steps: u64, step: u64) -> Self {
+        let bar = bar(steps, "step {pos}/{len} {wide_bar} {msg} {eta} left");
+        bar.set_position(step);
+        bar.reset_eta();
+        Self { bar }
+    }
+
+    fn event(&self, event: &Event) {
+        match event {
+            Event::Step(record) => {
+                self.bar.set_position(record.step);
+                self.bar.set_message(format!(
+                    "loss {:.3} {:.0} tokens/s",
+                    record.loss, record.tokens_per_s
+                ));
+            }
+            Event::Evaluated(record) => self.bar.suspend(|| {
+                note(format_args!(
+                    "step {}: held-out loss {:.4} nats/token, {:.4} bits/byte",
+                    record.step, record.validation_loss, record.bits_per_byte
+                ));
+            }),
+            Event::Saved(path) => {
+                self.bar.suspend(|| note(format_args!("saved {}", path.display())))
+            }
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

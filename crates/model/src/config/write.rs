@@ -1,0 +1,68 @@
+//! A configuration as `config.json` has it.
+
+use super::{Config, RopeScaling, SlidingLayers};
+use crate::checkpoint::Dtype;
+use serde_json::{Value, json};
+
+impl Config {
+    /// The options of `config.json`, with weights of this type; [`Config::parse`] reads them back.
+    #[must_use]
+    pub fn to_json(&self, dtype: Dtype) -> Value {
+        let mut options = json!({
+            "architectures": [self.family.architecture()],
+            "model_type": self.family.model_type(),
+            "hidden_act": "silu",
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "num_key_value_heads": self.num_key_value_heads,
+            "head_dim": self.head_dim,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": rope_scaling_json(self.rope_scaling),
+            "attention_bias": self.output_bias,
+            "mlp_bias": self.mlp_bias,
+            "sliding_window": self.sliding_window.as_ref().map(|window| window.size),
+            "use_sliding_window": self.sliding_window.is_some(),
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_token_ids,
+            "torch_dtype": match dtype {
+                Dtype::F32 => "float32",
+                Dtype::Bf16 => "bfloat16",
+                Dtype::F16 => "float16",
+            },
+        });
+        match self.sliding_window.as_ref().map(|window| &window.layers) {
+            Some(SlidingLayers::Listed(listed)) => {
+                let name = |&slides| if slides { "sliding_attention" } else { "full_attention" };
+                options["layer_types"] = listed.iter().map(name).collect();
+            }
+            Some(SlidingLayers::From(first)) => options["max_window_layers"] = json!(first),
+            None => {}
+        }
+        options
+    }
+}
+
+fn rope_scaling_json(scaling: RopeScaling) -> Value {
+    match scaling {
+        RopeScaling::None => Value::Null,
+        RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+            "original_max_position_embeddings": original_max_position_embeddings,
+        }),
+    }
+}

@@ -1,0 +1,362 @@
+//! Makes a data set: documents are encoded, split, and packed into shards.
+
+use std::collections::HashSet;
+use std::fs::{self, File, TryLockError};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ring::digest::{Context, SHA256};
+use tempfile::NamedTempFile;
+
+use super::documents::{Document, Documents};
+use super::encoder::{BATCH_BYTES, Encoder};
+use super::error::{DataError, reading, writing};
+use super::index::{
+    DocumentEntry, INDEX_FILE, Index, Recipe, ShardEntry, Source, is_ours, shard_name,
+};
+use super::permutation::{below, mixed};
+use super::progress::{OnProgress, Phase, Progress};
+use super::shards::Dataset;
+use crate::files::{hexadecimal, sha256_of, sync_folder};
+
+/// The token that parts documents in tokenizers that are trained here, their BOS and EOS.
+pub(crate) const SEPARATOR: &str = "<|endoftext|>";
+
+const MILLION: u32 = 1_000_000;
+
+/// How a data set is made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PrepareOptions {
+    /// Files whose documents are all held out.
+    pub validation_files: Vec<PathBuf>,
+    /// Share of the training files' documents that are held out, too: from 0 to 1, in millionths.
+    pub held_out_share: f64,
+    /// Chooses which documents these are, by their text.
+    pub seed: u64,
+    /// The token behind every document.
+    pub separator: String,
+    /// Most tokens of a shard.
+    pub shard_tokens: u64,
+    /// Replace what the folder holds where it was made of something else.
+    pub rebuild: bool,
+}
+
+impl Default for PrepareOptions {
+    fn default() -> Self {
+        Self {
+            validation_files: Vec::new(),
+            held_out_share: 0.0,
+            seed: 0,
+            separator: SEPARATOR.to_owned(),
+            shard_tokens: 1 << 27,
+            rebuild: false,
+        }
+    }
+}
+
+impl Dataset {
+    /// Encodes text files (see [`Documents`]) with a byte-level `tokenizer.json` into `folder`.
+    ///
+    /// What the folder holds is used as it is, where it was made of the same. The index is written
+    /// last, so that an interrupted preparation is never taken for a finished one; the next begins
+    /// anew. The same input gives the same bytes.
+    ///
+    /// # Errors
+    /// If a file cannot be read or written, the text is not UTF-8, the tokenizer does not spell it
+    /// byte by byte, a validation document is to be learnt, or the folder holds another data set.
+    pub fn prepare(
+        files: &[PathBuf],
+        tokenizer: &Path,
+        folder: &Path,
+        options: &PrepareOptions,
+        on_progress: OnProgress<'_>,
+    ) -> Result<Self, DataError> {
+        let encoder = Encoder::load(tokenizer, &options.separator)?;
+        let recipe = recipe(files, &encoder, options, on_progress)?;
+        fs::create_dir_all(folder).map_err(writing(folder))?;
+        let lock_path = folder.join(".lock");
+        let lock = File::create(&lock_path).map_err(writing(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DataError::Busy(folder.to_owned())),
+            Err(TryLockError::Error(cause)) => {
+                return Err(DataError::Write { path: lock_path, cause });
+            }
+        }
+        match Index::read(folder) {
+            Ok(index) => match index.recipe.difference(&recipe) {
+                None => match Self::open(folder) {
+                    Err(DataError::Broken { .. }) if options.rebuild => {}
+                    opened => return opened,
+                },
+                Some(_) if options.rebuild => {}
+                Some(what) => {
+                    return Err(DataError::Differs { folder: folder.to_owned(), what });
+                }
+            },
+            Err(DataError::NotPrepared(_)) => {}
+            Err(DataError::Broken { .. }) if options.rebuild => {}
+            Err(error) => return Err(error),
+        }
+        clear(folder)?;
+        let mut preparation = Preparation::new(folder, &encoder, recipe);
+        // Validation comes first: then it is known what must not be learnt.
+        for validation in [true, false] {
+            let files = if validation { &options.validation_files[..] } else { files };
+            preparation.add_files(files, validation, on_progress)?;
+        }
+        preparation.finish(files)?;
+        Self::open(folder)
+    }
+}
+
+/// Removes what an earlier preparation left, the index first: what remains is no data set.
+fn clear(folder: &Path) -> Result<(), DataError> {
+    let index = folder.join(INDEX_FILE);
+    if index.exists() {
+        fs::remove_file(&index).map_err(writing(&index))?;
+        sync_folder(folder).map_err(writing(folder))?;
+    }
+    for entry in fs::read_dir(folder).map_err(reading(folder))? {
+        let path = entry.map_err(reading(folder))?.path();
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(is_ours) {
+            fs::remove_file(&path).map_err(writing(&path))?;
+        }
+    }
+    Ok(())
+}
+
+fn recipe(
+    files: &[PathBuf],
+    encoder: &Encoder,
+    options: &PrepareOptions,
+    on_progress: OnProgress<'_>,
+) -> Result<Recipe, DataError> {
+    if !(0.0..=1.0).contains(&options.held_out_share) {
+        return Err(DataError::Option {
+            option: "held_out_share",
+            found: options.held_out_share.to_string(),
+            expected: "a share from 0 to 1".to_owned(),
+        });
+    }
+    if options.shard_tokens == 0 {
+        return Err(DataError::Option {
+            option: "shard_tokens",
+            found: "0".to_owned(),
+            expected: "at least one token".to_owned(),
+        });
+    }
+    let all = || {
+        let validation = options.validation_files.iter().map(|file| (file, true));
+        validation.chain(files.iter().map(|file| (file, false)))
+    };
+    let total_bytes = all().flat_map(|(file, _)| fs::metadata(file)).map(|file| file.len()).sum();
+    let (mut sources, mut done_bytes) = (Vec::new(), 0);
+    for (path, validation) in all() {
+        let file = File::open(path).map_err(reading(path))?;
+        let bytes = file.metadata().map_err(reading(path))?.len();
+        let sha256 = sha256_of(file).map_err(reading(path))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        sources.push(Source { name, bytes, sha256, validation });
+        done_bytes += bytes;
+        on_progress(Progress { phase: Phase::Hashing, done_bytes, total_bytes });
+    }
+    Ok(Recipe {
+        tokenizer_sha256: encoder.sha256().to_owned(),
+        separator: encoder.separator(),
+        held_out_ppm: (options.held_out_share * f64::from(MILLION)).round() as u32,
+        seed: options.seed,
+        shard_tokens: options.shard_tokens,
+        sources,
+    })
+}
+
+/// A data set in the making.
+struct Preparation<'a> {
+    folder: &'a Path,
+    encoder: &'a Encoder,
+    index: Index,
+    training: ShardWriter,
+    held_out: ShardWriter,
+    /// What the validation files hold, by hash.
+    validation: HashSet<[u8; 32]>,
+    /// Files that were added.
+    sources: usize,
+    /// Bytes of them.
+    done_bytes: u64,
+}
+
+impl<'a> Preparation<'a> {
+    fn new(folder: &'a Path, encoder: &'a Encoder, recipe: Recipe) -> Self {
+        let writer = |held_out| ShardWriter::new(folder, held_out, recipe.shard_tokens);
+        let (training, held_out) = (writer(false), writer(true));
+        let index = Index::new(recipe, encoder.token_bytes().to_vec());
+        let validation = HashSet::new();
+        Self { folder, encoder, index, training, held_out, validation, sources: 0, done_bytes: 0 }
+    }
+
+    fn add_files(
+        &mut self,
+        files: &[PathBuf],
+        validation: bool,
+        on_progress: OnProgress<'_>,
+    ) -> Result<(), DataError> {
+        let total_bytes = self.index.recipe.sources.iter().map(|source| source.bytes).sum();
+        for path in files {
+            let mut documents = Documents::open(path)?;
+            loop {
+                let mut batch = Vec::new();
+                let mut bytes = 0;
+                while bytes < BATCH_BYTES
+                    && let Some(document) = documents.next().transpose()?
+                {
+                    bytes += document.text.len();
+                    batch.push(document);
+                }
+                if batch.is_empty() {
+                    break;
+                }
+                self.add(&batch, path, validation)?;
+                let done_bytes = self.done_bytes + documents.read_bytes();
+                on_progress(Progress { phase: Phase::Encoding, done_bytes, total_bytes });
+            }
+            self.done_bytes += documents.read_bytes();
+            self.sources += 1;
+        }
+        Ok(())
+    }
+
+    /// Encodes documents of one file and puts each where it belongs.
+    fn add(&mut self, batch: &[Document], path: &Path, validation: bool) -> Result<(), DataError> {
+        let texts: Vec<&str> = batch.iter().map(|document| &document.text[..]).collect();
+        let encoded = self.encoder.encode(&texts)?;
+        for (document, mut tokens) in batch.iter().zip(encoded) {
+            let (number, bytes) = (document.number, document.text.len() as u64);
+            let spelt = self.encoder.spelt_bytes(&tokens);
+            if spelt != bytes {
+                let path = path.to_owned();
+                return Err(DataError::NotSpelt { path, document: number, spelt, bytes });
+            }
+            let digest = digest(&document.text);
+            if validation {
+                self.validation.insert(digest);
+            } else if self.validation.contains(&digest) {
+                let path = path.to_owned();
+                return Err(DataError::LeakedDocument { path, document: number });
+            }
+            let held_out = validation || self.is_held_out(&digest);
+            tokens.push(self.encoder.separator());
+            let writer = if held_out { &mut self.held_out } else { &mut self.training };
+            let shards = if held_out { &mut self.index.held_out } else { &mut self.index.training };
+            writer.write(&tokens, self.index.token_width_bytes, shards)?;
+            self.index.documents.push(DocumentEntry {
+                source: self.sources,
+                tokens: tokens.len() as u64,
+                bytes,
+                held_out,
+            });
+        }
+        Ok(())
+    }
+
+    /// By the text alone, so that a document stays where it is when others come or go, and its
+    /// copies stay together.
+    fn is_held_out(&self, digest: &[u8; 32]) -> bool {
+        let (words, _) = digest.as_chunks::<8>();
+        let word = mixed(&[self.index.recipe.seed, u64::from_le_bytes(words[0])]);
+        below(word, u64::from(MILLION)) < u64::from(self.index.recipe.held_out_ppm)
+    }
+
+    /// Completes the last shards, then the index.
+    fn finish(mut self, files: &[PathBuf]) -> Result<(), DataError> {
+        self.training.complete(&mut self.index.training)?;
+        self.held_out.complete(&mut self.index.held_out)?;
+        if self.index.documents.is_empty() {
+            return Err(DataError::NoText { files: files.to_vec() });
+        }
+        sync_folder(self.folder).map_err(writing(self.folder))?;
+        self.index.write(self.folder)
+    }
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(ring::digest::digest(&SHA256, text.as_bytes()).as_ref());
+    digest
+}
+
+/// Writes the shards of one half, one after the other.
+struct ShardWriter {
+    folder: PathBuf,
+    held_out: bool,
+    shard_tokens: u64,
+    current: Option<Shard>,
+}
+
+/// A shard in the making: no file of its name is there yet.
+struct Shard {
+    file: std::io::BufWriter<NamedTempFile>,
+    tokens: u64,
+    hash: Context,
+}
+
+impl ShardWriter {
+    fn new(folder: &Path, held_out: bool, shard_tokens: u64) -> Self {
+        Self { folder: folder.to_owned(), held_out, shard_tokens, current: None }
+    }
+
+    /// Appends tokens; what does not fit begins the next shard.
+    fn write(
+        &mut self,
+        mut tokens: &[u32],
+        width_bytes: u64,
+        shards: &mut Vec<ShardEntry>,
+    ) -> Result<(), DataError> {
+        while !tokens.is_empty() {
+            let mut shard = match self.current.take() {
+                Some(shard) => shard,
+                None => Shard::new(&self.folder)?,
+            };
+            let room = (self.shard_tokens - shard.tokens).min(tokens.len() as u64);
+            let (head, tail) = tokens.split_at(room as usize);
+            let mut bytes = Vec::with_capacity(head.len() * width_bytes as usize);
+            for token in head {
+                bytes.extend_from_slice(&token.to_le_bytes()[..width_bytes as usize]);
+            }
+            shard.hash.update(&bytes);
+            shard.file.write_all(&bytes).map_err(writing(&self.folder))?;
+            shard.tokens += room;
+            self.current = Some(shard);
+            if self.current.as_ref().is_some_and(|shard| shard.tokens == self.shard_tokens) {
+                self.complete(shards)?;
+            }
+            tokens = tail;
+        }
+        Ok(())
+    }
+
+    /// Forces the current shard to the disk and gives it its name.
+    fn complete(&mut self, shards: &mut Vec<ShardEntry>) -> Result<(), DataError> {
+        let Some(shard) = self.current.take() else {
+            return Ok(());
+        };
+        let path = self.folder.join(shard_name(self.held_out, shards.len()));
+        let file = shard.file.into_inner().map_err(std::io::IntoInnerError::into_error);
+        file.and_then(|file| {
+            file.as_file().sync_all()?;
+            file.persist(&path).map_err(|error| error.error)
+        })
+        .map_err(writing(&path))?;
+        let sha256 = hexadecimal(shard.hash.finish().as_ref());
+        shards.push(ShardEntry { tokens: shard.tokens, sha256 });
+        Ok(())
+    }
+}
+
+impl Shard {
+    fn new(folder: &Path) -> Result<Self, DataError> {
+        let file = crate::files::partial_file(folder).map_err(writing(folder))?;
+        let file = std::io::BufWriter::with_capacity(1 << 18, file);
+        Ok(Self { file, tokens: 0, hash: Context::new(&SHA256) })
+    }
+}

@@ -1,0 +1,125 @@
+//! A model as a Hugging Face directory.
+
+use crate::files::{sync_folder, write_atomically};
+use crate::model::Llama;
+use forerun_model::Config;
+use forerun_model::checkpoint::{Dtype, Tensor};
+use half::{bf16, f16};
+use safetensors::View;
+use serde_json::json;
+use std::borrow::Cow;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a model was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// A file that cannot be written.
+    #[error("cannot write {path}: {cause}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// The library's complaint.
+    #[error(transparent)]
+    Tensor(#[from] candle_core::Error),
+}
+
+/// Writes `config.json`, `generation_config.json` and `model.safetensors` into a folder, and copies
+/// what lies beside `tokenizer` of a tokenizer's files.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn export(
+    model: &Llama,
+    tokenizer: &Path,
+    folder: &Path,
+    dtype: Dtype,
+) -> Result<(), ExportError> {
+    let config = model.config();
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |cause| ExportError::Write { path, cause }
+    };
+    std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    let generation =
+        json!({ "bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_ids });
+    let texts = [("config.json", config.to_json(dtype)), ("generation_config.json", generation)];
+    for (name, json) in texts {
+        let file = folder.join(name);
+        write_atomically(&file, format!("{json:#}\n").as_bytes()).map_err(failed(&file))?;
+    }
+    for name in ["tokenizer.json", "tokenizer_config.json"] {
+        let source = tokenizer.with_file_name(name);
+        let file = folder.join(name);
+        if name == "tokenizer.json" || source.exists() {
+            let text = std::fs::read(&source).map_err(failed(&source))?;
+            write_atomically(&file, &text).map_err(failed(&file))?;
+        }
+    }
+    let tensors = tensors(model, dtype)?;
+    let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    let file = folder.join("model.safetensors");
+    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+    let bytes = safetensors::serialize(tensors, metadata)
+        .map_err(|error| failed(&file)(io::Error::other(error)))?;
+    write_atomically(&file, &bytes).map_err(failed(&file))?;
+    sync_folder(folder).map_err(failed(folder))
+}
+
+fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, Weights)>> {
+    let config: &Config = model.config();
+    Tensor::all(config)
+        .map(|tensor| {
+            let values = model.tensor(tensor)?;
+            let (dtype, bytes) = match dtype {
+                Dtype::F32 => (
+                    safetensors::Dtype::F32,
+                    values.into_iter().flat_map(f32::to_le_bytes).collect(),
+                ),
+                Dtype::Bf16 => (
+                    safetensors::Dtype::BF16,
+                    values
+                        .into_iter()
+                        .flat_map(|value| bf16::from_f32(value).to_le_bytes())
+                        .collect(),
+                ),
+                Dtype::F16 => (
+                    safetensors::Dtype::F16,
+                    values
+                        .into_iter()
+                        .flat_map(|value| f16::from_f32(value).to_le_bytes())
+                        .collect(),
+                ),
+            };
+            Ok((tensor.to_string(), Weights { dtype, shape: tensor.shape(config), bytes }))
+        })
+        .collect()
+}
+
+/// A tensor to be written.
+pub(crate) struct Weights {
+    pub(crate) dtype: safetensors::Dtype,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl View for &Weights {
+    fn dtype(&self) -> safetensors::Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}

@@ -1,0 +1,153 @@
+//! Batches: every token is learnt from once an epoch, in an order that the step alone decides.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::Path;
+
+use common::{books, quiet, tokenizer, write_books};
+use forerun_train::data::{Batches, Dataset, PrepareOptions, Split, Validation, bits_per_byte};
+use proptest::prelude::*;
+
+/// A data set of some words, in shards of odd sizes.
+fn dataset(folder: &Path, words: usize) -> Dataset {
+    let training = write_books(&folder.join("training.txt"), &books(31, 2, words));
+    let validation = write_books(&folder.join("validation.txt"), &books(32, 3, words));
+    let tokenizer = tokenizer(folder, 1);
+    let options = PrepareOptions {
+        validation_files: vec![validation],
+        shard_tokens: 333,
+        ..PrepareOptions::default()
+    };
+    let folder = folder.join("set");
+    Dataset::prepare(&[training], &tokenizer, &folder, &options, &mut quiet).unwrap()
+}
+
+/// A data set that is made once for all cases.
+fn shared() -> &'static Dataset {
+    static SHARED: std::sync::OnceLock<Dataset> = std::sync::OnceLock::new();
+    SHARED.get_or_init(|| dataset(tempfile::tempdir().unwrap().path(), 400))
+}
+
+fn all(dataset: &Dataset, split: Split) -> Vec<u32> {
+    let stream = dataset.tokens(split);
+    let mut tokens = Vec::new();
+    stream.read(0, stream.len() as usize, &mut tokens);
+    tokens
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn each_epoch_visits_each_window_once(
+        rows in 1_usize..7, context in 1_usize..90, seed: u64, epoch in 0_u64..1000,
+    ) {
+        let tokens = all(shared(), Split::Training);
+        let batches = Batches::new(shared(), rows, context, seed).unwrap();
+        let windows = batches.windows();
+        prop_assert!(windows as usize * context + 2 * context > tokens.len());
+        // The epoch's samples, whichever batches they lie in.
+        let (first, last) = (epoch * windows, (epoch + 1) * windows);
+        let mut seen = Vec::new();
+        for step in first / rows as u64..last.div_ceil(rows as u64) {
+            let batch = batches.batch(step);
+            prop_assert_eq!((batch.rows, batch.context), (rows, context));
+            let inputs = batch.inputs.chunks(context);
+            for (row, (inputs, targets)) in inputs.zip(batch.targets.chunks(context)).enumerate() {
+                prop_assert_eq!(&inputs[1..], &targets[..context - 1]);
+                if (first..last).contains(&(step * rows as u64 + row as u64)) {
+                    seen.push([inputs, &targets[context - 1..]].concat());
+                }
+            }
+        }
+        prop_assert_eq!(seen.len() as u64, windows);
+        // They are the text from some offset on, cut into windows.
+        seen.sort();
+        let fits = (0..context).any(|offset| {
+            let cut = |window: usize| tokens[offset + window * context..][..=context].to_vec();
+            let mut expected: Vec<Vec<u32>> = (0..windows as usize).map(cut).collect();
+            expected.sort();
+            expected == seen
+        });
+        prop_assert!(fits);
+    }
+
+    #[test]
+    fn a_batch_is_a_function_of_seed_and_step(
+        steps in prop::collection::vec(0_u64..10_000, 1..20), seed: u64,
+    ) {
+        let batches = Batches::new(shared(), 4, 16, seed).unwrap();
+        for step in steps {
+            let fresh = Batches::new(shared(), 4, 16, seed).unwrap();
+            prop_assert_eq!(batches.batch(step), fresh.batch(step));
+        }
+    }
+}
+
+#[test]
+fn seeds_and_epochs_differ() {
+    let batch = |seed, step| Batches::new(shared(), 4, 16, seed).unwrap().batch(step);
+    assert_ne!(batch(1, 0), batch(2, 0));
+    let batches = Batches::new(shared(), 1, 16, 1).unwrap();
+    assert_ne!(batch(1, 0), batch(1, batches.epoch_steps()));
+    assert_eq!(batches.epoch_steps(), batches.windows());
+    let of_four = Batches::new(shared(), 4, 16, 1).unwrap();
+    assert_eq!(of_four.epoch_steps(), of_four.windows().div_ceil(4));
+    // Late in a long run nothing overflows.
+    assert_eq!(of_four.batch(u64::MAX).inputs.len(), 64);
+}
+
+#[test]
+fn validation_windows_are_fixed_and_spread() {
+    let tokens = all(shared(), Split::HeldOut);
+    for (context, max_tokens) in [(16, u64::MAX), (16, 320), (33, 1000), (7, 0), (500, 1)] {
+        let windows = Validation::windows(shared(), context, max_tokens).unwrap();
+        assert_eq!(windows, Validation::windows(shared(), context, max_tokens).unwrap());
+        let targets = (windows.len() * context) as u64;
+        assert!(targets <= max_tokens.max(context as u64));
+        let mut from = 0;
+        let mut places = Vec::new();
+        for window in &windows {
+            let text = [&window.inputs[..1], &window.targets[..]].concat();
+            assert_eq!(window.inputs[..], text[..context]);
+            assert_eq!(window.target_bytes, shared().bytes_of(&window.targets));
+            // Windows are in order, and no target is there twice.
+            let place = (from..tokens.len()).step_by(context);
+            let place = place.into_iter().find(|&at| tokens[at..].starts_with(&text)).unwrap();
+            places.push(place);
+            from = place + context;
+        }
+        if max_tokens == u64::MAX {
+            assert_eq!(windows.len(), (tokens.len() - 1) / context);
+            // Together they stand for the text but for its first token and its last few.
+            let bytes: u64 = windows.iter().map(|window| window.target_bytes).sum();
+            let end = windows.len() * context + 1;
+            assert_eq!(bytes, shared().bytes_of(&tokens[1..end]));
+        } else if windows.len() > 2 {
+            let middle = places[places.len() / 2] as f64 / tokens.len() as f64;
+            assert!((0.4..0.6).contains(&middle), "{middle}");
+        }
+    }
+}
+
+#[test]
+fn bits_per_byte_of_a_fair_coin() {
+    // Eight tokens of four bytes, each as likely as one of two.
+    let bits = bits_per_byte(8.0 * std::f64::consts::LN_2, 32);
+    assert!((bits - 0.25).abs() < 1e-12);
+}
+
+#[test]
+fn too_little_text_is_an_error() {
+    let tokens = shared().tokens(Split::Training).len() as usize;
+    assert!(Batches::new(shared(), 1, tokens / 2, 0).is_ok());
+    let error =
+        |result: Result<_, forerun_train::data::DataError>| result.err().unwrap().to_string();
+    let message = error(Batches::new(shared(), 1, tokens / 2 + 1, 0).map(|_| ()));
+    assert!(message.contains("the training tokens of") && message.contains("too few"), "{message}");
+    let message = error(Validation::windows(shared(), 1 << 20, 1).map(|_| ()));
+    assert!(message.contains("the held-out tokens of"), "{message}");
+    assert!(error(Batches::new(shared(), 0, 4, 0).map(|_| ())).contains("rows is 0"));
+    assert!(error(Batches::new(shared(), 4, 0, 0).map(|_| ())).contains("context is 0"));
+}

@@ -1,0 +1,329 @@
+//! Data sets: what is prepared is what is read, whole or not at all.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{books, contents, quiet, tokenizer, write_books};
+use forerun_train::data::{DataError, Dataset, PrepareOptions, Progress, Split};
+
+/// Sources in a folder: two training files, one validation file, a tokenizer.
+struct Sources {
+    folder: tempfile::TempDir,
+    training: Vec<PathBuf>,
+    tokenizer: PathBuf,
+    options: PrepareOptions,
+}
+
+impl Sources {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, seed, count| {
+            write_books(&folder.path().join(name), &books(seed, count, 2000))
+        };
+        let training = vec![file("one.txt", 11, 3), file("two.txt", 12, 2)];
+        let validation_files = vec![file("validation.txt", 13, 2)];
+        let tokenizer = tokenizer(&folder.path().join("tokenizer"), 1);
+        let options =
+            PrepareOptions { validation_files, shard_tokens: 5000, ..PrepareOptions::default() };
+        Self { folder, training, tokenizer, options }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn prepare_with(&self, name: &str, options: &PrepareOptions) -> Result<Dataset, DataError> {
+        let (files, folder) = (&self.training, self.path(name));
+        Dataset::prepare(files, &self.tokenizer, &folder, options, &mut quiet)
+    }
+
+    fn prepare(&self, name: &str) -> Dataset {
+        self.prepare_with(name, &self.options).unwrap()
+    }
+}
+
+/// All tokens of one half, cut behind separators, as text.
+fn texts(dataset: &Dataset, split: Split, tokenizer: &Path) -> Vec<String> {
+    let tokenizer = tokenizers::Tokenizer::from_file(tokenizer).unwrap();
+    let stream = dataset.tokens(split);
+    let mut tokens = Vec::new();
+    stream.read(0, stream.len() as usize, &mut tokens);
+    assert_eq!(tokens.last(), Some(&dataset.separator()));
+    tokens.pop();
+    let documents = tokens.split(|&token| token == dataset.separator());
+    documents.map(|tokens| tokenizer.decode(tokens, false).unwrap()).collect()
+}
+
+#[test]
+fn documents_come_back_by_decoding() {
+    let sources = Sources::new();
+    let dataset = sources.prepare("set");
+    // A separator's spelling within a text stays text, or there would be more documents.
+    let training = [books(11, 3, 2000), books(12, 2, 2000)].concat();
+    assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer), training);
+    let held_out = books(13, 2, 2000);
+    assert_eq!(texts(&dataset, Split::HeldOut, &sources.tokenizer), held_out);
+    assert_eq!(dataset.documents(Split::Training), 5);
+    let bytes = |texts: &[String]| texts.iter().map(|text| text.len() as u64).sum::<u64>();
+    assert_eq!(dataset.text_bytes(Split::Training), bytes(&training));
+    assert_eq!(dataset.text_bytes(Split::HeldOut), bytes(&held_out));
+    // Shards were filled to the brim, and reading heeds no boundary between them.
+    let stream = dataset.tokens(Split::Training);
+    assert!(stream.len() > 15_000);
+    let mut whole = Vec::new();
+    stream.read(0, stream.len() as usize + 5, &mut whole);
+    assert_eq!(whole.len() as u64, stream.len());
+    for start in [0, 4_998, 5_000, 9_999, stream.len() - 3, stream.len(), stream.len() + 9] {
+        let mut part = Vec::new();
+        stream.read(start, 5_003, &mut part);
+        let expected = whole.get(start as usize..).unwrap_or_default();
+        assert_eq!(part, expected[..expected.len().min(5_003)], "{start}");
+    }
+    assert_eq!(dataset.bytes_of(&whole), bytes(&training));
+}
+
+#[test]
+fn pieces_give_the_tokens_of_the_whole_text() {
+    let sources = Sources::new();
+    let dataset = sources.prepare("set");
+    let mut library = tokenizers::Tokenizer::from_file(&sources.tokenizer).unwrap();
+    library.set_encode_special_tokens(true);
+    let mut expected = Vec::new();
+    for text in books(13, 2, 2000) {
+        // Several pieces each.
+        assert!(text.len() > 10_000);
+        expected.extend_from_slice(library.encode(&text[..], false).unwrap().get_ids());
+        expected.push(dataset.separator());
+    }
+    let mut found = Vec::new();
+    dataset.tokens(Split::HeldOut).read(0, expected.len() + 1, &mut found);
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn preparing_twice_gives_the_same_bytes_and_a_prepared_folder_is_used_again() {
+    let sources = Sources::new();
+    sources.prepare("one");
+    sources.prepare("other");
+    let one = contents(&sources.path("one"));
+    assert_eq!(one, contents(&sources.path("other")));
+    assert!(one.len() > 4, "{}", one.len());
+    let written =
+        |name: &str| std::fs::metadata(sources.path("one").join(name)).unwrap().modified().unwrap();
+    let before = written("index.json");
+    sources.prepare("one");
+    assert_eq!(written("index.json"), before);
+    // A data set may be moved.
+    std::fs::rename(sources.path("one"), sources.path("moved")).unwrap();
+    assert_eq!(Dataset::open(&sources.path("moved")).unwrap().documents(Split::Training), 5);
+}
+
+#[test]
+fn held_out_documents_are_chosen_by_their_text() {
+    let sources = Sources::new();
+    let training = vec![write_books(&sources.path("many.txt"), &books(21, 200, 20))];
+    let mut turned = books(21, 200, 20);
+    turned.reverse();
+    let turned = vec![write_books(&sources.path("turned.txt"), &turned)];
+    let share = |held_out_share, seed| PrepareOptions {
+        held_out_share,
+        seed,
+        validation_files: Vec::new(),
+        ..sources.options.clone()
+    };
+    let held_out = |name: &str, files: &[PathBuf], options: &PrepareOptions| {
+        let folder = sources.path(name);
+        let dataset =
+            Dataset::prepare(files, &sources.tokenizer, &folder, options, &mut quiet).unwrap();
+        let mut texts = texts(&dataset, Split::HeldOut, &sources.tokenizer);
+        assert_eq!(dataset.documents(Split::Training) + texts.len(), 200);
+        texts.sort();
+        texts
+    };
+    let chosen = held_out("a", &training, &share(0.25, 3));
+    assert!((30..70).contains(&chosen.len()), "{}", chosen.len());
+    assert_eq!(held_out("b", &turned, &share(0.25, 3)), chosen);
+    assert_ne!(held_out("c", &training, &share(0.25, 4)), chosen);
+    // A greater share holds the same and more.
+    let more = held_out("d", &training, &share(0.5, 3));
+    assert!(chosen.iter().all(|text| more.contains(text)) && more.len() > chosen.len());
+}
+
+#[test]
+fn a_preparation_that_is_killed_leaves_no_data_set() {
+    let this = "a_preparation_that_is_killed_leaves_no_data_set";
+    if let (Some(folder), Some(at)) =
+        (std::env::var_os("FORERUN_TEST_SET"), std::env::var_os("FORERUN_TEST_KILL_AT"))
+    {
+        // The child: it dies without any farewell, as by SIGKILL.
+        let (folder, at) = (PathBuf::from(folder), at.to_str().unwrap().parse::<u32>().unwrap());
+        let mut told = 0;
+        let mut on_progress = |_: Progress| {
+            told += 1;
+            if told == at {
+                std::process::abort();
+            }
+        };
+        let root = folder.parent().unwrap();
+        let options = PrepareOptions { shard_tokens: 400, ..PrepareOptions::default() };
+        let files = [root.join("one.txt"), root.join("two.txt")];
+        let tokenizer = root.join("tokenizer/tokenizer.json");
+        Dataset::prepare(&files, &tokenizer, &folder, &options, &mut on_progress).unwrap();
+        return;
+    }
+    let sources = Sources::new();
+    let options = PrepareOptions { shard_tokens: 400, ..PrepareOptions::default() };
+    sources.prepare_with("whole", &options).unwrap();
+    let whole = contents(&sources.path("whole"));
+    let (mut killed, mut left_shards) = (0, 0);
+    for at in 1.. {
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", this])
+            .env("FORERUN_TEST_SET", sources.path("set"))
+            .env("FORERUN_TEST_KILL_AT", at.to_string())
+            .output()
+            .unwrap();
+        if output.status.success() {
+            break;
+        }
+        killed += 1;
+        let error = Dataset::open(&sources.path("set")).err().unwrap();
+        assert!(matches!(error, DataError::NotPrepared(_)), "{error}");
+        let set = sources.path("set");
+        left_shards += if set.is_dir() { contents(&set).len() } else { 0 };
+    }
+    // Hashing and encoding tell of each file; the last kills came behind finished shards.
+    assert!(killed >= 4 && left_shards > 10, "{killed}, {left_shards}");
+    assert_eq!(contents(&sources.path("set")), whole);
+}
+
+#[test]
+fn damage_is_found_and_mended_on_request() {
+    let sources = Sources::new();
+    let whole = {
+        sources.prepare("set");
+        contents(&sources.path("set"))
+    };
+    let shard = sources.path("set").join("training-00001.tokens");
+    let index = sources.path("set").join("index.json");
+    type Damage<'a> = (&'a Path, &'a dyn Fn(&mut Vec<u8>), &'a str);
+    let damages: [Damage; 6] = [
+        (&shard, &|bytes| bytes.truncate(9_000), "expected 10000 bytes, found 9000"),
+        (&shard, &|bytes| bytes.push(0), "expected 10000 bytes, found 10001"),
+        (&shard, &|bytes| bytes[77] ^= 1, "expected SHA-256"),
+        (&index, &|bytes| bytes.truncate(100), "index.json is broken"),
+        (&index, &|bytes| replace(bytes, "\"version\":1", "\"version\":9"), "version 9"),
+        (&index, &|bytes| replace(bytes, "\"tokens\":5000", "\"tokens\":4999"), "documents of"),
+    ];
+    for (path, damage, word) in damages {
+        let mut bytes = std::fs::read(path).unwrap();
+        damage(&mut bytes);
+        std::fs::write(path, bytes).unwrap();
+        let error = Dataset::open(&sources.path("set")).err().unwrap().to_string();
+        assert!(error.contains(word), "{word}: {error}");
+        // Nothing is thrown away unasked.
+        let error = sources.prepare_with("set", &sources.options).err().unwrap().to_string();
+        assert!(error.contains(word), "{word}: {error}");
+        let options = PrepareOptions { rebuild: true, ..sources.options.clone() };
+        sources.prepare_with("set", &options).unwrap();
+        assert_eq!(contents(&sources.path("set")), whole);
+    }
+    std::fs::remove_file(&shard).unwrap();
+    let error = Dataset::open(&sources.path("set")).err().unwrap().to_string();
+    assert!(error.contains("not there"), "{error}");
+    std::fs::remove_file(&index).unwrap();
+    let error = Dataset::open(&sources.path("set")).err().unwrap();
+    assert!(matches!(error, DataError::NotPrepared(_)), "{error}");
+}
+
+fn replace(bytes: &mut Vec<u8>, from: &str, to: &str) {
+    let text = String::from_utf8(std::mem::take(bytes)).unwrap();
+    assert!(text.contains(from), "{from}");
+    *bytes = text.replacen(from, to, 1).into_bytes();
+}
+
+#[test]
+fn another_data_set_is_not_taken_for_the_one_that_is_asked_for() {
+    let mut sources = Sources::new();
+    let dataset = sources.prepare("set");
+    dataset.check_tokenizer(&sources.tokenizer).unwrap();
+    let foreign = tokenizer(&sources.path("foreign"), 2);
+    let own = std::mem::replace(&mut sources.tokenizer, foreign);
+    let error = dataset.check_tokenizer(&sources.tokenizer).unwrap_err().to_string();
+    assert!(error.contains("another tokenizer"), "{error}");
+    let error = sources.prepare_with("set", &sources.options).err().unwrap().to_string();
+    assert!(error.contains("tokenizers differ"), "{error}");
+    sources.tokenizer = own;
+    let options = PrepareOptions { held_out_share: 0.1, ..sources.options.clone() };
+    let error = sources.prepare_with("set", &options).err().unwrap().to_string();
+    assert!(error.contains("options") && error.contains("rebuild"), "{error}");
+    write_books(&sources.training[0], &books(99, 3, 2000));
+    let error = sources.prepare_with("set", &sources.options).err().unwrap().to_string();
+    assert!(error.contains("source files differ"), "{error}");
+    let options = PrepareOptions { rebuild: true, ..sources.options.clone() };
+    let rebuilt = sources.prepare_with("set", &options).unwrap();
+    assert_eq!(texts(&rebuilt, Split::Training, &sources.tokenizer)[0], books(99, 3, 2000)[0]);
+    // The old data set is still mapped, and whole.
+    assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer)[0], books(11, 3, 2000)[0]);
+}
+
+#[test]
+fn what_cannot_be_prepared_is_an_error() {
+    let mut sources = Sources::new();
+    let error = |sources: &Sources, options: &PrepareOptions| {
+        sources.prepare_with("set", options).err().unwrap().to_string()
+    };
+    let options = sources.options.clone();
+    let wrong = PrepareOptions { held_out_share: 1.5, ..options.clone() };
+    assert!(error(&sources, &wrong).contains("held_out_share is 1.5"));
+    let wrong = PrepareOptions { separator: "</s>".to_owned(), ..options.clone() };
+    assert!(error(&sources, &wrong).contains("no token \"</s>\""));
+    let wrong = PrepareOptions { validation_files: vec![sources.path("none")], ..options.clone() };
+    assert!(error(&sources, &wrong).contains("none"));
+    // A book of the validation file among those to be learnt.
+    let mut leaked = books(12, 2, 2000);
+    leaked.push(books(13, 2, 2000)[1].clone());
+    write_books(&sources.training[1], &leaked);
+    let message = error(&sources, &options);
+    assert!(message.contains("document 3 of") && message.contains("two.txt"), "{message}");
+    assert!(matches!(Dataset::open(&sources.path("set")), Err(DataError::NotPrepared(_))));
+    // A tokenizer that changes the text, and one that does not spell bytes.
+    let json = std::fs::read_to_string(&sources.tokenizer).unwrap();
+    let lower = json.replace("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}");
+    assert_ne!(lower, json);
+    sources.tokenizer = sources.path("nfkc.json");
+    std::fs::write(&sources.tokenizer, lower).unwrap();
+    std::fs::write(&sources.training[0], "a ﬁne day").unwrap();
+    let message = error(&sources, &PrepareOptions::default());
+    assert!(message.contains("changes the text"), "{message}");
+    let start = json.find("\"decoder\": {").unwrap();
+    let end = start + json[start..].find('}').unwrap() + 1;
+    let fused = format!("{}\"decoder\": {{\"type\": \"Fuse\"}}{}", &json[..start], &json[end..]);
+    std::fs::write(&sources.tokenizer, fused).unwrap();
+    let message = error(&sources, &options);
+    assert!(message.contains("byte-level"), "{message}");
+}
+
+#[test]
+fn two_at_once_do_not_meet() {
+    let sources = Sources::new();
+    let mut met = None;
+    let mut on_progress = |_: Progress| {
+        if sources.path("set").is_dir() {
+            met = sources.prepare_with("set", &sources.options).err();
+        }
+    };
+    let folder = sources.path("set");
+    let dataset = Dataset::prepare(
+        &sources.training,
+        &sources.tokenizer,
+        &folder,
+        &sources.options,
+        &mut on_progress,
+    );
+    assert_eq!(dataset.unwrap().documents(Split::Training), 5);
+    assert!(matches!(met, Some(DataError::Busy(_))));
+}
