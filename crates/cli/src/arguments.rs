@@ -187,7 +187,7 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The drafter, of the same tokenizer
+    /// The drafter; drafts of one with another vocabulary are translated by their text (chains only)
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<PathBuf>,
 

@@ -39,7 +39,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
     }
-    request = suggested_sampling(request, &arguments.answers, &engine);
+    request = suggested_sampling(request, &arguments.answers, &engine)?;
     let canceller = Canceller::new();
     listen_for_interrupts(&canceller)?;
     let mut output = Output { json: arguments.json, broken: None };
@@ -62,13 +62,20 @@ pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
     engine: &Forerun,
-) -> Request {
+) -> anyhow::Result<Request> {
     match engine.config().suggested_sampling {
-        _ if !arguments.suggested_sampling => request,
-        Some(suggested) => request.sampled_as(suggested),
+        _ if !arguments.suggested_sampling => Ok(request),
+        Some(suggested) => {
+            let request = request.sampled_as(suggested);
+            request.validate().context(
+                "the sampling that the checkpoint's generation_config.json suggests is none; leave \
+                 --suggested-sampling out",
+            )?;
+            Ok(request)
+        }
         None => {
             note("the checkpoint suggests no sampling: the most probable tokens are taken");
-            request
+            Ok(request)
         }
     }
 }

@@ -31,7 +31,8 @@ pub trait Translator: Send + Sync {
     -> &'a [TokenId];
 
     /// The target's tokens, behind those translated last, that spell what the drafter's `drafted`
-    /// do; none where no token of the target begins there.
+    /// do, up to the first that its model does not know; none where no token of the target begins
+    /// there.
     fn to_target(&self, progress: &Self::Progress, drafted: &[TokenId]) -> Vec<TokenId>;
 
     /// The target token with which a drafter token's text begins, if there is one.
@@ -62,6 +63,10 @@ impl<M: LanguageModel, T: Translator> Drafter for TextDrafter<M, T> {
         let Self { model, translator, progress } = self;
         let progress = progress.entry(sequence).or_default();
         let mut own = translator.to_drafter(progress, tokens).to_vec();
+        // A tokenizer may have more tokens than its model.
+        if own.iter().any(|&token| token as usize >= model.vocab_size()) {
+            return Ok(Draft::empty());
+        }
         let start = own.len();
         // As many as spell `length` tokens of the target, by their ratio so far.
         let wanted = (length * start).div_ceil(tokens.len().max(1)).clamp(length / 2, 4 * length);

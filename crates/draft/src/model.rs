@@ -4,23 +4,51 @@
 //! independently drawn siblings those of SpecInfer (2305.09781); trees of the most probable nodes
 //! those of EasySpec (2502.02493) and EAGLE-2 (2406.16858). Nothing is dropped or reordered by what
 //! was sampled, which would change the output's distribution.
+//!
+//! Checkpoints with one tokenizer may pad their embeddings to different sizes. Tokens that the target
+//! does not have are no candidates; behind a token that the drafter does not have it drafts nothing.
+//! The drafter's distributions are over the tokens of both then, and are verified as such.
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{
-    Distribution, Draft, DraftShape, Key, Node, Proposal, Purpose, SequenceId, TokenId, TokenTree,
+    Distribution, Draft, DraftShape, Key, Node, Proposal, Purpose, Sampling, SequenceId, TokenId,
+    TokenTree,
 };
 use forerun_model::{LanguageModel, Logits, ModelError};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// Drafts with a language model, usually a small one.
 pub struct ModelDrafter<M> {
     model: M,
+    /// Tokens that may be candidates: all below this.
+    vocab_size: usize,
 }
 
 impl<M: LanguageModel> ModelDrafter<M> {
     /// A drafter that asks `model`.
     pub fn new(model: M) -> Self {
-        Self { model }
+        let vocab_size = model.vocab_size();
+        Self { model, vocab_size }
+    }
+
+    /// The same for a target whose vocabulary may have another size.
+    #[must_use]
+    pub fn for_vocabulary(self, vocab_size: usize) -> Self {
+        Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
+    }
+
+    /// The options without the biases of tokens that are no candidates.
+    fn own<'s>(&self, sampling: &'s Sampling) -> Cow<'s, Sampling> {
+        let is_candidate = |token: TokenId| (token as usize) < self.vocab_size;
+        match sampling.logit_bias.last_key_value() {
+            Some((&token, _)) if !is_candidate(token) => {
+                let mut own = sampling.clone();
+                own.logit_bias.retain(|&token, _| is_candidate(token));
+                Cow::Owned(own)
+            }
+            _ => Cow::Borrowed(sampling),
+        }
     }
 
     /// Logits of the rows from `first_row` on.
@@ -49,7 +77,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
             let logits = self.logits(context, &tree, first_row)?;
             let position = context.tokens.len() + depth;
             let mut candidate = 0;
-            for (row, logits) in (first_row..).zip(logits.rows()) {
+            for (row, logits) in (first_row..).zip(logits.rows_below(self.vocab_size)) {
                 let distribution = sampler.distribution(logits, &tree, node_of(row))?;
                 for _ in 0..children {
                     let key = Key { position, purpose: Purpose::Draft, candidate };
@@ -82,7 +110,8 @@ impl<M: LanguageModel> ModelDrafter<M> {
             let Some(&(first_row, ..)) = level.first() else { break };
             let logits = self.logits(context, &expanded, first_row)?;
             let new = considered.len();
-            for (&(row, score, parent), logits) in level.iter().zip(logits.rows()) {
+            let rows = logits.rows_below(self.vocab_size);
+            for (&(row, score, parent), logits) in level.iter().zip(rows) {
                 let best = sampler.candidates(logits, &expanded, node_of(row), width)?;
                 considered.extend(best.into_iter().map(|(token, own)| {
                     // Never above its parent's, whatever rounding does.
@@ -138,6 +167,12 @@ fn rerank(considered: &[Candidate], budget: usize) -> TokenTree {
 
 impl<M: LanguageModel> Drafter for ModelDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        let known = self.model.vocab_size();
+        if context.tokens.iter().any(|&token| token as usize >= known) {
+            return Ok(Draft::empty());
+        }
+        let sampling = self.own(context.sampling);
+        let context = &DraftContext { sampling: &sampling, ..*context };
         // A drafter whose context is shorter than the target's drafts less near its end, then
         // nothing.
         let left =
@@ -167,7 +202,7 @@ fn node_of(row: usize) -> Option<Node> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{KeyedRandomness, Sampling, TokenId};
+    use forerun_core::KeyedRandomness;
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
@@ -217,20 +252,25 @@ mod tests {
         path
     }
 
-    fn paths(prompt: &[TokenId], shape: DraftShape) -> Vec<Vec<TokenId>> {
+    fn paths(prompt: &[TokenId], shape: &DraftShape) -> Vec<Vec<TokenId>> {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens: prompt,
             prompt_len: prompt.len(),
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
-            shape: &shape,
+            shape,
             cancel: &AtomicBool::new(false),
         };
         let tree = ModelDrafter::new(Hashed).draft(&context).unwrap().tree;
         let mut paths: Vec<_> = (0..tree.len()).map(|node| path(&tree, Some(node))).collect();
         paths.sort();
         paths
+    }
+
+    /// One of 25 prompts.
+    fn prompt(number: usize) -> [TokenId; 2] {
+        [number / VOCAB, number % VOCAB].map(|token| token as TokenId)
     }
 
     /// All continuations of up to `depth` tokens with the logarithms of their probabilities.
@@ -259,7 +299,7 @@ mod tests {
     #[test]
     fn a_budget_keeps_the_most_probable_continuations() {
         for first in 0..20 {
-            let prompt = [first, 3];
+            let prompt = prompt(first);
             let all = all(&prompt, 3);
             for budget in [1, 2, 7, 20, 60, 500] {
                 let shape = DraftShape::Top { width: 125, depth: 3, budget: Some(budget) };
@@ -270,7 +310,7 @@ mod tests {
                 let mut expected: Vec<_> =
                     all[..count].iter().map(|(_, path)| path.clone()).collect();
                 expected.sort();
-                assert_eq!(paths(&prompt, shape), expected, "{first} {budget}");
+                assert_eq!(paths(&prompt, &shape), expected, "{first} {budget}");
             }
         }
     }
@@ -280,7 +320,8 @@ mod tests {
     #[test]
     fn a_large_budget_adds_siblings() {
         for first in 0..20 {
-            let top = |budget| paths(&[first], DraftShape::Top { width: 2, depth: 3, budget });
+            let top =
+                |budget| paths(&prompt(first), &DraftShape::Top { width: 2, depth: 3, budget });
             let (narrow, all) = (top(None), top(Some(99)));
             assert_eq!((narrow.len(), all.len()), (6, 10));
             assert!(narrow.iter().all(|path| all.contains(path)));

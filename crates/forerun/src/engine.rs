@@ -34,6 +34,17 @@ pub enum ForerunError {
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(Box<crate::hub::HubError>),
+    /// A file of the hub's cache that makes no sense.
+    #[cfg(feature = "hub")]
+    #[error(
+        "{cause}; if it was damaged in the cache, delete {file} and run again to fetch it anew"
+    )]
+    Cached {
+        /// What is wrong with it.
+        cause: Box<Self>,
+        /// Where its content lies.
+        file: PathBuf,
+    },
     /// Whoever watched the loading broke it off.
     #[error("loading was cancelled; a download goes on from there the next time")]
     Cancelled,
@@ -70,18 +81,18 @@ pub enum ForerunError {
         /// Size of the drafter's.
         drafter_size: usize,
     },
-    /// A tokenizer with more tokens than its model.
+    /// A tokenizer with more tokens than its model, those not counted that were added to it later.
     #[error(
-        "the tokenizer {tokenizer} has {found} tokens, but the model {model} only {expected}: they \
-         do not belong together"
+        "the tokenizer {tokenizer} has tokens up to {largest}, but the model {model} only {expected} \
+         tokens: they do not belong together"
     )]
     TokenizerSize {
         /// The tokenizer's file.
         tokenizer: PathBuf,
         /// The checkpoint.
         model: PathBuf,
-        /// Tokens of the tokenizer.
-        found: usize,
+        /// The tokenizer's largest token.
+        largest: TokenId,
         /// Tokens of the model.
         expected: usize,
     },
@@ -164,7 +175,8 @@ impl Forerun {
             translation: drafter.filter(|_| translates).map(|drafter| {
                 let ends = &drafter.checkpoint.config().eos_token_ids;
                 let target = (Arc::clone(&tokenizer), &config.eos_token_ids[..]);
-                Arc::new(Translation::new(target, (Arc::new(drafter.tokenizer), ends)))
+                let drafter = (Arc::new(drafter.tokenizer), &ends[..]);
+                Arc::new(Translation::new(target, config.vocab_size, drafter))
             }),
             weights,
         });
@@ -399,20 +411,41 @@ pub(crate) struct OpenModel {
 
 pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
     let path = &loader.locate(model)?;
+    let opened = open_files(path);
+    #[cfg(feature = "hub")]
+    let opened = opened.map_err(|error| if path == model { error } else { cached(error) });
+    opened
+}
+
+/// What to do about a file of the cache that cannot be read as what it is.
+#[cfg(feature = "hub")]
+fn cached(cause: ForerunError) -> ForerunError {
+    let file = match &cause {
+        ForerunError::Load(LoadError::Json { file, .. })
+        | ForerunError::Tokenizer(TokenizerError::Broken { file, .. }) => file,
+        _ => return cause,
+    };
+    // A file there is a link to its content: without that, it is not there.
+    let file = file.canonicalize().unwrap_or_else(|_| file.clone());
+    ForerunError::Cached { cause: Box::new(cause), file }
+}
+
+fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Tokenizer::beside(path)?;
-    let (found, expected) = (tokenizer.vocab_size(), checkpoint.config().vocab_size);
-    if found > expected {
+    let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
+    // Tokens that were added, as padding is, may lie beyond: no text of the model's own has them.
+    if largest as usize >= expected {
         let (tokenizer, model) = (tokenizer.file().to_owned(), path.to_owned());
-        return Err(ForerunError::TokenizerSize { tokenizer, model, found, expected });
+        return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });
     }
     Ok(OpenModel { checkpoint, tokenizer })
 }
 
-/// Whether a token means the same to both.
+/// Whether a token means the same to both. Models of one family often have one tokenizer, but
+/// embeddings that are padded to different sizes.
 fn speak_alike(target: &OpenModel, drafter: &OpenModel) -> bool {
-    let size = |model: &OpenModel| model.checkpoint.config().vocab_size;
-    size(target) == size(drafter) && target.tokenizer.agrees_with(&drafter.tokenizer)
+    target.tokenizer.agrees_with(&drafter.tokenizer)
 }
 
 /// Only chains can be translated.
@@ -437,6 +470,7 @@ struct LoadedDrafter {
 /// A worker for every device group of the plan.
 fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) -> Vec<WorkerSpec> {
     let lookup = plan.drafter() == DrafterKind::PromptLookup;
+    let vocab_size = target.config().vocab_size;
     let devices = plan.placement().devices().into_iter();
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
         let target = roles.contains(&Role::Target(0)).then(|| Arc::clone(target));
@@ -468,7 +502,10 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
                 if let Some((weights, translation)) = drafter {
                     let drafter = model(&engine, weights, team);
                     engine = match translation {
-                        None => engine.with_drafter(0, ModelDrafter::new(drafter)),
+                        None => {
+                            let drafter = ModelDrafter::new(drafter).for_vocabulary(vocab_size);
+                            engine.with_drafter(0, drafter)
+                        }
                         Some(by_text) => engine.with_drafter(0, TextDrafter::new(drafter, by_text)),
                     };
                 } else if lookup {

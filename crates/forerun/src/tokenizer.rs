@@ -179,6 +179,11 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// The largest token of the vocabulary itself, without those that were added to it.
+    pub(crate) fn largest_ordinary(&self) -> TokenId {
+        self.inner.get_vocab(false).into_values().max().unwrap_or(0)
+    }
+
     /// The file it was read from.
     #[must_use]
     pub fn file(&self) -> &Path {

@@ -19,6 +19,8 @@ const UNSETTLED: usize = 32;
 pub(crate) struct Translation {
     target: Arc<Tokenizer>,
     drafter: Arc<Tokenizer>,
+    /// Tokens of the target's model, which its tokenizer may have more of.
+    target_size: usize,
     /// End-of-sequence tokens of both.
     target_end: Option<TokenId>,
     drafter_ends: Vec<TokenId>,
@@ -40,11 +42,13 @@ pub(crate) struct Progress {
 impl Translation {
     pub(crate) fn new(
         (target, target_ends): (Arc<Tokenizer>, &[TokenId]),
+        target_size: usize,
         (drafter, drafter_ends): (Arc<Tokenizer>, &[TokenId]),
     ) -> Self {
         Self {
             target,
             drafter,
+            target_size,
             target_end: target_ends.first().copied(),
             drafter_ends: drafter_ends.to_vec(),
             counterparts: OnceLock::new(),
@@ -141,7 +145,8 @@ impl Translator for Translation {
         // Elsewhere a token would have to span what is committed and what is not.
         let continues = behind.peek().is_none_or(|&(_, start)| start == end_of_text);
         let behind = behind.map(|(token, _)| token);
-        if continues { behind.chain(end).collect() } else { Vec::new() }
+        let known = |token: &TokenId| (*token as usize) < self.target_size;
+        if continues { behind.chain(end).take_while(known).collect() } else { Vec::new() }
     }
 
     fn counterpart(&self, token: TokenId) -> Option<TokenId> {
@@ -204,7 +209,7 @@ mod tests {
     fn translation() -> Translation {
         let target = tokenizer(&["the ", "then ", "cat", "is ", "a ", "th"]);
         let drafter = tokenizer(&[" the", " cat", " thing", " is", "nip"]);
-        Translation::new((target, &[7]), (drafter, &[9]))
+        Translation::new((target, &[7]), usize::MAX, (drafter, &[9]))
     }
 
     #[test]
@@ -243,6 +248,13 @@ mod tests {
         let cat = translation.target.encode("the cat").unwrap();
         translation.to_drafter(&mut progress, &cat);
         assert_eq!(translation.to_target(&progress, &[9]).last(), Some(&7));
+        // What the target's model does not know ends the draft.
+        let nip = translation.drafter.encode("nip").unwrap();
+        let draft = translation.to_target(&progress, &nip);
+        let largest = *draft.iter().max().unwrap();
+        let first = draft.iter().position(|&token| token == largest).unwrap();
+        let small = Translation { target_size: largest as usize, ..translation };
+        assert_eq!(small.to_target(&progress, &nip), draft[..first]);
     }
 
     #[test]

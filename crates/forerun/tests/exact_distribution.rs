@@ -42,24 +42,26 @@ struct TableModel {
     seed: u64,
     /// Spread of the logits.
     scale: f32,
+    vocab_size: usize,
 }
 
 impl TableModel {
-    fn row(self, prefix: &[TokenId]) -> [f32; VOCAB] {
-        std::array::from_fn(|token| {
+    fn row(self, prefix: &[TokenId]) -> Vec<f32> {
+        let logit = |token| {
             let hash = prefix.iter().fold(self.seed, |hash, &token| {
                 (hash ^ u64::from(token + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
             });
             let randomness = KeyedRandomness { seed: hash, sample: 0 };
             let key = Key { position: token, purpose: Purpose::Sample, candidate: 0 };
             (randomness.uniform(key) as f32 - 0.5) * self.scale
-        })
+        };
+        (0..self.vocab_size).map(logit).collect()
     }
 }
 
 impl LanguageModel for TableModel {
     fn vocab_size(&self) -> usize {
-        VOCAB
+        self.vocab_size
     }
 
     fn context_length(&self) -> usize {
@@ -76,7 +78,8 @@ impl LanguageModel for TableModel {
     ) -> Result<Logits, ModelError> {
         let rows = rows_of(tree).skip(first_row);
         let values = rows.flat_map(|at| self.row(&behind(tokens, tree, at))).collect();
-        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
+        let (vocab_size, computed_tokens) = (self.vocab_size, tokens.len() + tree.len());
+        Ok(Logits { values, vocab_size, computed_tokens })
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
@@ -299,7 +302,7 @@ fn iid(branching: &[usize]) -> DraftShape {
     DraftShape::Sampled { branching: branching.to_vec() }
 }
 
-const DRAFT_MODEL: TableModel = TableModel { seed: 77, scale: 3.0 };
+const DRAFT_MODEL: TableModel = TableModel { seed: 77, scale: 3.0, vocab_size: VOCAB };
 
 fn model_drafter() -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(DRAFT_MODEL))
@@ -310,7 +313,7 @@ fn unchanged(enumerator: Enumerator) -> Arc<dyn Randomness + Send + Sync> {
 }
 
 fn target(seed: u64) -> TableModel {
-    TableModel { seed, scale: 4.0 }
+    TableModel { seed, scale: 4.0, vocab_size: VOCAB }
 }
 
 /// Runs one cell of the matrix over targets and sampling options.
@@ -368,6 +371,20 @@ fn speculative_decoding_with_independent_siblings_is_exact() {
     for shape in [iid(&[2]), iid(&[3]), iid(&[2, 1]), iid(&[1, 2])] {
         let name = format!("speculative, model, {shape:?}");
         assert_exact(&name, &model_drafter, &|| speculative(&shape));
+    }
+}
+
+/// Drafters that lack a token of the target, or have more than it.
+#[test]
+fn drafters_with_another_number_of_tokens_are_exact() {
+    for vocab_size in [VOCAB - 1, VOCAB + 2] {
+        let model = TableModel { vocab_size, ..DRAFT_MODEL };
+        let drafter =
+            || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(model).for_vocabulary(VOCAB)) };
+        for shape in [chain(2), top(3, 2), best(3), iid(&[3]), iid(&[2, 1])] {
+            let name = format!("speculative, {vocab_size} tokens, {shape:?}");
+            assert_exact(&name, &drafter, &|| speculative(&shape));
+        }
     }
 }
 

@@ -212,7 +212,8 @@ fn check_logprobs(told: &TokenLogprob, token: TokenId, row: &[f32], request: &Re
     assert!(better.count() < told.top.len() && told.top.iter().all(|top| top.1 >= least));
 }
 
-fn run_matrix(pair: &Pair, cells: Vec<Cell>) {
+/// Runs the cells and returns what they were compared with.
+fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     let cases = cases(pair);
     let (mut runs, count) = (0, cells.len());
     for (number, cell) in cells.into_iter().enumerate() {
@@ -255,6 +256,7 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) {
         "lossless: {runs} runs of {count} cells on {} texts equal plain decoding, token by token",
         cases.len()
     ));
+    cases
 }
 
 #[test]
@@ -278,6 +280,22 @@ fn drafts_of_another_vocabulary_give_the_tokens_of_the_target() {
         let first_place = |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
         run_matrix(&pair, chains.map(first_place).collect());
     }
+}
+
+/// One tokenizer, but models that are padded differently, one way round and the other: trees and chains
+/// alike.
+#[test]
+fn drafters_with_another_number_of_tokens_give_the_tokens_of_the_target() {
+    let found = Pair::of_padded_vocabularies().map(|pair| {
+        let of_model = cells().into_iter().filter(|cell| cell.drafter == DrafterKind::Model);
+        let cases = run_matrix(&pair, of_model.collect());
+        let vocab_size = Checkpoint::open(&pair.drafter).unwrap().config().vocab_size;
+        let beyond = |case: &Case| case.expected.iter().any(|&t| t as usize >= vocab_size);
+        (cases.iter().filter(|case| beyond(case)).count(), cases.len())
+    });
+    // Some texts have tokens that the drafter lacks, and some have none.
+    let [(none, _), (some, all)] = found;
+    assert!(none == 0 && (1..all).contains(&some), "{found:?}");
 }
 
 #[test]

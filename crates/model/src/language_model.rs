@@ -27,6 +27,11 @@ impl Logits {
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> + '_ {
         self.values.chunks_exact(self.vocab_size)
     }
+
+    /// The rows, without the tokens from `vocab_size` on.
+    pub fn rows_below(&self, vocab_size: usize) -> impl Iterator<Item = &[f32]> + '_ {
+        self.rows().map(move |row| &row[..vocab_size.min(row.len())])
+    }
 }
 
 /// Why a model gave no logits.

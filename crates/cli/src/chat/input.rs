@@ -2,9 +2,14 @@
 
 use crate::note;
 use anyhow::Context;
+use rustyline::completion::Completer;
 use rustyline::error::ReadlineError;
+use rustyline::highlight::Highlighter;
+use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
-use rustyline::{Config, Editor};
+use rustyline::validate::Validator;
+use rustyline::{Config, Editor, Helper};
+use std::cell::Cell;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
@@ -55,11 +60,33 @@ impl Input {
 
 /// A terminal, and where its history is kept.
 pub(super) struct Terminal {
-    editor: Editor<(), FileHistory>,
+    editor: Editor<Typed, FileHistory>,
     history: Option<PathBuf>,
     /// The last key was Ctrl-C at an empty prompt.
     leaving: bool,
 }
+
+/// Whether something is typed on the line: an interrupt alone does not tell. The editor shows the line
+/// to whoever may have a hint for it, whenever it changes.
+#[derive(Default)]
+struct Typed(Cell<bool>);
+
+impl Hinter for Typed {
+    type Hint = String;
+
+    fn hint(&self, line: &str, _pos: usize, _context: &rustyline::Context<'_>) -> Option<String> {
+        self.0.set(!line.is_empty());
+        None
+    }
+}
+
+impl Completer for Typed {
+    type Candidate = String;
+}
+
+impl Highlighter for Typed {}
+impl Validator for Typed {}
+impl Helper for Typed {}
 
 impl Terminal {
     fn new(history: Option<PathBuf>) -> anyhow::Result<Self> {
@@ -67,6 +94,7 @@ impl Terminal {
             Config::builder().max_history_size(HISTORY).map(rustyline::config::Builder::build);
         let config = config.context("cannot set up line editing")?;
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;
+        editor.set_helper(Some(Typed::default()));
         if let Some(file) = &history {
             // The first chat of all has none.
             drop(editor.load_history(file));
@@ -85,6 +113,11 @@ impl Terminal {
                         break;
                     }
                 }
+                // It gives up what was typed, and says no more.
+                Err(ReadlineError::Interrupted) if !text.is_empty() || self.typed() => {
+                    self.leaving = false;
+                    return Ok(Line::Nothing);
+                }
                 Err(ReadlineError::Interrupted) if self.leaving => return Ok(Line::End),
                 Err(ReadlineError::Interrupted) => {
                     self.leaving = true;
@@ -100,6 +133,10 @@ impl Terminal {
         }
         self.remember(&text);
         Ok(Line::Text(text))
+    }
+
+    fn typed(&self) -> bool {
+        self.editor.helper().is_some_and(|typed| typed.0.get())
     }
 
     /// Adds a line to the history, and at once to its file: a chat may end in many ways.

@@ -41,7 +41,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
     }
-    let request = suggested_sampling(request, &arguments.answers, &engine);
+    let request = suggested_sampling(request, &arguments.answers, &engine)?;
     let template = match local {
         Some(template) => template,
         None => template(&arguments, engine.tokenizer().file())?,

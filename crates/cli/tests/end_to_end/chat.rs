@@ -63,6 +63,15 @@ impl Talk {
         self.session.flush().unwrap();
     }
 
+    /// Types something, presses Ctrl-C, and waits for the next prompt.
+    fn give_up(&mut self, typed: &str) {
+        self.session.send(typed).unwrap();
+        self.press('c');
+        // The editor has let go of the line: what it showed of it before may have a prompt, too.
+        self.expect("\x1b[?2004l");
+        self.expect(PROMPT);
+    }
+
     /// Presses Ctrl-D and waits for a good end.
     fn leave(mut self) {
         self.press('d');
@@ -121,11 +130,25 @@ fn a_conversation_of_several_turns_with_commands() {
         talk.expect(PROMPT);
         talk.say("/method", &["the method is speculative"]);
     }
+    // With something typed it clears the line, and no more.
+    talk.press('c');
+    talk.expect("Ctrl-C again or Ctrl-D to leave");
+    talk.expect(PROMPT);
+    talk.give_up("half a line");
+    for second in ["", "lines"] {
+        talk.enter("two\\");
+        talk.expect("… ");
+        talk.give_up(second);
+    }
+    talk.press('c');
+    talk.expect("Ctrl-C again or Ctrl-D to leave");
+    talk.expect(PROMPT);
+    assert_eq!(talk.messages(&models), []);
     talk.leave();
     // The next chat remembers what was typed.
     let mut talk = Talk::begin(&models, &[]);
     talk.press('p');
-    talk.expect("/method");
+    talk.expect("/save");
     talk.press('u');
     talk.leave();
 }
@@ -227,6 +250,21 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     refuse(file.to_str().unwrap(), &["t.jinja", "line 1"]);
     write("{{ raise_exception('never') }}");
     refuse(file.to_str().unwrap(), &["the model's chat template refuses", "never"]);
+    // One that has no text for a message, or no end, says so, and the chat goes on.
+    write("{% if messages|length > 1 %}x{% endif %}");
+    let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
+    let finished = run.succeed();
+    assert!(finished.errors.contains("has no text for these messages"), "{}", finished.errors);
+    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
+    write(
+        "{% if messages[0].content == 'a' %}{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}\
+         {% endfor %}{% endfor %}{% endfor %}{% endif %}",
+    );
+    let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
+    let finished = run.succeed();
+    assert!(finished.errors.contains("t.jinja cannot render"), "{}", finished.errors);
+    assert!(finished.errors.contains("does not come to an end"), "{}", finished.errors);
+    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
     // A refusal in the middle takes the message back, and the chat goes on.
     write(
         "{% if messages|length > 1 %}{{ raise_exception('once') }}{% endif %}{{ messages[0].content }}",

@@ -21,6 +21,36 @@ fn a_wrong_hash_is_an_error_and_nothing_stays() {
 }
 
 #[test]
+fn small_files_are_verified_too() {
+    let hub = Hub::serving(&Models::pair().target());
+    hub.quirk(Quirk::DamageSmall("tokenizer.json"));
+    let finished = hub.generate("owner/name").finish();
+    let words = ["tokenizer.json of owner/name is damaged", "SHA-1", "deleted", "run again"];
+    finished.assert_refused("damaged", &words);
+    assert!(hub.partials().is_empty());
+    hub.generate("owner/name").succeed();
+}
+
+/// What was damaged in the cache itself is not noticed before it is read.
+#[test]
+fn a_file_that_makes_no_sense_is_to_be_deleted() {
+    let hub = Hub::serving(&Models::pair().target());
+    hub.generate("owner/name").succeed();
+    let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
+    let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
+    for file in ["config.json", "tokenizer.json"] {
+        let content = fs::canonicalize(snapshot.join(file)).unwrap();
+        let size = fs::metadata(&content).unwrap().len() as usize;
+        fs::write(&content, "{".repeat(size)).unwrap();
+        let finished = hub.generate("owner/name").finish();
+        let advice = format!("delete {} and run again", content.display());
+        finished.assert_refused(file, &[file, &advice]);
+        fs::remove_file(&content).unwrap();
+        hub.generate("owner/name").succeed();
+    }
+}
+
+#[test]
 fn offline_without_the_model_says_how_to_fetch_it() {
     let hub = Hub::serving(&Models::pair().target());
     let words = [
@@ -91,6 +121,15 @@ fn a_token_opens_the_door_and_is_shown_to_nobody_else() {
         let elsewhere = asked.path.starts_with("/cdn/");
         assert_eq!(asked.headers.contains_key("authorization"), !elsewhere, "{asked:?}");
     }
+    // Another port is another server, be it on the same host.
+    let other = Hub::serving(&models.target());
+    let hub = Hub::serving(&models.target());
+    hub.quirk(Quirk::Token("secret"));
+    hub.quirk(Quirk::Elsewhere(other.port()));
+    hub.generate("owner/name").variable("HF_TOKEN", "secret").succeed();
+    let asked = other.take_asked();
+    assert_eq!(asked.len(), 1);
+    assert!(!asked[0].headers.contains_key("authorization"), "{asked:?}");
 }
 
 #[test]

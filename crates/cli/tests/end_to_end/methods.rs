@@ -81,6 +81,14 @@ fn suggested_sampling_is_followed_on_request() {
         let both = run(&models, true, &["--suggested-sampling", option]);
         both.finish().assert_refused(option, &["--suggested-sampling", "cannot be used with"]);
     }
+    edit_json(&generation_config, |options| options["top_p"] = 1.5.into());
+    let wrong = run(&models, true, &["--suggested-sampling"]).finish();
+    wrong.assert_refused("top-p", &["generation_config.json", "top-p is 1.5", "leave"]);
+    // Nobody has said anything yet: it is told when the model is loaded.
+    let chat = Run::forerun().with(&["chat", "--suggested-sampling"]);
+    let chat = chat.with_path("--model", &models.target()).finish();
+    chat.assert_refused("top-p in a chat", &["generation_config.json", "top-p is 1.5"]);
+    assert_eq!(text("--temperature 0"), greedy);
     edit_json(&generation_config, |options| options["do_sample"] = false.into());
     let none = run(&models, true, &["--suggested-sampling --seed 8"]).succeed();
     assert_eq!(none.output(), greedy);

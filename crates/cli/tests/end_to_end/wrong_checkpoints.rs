@@ -38,7 +38,7 @@ const DAMAGES: &[Damage] = &[
     ("a broken configuration", |model| write(model, "config.json", "{"), &["config.json", "JSON"]),
     ("no tokenizer", |model| remove(model, "tokenizer.json"), &["no tokenizer", "tokenizer.json"]),
     ("a broken tokenizer", |model| write(model, "tokenizer.json", "{"), &["tokenizer.json"]),
-    ("too many tokens", |model| add_tokens(model, 2), &["260 tokens", "only 259"]),
+    ("too many tokens", enlarge_vocabulary, &["tokens up to 259", "only 259"]),
 ];
 
 /// Both the target and the drafter are checked, and each is named.
@@ -160,7 +160,14 @@ fn use_qwen2(model: &Path) {
     configure(model, "architectures", json!(["Qwen2ForCausalLM"]));
 }
 
-/// Appends tokens to the tokenizer's 258.
+/// A gap before the last one: there are no more tokens than the model has.
+fn enlarge_vocabulary(model: &Path) {
+    edit_json(&model.join("tokenizer.json"), |tokenizer| {
+        tokenizer["model"]["vocab"]["ab"] = json!(259);
+    });
+}
+
+/// Adds tokens to the tokenizer's 258.
 fn add_tokens(model: &Path, count: u64) {
     edit_json(&model.join("tokenizer.json"), |tokenizer| {
         let added = tokenizer["added_tokens"].as_array_mut().unwrap();
@@ -173,24 +180,47 @@ fn add_tokens(model: &Path, count: u64) {
     });
 }
 
+fn swap_two_tokens(model: &Path) {
+    edit_json(&model.join("tokenizer.json"), |tokenizer| {
+        let vocabulary = &mut tokenizer["model"]["vocab"];
+        (vocabulary["a"], vocabulary["b"]) = (json!(98), json!(97));
+    });
+}
+
+/// As in variants of models to whose tokenizer padding was added, but no row of the embedding.
+#[test]
+fn added_tokens_beyond_the_vocabulary_hinder_only_texts_that_have_them() {
+    let models = Models::pair();
+    add_tokens(&models.target(), 2);
+    add_tokens(&models.drafter(), 2);
+    let run = |prompt| Run::generate_with_drafter(&models).with(&["-n", "20", "-p", prompt]);
+    run("Hello").succeed();
+    let beyond = run("Hello<extra 259>").finish();
+    beyond.assert_refused("in the prompt", &["token 259 is not in", "vocabulary of 259"]);
+    // A token that the drafter alone does not have ends its drafts, but not the answer.
+    let models = Models::pair();
+    add_tokens(&models.drafter(), 2);
+    let prompt = ["-n", "20", "-p", "ab<extra 259>ab"];
+    let plain = Run::generate(&models).with(&prompt).succeed();
+    let drafted = Run::generate_with_drafter(&models).with(&prompt).with(&["--draft-tokens", "3"]);
+    let drafted = drafted.succeed();
+    assert!(drafted.errors.contains("translated by their text"), "{}", drafted.errors);
+    assert_eq!(drafted.output(), plain.output());
+}
+
 /// Drafts of another vocabulary are translated by their text, and trees cannot be.
 #[test]
 fn a_tree_of_another_vocabulary_is_refused() {
-    fn swap(drafter: &Path) {
-        edit_json(&drafter.join("tokenizer.json"), |tokenizer| {
-            let vocabulary = &mut tokenizer["model"]["vocab"];
-            (vocabulary["a"], vocabulary["b"]) = (json!(98), json!(97));
-        });
-    }
     fn enlarge(drafter: &Path) {
         let mut config = example_config();
         config.vocab_size = 300;
         write_random_checkpoint(drafter, &config, 5, RandomDtype::F32).unwrap();
+        swap_two_tokens(drafter);
     }
     let table: [Damage; 3] = [
-        ("two tokens swapped", swap, &[]),
+        ("two tokens swapped", swap_two_tokens, &["both have 259 tokens"]),
         ("a token more in the tokenizer", |drafter| add_tokens(drafter, 1), &[]),
-        ("another size", enlarge, &["300 tokens", "259 tokens"]),
+        ("another size, too", enlarge, &["300 tokens", "259 tokens"]),
     ];
     for (what, change, words) in table {
         let models = Models::pair();

@@ -13,6 +13,10 @@ use std::io::Write;
 /// The only template of an environment.
 const NAME: &str = "chat";
 
+/// Steps of a rendering, far more than thousands of messages take: a template is a program, and may
+/// come from anybody.
+const MAX_STEPS: u64 = 10_000_000;
+
 /// A compiled template.
 pub(super) struct Jinja {
     environment: Environment<'static>,
@@ -34,6 +38,7 @@ impl Jinja {
             let mut environment = Environment::new();
             let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
             environment.set_syntax(syntax);
+            environment.set_fuel(Some(MAX_STEPS));
             environment.set_auto_escape_callback(|_| AutoEscape::None);
             environment.set_formatter(print_as_python);
             environment
@@ -105,6 +110,9 @@ fn refusal(error: &Error) -> Option<String> {
 }
 
 fn describe(error: &Error) -> String {
+    if error.kind() == ErrorKind::OutOfFuel {
+        return format!("it does not come to an end within {MAX_STEPS} steps");
+    }
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
         Some(line) => format!("{what} (line {line})"),
@@ -251,6 +259,8 @@ mod tests {
         assert!(broken.contains("a test cannot be used") && broken.contains("line 2"), "{broken}");
         let undefined = failure("\n{{ messages[0].content }}");
         assert!(undefined.contains("cannot render") && undefined.contains("line 2"), "{undefined}");
+        let endless = "{% for i in range(9999) %}".repeat(3) + &"{% endfor %}".repeat(3);
+        assert!(failure(&endless).contains("does not come to an end"));
         assert!(failure("{{ 1 | tojson(sort_keys=true) }}").contains("sort_keys"));
         assert!(failure("{{ 1 | tojson(colour=3) }}").contains("colour"));
     }

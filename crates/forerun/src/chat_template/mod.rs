@@ -92,6 +92,11 @@ pub enum ChatTemplateError {
     /// Messages that the template refuses, in its own words.
     #[error("the model's chat template refuses these messages: {0}")]
     Refused(String),
+    /// A template that has no text for messages.
+    #[error(
+        "the chat template has no text for these messages: choose another one with --chat-template"
+    )]
+    Empty,
     /// A template that failed.
     #[error("the chat template of {origin} cannot render these messages: {reason}")]
     Render {
@@ -221,7 +226,8 @@ impl ChatTemplate {
     /// text is a text like any other, so it gets what the tokenizer gives to all.
     ///
     /// # Errors
-    /// If the template refuses the messages or fails, or the text cannot be encoded.
+    /// If the template refuses the messages, fails or has no text for them, or the text cannot be
+    /// encoded.
     pub fn encode(
         &self,
         messages: &[Message],
@@ -238,6 +244,9 @@ impl ChatTemplate {
         let mut tokens = Vec::new();
         for (number, part) in text.split(mark).enumerate() {
             tokens.extend(tokenizer.encode_part(part, self.plain && number == 0)?);
+        }
+        if tokens.is_empty() {
+            return Err(ChatTemplateError::Empty.into());
         }
         Ok(tokens)
     }

@@ -37,6 +37,7 @@ pub(super) struct Repository {
 /// What the hub says of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Description {
+    /// Where it is to be had, without a redirection within the hub.
     pub(super) address: String,
     /// Names its content in the cache.
     pub(super) etag: String,
@@ -45,10 +46,10 @@ pub(super) struct Description {
 }
 
 impl Description {
-    /// The content's SHA-256 in hexadecimal, which the hub tells of large files.
-    pub(super) fn sha256(&self) -> Option<&str> {
-        let is_hash = self.etag.len() == 64 && self.etag.bytes().all(|b| b.is_ascii_hexdigit());
-        is_hash.then_some(&self.etag)
+    /// Digits of the content's hash in hexadecimal, if the ETag is one: 64 of the SHA-256, which the
+    /// hub tells of large files, 40 of the SHA-1 by which Git names the others.
+    pub(super) fn hash_digits(&self) -> Option<usize> {
+        self.etag.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(self.etag.len())
     }
 }
 
@@ -66,7 +67,8 @@ impl Client {
             // Bytes are counted and resumed as they are stored.
             .accept_encoding("identity")
             .http_status_as_error(false)
-            .redirect_auth_headers(RedirectAuthHeaders::SameHost)
+            // For ureq another port or protocol is the same host; it is not for us (see `ask`).
+            .redirect_auth_headers(RedirectAuthHeaders::Never)
             .timeout_connect(Some(CONNECT_PATIENCE))
             .timeout_recv_response(Some(PATIENCE))
             .timeout_per_read(Some(PATIENCE));
@@ -79,7 +81,10 @@ impl Client {
         let revision = id.revision_in_address();
         let address =
             format!("{}/api/models/{}/revision/{revision}", self.endpoint, id.repository());
-        let mut response = self.send(id, &address, self.agent.get(&address))?;
+        let (mut response, at) = self.ask(id, &address, |at| self.agent.get(at))?;
+        if response.status().is_redirection() {
+            response = self.send(id, &at, self.agent.get(&at))?;
+        }
         self.check_status(id, &address, &response)?;
         let body = response.body_mut().with_config().limit(MAX_LIST_BYTES).read_to_vec();
         let body = body.map_err(|error| unreachable(id, &address, &error))?;
@@ -105,27 +110,36 @@ impl Client {
         file: &str,
     ) -> Result<Description, HubError> {
         let address = format!("{}/{}/resolve/{commit}/{file}", self.endpoint, id.repository());
-        let mut at = address.clone();
+        let (response, at) = self.ask(id, &address, |at| self.agent.head(at))?;
+        let redirected = response.status().is_redirection();
+        if !redirected {
+            self.check_status(id, &at, &response)?;
+        }
+        let described = description(response.headers(), redirected, at.clone());
+        described.map_err(|what| answer(&at, &what))
+    }
+
+    /// Asks, and asks again where the hub redirects within itself, which keeps the token. Returns the
+    /// answer, which may be a redirection to elsewhere or one that describes a file, and its address.
+    fn ask(
+        &self,
+        id: &ModelId,
+        address: &str,
+        request: impl Fn(&str) -> RequestBuilder<WithoutBody>,
+    ) -> Result<(Response<Body>, String), HubError> {
+        let mut at = address.to_owned();
         for _ in 0..MAX_REDIRECTS {
-            let request = self.agent.head(&at).config().max_redirects(0);
+            let request = request(&at).config().max_redirects(0);
             let request = request.max_redirects_will_error(false).build();
             let response = self.send(id, &at, request)?;
             let headers = response.headers();
-            let redirected = response.status().is_redirection();
             let inside = header(headers, "location").and_then(|to| same_host(&at, to));
-            if redirected
-                && header(headers, "x-linked-etag").is_none()
-                && let Some(next) = inside
-            {
-                at = next;
-                continue;
+            match inside.filter(|_| response.status().is_redirection()) {
+                Some(next) if header(headers, "x-linked-etag").is_none() => at = next,
+                _ => return Ok((response, at)),
             }
-            if !redirected {
-                self.check_status(id, &at, &response)?;
-            }
-            return description(headers, redirected, address).map_err(|what| answer(&at, &what));
         }
-        Err(answer(&address, "it redirects in circles"))
+        Err(answer(address, "it redirects in circles"))
     }
 
     /// A file's bytes from `start` on, or all of them where the server does not have that part.
@@ -250,6 +264,7 @@ mod tests {
             ("/x?y=1", Some("https://hub.example/x?y=1")),
             ("https://hub.example/x", Some("https://hub.example/x")),
             ("http://hub.example/x", None),
+            ("https://hub.example:8443/x", None),
             ("https://cdn.example/x", None),
             ("//cdn.example/x", None),
             ("x", None),

@@ -5,7 +5,7 @@ use super::cache::{Place, create_folder_of};
 use super::client::{Client, Description};
 use super::error::HubError;
 use super::model_id::ModelId;
-use ring::digest::{Context, SHA256};
+use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
@@ -23,16 +23,50 @@ pub(super) struct Transfer<'a> {
     pub(super) file: &'a Description,
 }
 
-/// The part of a file that is here, and its hash so far.
+/// The part of a file that is here, and its hashes so far.
 struct Partial {
     file: File,
     done: u64,
-    hash: Context,
+    hashes: Hashes,
+}
+
+/// The hashes that a file's ETag may be; none where it is no hash.
+struct Hashes(Vec<(&'static str, Context)>);
+
+impl Hashes {
+    fn new(file: &Description) -> Self {
+        let sha1 = || Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
+        Self(match file.hash_digits() {
+            Some(64) => vec![("its SHA-256", Context::new(&SHA256))],
+            // Git's has a header in front; some mirrors tell the content's own.
+            Some(40) => {
+                let mut git = sha1();
+                git.update(format!("blob {}\0", file.size).as_bytes());
+                vec![("its SHA-1", git), ("its SHA-1", sha1())]
+            }
+            _ => Vec::new(),
+        })
+    }
+
+    fn update(&mut self, bytes: &[u8]) {
+        self.0.iter_mut().for_each(|(_, hash)| hash.update(bytes));
+    }
+
+    /// The first hash with its name, unless one of them is as expected, or there is none.
+    fn mismatch(self, expected: &str) -> Option<(&'static str, String)> {
+        let digits = |(name, hash): (_, Context)| {
+            let bytes = hash.finish();
+            (name, bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        };
+        let found: Vec<_> = self.0.into_iter().map(digits).collect();
+        let is_right = found.iter().any(|(_, hash)| hash.eq_ignore_ascii_case(expected));
+        found.into_iter().next().filter(|_| !is_right)
+    }
 }
 
 impl Transfer<'_> {
     /// Fetches what is missing of the file, going on where an earlier run ended, and checks its size
-    /// and, where the hub tells it, its SHA-256. `report` sees the bytes that are here and may end
+    /// and, where the hub tells one, its hash. `report` sees the bytes that are here and may end
     /// the transfer.
     pub(super) fn run(
         &self,
@@ -49,8 +83,10 @@ impl Transfer<'_> {
         if partial.done < self.file.size {
             self.receive(&mut partial, &mut report)?;
         }
-        let Partial { file, hash, .. } = partial;
-        self.check(hash)?;
+        let Partial { file, hashes, .. } = partial;
+        if let Some((what, found)) = hashes.mismatch(etag) {
+            return Err(self.damaged(what, found, etag.clone()).into());
+        }
         let keep = || {
             file.sync_all()?;
             fs::rename(self.place.partial(etag), &blob)
@@ -67,13 +103,13 @@ impl Transfer<'_> {
             if file.metadata()?.len() > self.file.size {
                 file.set_len(0)?;
             }
-            let (mut hash, mut done) = (Context::new(&SHA256), 0);
+            let (mut hashes, mut done) = (Hashes::new(self.file), 0);
             let mut buffer = vec![0; CHUNK];
             loop {
                 match file.read(&mut buffer)? {
-                    0 => return Ok(Partial { file, done, hash }),
+                    0 => return Ok(Partial { file, done, hashes }),
                     read => {
-                        hash.update(&buffer[..read]);
+                        hashes.update(&buffer[..read]);
                         done += read as u64;
                     }
                 }
@@ -93,7 +129,7 @@ impl Transfer<'_> {
         if partial.done > 0 && !content.resumed {
             // The server sends the whole file again.
             partial.file.set_len(0).map_err(write_error)?;
-            (partial.done, partial.hash) = (0, Context::new(&SHA256));
+            (partial.done, partial.hashes) = (0, Hashes::new(self.file));
         }
         let mut reader = content.reader;
         let mut buffer = vec![0; CHUNK];
@@ -115,18 +151,8 @@ impl Transfer<'_> {
                 return Err(self.damaged("its size", more, expected).into());
             }
             partial.file.write_all(&buffer[..read]).map_err(write_error)?;
-            partial.hash.update(&buffer[..read]);
+            partial.hashes.update(&buffer[..read]);
         }
-    }
-
-    fn check(&self, hash: Context) -> Result<(), HubError> {
-        let Some(expected) = self.file.sha256() else { return Ok(()) };
-        let hash = hash.finish();
-        let found: String = hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
-        if found.eq_ignore_ascii_case(expected) {
-            return Ok(());
-        }
-        Err(self.damaged("its SHA-256", found, expected.to_owned()))
     }
 
     fn broke_off(&self, done: u64, reason: &str) -> HubError {

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{Config, Family, RandomPair, RopeScaling, Tokenizer};
-use forerun_model::checkpoint::random::{example_config, write_random_pair};
+use forerun_model::checkpoint::random::{
+    RandomDtype, example_config, write_random_checkpoint, write_random_pair,
+};
 use forerun_model::config::{SlidingLayers, SlidingWindow};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -103,6 +105,21 @@ impl Pair {
         };
         write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
         Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+    }
+
+    /// Pairs with one tokenizer, whose drafter has more tokens than the target, or fewer: tokens that
+    /// no text is made of, but that both models take for likely ones, too.
+    pub(crate) fn of_padded_vocabularies() -> [Self; 2] {
+        let few = example_config();
+        let many = Config { vocab_size: few.vocab_size + 4, ..few.clone() };
+        [(&few, &many), (&many, &few)].map(|(target_config, drafter_config)| {
+            let folder = TempDir::new().unwrap();
+            let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+            write_random_pair(&target, &drafter, target_config, 2, 0.3, 3).unwrap();
+            // What both have of a seed's tensors is the same.
+            write_random_checkpoint(&drafter, drafter_config, 3, RandomDtype::F32).unwrap();
+            Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+        })
     }
 
     pub(crate) fn tokenizer(&self) -> Tokenizer {

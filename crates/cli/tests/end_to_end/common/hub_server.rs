@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::Run;
-use ring::digest::{SHA256, digest};
+use ring::digest::{Algorithm, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -24,6 +24,10 @@ pub(crate) enum Quirk {
     Stall(usize),
     /// A byte of the next weights is wrong, once.
     Damage,
+    /// A byte of this small file is wrong, once.
+    DamageSmall(&'static str),
+    /// Weights lie at another port of this very host.
+    Elsewhere(u16),
     /// Every answer starts at the first byte, whatever was asked.
     IgnoreRanges,
     /// No part is to be had, only the whole.
@@ -107,6 +111,10 @@ impl Hub {
         self.state.lock().unwrap().quirks.push(quirk);
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
     pub(crate) fn without_quirks(&self) {
         self.state.lock().unwrap().quirks.clear();
     }
@@ -167,12 +175,17 @@ impl Hub {
 }
 
 fn hash(bytes: &[u8]) -> String {
-    digest(&SHA256, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    digits(&SHA256, bytes)
 }
 
-/// The ETag of what is not stored as a large file; the real one is another hash of that length.
+fn digits(algorithm: &'static Algorithm, bytes: &[u8]) -> String {
+    digest(algorithm, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The ETag of what is not stored as a large file: Git's name for it.
 pub(crate) fn small_etag(bytes: &[u8]) -> String {
-    hash(bytes)[..40].to_owned()
+    let header = format!("blob {}\0", bytes.len());
+    digits(&SHA1_FOR_LEGACY_USE_ONLY, &[header.as_bytes(), bytes].concat())
 }
 
 fn answer(mut stream: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Result<()> {
@@ -256,14 +269,21 @@ fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
     let Some((_, files)) = state.revisions.get(&(id, commit.clone())) else {
         return Reply::error(404, "RepoNotFound");
     };
-    let Some(bytes) = files.get(&file).cloned() else { return Reply::error(404, "EntryNotFound") };
+    let Some(mut bytes) = files.get(&file).cloned() else {
+        return Reply::error(404, "EntryNotFound");
+    };
     let commit = ("X-Repo-Commit", commit);
     let etag = state.quirks.iter().find_map(|quirk| match quirk {
         Quirk::Etag(etag) => Some(format!("\"{etag}\"")),
         _ => None,
     });
     if file.ends_with(".safetensors") {
-        let location = ("Location", format!("http://localhost:{port}/cdn/{rest}"));
+        let place = state.quirks.iter().find_map(|quirk| match quirk {
+            Quirk::Elsewhere(port) => Some(format!("127.0.0.1:{port}")),
+            _ => None,
+        });
+        let place = place.unwrap_or_else(|| format!("localhost:{port}"));
+        let location = ("Location", format!("http://{place}/cdn/{rest}"));
         let etag = ("X-Linked-Etag", etag.unwrap_or_else(|| format!("\"{}\"", hash(&bytes))));
         let size = ("X-Linked-Size", bytes.len().to_string());
         return Reply {
@@ -277,6 +297,14 @@ fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
         return Reply { status: 307, headers: vec![location, commit], ..Reply::default() };
     }
     let etag = ("ETag", etag.unwrap_or_else(|| format!("\"{}\"", small_etag(&bytes))));
+    let damage = |quirk: &Quirk| matches!(quirk, Quirk::DamageSmall(name) if *name == file);
+    if asked.method == "GET"
+        && let Some(quirk) = state.quirks.iter().position(damage)
+    {
+        state.quirks.remove(quirk);
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+    }
     Reply { status: 200, headers: vec![etag, commit], body: bytes, ..Reply::default() }
 }
 
