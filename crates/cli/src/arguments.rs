@@ -68,6 +68,9 @@ pub(crate) enum Bench {
     /// What weight types cost in quality: a model's loss on a text in each of them, and how far its
     /// distributions are from those of f32
     Quality(QualityBenchArguments),
+    /// Compare methods, drafters and placements on prompts: speed against autoregressive decoding,
+    /// acceptance, where the time goes; every answer is compared, too
+    Run(Box<crate::bench_run::RunBenchArguments>),
 }
 
 /// Options of `forerun bench kernels`.
@@ -309,7 +312,7 @@ fn weight_type(text: &str) -> Result<ChosenType, String> {
     }
 }
 
-fn only_weight_type(text: &str) -> Result<WeightType, String> {
+pub(crate) fn only_weight_type(text: &str) -> Result<WeightType, String> {
     let named = text.parse();
     named.map_err(|_unknown| format!("{text:?} is not one of f32, bf16, f16, int8"))
 }

@@ -4,6 +4,7 @@
 
 mod arguments;
 mod bench;
+mod bench_run;
 mod chat;
 mod devices;
 mod generate;
@@ -25,6 +26,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
+        Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),
     };

@@ -3,6 +3,7 @@
 use forerun_core::trace::Trace;
 use forerun_core::{TokenId, TokenLogprob, Verification};
 use forerun_decode::{Finish, Statistics};
+use serde::{Deserialize, Serialize};
 
 /// A finished answer.
 #[derive(Clone, Debug)]
@@ -27,10 +28,22 @@ pub struct Answer {
     pub first_token_ns: u64,
     /// From the request to the last token.
     pub total_ns: u64,
+    /// When tokens became certain, in order: those of one step come together. They add up to
+    /// [`Answer::tokens`].
+    pub commits: Vec<Commit>,
     /// Counters of drafting and verification.
     pub statistics: Statistics,
     /// What every device group did, and when.
     pub trace: Trace,
+}
+
+/// Tokens that became certain at one time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commit {
+    /// From the request on, in nanoseconds.
+    pub at_ns: u64,
+    /// How many tokens.
+    pub tokens: usize,
 }
 
 impl Answer {

@@ -164,7 +164,7 @@ impl Forerun {
         }
         let config = target.checkpoint.config().clone();
         let mut load = |name: &Path, model: &OpenModel| {
-            loader.load(name, &model.checkpoint, plan.weight_type()).map(Arc::new)
+            loader.load(name, &model.checkpoint, plan.weight_type())
         };
         let target_weights = load(plan.model(), &target)?;
         let drafter_weights =
@@ -337,8 +337,9 @@ impl Forerun {
             finish: if sink.closed { Finish::Stopped } else { finish },
             seed,
             verification,
-            first_token_ns: sink.first_token_ns.unwrap_or(0),
+            first_token_ns: sink.commits.first().map_or(0, |commit| commit.at_ns),
             total_ns,
+            commits: sink.commits,
             statistics,
             trace,
         })

@@ -27,7 +27,7 @@ mod text_stream;
 mod tokenizer;
 mod translation;
 
-pub use answer::Answer;
+pub use answer::{Answer, Commit};
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
@@ -42,7 +42,7 @@ pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
-pub use forerun_core::trace::{Occupancy, Span, Trace, Work};
+pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, Statistics};
 pub use forerun_model::quality::Quality;

@@ -3,8 +3,13 @@
 use crate::engine::ForerunError;
 use crate::progress::{Progress, Step};
 use forerun_model::{Checkpoint, WeightType, Weights};
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A checkpoint and the type in which its matrices are kept.
+type SharedKey = (PathBuf, Option<WeightType>);
 
 /// Finds models, on disk or on the hub, loads them, and tells how far it is.
 ///
@@ -14,12 +19,14 @@ use std::path::{Path, PathBuf};
 /// mean what they mean there.
 pub struct Loader<'a> {
     offline: bool,
+    /// What was loaded before, where engines share it.
+    shared: Option<HashMap<SharedKey, Arc<Weights>>>,
     on_progress: Box<dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a>,
 }
 
 impl Default for Loader<'_> {
     fn default() -> Self {
-        Self { offline: false, on_progress: Box::new(|_| ControlFlow::Continue(())) }
+        Self { offline: false, shared: None, on_progress: Box::new(|_| ControlFlow::Continue(())) }
     }
 }
 
@@ -34,6 +41,14 @@ impl<'a> Loader<'a> {
     #[must_use]
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
+        self
+    }
+
+    /// Lets all engines that are opened with this loader share the weights of a checkpoint in one
+    /// type, so that many plans fit the memory of one. The loader keeps them until it is dropped.
+    #[must_use]
+    pub fn sharing_weights(mut self) -> Self {
+        self.shared = Some(HashMap::new());
         self
     }
 
@@ -71,7 +86,11 @@ impl<'a> Loader<'a> {
         model: &Path,
         checkpoint: &Checkpoint,
         weight_type: Option<WeightType>,
-    ) -> Result<Weights, ForerunError> {
+    ) -> Result<Arc<Weights>, ForerunError> {
+        let key = (checkpoint.path().to_owned(), weight_type);
+        if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.get(&key)) {
+            return Ok(Arc::clone(weights));
+        }
         let name = model.to_string_lossy();
         let total = checkpoint.config().num_hidden_layers as u64;
         let mut flow = ControlFlow::Continue(());
@@ -81,7 +100,13 @@ impl<'a> Loader<'a> {
                 flow = (self.on_progress)(Progress { step, done, total });
             }
         };
-        let weights = Weights::load_with(checkpoint, weight_type, &mut on_layer)?;
-        if flow.is_break() { Err(ForerunError::Cancelled) } else { Ok(weights) }
+        let weights = Arc::new(Weights::load_with(checkpoint, weight_type, &mut on_layer)?);
+        if flow.is_break() {
+            return Err(ForerunError::Cancelled);
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.insert(key, Arc::clone(&weights));
+        }
+        Ok(weights)
     }
 }

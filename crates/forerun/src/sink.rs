@@ -1,5 +1,6 @@
 //! Where committed tokens become text, up to the answer's end.
 
+use crate::answer::Commit;
 use crate::text_stream::{StopFilter, TextStream};
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
@@ -14,7 +15,8 @@ pub(crate) struct Sink<'a, F> {
     on_text: F,
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenId>,
-    pub(crate) first_token_ns: Option<u64>,
+    /// When these tokens came.
+    pub(crate) commits: Vec<Commit>,
     /// A stop string ended the text, or the reader did: nothing follows.
     pub(crate) closed: bool,
 }
@@ -33,7 +35,7 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
             on_text,
             text: String::new(),
             tokens: Vec::new(),
-            first_token_ns: None,
+            commits: Vec::new(),
             closed: false,
         }
     }
@@ -44,10 +46,12 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
 
     /// Takes the tokens of one step, up to the one that completes a stop string.
     pub(crate) fn push(&mut self, tokens: &[TokenId]) -> ControlFlow<()> {
-        let now = self.elapsed_ns();
-        self.first_token_ns.get_or_insert(now);
+        self.commits.push(Commit { at_ns: self.elapsed_ns(), tokens: 0 });
         for &token in tokens {
             self.tokens.push(token);
+            if let Some(commit) = self.commits.last_mut() {
+                commit.tokens += 1;
+            }
             let passed = self.stop.push(&self.stream.push(token));
             self.closed |= self.give(&passed.text).is_break() || passed.stopped;
             if self.closed {

@@ -4,6 +4,7 @@
 //! This is one test binary, since it is linked once; each module is a topic. [`common`] has what
 //! they share.
 
+mod bench_run;
 mod common;
 
 #[cfg(unix)]

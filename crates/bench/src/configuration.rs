@@ -1,0 +1,337 @@
+//! Configurations: validated plans with names, each with the plain decoding that it is compared with.
+
+use crate::provenance::quoted;
+use crate::{BenchError, Sweep};
+use forerun::{
+    DraftTokens, DrafterKind, Method, Options, Placement, Plan, PlanError, Tree, WeightType,
+    available_cores,
+};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+/// The checkpoints that all configurations have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Models {
+    /// The target.
+    pub target: PathBuf,
+    /// The drafter.
+    pub drafter: Option<PathBuf>,
+    /// Whether they are the random pair that `forerun generate` makes where it is told no model.
+    pub made: bool,
+}
+
+/// Something to compare.
+#[derive(Clone, Debug)]
+pub struct Configuration {
+    /// What it is, in a few words; no two have the same.
+    pub name: String,
+    /// What runs where.
+    pub plan: Plan,
+    /// The options of `forerun generate` that mean the same.
+    pub flags: String,
+    /// Cores that it uses in total.
+    pub cores: usize,
+    /// The place in the list of the autoregressive decoding that it is compared with: weights of
+    /// another type are another model, so each type has its own.
+    pub baseline: usize,
+}
+
+/// Values of one combination.
+#[derive(Clone)]
+struct Choice {
+    method: Method,
+    drafter: DrafterKind,
+    draft_tokens: DraftTokens,
+    tree: Tree,
+    placement: Option<String>,
+    weight_type: Option<WeightType>,
+}
+
+/// Every combination of every sweep, once, behind the autoregressive decoding of its weight type.
+/// Where no drafter model runs, the target gets all cores of a placement.
+///
+/// # Errors
+/// Names the first configuration that cannot run, or that would use another number of cores than
+/// autoregressive decoding, unless `unequal_cores` allows it.
+pub fn configurations(
+    models: &Models,
+    sweeps: &[Sweep],
+    unequal_cores: bool,
+) -> Result<Vec<Configuration>, BenchError> {
+    let mut choices = Vec::new();
+    for sweep in sweeps {
+        choices.extend(combinations(models, sweep));
+    }
+    let mut configurations: Vec<Configuration> = Vec::new();
+    let mut baselines: Vec<(Option<WeightType>, usize)> = Vec::new();
+    let mut known = BTreeSet::new();
+    for choice in &choices {
+        let weight_type = choice.weight_type;
+        let place = baselines.iter().find(|known| known.0 == weight_type).map(|known| known.1);
+        let baseline = match place {
+            Some(place) => place,
+            None => {
+                let place = configurations.len();
+                let plain = Choice {
+                    method: Method::Autoregressive,
+                    drafter: DrafterKind::None,
+                    draft_tokens: DraftTokens::Auto,
+                    tree: Tree::None,
+                    ..choice.clone()
+                };
+                configurations.push(build(models, &plain, &choices, place)?);
+                baselines.push((weight_type, place));
+                place
+            }
+        };
+        if choice.method == Method::Autoregressive {
+            continue;
+        }
+        let configuration = build(models, choice, &choices, baseline)?;
+        // What two combinations write differently may be the same plan.
+        if !known.insert(format!("{:?}", configuration.plan)) {
+            continue;
+        }
+        let plain = &configurations[baseline];
+        if configuration.cores != plain.cores && !unequal_cores {
+            return Err(BenchError::UnequalCores {
+                name: configuration.name,
+                cores: configuration.cores,
+                baseline: plain.name.clone(),
+                baseline_cores: plain.cores,
+            });
+        }
+        configurations.push(configuration);
+    }
+    Ok(configurations)
+}
+
+/// A list's values, or the default one.
+fn or<T: Clone>(values: &[T], default: T) -> Vec<T> {
+    if values.is_empty() { vec![default] } else { values.to_vec() }
+}
+
+fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
+    let drafter = match models.drafter {
+        Some(_) => DrafterKind::Model,
+        None => DrafterKind::PromptLookup,
+    };
+    let placements: Vec<_> = sweep.placements.iter().cloned().map(Some).collect();
+    let mut choices = Vec::new();
+    for weight_type in or(&sweep.weight_types, None) {
+        for placement in or(&placements, None) {
+            for method in or(&sweep.methods, Method::Speculative) {
+                for drafter in or(&sweep.drafters, drafter) {
+                    for tree in or(&sweep.trees, Tree::None) {
+                        for draft_tokens in or(&sweep.draft_tokens, DraftTokens::Auto) {
+                            choices.push(Choice {
+                                method,
+                                drafter,
+                                draft_tokens,
+                                tree: tree.clone(),
+                                placement: placement.clone(),
+                                weight_type,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    choices
+}
+
+fn build(
+    models: &Models,
+    choice: &Choice,
+    all: &[Choice],
+    baseline: usize,
+) -> Result<Configuration, BenchError> {
+    let name = name(choice, all);
+    let failed = |cause| BenchError::Plan { name: name.clone(), cause };
+    let model = choice.drafter == DrafterKind::Model;
+    let placement = match &choice.placement {
+        Some(text) if !model => Some(all_to_the_target(text).map_err(failed)?),
+        text => text.clone(),
+    };
+    let options = Options {
+        model: models.target.clone(),
+        draft_model: models.drafter.clone().filter(|_| model),
+        method: Some(choice.method),
+        drafter: Some(choice.drafter),
+        draft_tokens: choice.draft_tokens,
+        tree: choice.tree.clone(),
+        weight_type: choice.weight_type,
+        placement,
+    };
+    let plan = Plan::new(options).map_err(failed)?;
+    let (flags, cores) = (flags(models, &plan, choice), cores_of(&plan).len());
+    Ok(Configuration { name, plan, flags, cores, baseline })
+}
+
+/// The placement's cores, each once.
+fn cores_in(placement: &Placement) -> BTreeSet<usize> {
+    placement.devices().iter().flat_map(|(group, _)| group.cores().iter().copied()).collect()
+}
+
+/// The cores that a plan uses.
+fn cores_of(plan: &Plan) -> BTreeSet<usize> {
+    match (plan.drafter(), plan.placement().target(0)) {
+        (DrafterKind::Model, _) | (_, None) => cores_in(plan.placement()),
+        (_, Some(group)) => group.cores().iter().copied().collect(),
+    }
+}
+
+/// The same cores, all for the target.
+fn all_to_the_target(placement: &str) -> Result<String, PlanError> {
+    let placement = Placement::parse(placement, &available_cores())?;
+    let cores: Vec<String> =
+        cores_in(&placement).iter().map(|core| format!("cpu:{core}")).collect();
+    Ok(format!("target={}", cores.join("+")))
+}
+
+fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
+    match draft_tokens {
+        DraftTokens::Auto => "auto".into(),
+        DraftTokens::Fixed(count) => count.to_string(),
+    }
+}
+
+/// What tells a choice from all others: weight types and placements only where there are several.
+fn name(choice: &Choice, all: &[Choice]) -> String {
+    let mut name = choice.method.to_string();
+    if choice.method != Method::Autoregressive {
+        name += &format!(", {}, {}", choice.drafter, draft_tokens_text(choice.draft_tokens));
+        if choice.tree != Tree::None {
+            name += &format!(", {}", choice.tree);
+        }
+        if let Some(placement) = &choice.placement
+            && all.iter().any(|other| other.placement.as_ref() != Some(placement))
+        {
+            name += &format!(", {placement}");
+        }
+    }
+    if all.iter().any(|other| other.weight_type != choice.weight_type) {
+        name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));
+    }
+    name
+}
+
+/// The command line's options for a plan; the checkpoints as they are named.
+fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
+    let mut flags = String::new();
+    if !models.made {
+        flags += &format!("--model {} ", quoted(&plan.model().to_string_lossy()));
+        if let Some(drafter) = plan.draft_model() {
+            flags += &format!("--draft-model {} ", quoted(&drafter.to_string_lossy()));
+        }
+    }
+    flags += &format!("--method {}", plan.method());
+    if plan.method() != Method::Autoregressive {
+        let count = draft_tokens_text(choice.draft_tokens);
+        flags += &format!(" --drafter {} --draft-tokens {count}", plan.drafter());
+        if choice.tree != Tree::None {
+            flags += &format!(" --tree {}", choice.tree);
+        }
+    }
+    if let Some(weight_type) = plan.weight_type() {
+        flags += &format!(" --dtype {weight_type}");
+    }
+    flags + &format!(" --placement {}", plan.placement())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
+        let models =
+            Models { target: "target".into(), drafter: Some("drafter".into()), made: false };
+        configurations(&models, &[sweep], false)
+    }
+
+    fn one_core() -> String {
+        let core = available_cores()[0];
+        format!("drafter=cpu:{core},target=cpu:{core},shared")
+    }
+
+    #[test]
+    fn a_sweep_is_a_product_behind_its_baselines() {
+        let sweep = Sweep {
+            drafters: vec![DrafterKind::Model, DrafterKind::PromptLookup],
+            draft_tokens: vec![DraftTokens::Fixed(2), DraftTokens::Auto],
+            weight_types: vec![None, Some(WeightType::Int8)],
+            ..Sweep::default()
+        };
+        let all = of(sweep).unwrap();
+        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        let expected = [
+            "autoregressive, auto",
+            "speculative, model, 2, auto",
+            "speculative, model, auto, auto",
+            "speculative, prompt-lookup, 2, auto",
+            "speculative, prompt-lookup, auto, auto",
+            "autoregressive, int8",
+            "speculative, model, 2, int8",
+            "speculative, model, auto, int8",
+            "speculative, prompt-lookup, 2, int8",
+            "speculative, prompt-lookup, auto, int8",
+        ];
+        assert_eq!(names, expected);
+        let baselines: Vec<usize> = all.iter().map(|c| c.baseline).collect();
+        assert_eq!(baselines, [0, 0, 0, 0, 0, 5, 5, 5, 5, 5]);
+        assert!(all.iter().all(|c| c.cores == all[0].cores));
+        assert!(all[6].flags.contains("--draft-tokens 2") && all[6].flags.contains("--dtype int8"));
+        assert!(!all[8].flags.contains("--draft-model"), "{}", all[8].flags);
+    }
+
+    #[test]
+    fn the_same_plan_comes_once_and_plain_decoding_always() {
+        let all = of(Sweep::default()).unwrap();
+        assert_eq!(all.len(), 2);
+        let plain = Sweep { methods: vec![Method::Autoregressive], ..Sweep::default() };
+        assert_eq!(of(plain).unwrap().len(), 1);
+        // Such a tree has the same depth whatever the number of draft tokens.
+        let sweep = Sweep {
+            trees: vec!["top:2x3".parse().unwrap()],
+            draft_tokens: vec![DraftTokens::Fixed(2), DraftTokens::Fixed(4)],
+            ..Sweep::default()
+        };
+        assert_eq!(of(sweep).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_placement_is_the_targets_alone_where_no_model_drafts() {
+        let sweep = Sweep {
+            drafters: vec![DrafterKind::Model, DrafterKind::PromptLookup],
+            placements: vec![one_core()],
+            ..Sweep::default()
+        };
+        let all = of(sweep).unwrap();
+        let cores: Vec<usize> = all.iter().map(|c| c.cores).collect();
+        assert_eq!(cores, [1, 1, 1]);
+        assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
+    }
+
+    #[test]
+    fn unequal_cores_and_impossible_plans_are_refused_by_name() {
+        if available_cores().len() > 1 {
+            let cores = available_cores();
+            let two = format!("drafter=cpu:{},target=cpu:{}", cores[0], cores[1]);
+            let sweep = Sweep { placements: vec![one_core(), two], ..Sweep::default() };
+            let error = of(sweep.clone()).unwrap_err().to_string();
+            assert!(error.contains("2 cores") && error.contains("--unequal-cores"), "{error}");
+            let models =
+                Models { target: "target".into(), drafter: Some("drafter".into()), made: false };
+            assert_eq!(configurations(&models, &[sweep], true).unwrap().len(), 3);
+        }
+        let sweep = Sweep { draft_tokens: vec![DraftTokens::Fixed(65)], ..Sweep::default() };
+        let error = of(sweep).unwrap_err().to_string();
+        assert!(error.contains("speculative, model, 65") && error.contains("1 to 64"), "{error}");
+        let models = Models { target: "target".into(), ..Models::default() };
+        let sweep = Sweep { drafters: vec![DrafterKind::Model], ..Sweep::default() };
+        let error = configurations(&models, &[sweep], false).unwrap_err().to_string();
+        assert!(error.contains("--draft-model"), "{error}");
+    }
+}

@@ -1,0 +1,182 @@
+//! The configurations, loaded: all at once, so that they can take turns, with shared weights.
+
+use crate::provenance::{peak_memory_bytes, reset_peak_memory};
+use crate::record::{AnswerRecord, TurnRecord};
+use crate::run::Answerer;
+use crate::{BenchError, Configuration, Prompt};
+use forerun::{
+    Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, Loader, Message, Request,
+};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+/// Spans that are kept of a sample timeline.
+const SAMPLE_SPANS: usize = 48;
+
+/// How prompts are put to the model. Prompts of several turns always are conversations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PromptStyle {
+    /// As conversations where the checkpoint ships a chat template, else as text to continue.
+    #[default]
+    Auto,
+    /// As text to continue.
+    Text,
+    /// As conversations, in a plain form where the checkpoint ships no template.
+    Chat,
+}
+
+impl std::str::FromStr for PromptStyle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "text" => Ok(Self::Text),
+            "chat" => Ok(Self::Chat),
+            _ => Err(format!("{text:?} is not one of auto, text, chat")),
+        }
+    }
+}
+
+/// A prompt that the model cannot answer in full.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The prompt's id.
+    pub prompt: String,
+    /// Its category.
+    pub category: String,
+    /// Tokens of its longest turn.
+    pub tokens: usize,
+    /// Tokens that the model sees, which the answer needs a part of.
+    pub context: usize,
+}
+
+/// Loaded configurations.
+pub struct Engines {
+    engines: Vec<(String, Forerun)>,
+    /// Where the target's template is: each conversation reads its own.
+    model: PathBuf,
+    template: ChatTemplate,
+    chats: bool,
+    request: Request,
+}
+
+impl Engines {
+    /// Loads the configurations; those of one weight type share their weights.
+    ///
+    /// # Errors
+    /// Names the first that cannot be loaded.
+    pub fn open(
+        configurations: &[Configuration],
+        request: Request,
+        style: PromptStyle,
+        loader: Loader<'_>,
+    ) -> Result<Self, BenchError> {
+        let mut loader = loader.sharing_weights();
+        let mut engines = Vec::new();
+        for configuration in configurations {
+            let engine = Forerun::open_with(&configuration.plan, &mut loader);
+            let failed = |cause| BenchError::Load { name: configuration.name.clone(), cause };
+            engines.push((configuration.name.clone(), engine.map_err(failed)?));
+        }
+        let (name, first) = engines.first().ok_or(BenchError::NoPrompts("no configuration"))?;
+        let model = loader
+            .locate(first.plan().model())
+            .map_err(|cause| BenchError::Load { name: name.clone(), cause })?;
+        let template = ChatTemplate::beside(&model).map_err(|error| chat_error(error.into()))?;
+        let chats = match style {
+            PromptStyle::Auto => !template.is_plain(),
+            PromptStyle::Text => false,
+            PromptStyle::Chat => true,
+        };
+        Ok(Self { engines, model, template, chats, request })
+    }
+
+    /// The prompts whose every turn leaves room for a whole answer, and those that do not.
+    ///
+    /// # Errors
+    /// If a prompt cannot be encoded.
+    pub fn fitting(&self, prompts: Vec<Prompt>) -> Result<(Vec<Prompt>, Vec<LeftOut>), BenchError> {
+        let Some((_, engine)) = self.engines.first() else { return Ok((prompts, Vec::new())) };
+        let context = engine.config().max_position_embeddings;
+        let (mut fitting, mut left_out) = (Vec::new(), Vec::new());
+        for prompt in prompts {
+            let tokens = self.longest_turn(engine, &prompt)?;
+            if tokens + self.request.max_tokens <= context {
+                fitting.push(prompt);
+            } else {
+                let Prompt { id: prompt, category, .. } = prompt;
+                left_out.push(LeftOut { prompt, category, tokens, context });
+            }
+        }
+        Ok((fitting, left_out))
+    }
+
+    fn longest_turn(&self, engine: &Forerun, prompt: &Prompt) -> Result<usize, BenchError> {
+        let mut longest = 0;
+        for turn in &prompt.turns {
+            let encoded = match self.is_chat(prompt) {
+                true => self.template.encode(&[Message::user(turn)], engine.tokenizer()),
+                false => engine.tokenizer().encode(turn).map_err(EncodeError::Tokenizer),
+            };
+            longest = longest.max(encoded.map_err(|error| chat_error(error.into()))?.len());
+        }
+        Ok(longest)
+    }
+
+    fn is_chat(&self, prompt: &Prompt) -> bool {
+        self.chats || prompt.turns.len() > 1
+    }
+
+    fn turns(
+        &self,
+        engine: &Forerun,
+        prompt: &Prompt,
+        sample: bool,
+    ) -> Result<Vec<TurnRecord>, ChatError> {
+        let (request, canceller) = (&self.request, Canceller::new());
+        let on_text = |_: &str| ControlFlow::Continue(());
+        let sample = |turn: usize| (sample && turn == 0).then_some(SAMPLE_SPANS);
+        if !self.is_chat(prompt) {
+            let answer = engine.complete(&prompt.turns[0], request)?;
+            return Ok(vec![TurnRecord::of(&answer, sample(0))]);
+        }
+        let mut chat = Chat::new(engine, ChatTemplate::beside(&self.model)?);
+        let mut turns = Vec::new();
+        for (index, turn) in prompt.turns.iter().enumerate() {
+            let reply = chat.say(turn, request, &canceller, on_text)?;
+            turns.push(TurnRecord::of(&reply.answer, sample(index)));
+        }
+        Ok(turns)
+    }
+}
+
+fn chat_error(error: ChatError) -> BenchError {
+    BenchError::Chat(Box::new(error))
+}
+
+impl Answerer for Engines {
+    fn answer(
+        &mut self,
+        configuration: usize,
+        prompt: &Prompt,
+        repeat: usize,
+        sample: bool,
+    ) -> Result<AnswerRecord, BenchError> {
+        let (name, engine) = &self.engines[configuration];
+        reset_peak_memory();
+        let turns = self.turns(engine, prompt, sample).map_err(|cause| BenchError::Answer {
+            configuration: name.clone(),
+            prompt: prompt.id.clone(),
+            cause: Box::new(cause),
+        })?;
+        Ok(AnswerRecord {
+            configuration: name.clone(),
+            prompt: prompt.id.clone(),
+            category: prompt.category.clone(),
+            repeat,
+            turns,
+            peak_memory_bytes: peak_memory_bytes(),
+        })
+    }
+}

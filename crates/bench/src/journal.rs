@@ -1,0 +1,184 @@
+//! `answers.jsonl`: every answer as it comes, so that an interrupted run goes on from there.
+
+use crate::record::AnswerRecord;
+use crate::{BenchError, Provenance};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// A line of the file.
+#[derive(Serialize, Deserialize)]
+#[serde(tag = "line", rename_all = "snake_case")]
+enum Line {
+    /// The first: what is compared, and its hash.
+    Run { hash: String, identity: Value },
+    /// A start of the program: an interrupted run has several.
+    Session(Provenance),
+    /// An answer.
+    Answer(Box<AnswerRecord>),
+}
+
+/// The file of a run, and what is in it.
+#[derive(Debug)]
+pub struct Journal {
+    file: PathBuf,
+    out: File,
+    /// Answers, in the order in which they came.
+    pub answers: Vec<AnswerRecord>,
+    /// Starts of the program, this one the last.
+    pub sessions: Vec<Provenance>,
+}
+
+impl Journal {
+    /// Opens `answers.jsonl` in `folder`, which is made if it is not there. `identity` is all that
+    /// makes answers what they are: a file with another one is refused. A last line that was not
+    /// finished is dropped.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written, or is of another run.
+    pub fn open(folder: &Path, identity: &Value, session: Provenance) -> Result<Self, BenchError> {
+        let file = folder.join("answers.jsonl");
+        let failed = |cause| BenchError::Write { file: file.clone(), cause };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let bytes = match fs::read(&file) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(cause) => return Err(BenchError::Read { file, cause }),
+        };
+        let hash = hash(identity);
+        let found = read(&file, &bytes, &hash)?;
+        let out = OpenOptions::new().create(true).append(true).open(&file).map_err(failed)?;
+        out.set_len(found.length as u64).map_err(failed)?;
+        let mut journal = Self { file, out, answers: found.answers, sessions: found.sessions };
+        if found.length == 0 {
+            journal.write(&Line::Run { hash, identity: identity.clone() })?;
+        }
+        journal.sessions.push(session.clone());
+        journal.write(&Line::Session(session))?;
+        Ok(journal)
+    }
+
+    /// Whether there is an answer.
+    #[must_use]
+    pub fn has(&self, configuration: &str, prompt: &str, repeat: usize) -> bool {
+        self.answers.iter().any(|answer| {
+            answer.repeat == repeat
+                && answer.prompt == prompt
+                && answer.configuration == configuration
+        })
+    }
+
+    /// Keeps an answer.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn push(&mut self, answer: AnswerRecord) -> Result<(), BenchError> {
+        self.answers.push(answer.clone());
+        self.write(&Line::Answer(Box::new(answer)))
+    }
+
+    /// Writes a line in one piece: at the most the last one can be broken.
+    fn write(&mut self, line: &Line) -> Result<(), BenchError> {
+        let failed = |cause| BenchError::Write { file: self.file.clone(), cause };
+        let mut text = serde_json::to_vec(line).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        self.out.write_all(&text).map_err(failed)
+    }
+}
+
+/// What a file holds.
+#[derive(Default)]
+struct Found {
+    /// Bytes of whole lines.
+    length: usize,
+    answers: Vec<AnswerRecord>,
+    sessions: Vec<Provenance>,
+}
+
+fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> {
+    let mut found = Found::default();
+    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate().peekable();
+    while let Some((index, line)) = lines.next() {
+        let last = lines.peek().is_none();
+        let parsed = match serde_json::from_slice::<Line>(line) {
+            Ok(parsed) if line.ends_with(b"\n") => parsed,
+            // Its end never came.
+            _ if last => return Ok(found),
+            Ok(_) => return Ok(found),
+            Err(error) => {
+                let (file, reason) = (file.to_owned(), error.to_string());
+                return Err(BenchError::Journal { file, line: index + 1, reason });
+            }
+        };
+        match parsed {
+            Line::Run { hash, .. } if hash != expected => {
+                let (file, expected) = (file.to_owned(), expected.to_owned());
+                return Err(BenchError::OtherRun { file, found: hash, expected });
+            }
+            Line::Run { .. } => {}
+            Line::Session(session) => found.sessions.push(session),
+            Line::Answer(answer) => found.answers.push(*answer),
+        }
+        found.length += line.len();
+    }
+    Ok(found)
+}
+
+/// FNV-1a of 64 bits: enough to tell runs apart, and the same on every machine.
+pub(crate) fn hash(identity: &Value) -> String {
+    let start = 0xcbf2_9ce4_8422_2325_u64;
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    format!("{:016x}", identity.to_string().as_bytes().iter().fold(start, step))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::testing::{answer, turn};
+    use serde_json::json;
+
+    fn open(folder: &Path, seed: u64) -> Result<Journal, BenchError> {
+        Journal::open(folder, &json!({ "seed": seed }), Provenance::default())
+    }
+
+    #[test]
+    fn whatever_was_cut_off_the_whole_lines_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut journal = open(folder.path(), 1).unwrap();
+        for repeat in 0..3 {
+            journal.push(answer("a", "p", repeat, turn(&[(5, 1), (9, 2)]))).unwrap();
+        }
+        let whole = journal.answers.clone();
+        drop(journal);
+        let file = folder.path().join("answers.jsonl");
+        let bytes = fs::read(&file).unwrap();
+        for length in (0..bytes.len()).step_by(7).chain([bytes.len() - 1, bytes.len()]) {
+            fs::write(&file, &bytes[..length]).unwrap();
+            let mut journal = open(folder.path(), 1).unwrap();
+            let lines = bytes[..length].iter().filter(|&&byte| byte == b'\n').count();
+            let kept = lines.saturating_sub(2);
+            assert_eq!(journal.answers, whole[..kept], "cut at {length}");
+            // What comes now is read the next time.
+            journal.push(answer("b", "p", 0, turn(&[(1, 1)]))).unwrap();
+            let again = open(folder.path(), 1).unwrap();
+            assert_eq!(again.answers.len(), kept + 1);
+            assert!(again.has("b", "p", 0) && !again.has("b", "p", 1));
+        }
+    }
+
+    #[test]
+    fn another_run_and_damage_in_the_middle_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        drop(open(folder.path(), 1).unwrap());
+        let error = open(folder.path(), 2).unwrap_err().to_string();
+        assert!(error.contains("another comparison") && error.contains("--out"), "{error}");
+        let file = folder.path().join("answers.jsonl");
+        let text = fs::read_to_string(&file).unwrap();
+        fs::write(&file, text.clone() + "{\"line\": nonsense}\n" + &text).unwrap();
+        let error = open(folder.path(), 1).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("delete that line"), "{error}");
+    }
+}

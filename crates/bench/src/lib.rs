@@ -1,0 +1,34 @@
+//! Fair comparison of decoding methods: the same prompts, the same models, the same cores, in turn.
+//!
+//! A [`suite`] gives prompts, a [`sweep`] the configurations, [`run()`] lets them answer in turn
+//! and keeps every answer in a [`Journal`], [`metrics`] and [`summary`] turn answers into tables,
+//! and [`report`] into pages. Every answer is compared with that of autoregressive decoding.
+//!
+//! This crate may touch files, clocks and the facade; it knows nothing of what is below that.
+
+pub mod configuration;
+mod engines;
+pub mod equality;
+mod error;
+mod journal;
+pub mod metrics;
+mod provenance;
+pub mod record;
+pub mod report;
+mod run;
+pub mod suite;
+pub mod summary;
+pub mod sweep;
+#[cfg(test)]
+mod testing;
+pub mod times;
+
+pub use configuration::{Configuration, Models, configurations};
+pub use engines::{Engines, LeftOut, PromptStyle};
+pub use error::BenchError;
+pub use journal::Journal;
+pub use provenance::Provenance;
+pub use run::{Answerer, Progress, Schedule, run};
+pub use suite::Prompt;
+pub use summary::Summary;
+pub use sweep::{Sweep, SweepFile};

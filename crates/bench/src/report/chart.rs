@@ -1,0 +1,170 @@
+//! Charts as inline SVG: their colours are the page's, so that they follow light and dark.
+
+use super::number;
+use crate::metrics::Measured;
+use forerun::{Fate, Trace, Work};
+
+/// Width of every chart in its own units; the page scales it.
+const WIDTH: f64 = 720.0;
+/// Height of a bar.
+const BAR: f64 = 18.0;
+/// Where bars begin.
+const LEFT: f64 = 8.0;
+
+/// Text as it stands in HTML and SVG.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+fn frame(height: f64, label: &str, content: &str) -> String {
+    format!(
+        "<svg viewBox=\"0 0 {WIDTH} {height:.0}\" role=\"img\" aria-label=\"{}\">{content}</svg>\n",
+        escaped(label)
+    )
+}
+
+fn text(x: f64, y: f64, anchor: &str, content: &str) -> String {
+    format!("<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>", escaped(content))
+}
+
+fn rect(x: f64, y: f64, width: f64, height: f64, class: &str, title: &str) -> String {
+    format!(
+        "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height:.1}\" class=\"{class}\">\
+         <title>{}</title></rect>",
+        width.max(0.0),
+        escaped(title)
+    )
+}
+
+fn stroke(from: (f64, f64), to: (f64, f64), class: &str) -> String {
+    let ((x1, y1), (x2, y2)) = (from, to);
+    format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\"/>")
+}
+
+/// Bars in groups, with their deviations; `line_at` is drawn through all of them.
+pub(super) fn bars(
+    label: &str,
+    groups: &[(String, Vec<(String, usize, Measured)>)],
+    line_at: f64,
+) -> String {
+    let all = groups.iter().flat_map(|group| &group.1);
+    let reach = |(_, _, m): &(String, usize, Measured)| m.mean + m.deviation.unwrap_or(0.0);
+    let most = all.map(reach).fold(line_at, f64::max) * 1.15;
+    let scale = (WIDTH - LEFT - 60.0) / most.max(f64::MIN_POSITIVE);
+    let (mut content, mut y) = (String::new(), 4.0);
+    for (name, bars) in groups {
+        y += 18.0;
+        content += &text(LEFT, y - 4.0, "start", name);
+        for (title, colour, measured) in bars {
+            let end = LEFT + measured.mean * scale;
+            let deviation =
+                measured.deviation.map_or(String::new(), |d| format!(" ± {}", number(d)));
+            let value = number(measured.mean) + &deviation;
+            let title = format!("{title}: {value}");
+            content += &rect(LEFT, y, end - LEFT, BAR - 3.0, &format!("c{}", colour % 8), &title);
+            let spread = measured.deviation.unwrap_or(0.0) * scale;
+            let middle = y + (BAR - 3.0) / 2.0;
+            content += &stroke(((end - spread).max(LEFT), middle), (end + spread, middle), "error");
+            content += &text(end + spread + 6.0, y + 12.0, "start", &value);
+            y += BAR;
+        }
+        y += 8.0;
+    }
+    content += &stroke((LEFT + line_at * scale, 4.0), (LEFT + line_at * scale, y), "rule");
+    frame(y + 4.0, label, &content)
+}
+
+/// Curves from 0 to 100 % over draft positions from 1 on.
+pub(super) fn curves(label: &str, curves: &[(String, usize, Vec<Option<Measured>>)]) -> String {
+    let (top, bottom, left, right) = (12.0, 250.0, 44.0, WIDTH - 12.0);
+    let positions = curves.iter().map(|curve| curve.2.len()).max().unwrap_or(0).max(2);
+    let x = |at: usize| left + (right - left) * at as f64 / (positions - 1) as f64;
+    let y = |rate: f64| bottom - (bottom - top) * rate.clamp(0.0, 1.0);
+    let mut content = String::new();
+    for quarter in 0..=4 {
+        let rate = f64::from(quarter) / 4.0;
+        content += &stroke((left, y(rate)), (right, y(rate)), "grid");
+        content += &text(left - 6.0, y(rate) + 4.0, "end", &format!("{:.0} %", rate * 100.0));
+    }
+    for at in 0..positions {
+        content += &text(x(at), bottom + 18.0, "middle", &(at + 1).to_string());
+    }
+    for (name, colour, rates) in curves {
+        let class = format!("l{}", colour % 8);
+        let mut points = String::new();
+        for (at, measured) in rates.iter().enumerate() {
+            let Some(Measured { mean, deviation }) = *measured else { continue };
+            points += &format!("{:.1},{:.1} ", x(at), y(mean));
+            let spread = deviation.unwrap_or(0.0);
+            content += &stroke((x(at), y(mean - spread)), (x(at), y(mean + spread)), "error");
+            let title = format!("{name}, position {}: {} %", at + 1, number(mean * 100.0));
+            content += &format!(
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" class=\"c{}\"><title>{}</title></circle>",
+                x(at),
+                y(mean),
+                colour % 8,
+                escaped(&title)
+            );
+        }
+        content += &format!("<polyline points=\"{}\" class=\"{class}\"/>", points.trim_end());
+    }
+    frame(bottom + 28.0, label, &content)
+}
+
+/// One bar for each name, divided into parts of 1; `classes` colours the parts.
+pub(super) fn stacks(
+    label: &str,
+    rows: &[(String, Vec<(String, f64)>)],
+    classes: &[&str],
+) -> String {
+    let (mut content, mut y) = (String::new(), 4.0);
+    for (name, parts) in rows {
+        y += 18.0;
+        content += &text(LEFT, y - 4.0, "start", name);
+        let mut x = LEFT;
+        for ((part, share), class) in parts.iter().zip(classes) {
+            let width = share * (WIDTH - 2.0 * LEFT);
+            let title = format!("{name}, {part}: {} %", number(share * 100.0));
+            content += &rect(x, y, width, BAR, class, &title);
+            x += width;
+        }
+        y += BAR + 8.0;
+    }
+    frame(y + 4.0, label, &content)
+}
+
+/// What devices did, as lanes.
+pub(super) fn timeline(label: &str, trace: &Trace) -> String {
+    let first = trace.spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
+    let last = trace.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
+    let scale = (WIDTH - 2.0 * LEFT) / (last - first).max(1) as f64;
+    let row = |lane: usize| 22.0 + lane as f64 * 44.0;
+    let mut content = String::new();
+    for (lane, name) in trace.lanes.iter().enumerate() {
+        content += &text(LEFT, row(lane) - 5.0, "start", name);
+        content += &rect(LEFT, row(lane), WIDTH - 2.0 * LEFT, 20.0, "lane", name);
+    }
+    for span in &trace.spans {
+        let (work, class) = match span.work {
+            Work::Draft => ("draft", "draft"),
+            Work::Score => ("score", "verify"),
+        };
+        let (fate, faded) = match span.fate {
+            Fate::Wasted => ("wasted", " wasted"),
+            Fate::Rejected => ("a candidate rejected", " rejected"),
+            Fate::Accepted => ("accepted", ""),
+            Fate::Open => ("without a verdict", ""),
+        };
+        let milliseconds = (span.end_ns - span.start_ns) as f64 / 1e6;
+        let title = format!("{work}, {} rows, {fate}, {} ms", span.rows, number(milliseconds));
+        let x = LEFT + (span.start_ns - first) as f64 * scale;
+        // A gap between jobs that follow at once.
+        let width = ((span.end_ns - span.start_ns) as f64 * scale - 0.6).max(0.6);
+        content += &rect(x, row(span.lane), width, 20.0, &format!("{class}{faded}"), &title);
+    }
+    let height = row(trace.lanes.len());
+    let end = format!("{} ms", number((last - first) as f64 / 1e6));
+    content += &text(WIDTH - LEFT, height - 6.0, "end", &end);
+    content += &text(LEFT, height - 6.0, "start", "0");
+    frame(height, label, &content)
+}

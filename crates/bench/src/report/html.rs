@@ -1,0 +1,169 @@
+//! The run as one HTML file: no script, no font, no picture from anywhere.
+
+use super::chart::{bars, curves, escaped, stacks, timeline};
+use super::{notes, provenance, shown};
+use crate::metrics::{Measured, Metric};
+use crate::summary::{ConfigurationSummary, OVERALL, Summary};
+use crate::times::Times;
+
+const STYLE: &str = include_str!("style.css");
+
+/// Colours of the parts of the time, in the order of [`Times::NAMES`].
+const PARTS: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
+
+/// The page.
+#[must_use]
+pub fn html(summary: &Summary) -> String {
+    let title = "Comparison of decoding methods";
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    );
+    page += "<ul class=\"notes\">\n";
+    for note in notes(summary) {
+        page += &format!("<li>{}</li>\n", escaped(&note));
+    }
+    page += "</ul>\n";
+    page += &section("Overall", &overall(summary));
+    page += &section("Speed by category", &speed(summary));
+    page += &section("Acceptance by position", &acceptance(summary));
+    page += &section("Where the time goes", &time(summary));
+    page += &section("Sample timelines", &timelines(summary));
+    page += &section("By category", &by_category(summary));
+    page += &section("Where the numbers come from", &origin(summary));
+    page + "</main>\n</body>\n</html>\n"
+}
+
+fn section(heading: &str, content: &str) -> String {
+    format!("<section>\n<h2>{heading}</h2>\n{content}</section>\n")
+}
+
+/// Colours and names of configurations.
+fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
+    let entry = |(class, name): (String, String)| {
+        let name = escaped(&name);
+        format!(
+            "<li><svg viewBox=\"0 0 12 12\"><rect width=\"12\" height=\"12\" class=\"{class}\"/></svg>{name}</li>\n"
+        )
+    };
+    format!("<ul class=\"legend\">\n{}</ul>\n", entries.map(entry).collect::<String>())
+}
+
+fn configurations(summary: &Summary) -> String {
+    let names = summary.configurations.iter().enumerate();
+    legend(names.map(|(index, own)| (format!("c{}", index % 8), own.name.clone())))
+}
+
+/// A table that scrolls by itself where the screen is narrow.
+fn table(headings: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
+    let cells = |tag: &str, cells: &[String]| {
+        let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escaped(cell));
+        format!("<tr>{}</tr>\n", cells.iter().map(cell).collect::<String>())
+    };
+    let rows: String = rows.map(|row| cells("td", &row)).collect();
+    format!("<div class=\"wide\"><table>\n{}{rows}</table></div>\n", cells("th", headings))
+}
+
+fn overall(summary: &Summary) -> String {
+    let first = std::iter::once(String::new());
+    let names = summary.configurations.iter().map(|own| own.name.clone());
+    let headings: Vec<String> = first.chain(names).collect();
+    let row = |metric: &Metric| {
+        let value = |own: &ConfigurationSummary| shown(*metric, own.cells[OVERALL].get(*metric));
+        let heading = std::iter::once(metric.heading().to_owned());
+        heading.chain(summary.configurations.iter().map(value)).collect()
+    };
+    table(&headings, Metric::ALL.iter().map(row))
+}
+
+fn speed(summary: &Summary) -> String {
+    let categories = summary.categories.iter().map(|category| category.name.as_str());
+    let group = |category: &str| {
+        let bar = |(index, own): (usize, &ConfigurationSummary)| {
+            Some((own.name.clone(), index, own.cells.get(category)?.get(Metric::SpeedRatio)?))
+        };
+        let bars = summary.configurations.iter().enumerate().filter_map(bar).collect();
+        (category.to_owned(), bars)
+    };
+    let groups: Vec<_> = categories.chain([OVERALL]).map(group).collect();
+    let note = "<p>Tokens per second over those of autoregressive decoding, prompt by prompt; lines \
+                are standard deviations over repeats, the rule is autoregressive decoding.</p>\n";
+    note.to_owned() + &configurations(summary) + &bars("speed by category", &groups, 1.0)
+}
+
+fn acceptance(summary: &Summary) -> String {
+    let curve = |(index, own): (usize, &ConfigurationSummary)| {
+        let rates = own.cells[OVERALL].acceptance_per_position.clone();
+        (!rates.is_empty()).then(|| (own.name.clone(), index, rates))
+    };
+    let all: Vec<_> = summary.configurations.iter().enumerate().filter_map(curve).collect();
+    if all.is_empty() {
+        return "<p>No drafts were tested.</p>\n".into();
+    }
+    let names = all.iter().map(|(name, index, _)| (format!("c{}", index % 8), name.clone()));
+    let note = "<p>Share of tested draft tokens that were accepted, by their depth in the draft. \
+                Tokens behind a rejection were not tested.</p>\n";
+    note.to_owned() + &legend(names) + &curves("acceptance by position", &all)
+}
+
+fn time(summary: &Summary) -> String {
+    let row = |own: &ConfigurationSummary| {
+        let share = |metric: Metric| {
+            own.cells[OVERALL].get(metric).map_or(0.0, |Measured { mean, .. }| mean)
+        };
+        let parts = Times::NAMES.iter().zip(Metric::SHARES);
+        (own.name.clone(), parts.map(|(name, m)| ((*name).to_owned(), share(m))).collect())
+    };
+    let rows: Vec<_> = summary.configurations.iter().map(row).collect();
+    let names = Times::NAMES.iter().zip(PARTS);
+    let note = "<p>Shares of the whole time: only the drafter computes, only the target, both side by \
+                side, no job runs (messages, the decoder, text), or jobs run that do not compute \
+                (sampling, caches).</p>\n";
+    note.to_owned()
+        + &legend(names.map(|(name, class)| (class.to_owned(), (*name).to_owned())))
+        + &stacks("shares of the time", &rows, &PARTS)
+}
+
+fn timelines(summary: &Summary) -> String {
+    let mut content = String::from(
+        "<p>The beginning of the answer to the first prompt, devices as lanes. Faded jobs ended with \
+         a rejection, or were wasted.</p>\n",
+    );
+    for own in &summary.configurations {
+        if let Some(trace) = own.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
+            content += &format!("<h3>{}</h3>\n", escaped(&own.name));
+            content += &timeline(&format!("timeline of {}", own.name), trace);
+        }
+    }
+    content
+}
+
+fn by_category(summary: &Summary) -> String {
+    let mut content = String::new();
+    let metrics = Metric::ALL;
+    for category in &summary.categories {
+        let first = std::iter::once("configuration".to_owned());
+        let headings: Vec<String> =
+            first.chain(metrics.map(|metric| metric.heading().to_owned())).collect();
+        let row = |own: &ConfigurationSummary| {
+            let cell = &own.cells[&category.name];
+            let name = std::iter::once(own.name.clone());
+            name.chain(metrics.map(|metric| shown(metric, cell.get(metric)))).collect()
+        };
+        let (name, count) = (escaped(&category.name), category.prompts);
+        content += &format!("<h3>{name} ({count} prompts)</h3>\n");
+        content += &table(&headings, summary.configurations.iter().map(row));
+    }
+    content
+}
+
+fn origin(summary: &Summary) -> String {
+    let flags = summary.configurations.iter().map(|own| (own.name.clone(), own.flags.clone()));
+    let row = |(name, value): (String, String)| {
+        format!("<dt>{}</dt><dd><code>{}</code></dd>\n", escaped(&name), escaped(&value))
+    };
+    let rows: String = provenance(summary).into_iter().chain(flags).map(row).collect();
+    format!("<dl>\n{rows}</dl>\n")
+}

@@ -1,0 +1,79 @@
+//! The run as Markdown.
+
+use super::{notes, number, provenance, shown};
+use crate::metrics::Metric;
+use crate::summary::{OVERALL, Summary};
+
+/// The columns of the table by category.
+const SHORT: [Metric; 6] = [
+    Metric::SpeedRatio,
+    Metric::TokensPerSecond,
+    Metric::FirstTokenMs,
+    Metric::PerTokenMs,
+    Metric::MeanAcceptedTokens,
+    Metric::AcceptanceRate,
+];
+
+/// Tables of a run: all metrics overall, the main ones by category, acceptance by position, and where
+/// the numbers come from.
+#[must_use]
+pub fn markdown(summary: &Summary) -> String {
+    let mut page = String::from("# Comparison of decoding methods\n\n");
+    for note in notes(summary) {
+        page += &format!("* {note}\n");
+    }
+    page += "\n## Overall\n\n";
+    let names = summary.configurations.iter().map(|own| own.name.clone());
+    line(&mut page, std::iter::once(String::new()).chain(names.clone()));
+    line(&mut page, std::iter::repeat_n("---".to_owned(), summary.configurations.len() + 1));
+    for metric in Metric::ALL {
+        let cells =
+            summary.configurations.iter().map(|own| shown(metric, own.cells[OVERALL].get(metric)));
+        line(&mut page, std::iter::once(metric.heading().to_owned()).chain(cells));
+    }
+    page += "\n## By category\n\n";
+    let headings = ["category", "prompts", "configuration"].map(str::to_owned);
+    let metrics = SHORT.map(|metric| metric.heading().to_owned());
+    line(&mut page, headings.into_iter().chain(metrics));
+    line(&mut page, std::iter::repeat_n("---".to_owned(), 3 + SHORT.len()));
+    for category in &summary.categories {
+        for own in &summary.configurations {
+            let cell = &own.cells[&category.name];
+            let first = [category.name.clone(), category.prompts.to_string(), own.name.clone()];
+            let values = SHORT.map(|metric| shown(metric, cell.get(metric)));
+            line(&mut page, first.into_iter().chain(values));
+        }
+    }
+    page += "\n## Acceptance by position\n\nShare of tested draft tokens that were accepted, in per \
+             cent, by their depth in the draft.\n\n";
+    for own in &summary.configurations {
+        let rates = &own.cells[OVERALL].acceptance_per_position;
+        if !rates.is_empty() {
+            let rate = |rate: &Option<crate::metrics::Measured>| {
+                rate.map_or("–".into(), |rate| number(rate.mean * 100.0))
+            };
+            let rates: Vec<String> = rates.iter().map(rate).collect();
+            page += &format!("* {}: {}\n", own.name, rates.join(" "));
+        }
+    }
+    page += "\n## Where the numbers come from\n\n";
+    line(&mut page, ["what".to_owned(), "value".to_owned()].into_iter());
+    line(&mut page, ["---".to_owned(), "---".to_owned()].into_iter());
+    for (name, value) in provenance(summary) {
+        line(&mut page, [name, value].into_iter());
+    }
+    for own in &summary.configurations {
+        line(&mut page, [own.name.clone(), own.flags.clone()].into_iter());
+    }
+    page
+}
+
+/// A row of a table.
+fn line(page: &mut String, cells: impl Iterator<Item = String>) {
+    for cell in cells {
+        page.push_str("| ");
+        page.push_str(&cell.replace('|', "\\|").replace('\n', " "));
+        page.push(' ');
+    }
+    page.push_str("|\n");
+}

@@ -1,0 +1,187 @@
+//! Sweeps: what is to be compared, every option a value or a list of values.
+
+use crate::BenchError;
+use forerun::{DraftTokens, DrafterKind, Method, Tree, WeightType};
+use serde::Deserialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Every combination of these values is a configuration. An empty list is the default value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// Decoders; autoregressive decoding is always compared.
+    pub methods: Vec<Method>,
+    /// Drafters; by default the draft model, or prompt lookup where there is none.
+    pub drafters: Vec<DrafterKind>,
+    /// Tokens drafted in a row.
+    pub draft_tokens: Vec<DraftTokens>,
+    /// Shapes of drafts.
+    pub trees: Vec<Tree>,
+    /// Which cores do what, as a plan's options have it.
+    pub placements: Vec<String>,
+    /// Types of weights; `None` is each checkpoint's own. Each has its own baseline.
+    pub weight_types: Vec<Option<WeightType>>,
+}
+
+/// Sweeps in a TOML file, such as
+///
+/// ```toml
+/// model = "target"
+/// draft-model = "drafter"
+///
+/// [[sweep]]
+/// draft-tokens = [1, 2, 4, "auto"]
+///
+/// [[sweep]]
+/// drafter = "prompt-lookup"
+/// dtype = ["bf16", "int8"]
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SweepFile {
+    /// The target's checkpoint.
+    pub model: Option<PathBuf>,
+    /// The drafter's checkpoint.
+    pub draft_model: Option<PathBuf>,
+    /// Each a product of its lists.
+    pub sweeps: Vec<Sweep>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawFile {
+    model: Option<PathBuf>,
+    draft_model: Option<PathBuf>,
+    #[serde(default)]
+    sweep: Vec<RawSweep>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+#[derive(Default)]
+struct RawSweep {
+    method: Values,
+    drafter: Values,
+    draft_tokens: Values,
+    tree: Values,
+    placement: Values,
+    dtype: Values,
+}
+
+/// A value or a list of values.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Values {
+    One(Value),
+    Many(Vec<Value>),
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Value {
+    Number(u32),
+    Text(String),
+}
+
+impl Default for Values {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+impl Values {
+    fn texts(&self) -> Vec<String> {
+        let text = |value: &Value| match value {
+            Value::Number(number) => number.to_string(),
+            Value::Text(text) => text.clone(),
+        };
+        match self {
+            Self::One(value) => vec![text(value)],
+            Self::Many(values) => values.iter().map(text).collect(),
+        }
+    }
+
+    fn parsed<T: FromStr<Err: ToString>>(&self, option: &str) -> Result<Vec<T>, String> {
+        let parse = |text: &String| {
+            text.parse().map_err(|error: T::Err| format!("{option}: {}", error.to_string()))
+        };
+        self.texts().iter().map(parse).collect()
+    }
+}
+
+impl SweepFile {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or names an option or a value that there is not.
+    pub fn read(file: &Path) -> Result<Self, BenchError> {
+        let text = fs::read_to_string(file)
+            .map_err(|cause| BenchError::Read { file: file.to_owned(), cause })?;
+        text.parse().map_err(|reason| BenchError::Sweep { file: file.to_owned(), reason })
+    }
+}
+
+impl FromStr for SweepFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let raw: RawFile = toml::from_str(text).map_err(|error| error.to_string())?;
+        let sweeps = raw.sweep.iter().map(RawSweep::parsed).collect::<Result<_, _>>()?;
+        Ok(Self { model: raw.model, draft_model: raw.draft_model, sweeps })
+    }
+}
+
+impl RawSweep {
+    fn parsed(&self) -> Result<Sweep, String> {
+        let weight_type = |text: &String| match text.as_str() {
+            "auto" => Ok(None),
+            _ => text.parse().map(Some).map_err(|_unknown| {
+                format!("dtype: {text:?} is not one of auto, f32, bf16, f16, int8")
+            }),
+        };
+        Ok(Sweep {
+            methods: self.method.parsed("method")?,
+            drafters: self.drafter.parsed("drafter")?,
+            draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
+            trees: self.tree.parsed("tree")?,
+            placements: self.placement.texts(),
+            weight_types: self.dtype.texts().iter().map(weight_type).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_and_lists_are_read() {
+        let file: SweepFile = "model = 'a'\n[[sweep]]\ndraft-tokens = [1, 'auto']\ntree = 'top:2x3'\n\
+             [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']"
+            .parse()
+            .unwrap();
+        assert_eq!(file.model, Some("a".into()));
+        let first = Sweep {
+            draft_tokens: vec![DraftTokens::Fixed(1), DraftTokens::Auto],
+            trees: vec!["top:2x3".parse().unwrap()],
+            ..Sweep::default()
+        };
+        let second = Sweep {
+            methods: vec![Method::Speculative],
+            drafters: vec![DrafterKind::PromptLookup],
+            weight_types: vec![None, Some(WeightType::Int8)],
+            ..Sweep::default()
+        };
+        assert_eq!(file.sweeps, [first, second]);
+    }
+
+    #[test]
+    fn what_is_unknown_is_named() {
+        let error = |text: &str| text.parse::<SweepFile>().unwrap_err();
+        assert!(error("[[sweep]]\nspeed = 1").contains("speed"));
+        assert!(error("[[sweep]]\ndrafter = 'me'").contains("drafter: \"me\" is not one of"));
+        assert!(error("[[sweep]]\ndtype = 'q4'").contains("int8"));
+        assert!(error("[[sweep").contains("1"));
+    }
+}

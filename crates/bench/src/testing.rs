@@ -1,0 +1,56 @@
+//! Hand-made traces and answers for tests.
+
+use crate::Prompt;
+use crate::record::{AnswerRecord, Counts, TurnRecord};
+use crate::times::Times;
+use forerun::{Commit, Fate, Span, Trace, Work};
+
+/// A span of one row.
+pub(crate) fn span(lane: usize, work: Work, [start, end]: [u64; 2], forwards: &[[u64; 2]]) -> Span {
+    // Sequences and tickets play no part in metrics; their types stay below the facade.
+    let json = serde_json::json!({
+        "lane": lane, "work": work, "sequence": 0, "ticket": start, "rows": 1, "start_ns": start,
+        "end_ns": end, "forwards_ns": forwards, "accepted": 0, "fate": Fate::Accepted,
+    });
+    serde_json::from_value(json).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// One answer of one turn.
+pub(crate) fn answer(
+    configuration: &str,
+    prompt: &str,
+    repeat: usize,
+    turn: TurnRecord,
+) -> AnswerRecord {
+    AnswerRecord {
+        configuration: configuration.into(),
+        prompt: prompt.into(),
+        category: "c".into(),
+        repeat,
+        turns: vec![turn],
+        peak_memory_bytes: Some(1_000_000),
+    }
+}
+
+/// A turn whose tokens came in these numbers at these times.
+pub(crate) fn turn(commits: &[(u64, usize)]) -> TurnRecord {
+    let tokens: usize = commits.iter().map(|commit| commit.1).sum();
+    let total_ns = commits.last().map_or(0, |commit| commit.0);
+    TurnRecord {
+        text: "x".repeat(tokens),
+        tokens: (0..tokens as u32).collect(),
+        prompt_tokens: 3,
+        finish: "max_tokens".into(),
+        seed: 7,
+        total_ns,
+        commits: commits.iter().map(|&(at_ns, tokens)| Commit { at_ns, tokens }).collect(),
+        counts: Counts::default(),
+        times: Times::of(&Trace::default(), total_ns),
+        trace: None,
+    }
+}
+
+/// A prompt of one turn.
+pub(crate) fn prompt(id: &str, category: &str) -> Prompt {
+    Prompt { id: id.into(), category: category.into(), turns: vec![format!("text of {id}")] }
+}

@@ -1,0 +1,116 @@
+//! Where the time of an answer went, from the spans of its trace.
+
+use forerun::{Trace, Work};
+use serde::{Deserialize, Serialize};
+
+/// The parts of an answer's time, in nanoseconds. They are disjoint and add up to the whole, from
+/// the request to the last token.
+///
+/// A drafter or target *computes* while one of its forward passes runs; jobs whose passes are not
+/// recorded (prompt lookup has none) compute from start to end. The parts are PEARL's (arXiv
+/// 2408.11850, table 15), with what is neither drafting nor verifying told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// Only a drafter computed.
+    pub draft_ns: u64,
+    /// Only the target computed.
+    pub verify_ns: u64,
+    /// Both computed, side by side.
+    pub both_ns: u64,
+    /// No job ran: messages between threads, the decoder's own work, text.
+    pub waiting_ns: u64,
+    /// Jobs ran, but none computed: sampling, caches.
+    pub other_ns: u64,
+}
+
+impl Times {
+    /// The parts of `total_ns`.
+    #[must_use]
+    pub fn of(trace: &Trace, total_ns: u64) -> Self {
+        // A sweep over starts (+1) and ends (−1) of jobs, drafting and verifying.
+        let mut edges: Vec<(u64, usize, i32)> = Vec::new();
+        let mut add = |kind, [start, end]: [u64; 2]| {
+            edges.extend([(start, kind, 1), (end, kind, -1)]);
+        };
+        for span in &trace.spans {
+            let whole = [span.start_ns, span.end_ns];
+            add(JOB, whole);
+            let kind = if span.work == Work::Draft { DRAFT } else { VERIFY };
+            match span.forwards_ns.as_slice() {
+                [] => add(kind, whole),
+                forwards => forwards.iter().for_each(|&forward| add(kind, forward)),
+            }
+        }
+        edges.sort_unstable();
+        let (mut running, mut since, mut times) = ([0; 3], 0, Self::default());
+        for (at, kind, change) in edges {
+            let part = match running.map(|count| count > 0) {
+                [_, true, true] => Some(&mut times.both_ns),
+                [_, true, false] => Some(&mut times.draft_ns),
+                [_, false, true] => Some(&mut times.verify_ns),
+                [true, false, false] => Some(&mut times.other_ns),
+                [false, false, false] => None,
+            };
+            if let Some(part) = part {
+                *part += at - since;
+            }
+            running[kind] += change;
+            since = at;
+        }
+        let busy = times.draft_ns + times.verify_ns + times.both_ns + times.other_ns;
+        times.waiting_ns = total_ns.saturating_sub(busy);
+        times
+    }
+
+    /// The parts in the order of [`Times::NAMES`].
+    #[must_use]
+    pub fn parts(&self) -> [u64; 5] {
+        [self.draft_ns, self.verify_ns, self.both_ns, self.waiting_ns, self.other_ns]
+    }
+
+    /// What the parts are called.
+    pub const NAMES: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
+}
+
+/// Indices of what is counted in the sweep.
+const JOB: usize = 0;
+const DRAFT: usize = 1;
+const VERIFY: usize = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::span;
+
+    #[test]
+    fn parts_are_disjoint_and_add_up() {
+        let mut trace = Trace::new(vec!["drafter".into(), "target".into()]);
+        trace.spans = vec![
+            // Drafts from 0 to 100, computing from 10 to 90.
+            span(0, Work::Draft, [0, 100], &[[10, 50], [50, 90]]),
+            // Verifies from 100 to 200, computing from 110 to 190.
+            span(1, Work::Score, [100, 200], &[[110, 190]]),
+            // Beside it the next draft, computing from 150 to 230.
+            span(0, Work::Draft, [140, 240], &[[150, 230]]),
+        ];
+        let times = Times::of(&trace, 300);
+        let expected = Times {
+            draft_ns: 80 + 40,
+            verify_ns: 40,
+            both_ns: 40,
+            waiting_ns: 60,
+            other_ns: 10 + 20 + 10,
+        };
+        assert_eq!(times, expected);
+        assert_eq!(times.parts().iter().sum::<u64>(), 300);
+    }
+
+    #[test]
+    fn a_job_without_recorded_passes_computes_throughout() {
+        let mut trace = Trace::new(vec!["target".into()]);
+        trace.spans = vec![span(0, Work::Draft, [0, 30], &[]), span(0, Work::Score, [30, 90], &[])];
+        let times = Times::of(&trace, 100);
+        assert_eq!(times.parts(), [30, 60, 0, 10, 0]);
+        assert_eq!(Times::of(&Trace::default(), 7).waiting_ns, 7);
+    }
+}

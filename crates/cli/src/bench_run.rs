@@ -1,0 +1,374 @@
+//! `forerun bench run`: methods compared on prompts.
+
+use crate::arguments::only_weight_type;
+use crate::{note, progress};
+use clap::Args;
+use forerun::{
+    DraftTokens, DrafterKind, Method, RandomPair, Request, Tree, VerificationChoice, WeightType,
+};
+use forerun_bench::summary::Described;
+use forerun_bench::{
+    BenchError, Configuration, Engines, Journal, Models, Progress, Prompt, PromptStyle, Provenance,
+    Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
+};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Options of `forerun bench run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunBenchArguments {
+    /// The target: a Hugging Face directory, a llama2.c file, or a hub id; without it, a small
+    /// random pair
+    #[arg(long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+
+    /// The drafter
+    #[arg(long, value_name = "MODEL")]
+    draft_model: Option<PathBuf>,
+
+    /// Take hub models from the cache only
+    #[arg(long)]
+    offline: bool,
+
+    /// Prompts: default, spec-bench, humaneval, gsm8k, mbpp, mgsm, or files (.jsonl with "prompt" or
+    /// "turns", .jsonl.gz, .tsv; else plain text, prompts parted by blank lines)
+    #[arg(long, value_name = "SUITES", value_delimiter = ',', default_value = "default")]
+    suite: Vec<String>,
+
+    /// The folder of the suites' files
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+
+    /// Take N prompts of each category, evenly chosen
+    #[arg(long, value_name = "N")]
+    limit: Option<usize>,
+
+    /// Put prompts as text, as chat, or auto: chat where the checkpoint ships a template; prompts of
+    /// several turns always are chats
+    #[arg(long, value_name = "STYLE", default_value = "auto")]
+    prompts_as: PromptStyle,
+
+    /// Read configurations from a TOML file: tables [[sweep]] with method, drafter, draft-tokens,
+    /// tree, placement, dtype, each a value or a list; model and draft-model before them
+    #[arg(long, value_name = "FILE")]
+    sweep: Option<PathBuf>,
+
+    /// Methods to compare with autoregressive, which always is [default: speculative]
+    #[arg(long, value_name = "METHODS", value_delimiter = ',')]
+    method: Vec<Method>,
+
+    /// Drafters: model, prompt-lookup [default: model where there is one]
+    #[arg(long, value_name = "DRAFTERS", value_delimiter = ',')]
+    drafter: Vec<DrafterKind>,
+
+    /// Tokens drafted in a row: numbers, auto [default: auto]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    draft_tokens: Vec<DraftTokens>,
+
+    /// Shapes of drafts, as in generate; may be given several times [default: none]
+    #[arg(long, value_name = "TREE")]
+    tree: Vec<Tree>,
+
+    /// Which cores do what; may be given several times. Where no model drafts, the target has all
+    /// of these cores [default: the drafter has the first core, the target the others]
+    #[arg(long, value_name = "PLACEMENT")]
+    placement: Vec<String>,
+
+    /// Types of weights, each compared with its own autoregressive decoding [default: the
+    /// checkpoint's own]
+    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = only_weight_type)]
+    dtype: Vec<WeightType>,
+
+    /// Compare configurations that use different numbers of cores, too
+    #[arg(long)]
+    unequal_cores: bool,
+
+    /// Answers of each configuration to each prompt
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeats: usize,
+
+    /// Prompts that each configuration answers first, without being measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    warm_ups: usize,
+
+    /// Tokens of an answer at the most
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
+    max_tokens: usize,
+
+    /// 0 always takes the most probable token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+
+    /// Sample among the K most probable tokens; 0 is all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    top_k: usize,
+
+    /// Sample among the most probable tokens that together reach this mass
+    #[arg(long, value_name = "P", default_value_t = 1.0)]
+    top_p: f32,
+
+    /// The seed of sampled text, the same in every repeat
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+
+    /// How drafts are verified above temperature 0: coupled (every answer is compared), rejection
+    /// (answers are other texts, and are not), auto (coupled)
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    verify: VerificationChoice,
+
+    /// Go on behind the model's end of text, so that all answers have the same length
+    #[arg(long)]
+    ignore_eos: bool,
+
+    /// The folder for answers.jsonl, summary.json, report.md and report.html; a run that was
+    /// interrupted goes on there
+    #[arg(long, value_name = "DIR", default_value = "forerun-bench")]
+    out: PathBuf,
+}
+
+/// Runs a comparison and writes its report.
+pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
+    // Whatever can be refused is refused before a model is loaded.
+    if arguments.repeats == 0 {
+        return Err(BenchError::NoRepeats.into());
+    }
+    let request = request(arguments);
+    request.validate()?;
+    let prompts = prompts(arguments)?;
+    let file = arguments.sweep.as_deref().map(SweepFile::read).transpose()?.unwrap_or_default();
+    let (models, _pair) = models(arguments, &file)?;
+    let sweeps = sweeps(arguments, &file);
+    let configurations = configurations(&models, &sweeps, arguments.unequal_cores)?;
+    let setting = setting(arguments, &models);
+    let identity = identity(arguments, &models, &configurations, &prompts);
+    let session = Provenance::now(std::env::args());
+    let mut journal = Journal::open(&arguments.out, &identity, session)?;
+
+    let loader = progress::loader(arguments.offline, true);
+    let mut engines =
+        Engines::open(&configurations, request.clone(), arguments.prompts_as, loader)?;
+    let (prompts, left_out) = engines.fitting(prompts)?;
+    for prompt in &left_out {
+        note(format_args!("left out, since it does not fit the context with an answer: {prompt}"));
+    }
+    if prompts.is_empty() {
+        let reason = "none fits the model's context with an answer; lower --max-tokens";
+        return Err(BenchError::NoPrompts(reason).into());
+    }
+    let schedule = Schedule {
+        repeats: arguments.repeats,
+        warm_ups: arguments.warm_ups,
+        compare: compares(arguments),
+    };
+    if !journal.answers.is_empty() {
+        note(format_args!("going on behind {} answers", journal.answers.len()));
+    }
+    let mut line = ProgressLine::new();
+    let shown = |progress: Progress<'_>| line.show(&progress);
+    forerun_bench::run(&configurations, &prompts, &schedule, &mut engines, &mut journal, shown)?;
+    let described = Described {
+        configurations: &configurations,
+        prompts: &prompts,
+        left_out: &left_out,
+        repeats: arguments.repeats,
+        compared: schedule.compare,
+        setting: &setting,
+    };
+    let summary = Summary::of(&described, &journal.answers, &journal.sessions);
+    report::write(&arguments.out, &summary)?;
+    writeln!(std::io::stdout(), "{}", report::short(&summary))?;
+    note(format_args!("written: {}", arguments.out.join("report.html").display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether every answer must be autoregressive decoding's: a seed is always given, so verification is
+/// coupled unless rejection was asked for.
+fn compares(arguments: &RunBenchArguments) -> bool {
+    let rejection = VerificationChoice::Always(forerun::Verification::Rejection);
+    arguments.temperature == 0.0 || arguments.verify != rejection
+}
+
+fn request(arguments: &RunBenchArguments) -> Request {
+    Request {
+        max_tokens: arguments.max_tokens,
+        temperature: arguments.temperature,
+        top_k: arguments.top_k,
+        top_p: arguments.top_p,
+        seed: Some(arguments.seed),
+        verification: arguments.verify,
+        ignore_eos: arguments.ignore_eos,
+        ..Request::default()
+    }
+}
+
+fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
+    let prompts = suite::read(&arguments.suite, arguments.data.as_deref())?;
+    let prompts = match arguments.limit {
+        Some(count) => suite::limit(prompts, count),
+        None => prompts,
+    };
+    match prompts.is_empty() {
+        true => Err(BenchError::NoPrompts("the suites are empty, or --limit is 0")),
+        false => Ok(prompts),
+    }
+}
+
+/// The checkpoints, flags before the file; without any, a random pair.
+fn models(
+    arguments: &RunBenchArguments,
+    file: &SweepFile,
+) -> anyhow::Result<(Models, Option<RandomPair>)> {
+    let target = arguments.model.clone().or_else(|| file.model.clone());
+    let drafter = arguments.draft_model.clone().or_else(|| file.draft_model.clone());
+    match (target, drafter) {
+        (Some(target), drafter) => Ok((Models { target, drafter, made: false }, None)),
+        (None, Some(_)) => {
+            anyhow::bail!("a draft model was given without --model: name the target")
+        }
+        (None, None) => {
+            note("no --model given: using a small random pair made on the spot; its text is noise");
+            let pair = RandomPair::make()?;
+            let drafter = Some(pair.drafter().into());
+            Ok((Models { target: pair.target().into(), drafter, made: true }, Some(pair)))
+        }
+    }
+}
+
+/// The file's sweeps, and that of the flags where there are flags or nothing else.
+fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
+    let flags = Sweep {
+        methods: arguments.method.clone(),
+        drafters: arguments.drafter.clone(),
+        draft_tokens: arguments.draft_tokens.clone(),
+        trees: arguments.tree.clone(),
+        placements: arguments.placement.clone(),
+        weight_types: arguments.dtype.iter().copied().map(Some).collect(),
+    };
+    let mut sweeps = file.sweeps.clone();
+    if sweeps.is_empty() || flags != Sweep::default() {
+        sweeps.push(flags);
+    }
+    sweeps
+}
+
+/// What a model is called where numbers are told.
+fn called(models: &Models, path: &Path) -> String {
+    if models.made { "random, made on the spot".into() } else { path.display().to_string() }
+}
+
+/// What was compared, in words.
+fn setting(arguments: &RunBenchArguments, models: &Models) -> BTreeMap<String, String> {
+    let drafter = models.drafter.as_ref().map_or("none".into(), |path| called(models, path));
+    let filters = format!("top-k {}, top-p {}", arguments.top_k, arguments.top_p);
+    let sampling = match arguments.temperature {
+        0.0 => "greedy".into(),
+        temperature if compares(arguments) => {
+            format!("temperature {temperature}, {filters}, coupled")
+        }
+        temperature => format!("temperature {temperature}, {filters}, rejection"),
+    };
+    let limit = arguments.limit.map_or(String::new(), |n| format!(", {n} of each category"));
+    let ends = if arguments.ignore_eos { ", ends of text ignored" } else { "" };
+    let style = match arguments.prompts_as {
+        PromptStyle::Auto => "chat where the checkpoint has a template, else text",
+        PromptStyle::Text => "text",
+        PromptStyle::Chat => "chat",
+    };
+    [
+        ("model", called(models, &models.target)),
+        ("draft model", drafter),
+        ("suites", arguments.suite.join(", ") + &limit),
+        ("prompts as", style.into()),
+        ("sampling", sampling),
+        ("seed", arguments.seed.to_string()),
+        ("tokens an answer", format!("at most {}{ends}", arguments.max_tokens)),
+        ("repeats, warm-ups", format!("{}, {}", arguments.repeats, arguments.warm_ups)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
+/// All that makes answers what they are: runs that differ in any of it do not share a folder.
+fn identity(
+    arguments: &RunBenchArguments,
+    models: &Models,
+    configurations: &[Configuration],
+    prompts: &[Prompt],
+) -> serde_json::Value {
+    let model = |path: &PathBuf| (called(models, path), bytes(path));
+    let configuration = |own: &Configuration| {
+        let plan = &own.plan;
+        let parts =
+            (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
+        format!("{}: {parts:?} {}", own.name, plan.placement())
+    };
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "target": model(&models.target),
+        "drafter": models.drafter.as_ref().map(model),
+        "request": format!("{:?}", request(arguments)),
+        "prompts_as": format!("{:?}", arguments.prompts_as),
+        "repeats": arguments.repeats,
+        "configurations": configurations.iter().map(configuration).collect::<Vec<_>>(),
+        "prompts": prompts,
+    })
+}
+
+/// The size of a checkpoint, which tells most of those that were changed under one name.
+fn bytes(path: &Path) -> u64 {
+    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
+    match std::fs::read_dir(path) {
+        Ok(entries) => entries.flatten().map(|entry| size(&entry.path())).sum(),
+        Err(_) => size(path),
+    }
+}
+
+/// A line on standard error: rewritten on a terminal, else a new one every half minute.
+struct ProgressLine {
+    terminal: bool,
+    shown: Instant,
+}
+
+impl ProgressLine {
+    fn new() -> Self {
+        Self { terminal: std::io::stderr().is_terminal(), shown: Instant::now() }
+    }
+
+    fn show(&mut self, progress: &Progress<'_>) {
+        let Progress { done, total, left, configuration, prompt } = progress;
+        let left = left.map_or(String::new(), |left| format!(", {} left", duration(left)));
+        let line = format!("{done} of {total} answers{left} | {configuration} | {prompt}");
+        if self.terminal {
+            // The line is cleared at the end. A closed standard error is no reason to fail.
+            let line = if done < total { line } else { String::new() };
+            drop(write!(std::io::stderr(), "\r\x1b[K{line}"));
+        } else if self.shown.elapsed() >= Duration::from_secs(30) {
+            self.shown = Instant::now();
+            note(line);
+        }
+    }
+}
+
+/// `1 h 05 min`, `3 min 20 s`, `12 s`.
+fn duration(duration: Duration) -> String {
+    match duration.as_secs() {
+        seconds @ 3600.. => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
+        seconds @ 60.. => format!("{} min {:02} s", seconds / 60, seconds % 60),
+        seconds => format!("{seconds} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        let shown = [0, 59, 200, 3900].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(shown, ["0 s", "59 s", "3 min 20 s", "1 h 05 min"]);
+    }
+}

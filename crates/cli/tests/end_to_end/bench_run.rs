@@ -1,0 +1,218 @@
+//! `forerun bench run`: a comparison that is interrupted, goes on, and ends in a report.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const PROMPTS: &str = r#"{"id": "a", "category": "first", "prompt": "Once upon a time"}
+{"id": "b", "category": "first", "prompt": "Once upon"}
+{"id": "c", "category": "second", "turns": ["Who are you?", "And <who> & am I?"]}
+"#;
+
+/// Two repeats of three prompts by plain and drafted decoding.
+fn bench(models: &Models, out: &Path) -> Run {
+    let prompts = models.folder().join("prompts.jsonl");
+    fs::write(&prompts, PROMPTS).unwrap();
+    let run =
+        Run::forerun().with(&["bench", "run", "--repeats", "2", "--warm-ups", "1", "-n", "12"]);
+    let run = run.with_path("--model", &models.target()).with_path("--suite", &prompts);
+    let run = run.with_path("--draft-model", &models.drafter()).with_path("--out", out);
+    run.with(&["--draft-tokens", "3"]).on_one_core()
+}
+
+fn answers(out: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(out.join("answers.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    lines.filter(|line: &Value| line["line"] == "answer").collect()
+}
+
+/// A summary without what depends on times, dates, memory and command lines.
+fn timeless(out: &Path) -> Value {
+    let text = fs::read_to_string(out.join("summary.json")).unwrap();
+    let mut summary: Value = serde_json::from_str(&text).unwrap();
+    summary["sessions"] = json!(null);
+    for own in summary["configurations"].as_array_mut().unwrap() {
+        own["sample"] = json!(null);
+        for cell in own["cells"].as_object_mut().unwrap().values_mut() {
+            let metrics = cell["metrics"].as_object_mut().unwrap();
+            metrics.retain(|name, _| {
+                let timed = ["speed", "second", "_ms", "share", "peak", "per_token"];
+                name == "wasted_draft_share" || !timed.iter().any(|part| name.contains(part))
+            });
+        }
+    }
+    summary
+}
+
+fn is_complete(out: &Path) {
+    let answers = answers(out);
+    assert_eq!(answers.len(), 2 * 3 * 2);
+    let mut places: Vec<String> = answers
+        .iter()
+        .map(|a| format!("{} {} {}", a["configuration"], a["prompt"], a["repeat"]))
+        .collect();
+    places.sort();
+    places.dedup();
+    assert_eq!(places.len(), answers.len());
+}
+
+#[test]
+fn an_interrupted_comparison_resumes_to_the_same_table() {
+    let models = Models::pair();
+    let [whole, cut] = ["whole", "cut"].map(|name| models.folder().join(name));
+    let finished = bench(&models, &whole).succeed();
+    let output = finished.output();
+    assert!(output.contains("autoregressive") && output.contains("MAT"), "{output}");
+    assert!(output.contains("speculative, model, 3"), "{output}");
+    is_complete(&whole);
+
+    // What is there is the first half, and a line that was under way.
+    fs::create_dir(&cut).unwrap();
+    let text = fs::read_to_string(whole.join("answers.jsonl")).unwrap();
+    let place = text.match_indices('\n').nth(7).unwrap().0;
+    fs::write(cut.join("answers.jsonl"), &text[..place + 40]).unwrap();
+    let finished = bench(&models, &cut).succeed();
+    assert!(finished.errors.contains("going on behind 6 answers"), "{}", finished.errors);
+    is_complete(&cut);
+    assert_eq!(timeless(&cut), timeless(&whole));
+    // Those that were there stayed as they were, times included.
+    assert_eq!(answers(&cut)[..6], answers(&whole)[..6]);
+
+    // Nothing is left to do: the report is written again.
+    fs::remove_file(cut.join("report.html")).unwrap();
+    bench(&models, &cut).succeed();
+    is_complete(&cut);
+    assert!(cut.join("report.html").is_file());
+
+    // Another comparison has no place there.
+    let other = bench(&models, &cut).with(&["--seed", "5"]).finish();
+    other.assert_refused("another seed", &["another comparison", "--out"]);
+}
+
+#[test]
+fn a_changed_answer_fails_by_name() {
+    let models = Models::pair();
+    let out = models.folder().join("out");
+    bench(&models, &out).succeed();
+    let file = out.join("answers.jsonl");
+    let changed: Vec<String> = fs::read_to_string(&file)
+        .unwrap()
+        .lines()
+        .map(|line| {
+            let mut line: Value = serde_json::from_str(line).unwrap();
+            if line["configuration"] == "speculative, model, 3" && line["prompt"] == "b" {
+                line["turns"][0]["tokens"][5] = json!(1);
+            }
+            line.to_string() + "\n"
+        })
+        .collect();
+    fs::write(&file, changed.concat()).unwrap();
+    let refused = bench(&models, &out).finish();
+    let words = ["\"b\"", "position 5", "token 1 instead of", "seeds 0 and 0", "forerun generate"];
+    refused.assert_refused("another answer", &words);
+}
+
+#[test]
+fn the_report_is_whole_and_asks_nobody() {
+    let models = Models::pair();
+    let out = models.folder().join("out");
+    let trees = ["--tree", "none", "--tree", "top:2x3", "--drafter", "model,prompt-lookup"];
+    bench(&models, &out).with(&trees).succeed();
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    for part in [
+        "<meta name=\"viewport\"",
+        "prefers-color-scheme: dark",
+        "<h2>Overall</h2>",
+        "<h2>Speed by category</h2>",
+        "<h2>Acceptance by position</h2>",
+        "<h2>Where the time goes</h2>",
+        "<h2>Sample timelines</h2>",
+        "<h2>By category</h2>",
+        "<h2>Where the numbers come from</h2>",
+        "all are the same, token by token",
+        "<polyline",
+        "speculative, model, 3, top:2x3",
+        "speculative, prompt-lookup, 3",
+        "<dt>command</dt>",
+        "<dt>seed</dt>",
+        "<dt>processor</dt>",
+        "<dt>commit</dt>",
+    ] {
+        assert!(page.contains(part), "no {part} in the page");
+    }
+    for request in
+        ["http://", "https://", "src=", "url(", "@import", "<script", "<link rel=\"style"]
+    {
+        assert!(!page.contains(request), "{request} in the page");
+    }
+    let hrefs: Vec<_> =
+        page.match_indices("href=\"").map(|at| &page[at.0 + 6..at.0 + 11]).collect();
+    assert_eq!(hrefs, ["data:"]);
+    let table = fs::read_to_string(out.join("report.md")).unwrap();
+    let row = |name: &str| table.lines().filter(|line| line.contains(name)).count();
+    assert!(row("| first | 2 |") == 5 && row("| second | 1 |") == 5, "{table}");
+    assert!(table.contains("| speed × |") && table.contains("± "), "{table}");
+}
+
+#[test]
+fn sampled_answers_are_compared_where_they_are_coupled() {
+    let models = Models::pair();
+    let out = |name: &str| models.folder().join(name);
+    let warm = ["--temperature", "1", "--limit", "1"];
+    bench(&models, &out("coupled")).with(&warm).succeed();
+    let page = |name: &str| fs::read_to_string(out(name).join("report.md")).unwrap();
+    assert!(page("coupled").contains("all are the same"));
+    bench(&models, &out("rejection")).with(&warm).with(&["--verify", "rejection"]).succeed();
+    assert!(page("rejection").contains("were not compared"));
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused_before_it_begins() {
+    let models = Models::pair();
+    let out = models.folder().join("out");
+    let file = |name: &str, text: &str| -> PathBuf {
+        let file = models.folder().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    };
+    let sweep = file("sweep.toml", "[[sweep]]\nspeed = 3\n");
+    let of = || bench(&models, &out);
+    let words: [(&str, Run, &[&str]); 5] = [
+        ("no repeats", of().with(&["--repeats", "0"]), &["--repeats is 0"]),
+        ("an unknown suite", of().with(&["--suite", "mtbench"]), &["mtbench", "spec-bench"]),
+        ("no data", of().with(&["--suite", "gsm8k"]), &["--data"]),
+        ("an unknown option", of().with_path("--sweep", &sweep), &["sweep.toml", "speed"]),
+        ("no room", of().with(&["-n", "4000"]), &["none fits", "--max-tokens"]),
+    ];
+    for (what, run, words) in words {
+        run.finish().assert_refused(what, words);
+    }
+}
+
+#[test]
+fn a_file_sweeps_and_a_random_pair_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let (sweep, out) = (folder.path().join("sweep.toml"), folder.path().join("out"));
+    let placement = Run::one_core_placement();
+    let text = format!(
+        "[[sweep]]\ndraft-tokens = [1, 2]\nplacement = '{placement}'\n\n[[sweep]]\ndrafter = \
+         'prompt-lookup'\nplacement = '{placement}'\ndtype = 'int8'\n"
+    );
+    fs::write(&sweep, text).unwrap();
+    let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "4"]);
+    let run = run.with(&["--warm-ups", "0"]).with_path("--sweep", &sweep).with_path("--out", &out);
+    let output = run.succeed().output();
+    let names: Vec<&str> = output.lines().map(|l| l.split("  ").next().unwrap()).collect();
+    let expected = [
+        "autoregressive, auto",
+        "speculative, model, 1, auto",
+        "speculative, model, 2, auto",
+        "autoregressive, int8",
+        "speculative, prompt-lookup, auto, int8",
+    ];
+    assert_eq!(names, expected);
+    assert_eq!(answers(&out).len(), 5 * 6);
+}
