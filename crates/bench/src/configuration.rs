@@ -148,7 +148,7 @@ fn build(
     baseline: usize,
 ) -> Result<Configuration, BenchError> {
     let name = name(choice, all);
-    let failed = |cause| BenchError::Plan { name: name.clone(), cause };
+    let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
     let model = choice.drafter == DrafterKind::Model;
     let placement = match &choice.placement {
         Some(text) if !model => Some(all_to_the_target(text).map_err(failed)?),

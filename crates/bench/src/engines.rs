@@ -5,7 +5,8 @@ use crate::record::{AnswerRecord, TurnRecord};
 use crate::run::Answerer;
 use crate::{BenchError, Configuration, Prompt};
 use forerun::{
-    Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, Loader, Message, Request,
+    Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, ForerunError, Loader, Message,
+    Request,
 };
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -76,13 +77,12 @@ impl Engines {
         let mut engines = Vec::new();
         for configuration in configurations {
             let engine = Forerun::open_with(&configuration.plan, &mut loader);
-            let failed = |cause| BenchError::Load { name: configuration.name.clone(), cause };
-            engines.push((configuration.name.clone(), engine.map_err(failed)?));
+            let name = &configuration.name;
+            let engine = engine.map_err(|cause| load_error(name, cause))?;
+            engines.push((name.clone(), engine));
         }
         let (name, first) = engines.first().ok_or(BenchError::NoPrompts("no configuration"))?;
-        let model = loader
-            .locate(first.plan().model())
-            .map_err(|cause| BenchError::Load { name: name.clone(), cause })?;
+        let model = loader.locate(first.plan().model()).map_err(|cause| load_error(name, cause))?;
         let template = ChatTemplate::beside(&model).map_err(|error| chat_error(error.into()))?;
         let chats = match style {
             PromptStyle::Auto => !template.is_plain(),
@@ -149,6 +149,10 @@ impl Engines {
         }
         Ok(turns)
     }
+}
+
+fn load_error(name: &str, cause: ForerunError) -> BenchError {
+    BenchError::Load { name: name.to_owned(), cause: Box::new(cause) }
 }
 
 fn chat_error(error: ChatError) -> BenchError {

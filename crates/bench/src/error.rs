@@ -72,7 +72,7 @@ pub enum BenchError {
         /// The configuration.
         name: String,
         /// Why not.
-        cause: PlanError,
+        cause: Box<PlanError>,
     },
     /// An unfair comparison.
     #[error(
@@ -126,7 +126,7 @@ pub enum BenchError {
         /// The configuration.
         name: String,
         /// Why not.
-        cause: ForerunError,
+        cause: Box<ForerunError>,
     },
     /// A prompt without an answer.
     #[error("{configuration:?} cannot answer the prompt {prompt:?}: {cause}")]

@@ -7,7 +7,7 @@ use forerun::{Fate, Trace, Work};
 /// Width of every chart in its own units; the page scales it.
 const WIDTH: f64 = 720.0;
 /// Height of a bar.
-const BAR: f64 = 18.0;
+const THICKNESS: f64 = 18.0;
 /// Where bars begin.
 const LEFT: f64 = 8.0;
 
@@ -41,14 +41,13 @@ fn stroke(from: (f64, f64), to: (f64, f64), class: &str) -> String {
     format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" class=\"{class}\"/>")
 }
 
+/// A bar: whose it is, the colour's number, the length.
+pub(super) type Bar = (String, usize, Measured);
+
 /// Bars in groups, with their deviations; `line_at` is drawn through all of them.
-pub(super) fn bars(
-    label: &str,
-    groups: &[(String, Vec<(String, usize, Measured)>)],
-    line_at: f64,
-) -> String {
+pub(super) fn bars(label: &str, groups: &[(String, Vec<Bar>)], line_at: f64) -> String {
     let all = groups.iter().flat_map(|group| &group.1);
-    let reach = |(_, _, m): &(String, usize, Measured)| m.mean + m.deviation.unwrap_or(0.0);
+    let reach = |(_, _, m): &Bar| m.mean + m.deviation.unwrap_or(0.0);
     let most = all.map(reach).fold(line_at, f64::max) * 1.15;
     let scale = (WIDTH - LEFT - 60.0) / most.max(f64::MIN_POSITIVE);
     let (mut content, mut y) = (String::new(), 4.0);
@@ -61,12 +60,13 @@ pub(super) fn bars(
                 measured.deviation.map_or(String::new(), |d| format!(" ± {}", number(d)));
             let value = number(measured.mean) + &deviation;
             let title = format!("{title}: {value}");
-            content += &rect(LEFT, y, end - LEFT, BAR - 3.0, &format!("c{}", colour % 8), &title);
+            content +=
+                &rect(LEFT, y, end - LEFT, THICKNESS - 3.0, &format!("c{}", colour % 8), &title);
             let spread = measured.deviation.unwrap_or(0.0) * scale;
-            let middle = y + (BAR - 3.0) / 2.0;
+            let middle = y + (THICKNESS - 3.0) / 2.0;
             content += &stroke(((end - spread).max(LEFT), middle), (end + spread, middle), "error");
             content += &text(end + spread + 6.0, y + 12.0, "start", &value);
-            y += BAR;
+            y += THICKNESS;
         }
         y += 8.0;
     }
@@ -125,10 +125,10 @@ pub(super) fn stacks(
         for ((part, share), class) in parts.iter().zip(classes) {
             let width = share * (WIDTH - 2.0 * LEFT);
             let title = format!("{name}, {part}: {} %", number(share * 100.0));
-            content += &rect(x, y, width, BAR, class, &title);
+            content += &rect(x, y, width, THICKNESS, class, &title);
             x += width;
         }
-        y += BAR + 8.0;
+        y += THICKNESS + 8.0;
     }
     frame(y + 4.0, label, &content)
 }

@@ -179,17 +179,21 @@ fn what_cannot_be_compared_is_refused_before_it_begins() {
         file
     };
     let sweep = file("sweep.toml", "[[sweep]]\nspeed = 3\n");
-    let of = || bench(&models, &out);
+    let of = || {
+        let run = Run::forerun().with(&["bench", "run"]).with_path("--model", &models.target());
+        run.with_path("--out", &out)
+    };
     let words: [(&str, Run, &[&str]); 5] = [
         ("no repeats", of().with(&["--repeats", "0"]), &["--repeats is 0"]),
         ("an unknown suite", of().with(&["--suite", "mtbench"]), &["mtbench", "spec-bench"]),
         ("no data", of().with(&["--suite", "gsm8k"]), &["--data"]),
         ("an unknown option", of().with_path("--sweep", &sweep), &["sweep.toml", "speed"]),
-        ("no room", of().with(&["-n", "4000"]), &["none fits", "--max-tokens"]),
+        ("no room", of().with(&["-n", "4000"]).on_one_core(), &["none fits", "--max-tokens"]),
     ];
     for (what, run, words) in words {
         run.finish().assert_refused(what, words);
     }
+    assert!(!out.join("summary.json").exists());
 }
 
 #[test]
