@@ -99,31 +99,35 @@ struct Found {
 
 fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> {
     let mut found = Found::default();
+    let mut other = None;
     let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate().peekable();
     while let Some((index, line)) = lines.next() {
-        let last = lines.peek().is_none();
         let parsed = match serde_json::from_slice::<Line>(line) {
             Ok(parsed) if line.ends_with(b"\n") => parsed,
             // Its end never came.
-            _ if last => return Ok(found),
-            Ok(_) => return Ok(found),
-            Err(error) => {
-                let (file, reason) = (file.to_owned(), error.to_string());
+            _ if lines.peek().is_none() => break,
+            parsed => {
+                let reason = parsed.err().map_or("no line break".into(), |error| error.to_string());
+                let file = file.to_owned();
                 return Err(BenchError::Journal { file, line: index + 1, reason });
             }
         };
         match parsed {
-            Line::Run { hash, .. } if hash != expected => {
-                let (file, expected) = (file.to_owned(), expected.to_owned());
-                return Err(BenchError::OtherRun { file, found: hash, expected });
-            }
-            Line::Run { .. } => {}
+            Line::Run { hash, .. } => other = Some(hash).filter(|hash| hash != expected),
             Line::Session(session) => found.sessions.push(session),
             Line::Answer(answer) => found.answers.push(*answer),
         }
         found.length += line.len();
     }
-    Ok(found)
+    match other {
+        // Another run that never came to an answer leaves its place.
+        Some(_) if found.answers.is_empty() => Ok(Found::default()),
+        Some(found) => {
+            let (file, expected) = (file.to_owned(), expected.to_owned());
+            Err(BenchError::OtherRun { file, found, expected })
+        }
+        None => Ok(found),
+    }
 }
 
 /// FNV-1a of 64 bits: enough to tell runs apart, and the same on every machine.
@@ -172,13 +176,18 @@ mod tests {
     #[test]
     fn another_run_and_damage_in_the_middle_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        drop(open(folder.path(), 1).unwrap());
+        drop(open(folder.path(), 2).unwrap());
+        // It never came to an answer.
+        let mut journal = open(folder.path(), 1).unwrap();
+        assert_eq!(journal.sessions.len(), 1);
+        journal.push(answer("a", "p", 0, turn(&[(5, 1)]))).unwrap();
+        drop(journal);
         let error = open(folder.path(), 2).unwrap_err().to_string();
         assert!(error.contains("another comparison") && error.contains("--out"), "{error}");
         let file = folder.path().join("answers.jsonl");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.clone() + "{\"line\": nonsense}\n" + &text).unwrap();
         let error = open(folder.path(), 1).unwrap_err().to_string();
-        assert!(error.contains("line 3") && error.contains("delete that line"), "{error}");
+        assert!(error.contains("line 4") && error.contains("delete that line"), "{error}");
     }
 }
