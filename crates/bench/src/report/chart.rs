@@ -4,8 +4,10 @@ use super::number;
 use crate::metrics::Measured;
 use forerun::{Fate, Trace, Work};
 
-/// Width of every chart in its own units; the page scales it.
-const WIDTH: f64 = 720.0;
+/// Width of every chart in its own units; the page scales it, and letters stay legible on a phone.
+const WIDTH: f64 = 480.0;
+/// Room for a bar's number behind it.
+const NUMBER: f64 = 84.0;
 /// Height of a bar.
 const THICKNESS: f64 = 18.0;
 /// Where bars begin.
@@ -48,8 +50,8 @@ pub(super) type Bar = (String, usize, Measured);
 pub(super) fn bars(label: &str, groups: &[(String, Vec<Bar>)], line_at: f64) -> String {
     let all = groups.iter().flat_map(|group| &group.1);
     let reach = |(_, _, m): &Bar| m.mean + m.deviation.unwrap_or(0.0);
-    let most = all.map(reach).fold(line_at, f64::max) * 1.15;
-    let scale = (WIDTH - LEFT - 60.0) / most.max(f64::MIN_POSITIVE);
+    let most = all.map(reach).fold(line_at, f64::max);
+    let scale = (WIDTH - LEFT - NUMBER) / most.max(f64::MIN_POSITIVE);
     let (mut content, mut y) = (String::new(), 4.0);
     for (name, bars) in groups {
         y += 18.0;

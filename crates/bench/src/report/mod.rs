@@ -60,7 +60,8 @@ fn shown(metric: Metric, measured: Option<Measured>) -> String {
 /// Three digits or so, without an exponent.
 fn number(value: f64) -> String {
     match value.abs() {
-        0.0 => "0".into(),
+        // Rounding leaves such where there is nothing.
+        size if size < 5e-5 => "0".into(),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
         size if size >= 0.01 => format!("{value:.2}"),
@@ -147,7 +148,7 @@ mod tests {
 
     #[test]
     fn numbers_have_about_three_digits() {
-        let shown = [0.0, 0.00123, 0.1234, 1.234, 12.34, 123.4, -12.34].map(number);
+        let shown = [1e-16, 0.00123, 0.1234, 1.234, 12.34, 123.4, -12.34].map(number);
         assert_eq!(shown, ["0", "0.0012", "0.12", "1.23", "12.3", "123", "-12.3"]);
         let measured = Measured { mean: 0.5, deviation: Some(0.01) };
         assert_eq!(super::shown(Metric::DraftShare, Some(measured)), "50.0 ± 1.00");
