@@ -31,6 +31,10 @@ pub(crate) enum Command {
     #[cfg(feature = "train")]
     #[command(subcommand)]
     Train(crate::train::Train),
+    /// Write a model's own text, to train a drafter on
+    #[cfg(feature = "train")]
+    #[command(allow_negative_numbers = true)]
+    Distill(Box<crate::train::distill::DistillArguments>),
 }
 
 /// Options of `forerun devices`.
@@ -66,7 +70,7 @@ pub(crate) enum Bench {
     /// Memory bandwidth, and the cost of one linear layer by type and rows
     Kernels(KernelBenchArguments),
     /// What weight types cost in quality: a model's loss on a text in each of them, and how far its
-    /// distributions are from those of f32
+    /// distributions are from those of f32; with --draft-model, how near a drafter's are
     Quality(QualityBenchArguments),
 }
 
@@ -118,6 +122,10 @@ pub(crate) struct QualityBenchArguments {
         value_parser = only_weight_type
     )]
     pub(crate) dtypes: Vec<WeightType>,
+
+    /// Compare these models with it, too: how much of its distribution a drafter has
+    #[arg(long, value_name = "MODEL", num_args = 1..)]
+    pub(crate) draft_model: Vec<PathBuf>,
 
     /// Cores of the team [default: all]
     #[arg(long, value_name = "N")]

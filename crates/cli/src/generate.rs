@@ -164,7 +164,7 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
 }
 
 /// The first interrupt ends the answer, the second the process.
-fn listen_for_interrupts(canceller: &Canceller) -> anyhow::Result<()> {
+pub(crate) fn listen_for_interrupts(canceller: &Canceller) -> anyhow::Result<()> {
     let canceller = canceller.clone();
     let handler = move || {
         if canceller.is_cancelled() {

@@ -27,6 +27,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),
+        #[cfg(feature = "train")]
+        Command::Distill(arguments) => train::distill::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

@@ -11,6 +11,7 @@ use forerun_model::{Config, LoadError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Standard deviation of new matrices (GPT-2's).
@@ -103,6 +104,7 @@ impl Llama {
         config: &Config,
         mut values: impl FnMut(Stored) -> std::result::Result<Vec<f32>, ModelError>,
     ) -> std::result::Result<Self, ModelError> {
+        config.validate(Path::new("config.json"))?;
         let unsupported = [
             (config.qkv_bias || config.output_bias || config.mlp_bias, "biases"),
             (config.qk_norm, "norms of queries and keys"),

@@ -1,6 +1,7 @@
 //! `forerun train`: text in, a model out.
 
 mod arguments;
+pub(crate) mod distill;
 
 pub(crate) use arguments::{LmArguments, Train};
 
@@ -260,7 +261,7 @@ impl Shown {
                 ));
             }),
             Event::Saved(path) => {
-                self.bar.suspend(|| note(format_args!("saved {}", path.display())))
+                self.bar.suspend(|| note(format_args!("saved {}", path.display())));
             }
         }
     }

@@ -22,6 +22,8 @@ mod pipes;
 mod prompts;
 mod quality;
 mod trace;
+#[cfg(all(feature = "train", target_os = "linux"))]
+mod train;
 mod without_a_model;
 mod wrong_checkpoints;
 mod wrong_options;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Sizes of an attention block. Its weights are one vector: the projections of queries, keys and
 /// values, `[(heads + 2 · kv_heads) · head_dim, hidden]`, then that of the output,
 /// `[hidden, heads · head_dim]`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct AttentionShape {
     /// Size of a row.
     pub(crate) hidden: usize,
@@ -30,13 +30,11 @@ impl AttentionShape {
     }
 
     /// Weights of the projections of queries, keys and values.
-
     pub(crate) fn qkv_weights(&self) -> usize {
         self.of_heads().width() * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-
     pub(crate) fn weights(&self) -> usize {
         self.qkv_weights() + self.of_heads().q_size() * self.hidden
     }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
 /// down, `[hidden, intermediate]`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MlpShape {
     /// Size of a row.
     pub(crate) hidden: usize,
@@ -21,13 +21,11 @@ pub(crate) struct MlpShape {
 
 impl MlpShape {
     /// Weights of gate and up.
-
     pub(crate) fn gate_up_weights(&self) -> usize {
         2 * self.intermediate * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-
     pub(crate) fn weights(&self) -> usize {
         3 * self.intermediate * self.hidden
     }

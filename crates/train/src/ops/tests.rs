@@ -110,12 +110,8 @@ fn attention_case(
         var(seed + 2, &[shape.weights()], 0.0, 0.3),
     ];
     let fused = |inputs: &[Tensor]| {
-        let block = AttentionBlock {
-            shape: shape.clone(),
-            rope: Arc::clone(&rope),
-            context,
-            saved: Mutex::default(),
-        };
+        let block =
+            AttentionBlock { shape, rope: Arc::clone(&rope), context, saved: Mutex::default() };
         inputs[0].apply_op3(&inputs[1], &inputs[2], block)
     };
     let plain = |inputs: &[Tensor]| {
@@ -136,7 +132,7 @@ fn mlp_case(
         var(seed + 2, &[shape.weights()], 0.0, 0.3),
     ];
     let fused = |inputs: &[Tensor]| {
-        let block = MlpBlock { shape: shape.clone(), saved: Mutex::default() };
+        let block = MlpBlock { shape, saved: Mutex::default() };
         inputs[0].apply_op3(&inputs[1], &inputs[2], block)
     };
     let plain = |inputs: &[Tensor]| composed::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
