@@ -6,7 +6,10 @@ mod arguments;
 mod bench;
 mod chat;
 mod devices;
+#[cfg(feature = "train")]
+mod distill;
 mod generate;
+mod interrupts;
 mod progress;
 mod quality;
 #[cfg(feature = "train")]
@@ -28,7 +31,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),
         #[cfg(feature = "train")]
-        Command::Distill(arguments) => train::distill::run(&arguments),
+        Command::Distill(arguments) => distill::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

@@ -4,7 +4,7 @@ use crate::ops::attention::Rope;
 use crate::ops::attention_block::AttentionBlock;
 use crate::ops::head::HeadLoss;
 use crate::ops::mlp_block::MlpBlock;
-use crate::ops::{AttentionShape, LossParts, MlpShape, Targets};
+use crate::ops::{AttentionShape, LossParts, MlpShape, Targets, apply};
 use candle_core::{Device, Result, Tensor, Var};
 use forerun_model::checkpoint::{Checkpoint, LayerTensor, Tensor as Stored};
 use forerun_model::{Config, LoadError};
@@ -244,11 +244,10 @@ impl Llama {
                 shape: self.attention_shape(),
                 rope: Arc::clone(&self.rope),
                 context,
-                saved: Mutex::default(),
             };
-            x = x.apply_op3(&layer.attention_norm, &layer.attention, attention)?;
-            let mlp = MlpBlock { shape: self.mlp_shape(), saved: Mutex::default() };
-            x = x.apply_op3(&layer.mlp_norm, &layer.mlp, mlp)?;
+            x = apply(attention, [&x, &layer.attention_norm, &layer.attention])?;
+            let mlp = MlpBlock { shape: self.mlp_shape() };
+            x = apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?;
         }
         Ok(x)
     }
@@ -270,9 +269,8 @@ impl Llama {
             targets,
             train,
             parts: Arc::clone(&parts),
-            saved: Mutex::default(),
         };
-        let loss = hidden.apply_op3(&self.final_norm, self.head_weights(), head)?;
+        let loss = apply(head, [hidden, &self.final_norm, self.head_weights()])?;
         let parts = *parts.lock().unwrap_or_else(PoisonError::into_inner);
         Ok((loss, parts))
     }

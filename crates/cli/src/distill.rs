@@ -1,41 +1,18 @@
 //! `forerun distill`: a model's own continuations of a text's lines, as text to train on.
 
-use crate::arguments::AnswerArguments;
-use crate::generate::{INTERRUPTED, options, request, suggested_sampling};
+use crate::arguments::DistillArguments;
+use crate::generate::{options, request, suggested_sampling};
+use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
-use clap::Args;
 use forerun::{Canceller, Finish, Forerun, Plan};
 use forerun_train::data::Documents;
 use serde_json::{Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-
-/// Options of `forerun distill`.
-#[derive(Args, Debug)]
-pub(crate) struct DistillArguments {
-    /// Files whose lines' beginnings are continued: UTF-8, .gz, or .jsonl with a field "text"
-    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
-    prompts: Vec<PathBuf>,
-
-    /// Where the texts go, one JSON object a line; where there are some, the run goes on
-    #[arg(long, value_name = "FILE.jsonl")]
-    out: PathBuf,
-
-    /// Texts in all; their prompts are evenly spread over all lines
-    #[arg(long, value_name = "N", default_value_t = 1000)]
-    count: usize,
-
-    /// Characters that are taken of a line, up to the end of a word; shorter lines are passed over
-    #[arg(long, value_name = "N", default_value_t = 60)]
-    prompt_chars: usize,
-
-    #[command(flatten)]
-    answers: AnswerArguments,
-}
 
 pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     let answers = &arguments.answers;
@@ -50,11 +27,11 @@ pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     drop(loader);
     let base = suggested_sampling(base, answers, &engine)?;
     let canceller = Canceller::new();
-    crate::generate::listen_for_interrupts(&canceller)?;
+    cancel_on_interrupt(&canceller)?;
     let failed = || format!("cannot write {}", arguments.out.display());
     let mut out =
         OpenOptions::new().create(true).append(true).open(&arguments.out).with_context(failed)?;
-    let bar = super::bar(prompts.len() as u64, "text {pos}/{len} {wide_bar} {msg} {eta} left");
+    let bar = progress::bar(prompts.len() as u64, "text {pos}/{len} {wide_bar} {msg} {eta} left");
     bar.set_position(done as u64);
     bar.reset_eta();
     let mut tokens = 0;

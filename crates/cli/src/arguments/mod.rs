@@ -1,8 +1,14 @@
 //! The command line as it is typed.
 
+#[cfg(feature = "train")]
+mod train;
+
 use clap::{Args, Parser, Subcommand};
 use forerun::{DraftTokens, DrafterKind, Method, TokenId, Tree, VerificationChoice, WeightType};
 use std::path::PathBuf;
+
+#[cfg(feature = "train")]
+pub(crate) use train::{DistillArguments, LmArguments, Train};
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
 /// is exactly the target's.
@@ -30,11 +36,11 @@ pub(crate) enum Command {
     /// Train a model
     #[cfg(feature = "train")]
     #[command(subcommand)]
-    Train(crate::train::Train),
+    Train(Train),
     /// Write a model's own text, to train a drafter on
     #[cfg(feature = "train")]
     #[command(allow_negative_numbers = true)]
-    Distill(Box<crate::train::distill::DistillArguments>),
+    Distill(Box<DistillArguments>),
 }
 
 /// Options of `forerun devices`.
