@@ -12,6 +12,7 @@ mod generate;
 mod interrupts;
 mod progress;
 mod quality;
+mod simulate;
 #[cfg(feature = "train")]
 mod train;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
+        Command::Simulate(simulate) => simulate::run(&simulate),
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),
         #[cfg(feature = "train")]

@@ -77,6 +77,17 @@ pub enum SimError {
         /// Number of devices.
         devices: usize,
     },
+    /// An option out of range.
+    #[error("{option} cannot be {found}")]
+    Range {
+        /// What it is.
+        option: &'static str,
+        /// What it was to be.
+        found: String,
+    },
+    /// Decoding ended early.
+    #[error("the simulated answer ended early: {0}")]
+    Decode(String),
     /// Passes without layers.
     #[error("{device} has passes of 0 layers: give it at least one")]
     NoLayers {
@@ -179,6 +190,12 @@ impl SimCluster {
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
+    }
+
+    /// All that was done, at the end.
+    #[must_use]
+    pub fn into_trace(self) -> Trace {
+        self.trace
     }
 
     /// Puts the next job of a device's queue on it, if it is free.

@@ -5,10 +5,12 @@
 //! models would answer comes from an [`Oracle`], so that verification is real and the text can be
 //! checked. Nothing here touches threads, clocks or files, and the same input gives the same trace.
 
+mod answer;
 mod cluster;
 mod cost;
 mod oracle;
 
+pub use answer::{SimulatedAnswer, Simulation};
 pub use cluster::{Cancellation, Device, Fault, FaultKind, SimCluster, SimError};
 pub use cost::{Cost, ForwardCost};
 pub use oracle::{Acceptance, Oracle};

@@ -1,5 +1,6 @@
 //! The command line as it is typed.
 
+mod simulate;
 #[cfg(feature = "train")]
 mod train;
 
@@ -7,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use forerun::{DraftTokens, DrafterKind, Method, TokenId, Tree, VerificationChoice, WeightType};
 use std::path::PathBuf;
 
+pub(crate) use simulate::{CancelChoice, Simulate, SimulatedRunArguments};
 #[cfg(feature = "train")]
 pub(crate) use train::{DistillArguments, LmArguments, Train};
 
@@ -33,6 +35,9 @@ pub(crate) enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Run the decoders in virtual time, with devices and acceptance as you say: no model is needed
+    #[command(subcommand, allow_negative_numbers = true)]
+    Simulate(Simulate),
     /// Train a model
     #[cfg(feature = "train")]
     #[command(subcommand)]

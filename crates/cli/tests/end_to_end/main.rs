@@ -21,6 +21,7 @@ mod output;
 mod pipes;
 mod prompts;
 mod quality;
+mod simulate;
 mod trace;
 #[cfg(all(feature = "train", target_os = "linux"))]
 mod train;
