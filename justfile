@@ -7,18 +7,18 @@ fmt:
     cargo fmt --all -- --check
 
 clippy:
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
 
 doc:
-    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 
 deny:
     cargo deny --all-features check licenses bans sources
 
 # All tests; the lossless matrix on a sample of prompts
 test:
-    cargo nextest run --workspace --locked
-    cargo test --workspace --doc --locked
+    cargo nextest run --workspace --all-features --locked
+    cargo test --workspace --all-features --doc --locked
 
 # The whole lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":

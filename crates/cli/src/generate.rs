@@ -1,6 +1,7 @@
 //! `forerun generate`: a prompt in, text and one line of statistics out.
 
 use crate::arguments::{AnswerArguments, GenerateArguments};
+use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
@@ -13,9 +14,6 @@ use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
-
-/// Exit code of a process that an interrupt ended, by the shells' convention.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 /// What could not be done where standard output fails.
 pub(crate) const OUTPUT: &str = "cannot write to standard output";
@@ -41,7 +39,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     request = suggested_sampling(request, &arguments.answers, &engine)?;
     let canceller = Canceller::new();
-    listen_for_interrupts(&canceller)?;
+    cancel_on_interrupt(&canceller)?;
     let mut output = Output { json: arguments.json, broken: None };
     let on_text = |text: &str| output.write(text);
     let answer = engine.generate_interruptibly(&prompt, &request, &canceller, on_text)?;
@@ -161,18 +159,6 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
         }
     }
     Ok(text)
-}
-
-/// The first interrupt ends the answer, the second the process.
-fn listen_for_interrupts(canceller: &Canceller) -> anyhow::Result<()> {
-    let canceller = canceller.clone();
-    let handler = move || {
-        if canceller.is_cancelled() {
-            std::process::exit(INTERRUPTED.into());
-        }
-        canceller.cancel();
-    };
-    ctrlc::set_handler(handler).context("cannot listen for interrupts")
 }
 
 /// Standard output, until somebody closes it.

@@ -7,9 +7,13 @@ mod bench;
 mod bench_run;
 mod chat;
 mod devices;
+#[cfg(feature = "train")]
+mod distill;
 mod generate;
+mod interrupts;
 mod progress;
 mod quality;
+mod simulate;
 #[cfg(feature = "train")]
 mod train;
 
@@ -27,8 +31,11 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
         Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
+        Command::Simulate(simulate) => simulate::run(&simulate),
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),
+        #[cfg(feature = "train")]
+        Command::Distill(arguments) => distill::run(&arguments),
     };
     match outcome {
         Ok(code) => code,

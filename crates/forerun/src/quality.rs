@@ -1,4 +1,5 @@
-//! What a weight type costs in quality, measured on a text.
+//! What a weight type costs in quality, and what a drafter has in common with its target, measured on a
+//! text.
 
 use crate::engine::{ForerunError, OpenModel, open_model};
 use crate::loader::Loader;
@@ -25,6 +26,8 @@ pub struct QualityOptions {
     pub model: PathBuf,
     /// Types to compare with f32, which is always measured, and first.
     pub weight_types: Vec<WeightType>,
+    /// Models of the same tokens to compare with it, too, in their own types.
+    pub draft_models: Vec<PathBuf>,
     /// Tokens to predict at the most; a longer text is cut.
     pub max_tokens: usize,
     /// Tokens that a model sees at a time; 512, or the context if that is shorter, where `None`.
@@ -69,6 +72,16 @@ pub enum QualityError {
         /// The checkpoint.
         model: PathBuf,
     },
+    /// A drafter of other tokens.
+    #[error(
+        "the drafter {drafter} has another vocabulary than the model {model}: distributions over          different tokens cannot be compared"
+    )]
+    Vocabulary {
+        /// The drafter's checkpoint.
+        drafter: PathBuf,
+        /// The model's.
+        model: PathBuf,
+    },
     /// A forward pass failed.
     #[error(transparent)]
     Model(#[from] ModelError),
@@ -77,6 +90,7 @@ pub enum QualityError {
 /// A model in several weight types and the windows of a text, ready to be measured.
 pub struct QualityBench {
     weights: Vec<Weights>,
+    draft_models: Vec<PathBuf>,
     windows: Vec<Vec<TokenId>>,
     window: usize,
 }
@@ -90,6 +104,8 @@ pub struct QualityReport {
     pub window: usize,
     /// The types in the order of the options, f32 first.
     pub types: Vec<(WeightType, Quality)>,
+    /// The drafters in the order of the options.
+    pub drafters: Vec<(PathBuf, Quality)>,
 }
 
 impl QualityBench {
@@ -106,12 +122,27 @@ impl QualityBench {
         if options.max_tokens == 0 {
             return Err(QualityError::NoTokens);
         }
-        let OpenModel { checkpoint, tokenizer } = open_model(&options.model, &mut Loader::new())?;
+        let target = open_model(&options.model, &mut Loader::new())?;
+        let mut drafters = Vec::new();
+        for path in &options.draft_models {
+            let drafter = open_model(path, &mut Loader::new())?;
+            let sizes = [&target, &drafter].map(|model| model.checkpoint.config().vocab_size);
+            if !target.tokenizer.agrees_with(&drafter.tokenizer) || sizes[0] != sizes[1] {
+                let (drafter, model) = (path.clone(), options.model.clone());
+                return Err(QualityError::Vocabulary { drafter, model });
+            }
+            drafters.push(drafter.checkpoint);
+        }
+        let OpenModel { checkpoint, tokenizer } = target;
         let context = checkpoint.config().max_position_embeddings;
         let window = options.window.unwrap_or(DEFAULT_WINDOW.min(context));
-        if !(2..=context).contains(&window) {
-            let model = options.model.clone();
-            return Err(QualityError::Window { window, context, model });
+        let all = [(&options.model, &checkpoint)];
+        for (model, checkpoint) in all.into_iter().chain(options.draft_models.iter().zip(&drafters))
+        {
+            let context = checkpoint.config().max_position_embeddings;
+            if !(2..=context).contains(&window) {
+                return Err(QualityError::Window { window, context, model: model.clone() });
+            }
         }
         let tokens = first_tokens(&tokenizer, text, options.max_tokens.saturating_add(1))?;
         if tokens.len() < 2 {
@@ -125,9 +156,9 @@ impl QualityBench {
             }
         }
         let load = |weight_type| Weights::load_as(&checkpoint, weight_type);
-        let weights = types.into_iter().map(load).collect::<Result<_, _>>();
-        let weights = weights?;
-        Ok(Self { weights, windows, window })
+        let weights = types.into_iter().map(load).chain(drafters.iter().map(Weights::load));
+        let weights = weights.collect::<Result<_, _>>()?;
+        Ok(Self { weights, draft_models: options.draft_models.clone(), windows, window })
     }
 
     /// Lets every type predict every window. `progress` is told how many tokens have been predicted,
@@ -140,7 +171,9 @@ impl QualityBench {
         team: &Arc<Team>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<QualityReport, QualityError> {
-        let types: Vec<WeightType> = self.weights.iter().map(Weights::weight_type).collect();
+        let of_types = self.weights.len() - self.draft_models.len();
+        let types: Vec<WeightType> =
+            self.weights[..of_types].iter().map(Weights::weight_type).collect();
         let mut probe = QualityProbe::new(self.weights.into_iter().map(Arc::new), team);
         let all = self.windows.iter().map(|window| window.len() - 1).sum();
         for window in &self.windows {
@@ -148,8 +181,14 @@ impl QualityBench {
             probe.score(window)?;
         }
         progress(probe.tokens(), all);
-        let types = types.into_iter().zip(probe.qualities()).collect();
-        Ok(QualityReport { tokens: probe.tokens(), window: self.window, types })
+        let qualities = probe.qualities();
+        let drafters = self.draft_models.into_iter().zip(qualities[of_types..].iter().copied());
+        Ok(QualityReport {
+            tokens: probe.tokens(),
+            window: self.window,
+            drafters: drafters.collect(),
+            types: types.into_iter().zip(qualities).collect(),
+        })
     }
 }
 

@@ -11,6 +11,8 @@ use forerun::{
     Quality, QualityBench, QualityError, QualityOptions, QualityReport, RandomPair, Team,
     WeightType,
 };
+use forerun_model::Config;
+use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -20,6 +22,7 @@ fn options(model: &Path) -> QualityOptions {
     QualityOptions {
         model: model.to_owned(),
         weight_types: vec![WeightType::Bf16, WeightType::F16, WeightType::Int8],
+        draft_models: Vec::new(),
         max_tokens: usize::MAX,
         window: Some(256),
     }
@@ -74,7 +77,8 @@ fn the_length_of_windows_and_of_the_text_is_as_asked() {
     ] {
         let weight_types = vec![WeightType::F32, WeightType::F32];
         let model = pair.drafter().to_owned();
-        let options = QualityOptions { model, weight_types, max_tokens, window };
+        let options =
+            QualityOptions { model, weight_types, draft_models: Vec::new(), max_tokens, window };
         let mut seen = Vec::new();
         let bench = QualityBench::open(&options, &TEXT[..1200]).unwrap();
         let progress = |done, all| seen.push((done, all));
@@ -114,4 +118,34 @@ fn what_cannot_be_measured_is_refused() {
     assert_eq!(measure(&of_pair, "ab").unwrap().tokens, 1);
     std::fs::remove_file(&tokenizer).unwrap();
     refused(&of_pair, TEXT, &["no tokenizer", model]);
+}
+
+/// A drafter beside its target: how often their most probable tokens agree, and how much of their
+/// distributions they share.
+#[test]
+fn a_drafter_is_compared_with_its_target() {
+    let pair = RandomPair::make().unwrap();
+    let of_both = |draft_models| QualityOptions {
+        weight_types: Vec::new(),
+        draft_models,
+        max_tokens: 600,
+        ..options(pair.target())
+    };
+    let both = of_both(vec![pair.drafter().to_owned(), pair.target().to_owned()]);
+    let report = measure(&both, TEXT).unwrap();
+    let [(_, drafter), (_, target)] = &report.drafters[..] else { panic!("{report:?}") };
+    assert_eq!(report.types.len(), 1);
+    assert_eq!(target.top1_agreement, 1.0);
+    assert!((target.overlap - 1.0).abs() < 1e-5 && target.kl_divergence.abs() < 1e-6);
+    assert!(drafter.top1_agreement > 0.2 && drafter.top1_agreement < 1.0, "{drafter:?}");
+    assert!(drafter.overlap > 0.2 && drafter.overlap < 0.99, "{drafter:?}");
+    // Pinsker: TV² ≤ KL / 2.
+    assert!((1.0 - drafter.overlap).powi(2) <= drafter.kl_divergence / 2.0, "{drafter:?}");
+
+    // Other tokens cannot be compared.
+    let config = Config { vocab_size: 300, ..example_config() };
+    let other = tempfile::tempdir().unwrap();
+    write_random_checkpoint(other.path(), &config, 1, RandomDtype::F32).unwrap();
+    let error = measure(&of_both(vec![other.path().to_owned()]), TEXT).unwrap_err().to_string();
+    assert!(error.contains("another vocabulary"), "{error}");
 }

@@ -1,5 +1,5 @@
-//! What a weight type costs in quality: a model's loss on tokens, and how far its distributions are
-//! from those of the same model in another type.
+//! How well models predict tokens, and how far their distributions are from those of the first one: the
+//! same model in another weight type, or its drafter.
 
 use crate::language_model::{CachedTransformer, LanguageModel, Logits, ModelError};
 use crate::team::Team;
@@ -30,6 +30,9 @@ pub struct Quality {
     pub kl_divergence: f64,
     /// Share of rows whose most probable token is the reference's.
     pub top1_agreement: f64,
+    /// What the row has in common with the reference's, `Σ min(p, q) = 1 − TV`: as a drafter's, the
+    /// probability that a sampled token is accepted (Leviathan 2023, theorem 3.5).
+    pub overlap: f64,
 }
 
 impl Quality {
@@ -46,6 +49,7 @@ struct Sums {
     loss: f64,
     kl_divergence: f64,
     agreements: usize,
+    overlap: f64,
 }
 
 impl QualityProbe {
@@ -92,6 +96,7 @@ impl QualityProbe {
             for (sums, row) in self.sums.iter_mut().zip(&rows) {
                 sums.loss -= row.log_probability(token as usize);
                 sums.kl_divergence += rows[0].divergence_of(row);
+                sums.overlap += rows[0].overlap_with(row);
                 sums.agreements += usize::from(rows[0].top() == row.top());
             }
         }
@@ -113,6 +118,7 @@ impl QualityProbe {
             loss: sums.loss / tokens,
             kl_divergence: sums.kl_divergence / tokens,
             top1_agreement: sums.agreements as f64 / tokens,
+            overlap: sums.overlap / tokens,
         };
         self.sums.iter().map(quality).collect()
     }
@@ -145,6 +151,13 @@ impl<'a> LogProbabilities<'a> {
         (0..self.logits.len()).map(term).sum()
     }
 
+    /// `Σ min(self, other)`.
+    fn overlap_with(&self, other: &Self) -> f64 {
+        let least =
+            |token: usize| self.log_probability(token).min(other.log_probability(token)).exp();
+        (0..self.logits.len()).map(least).sum()
+    }
+
     /// The most probable token; of several the first.
     fn top(&self) -> usize {
         let better = |best: usize, token: usize| match self.logits[token] > self.logits[best] {
@@ -172,6 +185,8 @@ mod tests {
         let expected = 0.25 * 0.5_f64.ln() + 0.5 * 2.0_f64.ln();
         assert!((even.divergence_of(&skewed) - expected).abs() < 1e-4);
         assert_eq!(even.divergence_of(&even), 0.0);
+        assert!((even.overlap_with(&skewed) - 0.75).abs() < 1e-4);
+        assert!((even.overlap_with(&even) - 1.0).abs() < 1e-4);
         assert_eq!((even.top(), skewed.top()), (2, 0));
     }
 

@@ -1,7 +1,7 @@
 //! The trace of a running cluster.
 
-use forerun_core::trace::{Fate, Span, Trace, Work};
-use forerun_core::{Completion, Job, JobOutput, Outcome};
+use forerun_core::trace::{Span, Trace};
+use forerun_core::{Completion, Job, Outcome};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Spans that are kept; the older half goes when there are more, so that memory stays bounded.
@@ -34,27 +34,14 @@ impl Recorder {
         completion: &Completion,
         forwards: Forwards,
     ) {
-        let rows = match &completion.output {
-            Ok(JobOutput::Draft(draft)) => draft.tree.len(),
-            Ok(JobOutput::Score(scores)) => scores.rows.len(),
-            Err(_) => 0,
-        };
         let mut trace = self.lock();
         if trace.spans.len() >= MAX_SPANS {
             trace.spans.drain(..MAX_SPANS / 2);
         }
         trace.spans.push(Span {
-            lane,
-            work: if matches!(job, Job::Draft { .. }) { Work::Draft } else { Work::Score },
-            sequence: job.sequence(),
-            ticket: completion.ticket,
-            rows,
-            start_ns: completion.started_ns,
-            end_ns: completion.finished_ns,
             forwards_ns: forwards.times_ns,
             computed_tokens: forwards.computed_tokens,
-            accepted: 0,
-            fate: if completion.output.is_ok() { Fate::Open } else { Fate::Wasted },
+            ..Span::of(lane, job, completion)
         });
     }
 

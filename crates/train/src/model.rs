@@ -4,13 +4,14 @@ use crate::ops::attention::Rope;
 use crate::ops::attention_block::AttentionBlock;
 use crate::ops::head::HeadLoss;
 use crate::ops::mlp_block::MlpBlock;
-use crate::ops::{AttentionShape, LossParts, MlpShape, Targets};
+use crate::ops::{AttentionShape, LossParts, MlpShape, Targets, apply};
 use candle_core::{Device, Result, Tensor, Var};
 use forerun_model::checkpoint::{Checkpoint, LayerTensor, Tensor as Stored};
 use forerun_model::{Config, LoadError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Standard deviation of new matrices (GPT-2's).
@@ -103,6 +104,7 @@ impl Llama {
         config: &Config,
         mut values: impl FnMut(Stored) -> std::result::Result<Vec<f32>, ModelError>,
     ) -> std::result::Result<Self, ModelError> {
+        config.validate(Path::new("config.json"))?;
         let unsupported = [
             (config.qkv_bias || config.output_bias || config.mlp_bias, "biases"),
             (config.qk_norm, "norms of queries and keys"),
@@ -242,11 +244,10 @@ impl Llama {
                 shape: self.attention_shape(),
                 rope: Arc::clone(&self.rope),
                 context,
-                saved: Mutex::default(),
             };
-            x = x.apply_op3(&layer.attention_norm, &layer.attention, attention)?;
-            let mlp = MlpBlock { shape: self.mlp_shape(), saved: Mutex::default() };
-            x = x.apply_op3(&layer.mlp_norm, &layer.mlp, mlp)?;
+            x = apply(attention, [&x, &layer.attention_norm, &layer.attention])?;
+            let mlp = MlpBlock { shape: self.mlp_shape() };
+            x = apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?;
         }
         Ok(x)
     }
@@ -268,9 +269,8 @@ impl Llama {
             targets,
             train,
             parts: Arc::clone(&parts),
-            saved: Mutex::default(),
         };
-        let loss = hidden.apply_op3(&self.final_norm, self.head_weights(), head)?;
+        let loss = apply(head, [hidden, &self.final_norm, self.head_weights()])?;
         let parts = *parts.lock().unwrap_or_else(PoisonError::into_inner);
         Ok((loss, parts))
     }

@@ -228,10 +228,8 @@ impl<'a> Trainer<'a> {
         let elapsed_before = self.state.elapsed_s;
         let (mut marked_s, mut marked_tokens) = (0.0, self.state.tokens);
         let mut tokens_per_s = 0.0;
-        let mut saved = true;
         while self.state.step < options.schedule.steps {
             let (loss, gradient_norm, learning_rate) = self.learn(&batches)?;
-            saved = false;
             let now_s = began.elapsed().as_secs_f64();
             self.state.elapsed_s = elapsed_before + now_s;
             if now_s - marked_s > SPEED_WINDOW || tokens_per_s == 0.0 {
@@ -249,27 +247,21 @@ impl<'a> Trainer<'a> {
             };
             self.log.write(&Record::Training(record))?;
             let mut flow = on_event(&Event::Step(record));
-            let is_time = |every: u64| every > 0 && self.state.step.is_multiple_of(every);
-            let (evaluates, saves) = (is_time(options.evaluate_every), is_time(options.save_every));
-            if evaluates && flow.is_continue() && self.state.step < options.schedule.steps {
+            let step = self.state.step;
+            let last = step >= options.schedule.steps;
+            let is_time = |every: u64| last || (every > 0 && step.is_multiple_of(every));
+            // The last test is part of the run even where it is broken off there.
+            if is_time(options.evaluate_every) && (last || flow.is_continue()) {
                 flow = self.test(on_event)?;
             }
-            if saves {
+            if is_time(options.save_every) || flow.is_break() {
                 self.save(on_event)?;
-                saved = true;
             }
             if flow.is_break() {
                 break;
             }
         }
-        let done = self.state.step >= options.schedule.steps;
-        if done && !saved {
-            let _ = self.test(on_event)?;
-        }
-        if !saved {
-            self.save(on_event)?;
-        }
-        Ok(done)
+        Ok(self.state.step >= options.schedule.steps)
     }
 
     /// One step; returns the loss, the gradients' norm and the learning rate.

@@ -49,7 +49,7 @@ fn prepare(folder: &Path) -> Dataset {
     let tokenizer = folder.join("tokenizer").join("tokenizer.json");
     if !tokenizer.exists() {
         let options = TokenizerOptions { vocab_size: 300, ..TokenizerOptions::default() };
-        let trained = train_tokenizer(&[text.clone()], &options, &mut |_| ()).unwrap();
+        let trained = train_tokenizer(std::slice::from_ref(&text), &options, &mut |_| ()).unwrap();
         trained.save(&folder.join("tokenizer")).unwrap();
     }
     let options = PrepareOptions { validation_files: vec![held_out], ..PrepareOptions::default() };

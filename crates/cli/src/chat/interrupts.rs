@@ -1,7 +1,6 @@
 //! Ctrl-C while an answer comes. (While a line is typed it is a key like any other.)
 
-use crate::generate::INTERRUPTED;
-use anyhow::Context;
+use crate::interrupts;
 use forerun::Canceller;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -27,18 +26,15 @@ impl Interrupts {
     pub(super) fn listen() -> anyhow::Result<Self> {
         let answer = Arc::new(Mutex::new(None));
         let interrupted = Arc::clone(&answer);
-        let handler = move || match &mut *lock(&interrupted) {
+        interrupts::listen(move || match &mut *lock(&interrupted) {
             Some(Under { canceller, interrupts }) => {
                 *interrupts += 1;
-                if *interrupts >= IMPATIENCE {
-                    std::process::exit(INTERRUPTED.into());
-                }
                 canceller.cancel();
+                *interrupts >= IMPATIENCE
             }
             // Nothing is under way that could be ended but the process.
-            None => std::process::exit(INTERRUPTED.into()),
-        };
-        ctrlc::set_handler(handler).context("cannot listen for interrupts")?;
+            None => true,
+        })?;
         Ok(Self { answer })
     }
 

@@ -9,9 +9,8 @@ mod interrupts;
 mod totals;
 
 use crate::arguments::{AnswerArguments, ChatArguments};
-use crate::generate::{
-    INTERRUPTED, OUTPUT, Output, options, random_pair, request, suggested_sampling,
-};
+use crate::generate::{OUTPUT, Output, options, random_pair, request, suggested_sampling};
+use crate::interrupts::INTERRUPTED;
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use command::Command;

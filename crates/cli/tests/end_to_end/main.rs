@@ -22,7 +22,10 @@ mod output;
 mod pipes;
 mod prompts;
 mod quality;
+mod simulate;
 mod trace;
+#[cfg(all(feature = "train", target_os = "linux"))]
+mod train;
 mod without_a_model;
 mod wrong_checkpoints;
 mod wrong_options;

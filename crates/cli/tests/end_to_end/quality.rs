@@ -33,13 +33,19 @@ fn every_type_has_a_row_beside_f32() {
     let rows = rows(&output);
     let types: Vec<&str> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(types, ["f32", "bf16", "f16", "int8"], "{output}");
-    assert_eq!(rows[0][2..], ["+0.0000", "%", rows[0][4], "0.000e0", "100.00", "%"], "{output}");
+    let exact = ["+0.0000", "%", rows[0][4], "0.000e0", "100.00", "%", "100.00", "%"];
+    assert_eq!(rows[0][2..], exact, "{output}");
     for row in &rows {
         let number = |column: usize| row[column].parse::<f64>().unwrap();
         assert!((number(1).exp() / number(4) - 1.0).abs() < 1e-3, "{output}");
         assert!(number(5) >= 0.0 && number(5) < 0.1, "{output}");
         assert!(number(6) > 50.0 && number(6) <= 100.0, "{output}");
     }
+    // A drafter beside it.
+    let drafter = bench(&models.target(), &text).with_path("--draft-model", &models.drafter());
+    let output = drafter.with(&["--dtypes", "f32", "--tokens", "200"]).succeed().output();
+    let last = output.lines().last().unwrap();
+    assert!(last.starts_with("drafter") && last.ends_with('%'), "{output}");
     // Half of the text, other windows, and types in any order.
     let options = ["--tokens", "525", "--window", "100", "--dtypes", "int8,f16", "--threads", "1"];
     let finished = bench(&models.target(), &text).with(&options).succeed();

@@ -3,7 +3,7 @@
 mod ascii;
 mod perfetto;
 
-use crate::{Outcome, SequenceId, Ticket};
+use crate::{Completion, Job, JobOutput, Outcome, SequenceId, Ticket};
 use serde::{Deserialize, Serialize};
 
 /// What a span of work was.
@@ -57,6 +57,31 @@ pub struct Span {
     pub accepted: usize,
     /// What became of it.
     pub fate: Fate,
+}
+
+impl Span {
+    /// The span of a job that has ended, without what is known of its forward passes.
+    #[must_use]
+    pub fn of(lane: usize, job: &Job, completion: &Completion) -> Self {
+        let rows = match &completion.output {
+            Ok(JobOutput::Draft(draft)) => draft.tree.len(),
+            Ok(JobOutput::Score(scores)) => scores.rows.len(),
+            Err(_) => 0,
+        };
+        Self {
+            lane,
+            work: if matches!(job, Job::Draft { .. }) { Work::Draft } else { Work::Score },
+            sequence: job.sequence(),
+            ticket: completion.ticket,
+            rows,
+            start_ns: completion.started_ns,
+            end_ns: completion.finished_ns,
+            forwards_ns: Vec::new(),
+            computed_tokens: 0,
+            accepted: 0,
+            fate: if completion.output.is_ok() { Fate::Open } else { Fate::Wasted },
+        }
+    }
 }
 
 /// All spans of a run, lanes being device groups.

@@ -3,14 +3,14 @@
 use super::attention::{self, Heads, Rope};
 use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
-use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
-use std::sync::{Arc, Mutex, PoisonError};
+use super::{CHUNK_ROWS, Operation, split};
+use candle_core::Result;
+use std::sync::Arc;
 
 /// Sizes of an attention block. Its weights are one vector: the projections of queries, keys and
 /// values, `[(heads + 2 · kv_heads) · head_dim, hidden]`, then that of the output,
 /// `[hidden, heads · head_dim]`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct AttentionShape {
     /// Size of a row.
     pub(crate) hidden: usize,
@@ -30,13 +30,11 @@ impl AttentionShape {
     }
 
     /// Weights of the projections of queries, keys and values.
-
     pub(crate) fn qkv_weights(&self) -> usize {
         self.of_heads().width() * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-
     pub(crate) fn weights(&self) -> usize {
         self.qkv_weights() + self.of_heads().q_size() * self.hidden
     }
@@ -48,7 +46,6 @@ pub(crate) struct AttentionBlock {
     pub(crate) rope: Arc<Rope>,
     /// Rows of a sequence.
     pub(crate) context: usize,
-    pub(crate) saved: Mutex<Option<Saved>>,
 }
 
 /// What the backward pass needs of the forward pass, each by row.
@@ -66,8 +63,13 @@ impl AttentionBlock {
     fn chunk(&self) -> usize {
         (CHUNK_ROWS / self.context).max(1) * self.context
     }
+}
 
-    fn forward(&self, x: &[f32], norm: &[f32], weights: &[f32]) -> (Vec<f32>, Saved) {
+impl Operation for AttentionBlock {
+    const NAME: &'static str = "attention-block";
+    type Saved = Saved;
+
+    fn forward(&self, [x, norm, weights]: [&[f32]; 3]) -> (Vec<f32>, Saved) {
         let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
         let (width, q_size) = (heads.width(), heads.q_size());
         let rows = x.len() / hidden;
@@ -128,8 +130,12 @@ impl AttentionBlock {
         (result, saved)
     }
 
-    /// Gradients of `x`, `norm` and `weights`, given that of the result.
-    fn backward(&self, saved: &Saved, [x, norm, weights, dresult]: [&[f32]; 4]) -> [Vec<f32>; 3] {
+    fn backward(
+        &self,
+        saved: Saved,
+        [x, norm, weights]: [&[f32]; 3],
+        dresult: &[f32],
+    ) -> Result<[Vec<f32>; 3]> {
         let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
         let (width, q_size, context) = (heads.width(), heads.q_size(), self.context);
         let (into, out_of) = weights.split_at(self.shape.qkv_weights());
@@ -206,54 +212,11 @@ impl AttentionBlock {
             (dnorm, dweights)
         });
         let (dnorm, dweights) = partial.into_iter().unzip();
-        [dx, split::total(dnorm), split::total(dweights)]
+        Ok([dx, split::total(dnorm), split::total(dweights)])
     }
 }
 
 /// The numbers of `rows` rows from `first` on.
 pub(super) fn part(values: &[f32], first: usize, rows: usize, size: usize) -> &[f32] {
     &values[first * size..(first + rows) * size]
-}
-
-impl CustomOp3 for AttentionBlock {
-    fn name(&self) -> &'static str {
-        "attention-block"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        norm: &CpuStorage,
-        norm_layout: &Layout,
-        weights: &CpuStorage,
-        weights_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (result, saved) = self.forward(
-            argument(x, x_layout)?,
-            argument(norm, norm_layout)?,
-            argument(weights, weights_layout)?,
-        );
-        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
-        Ok((CpuStorage::F32(result), x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        norm: &Tensor,
-        weights: &Tensor,
-        _result: &Tensor,
-        dresult: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(saved) = saved else { candle_core::bail!("one backward pass per forward pass") };
-        let [dx, dnorm, dweights] =
-            with_slices([x, norm, weights, dresult], |slices| Ok(self.backward(&saved, slices)))?;
-        Ok((
-            Some(tensor(dx, x.shape())?),
-            Some(tensor(dnorm, norm.shape())?),
-            Some(tensor(dweights, weights.shape())?),
-        ))
-    }
 }

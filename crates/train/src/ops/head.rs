@@ -3,8 +3,8 @@
 use super::attention_block::part;
 use super::elementwise::{exponentials, inner, rms_norm, rms_norm_backward, scale_by};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
-use super::{argument, split, tensor, with_slices};
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
+use super::{Operation, split};
+use candle_core::{Result, Shape};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -64,7 +64,6 @@ pub(crate) struct HeadLoss {
     pub(crate) train: bool,
     /// Where the parts of the loss go.
     pub(crate) parts: Arc<Mutex<LossParts>>,
-    pub(crate) saved: Mutex<Option<[Vec<f32>; 3]>>,
 }
 
 /// What a thread did.
@@ -76,7 +75,7 @@ struct Done {
 
 impl HeadLoss {
     /// The loss; the gradients of `x`, `norm` and `head` if there is to be a backward pass.
-    fn forward(&self, [x, norm, head]: [&[f32]; 3]) -> (LossParts, [Vec<f32>; 3]) {
+    fn loss(&self, [x, norm, head]: [&[f32]; 3]) -> (LossParts, [Vec<f32>; 3]) {
         let hidden = norm.len();
         let rows = x.len() / hidden;
         let mut dx = vec![0.0; if self.train { x.len() } else { 0 }];
@@ -184,53 +183,33 @@ impl HeadLoss {
     }
 }
 
-impl CustomOp3 for HeadLoss {
-    fn name(&self) -> &'static str {
-        "head-loss"
-    }
+/// The gradients are computed with the loss, while there are logits.
+impl Operation for HeadLoss {
+    const NAME: &'static str = "head-loss";
+    type Saved = [Vec<f32>; 3];
 
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        norm: &CpuStorage,
-        norm_layout: &Layout,
-        head: &CpuStorage,
-        head_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (parts, gradients) = self.forward([
-            argument(x, x_layout)?,
-            argument(norm, norm_layout)?,
-            argument(head, head_layout)?,
-        ]);
+    fn forward(&self, inputs: [&[f32]; 3]) -> (Vec<f32>, Self::Saved) {
+        let (parts, gradients) = self.loss(inputs);
         *self.parts.lock().unwrap_or_else(PoisonError::into_inner) = parts;
-        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradients);
-        Ok((CpuStorage::F32(vec![parts.loss as f32]), Shape::from(())))
+        (vec![parts.loss as f32], gradients)
     }
 
-    fn bwd(
+    fn shape(&self, _: &Shape) -> Shape {
+        Shape::from(())
+    }
+
+    fn backward(
         &self,
-        x: &Tensor,
-        norm: &Tensor,
-        head: &Tensor,
-        _loss: &Tensor,
-        dloss: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(gradients) = saved.filter(|_| self.train) else {
-            candle_core::bail!("one backward pass per forward pass that was to have one")
+        mut saved: Self::Saved,
+        _: [&[f32]; 3],
+        gradient: &[f32],
+    ) -> Result<[Vec<f32>; 3]> {
+        let ([factor], true) = (gradient, self.train) else {
+            candle_core::bail!("a loss that was not to be trained on has no gradient")
         };
-        let factor = with_slices([dloss], |[dloss]| Ok(dloss[0]))?;
-        let [dx, dnorm, dhead] = gradients.map(|mut gradient| {
-            if factor != 1.0 {
-                scale_by(&mut gradient, factor);
-            }
-            gradient
-        });
-        Ok((
-            Some(tensor(dx, x.shape())?),
-            Some(tensor(dnorm, norm.shape())?),
-            Some(tensor(dhead, head.shape())?),
-        ))
+        if *factor != 1.0 {
+            saved.iter_mut().for_each(|values| scale_by(values, *factor));
+        }
+        Ok(saved)
     }
 }

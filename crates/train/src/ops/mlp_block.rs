@@ -3,13 +3,12 @@
 use super::attention_block::part;
 use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
-use super::{CHUNK_ROWS, argument, split, tensor, with_slices};
-use candle_core::{CpuStorage, CustomOp3, Layout, Result, Shape, Tensor};
-use std::sync::{Mutex, PoisonError};
+use super::{CHUNK_ROWS, Operation, split};
+use candle_core::Result;
 
 /// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
 /// down, `[hidden, intermediate]`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MlpShape {
     /// Size of a row.
     pub(crate) hidden: usize,
@@ -21,13 +20,11 @@ pub(crate) struct MlpShape {
 
 impl MlpShape {
     /// Weights of gate and up.
-
     pub(crate) fn gate_up_weights(&self) -> usize {
         2 * self.intermediate * self.hidden
     }
 
     /// Weights in all, the norm's not counted.
-
     pub(crate) fn weights(&self) -> usize {
         3 * self.intermediate * self.hidden
     }
@@ -36,7 +33,6 @@ impl MlpShape {
 /// `x`: `[rows, hidden]`, `norm`: `[hidden]`, `weights`: see [`MlpShape`].
 pub(crate) struct MlpBlock {
     pub(crate) shape: MlpShape,
-    pub(crate) saved: Mutex<Option<Saved>>,
 }
 
 /// What the backward pass needs of the forward pass, by row.
@@ -46,8 +42,11 @@ pub(crate) struct Saved {
     gate_up: Vec<f32>,
 }
 
-impl MlpBlock {
-    fn forward(&self, x: &[f32], norm: &[f32], weights: &[f32]) -> (Vec<f32>, Saved) {
+impl Operation for MlpBlock {
+    const NAME: &'static str = "mlp-block";
+    type Saved = Saved;
+
+    fn forward(&self, [x, norm, weights]: [&[f32]; 3]) -> (Vec<f32>, Saved) {
         let MlpShape { hidden, intermediate, epsilon } = self.shape;
         let rows = x.len() / hidden;
         let mut result = x.to_vec();
@@ -91,12 +90,12 @@ impl MlpBlock {
         (result, saved)
     }
 
-    /// Gradients of `x`, `norm` and `weights`, given that of the result.
     fn backward(
         &self,
-        saved: &mut Saved,
-        [x, norm, weights, dresult]: [&[f32]; 4],
-    ) -> [Vec<f32>; 3] {
+        mut saved: Saved,
+        [x, norm, weights]: [&[f32]; 3],
+        dresult: &[f32],
+    ) -> Result<[Vec<f32>; 3]> {
         let MlpShape { hidden, intermediate, .. } = self.shape;
         let (into, out_of) = weights.split_at(self.shape.gate_up_weights());
         let mut dx = dresult.to_vec();
@@ -164,52 +163,6 @@ impl MlpBlock {
             (dnorm, dweights)
         });
         let (dnorm, dweights) = partial.into_iter().unzip();
-        [dx, split::total(dnorm), split::total(dweights)]
-    }
-}
-
-impl CustomOp3 for MlpBlock {
-    fn name(&self) -> &'static str {
-        "mlp-block"
-    }
-
-    fn cpu_fwd(
-        &self,
-        x: &CpuStorage,
-        x_layout: &Layout,
-        norm: &CpuStorage,
-        norm_layout: &Layout,
-        weights: &CpuStorage,
-        weights_layout: &Layout,
-    ) -> Result<(CpuStorage, Shape)> {
-        let (result, saved) = self.forward(
-            argument(x, x_layout)?,
-            argument(norm, norm_layout)?,
-            argument(weights, weights_layout)?,
-        );
-        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
-        Ok((CpuStorage::F32(result), x_layout.shape().clone()))
-    }
-
-    fn bwd(
-        &self,
-        x: &Tensor,
-        norm: &Tensor,
-        weights: &Tensor,
-        _result: &Tensor,
-        dresult: &Tensor,
-    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
-        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut saved) = saved else {
-            candle_core::bail!("one backward pass per forward pass")
-        };
-        let [dx, dnorm, dweights] = with_slices([x, norm, weights, dresult], |slices| {
-            Ok(self.backward(&mut saved, slices))
-        })?;
-        Ok((
-            Some(tensor(dx, x.shape())?),
-            Some(tensor(dnorm, norm.shape())?),
-            Some(tensor(dweights, weights.shape())?),
-        ))
+        Ok([dx, split::total(dnorm), split::total(dweights)])
     }
 }

@@ -24,11 +24,92 @@ pub(crate) use attention_block::AttentionShape;
 pub use head::{LossParts, Targets, Teacher};
 pub(crate) use mlp_block::MlpShape;
 
-use candle_core::{CpuStorage, Device, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Storage, Tensor};
+use std::sync::{Mutex, PoisonError};
 
 /// Rows that a thread takes through a block at once: few enough for its cache, and enough that
 /// rearranging the weights for a product does not count.
 const CHUNK_ROWS: usize = 512;
+
+/// An operation on a tensor, a norm's weights and other weights.
+pub(crate) trait Operation: Send + Sync + 'static {
+    /// What messages call it.
+    const NAME: &'static str;
+    /// What the backward pass needs of the forward pass.
+    type Saved: Send;
+
+    /// The result, and what is kept of it.
+    fn forward(&self, inputs: [&[f32]; 3]) -> (Vec<f32>, Self::Saved);
+
+    /// The result's shape, given the first input's.
+    fn shape(&self, input: &Shape) -> Shape {
+        input.clone()
+    }
+
+    /// The inputs' gradients, given the result's.
+    fn backward(
+        &self,
+        saved: Self::Saved,
+        inputs: [&[f32]; 3],
+        gradient: &[f32],
+    ) -> Result<[Vec<f32>; 3]>;
+}
+
+/// Applies an operation so that the library can differentiate it, once.
+pub(crate) fn apply(operation: impl Operation, inputs: [&Tensor; 3]) -> Result<Tensor> {
+    let [x, norm, weights] = inputs;
+    x.apply_op3(norm, weights, Applied { operation, saved: Mutex::new(None) })
+}
+
+struct Applied<O: Operation> {
+    operation: O,
+    saved: Mutex<Option<O::Saved>>,
+}
+
+impl<O: Operation> CustomOp3 for Applied<O> {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+
+    fn cpu_fwd(
+        &self,
+        x: &CpuStorage,
+        x_layout: &Layout,
+        norm: &CpuStorage,
+        norm_layout: &Layout,
+        weights: &CpuStorage,
+        weights_layout: &Layout,
+    ) -> Result<(CpuStorage, Shape)> {
+        let (result, saved) = self.operation.forward([
+            argument(x, x_layout)?,
+            argument(norm, norm_layout)?,
+            argument(weights, weights_layout)?,
+        ]);
+        *self.saved.lock().unwrap_or_else(PoisonError::into_inner) = Some(saved);
+        Ok((CpuStorage::F32(result), self.operation.shape(x_layout.shape())))
+    }
+
+    fn bwd(
+        &self,
+        x: &Tensor,
+        norm: &Tensor,
+        weights: &Tensor,
+        _result: &Tensor,
+        gradient: &Tensor,
+    ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
+        let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(saved) = saved else { candle_core::bail!("one backward pass per forward pass") };
+        let inputs = [x, norm, weights, gradient];
+        let [dx, dnorm, dweights] = with_slices(inputs, |[x, norm, weights, gradient]| {
+            self.operation.backward(saved, [x, norm, weights], gradient)
+        })?;
+        Ok((
+            Some(tensor(dx, x.shape())?),
+            Some(tensor(dnorm, norm.shape())?),
+            Some(tensor(dweights, weights.shape())?),
+        ))
+    }
+}
 
 /// The numbers of an operation's argument.
 fn argument<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {

@@ -6,7 +6,7 @@ use super::attention::Rope;
 use super::attention_block::AttentionBlock;
 use super::head::HeadLoss;
 use super::mlp_block::MlpBlock;
-use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, composed};
+use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, apply, composed};
 use candle_core::{Device, Result, Tensor, Var};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -110,13 +110,8 @@ fn attention_case(
         var(seed + 2, &[shape.weights()], 0.0, 0.3),
     ];
     let fused = |inputs: &[Tensor]| {
-        let block = AttentionBlock {
-            shape: shape.clone(),
-            rope: Arc::clone(&rope),
-            context,
-            saved: Mutex::default(),
-        };
-        inputs[0].apply_op3(&inputs[1], &inputs[2], block)
+        let block = AttentionBlock { shape, rope: Arc::clone(&rope), context };
+        apply(block, [&inputs[0], &inputs[1], &inputs[2]])
     };
     let plain = |inputs: &[Tensor]| {
         composed::attention_block(&shape, context, &inputs[0], &inputs[1], &inputs[2])
@@ -136,8 +131,8 @@ fn mlp_case(
         var(seed + 2, &[shape.weights()], 0.0, 0.3),
     ];
     let fused = |inputs: &[Tensor]| {
-        let block = MlpBlock { shape: shape.clone(), saved: Mutex::default() };
-        inputs[0].apply_op3(&inputs[1], &inputs[2], block)
+        let block = MlpBlock { shape };
+        apply(block, [&inputs[0], &inputs[1], &inputs[2]])
     };
     let plain = |inputs: &[Tensor]| composed::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
     check(&fused, &plain, &inputs);
@@ -173,9 +168,8 @@ fn head_case(
             targets: targets.clone(),
             train: true,
             parts: Arc::clone(&parts),
-            saved: Mutex::default(),
         };
-        inputs[0].apply_op3(&inputs[1], &inputs[2], loss)
+        apply(loss, [&inputs[0], &inputs[1], &inputs[2]])
     };
     let plain = |inputs: &[Tensor]| {
         let log_p = composed::log_probabilities(&inputs[0], &inputs[1], &inputs[2], EPSILON)?;

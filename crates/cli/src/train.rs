@@ -1,18 +1,16 @@
 //! `forerun train`: text in, a model out.
 
-mod arguments;
-
-pub(crate) use arguments::{LmArguments, Train};
-
-use crate::generate::INTERRUPTED;
+use crate::arguments::{LmArguments, Train};
+use crate::interrupts::{self, INTERRUPTED};
 use crate::note;
+use crate::progress::bar;
 use anyhow::{Context, bail};
 use forerun_model::checkpoint::Checkpoint;
 use forerun_model::{Config, Family, RopeScaling};
 use forerun_train::data::{Dataset, Phase, PrepareOptions, Progress, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{AdamWOptions, Dtype, Event, Llama, Schedule, TrainOptions, Trainer, export};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -61,7 +59,10 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         dataset.tokens(Split::HeldOut).len(),
         trainer.step(),
     ));
-    let interrupted = listen()?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&interrupted);
+    // The first interrupt ends the run at the next step, the second one at once.
+    interrupts::listen(move || told.swap(true, Ordering::Relaxed))?;
     let shown = Shown::new(steps, trainer.step());
     let done = trainer.run(&mut |event| {
         shown.event(event);
@@ -181,27 +182,6 @@ fn parameters(model: &Llama) -> usize {
     model.parameters().iter().map(|parameter| parameter.values.elem_count()).sum()
 }
 
-/// The first interrupt ends the run at the next step, the second one at once.
-fn listen() -> anyhow::Result<Arc<AtomicBool>> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&interrupted);
-    let handler = move || {
-        if told.swap(true, Ordering::Relaxed) {
-            std::process::exit(INTERRUPTED.into());
-        }
-    };
-    ctrlc::set_handler(handler).context("cannot listen for interrupts")?;
-    Ok(interrupted)
-}
-
-fn bar(length: u64, template: &str) -> ProgressBar {
-    let bar = ProgressBar::new(length);
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
 /// How far the data is, where somebody looks.
 #[derive(Default)]
 struct DataBar(Option<(Phase, ProgressBar)>);
@@ -260,7 +240,7 @@ impl Shown {
                 ));
             }),
             Event::Saved(path) => {
-                self.bar.suspend(|| note(format_args!("saved {}", path.display())))
+                self.bar.suspend(|| note(format_args!("saved {}", path.display())));
             }
         }
     }

@@ -1,5 +1,6 @@
-//! Options of `forerun train`.
+//! Options of `forerun train` and `forerun distill`.
 
+use super::AnswerArguments;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -142,4 +143,27 @@ pub(crate) struct LmArguments {
     /// Write the model's weights as f32 instead of bf16
     #[arg(long)]
     pub(crate) f32: bool,
+}
+
+/// Options of `forerun distill`.
+#[derive(Args, Debug)]
+pub(crate) struct DistillArguments {
+    /// Files whose lines' beginnings are continued: UTF-8, .gz, or .jsonl with a field "text"
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    pub(crate) prompts: Vec<PathBuf>,
+
+    /// Where the texts go, one JSON object a line; where there are some, the run goes on
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub(crate) out: PathBuf,
+
+    /// Texts in all; their prompts are evenly spread over all lines
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    pub(crate) count: usize,
+
+    /// Characters that are taken of a line, up to the end of a word; shorter lines are passed over
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    pub(crate) prompt_chars: usize,
+
+    #[command(flatten)]
+    pub(crate) answers: AnswerArguments,
 }

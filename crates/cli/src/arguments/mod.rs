@@ -1,8 +1,16 @@
 //! The command line as it is typed.
 
+mod simulate;
+#[cfg(feature = "train")]
+mod train;
+
 use clap::{Args, Parser, Subcommand};
 use forerun::{DraftTokens, DrafterKind, Method, TokenId, Tree, VerificationChoice, WeightType};
 use std::path::PathBuf;
+
+pub(crate) use simulate::{CancelChoice, Simulate, SimulatedRunArguments};
+#[cfg(feature = "train")]
+pub(crate) use train::{DistillArguments, LmArguments, Train};
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
 /// is exactly the target's.
@@ -27,10 +35,17 @@ pub(crate) enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Run the decoders in virtual time, with devices and acceptance as you say: no model is needed
+    #[command(subcommand, allow_negative_numbers = true)]
+    Simulate(Simulate),
     /// Train a model
     #[cfg(feature = "train")]
     #[command(subcommand)]
-    Train(crate::train::Train),
+    Train(Train),
+    /// Write a model's own text, to train a drafter on
+    #[cfg(feature = "train")]
+    #[command(allow_negative_numbers = true)]
+    Distill(Box<DistillArguments>),
 }
 
 /// Options of `forerun devices`.
@@ -66,7 +81,7 @@ pub(crate) enum Bench {
     /// Memory bandwidth, and the cost of one linear layer by type and rows
     Kernels(KernelBenchArguments),
     /// What weight types cost in quality: a model's loss on a text in each of them, and how far its
-    /// distributions are from those of f32
+    /// distributions are from those of f32; with --draft-model, how near a drafter's are
     Quality(QualityBenchArguments),
     /// Compare methods, drafters and placements on prompts: speed against autoregressive decoding,
     /// acceptance, where the time goes; every answer is compared, too
@@ -121,6 +136,10 @@ pub(crate) struct QualityBenchArguments {
         value_parser = only_weight_type
     )]
     pub(crate) dtypes: Vec<WeightType>,
+
+    /// Compare these models with it, too: how much of its distribution a drafter has
+    #[arg(long, value_name = "MODEL", num_args = 1..)]
+    pub(crate) draft_model: Vec<PathBuf>,
 
     /// Cores of the team [default: all]
     #[arg(long, value_name = "N")]

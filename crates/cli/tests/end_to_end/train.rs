@@ -1,0 +1,129 @@
+//! `forerun train` and `forerun distill`: from a text to a target, to text of its own, to a drafter
+//! that helps it.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Finished, Run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+const WORDS: [&str; 9] =
+    ["the ", "fox ", "ran ", "over ", "a ", "hill, ", "and ", "the dog ", "slept.\n"];
+
+/// A text that repeats itself enough for a few seconds of training.
+fn text(folder: &Path) -> PathBuf {
+    let file = folder.join("text.txt");
+    let book = |seed: usize| (0..3000).map(|n| WORDS[(n * n + seed * n) % 9]).collect::<String>();
+    fs::write(&file, (1..6).map(book).collect::<Vec<_>>().join("\u{c}")).unwrap();
+    file
+}
+
+fn train(folder: &Path, data: &Path, out: &str) -> Run {
+    let run = Run::forerun().with(&["train", "lm"]).with_path("--data", data);
+    run.with_path("--out", &folder.join(out)).with(&[
+        "--held-out=0.3",
+        "--hidden=32",
+        "--learning-rate=0.005",
+        "--warmup=5",
+        "--evaluation-tokens=256",
+        "--threads=1",
+    ])
+}
+
+fn sized(folder: &Path, data: &Path, out: &str, context: &str) -> Run {
+    train(folder, data, out).with(&["--vocab-size=300", context])
+}
+
+fn target(folder: &Path, data: &Path) -> Run {
+    sized(folder, data, "target", "--context=64").with(&["--layers=2", "--steps=80"])
+}
+
+fn generate(folder: &Path, options: &[&str]) -> Finished {
+    let run = Run::forerun().with(&["generate"]).with_path("--model", &folder.join("target"));
+    run.with(&["-p", "the fox ran", "--max-tokens", "40"]).with(options).succeed()
+}
+
+#[test]
+fn a_text_becomes_a_target_and_a_drafter_for_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let data = text(folder);
+    let finished = target(folder, &data).succeed();
+    assert!(finished.errors.contains("bits/byte"), "{}", finished.errors);
+    assert!(folder.join("target.training").join("loss.svg").exists());
+    let plain = generate(folder, &["--method", "autoregressive"]).output();
+    assert!(WORDS.iter().any(|word| plain.contains(word.trim_end())), "{plain}");
+
+    // Text of its own: the same whether or not somebody interrupted.
+    let distill = |out: &str, chars: &str| {
+        let run = Run::forerun().with(&["distill"]).with_path("--prompts", &data);
+        run.with_path("--model", &folder.join("target"))
+            .with_path("--out", &folder.join(out))
+            .with(&["--count=40", chars, "--max-tokens=50", "--temperature=1", "--seed=3"])
+    };
+    distill("whole.jsonl", "--prompt-chars=10").succeed();
+    let whole = fs::read_to_string(folder.join("whole.jsonl")).unwrap();
+    assert_eq!(whole.lines().count(), 40);
+    let cut = &whole[..whole.len() / 2];
+    fs::write(folder.join("cut.jsonl"), cut).unwrap();
+    distill("cut.jsonl", "--prompt-chars=10").succeed();
+    assert_eq!(fs::read_to_string(folder.join("cut.jsonl")).unwrap(), whole);
+    distill("cut.jsonl", "--prompt-chars=30")
+        .finish()
+        .assert_refused("other prompts", &["holds texts of other prompts"]);
+
+    // A drafter learns from it.
+    let drafter = train(folder, &folder.join("whole.jsonl"), "drafter").with(&["--layers=1"]);
+    let drafter = drafter
+        .with(&["--steps=60", "--context=64"])
+        .with_path("--teacher", &folder.join("target"));
+    drafter.succeed();
+    let drafter = folder.join("drafter");
+    let options = ["--draft-tokens=3", "--placement", &Run::one_core_placement(), "--draft-model"];
+    let options = [&options[..], &[drafter.to_str().unwrap()]].concat();
+    assert_eq!(generate(folder, &options).output(), plain);
+}
+
+#[test]
+fn an_interrupted_run_goes_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let data = text(folder);
+    let interrupted = loop {
+        let mut running = target(folder, &data).start();
+        running.wait_for_interrupt_handler();
+        thread::sleep(Duration::from_millis(30));
+        running.interrupt();
+        let finished = running.finish();
+        match finished.code {
+            Some(130) => break finished,
+            code => assert_eq!(code, Some(0), "{}", finished.errors),
+        }
+        // It was done too soon: once more from the start.
+        fs::remove_dir_all(folder.join("target.training")).unwrap();
+    };
+    assert!(interrupted.errors.contains("goes on"), "{}", interrupted.errors);
+    assert!(!folder.join("target").exists());
+    target(folder, &data).succeed();
+    let resumed = fs::read(folder.join("target").join("model.safetensors")).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    target(other.path(), &text(other.path())).succeed();
+    let whole = fs::read(other.path().join("target").join("model.safetensors")).unwrap();
+    assert!(resumed == whole, "one thread, the same weights");
+}
+
+#[test]
+fn what_cannot_be_trained_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let data = text(folder);
+    let missing = folder.join("missing.txt");
+    let refused = |run: Run, words: &[&str]| run.finish().assert_refused(words[0], words);
+    refused(train(folder, &missing, "a"), &["missing.txt"]);
+    refused(sized(folder, &data, "b", "--context=900000"), &["900000", "tokens"]);
+    refused(target(folder, &data).with_path("--teacher", &folder.join("nobody")), &["nobody"]);
+    refused(target(folder, &data).with(&["--heads=5"]), &["num_attention_heads", "5"]);
+    refused(target(folder, &data).with(&["--sequences=0"]), &["sequences"]);
+}

@@ -1,0 +1,245 @@
+//! The production decoders against what theory says of them.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::trace::{Fate, Trace, Work};
+use forerun_core::{
+    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TokenTree,
+};
+use forerun_decode::{
+    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
+    generate,
+};
+use forerun_sim::{
+    Acceptance, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
+    SimError,
+};
+use proptest::prelude::*;
+use std::ops::ControlFlow;
+
+const ID: SequenceId = SequenceId(0);
+const PROMPT: usize = 5;
+const MS: u64 = 1_000_000;
+
+fn oracle(seed: u64, acceptance: Acceptance) -> Oracle {
+    Oracle { seed, drafters: vec![acceptance] }
+}
+
+fn devices(draft: Cost, target: Cost) -> Vec<Device> {
+    vec![
+        Device { name: "drafter".into(), roles: vec![Role::Drafter(0)], cost: draft },
+        Device { name: "target".into(), roles: vec![Role::Target(0)], cost: target },
+    ]
+}
+
+fn cluster(oracle: &Oracle, draft_ns: u64, target_ns: u64, faults: Vec<Fault>) -> SimCluster {
+    let devices = devices(Cost::constant(draft_ns), Cost::constant(target_ns));
+    SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, faults).unwrap()
+}
+
+fn speculative(length: usize) -> Box<dyn Decoder> {
+    Box::new(Speculative::new(Controller::new(DraftShape::Chain { length }, DraftLength::Fixed)))
+}
+
+/// Generates and checks the text.
+fn run(
+    decoder: &mut dyn Decoder,
+    cluster: &mut SimCluster,
+    oracle: &Oracle,
+    tokens: usize,
+) -> Result<(), DecodeError> {
+    let limits = Limits { max_tokens: tokens, context_length: usize::MAX, eos: Vec::new() };
+    let mut sequence = Sequence::new(ID, oracle.text(PROMPT), Sampling::greedy(), limits);
+    let outcome = generate(decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()));
+    assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
+    outcome?;
+    assert_eq!(sequence.generated().len(), tokens);
+    Ok(())
+}
+
+/// Tokens of each round, and its draft tokens.
+fn rounds(trace: &Trace) -> Vec<(usize, usize)> {
+    let scores = trace.spans.iter().filter(|span| span.work == Work::Score);
+    scores.map(|span| (span.accepted + 1, span.rows - 1)).collect()
+}
+
+#[test]
+fn plain_decoding_takes_exactly_its_passes() {
+    let oracle = oracle(3, Acceptance::Iid(0.5));
+    let target = Cost { first_ns: Some(90 * MS), ..Cost::constant(7 * MS) };
+    let devices = devices(Cost::constant(MS), target);
+    let mut cluster =
+        SimCluster::new(devices, oracle.clone(), Cancellation::Layer, vec![]).unwrap();
+    run(&mut Autoregressive, &mut cluster, &oracle, 100).unwrap();
+    assert_eq!(cluster.now_ns(), (90 + 99 * 7) * MS);
+    // Another sequence has a first pass of its own; a released one has it again.
+    cluster.release(ID);
+    run(&mut Autoregressive, &mut cluster, &oracle, 10).unwrap();
+    assert_eq!(cluster.now_ns(), (90 + 99 * 7 + 90 + 9 * 7) * MS);
+}
+
+/// Leviathan 2023, equation 1 and theorem 3.8: `(1 − α^(γ+1)) / (1 − α)` tokens a round, each of
+/// which takes γ passes of the drafter and one of the target.
+#[test]
+fn speculative_decoding_is_that_of_the_closed_form() {
+    const TOKENS: usize = 4000;
+    for (seed, alpha) in [0.0, 0.2, 0.5, 0.8, 0.95, 1.0].into_iter().enumerate() {
+        for gamma in [1, 2, 4, 8] {
+            let oracle = oracle(seed as u64, Acceptance::Iid(alpha));
+            let mut cluster = cluster(&oracle, 3 * MS, 20 * MS, vec![]);
+            run(&mut *speculative(gamma), &mut cluster, &oracle, TOKENS).unwrap();
+            let mut rounds = rounds(cluster.trace());
+            let ns = |&(_, drafted): &(usize, usize)| drafted as u64 * 3 * MS + 20 * MS;
+            assert_eq!(cluster.now_ns(), rounds.iter().map(ns).sum::<u64>());
+            // The last rounds are cut short by the number of tokens.
+            rounds.retain(|&(_, drafted)| drafted == gamma);
+            let count = rounds.len() as f64;
+            let tokens = rounds.iter().map(|&(tokens, _)| tokens as f64);
+            let mean = tokens.clone().sum::<f64>() / count;
+            let variance = tokens.map(|tokens| (tokens - mean).powi(2)).sum::<f64>() / count;
+            let power = alpha.powi(gamma as i32 + 1);
+            let expected =
+                if alpha == 1.0 { gamma as f64 + 1.0 } else { (1.0 - power) / (1.0 - alpha) };
+            // 24 comparisons: four standard errors.
+            let bound = 4.0 * (variance / count).sqrt() + 1e-9;
+            assert!((mean - expected).abs() <= bound, "α {alpha} γ {gamma}: {mean} not {expected}");
+        }
+    }
+}
+
+#[test]
+fn recorded_and_placed_acceptance_are_followed() {
+    let recorded = oracle(1, Acceptance::Recorded(vec![true, true, false, true, false, false]));
+    let mut cluster_ = cluster(&recorded, MS, 10 * MS, vec![]);
+    run(&mut *speculative(3), &mut cluster_, &recorded, 8).unwrap();
+    // Two and a correction, one and a correction, the sixth is wrong, then none is right.
+    let tokens: Vec<usize> = rounds(cluster_.trace()).iter().map(|round| round.0).collect();
+    assert_eq!(tokens, [3, 2, 1, 1, 1]);
+    let placed = oracle(1, Acceptance::ByPlace(vec![1.0, 1.0, 0.0]));
+    let mut cluster_ = cluster(&placed, MS, 10 * MS, vec![]);
+    run(&mut *speculative(5), &mut cluster_, &placed, 30).unwrap();
+    assert!(rounds(cluster_.trace()).iter().all(|&(tokens, _)| tokens <= 3));
+}
+
+#[test]
+fn rows_cost_what_was_measured() {
+    let oracle = oracle(1, Acceptance::Iid(1.0));
+    let points = vec![(1, 10 * MS), (5, 14 * MS)];
+    let target = Cost { forward: ForwardCost::Rows { points }, ..Cost::constant(0) };
+    let devices = devices(Cost { link_ns: MS, ..Cost::constant(2 * MS) }, target);
+    let mut cluster =
+        SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, vec![]).unwrap();
+    run(&mut *speculative(4), &mut cluster, &oracle, 5).unwrap();
+    // There, four passes, and back; then five rows.
+    assert_eq!(cluster.now_ns(), (1 + 8 + 1 + 14) * MS);
+}
+
+fn score(tokens: usize) -> Job {
+    Job::Score {
+        sequence: ID,
+        tokens: vec![1; tokens].into(),
+        prompt_len: 1,
+        tree: TokenTree::new(),
+        sampling: Sampling::greedy(),
+        logprobs: None,
+    }
+}
+
+/// Three jobs in a queue of passes of 10 ms and four layers; the first is cancelled after 4 ms (when
+/// something else completes), the last while it waits.
+#[test]
+fn cancelled_jobs_end_as_the_policy_says() {
+    let ends = |cancellation| {
+        let target = Cost { layers: 4, ..Cost::constant(10 * MS) };
+        let devices = devices(Cost::constant(4 * MS), target);
+        let oracle = oracle(1, Acceptance::Iid(1.0));
+        let mut cluster = SimCluster::new(devices, oracle, cancellation, vec![]).unwrap();
+        let jobs: Vec<_> =
+            (0..3).map(|_| cluster.submit(Role::Target(0), score(3)).unwrap()).collect();
+        let draft = Job::Draft {
+            sequence: ID,
+            tokens: vec![1].into(),
+            prompt_len: 1,
+            sampling: Sampling::greedy(),
+            shape: DraftShape::Chain { length: 1 },
+        };
+        let draft = cluster.submit(Role::Drafter(0), draft).unwrap();
+        assert_eq!(cluster.next_completion().unwrap().ticket, draft);
+        cluster.cancel(jobs[0]);
+        cluster.cancel(jobs[2]);
+        let mut ended = Vec::new();
+        while let Ok(completion) = cluster.next_completion() {
+            let place = jobs.iter().position(|&ticket| ticket == completion.ticket).unwrap();
+            let answered = completion.output != Err(JobError::Cancelled);
+            assert!(completion.output.is_ok() == answered);
+            ended.push((place, completion.finished_ns / 100_000, answered));
+        }
+        assert_eq!(cluster.next_completion(), Err(ClusterError::Idle));
+        ended
+    };
+    use Cancellation::{Immediate, Layer, RunToEnd};
+    assert_eq!(ends(Immediate), [(0, 40, false), (2, 40, false), (1, 140, true)]);
+    assert_eq!(ends(Layer), [(2, 40, false), (0, 50, false), (1, 150, true)]);
+    assert_eq!(ends(RunToEnd), [(2, 40, false), (0, 100, true), (1, 200, true)]);
+}
+
+#[test]
+fn a_stall_delays_and_a_death_ends_without_a_hang() {
+    let oracle = oracle(1, Acceptance::Iid(1.0));
+    let fault = |at_ms: u64, kind| Fault { device: 1, at_ns: at_ms * MS, kind };
+    let stall = |at_ms, ms: u64| fault(at_ms, FaultKind::Stall { ns: ms * MS });
+    let mut stalled = cluster(&oracle, MS, 10 * MS, vec![stall(15, 7), stall(30, 3)]);
+    run(&mut Autoregressive, &mut stalled, &oracle, 4).unwrap();
+    assert_eq!(stalled.now_ns(), 50 * MS);
+    let mut dead = cluster(&oracle, MS, 10 * MS, vec![fault(25, FaultKind::Die)]);
+    let error = run(&mut Autoregressive, &mut dead, &oracle, 4).unwrap_err().to_string();
+    assert!(error.contains("target") && error.contains("died"), "{error}");
+    assert_eq!(dead.now_ns(), 25 * MS);
+    let gone = dead.submit(Role::Target(0), score(3));
+    assert_eq!(gone, Err(ClusterError::WorkerGone(Role::Target(0))));
+    assert_eq!(dead.trace().spans.last().unwrap().fate, Fate::Wasted);
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused() {
+    let make = |devices, faults| {
+        let oracle = oracle(1, Acceptance::Iid(1.0));
+        SimCluster::new(devices, oracle, Cancellation::Layer, faults).err().unwrap()
+    };
+    let pair = || devices(Cost::constant(1), Cost::constant(2));
+    let twice = [pair(), pair()].concat();
+    assert!(matches!(make(twice, vec![]), SimError::RoleTwice { .. }));
+    let fault = Fault { device: 2, at_ns: 0, kind: FaultKind::Die };
+    assert_eq!(make(pair(), vec![fault]), SimError::NoSuchDevice { device: 2, devices: 2 });
+    let flat = Cost { layers: 0, ..Cost::constant(1) };
+    assert!(matches!(make(devices(flat.clone(), flat), vec![]), SimError::NoLayers { .. }));
+    let oracle = oracle(1, Acceptance::Iid(1.0));
+    let mut cluster = cluster(&oracle, 1, 1, vec![]);
+    let nobody = cluster.submit(Role::Target(3), score(3));
+    assert_eq!(nobody, Err(ClusterError::NoSuchRole(Role::Target(3))));
+}
+
+proptest! {
+    /// Whatever happens in between, the text is the target's; and twice the same is the same.
+    #[test]
+    fn runs_replay_byte_for_byte(
+        seed in any::<u64>(),
+        alpha in 0.0_f64..=1.0,
+        gamma in 1_usize..9,
+        stalls in prop::collection::vec((0_usize..2, 0_u64..900, 0_u64..90), 0..4),
+    ) {
+        let oracle = oracle(seed, Acceptance::Iid(alpha));
+        let faults: Vec<Fault> = stalls
+            .iter()
+            .map(|&(device, at, ns)| {
+                Fault { device, at_ns: at * MS, kind: FaultKind::Stall { ns: ns * MS } }
+            })
+            .collect();
+        let once = || {
+            let mut cluster = cluster(&oracle, 2 * MS, 11 * MS, faults.clone());
+            run(&mut *speculative(gamma), &mut cluster, &oracle, 60).unwrap();
+            serde_json::to_string(cluster.trace()).unwrap()
+        };
+        prop_assert_eq!(once(), once());
+    }
+}
