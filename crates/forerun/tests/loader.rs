@@ -49,3 +49,39 @@ fn whoever_watches_can_stop_it() {
     let outcome = Forerun::open_with(&plan, &mut loader).map(drop);
     assert!(matches!(outcome, Err(ForerunError::Cancelled)), "{outcome:?}");
 }
+
+#[test]
+fn engines_of_one_loader_share_weights_where_that_is_asked() {
+    let pair = RandomPair::make().unwrap();
+    let core = forerun::available_cores()[0];
+    let options = Options {
+        model: pair.target().into(),
+        draft_model: Some(pair.drafter().into()),
+        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared")),
+        ..Options::default()
+    };
+    let alone = Options { draft_model: None, ..options.clone() };
+    let plans = [options, alone].map(|options| Plan::new(options).unwrap());
+    for (shared, loaded) in [(true, 2), (false, 3)] {
+        let mut finished = 0;
+        let loader = Loader::new().on_progress(|progress| {
+            finished += usize::from(progress.done == progress.total);
+            ControlFlow::Continue(())
+        });
+        let mut loader = if shared { loader.sharing_weights() } else { loader };
+        let engines = plans.each_ref().map(|plan| Forerun::open_with(plan, &mut loader).unwrap());
+        drop(loader);
+        assert_eq!(finished, loaded);
+        let request = Request { max_tokens: 24, ..Request::default() };
+        let answers = engines.each_ref().map(|engine| engine.complete("ka", &request).unwrap());
+        assert_eq!(answers[0].tokens, answers[1].tokens);
+        for answer in answers {
+            // Every token became certain at some time, the first and the last when they say.
+            let tokens: usize = answer.commits.iter().map(|commit| commit.tokens).sum();
+            assert_eq!(tokens, answer.tokens.len());
+            assert!(answer.commits.is_sorted_by_key(|commit| commit.at_ns));
+            assert_eq!(answer.commits[0].at_ns, answer.first_token_ns);
+            assert!(answer.commits.iter().all(|commit| commit.at_ns <= answer.total_ns));
+        }
+    }
+}
