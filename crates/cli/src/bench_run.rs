@@ -52,7 +52,7 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "STYLE", default_value = "auto")]
     prompts_as: PromptStyle,
 
-    /// Read configurations from a TOML file: tables [[sweep]] with method, drafter, draft-tokens,
+    /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-tokens,
     /// tree, placement, dtype, each a value or a list; model and draft-model before them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
