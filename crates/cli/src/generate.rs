@@ -6,7 +6,7 @@ use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
     Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request, TokenId,
-    TokenLogprob, Tokenizer, Verification,
+    TokenLogprob, Tokenizer, Trace, Verification,
 };
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     report(&engine, &answer, arguments.json, interrupted).context(OUTPUT)?;
     // The answer comes first: a trace that cannot be written must not cost it.
     if let Some(file) = &arguments.trace {
-        write_trace(file, &answer)?;
+        write_trace(file, &answer.trace)?;
     }
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
@@ -186,14 +186,19 @@ impl Output {
     }
 }
 
-fn write_trace(file: &Path, answer: &Answer) -> anyhow::Result<()> {
+/// Writes a timeline: for Perfetto, or as text if the file's name ends in `.txt`.
+pub(crate) fn write_trace(file: &Path, trace: &Trace) -> anyhow::Result<()> {
     let text = if file.extension().is_some_and(|extension| extension == "txt") {
-        // A hundred columns, whatever the time.
-        answer.trace.to_ascii(answer.trace.occupancy().wall_ns.div_ceil(100))
+        timeline(trace)
     } else {
-        answer.trace.to_perfetto().to_string()
+        trace.to_perfetto().to_string()
     };
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// A timeline as text: a hundred columns, whatever the time.
+pub(crate) fn timeline(trace: &Trace) -> String {
+    trace.to_ascii(trace.occupancy().wall_ns.div_ceil(100))
 }
 
 /// The statistics: one line behind the text, or one JSON object.

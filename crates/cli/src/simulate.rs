@@ -1,13 +1,11 @@
 //! `forerun simulate`.
 
 use crate::arguments::{CancelChoice, Simulate, SimulatedRunArguments};
-use anyhow::{Context, ensure};
+use crate::generate::{timeline, write_trace};
+use anyhow::ensure;
 use forerun_sim::{Acceptance, Cancellation, Cost, Simulation};
 use std::io::Write;
 use std::process::ExitCode;
-
-/// Columns of a timeline.
-const COLUMNS: u64 = 100;
 
 pub(crate) fn run(simulate: &Simulate) -> anyhow::Result<ExitCode> {
     match simulate {
@@ -18,11 +16,10 @@ pub(crate) fn run(simulate: &Simulate) -> anyhow::Result<ExitCode> {
 fn one_answer(arguments: &SimulatedRunArguments) -> anyhow::Result<ExitCode> {
     let simulation = simulation(arguments)?;
     let answer = simulation.run()?;
-    let timeline = answer.trace.to_ascii(answer.total_ns.div_ceil(COLUMNS));
     let statistics = &answer.statistics;
     let ms = |ns: u64| ns as f64 / 1e6;
     let mut out = std::io::stdout().lock();
-    write!(out, "{timeline}")?;
+    write!(out, "{}", timeline(&answer.trace))?;
     writeln!(
         out,
         "simulated: {} tokens in {:.1} ms, {:.1} tokens/s, {:.2}× plain decoding ({:.1} ms)",
@@ -40,11 +37,7 @@ fn one_answer(arguments: &SimulatedRunArguments) -> anyhow::Result<ExitCode> {
         statistics.accepted.iter().sum::<u64>(),
     )?;
     if let Some(file) = &arguments.trace {
-        let text = match file.extension().is_some_and(|extension| extension == "txt") {
-            true => timeline,
-            false => answer.trace.to_perfetto().to_string(),
-        };
-        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        write_trace(file, &answer.trace)?;
     }
     Ok(ExitCode::SUCCESS)
 }

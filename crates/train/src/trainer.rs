@@ -124,7 +124,8 @@ pub enum Event {
 /// A run in a folder: `checkpoints/`, `log.jsonl` and `loss.svg`.
 pub struct Trainer<'a> {
     model: Llama,
-    teacher: Option<&'a Llama>,
+    /// A teacher and its head's weights.
+    teacher: Option<(&'a Llama, Arc<[f32]>)>,
     optimizer: AdamW,
     dataset: &'a Dataset,
     tokenizer: PathBuf,
@@ -181,9 +182,13 @@ impl<'a> Trainer<'a> {
         } else {
             Validation::windows(dataset, options.context, options.evaluation_tokens)?
         };
+        let with_head = |teacher: &'a Llama| {
+            let head = teacher.head_weights().flatten_all()?.to_vec1::<f32>()?;
+            candle_core::Result::Ok((teacher, head.into()))
+        };
         Ok(Self {
             model,
-            teacher,
+            teacher: teacher.map(with_head).transpose()?,
             optimizer,
             dataset,
             tokenizer: tokenizer.to_owned(),
@@ -304,12 +309,12 @@ impl<'a> Trainer<'a> {
         weight: f32,
         train: bool,
     ) -> Result<(candle_core::Tensor, LossParts), TrainError> {
-        let teacher = match self.teacher {
-            Some(teacher) => {
+        let teacher = match &self.teacher {
+            Some((teacher, head)) => {
                 let hidden = teacher.hidden(&batch.inputs, batch.context)?;
                 Some(Teacher {
                     rows: teacher.normed(&hidden.detach())?.into(),
-                    head: teacher.head_weights().flatten_all()?.to_vec1::<f32>()?.into(),
+                    head: Arc::clone(head),
                     hidden: teacher.config().hidden_size,
                     share: self.state.options.distillation_share,
                 })

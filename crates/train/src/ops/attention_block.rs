@@ -1,8 +1,9 @@
 //! `x + attention(norm(x))`: the first half of a Transformer layer.
 
 use super::attention::{self, Heads, Rope};
-use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward};
+use super::elementwise::rms_norm;
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::projection::Projected;
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
 use std::sync::Arc;
@@ -188,25 +189,11 @@ impl Operation for AttentionBlock {
                     );
                     self.rope.rotate(&mut dqkv[own], heads, true);
                 }
-                let normed = &mut normed[..rows * hidden];
-                rms_norm_again(x, norm, r, normed);
-                let dqkv = Matrix::new(dqkv, width);
-                multiply(
-                    &mut MatrixMut::new(dinto, hidden),
-                    dqkv.transposed(),
-                    Matrix::new(normed, hidden),
-                    1.0,
-                    Write::Add,
+                Projected { x, norm, r, weights: into }.backward(
+                    Matrix::new(dqkv, width),
+                    [&mut normed, &mut dnormed],
+                    [dx, &mut dnorm, dinto],
                 );
-                let dnormed = &mut dnormed[..rows * hidden];
-                multiply(
-                    &mut MatrixMut::new(dnormed, hidden),
-                    dqkv,
-                    Matrix::new(into, hidden),
-                    1.0,
-                    Write::Replace,
-                );
-                rms_norm_backward(dnormed, x, norm, r, dx, &mut dnorm);
                 first += rows;
             }
             (dnorm, dweights)

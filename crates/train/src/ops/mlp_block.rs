@@ -1,8 +1,9 @@
 //! `x + mlp(norm(x))` with SwiGLU: the second half of a Transformer layer.
 
 use super::attention_block::part;
-use super::elementwise::{rms_norm, rms_norm_again, rms_norm_backward, swiglu, swiglu_backward};
+use super::elementwise::{rms_norm, swiglu, swiglu_backward};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
+use super::projection::Projected;
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
 
@@ -139,25 +140,11 @@ impl Operation for MlpBlock {
                     Write::Replace,
                 );
                 swiglu_backward(gate_up, intermediate, dinner);
-                let normed = &mut normed[..rows * hidden];
-                rms_norm_again(x, norm, r, normed);
-                let dgate_up = Matrix::new(gate_up, 2 * intermediate);
-                multiply(
-                    &mut MatrixMut::new(dinto, hidden),
-                    dgate_up.transposed(),
-                    Matrix::new(normed, hidden),
-                    1.0,
-                    Write::Add,
+                Projected { x, norm, r, weights: into }.backward(
+                    Matrix::new(gate_up, 2 * intermediate),
+                    [&mut normed, &mut dnormed],
+                    [dx, &mut dnorm, dinto],
                 );
-                let dnormed = &mut dnormed[..rows * hidden];
-                multiply(
-                    &mut MatrixMut::new(dnormed, hidden),
-                    dgate_up,
-                    Matrix::new(into, hidden),
-                    1.0,
-                    Write::Replace,
-                );
-                rms_norm_backward(dnormed, x, norm, r, dx, &mut dnorm);
                 first += rows;
             }
             (dnorm, dweights)

@@ -16,6 +16,7 @@ pub(crate) mod elementwise;
 pub(crate) mod head;
 pub(crate) mod matrix;
 pub(crate) mod mlp_block;
+mod projection;
 mod split;
 #[cfg(test)]
 mod tests;
