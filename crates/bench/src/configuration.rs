@@ -3,8 +3,8 @@
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
-    DraftTokens, DrafterKind, Method, Options, Placement, Plan, PlanError, Tree, WeightType,
-    available_cores,
+    DraftTokens, DrafterKind, Method, Options, PearlOptions, Placement, Plan, PlanError, Tree,
+    WeightType, available_cores,
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -43,6 +43,7 @@ struct Choice {
     drafter: DrafterKind,
     draft_tokens: DraftTokens,
     tree: Tree,
+    pearl: PearlOptions,
     placement: Option<String>,
     weight_type: Option<WeightType>,
 }
@@ -77,6 +78,7 @@ pub fn configurations(
                     drafter: DrafterKind::None,
                     draft_tokens: DraftTokens::Auto,
                     tree: Tree::None,
+                    pearl: PearlOptions::default(),
                     ..choice.clone()
                 };
                 configurations.push(build(models, &plain, &choices, place)?);
@@ -121,21 +123,35 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
     for weight_type in or(&sweep.weight_types, None) {
         for placement in or(&placements, None) {
             for method in or(&sweep.methods, Method::Speculative) {
-                for drafter in or(&sweep.drafters, drafter) {
-                    for tree in or(&sweep.trees, Tree::None) {
-                        for draft_tokens in or(&sweep.draft_tokens, DraftTokens::Auto) {
-                            choices.push(Choice {
-                                method,
-                                drafter,
-                                draft_tokens,
-                                tree: tree.clone(),
-                                placement: placement.clone(),
-                                weight_type,
-                            });
-                        }
+                let pearl = if method == Method::Pearl { &sweep.pearl[..] } else { &[] };
+                for pearl in or(pearl, PearlOptions::default()) {
+                    for drafter in or(&sweep.drafters, drafter) {
+                        let (tree, draft_tokens) = (Tree::None, DraftTokens::Auto);
+                        let placement = placement.clone();
+                        let choice = Choice {
+                            method,
+                            drafter,
+                            draft_tokens,
+                            tree,
+                            pearl,
+                            placement,
+                            weight_type,
+                        };
+                        choices.extend(drafts(sweep, &choice));
                     }
                 }
             }
+        }
+    }
+    choices
+}
+
+/// A choice with every shape and length of drafts.
+fn drafts(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
+    let mut choices = Vec::new();
+    for tree in or(&sweep.trees, Tree::None) {
+        for draft_tokens in or(&sweep.draft_tokens, DraftTokens::Auto) {
+            choices.push(Choice { tree: tree.clone(), draft_tokens, ..choice.clone() });
         }
     }
     choices
@@ -161,6 +177,7 @@ fn build(
         drafter: Some(choice.drafter),
         draft_tokens: choice.draft_tokens,
         tree: choice.tree.clone(),
+        pearl: choice.pearl,
         weight_type: choice.weight_type,
         placement,
     };
@@ -176,10 +193,12 @@ fn cores_in(placement: &Placement) -> BTreeSet<usize> {
 
 /// The cores that a plan uses.
 fn cores_of(plan: &Plan) -> BTreeSet<usize> {
-    match (plan.drafter(), plan.placement().target(0)) {
-        (DrafterKind::Model, _) | (_, None) => cores_in(plan.placement()),
-        (_, Some(group)) => group.cores().iter().copied().collect(),
+    let placement = plan.placement();
+    if plan.drafter() == DrafterKind::Model {
+        return cores_in(placement);
     }
+    let groups = (0..placement.replicas()).filter_map(|replica| placement.target(replica));
+    groups.flat_map(|group| group.cores().iter().copied()).collect()
 }
 
 /// The same cores, all for the target.
@@ -204,6 +223,9 @@ fn name(choice: &Choice, all: &[Choice]) -> String {
         name += &format!(", {}, {}", choice.drafter, draft_tokens_text(choice.draft_tokens));
         if choice.tree != Tree::None {
             name += &format!(", {}", choice.tree);
+        }
+        if choice.pearl != PearlOptions::default() {
+            name += &format!(", {}", choice.pearl);
         }
         if let Some(placement) = &choice.placement
             && all.iter().any(|other| other.placement.as_ref() != Some(placement))
@@ -232,6 +254,9 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
         flags += &format!(" --drafter {} --draft-tokens {count}", plan.drafter());
         if choice.tree != Tree::None {
             flags += &format!(" --tree {}", choice.tree);
+        }
+        if choice.pearl != PearlOptions::default() {
+            flags += &format!(" --pearl {}", choice.pearl);
         }
     }
     if let Some(weight_type) = plan.weight_type() {

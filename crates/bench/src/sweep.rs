@@ -1,7 +1,7 @@
 //! Sweeps: what is to be compared, every option a value or a list of values.
 
 use crate::BenchError;
-use forerun::{DraftTokens, DrafterKind, Method, Tree, WeightType};
+use forerun::{DraftTokens, DrafterKind, Method, PearlOptions, Tree, WeightType};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ pub struct Sweep {
     pub draft_tokens: Vec<DraftTokens>,
     /// Shapes of drafts.
     pub trees: Vec<Tree>,
+    /// What of PEARL is used; other methods leave it aside.
+    pub pearl: Vec<PearlOptions>,
     /// Which cores do what, as a plan's options have it.
     pub placements: Vec<String>,
     /// Types of weights; `None` is each checkpoint's own. Each has its own baseline.
@@ -64,6 +66,7 @@ struct RawSweep {
     drafter: Values,
     draft_tokens: Values,
     tree: Values,
+    pearl: Values,
     placement: Values,
     dtype: Values,
 }
@@ -144,6 +147,7 @@ impl RawSweep {
             drafters: self.drafter.parsed("drafter")?,
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
             trees: self.tree.parsed("tree")?,
+            pearl: self.pearl.parsed("pearl")?,
             placements: self.placement.texts(),
             weight_types: self.dtype.texts().iter().map(weight_type).collect::<Result<_, _>>()?,
         })

@@ -4,7 +4,8 @@ use crate::arguments::only_weight_type;
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
-    DraftTokens, DrafterKind, Method, RandomPair, Request, Tree, VerificationChoice, WeightType,
+    DraftTokens, DrafterKind, Method, PearlOptions, RandomPair, Request, Tree, VerificationChoice,
+    WeightType,
 };
 use forerun_bench::summary::Described;
 use forerun_bench::{
@@ -53,7 +54,7 @@ pub(crate) struct RunBenchArguments {
     prompts_as: PromptStyle,
 
     /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-tokens,
-    /// tree, placement, dtype, each a value or a list; model and draft-model before them
+    /// tree, pearl, placement, dtype, each a value or a list; model and draft-model before them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
 
@@ -72,6 +73,10 @@ pub(crate) struct RunBenchArguments {
     /// Shapes of drafts, as in generate; may be given several times [default: none]
     #[arg(long, value_name = "TREE")]
     tree: Vec<Tree>,
+
+    /// What of PEARL is used, as in generate; may be given several times [default: eager]
+    #[arg(long, value_name = "OPTIONS")]
+    pearl: Vec<PearlOptions>,
 
     /// Which cores do what; may be given several times. Where no model drafts, the target has all
     /// of these cores [default: the drafter has the first core, the target the others]
@@ -245,6 +250,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         drafters: arguments.drafter.clone(),
         draft_tokens: arguments.draft_tokens.clone(),
         trees: arguments.tree.clone(),
+        pearl: arguments.pearl.clone(),
         placements: arguments.placement.clone(),
         weight_types: arguments.dtype.iter().copied().map(Some).collect(),
     };

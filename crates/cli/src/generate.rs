@@ -126,6 +126,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         model: arguments.model.clone().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),
         method: arguments.method,
+        pearl: arguments.pearl,
         drafter: arguments.drafter,
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),

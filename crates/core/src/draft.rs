@@ -116,4 +116,81 @@ impl Draft {
     pub fn empty() -> Self {
         Self { tree: TokenTree::new(), proposal: Proposal::Deterministic }
     }
+
+    /// Hangs a chain behind the last token of this chain, as one that was drafted further. Returns
+    /// whether that was possible: both must be chains, and made in the same way unless one is empty.
+    #[must_use]
+    pub fn extend(&mut self, further: Self) -> bool {
+        if !self.tree.is_chain() || !further.tree.is_chain() {
+            return false;
+        }
+        if self.tree.is_empty() {
+            *self = further;
+            return true;
+        }
+        match (&mut self.proposal, further.proposal) {
+            _ if further.tree.is_empty() => return true,
+            (Proposal::Sampled(rows), Proposal::Sampled(more)) => {
+                // The row behind the last token was empty as long as nothing was drawn from it.
+                rows.truncate(self.tree.len());
+                rows.extend(more);
+            }
+            (Proposal::Deterministic, Proposal::Deterministic) => {}
+            _ => return false,
+        }
+        self.tree.extend_chain(self.tree.len().checked_sub(1), further.tree.tokens());
+        true
+    }
+
+    /// Takes the first tokens off a chain, as they have been committed.
+    pub fn drop_first(&mut self, count: usize) {
+        self.tree = TokenTree::chain(&self.tree.tokens()[count.min(self.tree.len())..]);
+        if let Proposal::Sampled(rows) = &mut self.proposal {
+            rows.drain(..count.min(rows.len()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::TokenId;
+
+    fn sampled(tokens: &[TokenId]) -> Draft {
+        let rows = tokens.iter().map(|&token| Distribution::point(token));
+        let rows = rows.chain([Distribution::default()]).collect();
+        Draft { tree: TokenTree::chain(tokens), proposal: Proposal::Sampled(rows) }
+    }
+
+    fn looked_up(tokens: &[TokenId]) -> Draft {
+        Draft { tree: TokenTree::chain(tokens), proposal: Proposal::Deterministic }
+    }
+
+    #[test]
+    fn chains_grow_at_their_end_and_lose_their_beginning() {
+        for make in [sampled, looked_up] {
+            let mut draft = Draft::empty();
+            assert!(draft.extend(make(&[1])) && draft.extend(make(&[2, 3])));
+            assert!(draft.extend(Draft::empty()) && draft.extend(make(&[4])));
+            assert_eq!(draft, make(&[1, 2, 3, 4]));
+            assert!(draft.is_consistent());
+            draft.drop_first(3);
+            assert_eq!(draft, make(&[4]));
+            assert!(draft.extend(make(&[5])));
+            assert_eq!(draft, make(&[4, 5]));
+            draft.drop_first(2);
+            assert!(draft.tree.is_empty() && draft.extend(make(&[6])));
+            assert_eq!(draft, make(&[6]));
+        }
+    }
+
+    #[test]
+    fn what_is_no_chain_or_made_otherwise_does_not_fit_behind() {
+        let mut siblings = TokenTree::new();
+        siblings.push(None, 1);
+        siblings.push(None, 2);
+        let siblings = Draft { tree: siblings, proposal: Proposal::Deterministic };
+        assert!(!looked_up(&[1]).extend(siblings.clone()) && !Draft::empty().extend(siblings));
+        assert!(!looked_up(&[1]).extend(sampled(&[2])) && !sampled(&[1]).extend(looked_up(&[2])));
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! Everything here can be serialised, so a cluster may as well span processes or hosts.
 
+use crate::trace::Fate;
 use crate::{
     Distribution, Draft, DraftShape, Node, RowLogprobs, Sampling, TokenId, TokenLogprob, TokenTree,
 };
@@ -23,6 +24,17 @@ pub enum Role {
     Drafter(usize),
     /// The target replica of that index.
     Target(usize),
+}
+
+impl Role {
+    /// The index of a target replica.
+    #[must_use]
+    pub fn target(self) -> Option<usize> {
+        match self {
+            Self::Target(index) => Some(index),
+            Self::Drafter(_) => None,
+        }
+    }
 }
 
 /// A unit of work. It carries the full token sequence: the worker's cache finds out by itself what
@@ -88,12 +100,12 @@ pub struct Scores {
 }
 
 impl Scores {
-    /// Whether there is all that was asked for, for every node of a tree. Scores that come from
+    /// Whether there is all that was asked for, for a tree of that many nodes. Scores that come from
     /// elsewhere have to be asked.
     #[must_use]
-    pub fn fit(&self, tree: &TokenTree, logprobs: Option<usize>) -> bool {
+    pub fn fit(&self, nodes: usize, logprobs: Option<usize>) -> bool {
         let told = self.logprobs.as_ref().map(Vec::len);
-        self.rows.len() == tree.len() + 1 && told == logprobs.map(|_| tree.len() + 1)
+        self.rows.len() == nodes + 1 && told == logprobs.map(|_| nodes + 1)
     }
 
     /// What is to be told of a token that was emitted behind `at`, where that was asked for.
@@ -149,17 +161,15 @@ impl Completion {
     }
 }
 
-/// What became of a draft, for the trace and for drafters that learn.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// What became of a job, for the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// The job that drafted, if there was one.
-    pub draft: Option<Ticket>,
-    /// The job that scored.
-    pub score: Ticket,
-    /// The accepted nodes of the draft.
-    pub accepted: Vec<Node>,
-    /// Whether a candidate was rejected.
-    pub rejected: bool,
+    /// The job.
+    pub ticket: Ticket,
+    /// Its candidates, or those that it scored, that were accepted.
+    pub accepted: usize,
+    /// What came of it.
+    pub fate: Fate,
 }
 
 /// A cluster that can no longer serve.
@@ -197,7 +207,7 @@ pub trait Cluster {
     /// [`ClusterError::Idle`] if no job is under way.
     fn next_completion(&mut self) -> Result<Completion, ClusterError>;
 
-    /// Reports what became of a draft.
+    /// Reports what became of a job that has completed.
     fn observe(&mut self, outcome: Outcome);
 
     /// Forgets a sequence: its caches on all workers are freed.

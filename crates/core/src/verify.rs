@@ -13,8 +13,9 @@ use std::borrow::Cow;
 pub struct Verdict {
     /// The accepted path, from the prefix down.
     pub accepted: Vec<Node>,
-    /// The target's own token behind the path: the correction after a rejection, else the bonus.
-    pub token: TokenId,
+    /// The target's own token behind the path: the correction after a rejection, else the bonus. `None`
+    /// where the path ends at a node without a row, so that nothing says what comes behind it.
+    pub token: Option<TokenId>,
     /// Whether candidates stood behind the accepted path and all were rejected.
     pub rejected: bool,
 }
@@ -22,11 +23,9 @@ pub struct Verdict {
 /// Verifies a draft whose first candidates stand for absolute position `position`.
 ///
 /// `rows` holds the target's distributions: `rows[0]` that of the token at `position`, and
-/// `rows[node + 1]` that of the token behind `node`; all are warped as the drafter's were. The
-/// committed tokens, `accepted` and then `token`, are distributed exactly as the target's.
-///
-/// # Panics
-/// If there are fewer rows than nodes plus one: a programming error.
+/// `rows[node + 1]` that of the token behind `node`; all are warped as the drafter's were. The last
+/// nodes may lack theirs, since drafting may be ahead of scoring. The committed tokens, `accepted` and
+/// then `token`, are distributed exactly as the target's.
 #[must_use]
 pub fn verify(
     draft: &Draft,
@@ -38,14 +37,18 @@ pub fn verify(
     let mut at = None;
     loop {
         let here = position + accepted.len();
-        match descend(draft, at, &rows[row_of(at)], here, randomness) {
+        let Some(row) = rows.get(row_of(at)) else {
+            return Verdict { accepted, token: None, rejected: false };
+        };
+        match descend(draft, at, row, here, randomness) {
             Descent::Accepted(node) => {
                 accepted.push(node);
                 at = Some(node);
             }
             Descent::Stopped { left, rejected } => {
                 let key = Key { position: here, purpose: Purpose::Sample, candidate: 0 };
-                return Verdict { accepted, token: left.pick(randomness, key), rejected };
+                let token = Some(left.pick(randomness, key));
+                return Verdict { accepted, token, rejected };
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Autoregressive decoding: one target forward a token. The baseline, and what all else must equal.
 
 use crate::{DecodeError, Decoder, Sequence, exchange};
-use forerun_core::{Cluster, Draft, Outcome, verify};
+use forerun_core::{Cluster, Draft, Outcome, trace::Fate, verify};
 
 /// One token a step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,9 +18,7 @@ impl Decoder for Autoregressive {
         let position = sequence.tokens().len();
         let verdict = verify(&draft, &score.output.rows, position, sequence.randomness());
         sequence.commit(&draft, &verdict, &score.output);
-        let outcome =
-            Outcome { draft: None, score: score.ticket, accepted: Vec::new(), rejected: false };
-        cluster.observe(outcome);
+        cluster.observe(Outcome { ticket: score.ticket, accepted: 0, fate: Fate::Accepted });
         Ok(())
     }
 }

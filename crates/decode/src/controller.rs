@@ -1,5 +1,6 @@
 //! How much to draft: as asked, or as measured times and acceptance advise.
 
+use crate::estimates::{Acceptance, Mean};
 use forerun_core::DraftShape;
 
 /// How many tokens are drafted a round.
@@ -195,7 +196,8 @@ impl Controller {
         let is_chain = matches!(self.shape, DraftShape::Chain { .. });
         let (tokens, nodes) = if is_chain {
             // Leviathan 2023, equation 1.
-            let acceptance = estimates.acceptance(optimistic).min(0.999);
+            let doubt = if optimistic { 2.0 } else { 0.0 };
+            let acceptance = estimates.acceptance.rate(doubt).min(0.999);
             ((1.0 - acceptance.powi(depth as i32 + 1)) / (1.0 - acceptance), depth as f64)
         } else {
             let best = depth as f64 + 1.0;
@@ -224,9 +226,7 @@ struct Estimates {
     nodes: Mean,
     /// Tokens committed by a round with a draft.
     tokens: Mean,
-    /// Draft tokens accepted and tested, old ones faded.
-    accepted: f64,
-    tested: f64,
+    acceptance: Acceptance,
 }
 
 impl Estimates {
@@ -248,46 +248,12 @@ impl Estimates {
         }
         self.nodes.add(nodes);
         self.tokens.add((round.accepted + 1) as f64);
-        self.accepted = self.accepted * FADE + round.accepted as f64;
-        self.tested = self.tested * FADE + (round.accepted + usize::from(round.rejected)) as f64;
-    }
-
-    /// The acceptance rate, or the highest that so few tokens leave possible.
-    fn acceptance(&self, optimistic: bool) -> f64 {
-        let doubt = if optimistic { 2.0 } else { 0.0 };
-        let tested = self.tested + doubt;
-        if tested > 0.0 { (self.accepted + doubt) / tested } else { 1.0 }
+        self.acceptance.add(round.accepted, round.rejected);
     }
 
     fn forget_most(&mut self) {
-        self.accepted *= 0.1;
-        self.tested *= 0.1;
+        self.acceptance.forget_most();
         self.tokens = Mean::default();
-    }
-}
-
-/// How much an earlier round counts against the next.
-const FADE: f64 = 0.95;
-
-/// A mean in which old values fade.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f64,
-    weight: f64,
-}
-
-impl Mean {
-    fn add(&mut self, value: f64) {
-        self.sum = self.sum * FADE + value;
-        self.weight = self.weight * FADE + 1.0;
-    }
-
-    fn is_known(&self) -> bool {
-        self.weight > 0.0
-    }
-
-    fn or(&self, unknown: f64) -> f64 {
-        if self.is_known() { self.sum / self.weight } else { unknown }
     }
 }
 

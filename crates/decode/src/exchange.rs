@@ -1,9 +1,11 @@
-//! Asking the cluster and waiting for the answer.
+//! Asking the cluster, and waiting for the answer.
 
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Job, JobOutput, Role, Scores, Ticket, TokenTree,
+    Cluster, Completion, Draft, DraftShape, Job, JobOutput, Role, Scores, Ticket, TokenId,
+    TokenTree,
 };
+use std::sync::Arc;
 
 /// An answer with its job's name and duration.
 pub(crate) struct Answer<T> {
@@ -12,13 +14,77 @@ pub(crate) struct Answer<T> {
     pub(crate) duration_ns: u64,
 }
 
-impl<T> Answer<T> {
-    fn try_map<U>(
-        self,
-        convert: impl FnOnce(T) -> Result<U, DecodeError>,
-    ) -> Result<Answer<U>, DecodeError> {
-        let Self { ticket, output, duration_ns } = self;
-        Ok(Answer { ticket, output: convert(output)?, duration_ns })
+/// Has a drafter propose candidates behind the sequence and the tokens `ahead` of it.
+pub(crate) fn submit_draft(
+    drafter: usize,
+    sequence: &Sequence,
+    ahead: &[TokenId],
+    shape: DraftShape,
+    cluster: &mut dyn Cluster,
+) -> Result<Ticket, DecodeError> {
+    let job = Job::Draft {
+        sequence: sequence.id(),
+        tokens: behind(sequence, ahead),
+        prompt_len: sequence.prompt_len(),
+        sampling: sequence.sampling().clone(),
+        shape,
+    };
+    Ok(cluster.submit(Role::Drafter(drafter), job)?)
+}
+
+/// Has a target replica score a tree behind the sequence and the tokens `ahead` of it.
+pub(crate) fn submit_score(
+    replica: usize,
+    sequence: &Sequence,
+    ahead: &[TokenId],
+    tree: TokenTree,
+    cluster: &mut dyn Cluster,
+) -> Result<Ticket, DecodeError> {
+    let job = Job::Score {
+        sequence: sequence.id(),
+        tokens: behind(sequence, ahead),
+        prompt_len: sequence.prompt_len(),
+        tree,
+        sampling: sequence.sampling().clone(),
+        logprobs: sequence.logprobs_wanted(),
+    };
+    Ok(cluster.submit(Role::Target(replica), job)?)
+}
+
+fn behind(sequence: &Sequence, ahead: &[TokenId]) -> Arc<[TokenId]> {
+    sequence.tokens().iter().chain(ahead).copied().collect()
+}
+
+/// What a drafter answered; it is counted.
+pub(crate) fn drafted(
+    sequence: &mut Sequence,
+    completion: Completion,
+) -> Result<Answer<Draft>, DecodeError> {
+    let (ticket, duration_ns) = (completion.ticket, completion.duration_ns());
+    match completion.output? {
+        JobOutput::Draft(output) if output.is_consistent() => {
+            sequence.statistics_mut().count_draft(output.tree.len(), duration_ns);
+            Ok(Answer { ticket, output, duration_ns })
+        }
+        JobOutput::Draft(_) => Err(DecodeError::Answer("a candidate has no chance in its own row")),
+        JobOutput::Score(_) => Err(DecodeError::Answer("a draft was asked for, rows came")),
+    }
+}
+
+/// What a target answered for a tree of that many nodes; its time is counted.
+pub(crate) fn scored(
+    sequence: &mut Sequence,
+    nodes: usize,
+    completion: Completion,
+) -> Result<Answer<Scores>, DecodeError> {
+    let (ticket, duration_ns) = (completion.ticket, completion.duration_ns());
+    match completion.output? {
+        JobOutput::Score(output) if output.fit(nodes, sequence.logprobs_wanted()) => {
+            sequence.statistics_mut().score_ns += duration_ns;
+            Ok(Answer { ticket, output, duration_ns })
+        }
+        JobOutput::Score(_) => Err(DecodeError::Answer("a row for every node was asked for")),
+        JobOutput::Draft(_) => Err(DecodeError::Answer("rows were asked for, a draft came")),
     }
 }
 
@@ -28,20 +94,9 @@ pub(crate) fn draft(
     cluster: &mut dyn Cluster,
     shape: DraftShape,
 ) -> Result<Answer<Draft>, DecodeError> {
-    let job = Job::Draft {
-        sequence: sequence.id(),
-        tokens: sequence.tokens().into(),
-        prompt_len: sequence.prompt_len(),
-        sampling: sequence.sampling().clone(),
-        shape,
-    };
-    let answer = ask(cluster, Role::Drafter(0), job)?;
-    sequence.statistics_mut().draft_ns += answer.duration_ns;
-    answer.try_map(|output| match output {
-        JobOutput::Draft(draft) if draft.is_consistent() => Ok(draft),
-        JobOutput::Draft(_) => Err(DecodeError::Answer("a candidate has no chance in its own row")),
-        JobOutput::Score(_) => Err(DecodeError::Answer("a draft was asked for, rows came")),
-    })
+    let ticket = submit_draft(0, sequence, &[], shape, cluster)?;
+    let completion = wait_for(ticket, cluster)?;
+    drafted(sequence, completion)
 }
 
 /// Has the target score a tree behind the sequence, and waits for the rows.
@@ -50,33 +105,17 @@ pub(crate) fn score(
     cluster: &mut dyn Cluster,
     tree: &TokenTree,
 ) -> Result<Answer<Scores>, DecodeError> {
-    let job = Job::Score {
-        sequence: sequence.id(),
-        tokens: sequence.tokens().into(),
-        prompt_len: sequence.prompt_len(),
-        tree: tree.clone(),
-        sampling: sequence.sampling().clone(),
-        logprobs: sequence.logprobs_wanted(),
-    };
-    let answer = ask(cluster, Role::Target(0), job)?;
-    sequence.statistics_mut().score_ns += answer.duration_ns;
-    let wanted = sequence.logprobs_wanted();
-    answer.try_map(|output| match output {
-        JobOutput::Score(scores) if scores.fit(tree, wanted) => Ok(scores),
-        JobOutput::Score(_) => Err(DecodeError::Answer("a row for every node was asked for")),
-        JobOutput::Draft(_) => Err(DecodeError::Answer("rows were asked for, a draft came")),
-    })
+    let ticket = submit_score(0, sequence, &[], tree.clone(), cluster)?;
+    let completion = wait_for(ticket, cluster)?;
+    scored(sequence, tree.len(), completion)
 }
 
-/// Submits a job and waits for it. What else completes meanwhile is no longer wanted.
-fn ask(cluster: &mut dyn Cluster, role: Role, job: Job) -> Result<Answer<JobOutput>, DecodeError> {
-    let ticket = cluster.submit(role, job)?;
-    let completion = loop {
-        let completion: Completion = cluster.next_completion()?;
+/// Waits for a job. What else completes meanwhile is no longer wanted.
+fn wait_for(ticket: Ticket, cluster: &mut dyn Cluster) -> Result<Completion, DecodeError> {
+    loop {
+        let completion = cluster.next_completion()?;
         if completion.ticket == ticket {
-            break completion;
+            return Ok(completion);
         }
-    };
-    let duration_ns = completion.duration_ns();
-    Ok(Answer { ticket, output: completion.output?, duration_ns })
+    }
 }

@@ -15,6 +15,9 @@ pub trait Decoder {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError>;
+
+    /// Cancels the jobs that are still under way for tokens that nobody will need.
+    fn stop(&mut self, _cluster: &mut dyn Cluster) {}
 }
 
 /// Decodes until the sequence ends. `on_tokens` sees the tokens of every step as they are

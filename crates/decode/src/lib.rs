@@ -7,15 +7,27 @@
 
 mod autoregressive;
 mod controller;
+mod drafting;
+mod dsi;
+mod estimates;
 mod exchange;
 mod generate;
+mod lookahead;
+mod pace;
+mod pearl;
+mod pearl_options;
 mod sequence;
 mod speculative;
 mod statistics;
 
 pub use autoregressive::Autoregressive;
 pub use controller::{Controller, DraftLength};
+pub use dsi::Dsi;
 pub use generate::{Decoder, generate};
+pub use lookahead::Lookahead;
+pub use pace::Pace;
+pub use pearl::Pearl;
+pub use pearl_options::{PearlOptions, Schedule, UnknownPearlOption};
 pub use sequence::{Finish, Limits, Sequence};
 pub use speculative::Speculative;
 pub use statistics::Statistics;

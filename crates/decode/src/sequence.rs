@@ -164,14 +164,14 @@ impl Sequence {
         self.finish.get_or_insert(Finish::Stopped);
     }
 
-    /// Commits what a verdict on `scores` accepted and the target's own token behind it, up to the end
-    /// of the sequence, and counts it. Returns how many of the draft's tokens were committed.
+    /// Commits what a verdict on `scores` accepted and the target's own token behind it, if it has one,
+    /// up to the end of the sequence, and counts it. Returns how many of the draft's tokens were committed.
     pub fn commit(&mut self, draft: &Draft, verdict: &Verdict, scores: &Scores) -> usize {
         let accepted = verdict.accepted.iter().map(|&node| draft.tree.token(node));
         // Each token comes from the row behind the one before it.
         let rows = [None].into_iter().chain(verdict.accepted.iter().copied().map(Some));
         let mut committed = 0;
-        for (token, at) in accepted.chain([verdict.token]).zip(rows) {
+        for (token, at) in accepted.chain(verdict.token).zip(rows) {
             if self.finish.is_some() {
                 break;
             }
@@ -217,7 +217,7 @@ mod tests {
     fn commit(sequence: &mut Sequence, accepted: &[TokenId], token: TokenId) -> usize {
         let draft = Draft { tree: TokenTree::chain(accepted), proposal: Proposal::Deterministic };
         let accepted = (0..accepted.len()).collect();
-        let verdict = Verdict { accepted, token, rejected: false };
+        let verdict = Verdict { accepted, token: Some(token), rejected: false };
         sequence.commit(&draft, &verdict, &Scores::default())
     }
 

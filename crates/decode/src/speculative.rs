@@ -12,7 +12,7 @@
 //! Deviation: γ may adapt to measured times and acceptance, down to no draft at all.
 
 use crate::{Controller, DecodeError, Decoder, Sequence, controller::Round, exchange};
-use forerun_core::{Cluster, Draft, Outcome, verify};
+use forerun_core::{Cluster, Draft, Outcome, trace::Fate, verify};
 
 /// Draft, then verify, in turn.
 pub struct Speculative {
@@ -59,12 +59,10 @@ impl Decoder for Speculative {
             draft_ns: asked.as_ref().map_or(0, |answer| answer.duration_ns),
             score_ns: score.duration_ns,
         });
-        cluster.observe(Outcome {
-            draft: asked.as_ref().map(|answer| answer.ticket),
-            score: score.ticket,
-            accepted: verdict.accepted[..accepted].to_vec(),
-            rejected: verdict.rejected,
-        });
+        let fate = if verdict.rejected { Fate::Rejected } else { Fate::Accepted };
+        for ticket in asked.map(|answer| answer.ticket).into_iter().chain([score.ticket]) {
+            cluster.observe(Outcome { ticket, accepted, fate });
+        }
         Ok(())
     }
 }

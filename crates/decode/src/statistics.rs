@@ -7,12 +7,12 @@ pub struct Statistics {
     pub committed: u64,
     /// Target forwards that committed a token.
     pub target_forwards: u64,
-    /// Rounds that had a draft of at least one token.
+    /// Rounds that verified at least one draft token.
     pub drafts: u64,
     /// Tokens drafted, tested or not.
     pub draft_tokens: u64,
-    /// Rounds in which the draft's token at this depth (from 0) was tested: those before it were
-    /// accepted, and the sequence had not ended.
+    /// Rounds in which the token at this depth (from 0) of what was verified was tested: those before
+    /// it were accepted, and the sequence had not ended.
     pub tested: Vec<u64>,
     /// Rounds in which the draft's token at this depth was accepted.
     pub accepted: Vec<u64>,
@@ -23,7 +23,13 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Counts one round.
+    /// Counts a draft.
+    pub(crate) fn count_draft(&mut self, tokens: usize, duration_ns: u64) {
+        self.draft_tokens += tokens as u64;
+        self.draft_ns += duration_ns;
+    }
+
+    /// Counts one round, which verified up to `drafted` tokens.
     pub(crate) fn count_round(
         &mut self,
         drafted: usize,
@@ -34,7 +40,6 @@ impl Statistics {
         self.committed += committed as u64;
         self.target_forwards += u64::from(committed > 0);
         self.drafts += u64::from(drafted > 0);
-        self.draft_tokens += drafted as u64;
         let tested = accepted + usize::from(rejected);
         if self.tested.len() < tested {
             self.tested.resize(tested, 0);
@@ -54,6 +59,14 @@ impl Statistics {
     #[must_use]
     pub fn acceptance_rate(&self) -> f64 {
         ratio(self.accepted.iter().sum(), self.tested.iter().sum())
+    }
+
+    /// Tokens committed between two rejections, over however many forwards (what PEARL's paper calls
+    /// the mean number of accepted tokens); all of them where nothing was rejected.
+    #[must_use]
+    pub fn mean_run_length(&self) -> f64 {
+        let rejected = self.tested.iter().sum::<u64>() - self.accepted.iter().sum::<u64>();
+        ratio(self.committed, rejected.max(1))
     }
 
     /// For every draft position: accepted over tested.
@@ -91,13 +104,15 @@ mod tests {
     #[test]
     fn rounds_add_up_to_the_published_definitions() {
         let mut statistics = Statistics::default();
+        statistics.count_draft(9, 40);
         statistics.count_round(3, 3, false, 4); // all accepted, and a bonus
         statistics.count_round(3, 1, true, 2); // rejected at the second
         statistics.count_round(3, 0, true, 1); // rejected at once
         statistics.count_round(0, 0, false, 1); // no draft
         assert_eq!(statistics.mean_accepted_tokens(), 2.0);
         assert_eq!(statistics.drafts, 3);
-        assert_eq!(statistics.draft_tokens, 9);
+        assert_eq!((statistics.draft_tokens, statistics.draft_ns), (9, 40));
+        assert_eq!(statistics.mean_run_length(), 4.0);
         assert_eq!(statistics.tested, [3, 2, 1]);
         assert_eq!(statistics.accepted, [2, 1, 1]);
         assert_eq!(statistics.acceptance_rate(), 4.0 / 6.0);

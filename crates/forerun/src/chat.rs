@@ -5,7 +5,7 @@ use crate::chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message
 use crate::engine::{Continuation, Forerun, ForerunError};
 use crate::plan::{DrafterKind, Method};
 use crate::request::Request;
-use forerun_core::TokenId;
+use forerun_core::{DraftShape, TokenId};
 use forerun_decode::Finish;
 use forerun_runtime::Canceller;
 use std::ops::ControlFlow;
@@ -72,6 +72,9 @@ pub enum ChatError {
         "the method {0} needs a drafter: start again with --draft-model DIR or --drafter prompt-lookup"
     )]
     NoDrafter(Method),
+    /// A method that drafts chains, where trees are drafted.
+    #[error("the method {0} drafts chains: start again without --tree")]
+    ChainsOnly(Method),
 }
 
 impl From<EncodeError> for ChatError {
@@ -129,10 +132,14 @@ impl<'a> Chat<'a> {
     /// they run: without drafts, a drafter's device is idle.
     ///
     /// # Errors
-    /// If the method needs a drafter and the engine has none.
+    /// If the method needs a drafter and the engine has none, or chains where it drafts trees.
     pub fn set_method(&mut self, method: Method) -> Result<(), ChatError> {
         if method != Method::Autoregressive && self.engine.plan().drafter() == DrafterKind::None {
             return Err(ChatError::NoDrafter(method));
+        }
+        let is_chain = matches!(self.engine.plan().shape(), DraftShape::Chain { .. });
+        if method.is_parallel() && !is_chain {
+            return Err(ChatError::ChainsOnly(method));
         }
         self.place.method = method;
         Ok(())

@@ -1,6 +1,7 @@
 //! Loaded models on their devices, and answers from them.
 
 use crate::answer::Answer;
+use crate::decoding::Learned;
 use crate::loader::Loader;
 use crate::plan::{DrafterKind, Method, Plan};
 use crate::request::{Request, RequestError};
@@ -8,10 +9,7 @@ use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::translation::Translation;
 use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId, TokenLogprob};
-use forerun_decode::{
-    Autoregressive, Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative,
-    generate,
-};
+use forerun_decode::{DecodeError, Finish, Limits, Sequence, generate};
 use forerun_draft::{ModelDrafter, PromptLookup, TextDrafter};
 use forerun_model::{
     CachedTransformer, Checkpoint, Config, Isa, IsaError, LoadError, Transformer, Weights,
@@ -137,7 +135,7 @@ pub struct Forerun {
     runtime: Runtime,
     sequences: AtomicU64,
     /// What earlier answers taught about drafting; each answer starts with it.
-    controller: Mutex<Controller>,
+    learned: Mutex<Learned>,
 }
 
 impl Forerun {
@@ -181,13 +179,13 @@ impl Forerun {
             weights,
         });
         let runtime = Runtime::start(workers(plan, &target_weights, drafter.as_ref()))?;
-        let controller = Mutex::new(Controller::new(plan.shape().clone(), plan.length()));
+        let learned = Mutex::new(Learned::new(plan));
         let (plan, sequences) = (plan.clone(), AtomicU64::new(0));
-        Ok(Self { plan, config, tokenizer, translates, runtime, sequences, controller })
+        Ok(Self { plan, config, tokenizer, translates, runtime, sequences, learned })
     }
 
-    fn lock_controller(&self) -> MutexGuard<'_, Controller> {
-        self.controller.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_learned(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The plan that this engine runs.
@@ -308,9 +306,7 @@ impl Forerun {
         let seed = sampling.randomness.seed;
         // Rejection sampling draws other numbers with other draft lengths: where a seed promises the
         // same text, the length must not follow measured times.
-        let adapts = self.plan.length() == DraftLength::Fixed
-            || sampling.is_deterministic()
-            || request.seed.is_none();
+        let reproducible = !sampling.is_deterministic() && request.seed.is_some();
         let verification = sampling.verification;
         let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
         let prompt_tokens = prompt.len();
@@ -319,7 +315,7 @@ impl Forerun {
             sequence = sequence.with_logprobs(top);
         }
         let mut cluster = self.runtime.cluster_with(canceller);
-        let decoding = Decoding { method: place.method, canceller, adapts };
+        let decoding = Decoding { method: place.method, canceller, reproducible };
         let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
         let trace = self.runtime.take_trace_of(id);
         let total_ns = sink.elapsed_ns();
@@ -352,28 +348,18 @@ impl Forerun {
         decoding: &Decoding<'_>,
         sink: &mut Sink<'_, F>,
     ) -> Result<Finish, ForerunError> {
-        let &Decoding { method, canceller, adapts } = decoding;
+        let Decoding { method, canceller, reproducible } = *decoding;
         let on_tokens = |tokens: &[TokenId]| {
             let flow = sink.push(tokens);
             if canceller.is_cancelled() { ControlFlow::Break(()) } else { flow }
         };
-        let outcome = match method {
-            Method::Autoregressive => generate(&mut Autoregressive, sequence, cluster, on_tokens),
-            Method::Speculative => {
-                let mut decoder = Speculative::new(match adapts {
-                    true => self.lock_controller().for_new_answer(sequence.tokens().len()),
-                    false => {
-                        let shape = self.plan.shape().at_most(REPRODUCIBLE_LENGTH);
-                        Controller::new(shape, DraftLength::Fixed)
-                    }
-                });
-                let outcome = generate(&mut decoder, sequence, cluster, on_tokens);
-                if adapts {
-                    *self.lock_controller() = decoder.controller().clone();
-                }
-                outcome
-            }
-        };
+        let mut decoder =
+            self.lock_learned().decoder(method, &self.plan, sequence.tokens().len(), reproducible);
+        let outcome = generate(decoder.as_dyn(), sequence, cluster, on_tokens);
+        decoder.as_dyn().stop(cluster);
+        if !reproducible {
+            self.lock_learned().learn(decoder);
+        }
         match outcome {
             // The interrupt reached a job: the answer ends with what was committed before.
             Err(DecodeError::Job(JobError::Cancelled)) if canceller.is_cancelled() => {
@@ -397,12 +383,9 @@ pub(crate) struct Continuation {
 struct Decoding<'a> {
     method: Method,
     canceller: &'a Canceller,
-    /// Whether the number of draft tokens may follow measured times.
-    adapts: bool,
+    /// Whether the text must not depend on measured times.
+    reproducible: bool,
 }
-
-/// Draft tokens in a row where sampled text must not depend on measured times.
-const REPRODUCIBLE_LENGTH: usize = 4;
 
 /// A checkpoint with its tokenizer.
 pub(crate) struct OpenModel {
@@ -470,38 +453,36 @@ struct LoadedDrafter {
 
 /// A worker for every device group of the plan.
 fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) -> Vec<WorkerSpec> {
-    let lookup = plan.drafter() == DrafterKind::PromptLookup;
     let vocab_size = target.config().vocab_size;
+    let looks_up = plan.drafter() == DrafterKind::PromptLookup;
+    // Looking tokens up takes no device of its own: it is done beside the target, unless both are to
+    // happen at the same time.
+    let alone = looks_up && plan.method().is_parallel();
     let devices = plan.placement().devices().into_iter();
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
-        let target = roles.contains(&Role::Target(0)).then(|| Arc::clone(target));
+        let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
         let drafter = drafter.filter(|_| roles.contains(&Role::Drafter(0)));
         let drafter = drafter.map(|d| (Arc::clone(&d.weights), d.translation.clone()));
-        // Looking tokens up takes no device of its own: it is done beside the target.
-        let lookup = lookup && target.is_some();
-        let mut played = Vec::new();
-        played.extend(target.as_ref().map(|_| Role::Target(0)));
-        played.extend((lookup || drafter.is_some()).then_some(Role::Drafter(0)));
-        let name = match &played[..] {
-            [Role::Drafter(_)] => format!("drafter {group}"),
-            [Role::Target(_)] => format!("target {group}"),
-            _ => format!("target and drafter {group}"),
-        };
+        let looks_up = looks_up && !alone && replicas.contains(&0);
+        let target = Arc::clone(target);
+        let mut played: Vec<Role> = replicas.iter().map(|&index| Role::Target(index)).collect();
+        played.extend((looks_up || drafter.is_some()).then_some(Role::Drafter(0)));
         (!played.is_empty()).then(|| WorkerSpec {
-            name,
+            name: name_of(&played, &group),
             cores: group.cores().to_vec(),
             roles: played,
             build: Box::new(move |team| {
                 let mut engine = Engine::new();
-                let model = |engine: &Engine, weights, team| {
-                    engine.timed(CachedTransformer::new(Transformer::new(weights, team)))
+                let model = |engine: &Engine, weights| {
+                    let transformer = Transformer::new(weights, Arc::clone(&team));
+                    engine.timed(CachedTransformer::new(transformer))
                 };
-                if let Some(weights) = target {
-                    let target = model(&engine, weights, Arc::clone(&team));
-                    engine = engine.with_target(0, target);
+                for index in replicas {
+                    let replica = model(&engine, Arc::clone(&target));
+                    engine = engine.with_target(index, replica);
                 }
                 if let Some((weights, translation)) = drafter {
-                    let drafter = model(&engine, weights, team);
+                    let drafter = model(&engine, weights);
                     engine = match translation {
                         None => {
                             let drafter = ModelDrafter::new(drafter).for_vocabulary(vocab_size);
@@ -509,12 +490,28 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
                         }
                         Some(by_text) => engine.with_drafter(0, TextDrafter::new(drafter, by_text)),
                     };
-                } else if lookup {
+                } else if looks_up {
                     engine = engine.with_drafter(0, PromptLookup);
                 }
                 Ok(engine)
             }),
         })
     };
-    devices.filter_map(worker).collect()
+    let lookup = alone.then(|| WorkerSpec {
+        name: "drafter".into(),
+        cores: Vec::new(),
+        roles: vec![Role::Drafter(0)],
+        build: Box::new(|_| Ok(Engine::new().with_drafter(0, PromptLookup))),
+    });
+    lookup.into_iter().chain(devices.filter_map(worker)).collect()
+}
+
+/// A worker's name in the trace.
+fn name_of(roles: &[Role], group: &forerun_runtime::DeviceGroup) -> String {
+    let drafts = roles.contains(&Role::Drafter(0));
+    match roles.iter().any(|role| role.target().is_some()) {
+        true if drafts => format!("target and drafter {group}"),
+        true => format!("target {group}"),
+        false => format!("drafter {group}"),
+    }
 }

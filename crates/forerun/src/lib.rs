@@ -13,6 +13,7 @@
 mod answer;
 mod chat;
 mod chat_template;
+mod decoding;
 mod demonstration;
 mod engine;
 #[cfg(feature = "hub")]
@@ -44,7 +45,7 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 
 pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
-pub use forerun_decode::{Finish, Statistics};
+pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
     Checkpoint, Config, Family, Isa, IsaError, LoadError, RopeScaling, SuggestedSampling, Team,

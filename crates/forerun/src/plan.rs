@@ -1,7 +1,7 @@
 //! From options to a validated, immutable plan: what runs where.
 
 use forerun_core::DraftShape;
-use forerun_decode::DraftLength;
+use forerun_decode::{DraftLength, PearlOptions};
 use forerun_model::WeightType;
 use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};
 use std::fmt;
@@ -15,6 +15,18 @@ pub enum Method {
     Autoregressive,
     /// Draft, then verify, in turn.
     Speculative,
+    /// Draft and verify at the same time (PEARL).
+    Pearl,
+    /// Verify on several target replicas while drafting goes on (DSI).
+    Dsi,
+}
+
+impl Method {
+    /// Whether drafting goes on while the target works.
+    #[must_use]
+    pub fn is_parallel(self) -> bool {
+        matches!(self, Self::Pearl | Self::Dsi)
+    }
 }
 
 /// Who drafts.
@@ -73,10 +85,12 @@ pub struct Options {
     pub method: Option<Method>,
     /// The drafter; by default the draft model where one is named.
     pub drafter: Option<DrafterKind>,
-    /// Tokens drafted in a row.
+    /// Tokens drafted in a row; with DSI those of one verification (its lookahead).
     pub draft_tokens: DraftTokens,
     /// The shape of drafts.
     pub tree: Tree,
+    /// What of PEARL is used; other methods leave it aside.
+    pub pearl: PearlOptions,
     /// The type in which matrices are kept; by default each checkpoint's own.
     pub weight_type: Option<WeightType>,
     /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default the drafter model has
@@ -111,6 +125,9 @@ pub enum PlanError {
         /// What is possible.
         expected: &'static str,
     },
+    /// A tree where drafting goes on behind unverified tokens.
+    #[error("the method {0} drafts chains: leave --tree out, or use --method speculative")]
+    ChainsOnly(Method),
     /// See [`PlacementError`].
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -126,6 +143,8 @@ pub struct UnknownValue {
 
 /// Chains that the automatic draft length may grow to.
 const AUTO_LENGTH: usize = 16;
+/// Target replicas of DSI where nobody says how many.
+const AUTO_REPLICAS: usize = 4;
 /// Depth of an automatic tree.
 const AUTO_DEPTH: usize = 5;
 /// Tokens in a row, and nodes of a tree, that may be asked for.
@@ -141,6 +160,7 @@ pub struct Plan {
     drafter: DrafterKind,
     shape: DraftShape,
     length: DraftLength,
+    pearl: PearlOptions,
     weight_type: Option<WeightType>,
     placement: Placement,
 }
@@ -166,16 +186,29 @@ impl Plan {
     fn build(options: Options, cores: &[usize], granted: &[usize]) -> Result<Self, PlanError> {
         let (method, drafter) = roles(&options)?;
         let (shape, length) = shape(&options)?;
+        if method.is_parallel() && options.tree != Tree::None {
+            return Err(PlanError::ChainsOnly(method));
+        }
         let separate = drafter == DrafterKind::Model;
+        let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
         let placement = match &options.placement {
             Some(text) => Placement::parse(text, cores)?,
-            None => Placement::automatic(granted, separate),
+            None => Placement::automatic(granted, separate, replicas),
         };
-        placement.check_roles(separate)?;
+        placement.check_roles(separate, method == Method::Dsi)?;
         let draft_model = options.draft_model.filter(|_| drafter == DrafterKind::Model);
-        let model = options.model;
-        let weight_type = options.weight_type;
-        Ok(Self { model, draft_model, method, drafter, shape, length, weight_type, placement })
+        let Options { model, pearl, weight_type, .. } = options;
+        Ok(Self {
+            model,
+            draft_model,
+            method,
+            drafter,
+            shape,
+            length,
+            pearl,
+            weight_type,
+            placement,
+        })
     }
 
     /// The target's checkpoint.
@@ -212,6 +245,12 @@ impl Plan {
     #[must_use]
     pub fn length(&self) -> DraftLength {
         self.length
+    }
+
+    /// What of PEARL is used.
+    #[must_use]
+    pub fn pearl(&self) -> PearlOptions {
+        self.pearl
     }
 
     /// The type in which matrices are kept; `None` is each checkpoint's own.
@@ -291,7 +330,9 @@ impl FromStr for Method {
         match text {
             "autoregressive" => Ok(Self::Autoregressive),
             "speculative" => Ok(Self::Speculative),
-            _ => Err(UnknownValue::new(text, "autoregressive, speculative")),
+            "pearl" => Ok(Self::Pearl),
+            "dsi" => Ok(Self::Dsi),
+            _ => Err(UnknownValue::new(text, "autoregressive, speculative, pearl, dsi")),
         }
     }
 }
@@ -301,6 +342,8 @@ impl fmt::Display for Method {
         f.write_str(match self {
             Self::Autoregressive => "autoregressive",
             Self::Speculative => "speculative",
+            Self::Pearl => "pearl",
+            Self::Dsi => "dsi",
         })
     }
 }

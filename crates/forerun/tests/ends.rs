@@ -7,7 +7,8 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Options, Plan, Request, TokenId, Tree,
+    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request, TokenId,
+    Tree,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -15,20 +16,31 @@ use std::ops::ControlFlow;
 const TOKENS: usize = 14;
 
 fn engines(pair: &Pair) -> Vec<Forerun> {
+    use DrafterKind::{Model, PromptLookup};
+    let in_turn = Method::Speculative;
     let cells = [
-        (DrafterKind::None, Tree::None),
-        (DrafterKind::Model, Tree::None),
-        (DrafterKind::Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }),
-        (DrafterKind::Model, Tree::Sampled { branching: vec![2, 2, 1] }),
-        (DrafterKind::PromptLookup, Tree::None),
+        (Method::Autoregressive, DrafterKind::None, Tree::None, "eager"),
+        (in_turn, Model, Tree::None, "eager"),
+        (in_turn, Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
+        (in_turn, Model, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
+        (in_turn, PromptLookup, Tree::None, "eager"),
+        (Method::Pearl, Model, Tree::None, "eager"),
+        (Method::Pearl, Model, Tree::None, "paper"),
+        (Method::Pearl, Model, Tree::None, "paper,no-pre-verify"),
+        (Method::Pearl, Model, Tree::None, "paper,no-post-verify"),
+        (Method::Pearl, PromptLookup, Tree::None, "eager"),
+        (Method::Dsi, Model, Tree::None, "eager"),
+        (Method::Dsi, PromptLookup, Tree::None, "eager"),
     ];
-    let engine = |(drafter, tree)| {
+    let engine = |(method, drafter, tree, pearl): (Method, DrafterKind, Tree, &str)| {
         let options = Options {
             model: pair.target.clone(),
-            draft_model: (drafter == DrafterKind::Model).then(|| pair.drafter.clone()),
+            draft_model: (drafter == Model).then(|| pair.drafter.clone()),
+            method: Some(method),
             drafter: Some(drafter),
             draft_tokens: DraftTokens::Fixed(3),
             tree,
+            pearl: pearl.parse().unwrap(),
             ..Options::default()
         };
         Forerun::open(&Plan::new(options).unwrap()).unwrap()

@@ -5,7 +5,7 @@
 //! vocabulary of three tokens, but their keyed generator is replaced by an enumerator: every key is
 //! one unknown number in [0, 1), cut wherever a threshold is asked, and each way of cutting is run
 //! to its end and weighed by the lengths of its intervals. What comes out is the exact joint
-//! distribution of the first two tokens.
+//! distribution of the first two tokens, or more of them where rounds reach further.
 //!
 //! Beside the real thing stand mutants: the mistakes that were published, or that lie near. Each
 //! must be told from the real thing, or the proof would prove nothing.
@@ -18,8 +18,8 @@ use forerun_core::{
     Verification, reference, verify,
 };
 use forerun_decode::{
-    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
-    generate,
+    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace,
+    Pearl, PearlOptions, Schedule, Sequence, Speculative, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
 use forerun_model::{LanguageModel, Logits, ModelError};
@@ -30,6 +30,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 const VOCAB: usize = 3;
+/// Target replicas that there are.
+const REPLICAS: usize = 3;
 /// One token is missing, so that penalties of what came before can tell paths apart.
 const PROMPT: [TokenId; 6] = [0, 1, 0, 1, 0, 1];
 
@@ -156,7 +158,7 @@ impl Cuts {
 // ---------------------------------------------------------------------------------------------
 // The experiment
 
-type Joint = BTreeMap<[TokenId; 2], f64>;
+type Joint = BTreeMap<Vec<TokenId>, f64>;
 
 /// Everything that a run is made of.
 struct Experiment<'a> {
@@ -164,12 +166,26 @@ struct Experiment<'a> {
     sampling: Sampling,
     drafter: &'a dyn Fn() -> Box<dyn Drafter>,
     decoder: &'a dyn Fn() -> Box<dyn Decoder>,
+    /// Tokens that are looked at.
+    tokens: usize,
+    /// In which order jobs are run, as [`InlineCluster::in_order_of`] has it.
+    order: Option<u64>,
     /// Wraps the enumerator, for mutants of the keys.
     keys: &'a dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 }
 
-impl Experiment<'_> {
-    /// The exact joint distribution of the first two tokens, and the number of branches.
+impl<'a> Experiment<'a> {
+    /// Two tokens of the first target, in the order of submission.
+    fn of(
+        sampling: Sampling,
+        drafter: &'a dyn Fn() -> Box<dyn Drafter>,
+        decoder: &'a dyn Fn() -> Box<dyn Decoder>,
+    ) -> Self {
+        let (target, keys) = (target(1), &unchanged);
+        Self { target, sampling, drafter, decoder, tokens: 2, order: None, keys }
+    }
+
+    /// The exact joint distribution of the first tokens, and the number of branches.
     fn enumerate(&self) -> (Joint, usize) {
         let enumerator = Enumerator::default();
         let (mut joint, mut branches) = (Joint::new(), 0);
@@ -184,35 +200,44 @@ impl Experiment<'_> {
         }
     }
 
-    fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> [TokenId; 2] {
+    fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> Vec<TokenId> {
         let engine =
             Engine::new().with_target(0, self.target).with_drafter(0, Boxed((self.drafter)()));
+        let engine = (1..REPLICAS).fold(engine, |engine, at| engine.with_target(at, self.target));
         let mut cluster = InlineCluster::new(engine, Arc::clone(&randomness));
-        let limits = Limits { max_tokens: 4, context_length: 64, eos: Vec::new() };
+        if let Some(order) = self.order {
+            cluster = cluster.in_order_of(order);
+        }
+        let limits = Limits { max_tokens: self.tokens + 2, context_length: 64, eos: Vec::new() };
         let (id, prompt) = (SequenceId(0), PROMPT.to_vec());
         let mut sequence =
             Sequence::with_randomness(id, prompt, self.sampling.clone(), limits, randomness);
         let mut generated = 0;
         generate(&mut *(self.decoder)(), &mut sequence, &mut cluster, |tokens| {
             generated += tokens.len();
-            if generated >= 2 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if generated >= self.tokens {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         })
         .unwrap();
-        [sequence.generated()[0], sequence.generated()[1]]
+        sequence.generated()[..self.tokens].to_vec()
     }
 
     /// What autoregressive sampling of the target gives, by the chain rule and the slow reference.
     fn exact(&self) -> Joint {
-        let row = |answer: &[TokenId]| {
-            let logits = self.target.row(&[&PROMPT[..], answer].concat());
-            let probabilities = reference::probabilities(&self.sampling, &PROMPT, answer, &logits);
-            (0..).zip(probabilities)
-        };
-        let mut joint = Joint::new();
-        for (first, chance) in row(&[]) {
-            for (second, then) in row(&[first]) {
-                joint.insert([first, second], chance * then);
+        let mut joint = Joint::from([(Vec::new(), 1.0)]);
+        for _ in 0..self.tokens {
+            let mut longer = Joint::new();
+            for (answer, chance) in &joint {
+                let logits = self.target.row(&[&PROMPT[..], answer].concat());
+                let row = reference::probabilities(&self.sampling, &PROMPT, answer, &logits);
+                for (token, then) in (0..).zip(row) {
+                    longer.insert([&answer[..], &[token]].concat(), chance * then);
+                }
             }
+            joint = longer;
         }
         joint
     }
@@ -227,7 +252,7 @@ impl Experiment<'_> {
 }
 
 fn deviation(a: &Joint, b: &Joint) -> f64 {
-    let at = |joint: &Joint, key| joint.get(key).copied().unwrap_or(0.0);
+    let at = |joint: &Joint, key: &Vec<TokenId>| joint.get(key).copied().unwrap_or(0.0);
     a.keys().chain(b.keys()).map(|key| (at(a, key) - at(b, key)).abs()).fold(0.0, f64::max)
 }
 
@@ -332,7 +357,7 @@ fn assert_exact(
         ];
         for sampling in filters.into_iter().chain(more_options()) {
             let target = target(seed);
-            let experiment = Experiment { target, sampling, drafter, decoder, keys: &unchanged };
+            let experiment = Experiment { target, ..Experiment::of(sampling, drafter, decoder) };
             let deviation = experiment.deviation();
             let sampling = &experiment.sampling;
             assert!(deviation < 1e-6, "{name}, target {seed}, {sampling:?}: off by {deviation}");
@@ -415,6 +440,64 @@ fn an_adapting_draft_length_is_exact() {
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
 }
 
+fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
+    let options: PearlOptions = options.parse().unwrap();
+    let goes_on = options.schedule == Schedule::Eager;
+    Box::new(Pearl::new(options, Pace::new(length, DraftLength::Fixed, goes_on)))
+}
+
+fn dsi(replicas: usize, lookahead: usize) -> Dsi {
+    Dsi::new(replicas, Lookahead::new(lookahead, DraftLength::Fixed, replicas))
+}
+
+/// The joint distribution of as many tokens as several rounds reach, whatever is ready first.
+fn assert_exact_in_any_order(
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+) {
+    let mut branches = 0;
+    let options = [sampling(1.0, 0, 1.0), more_options().pop().unwrap()];
+    for (sampling, order) in options.iter().cycle().zip([None, Some(1), Some(2), Some(3), Some(4)])
+    {
+        let experiment = Experiment::of(sampling.clone(), drafter, decoder);
+        let experiment = Experiment { tokens: 3, order, ..experiment };
+        let deviation = experiment.deviation();
+        assert!(deviation < 1e-6, "{name}, order {order:?}, {sampling:?}: off by {deviation}");
+        branches += experiment.enumerate().1;
+    }
+    println!("{name}: exact in {branches} branches");
+}
+
+/// Rounds without and with unverified tokens, each accepted wholly, in part and not at all.
+#[test]
+fn pearl_is_exact() {
+    let variants = ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"];
+    for (options, length) in variants.into_iter().flat_map(|o| [1, 2, 3].map(|length| (o, length)))
+    {
+        let name = format!("pearl, {options}, model, chain {length}");
+        let decoder = || pearl(length, options);
+        assert_exact(&name, &model_drafter, &decoder);
+        assert_exact_in_any_order(&name, &model_drafter, &decoder);
+    }
+    assert_exact("pearl, prompt-lookup", &|| Box::new(PromptLookup), &|| pearl(2, "eager"));
+}
+
+/// Replicas that finish in any order, jobs of every size, and a drafter that is early or late.
+#[test]
+fn dsi_is_exact() {
+    for (replicas, lookahead) in [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)] {
+        let name = format!("dsi, {replicas} replicas, lookahead {lookahead}");
+        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(replicas, lookahead)) };
+        assert_exact(&name, &model_drafter, &decoder);
+        assert_exact_in_any_order(&name, &model_drafter, &decoder);
+        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(replicas, lookahead).reproducible()) };
+        assert_exact_in_any_order(&format!("{name}, reproducible"), &model_drafter, &decoder);
+    }
+    let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
+    assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
+}
+
 /// A drafter that is the target itself has every token accepted, and that is exact, too.
 #[test]
 fn a_perfect_drafter_is_exact_and_never_rejected() {
@@ -423,7 +506,7 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
         let decoder = || speculative(&shape);
         let (target, sampling) = (target(1), sampling(1.0, 0, 1.0));
         let (drafter, decoder) = (&drafter, &decoder);
-        let experiment = Experiment { target, sampling, drafter, decoder, keys: &unchanged };
+        let experiment = Experiment { target, ..Experiment::of(sampling, drafter, decoder) };
         assert!(experiment.deviation() < 1e-6, "{shape:?}");
         // It bends its rows as the target does, whatever the options.
         for sampling in more_options() {
@@ -453,7 +536,7 @@ fn worst_deviation(
 ) -> f64 {
     let deviation = |seed| {
         let (target, sampling) = (target(seed), sampling(1.0, 0, 1.0));
-        Experiment { target, sampling, drafter, decoder, keys }.deviation()
+        Experiment { target, keys, ..Experiment::of(sampling, drafter, decoder) }.deviation()
     };
     (1..=5).map(deviation).fold(0.0, f64::max)
 }
@@ -505,6 +588,21 @@ fn mutant_one_acceptance_uniform_for_two_positions() {
         &|| speculative(&chain(2)),
         &keys,
     );
+}
+
+/// PEARL's published code: a position that is tested before its round and the next one in it.
+#[test]
+fn mutant_one_acceptance_uniform_in_pearls_rounds() {
+    let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+        Arc::new(MutantKeys(enumerator, |key| match key.purpose {
+            Purpose::Accept => Key { position: key.position / 2, ..key },
+            _ => key,
+        }))
+    };
+    for options in ["eager", "paper"] {
+        let name = format!("uniform reused between PEARL's positions, {options}");
+        assert_caught(&name, &model_drafter, &|| pearl(2, options), &keys);
+    }
 }
 
 #[test]
@@ -614,11 +712,11 @@ impl Decoder for WrittenOut {
         let pick =
             |row: &Distribution, at| row.pick(sequence.randomness(), key(at, Purpose::Sample));
         let verdict = if accepted {
-            let token = pick(&rows[1], position + 1);
+            let token = Some(pick(&rows[1], position + 1));
             Verdict { accepted: vec![0], token, rejected: false }
         } else {
             let residual = rows[0].residual(&proposed[0]).unwrap_or_default();
-            let token = pick(if self.subtract { &residual } else { &rows[0] }, position);
+            let token = Some(pick(if self.subtract { &residual } else { &rows[0] }, position));
             Verdict { accepted: Vec::new(), token, rejected: true }
         };
         sequence.commit(&draft, &verdict, &scores);
@@ -690,8 +788,7 @@ fn warped_here(sampling: &Sampling, own_path: bool, prompt_apart: bool) -> f64 {
                 Box::new(WarpedHere { target, shape, own_path, prompt_apart })
             };
             let (drafter, sampling) = (&model_drafter, sampling.clone());
-            let experiment =
-                Experiment { target, sampling, drafter, decoder: &decoder, keys: &unchanged };
+            let experiment = Experiment { target, ..Experiment::of(sampling, drafter, &decoder) };
             worst = worst.max(experiment.deviation());
         }
     }

@@ -14,9 +14,9 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Answer, Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Method, Options, Plan,
-    Request, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
-    available_cores,
+    Answer, Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Method, Options,
+    PearlOptions, Plan, Request, Statistics, TokenId, TokenLogprob, Tree, Verification,
+    VerificationChoice, available_cores,
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
@@ -28,6 +28,7 @@ struct Cell {
     drafter: DrafterKind,
     draft_tokens: DraftTokens,
     tree: Tree,
+    pearl: PearlOptions,
     /// Draft positions at which a rejection must have been seen.
     must_reject: usize,
 }
@@ -46,32 +47,74 @@ fn cells() -> Vec<Cell> {
         ]
     };
     let drafters = [DrafterKind::Model, DrafterKind::PromptLookup];
-    drafters
-        .into_iter()
-        .flat_map(|drafter| trees().map(|tree| (drafter, tree)))
-        .map(|(drafter, (draft_tokens, tree, must_reject))| Cell {
+    let in_turn = drafters.into_iter().flat_map(|drafter| trees().map(|tree| (drafter, tree))).map(
+        |(drafter, (draft_tokens, tree, must_reject))| Cell {
             method: Method::Speculative,
             drafter,
             draft_tokens,
             tree,
+            pearl: PearlOptions::default(),
             must_reject,
-        })
-        .collect()
+        },
+    );
+    in_turn.chain(parallel_cells()).collect()
 }
 
-/// Placements in turn, so that one and two threads, and one and two devices, all take part.
-fn placement(number: usize, drafter: DrafterKind) -> Option<String> {
+/// Drafting beside verification, in every variant.
+fn parallel_cells() -> impl Iterator<Item = Cell> {
+    use DraftTokens::{Auto, Fixed};
+    use DrafterKind::{Model, PromptLookup};
+    let pearl = |drafter, draft_tokens, options: &str, must_reject| Cell {
+        method: Method::Pearl,
+        drafter,
+        draft_tokens,
+        tree: Tree::None,
+        pearl: options.parse().unwrap(),
+        must_reject,
+    };
+    let dsi = |drafter, draft_tokens, must_reject| Cell {
+        method: Method::Dsi,
+        ..pearl(drafter, draft_tokens, "eager", must_reject)
+    };
+    [
+        pearl(Model, Fixed(1), "eager", 1),
+        pearl(Model, Fixed(4), "eager", 2),
+        pearl(Model, Auto, "eager", 0),
+        pearl(Model, Fixed(3), "paper", 3),
+        pearl(Model, Auto, "paper", 0),
+        pearl(Model, Fixed(3), "paper,no-pre-verify", 3),
+        pearl(Model, Fixed(3), "paper,no-post-verify", 2),
+        pearl(Model, Fixed(2), "eager,no-pre-verify,no-post-verify", 2),
+        pearl(PromptLookup, Fixed(4), "eager", 1),
+        pearl(PromptLookup, Fixed(3), "paper", 1),
+        dsi(Model, Fixed(1), 1),
+        dsi(Model, Fixed(3), 2),
+        dsi(Model, Auto, 0),
+        dsi(PromptLookup, Fixed(3), 1),
+    ]
+    .into_iter()
+}
+
+/// Placements in turn, so that one and two threads, one and two devices, and up to three replicas all
+/// take part.
+fn placement(number: usize, cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
-    match (number % 3, drafter) {
+    let replicas = |count| vec![format!("target=cpu:{last}"); count].join(",");
+    let with_replicas = |count| match cell.drafter {
+        DrafterKind::Model => format!("drafter=cpu:{first},{},shared", replicas(count)),
+        _ => format!("{},shared", replicas(count)),
+    };
+    match (number % 3, cell.drafter) {
         (0, _) => None,
+        (count, _) if cell.method == Method::Dsi => Some(with_replicas(count + 1)),
         (1, DrafterKind::Model) => Some(format!("drafter=cpu:{first},target=cpu:{first},shared")),
         (2, DrafterKind::Model) if first != last => {
             Some(format!("drafter=cpu:{first}+cpu:{last},target=cpu:{first}+cpu:{last},shared"))
         }
         _ => Some(format!("target=cpu:{last}")),
     }
-    .filter(|text| drafter != DrafterKind::Model || text.contains("drafter"))
+    .filter(|text| cell.drafter != DrafterKind::Model || text.contains("drafter"))
 }
 
 fn setting(name: &str, default: usize) -> usize {
@@ -224,11 +267,13 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
             drafter: Some(cell.drafter),
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
-            placement: placement(number, cell.drafter),
+            pearl: cell.pearl,
+            placement: placement(number, &cell),
             ..Options::default()
         };
         let plan = Plan::new(options).unwrap();
-        let name = format!("{} × {} × {:?}", cell.method, cell.drafter, plan.shape());
+        let name =
+            format!("{} ({}) × {} × {:?}", cell.method, cell.pearl, cell.drafter, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
         for case in &cases {

@@ -4,21 +4,25 @@ use crate::engine::{Engine, job_error};
 use crate::recorder::{Forwards, Recorder};
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, Outcome, Randomness, Role, SequenceId, Ticket,
+    Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
+    Role, SequenceId, Ticket,
 };
 use forerun_model::ModelError;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs jobs on the calling thread, in order of submission. Its clock counts jobs: each takes one
-/// microsecond. Everything about it is deterministic, so that a decoder can be enumerated.
+/// Runs jobs on the calling thread, in order of submission or in another that a seed chooses. Its clock
+/// counts jobs: each takes one microsecond. Everything about it is deterministic, so that a decoder can
+/// be enumerated.
 pub struct InlineCluster {
     engine: Engine,
     randomness: Arc<dyn Randomness + Send + Sync>,
     waiting: VecDeque<(Ticket, Role, Job, AtomicBool)>,
     submitted: u64,
     completed: u64,
+    /// Chooses the job that is run next; without it, the first that was submitted.
+    order: Option<u64>,
     recorder: Recorder,
 }
 
@@ -27,7 +31,27 @@ impl InlineCluster {
     #[must_use]
     pub fn new(engine: Engine, randomness: Arc<dyn Randomness + Send + Sync>) -> Self {
         let recorder = Recorder::new(vec!["inline".into()]);
-        Self { engine, randomness, waiting: VecDeque::new(), submitted: 0, completed: 0, recorder }
+        let waiting = VecDeque::new();
+        Self { engine, randomness, waiting, submitted: 0, completed: 0, order: None, recorder }
+    }
+
+    /// The same, but the next job is any of those that wait, as devices of changing speeds would have
+    /// it. Jobs of one role stay in their order.
+    #[must_use]
+    pub fn in_order_of(self, seed: u64) -> Self {
+        Self { order: Some(seed), ..self }
+    }
+
+    /// Takes out the job that is run next.
+    fn next_job(&mut self) -> Option<(Ticket, Role, Job, AtomicBool)> {
+        let Some(seed) = self.order else { return self.waiting.pop_front() };
+        let randomness = KeyedRandomness { seed, sample: 0 };
+        let position = self.completed as usize;
+        let key = Key { position, purpose: Purpose::Sample, candidate: 0 };
+        let place = (randomness.uniform(key) * self.waiting.len() as f64) as usize;
+        let role = self.waiting.get(place)?.1;
+        let first = self.waiting.iter().position(|(_, of, ..)| *of == role)?;
+        self.waiting.remove(first)
     }
 
     /// What was recorded since the start or since the last call.
@@ -55,7 +79,7 @@ impl Cluster for InlineCluster {
     }
 
     fn next_completion(&mut self) -> Result<Completion, ClusterError> {
-        let (ticket, role, job, cancel) = self.waiting.pop_front().ok_or(ClusterError::Idle)?;
+        let (ticket, role, job, cancel) = self.next_job().ok_or(ClusterError::Idle)?;
         let output = if cancel.load(Ordering::Relaxed) {
             Err(ModelError::Cancelled)
         } else {

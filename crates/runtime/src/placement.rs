@@ -171,30 +171,42 @@ impl Placement {
     }
 
     /// A drafter of its own core where there are two cores, the target on the rest; or the target
-    /// on all cores where no drafter needs any (`separate` is false).
+    /// on all cores where no drafter needs any (`separate` is false). The target's cores are shared out
+    /// among up to `replicas` replicas.
     #[must_use]
-    pub fn automatic(available: &[usize], separate: bool) -> Self {
-        let group = |cores: &[usize]| vec![DeviceGroup { cores: cores.to_vec() }];
-        match available {
+    pub fn automatic(available: &[usize], separate: bool, replicas: usize) -> Self {
+        let group = |cores: &[usize]| DeviceGroup { cores: cores.to_vec() };
+        let (drafter, target) = match available {
             [first, rest @ ..] if separate && !rest.is_empty() => {
-                Self { drafters: group(&[*first]), targets: group(rest) }
+                (std::slice::from_ref(first), rest)
             }
-            _ => Self { drafters: group(available), targets: group(available) },
+            _ => (available, available),
+        };
+        if !separate && replicas <= 1 {
+            return Self { drafters: vec![group(available)], targets: vec![group(available)] };
         }
+        let replicas = replicas.clamp(1, target.len().max(1));
+        let each = target.len().div_ceil(replicas).max(1);
+        let drafters = if separate { vec![group(drafter)] } else { Vec::new() };
+        Self { drafters, targets: target.chunks(each).map(group).collect() }
     }
 
-    /// Checks that there is one target group, and one drafter group if a drafter has a model.
+    /// Checks that there is one target group, or several where the method uses `replicas`, and one
+    /// drafter group if a drafter has a model.
     ///
     /// # Errors
     /// Names the role that is missing or has too many groups.
-    pub fn check_roles(&self, drafter: bool) -> Result<(), PlacementError> {
-        let roles = [("target", &self.targets, true), ("drafter", &self.drafters, drafter)];
-        for (role, groups, needed) in roles {
+    pub fn check_roles(&self, drafter: bool, replicas: bool) -> Result<(), PlacementError> {
+        let roles = [
+            ("target", &self.targets, true, replicas),
+            ("drafter", &self.drafters, drafter, false),
+        ];
+        for (role, groups, needed, several) in roles {
             let (text, count) = (self.to_string(), groups.len());
             if count == 0 && needed {
                 return Err(PlacementError::Missing { role, text });
             }
-            if count > 1 {
+            if count > 1 && !several {
                 return Err(PlacementError::TooMany { role, count, text });
             }
         }
@@ -215,6 +227,12 @@ impl Placement {
             }
         }
         Ok(())
+    }
+
+    /// Number of target replicas (the SP degree).
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.targets.len()
     }
 
     /// The group of a target replica.
@@ -327,8 +345,10 @@ mod tests {
     fn roles_are_checked_against_the_method() {
         let check = |text, drafter| {
             let placement = Placement::parse(text, &CORES).unwrap();
-            placement.check_roles(drafter).map_err(|error| error.to_string())
+            placement.check_roles(drafter, false).map_err(|error| error.to_string())
         };
+        let replicas = Placement::parse("target=cpu:0,target=cpu:1", &CORES).unwrap();
+        assert_eq!((replicas.check_roles(false, true), replicas.replicas()), (Ok(()), 2));
         assert_eq!(check("target=cpu:0", false), Ok(()));
         assert!(check("target=cpu:0", true).unwrap_err().contains("no drafter group"));
         assert!(check("drafter=cpu:0", true).unwrap_err().contains("no target group"));
@@ -337,16 +357,24 @@ mod tests {
 
     #[test]
     fn the_automatic_placement_separates_where_it_can() {
-        let show = |cores: &[usize], separate| Placement::automatic(cores, separate).to_string();
+        let replicated = |cores: &[usize], separate, replicas| {
+            Placement::automatic(cores, separate, replicas).to_string()
+        };
+        let show = |cores: &[usize], separate| replicated(cores, separate, 1);
         assert_eq!(show(&[0, 1], true), "drafter=cpu:0,target=cpu:1");
         assert_eq!(show(&[2, 3, 4, 5], true), "drafter=cpu:2,target=cpu:3-5");
         assert_eq!(show(&[0], true), "drafter=cpu:0,target=cpu:0,shared");
         assert_eq!(show(&[0, 1], false), "drafter=cpu:0-1,target=cpu:0-1,shared");
+        let two = "drafter=cpu:0,target=cpu:1-2,target=cpu:3-4";
+        assert_eq!(replicated(&[0, 1, 2, 3, 4], true, 2), two);
+        assert_eq!(replicated(&[0, 1], true, 4), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(replicated(&[0], true, 4), "drafter=cpu:0,target=cpu:0,shared");
+        assert_eq!(replicated(&[0, 1], false, 4), "target=cpu:0,target=cpu:1");
     }
 
     #[test]
     fn groups_of_the_same_cores_are_one_device() {
-        let devices = Placement::automatic(&[0, 1], false).devices();
+        let devices = Placement::automatic(&[0, 1], false, 1).devices();
         assert_eq!(devices.len(), 1);
         assert_eq!(devices[0].1, [Role::Drafter(0), Role::Target(0)]);
     }

@@ -319,7 +319,7 @@ fn jobs_and_completions_survive_serialisation() {
         let text = serde_json::to_string(&completion).unwrap();
         assert_eq!(serde_json::from_str::<Completion>(&text).unwrap(), completion);
     }
-    let outcome = Outcome { draft: None, score: Ticket(1), accepted: vec![0, 2], rejected: true };
+    let outcome = Outcome { ticket: Ticket(1), accepted: 2, fate: Fate::Rejected };
     let text = serde_json::to_string(&outcome).unwrap();
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
 }

@@ -5,7 +5,9 @@ mod simulate;
 mod train;
 
 use clap::{Args, Parser, Subcommand};
-use forerun::{DraftTokens, DrafterKind, Method, TokenId, Tree, VerificationChoice, WeightType};
+use forerun::{
+    DraftTokens, DrafterKind, Method, PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
+};
 use std::path::PathBuf;
 
 pub(crate) use simulate::{CancelChoice, Simulate, SimulatedRunArguments};
@@ -221,8 +223,8 @@ pub(crate) struct AnswerArguments {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
     pub(crate) max_tokens: usize,
 
-    /// When to draft and verify: autoregressive, speculative [default: speculative where there is a
-    /// drafter]
+    /// When to draft and verify: autoregressive, speculative (in turn), pearl (at the same time), dsi
+    /// (on several target replicas) [default: speculative where there is a drafter]
     #[arg(long, value_name = "METHOD")]
     pub(crate) method: Option<Method>,
 
@@ -230,8 +232,8 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "DRAFTER")]
     pub(crate) drafter: Option<DrafterKind>,
 
-    /// Tokens drafted in a row; auto takes what measured times and acceptance advise, none where
-    /// drafting does not pay
+    /// Tokens drafted in a row (with dsi those of one verification); auto takes what measured times
+    /// and acceptance advise, none where drafting does not pay
     #[arg(long, value_name = "N|auto", default_value = "auto")]
     pub(crate) draft_tokens: DraftTokens,
 
@@ -240,6 +242,11 @@ pub(crate) struct AnswerArguments {
     /// (independently drawn children by depth)
     #[arg(long, value_name = "TREE", default_value = "none")]
     pub(crate) tree: Tree,
+
+    /// What of PEARL is used: eager (a round ends with the target's pass) or paper (drafter and target
+    /// wait for one another), and after a comma no-pre-verify or no-post-verify
+    #[arg(long, value_name = "OPTIONS", default_value = "eager")]
+    pub(crate) pearl: PearlOptions,
 
     /// Keep weights as f32, bf16, f16 or int8 (quantised at load); auto is the checkpoint's own type
     #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 /// What `/help` shows.
 pub(super) const HELP: &str = "\
-/method [METHOD]  show or change the method: autoregressive, speculative
+/method [METHOD]  show or change the method: autoregressive, speculative, pearl, dsi
 /stats            speed and acceptance of the last answer and of the whole chat
 /system [TEXT]    set what the model is to keep to; without a text, take it back
 /reset            begin anew

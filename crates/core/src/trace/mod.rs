@@ -132,15 +132,13 @@ impl Trace {
         Self { lanes, spans: Vec::new() }
     }
 
-    /// Marks the spans that an outcome speaks of.
+    /// Marks the span that an outcome speaks of.
     pub fn mark(&mut self, outcome: &Outcome) {
-        let fate = if outcome.rejected { Fate::Rejected } else { Fate::Accepted };
-        // The spans in question ended lately, so the search starts at the end.
-        for ticket in [outcome.draft, Some(outcome.score)].into_iter().flatten() {
-            if let Some(span) = self.spans.iter_mut().rev().find(|span| span.ticket == ticket) {
-                span.accepted = outcome.accepted.len();
-                span.fate = fate;
-            }
+        // It ended lately, so the search starts at the end.
+        let mut latest_first = self.spans.iter_mut().rev();
+        if let Some(span) = latest_first.find(|span| span.ticket == outcome.ticket) {
+            span.accepted = outcome.accepted;
+            span.fate = outcome.fate;
         }
     }
 
@@ -219,19 +217,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_outcome_marks_its_draft_and_its_score() {
+    fn an_outcome_marks_its_job() {
         use Fate::{Open, Rejected};
         let mut trace = sample();
         for span in &mut trace.spans {
             span.fate = Open;
         }
-        trace.mark(&Outcome {
-            draft: Some(Ticket(2)),
-            score: Ticket(3),
-            accepted: vec![0],
-            rejected: true,
-        });
-        let fates: Vec<_> = trace.spans.iter().map(|span| span.fate).collect();
-        assert_eq!(fates, [Open, Open, Rejected, Open, Rejected]);
+        trace.mark(&Outcome { ticket: Ticket(2), accepted: 3, fate: Rejected });
+        trace.mark(&Outcome { ticket: Ticket(9), accepted: 1, fate: Rejected });
+        let marked: Vec<_> = trace.spans.iter().map(|span| (span.accepted, span.fate)).collect();
+        assert_eq!(marked, [(4, Open), (4, Open), (3, Rejected), (0, Open), (1, Open)]);
     }
 }

@@ -1,0 +1,233 @@
+//! PEARL's draft length: as asked, or as measured times advise.
+
+use crate::DraftLength;
+use crate::estimates::{Acceptance, Mean};
+
+/// Decides how many tokens are drafted beside a target forward (PEARL, §4.3: γ = round(c), c being the
+/// target's time over the drafter's).
+///
+/// The automatic mode goes further than the paper: of all lengths it takes the one of the most tokens a
+/// second by what was measured lately, since long drafts make the next forward longer (cost by rows) and
+/// are worth little where few tokens are accepted. Where no length is faster than plain decoding, drafting
+/// pauses, and is tried again now and then. Plain rounds show what drafting has to beat.
+#[derive(Clone, Debug)]
+pub struct Pace {
+    length: usize,
+    mode: DraftLength,
+    /// Tokens that may be drafted beside one forward, as a multiple of γ.
+    stretch: usize,
+    /// A forward with one row while the drafter stands still, and while it works.
+    alone_ns: Mean,
+    beside_ns: Mean,
+    /// What each row more adds.
+    row_ns: Mean,
+    /// Drafting a token.
+    token_ns: Mean,
+    acceptance: Acceptance,
+    /// The answer's first forwards, which compute the prompt, are still to come.
+    first_score: bool,
+    first_draft: bool,
+    /// Rounds since the last one without drafting, and since the last one with it.
+    since_plain: u32,
+    since_draft: u32,
+}
+
+/// Rounds with drafting after which one without it shows anew what drafting has to beat.
+const PLAIN_EVERY: u32 = 64;
+/// Rounds without drafting after which it is tried again.
+const TRY_EVERY: u32 = 48;
+/// Draft length while nothing is known.
+const FIRST_LENGTH: usize = 3;
+/// A draft job should last so long, in nanoseconds, that messages count for little.
+const JOB_NS: f64 = 100_000.0;
+
+impl Pace {
+    /// Always γ tokens (`Fixed`), or up to so many (`Auto`). `goes_on` lets a drafter that is done make
+    /// as many again while the target is still busy.
+    #[must_use]
+    pub fn new(length: usize, mode: DraftLength, goes_on: bool) -> Self {
+        Self {
+            length,
+            mode,
+            stretch: if goes_on && mode == DraftLength::Fixed { 2 } else { 1 },
+            alone_ns: Mean::default(),
+            beside_ns: Mean::default(),
+            row_ns: Mean::default(),
+            token_ns: Mean::default(),
+            acceptance: Acceptance::default(),
+            first_score: true,
+            first_draft: true,
+            since_plain: 0,
+            since_draft: 0,
+        }
+    }
+
+    /// The same with all that it has learned, for a new answer.
+    #[must_use]
+    pub fn for_new_answer(&self) -> Self {
+        Self { first_score: true, first_draft: true, ..self.clone() }
+    }
+
+    /// γ of the next round; 0 if the drafter should rest.
+    #[must_use]
+    pub fn next_length(&self) -> usize {
+        if self.mode == DraftLength::Fixed {
+            return self.length;
+        }
+        let first = FIRST_LENGTH.min(self.length);
+        if self.first_score {
+            return first;
+        }
+        if !self.alone_ns.is_known() || self.since_plain >= PLAIN_EVERY {
+            return 0;
+        }
+        if !self.token_ns.is_known() {
+            return first;
+        }
+        match self.best_length() {
+            0 if self.since_draft >= TRY_EVERY => 1,
+            best => best,
+        }
+    }
+
+    /// Tokens that may be drafted beside one forward where γ is so much.
+    pub(crate) fn most(&self, gamma: usize) -> usize {
+        gamma * self.stretch
+    }
+
+    /// Tokens that one draft job should make: few, so that they come in time, but a job must be worth
+    /// its messages.
+    pub(crate) fn at_once(&self, gamma: usize) -> usize {
+        let worth = JOB_NS / self.token_ns.or(JOB_NS).max(1.0);
+        (worth as usize).clamp(1, gamma.max(1))
+    }
+
+    /// Learns what a forward of so many rows took, and whether the drafter worked beside it.
+    pub(crate) fn observe_score(&mut self, rows: usize, ns: u64, beside: bool) {
+        let ns = ns as f64;
+        self.since_plain = if beside || rows > 1 { self.since_plain + 1 } else { 0 };
+        self.since_draft = if beside { 0 } else { self.since_draft + 1 };
+        if std::mem::take(&mut self.first_score) {
+            return;
+        }
+        match rows {
+            1 if beside => self.beside_ns.add(ns),
+            1 => self.alone_ns.add(ns),
+            _ if self.one_row_ns().is_finite() => {
+                self.row_ns.add(((ns - self.one_row_ns()) / (rows - 1) as f64).max(0.0));
+            }
+            _ => {}
+        }
+    }
+
+    /// Learns what so many draft tokens took.
+    pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
+        if tokens > 0 && !std::mem::take(&mut self.first_draft) {
+            self.token_ns.add(ns as f64 / tokens as f64);
+        }
+    }
+
+    /// Learns from a verdict.
+    pub(crate) fn observe_verdict(&mut self, accepted: usize, rejected: bool) {
+        self.acceptance.add(accepted, rejected);
+    }
+
+    fn one_row_ns(&self) -> f64 {
+        self.beside_ns.or(self.alone_ns.or(f64::INFINITY))
+    }
+
+    /// The length of the most tokens a second; 0 is plain decoding.
+    fn best_length(&self) -> usize {
+        let plain = 1.0 / self.alone_ns.or(f64::INFINITY);
+        let speeds = (1..=self.length).map(|length| (length, self.speed(length)));
+        speeds.fold((0, plain), |best, next| if next.1 > best.1 { next } else { best }).0
+    }
+
+    /// Expected tokens a nanosecond with γ = `length`.
+    ///
+    /// Rounds are of two kinds. Without unverified tokens a round commits one token, and with the
+    /// probability α of acceptance the next one has γ − 1 unverified ones. Such a round commits
+    /// `1 + α + … + α^(γ−1)` tokens, and is followed by another such with probability `α^γ`.
+    fn speed(&self, length: usize) -> f64 {
+        let alpha = self.acceptance.rate(1.0).min(0.999);
+        let all = alpha.powi(length as i32);
+        let draft_ns = length as f64 * self.token_ns.or(0.0);
+        let score_ns = |rows: usize| self.one_row_ns() + (rows - 1) as f64 * self.row_ns.or(0.0);
+        let (pre_ns, post_ns) = (draft_ns.max(score_ns(1)), draft_ns.max(score_ns(length)));
+        // Shares of the two kinds in the long run.
+        let post = if length == 1 { 0.0 } else { alpha / (alpha + 1.0 - all) };
+        let tokens = (1.0 - post) + post * (1.0 - all) / (1.0 - alpha);
+        tokens / ((1.0 - post) * pre_ns + post * post_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rounds of a world in which every token is accepted with a fixed pattern.
+    fn run(
+        pace: &mut Pace,
+        rounds: usize,
+        draft_ns: u64,
+        score_ns: [u64; 2],
+        run: usize,
+    ) -> Vec<usize> {
+        let mut lengths = Vec::new();
+        let (mut unverified, mut right) = (0, 0);
+        for _ in 0..rounds {
+            let gamma = pace.next_length();
+            lengths.push(gamma);
+            let rows = unverified as u64 + 1;
+            pace.observe_score(rows as usize, score_ns[0] + (rows - 1) * score_ns[1], gamma > 0);
+            if gamma > 0 {
+                pace.observe_draft(gamma, gamma as u64 * draft_ns);
+            }
+            // Every `run`-th token of the text is drafted wrongly.
+            let tested = unverified + usize::from(gamma > 0);
+            let wrong = (0..tested).find(|place| (right + place) % run == run - 1);
+            pace.observe_verdict(wrong.unwrap_or(tested), wrong.is_some());
+            right += wrong.map_or(tested, |accepted| accepted + 1);
+            unverified = if wrong.is_some() || gamma == 0 { 0 } else { gamma - 1 };
+        }
+        lengths
+    }
+
+    #[test]
+    fn a_fixed_length_stays() {
+        let mut pace = Pace::new(5, DraftLength::Fixed, true);
+        assert!(run(&mut pace, 50, 100, [1_000, 20], 9).iter().all(|&length| length == 5));
+        assert_eq!((pace.most(5), pace.at_once(5)), (10, 5));
+    }
+
+    #[test]
+    fn the_automatic_length_is_near_the_ratio_of_times() {
+        // Where nearly all is accepted, a drafter that is nearly done is worth waiting for.
+        for (draft_ns, expected) in [(100_000, 9..=10), (250_000, 4..=4), (450_000, 2..=3)] {
+            let mut pace = Pace::new(16, DraftLength::Auto, true);
+            let lengths = run(&mut pace, 300, draft_ns, [1_000_000, 0], 40);
+            let settled = &lengths[lengths.len() - 20..];
+            let drafted = settled.iter().filter(|&&length| length > 0);
+            assert!(drafted.clone().all(|length| expected.contains(length)), "{settled:?}");
+            assert!(drafted.count() >= 18);
+        }
+    }
+
+    #[test]
+    fn rows_that_cost_much_shorten_it() {
+        let mut cheap = Pace::new(16, DraftLength::Auto, true);
+        let mut dear = cheap.clone();
+        let last = |lengths: Vec<usize>| lengths.into_iter().rfind(|&length| length > 0);
+        let of_cheap = last(run(&mut cheap, 200, 50_000, [1_000_000, 0], 4));
+        let of_dear = last(run(&mut dear, 200, 50_000, [1_000_000, 250_000], 4));
+        assert!(of_dear < of_cheap, "{of_dear:?} {of_cheap:?}");
+    }
+
+    #[test]
+    fn a_drafter_that_is_slower_than_the_target_rests() {
+        let mut pace = Pace::new(16, DraftLength::Auto, true);
+        let lengths = run(&mut pace, 400, 3_000_000, [1_000_000, 0], 2);
+        let drafting = lengths[20..].iter().filter(|&&length| length > 0).count();
+        assert!((1..=10).contains(&drafting), "{drafting}");
+    }
+}

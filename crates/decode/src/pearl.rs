@@ -1,0 +1,119 @@
+//! PEARL: drafting and verification at the same time.
+//!
+//! *PEARL: Parallel Speculative Decoding with Adaptive Draft Length*, Liu et al. 2024, arXiv
+//! 2408.11850, algorithm 2.
+//!
+//! 1. While the target scores the draft tokens that are not verified yet, the drafter makes γ more
+//!    behind them (*post-verify*). Where there are none, the target scores the next position all the
+//!    same (*pre-verify*): it is the same code.
+//! 2. The unverified tokens and the first new one are verified. No bonus token is drawn: the row behind
+//!    the unverified tokens tests the first new one.
+//! 3. If all are accepted, the other new ones are the next round's unverified tokens. A rejection
+//!    commits the correction, and the next round starts without any.
+//!
+//! Deviations: by default a round ends with the target's pass. The drafter, if it is done first, goes on
+//! for a while; if it is late, what it has is verified, and it is not interrupted. The paper's schedule,
+//! in which both wait for one another, is [`Schedule::Paper`]. Caches are not rolled back by either
+//! side, and every draw has its own key; the published code reuses one for two positions.
+
+use crate::drafting::Drafting;
+use crate::{DecodeError, Decoder, Pace, PearlOptions, Schedule, Sequence, exchange};
+use forerun_core::{Cluster, Outcome, trace::Fate, verify};
+
+/// Drafts and verifies at the same time.
+pub struct Pearl {
+    options: PearlOptions,
+    pace: Pace,
+    drafting: Drafting,
+}
+
+impl Pearl {
+    /// A decoder whose draft length is as `pace` wants it.
+    #[must_use]
+    pub fn new(options: PearlOptions, pace: Pace) -> Self {
+        Self { options, pace, drafting: Drafting::new(0) }
+    }
+
+    /// The pace, with what it has learned.
+    #[must_use]
+    pub fn pace(&self) -> &Pace {
+        &self.pace
+    }
+
+    /// Lets the drafter work alone until the chain is as long as asked.
+    fn draft_alone(
+        &mut self,
+        sequence: &mut Sequence,
+        length: usize,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        while !self.drafting.is_done(sequence, length) {
+            self.drafting.go_on(sequence, length, length, cluster)?;
+            let completion = cluster.next_completion()?;
+            self.drafting.take(sequence, completion)?;
+        }
+        Ok(())
+    }
+}
+
+impl Decoder for Pearl {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let gamma = self.pace.next_length();
+        if self.drafting.len() == 0 && !self.options.pre_verify {
+            self.draft_alone(sequence, gamma, cluster)?;
+        }
+
+        // At the same time: the target scores what is unverified and the next position …
+        let unverified = self.drafting.len();
+        let tree = self.drafting.first(unverified);
+        let scoring = exchange::submit_score(0, sequence, &[], tree, cluster)?;
+        // … and the drafter makes γ tokens behind it.
+        let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
+        let most = unverified + if drafts { self.pace.most(gamma) } else { 0 };
+        let least = match self.options.schedule {
+            _ if !drafts => unverified,
+            Schedule::Eager => unverified + 1,
+            Schedule::Paper => most,
+        };
+        let at_once = match self.options.schedule {
+            Schedule::Eager => self.pace.at_once(gamma),
+            Schedule::Paper => gamma,
+        };
+        let mut scores = None;
+        while scores.is_none() || !self.drafting.is_done(sequence, least) {
+            if scores.is_none() || self.drafting.len() < least {
+                self.drafting.go_on(sequence, most, at_once, cluster)?;
+            }
+            let completion = cluster.next_completion()?;
+            if completion.ticket == scoring {
+                let answer = exchange::scored(sequence, unverified, completion)?;
+                self.pace.observe_score(unverified + 1, answer.duration_ns, drafts);
+                scores = Some(answer.output);
+            } else if let Some((tokens, ns)) = self.drafting.take(sequence, completion)? {
+                self.pace.observe_draft(tokens, ns);
+            }
+        }
+        let scores = scores.unwrap_or_default();
+
+        // Verify the unverified tokens and the first new one: there are rows for no more.
+        let position = sequence.tokens().len();
+        let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
+        let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
+        self.pace.observe_verdict(accepted, verdict.rejected);
+        let fate = if verdict.rejected { Fate::Rejected } else { Fate::Accepted };
+        cluster.observe(Outcome { ticket: scoring, accepted, fate });
+        self.drafting.accept(accepted, cluster);
+        if verdict.token.is_some() {
+            self.drafting.restart(verdict.rejected, cluster);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, cluster: &mut dyn Cluster) {
+        self.drafting.restart(false, cluster);
+    }
+}

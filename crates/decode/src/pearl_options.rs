@@ -1,0 +1,89 @@
+//! What of PEARL is used, and how it is written.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// When a round ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Schedule {
+    /// With the target's pass, if there is a new token by then.
+    #[default]
+    Eager,
+    /// When the target's pass and all of γ new tokens are there.
+    Paper,
+}
+
+/// What of the algorithm is used; the paper's table 4 leaves parts out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PearlOptions {
+    /// When a round ends.
+    pub schedule: Schedule,
+    /// Whether the target works while nothing is unverified. Otherwise the drafter runs alone then.
+    pub pre_verify: bool,
+    /// Whether the drafter works while something is unverified. Otherwise it waits, and full acceptance
+    /// draws the bonus.
+    pub post_verify: bool,
+}
+
+impl Default for PearlOptions {
+    fn default() -> Self {
+        Self { schedule: Schedule::default(), pre_verify: true, post_verify: true }
+    }
+}
+
+/// A text that is no PEARL options.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error(
+    "{0:?} is not one of eager, paper, no-pre-verify, no-post-verify; join several by commas, as in \
+     paper,no-pre-verify"
+)]
+pub struct UnknownPearlOption(String);
+
+impl FromStr for PearlOptions {
+    type Err = UnknownPearlOption;
+
+    fn from_str(text: &str) -> Result<Self, UnknownPearlOption> {
+        let mut options = Self::default();
+        for part in text.split(',') {
+            match part.trim() {
+                "eager" => options.schedule = Schedule::Eager,
+                "paper" => options.schedule = Schedule::Paper,
+                "no-pre-verify" => options.pre_verify = false,
+                "no-post-verify" => options.post_verify = false,
+                other => return Err(UnknownPearlOption(other.to_owned())),
+            }
+        }
+        Ok(options)
+    }
+}
+
+impl fmt::Display for PearlOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.schedule {
+            Schedule::Eager => "eager",
+            Schedule::Paper => "paper",
+        })?;
+        f.write_str(if self.pre_verify { "" } else { ",no-pre-verify" })?;
+        f.write_str(if self.post_verify { "" } else { ",no-post-verify" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_and_written() {
+        for text in ["eager", "paper", "paper,no-pre-verify", "eager,no-pre-verify,no-post-verify"]
+        {
+            let options: Result<PearlOptions, _> = text.parse();
+            assert_eq!(options.map(|options| options.to_string()), Ok(text.to_owned()));
+        }
+        assert_eq!(
+            "no-post-verify".parse(),
+            Ok(PearlOptions { post_verify: false, ..PearlOptions::default() })
+        );
+        let message = "paper,late".parse::<PearlOptions>().map_err(|error| error.to_string());
+        assert!(message.is_err_and(|message| message.contains("\"late\"")));
+    }
+}

@@ -1,0 +1,102 @@
+//! The decoder of an answer, and what earlier answers have taught it.
+
+use crate::plan::{Method, Plan};
+use forerun_decode::{
+    Autoregressive, Controller, Decoder, DraftLength, Dsi, Lookahead, Pace, Pearl, Schedule,
+    Speculative,
+};
+
+/// What answers taught about drafting, by method; each answer starts with it.
+pub(crate) struct Learned {
+    controller: Controller,
+    pace: Pace,
+    lookahead: Lookahead,
+}
+
+/// A decoder of one answer.
+pub(crate) enum ChosenDecoder {
+    Autoregressive(Autoregressive),
+    Speculative(Speculative),
+    Pearl(Pearl),
+    Dsi(Dsi),
+}
+
+/// Draft tokens in a row where sampled text must not depend on measured times.
+const REPRODUCIBLE_LENGTH: usize = 4;
+
+impl Learned {
+    /// Nothing yet.
+    pub(crate) fn new(plan: &Plan) -> Self {
+        Self::of(plan, plan.length(), plan.shape().depth())
+    }
+
+    /// A decoder for an answer to a prompt of that many tokens. It starts with what was learned; but
+    /// where a seed promises the same text, nothing may follow measured times.
+    pub(crate) fn decoder(
+        &self,
+        method: Method,
+        plan: &Plan,
+        prompt_tokens: usize,
+        reproducible: bool,
+    ) -> ChosenDecoder {
+        let (mut learned, mut pearl) = (self.for_new_answer(prompt_tokens), plan.pearl());
+        if reproducible {
+            // An asked length stays, and an adapting one becomes this.
+            let (mode, length) = match plan.length() {
+                DraftLength::Fixed => (DraftLength::Fixed, plan.shape().depth()),
+                DraftLength::Auto => (DraftLength::Fixed, REPRODUCIBLE_LENGTH),
+            };
+            learned = Self::of(plan, mode, length);
+            // Whether a position is drafted must not depend on who was first.
+            pearl.schedule = if pearl.post_verify { pearl.schedule } else { Schedule::Paper };
+        }
+        match method {
+            Method::Autoregressive => ChosenDecoder::Autoregressive(Autoregressive),
+            Method::Speculative => ChosenDecoder::Speculative(Speculative::new(learned.controller)),
+            Method::Pearl => ChosenDecoder::Pearl(Pearl::new(pearl, learned.pace)),
+            Method::Dsi => {
+                let decoder = Dsi::new(plan.placement().replicas(), learned.lookahead);
+                ChosenDecoder::Dsi(if reproducible { decoder.reproducible() } else { decoder })
+            }
+        }
+    }
+
+    fn of(plan: &Plan, mode: DraftLength, length: usize) -> Self {
+        Self {
+            controller: Controller::new(plan.shape().at_most(length), mode),
+            pace: Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager),
+            lookahead: Lookahead::new(length, mode, plan.placement().replicas()),
+        }
+    }
+
+    fn for_new_answer(&self, prompt_tokens: usize) -> Self {
+        Self {
+            controller: self.controller.for_new_answer(prompt_tokens),
+            pace: self.pace.for_new_answer(),
+            lookahead: self.lookahead.for_new_answer(),
+        }
+    }
+
+    /// Keeps what an answer has taught.
+    pub(crate) fn learn(&mut self, decoder: ChosenDecoder) {
+        match decoder {
+            ChosenDecoder::Autoregressive(_) => {}
+            ChosenDecoder::Speculative(decoder) => {
+                self.controller = decoder.controller().clone();
+            }
+            ChosenDecoder::Pearl(decoder) => self.pace = decoder.pace().clone(),
+            ChosenDecoder::Dsi(decoder) => self.lookahead = decoder.lookahead().clone(),
+        }
+    }
+}
+
+impl ChosenDecoder {
+    pub(crate) fn as_dyn(&mut self) -> &mut dyn Decoder {
+        match self {
+            Self::Autoregressive(decoder) => decoder,
+            Self::Speculative(decoder) => decoder,
+            Self::Pearl(decoder) => decoder,
+            Self::Dsi(decoder) => decoder,
+        }
+    }
+}
