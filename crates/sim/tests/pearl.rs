@@ -1,0 +1,186 @@
+//! PEARL's figures, by the production decoder in virtual time.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::trace::Work;
+use forerun_core::{DraftShape, Role, Sampling, SequenceId};
+use forerun_decode::{
+    Autoregressive, Controller, Decoder, DraftLength, Limits, Pace, Pearl, PearlOptions, Schedule,
+    Sequence, Speculative, generate,
+};
+use forerun_sim::{Acceptance, Cancellation, Cost, Device, Oracle, SimCluster};
+use proptest::prelude::*;
+use std::ops::ControlFlow;
+
+const MS: u64 = 1_000_000;
+
+fn cluster(
+    acceptance: Acceptance,
+    seed: u64,
+    draft_ns: u64,
+    target_ns: u64,
+) -> (SimCluster, Oracle) {
+    let oracle = Oracle { seed, drafters: vec![acceptance] };
+    let device = |name: &str, role, ns| Device {
+        name: name.into(),
+        roles: vec![role],
+        cost: Cost::constant(ns),
+    };
+    let devices = vec![
+        device("drafter", Role::Drafter(0), draft_ns),
+        device("target", Role::Target(0), target_ns),
+    ];
+    let cluster =
+        SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, Vec::new()).unwrap();
+    (cluster, oracle)
+}
+
+fn sequence(oracle: &Oracle, max_tokens: usize) -> Sequence {
+    let limits = Limits { max_tokens, context_length: usize::MAX, eos: Vec::new() };
+    Sequence::new(SequenceId(0), oracle.text(4), Sampling::greedy(), limits)
+}
+
+fn pearl(length: usize, options: &str) -> Pearl {
+    let options: PearlOptions = options.parse().unwrap();
+    let goes_on = options.schedule == Schedule::Eager;
+    Pearl::new(options, Pace::new(length, DraftLength::Fixed, goes_on))
+}
+
+/// Which draft tokens are right, by position behind the prompt.
+fn recorded(text: &str) -> Acceptance {
+    Acceptance::Recorded(text.chars().map(|letter| letter == 'y').collect())
+}
+
+/// Runs some rounds and tells how many tokens each committed, and its unverified ones.
+fn rounds(
+    decoder: &mut Pearl,
+    acceptance: &str,
+    count: usize,
+) -> (Vec<usize>, Vec<usize>, SimCluster) {
+    let (mut cluster, oracle) = cluster(recorded(acceptance), 1, MS, 3 * MS);
+    let mut sequence = sequence(&oracle, 100);
+    let mut committed = Vec::new();
+    for _ in 0..count {
+        let before = sequence.generated().len();
+        decoder.step(&mut sequence, &mut cluster).unwrap();
+        committed.push(sequence.generated().len() - before);
+    }
+    assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
+    let scores = cluster.trace().spans.iter().filter(|span| span.work == Work::Score);
+    let unverified = scores.map(|span| span.rows - 1).collect();
+    (committed, unverified, cluster)
+}
+
+/// Figure 3: γ = 3. The first token is rejected in pre-verify; x₄ is accepted there, x₅ to x₈ in
+/// post-verify, where x₉ is rejected and what was drafted behind it dropped.
+#[test]
+fn figure_three_of_the_paper() {
+    let (committed, unverified, cluster) = rounds(&mut pearl(3, "paper"), "nyyyyyn", 4);
+    assert_eq!((committed, unverified), (vec![1, 1, 3, 2], vec![0, 0, 2, 2]));
+    let timeline = "\
+drafter |dddDDDdddxxx|
+target  |sssSSSSSSsss|
+";
+    assert_eq!(cluster.trace().to_ascii(MS), timeline);
+}
+
+/// Table 9: the first eight steps of "x+y = 4z, x*y = 4z^2, express x-y in z", word by word.
+#[test]
+fn table_nine_of_the_paper() {
+    // I|’ m|happy to|help you with|your question|! However , I notice|that the|equations
+    let (committed, unverified, _) = rounds(&mut pearl(5, "paper"), "nyynyyyynyyyyyyyyn", 8);
+    assert_eq!(committed, [1, 1, 2, 1, 4, 1, 5, 3]);
+    assert_eq!(unverified, [0, 0, 4, 0, 4, 0, 4, 4]);
+}
+
+/// Table 4's ablations: without pre-verify the drafter runs alone while nothing is unverified; without
+/// post-verify it waits while something is, and full acceptance draws the bonus.
+#[test]
+fn the_ablations_leave_one_device_waiting() {
+    let (.., without_pre) = rounds(&mut pearl(3, "paper,no-pre-verify"), "nyyyyyyyyyyy", 3);
+    let (.., without_post) = rounds(&mut pearl(3, "paper,no-post-verify"), "nyyyyyyyyyyy", 4);
+    assert_eq!(
+        without_pre.trace().to_ascii(MS),
+        "\
+drafter |dddxxxDDDDDDDDD|
+target  |...sss...SSSSSS|
+"
+    );
+    assert_eq!(
+        without_post.trace().to_ascii(MS),
+        "\
+drafter |dddDDD...DDD|
+target  |sssSSSSSSSSS|
+"
+    );
+}
+
+/// Beyond the paper: a drafter that is done goes on while the target is busy, and one that is late is
+/// neither interrupted nor waited for.
+#[test]
+fn eager_rounds_end_with_the_targets_pass() {
+    let run = |options, draft_ns, acceptance| {
+        let (mut cluster, oracle) = cluster(Acceptance::Iid(acceptance), 1, draft_ns, 3 * MS);
+        let mut sequence = sequence(&oracle, 60);
+        let mut decoder = pearl(2, options);
+        generate(&mut decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+        cluster.now_ns()
+    };
+    // A drafter of 1 ms makes three tokens in the target's pass, though γ is 2.
+    assert!(run("eager", MS, 1.0) < run("paper", MS, 1.0));
+    // One of 2 ms is late with the second token, which often comes to nothing.
+    assert!(run("eager", 2 * MS, 0.3) < run("paper", 2 * MS, 0.3));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Where γ tokens are drafted within a target forward, a round is no longer than one, and each brings
+    /// a token.
+    #[test]
+    fn pearl_is_never_slower_than_the_target_alone(
+        gamma in 1..=10_usize,
+        acceptance in 0.0..=1.0_f64,
+        eager in any::<bool>(),
+        seed in any::<u64>(),
+    ) {
+        let time = |decoder: &mut dyn Decoder| {
+            let (mut cluster, oracle) = cluster(Acceptance::Iid(acceptance), seed, 10 * MS, 100 * MS);
+            let mut sequence = sequence(&oracle, 60);
+            generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+            assert_eq!(sequence.tokens(), oracle.text(64));
+            cluster.now_ns()
+        };
+        let plain_ns = time(&mut Autoregressive);
+        let mut decoder = pearl(gamma, if eager { "eager" } else { "paper" });
+        prop_assert!(time(&mut decoder) <= plain_ns);
+        // The automatic length, too, though it looks at the target alone now and then.
+        let options = if eager { "eager" } else { "paper" }.parse().unwrap();
+        let mut adapting = Pearl::new(options, Pace::new(16, DraftLength::Auto, eager));
+        prop_assert!(time(&mut adapting) <= plain_ns);
+    }
+}
+
+/// With γ = c, PEARL is faster than drafting and verifying in turn, on average over texts.
+#[test]
+fn pearl_is_faster_than_taking_turns_at_the_same_length() {
+    for acceptance in [0.3, 0.6, 0.8, 0.95] {
+        let total_ns = |make: &dyn Fn() -> Box<dyn Decoder>| {
+            let time = |seed| {
+                let (mut cluster, oracle) =
+                    cluster(Acceptance::Iid(acceptance), seed, 20 * MS, 100 * MS);
+                let mut sequence = sequence(&oracle, 200);
+                let go_on = |_: &[_]| ControlFlow::Continue(());
+                generate(&mut *make(), &mut sequence, &mut cluster, go_on).unwrap();
+                cluster.now_ns()
+            };
+            (0..20).map(time).sum::<u64>()
+        };
+        let chain = DraftShape::Chain { length: 5 };
+        let turns = total_ns(&|| {
+            Box::new(Speculative::new(Controller::new(chain.clone(), DraftLength::Fixed)))
+        });
+        assert!(total_ns(&|| Box::new(pearl(5, "paper"))) < turns, "{acceptance}");
+        assert!(total_ns(&|| Box::new(pearl(5, "eager"))) < turns, "{acceptance}");
+    }
+}
