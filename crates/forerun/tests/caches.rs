@@ -1,0 +1,110 @@
+//! Invariant 3 where drafting runs ahead: after every rejection, cancellation and restart, what target and
+//! drafter compute behind their caches is, bit for bit, what a fresh forward computes.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Pair;
+use forerun_core::{Sampling, SequenceId, TokenId, TokenTree};
+use forerun_decode::{
+    Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
+};
+use forerun_draft::ModelDrafter;
+use forerun_model::{
+    CachedTransformer, Checkpoint, LanguageModel, Logits, ModelError, Team, Transformer, Weights,
+};
+use forerun_runtime::{Engine, InlineCluster};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A model whose every answer is compared with that of the same model without caches.
+struct Compared {
+    model: CachedTransformer,
+    weights: Arc<Weights>,
+    rows: Arc<AtomicUsize>,
+}
+
+impl Compared {
+    fn load(path: &Path, rows: &Arc<AtomicUsize>) -> Self {
+        let weights = Arc::new(Weights::load(&Checkpoint::open(path).unwrap()).unwrap());
+        Self { model: model(&weights), weights, rows: Arc::clone(rows) }
+    }
+}
+
+fn model(weights: &Arc<Weights>) -> CachedTransformer {
+    CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::solo())))
+}
+
+impl LanguageModel for Compared {
+    fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.model.context_length()
+    }
+
+    fn logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let cached = self.model.logits(sequence, tokens, tree, first_row, cancel)?;
+        let fresh = model(&self.weights).logits(sequence, tokens, tree, first_row, cancel)?;
+        let bits = |logits: &Logits| logits.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&cached), bits(&fresh), "{tokens:?} {tree:?}");
+        self.rows.fetch_add(cached.rows().count(), Ordering::Relaxed);
+        Ok(cached)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.model.release(sequence);
+    }
+}
+
+/// Decodes, jobs being run in the order of a seed, and tells how many rejections there were.
+fn run(pair: &Pair, decoder: &mut dyn Decoder, prompt: &[TokenId], order: u64) -> u64 {
+    let rows = Arc::new(AtomicUsize::new(0));
+    let engine = Engine::new()
+        .with_target(0, Compared::load(&pair.target, &rows))
+        .with_target(1, Compared::load(&pair.target, &rows))
+        .with_drafter(0, ModelDrafter::new(Compared::load(&pair.drafter, &rows)));
+    let sampling = Sampling::greedy();
+    let mut cluster = InlineCluster::new(engine, Arc::new(sampling.randomness)).in_order_of(order);
+    let limits = Limits { max_tokens: 40, context_length: 200, eos: Vec::new() };
+    let mut sequence = Sequence::new(SequenceId(0), prompt.to_vec(), sampling, limits);
+    generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+    decoder.stop(&mut cluster);
+    assert_eq!(sequence.generated().len(), 40);
+    assert!(rows.load(Ordering::Relaxed) > 50);
+    let statistics = sequence.statistics();
+    statistics.tested.iter().sum::<u64>() - statistics.accepted.iter().sum::<u64>()
+}
+
+#[test]
+fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
+    let pair = Pair::generated();
+    let tokenizer = pair.tokenizer();
+    // A prompt of one token, and longer ones.
+    for (number, text) in ["k", "ka lo", &pair.prompts[0]].into_iter().enumerate() {
+        let prompt = tokenizer.encode(text).unwrap();
+        let order = number as u64;
+        for length in [1, 2, 4] {
+            let pace = || Pace::new(length, DraftLength::Fixed, true);
+            for options in ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"] {
+                let mut decoder = Pearl::new(options.parse().unwrap(), pace());
+                assert!(run(&pair, &mut decoder, &prompt, order) > 5, "{options}");
+            }
+            for replicas in [1, 2] {
+                let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+                assert!(run(&pair, &mut Dsi::new(replicas, lookahead), &prompt, order) > 2);
+            }
+        }
+    }
+}
