@@ -82,7 +82,7 @@ fn run(pair: &Pair, decoder: &mut dyn Decoder, prompt: &[TokenId], order: u64) -
     generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
     decoder.stop(&mut cluster);
     assert_eq!(sequence.generated().len(), 40);
-    assert!(rows.load(Ordering::Relaxed) > 50);
+    assert!(rows.load(Ordering::Relaxed) >= 40);
     let statistics = sequence.statistics();
     statistics.tested.iter().sum::<u64>() - statistics.accepted.iter().sum::<u64>()
 }
