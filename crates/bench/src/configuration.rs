@@ -16,8 +16,8 @@ pub struct Models {
     pub target: PathBuf,
     /// The drafter.
     pub drafter: Option<PathBuf>,
-    /// Whether they are the random pair that `forerun generate` makes where it is told no model.
-    pub made: bool,
+    /// Whether they are the pair that `forerun generate` takes where it is told no model.
+    pub embedded: bool,
 }
 
 /// Something to compare.
@@ -242,7 +242,7 @@ fn name(choice: &Choice, all: &[Choice]) -> String {
 /// The command line's options for a plan; the checkpoints as they are named.
 fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     let mut flags = String::new();
-    if !models.made {
+    if !models.embedded {
         flags += &format!("--model {} ", quoted(&plan.model().to_string_lossy()));
         if let Some(drafter) = plan.draft_model() {
             flags += &format!("--draft-model {} ", quoted(&drafter.to_string_lossy()));
@@ -272,7 +272,7 @@ mod tests {
 
     fn of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
         let models =
-            Models { target: "target".into(), drafter: Some("drafter".into()), made: false };
+            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         configurations(&models, &[sweep], false)
     }
 
@@ -347,8 +347,11 @@ mod tests {
             let sweep = Sweep { placements: vec![one_core(), two], ..Sweep::default() };
             let error = of(sweep.clone()).unwrap_err().to_string();
             assert!(error.contains("2 cores") && error.contains("--unequal-cores"), "{error}");
-            let models =
-                Models { target: "target".into(), drafter: Some("drafter".into()), made: false };
+            let models = Models {
+                target: "target".into(),
+                drafter: Some("drafter".into()),
+                embedded: false,
+            };
             assert_eq!(configurations(&models, &[sweep], true).unwrap().len(), 3);
         }
         let sweep = Sweep { draft_tokens: vec![DraftTokens::Fixed(65)], ..Sweep::default() };

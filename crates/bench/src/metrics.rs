@@ -5,6 +5,7 @@
 //! published tables differ from each other, the definition here says which one it is.
 
 use crate::record::{AnswerRecord, TurnRecord};
+use crate::times::Round;
 use serde::{Deserialize, Serialize};
 
 /// Answers of one configuration, each turn beside autoregressive decoding's answer to the same turn in
@@ -65,6 +66,11 @@ pub enum Metric {
     DraftMsPerToken,
     /// Milliseconds a token in which the target computed, alone or not.
     VerifyMsPerToken,
+    /// Median of what a round took over the longer of its drafting and verifying; for rounds, see
+    /// [`Round`](crate::times::Round).
+    RoundP50,
+    /// The 90th percentile of the same.
+    RoundP90,
     /// Draft tokens that were not accepted over all draft tokens.
     WastedDraftShare,
     /// Draft tokens that were not accepted.
@@ -77,7 +83,7 @@ pub enum Metric {
 
 impl Metric {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 25] = [
         Self::SpeedRatio,
         Self::TokensPerSecond,
         Self::FirstTokenMs,
@@ -97,6 +103,8 @@ impl Metric {
         Self::OtherShare,
         Self::DraftMsPerToken,
         Self::VerifyMsPerToken,
+        Self::RoundP50,
+        Self::RoundP90,
         Self::WastedDraftShare,
         Self::WastedDraftTokens,
         Self::WastedTargetRows,
@@ -135,6 +143,8 @@ impl Metric {
             Self::OtherShare => "other %",
             Self::DraftMsPerToken => "draft ms/token",
             Self::VerifyMsPerToken => "verify ms/token",
+            Self::RoundP50 => "round/longer p50",
+            Self::RoundP90 => "round/longer p90",
             Self::WastedDraftShare => "drafts wasted %",
             Self::WastedDraftTokens => "draft tokens wasted",
             Self::WastedTargetRows => "target rows wasted",
@@ -172,6 +182,8 @@ impl Metric {
             Self::WaitingShare => pool.share(3),
             Self::OtherShare => pool.share(4),
             Self::DraftMsPerToken => ratio((pool.part(0) + pool.part(2)) / 1e6, pool.tokens()),
+            Self::RoundP50 => percentile(pool.rounds(), 0.5),
+            Self::RoundP90 => percentile(pool.rounds(), 0.9),
             Self::VerifyMsPerToken => ratio((pool.part(1) + pool.part(2)) / 1e6, pool.tokens()),
             Self::WastedDraftShare => ratio(pool.wasted(), pool.sum(|c| c.draft_tokens)),
             Self::WastedDraftTokens => pool.if_any(pool.wasted()),
@@ -274,6 +286,12 @@ impl<'a> Pool<'a> {
 
     fn gaps_ms(&self) -> Vec<f64> {
         self.own().flat_map(gaps_ns).map(|gap| gap as f64 / 1e6).collect()
+    }
+
+    /// What rounds took over the longer of drafting and verifying.
+    fn rounds(&self) -> Vec<f64> {
+        let rounds = self.own().flat_map(|turn| &turn.rounds);
+        rounds.map(Round::over_the_longer).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is kept of an answer: all that metrics need, and the text to compare.
 
-use crate::times::Times;
+use crate::times::{Round, Times};
 use forerun::{Answer, Commit, Finish, TokenId, Trace, Work};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,9 @@ pub struct TurnRecord {
     pub counts: Counts,
     /// Where the time went.
     pub times: Times,
+    /// Its rounds of drafting and verifying.
+    #[serde(default)]
+    pub rounds: Vec<Round>,
     /// What devices did, for the report's sample timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
@@ -113,6 +116,7 @@ impl TurnRecord {
             commits: answer.commits.clone(),
             counts: Counts::of(answer),
             times: Times::of(&answer.trace, answer.total_ns),
+            rounds: Round::all_of(&answer.trace),
             trace,
         }
     }

@@ -46,6 +46,7 @@ pub(crate) fn turn(commits: &[(u64, usize)]) -> TurnRecord {
         commits: commits.iter().map(|&(at_ns, tokens)| Commit { at_ns, tokens }).collect(),
         counts: Counts::default(),
         times: Times::of(&Trace::default(), total_ns),
+        rounds: Vec::new(),
         trace: None,
     }
 }

@@ -1,6 +1,6 @@
 //! Where the time of an answer went, from the spans of its trace.
 
-use forerun::{Trace, Work};
+use forerun::{Span, Trace, Work};
 use serde::{Deserialize, Serialize};
 
 /// The parts of an answer's time, in nanoseconds. They are disjoint and add up to the whole, from
@@ -72,6 +72,52 @@ impl Times {
     pub const NAMES: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
 }
 
+/// One round of drafting and verifying: from the start of a target job to that of the next one.
+///
+/// With one target replica and drafting beside it, a round that takes what the slower of both takes is
+/// the best that there is (PEARL, arXiv 2408.11850, §3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Round {
+    /// How long it took.
+    pub round_ns: u64,
+    /// How long draft jobs ran within it.
+    pub draft_ns: u64,
+    /// How long the target's job ran.
+    pub score_ns: u64,
+}
+
+impl Round {
+    /// The rounds in which something was drafted, without the first one, which computes the prompt. None
+    /// where several target replicas work.
+    #[must_use]
+    pub fn all_of(trace: &Trace) -> Vec<Self> {
+        let of = |work| trace.spans.iter().filter(move |span| span.work == work);
+        let mut scores: Vec<_> = of(Work::Score).collect();
+        scores.sort_by_key(|span| span.start_ns);
+        if scores.windows(2).any(|pair| pair[0].lane != pair[1].lane) {
+            return Vec::new();
+        }
+        let round = |pair: &[&Span]| {
+            let (start, end) = (pair[0].start_ns, pair[1].start_ns);
+            let within =
+                |span: &Span| span.end_ns.min(end).saturating_sub(span.start_ns.max(start));
+            Self {
+                round_ns: end - start,
+                draft_ns: of(Work::Draft).map(within).sum(),
+                score_ns: pair[0].end_ns - start,
+            }
+        };
+        let rounds = scores.windows(2).skip(1).map(round);
+        rounds.filter(|round| round.draft_ns > 0).collect()
+    }
+
+    /// How long it took, by the longer of drafting and verifying.
+    #[must_use]
+    pub fn over_the_longer(&self) -> f64 {
+        self.round_ns as f64 / self.draft_ns.max(self.score_ns).max(1) as f64
+    }
+}
+
 /// Indices of what is counted in the sweep.
 const JOB: usize = 0;
 const DRAFT: usize = 1;
@@ -103,6 +149,28 @@ mod tests {
         };
         assert_eq!(times, expected);
         assert_eq!(times.parts().iter().sum::<u64>(), 300);
+    }
+
+    #[test]
+    fn rounds_last_from_one_target_job_to_the_next() {
+        let mut trace = Trace::new(vec!["drafter".into(), "target".into()]);
+        trace.spans = vec![
+            span(1, Work::Score, [0, 900], &[]),
+            span(1, Work::Score, [1000, 1100], &[]),
+            span(0, Work::Draft, [1000, 1050], &[]),
+            span(0, Work::Draft, [1060, 1125], &[]),
+            span(1, Work::Score, [1120, 1200], &[]),
+            // Nothing is drafted beside the next one.
+            span(1, Work::Score, [1210, 1300], &[]),
+            span(1, Work::Score, [1310, 1400], &[]),
+        ];
+        let rounds = Round::all_of(&trace);
+        assert_eq!(rounds[0], Round { round_ns: 120, draft_ns: 110, score_ns: 100 });
+        assert_eq!(rounds[1], Round { round_ns: 90, draft_ns: 5, score_ns: 80 });
+        assert_eq!(rounds.len(), 2);
+        assert_eq!(rounds[1].over_the_longer(), 1.125);
+        trace.spans.push(span(0, Work::Score, [1500, 1600], &[]));
+        assert_eq!(Round::all_of(&trace), []);
     }
 
     #[test]

@@ -4,14 +4,14 @@ use crate::arguments::only_weight_type;
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
-    DraftTokens, DrafterKind, Method, PearlOptions, RandomPair, Request, Tree, VerificationChoice,
-    WeightType,
+    DraftTokens, DrafterKind, Method, PearlOptions, Request, Tree, VerificationChoice, WeightType,
 };
 use forerun_bench::summary::Described;
 use forerun_bench::{
     BenchError, Configuration, Engines, Journal, Models, Progress, Prompt, PromptStyle, Provenance,
     Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
 };
+use forerun_models::DemonstrationPair;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -222,23 +222,25 @@ fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
     }
 }
 
-/// The checkpoints, flags before the file; without any, a random pair.
+/// The checkpoints, flags before the file; without any, the demonstration pair.
 fn models(
     arguments: &RunBenchArguments,
     file: &SweepFile,
-) -> anyhow::Result<(Models, Option<RandomPair>)> {
+) -> anyhow::Result<(Models, Option<DemonstrationPair>)> {
     let target = arguments.model.clone().or_else(|| file.model.clone());
     let drafter = arguments.draft_model.clone().or_else(|| file.draft_model.clone());
     match (target, drafter) {
-        (Some(target), drafter) => Ok((Models { target, drafter, made: false }, None)),
+        (Some(target), drafter) => Ok((Models { target, drafter, embedded: false }, None)),
         (None, Some(_)) => {
             anyhow::bail!("a draft model was given without --model: name the target")
         }
         (None, None) => {
-            note("no --model given: using a small random pair made on the spot; its text is noise");
-            let pair = RandomPair::make()?;
-            let drafter = Some(pair.drafter().into());
-            Ok((Models { target: pair.target().into(), drafter, made: true }, Some(pair)))
+            note(
+                "no --model given: using the demonstration pair, small models that were trained on old novels",
+            );
+            let pair = DemonstrationPair::unpack()?;
+            let drafter = Some(pair.drafter());
+            Ok((Models { target: pair.target(), drafter, embedded: true }, Some(pair)))
         }
     }
 }
@@ -263,7 +265,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
 
 /// What a model is called where numbers are told.
 fn called(models: &Models, path: &Path) -> String {
-    if models.made { "random, made on the spot".into() } else { path.display().to_string() }
+    if models.embedded { "the demonstration pair".into() } else { path.display().to_string() }
 }
 
 /// What was compared, in words.

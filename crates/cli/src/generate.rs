@@ -5,9 +5,10 @@ use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
-    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, RandomPair, Request, TokenId,
+    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, Request, TokenId,
     TokenLogprob, Tokenizer, Trace, Verification,
 };
+use forerun_models::DemonstrationPair;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read, Write};
@@ -27,13 +28,13 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if prompt.is_empty() {
         return Err(ForerunError::EmptyPrompt.into());
     }
-    let random_pair = random_pair(&mut arguments.answers)?;
+    let demonstration = demonstration(&mut arguments.answers)?;
     let plan = Plan::new(options(&arguments.answers))?;
     // Until it listens for them, an interrupt ends the process: a download goes on the next time.
     let mut loader = progress::loader(arguments.answers.offline, !arguments.json);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
-    drop(random_pair);
+    drop(demonstration);
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
     }
@@ -104,19 +105,23 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     })
 }
 
-/// Without a model, a random pair takes its place, so that the first command of all runs.
-pub(crate) fn random_pair(arguments: &mut AnswerArguments) -> anyhow::Result<Option<RandomPair>> {
+/// Without a model, the demonstration pair takes its place, so that the first command of all runs.
+pub(crate) fn demonstration(
+    arguments: &mut AnswerArguments,
+) -> anyhow::Result<Option<DemonstrationPair>> {
     if arguments.model.is_some() {
         return Ok(None);
     }
     if arguments.draft_model.is_some() {
         bail!("--draft-model was given without --model: name the target, too");
     }
-    note("no --model given: using a small random pair made on the spot; its text is noise");
-    let pair = RandomPair::make()?;
-    arguments.model = Some(pair.target().into());
+    note(
+        "no --model given: using the demonstration pair, small models that were trained on old novels",
+    );
+    let pair = DemonstrationPair::unpack()?;
+    arguments.model = Some(pair.target());
     if matches!(arguments.drafter, None | Some(forerun::DrafterKind::Model)) {
-        arguments.draft_model = Some(pair.drafter().into());
+        arguments.draft_model = Some(pair.drafter());
     }
     Ok(Some(pair))
 }

@@ -61,14 +61,6 @@ impl Statistics {
         ratio(self.accepted.iter().sum(), self.tested.iter().sum())
     }
 
-    /// Tokens committed between two rejections, over however many forwards (what PEARL's paper calls
-    /// the mean number of accepted tokens); all of them where nothing was rejected.
-    #[must_use]
-    pub fn mean_run_length(&self) -> f64 {
-        let rejected = self.tested.iter().sum::<u64>() - self.accepted.iter().sum::<u64>();
-        ratio(self.committed, rejected.max(1))
-    }
-
     /// For every draft position: accepted over tested.
     #[must_use]
     pub fn acceptance_per_position(&self) -> Vec<f64> {
@@ -112,7 +104,6 @@ mod tests {
         assert_eq!(statistics.mean_accepted_tokens(), 2.0);
         assert_eq!(statistics.drafts, 3);
         assert_eq!((statistics.draft_tokens, statistics.draft_ns), (9, 40));
-        assert_eq!(statistics.mean_run_length(), 4.0);
         assert_eq!(statistics.tested, [3, 2, 1]);
         assert_eq!(statistics.accepted, [2, 1, 1]);
         assert_eq!(statistics.acceptance_rate(), 4.0 / 6.0);

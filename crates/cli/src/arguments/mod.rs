@@ -207,7 +207,7 @@ pub(crate) struct ChatArguments {
 #[derive(Args, Debug)]
 pub(crate) struct AnswerArguments {
     /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
-    /// owner/name@revision); without it, a small random pair
+    /// owner/name@revision); without it, the demonstration pair
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 

@@ -9,7 +9,7 @@ mod interrupts;
 mod totals;
 
 use crate::arguments::{AnswerArguments, ChatArguments};
-use crate::generate::{OUTPUT, Output, options, random_pair, request, suggested_sampling};
+use crate::generate::{OUTPUT, Output, demonstration, options, request, suggested_sampling};
 use crate::interrupts::INTERRUPTED;
 use crate::{note, progress};
 use anyhow::{Context, bail};
@@ -29,14 +29,14 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
-    let random_pair = random_pair(&mut arguments.answers)?;
+    let demonstration = demonstration(&mut arguments.answers)?;
     let (plan, method) = plan(&arguments.answers)?;
     // The template of a model from a hub is there once the model is.
     let local = plan.model().exists().then(|| template(&arguments, plan.model())).transpose()?;
     let mut loader = progress::loader(arguments.answers.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
-    drop(random_pair);
+    drop(demonstration);
     if engine.translates_drafts() {
         note("the drafter has another vocabulary: its drafts are translated by their text");
     }

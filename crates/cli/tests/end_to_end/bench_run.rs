@@ -39,7 +39,7 @@ fn timeless(out: &Path) -> Value {
         for cell in own["cells"].as_object_mut().unwrap().values_mut() {
             let metrics = cell["metrics"].as_object_mut().unwrap();
             metrics.retain(|name, _| {
-                let timed = ["speed", "second", "_ms", "share", "peak", "per_token"];
+                let timed = ["speed", "second", "_ms", "share", "peak", "per_token", "round"];
                 name == "wasted_draft_share" || !timed.iter().any(|part| name.contains(part))
             });
         }

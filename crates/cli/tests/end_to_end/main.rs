@@ -5,6 +5,7 @@
 //! they share.
 
 mod bench_run;
+mod browser;
 mod common;
 
 #[cfg(unix)]

@@ -16,14 +16,14 @@ fn generate(options: &[&str]) -> Finished {
 }
 
 #[test]
-fn without_a_model_a_random_pair_is_used_and_cleared_away() {
+fn without_a_model_the_demonstration_pair_is_used_and_cleared_away() {
     let mut texts = Vec::new();
     for options in [&[][..], &["--method", "autoregressive"], &["--drafter", "prompt-lookup"]] {
         let finished = generate(&[options, &["--max-tokens", "12", "--ignore-eos"]].concat());
         assert_eq!(finished.code, Some(0), "{}", finished.errors);
         let lines: Vec<&str> = finished.errors.lines().collect();
         assert_eq!(lines.len(), 2, "{}", finished.errors);
-        assert!(lines[0].contains("no --model given") && lines[0].contains("random pair"));
+        assert!(lines[0].contains("no --model given") && lines[0].contains("demonstration pair"));
         assert!(lines[1].contains("12 tokens"), "{}", lines[1]);
         texts.push(finished.output());
     }
@@ -31,7 +31,7 @@ fn without_a_model_a_random_pair_is_used_and_cleared_away() {
 }
 
 #[test]
-fn a_random_pair_is_cleared_away_after_an_error_too() {
+fn the_demonstration_pair_is_cleared_away_after_an_error_too() {
     let refused = generate(&["--placement", "target=gpu:0"]);
     refused.assert_refused("--placement", &["gpu:0"]);
     generate(&["--top-p", "7"]).assert_refused("--top-p", &["top-p is 7"]);
@@ -51,7 +51,16 @@ fn devices_lists_the_cores_and_the_default_placements() {
 #[test]
 fn help_names_every_method_and_drafter() {
     let output = Run::forerun().with(&["generate", "--help"]).succeed().output();
-    for name in ["autoregressive", "speculative", "none", "model", "prompt-lookup", "rejection"] {
+    for name in [
+        "autoregressive",
+        "speculative",
+        "pearl",
+        "dsi",
+        "none",
+        "model",
+        "prompt-lookup",
+        "rejection",
+    ] {
         assert!(output.contains(name), "{name}: {output}");
     }
     let output = Run::forerun().with(&["--help"]).succeed().output();
