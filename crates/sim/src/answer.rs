@@ -56,8 +56,7 @@ impl Simulation {
     /// # Errors
     /// If an option is out of range, or a fault ends the answer.
     pub fn run(&self) -> Result<SimulatedAnswer, SimError> {
-        let cluster = self.cluster()?;
-        self.decode(self.method, cluster)
+        self.decode(self.cluster()?)
     }
 
     /// Decodes without a trace.
@@ -65,8 +64,7 @@ impl Simulation {
     /// # Errors
     /// As [`Simulation::run`].
     pub fn measure(&self) -> Result<SimulatedAnswer, SimError> {
-        let cluster = self.cluster()?.without_trace();
-        self.decode(self.method, cluster)
+        self.decode(self.cluster()?.without_trace())
     }
 
     /// Nanoseconds that plain decoding takes for the same text.
@@ -74,8 +72,8 @@ impl Simulation {
     /// # Errors
     /// As [`Simulation::run`].
     pub fn plain_ns(&self) -> Result<u64, SimError> {
-        let cluster = self.cluster()?.without_trace();
-        Ok(self.decode(Method::Autoregressive, cluster)?.total_ns)
+        let plain = Self { method: Method::Autoregressive, ..self.clone() };
+        Ok(plain.measure()?.total_ns)
     }
 
     /// Checks options that no type keeps in their range.
@@ -136,24 +134,34 @@ impl Simulation {
         SimCluster::new(self.devices(), self.oracle(), self.cancellation, self.faults.clone())
     }
 
-    /// The whole answer; it is the target's own text whatever was drafted.
-    pub(crate) fn generate(
+    /// Continues a prompt on any cluster, greedily, with the method and the draft length of this
+    /// simulation. Returns the answer's tokens and what was counted.
+    ///
+    /// # Errors
+    /// If a job fails.
+    pub fn generate_on(
         &self,
-        method: Method,
         cluster: &mut dyn Cluster,
-    ) -> Result<Statistics, SimError> {
-        let prompt: Vec<TokenId> = self.oracle().text(PROMPT);
+        id: SequenceId,
+        prompt: Vec<TokenId>,
+    ) -> Result<(Vec<TokenId>, Statistics), SimError> {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
-        let mut decoder = method.decoder(self.draft_tokens);
+        let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
+        let mut decoder = self.method.decoder(self.draft_tokens);
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
-        Ok(sequence.statistics().clone())
+        Ok((sequence.generated().to_vec(), sequence.statistics().clone()))
     }
 
-    fn decode(&self, method: Method, mut cluster: SimCluster) -> Result<SimulatedAnswer, SimError> {
-        let statistics = self.generate(method, &mut cluster)?;
+    /// The whole answer of the oracle; it is the target's own text whatever was drafted.
+    pub(crate) fn generate(&self, cluster: &mut dyn Cluster) -> Result<Statistics, SimError> {
+        let prompt = self.oracle().text(PROMPT);
+        Ok(self.generate_on(cluster, SequenceId(0), prompt)?.1)
+    }
+
+    fn decode(&self, mut cluster: SimCluster) -> Result<SimulatedAnswer, SimError> {
+        let statistics = self.generate(&mut cluster)?;
         let (mut drafters, mut targets) = (Usage::default(), Usage::default());
         for (device, usage) in cluster.usage() {
             let drafts = device.roles.iter().any(|role| matches!(role, Role::Drafter(_)));

@@ -8,7 +8,8 @@ use std::fmt::Write;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Calibration {
-    /// Milliseconds from a job's submission to its start, and as much from its end to the decoder.
+    /// Milliseconds from a job's submission to its start, and as much from its end to the decoder, with
+    /// what the decoder does in between.
     pub link_ms: f64,
     /// Tokens of the prompts: that many `first_ms` holds.
     pub prompt_tokens: usize,
@@ -33,6 +34,9 @@ pub struct MeasuredPasses {
     pub first_ms: f64,
     /// Rows and milliseconds of a pass, in rising order of rows.
     pub rows_ms: Vec<(usize, f64)>,
+    /// Milliseconds of each further pass of one job, if that is something else.
+    #[serde(default)]
+    pub next_ms: Option<f64>,
 }
 
 /// Milliseconds as nanoseconds.
@@ -56,6 +60,7 @@ impl MeasuredPasses {
         Ok(Cost {
             forward: ForwardCost::Rows { points },
             first_ns: Some(ns("first-ms", self.first_ms)?),
+            next_ns: self.next_ms.map(|ms| ns("next-ms", ms)).transpose()?,
             layers: self.layers,
             link_ns,
         })
@@ -65,7 +70,8 @@ impl MeasuredPasses {
         let points: Vec<String> =
             self.rows_ms.iter().map(|(rows, ms)| format!("[{rows}, {ms:.4}]")).collect();
         writeln!(text, "\n[{name}]\nmodel = {:?}\nlayers = {}", self.model, self.layers)?;
-        writeln!(text, "first-ms = {:.4}\nrows-ms = [{}]", self.first_ms, points.join(", "))
+        writeln!(text, "first-ms = {:.4}\nrows-ms = [{}]", self.first_ms, points.join(", "))?;
+        self.next_ms.map_or(Ok(()), |ms| writeln!(text, "next-ms = {ms:.4}"))
     }
 }
 
@@ -138,6 +144,7 @@ mod tests {
             layers: 7,
             first_ms: 80.5,
             rows_ms: vec![(1, 10.25), (4, 12.5)],
+            next_ms: (model == "b").then_some(1.25),
         };
         let calibration = Calibration {
             link_ms: 0.02,

@@ -104,8 +104,11 @@ pub struct Cost {
     /// One forward pass.
     pub forward: ForwardCost,
     /// What the first pass of a sequence takes instead (time to the first token, which holds the
-    /// prompt); `None` where it takes what the others do.
+    /// prompt), candidates apart; `None` where it takes what the others do.
     pub first_ns: Option<u64>,
+    /// What each further pass of one job takes instead, whose weights may still be in the device's
+    /// caches; `None` where it takes what the others do.
+    pub next_ns: Option<u64>,
     /// Layers of a pass: between two of them a job can be cancelled.
     pub layers: usize,
     /// What passes on the way to the device, and as much back.
@@ -116,7 +119,13 @@ impl Cost {
     /// Passes that always take the same time.
     #[must_use]
     pub fn constant(ns: u64) -> Self {
-        Self { forward: ForwardCost::Constant { ns }, first_ns: None, layers: 1, link_ns: 0 }
+        Self {
+            forward: ForwardCost::Constant { ns },
+            first_ns: None,
+            next_ns: None,
+            layers: 1,
+            link_ns: 0,
+        }
     }
 }
 

@@ -122,9 +122,12 @@ impl Held {
             Job::Draft { shape, .. } => (shape.depth(), missing),
             Job::Score { tree, .. } => (1, missing + tree.len()),
         };
-        let next_ns = cost.forward.of(1);
+        let next_ns = cost.next_ns.unwrap_or_else(|| cost.forward.of(1));
         let opening_ns = cost.forward.opening(rows);
-        let first_ns = cost.first_ns.filter(|_| past.is_none()).unwrap_or(opening_ns);
+        // Candidates come on top of a prompt.
+        let more_ns = opening_ns.saturating_sub(cost.forward.opening(1));
+        let prompt_ns = cost.first_ns.filter(|_| past.is_none());
+        let first_ns = prompt_ns.map_or(opening_ns, |prompt_ns| prompt_ns + more_ns);
         Passes { first_ns, next_ns, count: count as u64, layers: cost.layers as u64 }
     }
 

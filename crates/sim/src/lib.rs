@@ -4,7 +4,8 @@
 //! forward passes take what a [`Cost`] says, and the clock jumps from one completion to the next. What
 //! models would answer comes from an [`Oracle`], so that verification is real and the text can be
 //! checked. The same input gives the same trace. Nothing here touches threads, clocks or files but
-//! [`sweep`], which simulates on all cores, and `real_time`, where waits on threads stand for passes.
+//! [`sweep`], which simulates on all cores, and
+//! [`Simulation::run_in_real_time`], where waits on threads stand for passes.
 
 mod answer;
 mod calibration;
@@ -15,6 +16,7 @@ mod error;
 mod method;
 mod oracle;
 mod parameters;
+mod real_time;
 pub mod sweep;
 
 pub use answer::{SimulatedAnswer, Simulation};
@@ -26,3 +28,4 @@ pub use error::SimError;
 pub use method::Method;
 pub use oracle::{Acceptance, Oracle};
 pub use parameters::Parameters;
+pub use real_time::WaitedAnswer;

@@ -1,6 +1,6 @@
 //! A sweep on all cores.
 
-use super::table::row;
+use super::table::{Plain, row};
 use super::{Sweep, SweepError, Table};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -49,10 +49,13 @@ pub fn run(
         for _ in 0..threads.max(1) {
             let (report, next) = (report.clone(), &next);
             scope.spawn(move || {
+                let mut plain = Plain::default();
                 loop {
                     let start = next.fetch_add(CHUNK, Ordering::Relaxed);
                     // Nobody listens any more once one has failed.
-                    if start >= total || report.send((start, rows(sweep, start, total))).is_err() {
+                    if start >= total
+                        || report.send((start, rows(sweep, start, &mut plain))).is_err()
+                    {
                         return;
                     }
                 }
@@ -94,14 +97,13 @@ fn collect(
     Ok(())
 }
 
-fn rows(sweep: &Sweep, start: usize, total: usize) -> Rows {
+fn rows(sweep: &Sweep, start: usize, plain: &mut Plain) -> Rows {
     let mut rows = Rows { text: String::new(), count: 0, rounds: 0, error: None };
-    for index in start..total.min(start + CHUNK) {
+    for index in start..sweep.len().min(start + CHUNK) {
         let parameters = sweep.configuration(index);
-        let made = parameters
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|parameters| row(parameters, sweep).map_err(|error| error.to_string()));
+        let made = parameters.as_ref().map_err(Clone::clone).and_then(|parameters| {
+            row(parameters, sweep, plain).map_err(|error| error.to_string())
+        });
         match made {
             Ok((text, rounds)) => {
                 rows.text += &text;
