@@ -148,16 +148,21 @@ impl Simulation {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
-        let mut decoder = self.method.decoder(self.draft_tokens);
+        let mut decoder = self.method.decoder(self.draft_tokens, self.targets.len());
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
         Ok((sequence.generated().to_vec(), sequence.statistics().clone()))
     }
 
-    /// The whole answer of the oracle; it is the target's own text whatever was drafted.
+    /// The whole answer of the oracle, which must be the target's own text whatever was drafted.
     pub(crate) fn generate(&self, cluster: &mut dyn Cluster) -> Result<Statistics, SimError> {
-        let prompt = self.oracle().text(PROMPT);
-        Ok(self.generate_on(cluster, SequenceId(0), prompt)?.1)
+        let oracle = self.oracle();
+        let (answer, statistics) = self.generate_on(cluster, SequenceId(0), oracle.text(PROMPT))?;
+        let is_text = (PROMPT..).zip(&answer).all(|(at, &token)| token == oracle.token(at));
+        if is_text && answer.len() == self.max_tokens {
+            return Ok(statistics);
+        }
+        Err(SimError::OtherText)
     }
 
     fn decode(&self, mut cluster: SimCluster) -> Result<SimulatedAnswer, SimError> {

@@ -36,6 +36,9 @@ pub enum SimError {
     /// Decoding ended early.
     #[error("the simulated answer ended early: {0}")]
     Decode(String),
+    /// A decoder that changed the text: a bug of its own.
+    #[error("the answer is not the target's own text: please report this simulation")]
+    OtherText,
     /// Passes without layers.
     #[error("{device} has passes of 0 layers: give it at least one")]
     NoLayers {

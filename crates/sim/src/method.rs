@@ -1,7 +1,10 @@
 //! What can be simulated: the production decoders.
 
 use forerun_core::DraftShape;
-use forerun_decode::{Autoregressive, Controller, Decoder, DraftLength, Speculative};
+use forerun_decode::{
+    Autoregressive, Controller, Decoder, DraftLength, Dsi, Lookahead, Pace, Pearl, PearlOptions,
+    Schedule, Speculative,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -15,20 +18,41 @@ pub enum Method {
     /// Draft, then verify, in turn.
     #[default]
     Speculative,
+    /// Drafting beside verification, in rounds that end with the target's pass.
+    Pearl,
+    /// The same in rounds of the paper, which wait for all draft tokens.
+    PearlPaper,
+    /// Verifications on all targets at once; the draft length is the lookahead.
+    Dsi,
 }
 
 impl Method {
     /// All methods with their names.
-    pub const NAMES: [(Self, &str); 2] =
-        [(Self::Autoregressive, "autoregressive"), (Self::Speculative, "speculative")];
+    pub const NAMES: [(Self, &str); 5] = [
+        (Self::Autoregressive, "autoregressive"),
+        (Self::Speculative, "speculative"),
+        (Self::Pearl, "pearl"),
+        (Self::PearlPaper, "pearl-paper"),
+        (Self::Dsi, "dsi"),
+    ];
 
-    /// The decoder, which drafts chains of so many tokens.
-    pub(crate) fn decoder(self, draft_tokens: usize) -> Box<dyn Decoder> {
+    /// The decoder, which drafts so many tokens in a row, for so many target replicas.
+    pub(crate) fn decoder(self, draft_tokens: usize, targets: usize) -> Box<dyn Decoder> {
         let chain = DraftShape::Chain { length: draft_tokens };
+        let pearl = |schedule| {
+            let pace = Pace::new(draft_tokens, DraftLength::Fixed, schedule == Schedule::Eager);
+            Box::new(Pearl::new(PearlOptions { schedule, ..PearlOptions::default() }, pace))
+        };
         match self {
             Self::Autoregressive => Box::new(Autoregressive),
             Self::Speculative => {
                 Box::new(Speculative::new(Controller::new(chain, DraftLength::Fixed)))
+            }
+            Self::Pearl => pearl(Schedule::Eager),
+            Self::PearlPaper => pearl(Schedule::Paper),
+            Self::Dsi => {
+                let lookahead = Lookahead::new(draft_tokens, DraftLength::Fixed, targets);
+                Box::new(Dsi::new(targets, lookahead))
             }
         }
     }

@@ -20,7 +20,7 @@ pub struct Parameters {
     pub target_first_ms: Option<f64>,
     /// What each further row adds to a target's pass; 0.
     pub row_ms: Option<f64>,
-    /// Replicas of the target.
+    /// Replicas of the target; 0 is as many as the drafter keeps busy (DSI, equation 1).
     pub targets: usize,
     /// A drafter's forward pass; 3.
     pub draft_ms: Option<f64>,
@@ -152,20 +152,26 @@ impl Parameters {
     /// # Errors
     /// If a value is out of range.
     pub fn simulation(&self, calibration: Option<&Calibration>) -> Result<Simulation, SimError> {
-        let count = |option, count: usize| match count {
-            1..=MOST_DEVICES => Ok(count),
-            _ => Err(SimError::Range { option, found: count.to_string(), expected: "1 to 1024" }),
+        let (target, drafter) = (self.target(calibration)?, self.drafter(calibration)?);
+        let needed = || {
+            let task_ns = self.draft_tokens.max(1) as u64 * drafter.forward.of(1).max(1);
+            target.forward.of(self.draft_tokens + 1).div_ceil(task_ns).max(1) as usize
         };
-        let (targets, drafters) =
-            (count("targets", self.targets)?, count("drafters", self.drafters)?);
+        let targets = if self.targets == 0 { needed() } else { self.targets };
+        for (option, count) in [("targets", targets), ("drafters", self.drafters)] {
+            if !(1..=MOST_DEVICES).contains(&count) {
+                let (found, expected) = (count.to_string(), "1 to 1024");
+                return Err(SimError::Range { option, found, expected });
+            }
+        }
         let acceptance = match (self.acceptance, calibration) {
             (None, Some(calibration)) => calibration.acceptance(self.seed),
             (given, _) => Acceptance::Iid(given.unwrap_or(ACCEPTANCE)),
         };
         let simulation = Simulation {
             method: self.method,
-            drafters: vec![self.drafter(calibration)?; drafters],
-            targets: vec![self.target(calibration)?; targets],
+            drafters: vec![drafter; self.drafters],
+            targets: vec![target; targets],
             acceptance: vec![acceptance],
             draft_tokens: self.draft_tokens,
             max_tokens: self.max_tokens,
@@ -264,6 +270,19 @@ mod tests {
             };
             assert_eq!(value, expected, "{name}");
         }
+    }
+
+    #[test]
+    fn as_many_targets_as_the_drafter_keeps_busy() {
+        let targets = |draft_tokens, targets| {
+            let parameters = Parameters { draft_tokens, targets, ..Parameters::default() };
+            parameters.simulation(None).map(|simulation| simulation.targets.len())
+        };
+        assert_eq!([targets(1, 0), targets(3, 0), targets(20, 0)], [Ok(10), Ok(4), Ok(1)]);
+        assert_eq!((targets(1, 7), targets(0, 0)), (Ok(7), Ok(10)));
+        let quick = Parameters { draft_ms: Some(0.0), targets: 0, ..Parameters::default() };
+        let error = quick.simulation(None).unwrap_err().to_string();
+        assert!(error.starts_with("targets cannot be 6000000"), "{error}");
     }
 
     #[test]

@@ -31,16 +31,22 @@ fn threads_run_what_virtual_time_ran() {
                 draft_first_ms: Some(1.0),
                 acceptance: Some(0.7),
                 draft_tokens: 3,
+                targets: 2,
                 max_tokens: 20,
                 seed: 5,
                 ..Parameters::default()
             });
             let (simulated, waited) =
                 (simulation.run().unwrap(), simulation.run_in_real_time().unwrap());
-            assert!(waited.total_ns >= simulated.total_ns, "{method} {cancel}");
-            assert_eq!(story(&waited.trace), story(&simulated.trace), "{method} {cancel}");
             let (a, b) = (&waited.statistics, &simulated.statistics);
-            assert_eq!((a.committed, &a.accepted), (b.committed, &b.accepted));
+            assert_eq!(a.committed, b.committed, "{method} {cancel}");
+            // Where devices work side by side, the text alone does not depend on who is first; a run
+            // fails if that is another one.
+            if matches!(method, Method::Autoregressive | Method::Speculative) {
+                assert!(waited.total_ns >= simulated.total_ns, "{method} {cancel}");
+                assert_eq!(story(&waited.trace), story(&simulated.trace), "{method} {cancel}");
+                assert_eq!(a.accepted, b.accepted);
+            }
         }
     }
 }

@@ -25,7 +25,8 @@ pub(crate) enum Simulate {
 /// Options of `forerun simulate run`.
 #[derive(Args, Debug)]
 pub(crate) struct SimulatedRunArguments {
-    /// When to draft and verify: autoregressive, speculative
+    /// When to draft and verify: autoregressive, speculative, pearl (rounds end with the target's pass),
+    /// pearl-paper (rounds wait for the drafts), dsi (--draft-tokens is the lookahead)
     #[arg(long, value_name = "METHOD", default_value_t = Method::Speculative)]
     pub(crate) method: Method,
 
@@ -45,7 +46,7 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS")]
     pub(crate) row_ms: Option<f64>,
 
-    /// Replicas of the target
+    /// Replicas of the target, which dsi uses; 0 is as many as the drafter keeps busy
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) targets: usize,
 

@@ -60,13 +60,13 @@ fn a_sweep_is_a_table_that_is_continued() {
         let path = file.display().to_string();
         Run::forerun().with(&["simulate", "sweep", &path]).with(options)
     };
-    let told = sweep(&["--threads=2"]).succeed().errors();
+    let told = sweep(&["--threads=2"]).succeed().errors;
     assert!(told.contains("6 of 6 configurations") && told.contains("rounds/s"), "{told}");
     let rows = std::fs::read_to_string(&table).unwrap();
     assert_eq!(rows.lines().count(), 7);
     let cut: String = rows.split_inclusive('\n').take(4).collect();
     std::fs::write(&table, cut + "torn").unwrap();
-    let told = sweep(&["--threads=1"]).succeed().errors();
+    let told = sweep(&["--threads=1"]).succeed().errors;
     assert!(told.contains("going on behind 3 rows"), "{told}");
     assert_eq!(std::fs::read_to_string(&table).unwrap(), rows);
     std::fs::write(&file, "acceptance = [0, 0.5, 1]\nmax-tokens = 20").unwrap();
@@ -83,9 +83,9 @@ fn a_calibration_is_what_simulations_take() {
         let run = Run::forerun().with(&["simulate", "calibrate", "--max-tokens=12"]).on_one_core();
         let run = run.with_path("--model", &models.target());
         let run = run.with_path("--draft-model", &models.drafter()).with_path("--out", &file);
-        run.with(&["--prompts=2", "--prompt-tokens=5", "--rounds=1"]).with(options)
+        run.with(&["--prompts=2", "--rounds=1"]).with(options)
     };
-    let output = calibrate(&["--check=1,3"]).succeed().output();
+    let output = calibrate(&["--prompt-tokens=5", "--check=1,3"]).succeed().output();
     assert!(output.starts_with("the drafter agrees with the target at "), "{output}");
     assert!(output.contains("\nmedian error "), "{output}");
     let lengths: Vec<&str> = output.lines().filter_map(|line| line.split(" | ").next()).collect();
@@ -105,7 +105,9 @@ fn a_calibration_is_what_simulations_take() {
     let table = std::fs::read_to_string(models.folder().join("grid.csv")).unwrap();
     assert!(table.lines().nth(2).unwrap().contains(",pair.toml@"), "{table}");
 
-    calibrate(&["--check=99"]).finish().assert_refused("--check=99", &["--check", "99"]);
+    calibrate(&["--prompt-tokens=5", "--check=99"])
+        .finish()
+        .assert_refused("--check=99", &["--check", "99"]);
     let long = calibrate(&["--prompt-tokens=500"]).finish();
     long.assert_refused("--prompt-tokens=500", &["--prompt-tokens", "context of 512"]);
     std::fs::write(&file, text.replace("next-ms", "last-ms")).unwrap();
@@ -141,12 +143,25 @@ fn a_table_becomes_a_picture() {
 }
 
 #[test]
+fn methods_are_compared_at_equal_drafts() {
+    let options = ["--acceptance=0.9", "--draft-ms=3", "--draft-tokens=5", "--targets=3"];
+    let speed = |method: &str| {
+        let output = simulate(&options).with(&["--method", method]).succeed().output();
+        let gain = output.split("tokens/s, ").nth(1).unwrap().split('×').next().unwrap();
+        gain.parse::<f64>().unwrap()
+    };
+    let [plain, turns, pearl, dsi] = ["autoregressive", "speculative", "pearl", "dsi"].map(speed);
+    assert_eq!(plain, 1.0);
+    assert!(turns > 2.0 && pearl > turns && dsi > pearl, "{turns} {pearl} {dsi}");
+}
+
+#[test]
 fn impossible_simulations_are_refused_by_name() {
     for (option, word) in [
         ("--acceptance=1.5", "acceptance"),
         ("--target-ms=-1", "target-ms"),
         ("--draft-ms=nan", "draft-ms"),
-        ("--targets=0", "targets"),
+        ("--targets=2000", "targets"),
         ("--drafters=1000000", "drafters"),
         ("--method=magic", "speculative"),
         ("--calibration=nowhere.toml", "nowhere.toml"),

@@ -43,7 +43,7 @@ impl Trace {
         let first_ns = self.spans.iter().map(|span| span.start_ns).min().unwrap_or(0);
         let last_ns = self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         let letters = self.lanes.iter().map(|name| name.chars().count()).max().unwrap_or(0);
-        let left = MARGIN + letters as f64 * LETTER + 10.0;
+        let left = MARGIN + letters.max(9) as f64 * LETTER + 14.0;
         let scale = (WIDTH - MARGIN - left) / (last_ns - first_ns).max(1) as f64;
         let bottom = TOP + self.lanes.len() as f64 * LANE;
         let height = bottom + 40.0;
@@ -127,7 +127,7 @@ fn axis(svg: &mut String, wall_ns: f64, [left, bottom, scale]: [f64; 3]) {
         );
         text(svg, x, bottom + 18.0, "middle", &format!("{time:.digits$}"));
     }
-    text(svg, left - 8.0, bottom + 18.0, "end", &format!("time ({unit})"));
+    text(svg, left - 14.0, bottom + 18.0, "end", &format!("time ({unit})"));
 }
 
 /// The next number of 1, 2 or 5 times a power of ten.

@@ -188,8 +188,8 @@ pub(super) fn row(
         all.acceptance_rate(),
         share(all.draft_tokens.saturating_sub(accepted) as f64, all.draft_tokens as f64),
         share(wasted as f64, busy as f64),
-        share(drafters_busy as f64, total * parameters.drafters as f64),
-        share(targets_busy as f64, total * parameters.targets as f64),
+        share(drafters_busy as f64, total * first.drafters.len() as f64),
+        share(targets_busy as f64, total * first.targets.len() as f64),
     ];
     let mut text = identity(parameters, sweep);
     for (index, value) in results.iter().enumerate() {
