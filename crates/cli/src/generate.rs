@@ -11,6 +11,7 @@ use forerun::{
 use forerun_models::DemonstrationPair;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -192,12 +193,13 @@ impl Output {
     }
 }
 
-/// Writes a timeline: for Perfetto, or as text if the file's name ends in `.txt`.
+/// Writes a timeline: for Perfetto, as text if the file's name ends in `.txt`, as a picture if in
+/// `.svg`.
 pub(crate) fn write_trace(file: &Path, trace: &Trace) -> anyhow::Result<()> {
-    let text = if file.extension().is_some_and(|extension| extension == "txt") {
-        timeline(trace)
-    } else {
-        trace.to_perfetto().to_string()
+    let text = match file.extension().and_then(OsStr::to_str) {
+        Some("txt") => timeline(trace),
+        Some("svg") => trace.to_svg("Timeline"),
+        _ => trace.to_perfetto().to_string(),
     };
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }

@@ -79,7 +79,6 @@ impl Drop for Bar {
 }
 
 /// A bar of this length.
-#[cfg(feature = "train")]
 pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
     if let Ok(style) = ProgressStyle::with_template(template) {

@@ -212,6 +212,13 @@ impl Forerun {
         self.translates
     }
 
+    /// A handle to the workers, for jobs and decoders of one's own. Sequences of [`Forerun`] itself
+    /// are numbered from 0 on: others should choose names from the other end.
+    #[must_use]
+    pub fn cluster(&self) -> ThreadCluster {
+        self.runtime.cluster()
+    }
+
     /// Continues a text and returns the whole answer.
     ///
     /// # Errors

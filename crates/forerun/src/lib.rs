@@ -52,4 +52,6 @@ pub use forerun_model::{
     TeamError, UnknownWeightType, WeightType, Weights,
 };
 pub use forerun_model::{measure, model_cost};
-pub use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};
+pub use forerun_runtime::{
+    Placement, PlacementError, ThreadCluster, available_cores, granted_cores,
+};

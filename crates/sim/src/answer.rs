@@ -1,29 +1,28 @@
 //! One simulated answer, beside plain decoding's.
 
 use crate::{
-    Acceptance, Cancellation, Cost, Device, Fault, ForwardCost, Oracle, SimCluster, SimError,
+    Acceptance, Cancellation, Cost, Device, Fault, Method, Oracle, SimCluster, SimError, Usage,
 };
 use forerun_core::trace::Trace;
-use forerun_core::{DraftShape, Role, Sampling, SequenceId, TokenId};
-use forerun_decode::{
-    Autoregressive, Controller, Decoder, DraftLength, Limits, Sequence, Speculative, Statistics,
-    generate,
-};
+use forerun_core::{Cluster, Role, Sampling, SequenceId, TokenId};
+use forerun_decode::{Limits, Sequence, Statistics, generate};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 
 /// Tokens of the prompt: how many there are costs what [`Cost::first_ns`] says.
-const PROMPT: usize = 1;
+pub(crate) const PROMPT: usize = 1;
 
-/// A drafter and a target on devices of their own.
+/// Drafters and target replicas, each on a device of its own.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Simulation {
-    /// What the drafter's passes take.
-    pub draft: Cost,
-    /// What the target's passes take.
-    pub target: Cost,
-    /// Where drafts are right.
-    pub acceptance: Acceptance,
+    /// When tokens are drafted and verified.
+    pub method: Method,
+    /// What each drafter's passes take.
+    pub drafters: Vec<Cost>,
+    /// What each target replica's passes take.
+    pub targets: Vec<Cost>,
+    /// Where each drafter's drafts are right; the last one goes on.
+    pub acceptance: Vec<Acceptance>,
     /// Tokens drafted in a row; 0 drafts none.
     pub draft_tokens: usize,
     /// Tokens to generate.
@@ -32,7 +31,7 @@ pub struct Simulation {
     pub seed: u64,
     /// What becomes of cancelled jobs.
     pub cancellation: Cancellation,
-    /// What goes wrong: device 0 is the drafter's, 1 the target's.
+    /// What goes wrong; the drafters are the first devices, then come the targets.
     pub faults: Vec<Fault>,
 }
 
@@ -41,68 +40,139 @@ pub struct Simulation {
 pub struct SimulatedAnswer {
     /// Nanoseconds until the last token.
     pub total_ns: u64,
-    /// Nanoseconds that plain decoding takes for the same text.
-    pub plain_ns: u64,
     /// What was counted.
     pub statistics: Statistics,
-    /// What ran when.
+    /// What the drafters did, all together.
+    pub drafters: Usage,
+    /// What the targets did, all together.
+    pub targets: Usage,
+    /// What ran when; empty where it was not asked for.
     pub trace: Trace,
 }
 
 impl Simulation {
-    /// Decodes speculatively, and plainly.
+    /// Decodes, with a trace.
     ///
     /// # Errors
     /// If an option is out of range, or a fault ends the answer.
     pub fn run(&self) -> Result<SimulatedAnswer, SimError> {
-        if self.max_tokens == 0 {
-            return Err(SimError::Range { option: "the number of tokens", found: "0".into() });
-        }
-        if let Acceptance::Iid(probability) = self.acceptance
-            && !(0.0..=1.0).contains(&probability)
-        {
-            let found = probability.to_string();
-            return Err(SimError::Range { option: "the acceptance probability", found });
-        }
-        let shape = DraftShape::Chain { length: self.draft_tokens };
-        let controller = Controller::new(shape, DraftLength::Fixed);
-        let (drafting, statistics) = self.decode(&mut Speculative::new(controller))?;
-        let (plain, _) = self.decode(&mut Autoregressive)?;
-        let (total_ns, plain_ns) = (drafting.now_ns(), plain.now_ns());
-        Ok(SimulatedAnswer { total_ns, plain_ns, statistics, trace: drafting.into_trace() })
+        self.decode(self.cluster()?)
     }
 
-    fn decode(&self, decoder: &mut dyn Decoder) -> Result<(SimCluster, Statistics), SimError> {
-        let oracle = Oracle { seed: self.seed, drafters: vec![self.acceptance.clone()] };
-        let device = |name: &str, role, cost: &Cost| Device {
-            name: name.to_owned(),
-            roles: vec![role],
-            cost: cost.clone(),
-        };
-        let devices = vec![
-            device("drafter", Role::Drafter(0), &self.draft),
-            device("target", Role::Target(0), &self.target),
-        ];
-        let prompt: Vec<TokenId> = oracle.text(PROMPT);
-        let mut cluster = SimCluster::new(devices, oracle, self.cancellation, self.faults.clone())?;
+    /// Decodes without a trace.
+    ///
+    /// # Errors
+    /// As [`Simulation::run`].
+    pub fn measure(&self) -> Result<SimulatedAnswer, SimError> {
+        self.decode(self.cluster()?.without_trace())
+    }
+
+    /// Nanoseconds that plain decoding takes for the same text.
+    ///
+    /// # Errors
+    /// As [`Simulation::run`].
+    pub fn plain_ns(&self) -> Result<u64, SimError> {
+        let plain = Self { method: Method::Autoregressive, ..self.clone() };
+        Ok(plain.measure()?.total_ns)
+    }
+
+    /// Checks options that no type keeps in their range.
+    ///
+    /// # Errors
+    /// If one is not.
+    pub fn check(&self) -> Result<(), SimError> {
+        let range = |option, found: String, expected| SimError::Range { option, found, expected };
+        let none = |option| range(option, "0".into(), "at least 1");
+        if self.max_tokens == 0 {
+            return Err(none("the number of tokens"));
+        }
+        if self.targets.is_empty() {
+            return Err(none("the number of targets"));
+        }
+        if self.drafters.is_empty() {
+            return Err(none("the number of drafters"));
+        }
+        let probabilities = self.acceptance.iter().flat_map(|acceptance| match acceptance {
+            Acceptance::Iid(probability) => std::slice::from_ref(probability),
+            Acceptance::ByPlace(probabilities) => probabilities,
+            Acceptance::Recorded(_) => &[],
+        });
+        for probability in probabilities {
+            if !(0.0..=1.0).contains(probability) {
+                let found = probability.to_string();
+                return Err(range("the acceptance probability", found, "0 to 1"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The text and who drafts it.
+    pub(crate) fn oracle(&self) -> Oracle {
+        Oracle { seed: self.seed, drafters: self.acceptance.clone() }
+    }
+
+    /// The devices: drafters, then targets. Where a role has one device, its name has no number.
+    pub(crate) fn devices(&self) -> Vec<Device> {
+        fn of<'a>(
+            name: &'a str,
+            role: fn(usize) -> Role,
+            costs: &'a [Cost],
+        ) -> impl Iterator<Item = Device> + 'a {
+            let single = costs.len() == 1;
+            costs.iter().enumerate().map(move |(index, cost)| Device {
+                name: if single { name.to_owned() } else { format!("{name} {index}") },
+                roles: vec![role(index)],
+                cost: cost.clone(),
+            })
+        }
+        let drafters = of("drafter", Role::Drafter, &self.drafters);
+        drafters.chain(of("target", Role::Target, &self.targets)).collect()
+    }
+
+    fn cluster(&self) -> Result<SimCluster, SimError> {
+        self.check()?;
+        SimCluster::new(self.devices(), self.oracle(), self.cancellation, self.faults.clone())
+    }
+
+    /// Continues a prompt on any cluster, greedily, with the method and the draft length of this
+    /// simulation. Returns the answer's tokens and what was counted.
+    ///
+    /// # Errors
+    /// If a job fails.
+    pub fn generate_on(
+        &self,
+        cluster: &mut dyn Cluster,
+        id: SequenceId,
+        prompt: Vec<TokenId>,
+    ) -> Result<(Vec<TokenId>, Statistics), SimError> {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
-        let mut sequence = Sequence::new(SequenceId(0), prompt, Sampling::greedy(), limits);
-        generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()))
+        let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
+        let mut decoder = self.method.decoder(self.draft_tokens, self.targets.len());
+        generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
-        Ok((cluster, sequence.statistics().clone()))
+        Ok((sequence.generated().to_vec(), sequence.statistics().clone()))
     }
-}
 
-impl Cost {
-    /// Passes of `ns` for one row and `row_ns` more for each further one, in layers; the first one of a
-    /// sequence may take something else.
-    #[must_use]
-    pub fn linear(ns: u64, row_ns: u64, first_ns: Option<u64>, layers: usize) -> Self {
-        let forward = match row_ns {
-            0 => ForwardCost::Constant { ns },
-            _ => ForwardCost::Rows { points: vec![(1, ns), (2, ns + row_ns)] },
-        };
-        Self { forward, first_ns, layers, link_ns: 0 }
+    /// The whole answer of the oracle, which must be the target's own text whatever was drafted.
+    pub(crate) fn generate(&self, cluster: &mut dyn Cluster) -> Result<Statistics, SimError> {
+        let oracle = self.oracle();
+        let (answer, statistics) = self.generate_on(cluster, SequenceId(0), oracle.text(PROMPT))?;
+        let is_text = (PROMPT..).zip(&answer).all(|(at, &token)| token == oracle.token(at));
+        if is_text && answer.len() == self.max_tokens {
+            return Ok(statistics);
+        }
+        Err(SimError::OtherText)
+    }
+
+    fn decode(&self, mut cluster: SimCluster) -> Result<SimulatedAnswer, SimError> {
+        let statistics = self.generate(&mut cluster)?;
+        let (mut drafters, mut targets) = (Usage::default(), Usage::default());
+        for (device, usage) in cluster.usage() {
+            let drafts = device.roles.iter().any(|role| matches!(role, Role::Drafter(_)));
+            if drafts { &mut drafters } else { &mut targets }.add(usage);
+        }
+        let total_ns = cluster.now_ns();
+        Ok(SimulatedAnswer { total_ns, statistics, drafters, targets, trace: cluster.into_trace() })
     }
 }

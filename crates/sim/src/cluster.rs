@@ -1,13 +1,15 @@
 //! Devices whose time is counted, not spent.
 
+use crate::device::{Held, Passes};
 use crate::oracle::Player;
-use crate::{Cost, Oracle};
+use crate::{Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
-    Cluster, ClusterError, Completion, DraftShape, Job, JobError, Outcome, Role, SequenceId, Ticket,
+    Cluster, ClusterError, Completion, Job, JobError, Outcome, Role, SequenceId, Ticket,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 /// What becomes of a job that is cancelled while it runs. One that waits is dropped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,79 +23,34 @@ pub enum Cancellation {
     RunToEnd,
 }
 
-/// A device group.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Device {
-    /// Its lane in the trace.
-    pub name: String,
-    /// What it plays; jobs of all roles wait in one queue.
-    pub roles: Vec<Role>,
-    /// What its passes take.
-    pub cost: Cost,
+impl fmt::Display for Cancellation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Immediate => "immediate",
+            Self::Layer => "layer",
+            Self::RunToEnd => "run-to-end",
+        })
+    }
 }
 
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FaultKind {
-    /// The device does nothing any more; its jobs fail.
-    Die,
-    /// The device stands still for a while.
-    Stall {
-        /// Nanoseconds.
-        ns: u64,
-    },
+/// What a device did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Jobs that it ended.
+    pub jobs: u64,
+    /// Nanoseconds in which it was busy.
+    pub busy_ns: u64,
+    /// Nanoseconds of jobs that were cancelled or failed.
+    pub wasted_ns: u64,
 }
 
-/// Something that goes wrong at a known moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
-    /// Index of the device.
-    pub device: usize,
-    /// When.
-    pub at_ns: u64,
-    /// What.
-    pub kind: FaultKind,
-}
-
-/// A simulation that cannot be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SimError {
-    /// Two devices of one role.
-    #[error("both {first} and {second} play {role:?}: give each role one device")]
-    RoleTwice {
-        /// The role.
-        role: Role,
-        /// A device.
-        first: String,
-        /// Another one.
-        second: String,
-    },
-    /// A fault of a device that there is not.
-    #[error("a fault names device {device}, but there are only {devices}, counted from 0")]
-    NoSuchDevice {
-        /// The index.
-        device: usize,
-        /// Number of devices.
-        devices: usize,
-    },
-    /// An option out of range.
-    #[error("{option} cannot be {found}")]
-    Range {
-        /// What it is.
-        option: &'static str,
-        /// What it was to be.
-        found: String,
-    },
-    /// Decoding ended early.
-    #[error("the simulated answer ended early: {0}")]
-    Decode(String),
-    /// Passes without layers.
-    #[error("{device} has passes of 0 layers: give it at least one")]
-    NoLayers {
-        /// The device.
-        device: String,
-    },
+impl Usage {
+    /// Adds what another device did.
+    pub fn add(&mut self, other: Self) {
+        self.jobs += other.jobs;
+        self.busy_ns += other.busy_ns;
+        self.wasted_ns += other.wasted_ns;
+    }
 }
 
 /// A job in a queue.
@@ -110,8 +67,7 @@ struct Running {
     waiting: Waiting,
     started_ns: u64,
     ends_ns: u64,
-    /// What one layer takes.
-    layer_ns: f64,
+    passes: Passes,
     /// How it ends; `None` with an answer.
     failure: Option<JobError>,
 }
@@ -120,8 +76,8 @@ struct Running {
 struct State {
     running: Option<Running>,
     queue: VecDeque<Waiting>,
-    /// Sequences whose first pass is done.
-    begun: BTreeSet<(Role, SequenceId)>,
+    held: Held,
+    usage: Usage,
 }
 
 /// A cluster in virtual time. Its clock stands at the latest completion that was delivered: a decoder
@@ -135,6 +91,7 @@ pub struct SimCluster {
     submitted: u64,
     /// Completions by the moment in which they arrive.
     deliveries: BTreeMap<(u64, Ticket), Completion>,
+    traces: bool,
     trace: Trace,
 }
 
@@ -176,8 +133,16 @@ impl SimCluster {
             now_ns: 0,
             submitted: 0,
             deliveries: BTreeMap::new(),
+            traces: true,
             trace,
         })
+    }
+
+    /// The same without a trace, which takes memory and time.
+    #[must_use]
+    pub fn without_trace(mut self) -> Self {
+        self.traces = false;
+        self
     }
 
     /// The virtual time, in nanoseconds.
@@ -198,6 +163,11 @@ impl SimCluster {
         self.trace
     }
 
+    /// What the devices did so far.
+    pub fn usage(&self) -> impl Iterator<Item = (&Device, Usage)> {
+        self.devices.iter().map(|(device, state)| (device, state.usage))
+    }
+
     /// Puts the next job of a device's queue on it, if it is free.
     fn start_next(&mut self, index: usize, at_ns: u64) {
         let (device, state) = &mut self.devices[index];
@@ -205,8 +175,8 @@ impl SimCluster {
             return;
         }
         let Some(waiting) = state.queue.pop_front() else { return };
-        let first = state.begun.insert((waiting.role, waiting.job.sequence()));
-        let (pass_ns, total_ns) = duration(&device.cost, &waiting.job, first);
+        let passes = state.held.passes(&device.cost, waiting.role, &waiting.job);
+        let total_ns = passes.total_ns();
         let mut started_ns = at_ns.max(waiting.arrives_ns);
         let faults = self.faults.iter().filter(|fault| fault.device == index);
         let mut dies_ns = u64::MAX;
@@ -232,29 +202,36 @@ impl SimCluster {
             let message = format!("died at {dies_ns} ns");
             failure = Some(JobError::Failed { worker: device.name.clone(), message });
         }
-        let layer_ns = pass_ns as f64 / device.cost.layers as f64;
-        state.running = Some(Running { waiting, started_ns, ends_ns, layer_ns, failure });
+        state.running = Some(Running { waiting, started_ns, ends_ns, passes, failure });
     }
 
     /// Ends the job of a device and sends what came of it on its way.
     fn finish(&mut self, index: usize) {
         let (device, state) = &mut self.devices[index];
         let Some(running) = state.running.take() else { return };
-        let Running { waiting, started_ns, ends_ns, failure, .. } = running;
-        let drafter = match waiting.role {
-            Role::Drafter(drafter) => drafter,
-            Role::Target(_) => 0,
-        };
+        let Running { waiting, started_ns, ends_ns, passes, failure } = running;
+        let Waiting { ticket, role, job, .. } = waiting;
+        let (Role::Drafter(drafter) | Role::Target(drafter)) = role;
         let output = match failure {
             Some(failure) => Err(failure),
-            None => self.player.answer(drafter, &waiting.job).ok_or_else(|| JobError::Failed {
+            None => self.player.answer(drafter, &job).ok_or_else(|| JobError::Failed {
                 worker: device.name.clone(),
                 message: "simulated drafters draft chains only".into(),
             }),
         };
-        let (ticket, finished_ns) = (waiting.ticket, ends_ns);
-        let completion = Completion { ticket, output, started_ns, finished_ns };
-        self.trace.spans.push(Span::of(index, &waiting.job, &completion));
+        let busy_ns = ends_ns - started_ns;
+        state.usage.jobs += 1;
+        state.usage.busy_ns += busy_ns;
+        state.usage.wasted_ns += if output.is_err() { busy_ns } else { 0 };
+        let completion = Completion { ticket, output, started_ns, finished_ns: ends_ns };
+        if self.traces {
+            self.trace.spans.push(Span::of(index, &job, &completion));
+        }
+        // A cancelled draft has computed the prefix with its first pass.
+        let output = completion.output.as_ref().ok();
+        if output.is_some() || passes.done_after(busy_ns) > 0 {
+            state.held.keep(role, job, output);
+        }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
         self.start_next(index, ends_ns);
     }
@@ -275,19 +252,6 @@ impl SimCluster {
             self.finish(index);
         }
     }
-}
-
-/// Nanoseconds of one pass of a job, and of all its passes.
-fn duration(cost: &Cost, job: &Job, first: bool) -> (u64, u64) {
-    let (passes, rows) = match job {
-        Job::Draft { shape: DraftShape::Chain { length }, .. } => (*length, 1),
-        Job::Draft { shape, .. } => (shape.depth(), 1),
-        Job::Score { tree, .. } => (1, tree.len() + 1),
-    };
-    let pass_ns = cost.forward.of(rows);
-    let first_ns = if first { cost.first_ns.unwrap_or(pass_ns) } else { pass_ns };
-    let total_ns = if passes == 0 { 0 } else { first_ns + (passes as u64 - 1) * pass_ns };
-    (pass_ns, total_ns)
 }
 
 impl Cluster for SimCluster {
@@ -325,7 +289,9 @@ impl Cluster for SimCluster {
                     started_ns: now_ns,
                     finished_ns: now_ns,
                 };
-                self.trace.spans.push(Span::of(index, &waiting.job, &completion));
+                if self.traces {
+                    self.trace.spans.push(Span::of(index, &waiting.job, &completion));
+                }
                 self.deliveries.insert((now_ns, ticket), completion);
             }
             let Some(running) = &mut state.running else { continue };
@@ -333,11 +299,10 @@ impl Cluster for SimCluster {
                 continue;
             }
             let reached_ns = now_ns + device.cost.link_ns;
-            let done_ns = reached_ns.saturating_sub(running.started_ns) as f64;
             let ends_ns = match self.cancellation {
-                Cancellation::Layer if running.layer_ns > 0.0 => {
-                    let layers = (done_ns / running.layer_ns).ceil();
-                    running.started_ns + (layers * running.layer_ns).round() as u64
+                Cancellation::Layer => {
+                    let done_ns = reached_ns.saturating_sub(running.started_ns);
+                    reached_ns.max(running.started_ns + running.passes.layer_end(done_ns))
                 }
                 _ => reached_ns,
             };
@@ -369,12 +334,14 @@ impl Cluster for SimCluster {
     }
 
     fn observe(&mut self, outcome: Outcome) {
-        self.trace.mark(&outcome);
+        if self.traces {
+            self.trace.mark(&outcome);
+        }
     }
 
     fn release(&mut self, sequence: SequenceId) {
         for (_, state) in &mut self.devices {
-            state.begun.retain(|(_, begun)| *begun != sequence);
+            state.held.release(sequence);
         }
     }
 }

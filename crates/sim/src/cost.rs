@@ -17,6 +17,18 @@ pub enum ForwardCost {
         /// Rows and nanoseconds.
         points: Vec<(usize, u64)>,
     },
+    /// A drafter whose layers run side by side in groups (EasySpec, arXiv 2502.02493, algorithm 2),
+    /// each on a device of its own. Its first pass of a draft, which calibrates, runs them in order.
+    Layers {
+        /// Nanoseconds of one layer's attention.
+        attention_ns: u64,
+        /// Nanoseconds of one layer's MLP, which all devices compute one after another.
+        mlp_ns: u64,
+        /// Nanoseconds of gathering the attentions of a group of more than one layer.
+        communication_ns: u64,
+        /// Layers of each group.
+        groups: Vec<usize>,
+    },
 }
 
 impl ForwardCost {
@@ -26,8 +38,52 @@ impl ForwardCost {
         match self {
             Self::Constant { ns } => *ns,
             Self::Rows { points } => interpolated(points, rows),
+            Self::Layers { attention_ns, mlp_ns, communication_ns, groups } => {
+                let group_ns = |&layers: &usize| {
+                    let gather_ns = if layers > 1 { *communication_ns } else { 0 };
+                    attention_ns + gather_ns + layers as u64 * mlp_ns
+                };
+                groups.iter().map(group_ns).sum()
+            }
         }
     }
+
+    /// Nanoseconds of the first pass of a job, over so many rows.
+    #[must_use]
+    pub fn opening(&self, rows: usize) -> u64 {
+        match self {
+            Self::Layers { attention_ns, mlp_ns, groups, .. } => {
+                groups.iter().sum::<usize>() as u64 * (attention_ns + mlp_ns)
+            }
+            _ => self.of(rows),
+        }
+    }
+}
+
+/// EasySpec's groups of `size` among so many layers (its table 6): the first and the last layer stay
+/// alone, and the group behind the first has three at the most.
+#[must_use]
+pub fn layer_groups(layers: usize, size: usize) -> Vec<usize> {
+    let size = size.max(1);
+    let mut groups = Vec::new();
+    let mut left = layers;
+    let mut take = |count: usize, left: &mut usize| {
+        let count = count.min(*left);
+        if count > 0 {
+            groups.push(count);
+            *left -= count;
+        }
+    };
+    take(1, &mut left);
+    let last = left.min(1);
+    left -= last;
+    take(size.min(3), &mut left);
+    while left > 0 {
+        take(size, &mut left);
+    }
+    left = last;
+    take(1, &mut left);
+    groups
 }
 
 fn interpolated(points: &[(usize, u64)], rows: usize) -> u64 {
@@ -48,8 +104,11 @@ pub struct Cost {
     /// One forward pass.
     pub forward: ForwardCost,
     /// What the first pass of a sequence takes instead (time to the first token, which holds the
-    /// prompt); `None` where it takes what the others do.
+    /// prompt), candidates apart; `None` where it takes what the others do.
     pub first_ns: Option<u64>,
+    /// What each further pass of one job takes instead, whose weights may still be in the device's
+    /// caches; `None` where it takes what the others do.
+    pub next_ns: Option<u64>,
     /// Layers of a pass: between two of them a job can be cancelled.
     pub layers: usize,
     /// What passes on the way to the device, and as much back.
@@ -60,13 +119,46 @@ impl Cost {
     /// Passes that always take the same time.
     #[must_use]
     pub fn constant(ns: u64) -> Self {
-        Self { forward: ForwardCost::Constant { ns }, first_ns: None, layers: 1, link_ns: 0 }
+        Self {
+            forward: ForwardCost::Constant { ns },
+            first_ns: None,
+            next_ns: None,
+            layers: 1,
+            link_ns: 0,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The groups that are printed in EasySpec's table 6.
+    #[test]
+    fn layers_are_grouped_as_in_the_paper() {
+        let ends = |layers, size| {
+            let mut end = 0;
+            let next = |group: &usize| {
+                end += group;
+                end - 1
+            };
+            layer_groups(layers, size).iter().map(next).collect::<Vec<_>>()
+        };
+        assert_eq!(ends(32, 4), [0, 3, 7, 11, 15, 19, 23, 27, 30, 31]);
+        assert_eq!(ends(32, 5), [0, 3, 8, 13, 18, 23, 28, 30, 31]);
+        assert_eq!(ends(32, 2), (0..=30).step_by(2).chain([31]).collect::<Vec<_>>());
+        assert_eq!(ends(28, 4), [0, 3, 7, 11, 15, 19, 23, 26, 27]);
+        assert_eq!(ends(5, 1), [0, 1, 2, 3, 4]);
+        assert_eq!((ends(1, 4), ends(2, 4), ends(0, 4)), (vec![0], vec![0, 1], vec![]));
+    }
+
+    #[test]
+    fn layers_side_by_side_share_their_attention() {
+        let groups = vec![1, 3, 4, 1];
+        let cost = ForwardCost::Layers { attention_ns: 10, mlp_ns: 3, communication_ns: 2, groups };
+        assert_eq!(cost.of(1), 4 * 10 + 2 * 2 + 9 * 3);
+        assert_eq!(cost.opening(1), 9 * 13);
+    }
 
     #[test]
     fn measured_costs_are_joined_by_lines() {

@@ -6,8 +6,8 @@ use forerun_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Tokens that there are.
-const VOCABULARY: u64 = 32_000;
+/// Tokens that there are: few, so that rows of them cost threads no time.
+pub(crate) const VOCABULARY: usize = 256;
 
 /// When a drafter proposes the target's token behind a true prefix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,11 +49,6 @@ impl Oracle {
         (0..tokens).map(|position| self.token(position)).collect()
     }
 
-    /// A token that the text does not have at a position.
-    fn wrong(&self, position: usize) -> TokenId {
-        (self.token(position) + 1) % VOCABULARY as TokenId
-    }
-
     fn is_right(&self, drafter: usize, position: usize, place: usize, prompt_len: usize) -> bool {
         let last = self.drafters.len().saturating_sub(1);
         let uniform = || self.uniform(position, Purpose::Draft, drafter as TokenId);
@@ -65,7 +60,7 @@ impl Oracle {
                 own.is_some_and(|&probability| uniform() < probability)
             }
             Some(Acceptance::Recorded(record)) => {
-                record.get(position - prompt_len).copied().unwrap_or(false)
+                record.get(position.wrapping_sub(prompt_len)).copied().unwrap_or(false)
             }
         }
     }
@@ -84,43 +79,63 @@ impl Player {
 
     /// The answer of a drafter (of that index) or the target; `None` for a draft that is no chain.
     pub(crate) fn answer(&mut self, drafter: usize, job: &Job) -> Option<JobOutput> {
-        let (Job::Draft { tokens, .. } | Job::Score { tokens, .. }) = job;
-        let known = self.text.len();
-        self.text.extend((known..tokens.len()).map(|position| self.oracle.token(position)));
-        let is_text = self.text[..tokens.len()] == **tokens;
-        let oracle = &self.oracle;
         match job {
             Job::Draft { tokens, prompt_len, shape, .. } => {
                 let DraftShape::Chain { length } = *shape else { return None };
-                let mut is_true = is_text;
-                let mut chain = Vec::with_capacity(length);
-                for (place, position) in (tokens.len()..).take(length).enumerate() {
-                    is_true = is_true && oracle.is_right(drafter, position, place, *prompt_len);
-                    let token =
-                        if is_true { oracle.token(position) } else { oracle.wrong(position) };
-                    chain.push(token);
-                }
+                let chain = self.draft(drafter, tokens, *prompt_len, length);
                 let tree = TokenTree::chain(&chain);
                 Some(JobOutput::Draft(Draft { tree, proposal: Proposal::Deterministic }))
             }
             Job::Score { tokens, tree, .. } => {
-                // Whether what leads to a row is the text; row 0 is the prefix.
-                let mut is_true = vec![is_text];
-                for node in 0..tree.len() {
-                    let parent = tree.parent(node).map_or(0, |parent| parent + 1);
-                    let position = tokens.len() + tree.depth(node) - 1;
-                    is_true.push(is_true[parent] && tree.token(node) == oracle.token(position));
-                }
-                let row = |(row, is_true): (usize, bool)| {
-                    let depth = row.checked_sub(1).map_or(0, |node| tree.depth(node));
-                    let position = tokens.len() + depth;
-                    let token =
-                        if is_true { oracle.token(position) } else { oracle.wrong(position) };
-                    Distribution::point(token)
-                };
-                let rows = is_true.into_iter().enumerate().map(row).collect();
+                let rows = self.rows(tokens, tree).into_iter().map(Distribution::point).collect();
                 Some(JobOutput::Score(Scores { rows, logprobs: None }))
             }
         }
     }
+
+    /// The chain that a drafter proposes behind `tokens`.
+    pub(crate) fn draft(
+        &mut self,
+        drafter: usize,
+        tokens: &[TokenId],
+        prompt_len: usize,
+        length: usize,
+    ) -> Vec<TokenId> {
+        let mut is_true = self.knows(tokens, length);
+        let next = |(place, position): (usize, usize)| {
+            is_true = is_true && self.oracle.is_right(drafter, position, place, prompt_len);
+            if is_true { self.text[position] } else { wrong(self.text[position]) }
+        };
+        (tokens.len()..).take(length).enumerate().map(next).collect()
+    }
+
+    /// The target's token behind `tokens` and behind each node of `tree`.
+    pub(crate) fn rows(&mut self, tokens: &[TokenId], tree: &TokenTree) -> Vec<TokenId> {
+        // Whether what leads to a row is the text; row 0 is the prefix.
+        let mut is_true = Vec::with_capacity(tree.len() + 1);
+        is_true.push(self.knows(tokens, tree.max_depth() + 1));
+        for node in 0..tree.len() {
+            let parent = tree.parent(node).map_or(0, |parent| parent + 1);
+            let position = tokens.len() + tree.depth(node) - 1;
+            is_true.push(is_true[parent] && tree.token(node) == self.text[position]);
+        }
+        let row = |(row, is_true): (usize, bool)| {
+            let depth = row.checked_sub(1).map_or(0, |node| tree.depth(node));
+            let token = self.text[tokens.len() + depth];
+            if is_true { token } else { wrong(token) }
+        };
+        is_true.into_iter().enumerate().map(row).collect()
+    }
+
+    /// Learns the text up to `more` positions behind `tokens`, and tells whether these are it.
+    fn knows(&mut self, tokens: &[TokenId], more: usize) -> bool {
+        let missing = self.text.len()..tokens.len() + more;
+        self.text.extend(missing.map(|position| self.oracle.token(position)));
+        self.text.starts_with(tokens)
+    }
+}
+
+/// Another token than that of the text.
+fn wrong(token: TokenId) -> TokenId {
+    (token + 1) % VOCABULARY as TokenId
 }

@@ -220,25 +220,33 @@ fn what_cannot_be_simulated_is_refused() {
 }
 
 proptest! {
-    /// Whatever happens in between, the text is the target's; and twice the same is the same.
+    /// Whatever happens in between, the text is the target's; and twice the same is the same, to where
+    /// a device dies.
     #[test]
     fn runs_replay_byte_for_byte(
         seed in any::<u64>(),
         alpha in 0.0_f64..=1.0,
         gamma in 1_usize..9,
         stalls in prop::collection::vec((0_usize..2, 0_u64..900, 0_u64..90), 0..4),
+        death in prop::option::of((0_usize..2, 0_u64..900)),
     ) {
         let oracle = oracle(seed, Acceptance::Iid(alpha));
-        let faults: Vec<Fault> = stalls
-            .iter()
-            .map(|&(device, at, ns)| {
-                Fault { device, at_ns: at * MS, kind: FaultKind::Stall { ns: ns * MS } }
-            })
-            .collect();
+        let stall = |&(device, at, ns): &(usize, u64, u64)| {
+            Fault { device, at_ns: at * MS, kind: FaultKind::Stall { ns: ns * MS } }
+        };
+        let death = death
+            .map(|(device, at)| Fault { device, at_ns: at * MS, kind: FaultKind::Die });
+        let faults: Vec<Fault> = stalls.iter().map(stall).chain(death).collect();
         let once = || {
             let mut cluster = cluster(&oracle, 2 * MS, 11 * MS, faults.clone());
-            run(&mut *speculative(gamma), &mut cluster, &oracle, 60).unwrap();
-            serde_json::to_string(cluster.trace()).unwrap()
+            let outcome = run(&mut *speculative(gamma), &mut cluster, &oracle, 60);
+            // Only a death ends an answer, and it does so by its own moment.
+            match (&outcome, death) {
+                (Ok(()), _) => {}
+                (Err(_), Some(_)) => assert!(cluster.now_ns() >= death.unwrap().at_ns),
+                (Err(error), None) => panic!("{error}"),
+            }
+            (serde_json::to_string(cluster.trace()).unwrap(), outcome, cluster.now_ns())
         };
         prop_assert_eq!(once(), once());
     }

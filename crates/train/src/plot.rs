@@ -69,6 +69,7 @@ pub fn plot_losses(log: &Path, picture: &Path, title: &str) -> Result<(), PlotEr
         return Err(PlotError::Empty(log.to_owned()));
     }
     let mut svg = String::new();
+    forerun_plot::use_own_font();
     draw(&mut svg, &lines, title)
         .map_err(|error| PlotError::Draw { path: picture.to_owned(), reason: error.to_string() })?;
     write_atomically(picture, svg.as_bytes())

@@ -10,7 +10,11 @@ use forerun::{
 };
 use std::path::PathBuf;
 
-pub(crate) use simulate::{CancelChoice, Simulate, SimulatedRunArguments};
+pub(crate) use simulate::{
+    CalibrateArguments, CancelChoice, Simulate, SimulatedRunArguments, SweepArguments,
+};
+#[cfg(feature = "plots")]
+pub(crate) use simulate::{Merge, PlotArguments};
 #[cfg(feature = "train")]
 pub(crate) use train::{DistillArguments, LmArguments, Train};
 
@@ -169,7 +173,7 @@ pub(crate) struct GenerateArguments {
     #[command(flatten)]
     pub(crate) answers: AnswerArguments,
 
-    /// Write the timeline to FILE: Perfetto JSON, or text if FILE ends in .txt
+    /// Write the timeline to FILE: Perfetto JSON, text if FILE ends in .txt, a picture if in .svg
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 

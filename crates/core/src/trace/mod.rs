@@ -2,6 +2,7 @@
 
 mod ascii;
 mod perfetto;
+mod svg;
 
 use crate::{Completion, Job, JobOutput, Outcome, SequenceId, Ticket};
 use serde::{Deserialize, Serialize};

@@ -1,0 +1,132 @@
+//! `forerun simulate calibrate`: what real models on real devices take, for simulations to use.
+
+use super::passes::{Bench, CHAIN, ROWS};
+use crate::arguments::CalibrateArguments;
+use crate::{note, progress};
+use anyhow::{Context, bail, ensure};
+use forerun::{Checkpoint, DraftTokens, Forerun, Options, Plan, TokenId};
+use forerun_bench::{Provenance, suite};
+use forerun_sim::{Calibration, Parameters};
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
+    let longest = arguments.check.iter().copied().max().unwrap_or(0);
+    ensure!(
+        longest < ROWS[ROWS.len() - 1],
+        "--check names {longest} draft tokens, but at most {} are measured",
+        ROWS[ROWS.len() - 1] - 1
+    );
+    ensure!(
+        arguments.rounds > 0 && arguments.prompts > 0 && arguments.prompt_tokens > 0,
+        "--rounds, --prompts and --prompt-tokens must be at least 1"
+    );
+    ensure!(
+        arguments.max_tokens > 2 * CHAIN,
+        "--max-tokens is {}, but must be more than {}",
+        arguments.max_tokens,
+        2 * CHAIN
+    );
+    let plan = Plan::new(Options {
+        model: arguments.model.clone(),
+        draft_model: Some(arguments.draft_model.clone()),
+        draft_tokens: DraftTokens::Fixed(longest.max(1)),
+        weight_type: arguments.dtype,
+        placement: arguments.placement.clone(),
+        ..Options::default()
+    })?;
+    let mut loader = progress::loader(arguments.offline, true);
+    let engine = Forerun::open_with(&plan, &mut loader)?;
+    let drafter = Checkpoint::open(&loader.locate(&arguments.draft_model)?)?;
+    let layers = [engine.config(), drafter.config()].map(|config| config.num_hidden_layers);
+    let prompts = prompts(arguments, &engine)?;
+    let mut bench = Bench::new(engine.cluster(), prompts, arguments.max_tokens);
+    bench.write_texts()?;
+    for round in 0..arguments.rounds {
+        note(format_args!("round {} of {}", round + 1, arguments.rounds));
+        bench.measure_passes(round, longest + 1)?;
+        bench.measure_answers(&arguments.check)?;
+    }
+    let models = [&arguments.model, &arguments.draft_model].map(PathBuf::as_path);
+    let calibration = bench.calibration(models, layers, plan.placement());
+    let comment = comment(arguments);
+    std::fs::write(&arguments.out, calibration.to_toml(&comment))
+        .with_context(|| format!("cannot write {}", arguments.out.display()))?;
+    report(&bench, &calibration, &arguments.check)?;
+    note(format_args!("written: {}", arguments.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where the numbers come from.
+fn comment(arguments: &CalibrateArguments) -> String {
+    let from = Provenance::now(std::env::args());
+    let commit = from.commit.as_deref().unwrap_or("unknown");
+    format!(
+        "Measured by forerun {} (commit {commit}), {} rounds, medians.\n{}\n{}, {} cores, {}, {}",
+        from.version,
+        arguments.rounds,
+        from.command,
+        from.processor,
+        from.cores,
+        from.instruction_set,
+        from.started
+    )
+}
+
+/// The first tokens of prompts that are long enough, so that all prompts cost the same.
+fn prompts(arguments: &CalibrateArguments, engine: &Forerun) -> anyhow::Result<Vec<Vec<TokenId>>> {
+    let context = engine.config().max_position_embeddings;
+    ensure!(
+        arguments.prompt_tokens + arguments.max_tokens + ROWS[ROWS.len() - 1] <= context,
+        "the model has a context of {context}: lower --prompt-tokens or --max-tokens"
+    );
+    let mut prompts = Vec::new();
+    for prompt in suite::read(&arguments.suite, arguments.data.as_deref())? {
+        let mut tokens = engine.tokenizer().encode(&prompt.turns.join("\n"))?;
+        if tokens.len() >= arguments.prompt_tokens && prompts.len() < arguments.prompts {
+            tokens.truncate(arguments.prompt_tokens);
+            prompts.push(tokens);
+        }
+    }
+    if prompts.is_empty() {
+        bail!("no prompt has {} tokens: lower --prompt-tokens", arguments.prompt_tokens);
+    }
+    Ok(prompts)
+}
+
+/// Measured beside predicted, in one run: tokens a second over all prompts.
+fn report(bench: &Bench, calibration: &Calibration, lengths: &[usize]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    let agreed = calibration.agreement.concat();
+    let share = agreed.matches('1').count() as f64 / agreed.len().max(1) as f64;
+    writeln!(out, "the drafter agrees with the target at {:.1} % of tokens", share * 100.0)?;
+    if lengths.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "draft tokens | measured tokens/s | predicted tokens/s | error")?;
+    let mut errors = Vec::new();
+    let tokens = (bench.max_tokens() * calibration.agreement.len()) as f64;
+    for (&draft_tokens, measured_ms) in lengths.iter().zip(bench.answers_ms()) {
+        let mut predicted_ms = 0.0;
+        for seed in 0..calibration.agreement.len() as u64 {
+            let max_tokens = bench.max_tokens();
+            let parameters = Parameters { draft_tokens, max_tokens, seed, ..Parameters::default() };
+            let answer = parameters.simulation(Some(calibration))?.measure()?;
+            predicted_ms += answer.total_ns as f64 / 1e6;
+        }
+        let error = measured_ms / predicted_ms - 1.0;
+        errors.push(error.abs());
+        writeln!(
+            out,
+            "{draft_tokens:>12} | {:>17.2} | {:>18.2} | {:>+5.1} %",
+            tokens * 1e3 / measured_ms,
+            tokens * 1e3 / predicted_ms,
+            error * 100.0
+        )?;
+    }
+    errors.sort_by(f64::total_cmp);
+    let median = (errors[(errors.len() - 1) / 2] + errors[errors.len() / 2]) / 2.0;
+    writeln!(out, "median error {:.1} %, measured against predicted", median * 100.0)?;
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! `forerun simulate`.
+
+mod calibrate;
+mod passes;
+#[cfg(feature = "plots")]
+mod plot;
+mod run;
+mod sweep;
+
+use crate::arguments::Simulate;
+use std::process::ExitCode;
+
+pub(crate) fn run(simulate: &Simulate) -> anyhow::Result<ExitCode> {
+    match simulate {
+        Simulate::Run(arguments) => run::run(arguments),
+        Simulate::Sweep(arguments) => sweep::run(arguments),
+        Simulate::Calibrate(arguments) => calibrate::run(arguments),
+        #[cfg(feature = "plots")]
+        Simulate::Plot(arguments) => plot::run(arguments),
+    }
+}

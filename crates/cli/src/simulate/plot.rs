@@ -1,0 +1,39 @@
+//! `forerun simulate plot`: a picture of a sweep's table.
+
+use crate::arguments::{Merge, PlotArguments};
+use crate::note;
+use anyhow::Context;
+use forerun_plot::{Heatmap, Lines, Picture, Table};
+use std::process::ExitCode;
+
+/// Behind the name of what is shown: nothing in these tables was measured.
+const REMARK: &str = ", simulated";
+
+pub(super) fn run(arguments: &PlotArguments) -> anyhow::Result<ExitCode> {
+    let mut table = Table::read(&arguments.table)?;
+    for only in &arguments.only {
+        let (column, value) = only
+            .split_once('=')
+            .with_context(|| format!("--only {only} is not of the form COLUMN=VALUE"))?;
+        table = table.only(column, value)?;
+    }
+    let merge = match arguments.merge {
+        Merge::Refuse => forerun_plot::Merge::Refuse,
+        Merge::Max => forerun_plot::Merge::Max,
+        Merge::Min => forerun_plot::Merge::Min,
+        Merge::Mean => forerun_plot::Merge::Mean,
+    };
+    let (value, title) = ((arguments.value.as_str(), REMARK), &arguments.title);
+    match &arguments.y {
+        Some(y) => {
+            let axes = [arguments.x.as_str(), y.as_str()];
+            Heatmap::new(&table, axes, value, merge, title)?.write(&arguments.out)?;
+        }
+        None => {
+            let axes = (arguments.x.as_str(), arguments.lines.as_deref());
+            Lines::new(&table, axes, value, merge, title)?.write(&arguments.out)?;
+        }
+    }
+    note(format_args!("written: {}", arguments.out.display()));
+    Ok(ExitCode::SUCCESS)
+}

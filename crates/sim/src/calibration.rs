@@ -1,0 +1,171 @@
+//! What was measured of real models on real devices, for simulations to take.
+
+use crate::{Acceptance, Cost, ForwardCost, SimError};
+use serde::Deserialize;
+use std::fmt::Write;
+
+/// The file of a calibration, in TOML.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Calibration {
+    /// Milliseconds from a job's submission to its start, and as much from its end to the decoder, with
+    /// what the decoder does in between.
+    pub link_ms: f64,
+    /// Tokens of the prompts: that many `first_ms` holds.
+    pub prompt_tokens: usize,
+    /// The target's passes.
+    pub target: MeasuredPasses,
+    /// The drafter's passes.
+    pub drafter: MeasuredPasses,
+    /// Whether the drafter, behind the target's own text, proposes the target's next token: `1` or
+    /// `0` for every token behind a prompt, a line for each prompt.
+    pub agreement: Vec<String>,
+}
+
+/// What was measured of one model.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct MeasuredPasses {
+    /// The model and its place, in words.
+    pub model: String,
+    /// Layers of a pass.
+    pub layers: usize,
+    /// Milliseconds of the pass over a prompt.
+    pub first_ms: f64,
+    /// Rows and milliseconds of a pass, in rising order of rows.
+    pub rows_ms: Vec<(usize, f64)>,
+    /// Milliseconds of each further pass of one job, if that is something else.
+    #[serde(default)]
+    pub next_ms: Option<f64>,
+}
+
+/// Milliseconds as nanoseconds.
+pub(crate) fn ns(option: &'static str, ms: f64) -> Result<u64, SimError> {
+    if (0.0..=1e9).contains(&ms) {
+        return Ok((ms * 1e6).round() as u64);
+    }
+    let expected = "0 to 1e9 milliseconds";
+    Err(SimError::Range { option, found: ms.to_string(), expected })
+}
+
+impl MeasuredPasses {
+    fn cost(&self, link_ns: u64) -> Result<Cost, SimError> {
+        let point = |&(rows, ms): &(usize, f64)| Ok((rows, ns("rows-ms", ms)?));
+        let points = self.rows_ms.iter().map(point).collect::<Result<Vec<_>, SimError>>()?;
+        if points.is_empty() || !points.is_sorted_by(|a, b| a.0 < b.0) {
+            let found = format!("{:?}", self.rows_ms);
+            let expected = "pairs of rows and milliseconds, in rising order of rows";
+            return Err(SimError::Range { option: "rows-ms", found, expected });
+        }
+        Ok(Cost {
+            forward: ForwardCost::Rows { points },
+            first_ns: Some(ns("first-ms", self.first_ms)?),
+            next_ns: self.next_ms.map(|ms| ns("next-ms", ms)).transpose()?,
+            layers: self.layers,
+            link_ns,
+        })
+    }
+
+    fn write(&self, name: &str, text: &mut String) -> std::fmt::Result {
+        let points: Vec<String> =
+            self.rows_ms.iter().map(|(rows, ms)| format!("[{rows}, {ms:.4}]")).collect();
+        writeln!(text, "\n[{name}]\nmodel = {:?}\nlayers = {}", self.model, self.layers)?;
+        writeln!(text, "first-ms = {:.4}\nrows-ms = [{}]", self.first_ms, points.join(", "))?;
+        self.next_ms.map_or(Ok(()), |ms| writeln!(text, "next-ms = {ms:.4}"))
+    }
+}
+
+impl Calibration {
+    /// Reads a file's text.
+    ///
+    /// # Errors
+    /// If it is none, or has no agreement recorded.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let read: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        let is_record = |line: &String| {
+            !line.is_empty() && line.bytes().all(|byte| matches!(byte, b'0' | b'1'))
+        };
+        if read.agreement.is_empty() || !read.agreement.iter().all(is_record) {
+            return Err("agreement must have a line of 0 and 1 for every prompt".into());
+        }
+        read.target_cost().and(read.drafter_cost()).map_err(|error| error.to_string())?;
+        Ok(read)
+    }
+
+    /// The file's text; `comment` says where the numbers come from.
+    #[must_use]
+    pub fn to_toml(&self, comment: &str) -> String {
+        let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();
+        // Writing to a string does not fail.
+        let _ =
+            writeln!(text, "link-ms = {:.4}\nprompt-tokens = {}", self.link_ms, self.prompt_tokens);
+        text += "agreement = [\n";
+        text.extend(self.agreement.iter().map(|line| format!("    \"{line}\",\n")));
+        text += "]\n";
+        let _ = self.target.write("target", &mut text);
+        let _ = self.drafter.write("drafter", &mut text);
+        text
+    }
+
+    /// What the target's passes take.
+    ///
+    /// # Errors
+    /// If a number is out of range.
+    pub fn target_cost(&self) -> Result<Cost, SimError> {
+        self.target.cost(ns("link-ms", self.link_ms)?)
+    }
+
+    /// What the drafter's passes take.
+    ///
+    /// # Errors
+    /// If a number is out of range.
+    pub fn drafter_cost(&self) -> Result<Cost, SimError> {
+        self.drafter.cost(ns("link-ms", self.link_ms)?)
+    }
+
+    /// What was recorded of a prompt; they are counted round and round.
+    #[must_use]
+    pub fn acceptance(&self, prompt: u64) -> Acceptance {
+        let line = prompt.checked_rem(self.agreement.len() as u64).unwrap_or(0) as usize;
+        let record = self.agreement.get(line).map_or("", String::as_str);
+        Acceptance::Recorded(record.bytes().map(|byte| byte == b'1').collect())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_calibration_is_read_as_it_was_written() {
+        let passes = |model: &str| MeasuredPasses {
+            model: model.into(),
+            layers: 7,
+            first_ms: 80.5,
+            rows_ms: vec![(1, 10.25), (4, 12.5)],
+            next_ms: (model == "b").then_some(1.25),
+        };
+        let calibration = Calibration {
+            link_ms: 0.02,
+            prompt_tokens: 32,
+            target: passes("a \"model\" on cpu:1"),
+            drafter: passes("b"),
+            agreement: vec!["1101".into(), "0".into()],
+        };
+        let text = calibration.to_toml("measured\nhere");
+        assert!(text.starts_with("# measured\n# here\n"), "{text}");
+        assert_eq!(Calibration::parse(&text).unwrap(), calibration);
+        let cost = calibration.target_cost().unwrap();
+        assert_eq!(
+            (cost.forward.of(2), cost.first_ns, cost.link_ns),
+            (11_000_000, Some(80_500_000), 20_000)
+        );
+        assert_eq!(calibration.acceptance(3), Acceptance::Recorded(vec![false]));
+        for (from, to) in
+            [("1101", "1121"), ("[4, 12", "[1, 12"), ("0.02", "-1"), ("layers", "layer")]
+        {
+            assert!(Calibration::parse(&text.replacen(from, to, 1)).is_err(), "{from}");
+        }
+    }
+}

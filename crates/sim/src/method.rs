@@ -1,0 +1,78 @@
+//! What can be simulated: the production decoders.
+
+use forerun_core::DraftShape;
+use forerun_decode::{
+    Autoregressive, Controller, Decoder, DraftLength, Dsi, Lookahead, Pace, Pearl, PearlOptions,
+    Schedule, Speculative,
+};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+
+/// When tokens are drafted and verified.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Method {
+    /// One target forward a token.
+    Autoregressive,
+    /// Draft, then verify, in turn.
+    #[default]
+    Speculative,
+    /// Drafting beside verification, in rounds that end with the target's pass.
+    Pearl,
+    /// The same in rounds of the paper, which wait for all draft tokens.
+    PearlPaper,
+    /// Verifications on all targets at once; the draft length is the lookahead.
+    Dsi,
+}
+
+impl Method {
+    /// All methods with their names.
+    pub const NAMES: [(Self, &str); 5] = [
+        (Self::Autoregressive, "autoregressive"),
+        (Self::Speculative, "speculative"),
+        (Self::Pearl, "pearl"),
+        (Self::PearlPaper, "pearl-paper"),
+        (Self::Dsi, "dsi"),
+    ];
+
+    /// The decoder, which drafts so many tokens in a row, for so many target replicas.
+    pub(crate) fn decoder(self, draft_tokens: usize, targets: usize) -> Box<dyn Decoder> {
+        let chain = DraftShape::Chain { length: draft_tokens };
+        let pearl = |schedule| {
+            let pace = Pace::new(draft_tokens, DraftLength::Fixed, schedule == Schedule::Eager);
+            Box::new(Pearl::new(PearlOptions { schedule, ..PearlOptions::default() }, pace))
+        };
+        match self {
+            Self::Autoregressive => Box::new(Autoregressive),
+            Self::Speculative => {
+                Box::new(Speculative::new(Controller::new(chain, DraftLength::Fixed)))
+            }
+            Self::Pearl => pearl(Schedule::Eager),
+            Self::PearlPaper => pearl(Schedule::Paper),
+            Self::Dsi => {
+                let lookahead = Lookahead::new(draft_tokens, DraftLength::Fixed, targets);
+                Box::new(Dsi::new(targets, lookahead))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(method, _)| method == self);
+        f.pad(name.map_or("", |(_, name)| name))
+    }
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let method = Self::NAMES.iter().find(|(_, name)| *name == text);
+        method.map(|(method, _)| *method).ok_or_else(|| {
+            let names = Self::NAMES.map(|(_, name)| name).join(", ");
+            format!("{text:?} is not one of {names}")
+        })
+    }
+}

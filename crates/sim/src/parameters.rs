@@ -1,0 +1,324 @@
+//! A simulation in the units in which people think of one: milliseconds.
+
+use crate::calibration::ns;
+use crate::{
+    Acceptance, Calibration, Cancellation, Cost, ForwardCost, Method, SimError, Simulation,
+    layer_groups,
+};
+use serde::{Deserialize, Serialize};
+
+/// Everything that a simulation depends on, as options and sweeps name it. What is `None` is the
+/// calibration's, or the default where there is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+pub struct Parameters {
+    /// When tokens are drafted and verified.
+    pub method: Method,
+    /// A target's forward pass of one row; 30.
+    pub target_ms: Option<f64>,
+    /// A target's first pass, which holds the prompt.
+    pub target_first_ms: Option<f64>,
+    /// What each further row adds to a target's pass; 0.
+    pub row_ms: Option<f64>,
+    /// Replicas of the target; 0 is as many as the drafter keeps busy (DSI, equation 1).
+    pub targets: usize,
+    /// A drafter's forward pass; 3.
+    pub draft_ms: Option<f64>,
+    /// A drafter's first pass.
+    pub draft_first_ms: Option<f64>,
+    /// Drafters.
+    pub drafters: usize,
+    /// The probability that a draft token is the target's; 0.8.
+    pub acceptance: Option<f64>,
+    /// Tokens drafted in a row.
+    pub draft_tokens: usize,
+    /// Tokens to generate.
+    pub max_tokens: usize,
+    /// Where drafts are right.
+    pub seed: u64,
+    /// What becomes of a job that is cancelled while it runs.
+    pub cancel: Cancellation,
+    /// Layers of a pass; 32.
+    pub layers: Option<usize>,
+    /// From the decoder to a device, and as much back; 0.
+    pub link_ms: Option<f64>,
+    /// Layers of a layer-parallel drafter in a group; 0 is a drafter of `draft_ms`.
+    pub layer_parallel: usize,
+    /// Attention of one of its layers.
+    pub draft_attention_ms: f64,
+    /// The MLP of one of its layers.
+    pub draft_mlp_ms: f64,
+    /// Gathering the attentions of a group.
+    pub draft_communication_ms: f64,
+}
+
+impl Default for Parameters {
+    fn default() -> Self {
+        Self {
+            method: Method::default(),
+            target_ms: None,
+            target_first_ms: None,
+            row_ms: None,
+            targets: 1,
+            draft_ms: None,
+            draft_first_ms: None,
+            drafters: 1,
+            acceptance: None,
+            draft_tokens: 5,
+            max_tokens: 100,
+            seed: 0,
+            cancel: Cancellation::Layer,
+            layers: None,
+            link_ms: None,
+            layer_parallel: 0,
+            draft_attention_ms: 0.0,
+            draft_mlp_ms: 0.0,
+            draft_communication_ms: 0.0,
+        }
+    }
+}
+
+/// Where nothing says otherwise.
+const TARGET_MS: f64 = 30.0;
+const DRAFT_MS: f64 = 3.0;
+const ACCEPTANCE: f64 = 0.8;
+const LAYERS: usize = 32;
+/// Devices of one kind that may be simulated.
+const MOST_DEVICES: usize = 1024;
+
+impl Parameters {
+    /// The names of all parameters, in the order of [`Parameters::values`].
+    pub const NAMES: [&str; 19] = [
+        "method",
+        "target-ms",
+        "target-first-ms",
+        "row-ms",
+        "targets",
+        "draft-ms",
+        "draft-first-ms",
+        "drafters",
+        "acceptance",
+        "draft-tokens",
+        "max-tokens",
+        "seed",
+        "cancel",
+        "layers",
+        "link-ms",
+        "layer-parallel",
+        "draft-attention-ms",
+        "draft-mlp-ms",
+        "draft-communication-ms",
+    ];
+
+    /// All values as text. What is measured is empty.
+    #[must_use]
+    pub fn values(&self, calibrated: bool) -> [String; 19] {
+        let or = |given: Option<f64>, default: f64| match given {
+            Some(value) => value.to_string(),
+            None if calibrated => String::new(),
+            None => default.to_string(),
+        };
+        let optional = |given: Option<f64>| given.map_or(String::new(), |value| value.to_string());
+        let layers = match self.layers {
+            Some(layers) => layers.to_string(),
+            None if calibrated => String::new(),
+            None => LAYERS.to_string(),
+        };
+        [
+            self.method.to_string(),
+            or(self.target_ms, TARGET_MS),
+            optional(self.target_first_ms),
+            or(self.row_ms, 0.0),
+            self.targets.to_string(),
+            or(self.draft_ms, DRAFT_MS),
+            optional(self.draft_first_ms),
+            self.drafters.to_string(),
+            or(self.acceptance, ACCEPTANCE),
+            self.draft_tokens.to_string(),
+            self.max_tokens.to_string(),
+            self.seed.to_string(),
+            self.cancel.to_string(),
+            layers,
+            or(self.link_ms, 0.0),
+            self.layer_parallel.to_string(),
+            self.draft_attention_ms.to_string(),
+            self.draft_mlp_ms.to_string(),
+            self.draft_communication_ms.to_string(),
+        ]
+    }
+
+    /// The simulation, which takes what is not given from a calibration.
+    ///
+    /// # Errors
+    /// If a value is out of range.
+    pub fn simulation(&self, calibration: Option<&Calibration>) -> Result<Simulation, SimError> {
+        let (target, drafter) = (self.target(calibration)?, self.drafter(calibration)?);
+        let needed = || {
+            let task_ns = self.draft_tokens.max(1) as u64 * drafter.forward.of(1).max(1);
+            target.forward.of(self.draft_tokens + 1).div_ceil(task_ns).max(1) as usize
+        };
+        let targets = if self.targets == 0 { needed() } else { self.targets };
+        for (option, count) in [("targets", targets), ("drafters", self.drafters)] {
+            if !(1..=MOST_DEVICES).contains(&count) {
+                let (found, expected) = (count.to_string(), "1 to 1024");
+                return Err(SimError::Range { option, found, expected });
+            }
+        }
+        let acceptance = match (self.acceptance, calibration) {
+            (None, Some(calibration)) => calibration.acceptance(self.seed),
+            (given, _) => Acceptance::Iid(given.unwrap_or(ACCEPTANCE)),
+        };
+        let simulation = Simulation {
+            method: self.method,
+            drafters: vec![drafter; self.drafters],
+            targets: vec![target; targets],
+            acceptance: vec![acceptance],
+            draft_tokens: self.draft_tokens,
+            max_tokens: self.max_tokens,
+            seed: self.seed,
+            cancellation: self.cancel,
+            faults: Vec::new(),
+        };
+        simulation.check()?;
+        Ok(simulation)
+    }
+
+    fn target(&self, calibration: Option<&Calibration>) -> Result<Cost, SimError> {
+        let mut cost = match calibration {
+            Some(calibration) if self.target_ms.is_none() && self.row_ms.is_none() => {
+                calibration.target_cost()?
+            }
+            _ => {
+                let ns_of_one = ns("target-ms", self.target_ms.unwrap_or(TARGET_MS))?;
+                Cost::linear(ns_of_one, ns("row-ms", self.row_ms.unwrap_or(0.0))?)
+            }
+        };
+        self.adjust(&mut cost, ("target-first-ms", self.target_first_ms))?;
+        Ok(cost)
+    }
+
+    fn drafter(&self, calibration: Option<&Calibration>) -> Result<Cost, SimError> {
+        let mut cost = match calibration {
+            _ if self.layer_parallel > 0 => {
+                let groups = layer_groups(self.layers.unwrap_or(LAYERS), self.layer_parallel);
+                let forward = ForwardCost::Layers {
+                    attention_ns: ns("draft-attention-ms", self.draft_attention_ms)?,
+                    mlp_ns: ns("draft-mlp-ms", self.draft_mlp_ms)?,
+                    communication_ns: ns("draft-communication-ms", self.draft_communication_ms)?,
+                    groups,
+                };
+                Cost { forward, ..Cost::linear(0, 0) }
+            }
+            Some(calibration) if self.draft_ms.is_none() => calibration.drafter_cost()?,
+            _ => Cost::linear(ns("draft-ms", self.draft_ms.unwrap_or(DRAFT_MS))?, 0),
+        };
+        self.adjust(&mut cost, ("draft-first-ms", self.draft_first_ms))?;
+        Ok(cost)
+    }
+
+    /// What is given wins over what was measured.
+    fn adjust(&self, cost: &mut Cost, first: (&'static str, Option<f64>)) -> Result<(), SimError> {
+        if let (option, Some(ms)) = first {
+            cost.first_ns = Some(ns(option, ms)?);
+        }
+        if let Some(ms) = self.link_ms {
+            cost.link_ns = ns("link-ms", ms)?;
+        }
+        if let Some(layers) = self.layers {
+            cost.layers = layers;
+        }
+        Ok(())
+    }
+}
+
+impl Cost {
+    /// Passes of `ns` for one row and `row_ns` more for each further one.
+    #[must_use]
+    pub fn linear(ns: u64, row_ns: u64) -> Self {
+        let forward = match row_ns {
+            0 => ForwardCost::Constant { ns },
+            _ => ForwardCost::Rows { points: vec![(1, ns), (2, ns + row_ns)] },
+        };
+        Self { forward, first_ns: None, next_ns: None, layers: LAYERS, link_ns: 0 }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parameter_has_its_name_and_its_value() {
+        let parameters = Parameters {
+            target_first_ms: Some(1.5),
+            draft_first_ms: Some(2.5),
+            target_ms: Some(7.0),
+            row_ms: Some(0.25),
+            draft_ms: Some(0.5),
+            acceptance: Some(0.9),
+            link_ms: Some(0.125),
+            layers: Some(12),
+            ..Parameters::default()
+        };
+        let json = serde_json::to_value(&parameters).unwrap();
+        assert_eq!(json.as_object().unwrap().len(), Parameters::NAMES.len());
+        for (name, value) in Parameters::NAMES.iter().zip(parameters.values(false)) {
+            let expected = match &json[name] {
+                serde_json::Value::String(text) => text.clone(),
+                number => number.as_f64().unwrap().to_string(),
+            };
+            assert_eq!(value, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn as_many_targets_as_the_drafter_keeps_busy() {
+        let targets = |draft_tokens, targets| {
+            let parameters = Parameters { draft_tokens, targets, ..Parameters::default() };
+            parameters.simulation(None).map(|simulation| simulation.targets.len())
+        };
+        assert_eq!([targets(1, 0), targets(3, 0), targets(20, 0)], [Ok(10), Ok(4), Ok(1)]);
+        assert_eq!((targets(1, 7), targets(0, 0)), (Ok(7), Ok(10)));
+        let quick = Parameters { draft_ms: Some(0.0), targets: 0, ..Parameters::default() };
+        let error = quick.simulation(None).unwrap_err().to_string();
+        assert!(error.starts_with("targets cannot be 6000000"), "{error}");
+    }
+
+    #[test]
+    fn layers_side_by_side_make_a_drafter() {
+        let parameters = Parameters {
+            layer_parallel: 4,
+            layers: Some(32),
+            draft_attention_ms: 0.2,
+            draft_mlp_ms: 0.1,
+            draft_communication_ms: 0.05,
+            draft_tokens: 3,
+            max_tokens: 4,
+            acceptance: Some(1.0),
+            ..Parameters::default()
+        };
+        let simulation = parameters.simulation(None).unwrap();
+        // The first pass calibrates layer by layer, two have 10 groups, of which 8 gather.
+        let draft_ns = 32 * 300_000 + 2 * (10 * 200_000 + 8 * 50_000 + 32 * 100_000);
+        assert_eq!(simulation.measure().unwrap().total_ns, draft_ns + 30_000_000);
+    }
+
+    #[test]
+    fn what_is_given_wins_over_what_was_measured() {
+        let text = "link-ms = 0\nprompt-tokens = 4\nagreement = ['11', '00']\n\
+            [target]\nmodel = 'a'\nlayers = 2\nfirst-ms = 50\nrows-ms = [[1, 10], [3, 12]]\n\
+            [drafter]\nmodel = 'b'\nlayers = 2\nfirst-ms = 9\nrows-ms = [[1, 1], [2, 1.5]]\n";
+        let calibration = Calibration::parse(text).unwrap();
+        let run = |parameters: Parameters| {
+            let parameters = Parameters { max_tokens: 3, draft_tokens: 2, ..parameters };
+            parameters.simulation(Some(&calibration)).unwrap().measure().unwrap().total_ns
+        };
+        // Prompt 0 agrees everywhere: one round of 9 + 1 and 50 ms, and 2 for the candidates.
+        assert_eq!(run(Parameters::default()), 62_000_000);
+        // Prompt 1 nowhere: 9 + 1 + 52, 1 + 11 with one draft token left, then 10.
+        assert_eq!(run(Parameters { seed: 1, ..Parameters::default() }), 84_000_000);
+        let given = Parameters { target_first_ms: Some(20.0), ..Parameters::default() };
+        assert_eq!(run(given), 32_000_000);
+    }
+}

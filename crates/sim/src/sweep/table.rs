@@ -1,0 +1,206 @@
+//! The table of a sweep: CSV with a row for each configuration, in their order.
+
+use super::{Sweep, SweepError};
+use crate::{Cost, Parameters, SimError, Simulation};
+use std::fmt::Write as _;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+
+/// The columns behind the parameters: means over the repeats, all simulated.
+pub const RESULTS: [&str; 10] = [
+    // Milliseconds of an answer.
+    "mean-ms",
+    // Their standard deviation over the repeats.
+    "deviation-ms",
+    "tokens-per-s",
+    // Plain decoding's time over this one's.
+    "speedup",
+    // Tokens of the answer over all target forwards, wasted ones too.
+    "tokens-per-target-forward",
+    // Accepted draft tokens over tested ones.
+    "acceptance-rate",
+    // Share of draft tokens that did not come into the answer.
+    "unused-drafts",
+    // Share of all devices' busy time that went into cancelled jobs.
+    "cancelled-time",
+    // Share of the time in which a drafter, and in which a target was busy.
+    "drafter-busy",
+    "target-busy",
+];
+
+/// The file, behind the rows that it had.
+pub struct Table {
+    file: PathBuf,
+    out: File,
+    /// Rows that are there.
+    pub rows: usize,
+}
+
+impl Table {
+    /// Opens a sweep's table, which is made if it is not there. A last line that was not finished is
+    /// dropped.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written, or has rows of another sweep.
+    pub fn open(file: &Path, sweep: &Sweep) -> Result<Self, SweepError> {
+        let write_failed = |cause| SweepError::Write { file: file.to_owned(), cause };
+        let (rows, length) = match File::open(file) {
+            Ok(found) => finished(file, found, sweep)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => (0, 0),
+            Err(cause) => return Err(SweepError::Read { file: file.to_owned(), cause }),
+        };
+        let out = OpenOptions::new().create(true).append(true).open(file).map_err(write_failed)?;
+        out.set_len(length).map_err(write_failed)?;
+        let mut table = Self { file: file.to_owned(), out, rows };
+        if length == 0 {
+            table.write(&header())?;
+        }
+        Ok(table)
+    }
+
+    /// Adds rows.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub(super) fn push(&mut self, rows: usize, text: &str) -> Result<(), SweepError> {
+        self.rows += rows;
+        self.write(text)
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), SweepError> {
+        let failed = |cause| SweepError::Write { file: self.file.clone(), cause };
+        self.out.write_all(text.as_bytes()).map_err(failed)
+    }
+}
+
+fn header() -> String {
+    let names = Parameters::NAMES.into_iter().chain(["calibration", "repeats", "version"]);
+    names.chain(RESULTS).collect::<Vec<_>>().join(",") + "\n"
+}
+
+/// Whole rows of this sweep in a file, and the bytes up to their end.
+fn finished(path: &Path, file: File, sweep: &Sweep) -> Result<(usize, u64), SweepError> {
+    let other = |line| SweepError::OtherRows { file: path.to_owned(), line };
+    let (mut reader, mut line) = (BufReader::new(file), String::new());
+    let (mut rows, mut length) = (0, 0);
+    for number in 1.. {
+        line.clear();
+        let read = reader.read_line(&mut line);
+        read.map_err(|cause| SweepError::Read { file: path.to_owned(), cause })?;
+        if !line.ends_with('\n') {
+            break;
+        }
+        if number == 1 {
+            if line != header() {
+                return Err(other(number));
+            }
+        } else {
+            let parameters = (rows < sweep.len()).then(|| sweep.configuration(rows));
+            let Some(Ok(parameters)) = parameters else { return Err(other(number)) };
+            if !line.starts_with(&identity(&parameters, sweep)) {
+                return Err(other(number));
+            }
+            rows += 1;
+        }
+        length += line.len() as u64;
+    }
+    // A header that was not finished may belong to anything.
+    if length == 0 && !header().starts_with(line.as_str()) {
+        return Err(other(1));
+    }
+    Ok((rows, length))
+}
+
+/// What a row begins with: all that it depends on.
+fn identity(parameters: &Parameters, sweep: &Sweep) -> String {
+    let mut text = parameters.values(sweep.calibration.is_some()).join(",");
+    let calibration = sweep.calibration.as_ref().map_or("", |(name, _)| name);
+    // A name with commas would be two fields.
+    let calibration = calibration.replace([',', '"', '\n'], "_");
+    // Writing to a string does not fail.
+    let _ = write!(text, ",{calibration},{},{},", sweep.repeats, env!("CARGO_PKG_VERSION"));
+    text
+}
+
+/// What plain decoding took, for as long as it is asked for the same.
+#[derive(Default)]
+pub(super) struct Plain(Option<(Cost, usize, u64)>);
+
+impl Plain {
+    /// Nanoseconds, and the rounds that were simulated to know them. They depend on the first target
+    /// alone: not on drafts, nor on the seed, which chooses the text.
+    fn ns(&mut self, simulation: &Simulation) -> Result<(u64, u64), SimError> {
+        let (target, tokens) = (simulation.targets.first(), simulation.max_tokens);
+        if let (Some(target), Some((cost, known, ns))) = (target, &self.0)
+            && (cost, *known) == (target, tokens)
+        {
+            return Ok((*ns, 0));
+        }
+        let ns = simulation.plain_ns()?;
+        self.0 = target.map(|target| (target.clone(), tokens, ns));
+        Ok((ns, tokens as u64))
+    }
+}
+
+/// The row of a configuration, and how many rounds were simulated for it.
+pub(super) fn row(
+    parameters: &Parameters,
+    sweep: &Sweep,
+    plain: &mut Plain,
+) -> Result<(String, u64), SimError> {
+    let (mut total, mut squares) = (0.0, 0.0);
+    let (mut wasted, mut busy) = (0, 0);
+    let (mut forwards, mut drafters_busy, mut targets_busy) = (0, 0, 0);
+    let mut all = forerun_decode::Statistics::default();
+    let first: Simulation = parameters.simulation(sweep.measured())?;
+    let (plain_ns, mut rounds) = plain.ns(&first)?;
+    for repeat in 0..sweep.repeats {
+        let seed = parameters.seed.wrapping_add(repeat);
+        let answer = match repeat {
+            0 => first.measure()?,
+            _ => {
+                let parameters = Parameters { seed, ..parameters.clone() };
+                parameters.simulation(sweep.measured())?.measure()?
+            }
+        };
+        let ns = answer.total_ns as f64;
+        (total, squares) = (total + ns, squares + ns * ns);
+        rounds += answer.statistics.target_forwards;
+        wasted += answer.drafters.wasted_ns + answer.targets.wasted_ns;
+        busy += answer.drafters.busy_ns + answer.targets.busy_ns;
+        forwards += answer.targets.jobs;
+        drafters_busy += answer.drafters.busy_ns;
+        targets_busy += answer.targets.busy_ns;
+        all.add(&answer.statistics);
+    }
+    let count = sweep.repeats as f64;
+    let mean = total / count;
+    let variance = (squares / count - mean * mean).max(0.0) * count / (count - 1.0).max(1.0);
+    let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+    let accepted: u64 = all.accepted.iter().sum();
+    let results = [
+        mean / 1e6,
+        variance.sqrt() / 1e6,
+        share(all.committed as f64 * 1e9, total),
+        share(plain_ns as f64 * count, total),
+        share(all.committed as f64, forwards as f64),
+        all.acceptance_rate(),
+        share(all.draft_tokens.saturating_sub(accepted) as f64, all.draft_tokens as f64),
+        share(wasted as f64, busy as f64),
+        share(drafters_busy as f64, total * first.drafters.len() as f64),
+        share(targets_busy as f64, total * first.targets.len() as f64),
+    ];
+    let mut text = identity(parameters, sweep);
+    for (index, value) in results.iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{}", significant(*value));
+    }
+    text.push('\n');
+    Ok((text, rounds))
+}
+
+/// Seven digits that count, without an exponent.
+fn significant(value: f64) -> f64 {
+    format!("{value:.6e}").parse().unwrap_or(value)
+}
