@@ -15,6 +15,7 @@ mod device;
 mod error;
 mod method;
 mod oracle;
+pub mod papers;
 mod parameters;
 mod real_time;
 pub mod sweep;

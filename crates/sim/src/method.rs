@@ -22,34 +22,43 @@ pub enum Method {
     Pearl,
     /// The same in rounds of the paper, which wait for all draft tokens.
     PearlPaper,
+    /// The paper's rounds, in which the drafter runs alone while nothing is unverified.
+    PearlNoPreVerify,
+    /// The paper's rounds, in which the drafter waits while something is unverified.
+    PearlNoPostVerify,
     /// Verifications on all targets at once; the draft length is the lookahead.
     Dsi,
 }
 
 impl Method {
     /// All methods with their names.
-    pub const NAMES: [(Self, &str); 5] = [
+    pub const NAMES: [(Self, &str); 7] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
         (Self::Pearl, "pearl"),
         (Self::PearlPaper, "pearl-paper"),
+        (Self::PearlNoPreVerify, "pearl-no-pre-verify"),
+        (Self::PearlNoPostVerify, "pearl-no-post-verify"),
         (Self::Dsi, "dsi"),
     ];
 
     /// The decoder, which drafts so many tokens in a row, for so many target replicas.
     pub(crate) fn decoder(self, draft_tokens: usize, targets: usize) -> Box<dyn Decoder> {
         let chain = DraftShape::Chain { length: draft_tokens };
-        let pearl = |schedule| {
-            let pace = Pace::new(draft_tokens, DraftLength::Fixed, schedule == Schedule::Eager);
-            Box::new(Pearl::new(PearlOptions { schedule, ..PearlOptions::default() }, pace))
+        let pearl = |options: PearlOptions| {
+            let goes_on = options.schedule == Schedule::Eager;
+            Box::new(Pearl::new(options, Pace::new(draft_tokens, DraftLength::Fixed, goes_on)))
         };
+        let paper = PearlOptions { schedule: Schedule::Paper, ..PearlOptions::default() };
         match self {
             Self::Autoregressive => Box::new(Autoregressive),
             Self::Speculative => {
                 Box::new(Speculative::new(Controller::new(chain, DraftLength::Fixed)))
             }
-            Self::Pearl => pearl(Schedule::Eager),
-            Self::PearlPaper => pearl(Schedule::Paper),
+            Self::Pearl => pearl(PearlOptions::default()),
+            Self::PearlPaper => pearl(paper),
+            Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: false, ..paper }),
+            Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
                 let lookahead = Lookahead::new(draft_tokens, DraftLength::Fixed, targets);
                 Box::new(Dsi::new(targets, lookahead))

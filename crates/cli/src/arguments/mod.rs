@@ -11,7 +11,8 @@ use forerun::{
 use std::path::PathBuf;
 
 pub(crate) use simulate::{
-    CalibrateArguments, CancelChoice, Simulate, SimulatedRunArguments, SweepArguments,
+    CalibrateArguments, CancelChoice, PaperArguments, Simulate, SimulatedRunArguments,
+    SweepArguments,
 };
 #[cfg(feature = "plots")]
 pub(crate) use simulate::{Merge, PlotArguments};

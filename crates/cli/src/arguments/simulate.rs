@@ -4,6 +4,7 @@ use super::only_weight_type;
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::WeightType;
 use forerun_sim::Method;
+use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
 use std::path::PathBuf;
 
@@ -17,9 +18,32 @@ pub(crate) enum Simulate {
     /// Measure a pair of models here, for simulations to take: what passes cost by rows, how often the
     /// drafter is right; then compare predicted and measured speed
     Calibrate(CalibrateArguments),
+    /// A paper's table: simulated values beside the published ones
+    Paper(PaperArguments),
     /// A picture of a sweep's table
     #[cfg(feature = "plots")]
     Plot(PlotArguments),
+}
+
+/// Options of `forerun simulate paper`.
+#[derive(Args, Debug)]
+pub(crate) struct PaperArguments {
+    /// pearl-1 (speed), pearl-4 (ablations), pearl-5 (γ), pearl-14 (γ of speculative decoding), dsi-2
+    /// (ten pairs)
+    #[arg(value_name = "TABLE", value_parser = paper_table)]
+    pub(crate) table: PaperTable,
+
+    /// Texts that each value is the mean of
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    pub(crate) texts: u64,
+}
+
+fn paper_table(text: &str) -> Result<PaperTable, String> {
+    let found = PaperTable::NAMES.iter().find(|(_, name)| *name == text);
+    found.map(|(table, _)| *table).ok_or_else(|| {
+        let names = PaperTable::NAMES.map(|(_, name)| name).join(", ");
+        format!("{text:?} is not one of {names}")
+    })
 }
 
 /// Options of `forerun simulate run`.

@@ -1,6 +1,7 @@
 //! `forerun simulate`.
 
 mod calibrate;
+mod paper;
 mod passes;
 #[cfg(feature = "plots")]
 mod plot;
@@ -14,6 +15,7 @@ pub(crate) fn run(simulate: &Simulate) -> anyhow::Result<ExitCode> {
     match simulate {
         Simulate::Run(arguments) => run::run(arguments),
         Simulate::Sweep(arguments) => sweep::run(arguments),
+        Simulate::Paper(arguments) => paper::run(arguments),
         Simulate::Calibrate(arguments) => calibrate::run(arguments),
         #[cfg(feature = "plots")]
         Simulate::Plot(arguments) => plot::run(arguments),
