@@ -21,7 +21,7 @@ pub trait Answerer {
 }
 
 /// How often.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// Answers of each configuration to each prompt.
     pub repeats: usize,
@@ -30,6 +30,8 @@ pub struct Schedule {
     /// Whether every answer must be that of autoregressive decoding: at temperature 0, and where
     /// verification is coupled.
     pub compare: bool,
+    /// The options of `forerun generate` that ask for these answers, beside those of a configuration.
+    pub request_flags: String,
 }
 
 /// How far a run is.
@@ -117,9 +119,9 @@ fn check(
     let is_plain =
         |known: &&AnswerRecord| known.configuration == *plain && known.prompt == answer.prompt;
     let Some(baseline) = answers.iter().find(is_plain) else { return Ok(()) };
-    let reproduce = format!("forerun generate {} --prompt {}", own.flags, {
-        crate::provenance::quoted(&prompt.turns[0])
-    });
+    let text = crate::provenance::quoted(&prompt.turns[0]);
+    let (flags, request) = (&own.flags, &schedule.request_flags);
+    let reproduce = format!("forerun generate {flags} {request} --prompt {text}");
     difference(baseline, answer, &reproduce).map_or(Ok(()), |found| Err(found.into()))
 }
 
@@ -175,7 +177,7 @@ mod tests {
 
     fn go(
         folder: &Path,
-        schedule: Schedule,
+        schedule: &Schedule,
         mut script: Script,
     ) -> (Script, Result<(), BenchError>) {
         let (configurations, prompts) = setting();
@@ -188,21 +190,24 @@ mod tests {
             assert!(progress.left.is_some());
         };
         let outcome =
-            run(&configurations, &prompts, &schedule, &mut script, &mut journal, progress);
+            run(&configurations, &prompts, schedule, &mut script, &mut journal, progress);
         (script, outcome)
     }
 
-    const TWICE: Schedule = Schedule { repeats: 2, warm_ups: 1, compare: true };
+    fn twice() -> Schedule {
+        let request_flags = "--max-tokens 9 --seed 7".into();
+        Schedule { repeats: 2, warm_ups: 1, compare: true, request_flags }
+    }
 
     #[test]
     fn configurations_take_turns_behind_their_warm_ups() {
         let folder = tempfile::tempdir().unwrap();
-        let (script, outcome) = go(folder.path(), TWICE, Script::default());
+        let (script, outcome) = go(folder.path(), &twice(), Script::default());
         outcome.unwrap();
         let expected = ["0p0", "1p0", "0p0*", "1p0*", "0q0", "1q0", "0p1", "1p1", "0q1", "1q1"];
         assert_eq!(script.asked, expected);
         // All is there: nothing is asked again, and nobody is warmed up.
-        let (script, outcome) = go(folder.path(), TWICE, Script::default());
+        let (script, outcome) = go(folder.path(), &twice(), Script::default());
         outcome.unwrap();
         assert!(script.asked.is_empty());
     }
@@ -211,10 +216,10 @@ mod tests {
     fn an_interrupted_run_goes_on_where_it_was() {
         let folder = tempfile::tempdir().unwrap();
         let broken = Script { fails_after: Some(5), ..Script::default() };
-        let (script, outcome) = go(folder.path(), TWICE, broken);
+        let (script, outcome) = go(folder.path(), &twice(), broken);
         assert!(outcome.is_err());
         assert_eq!(script.asked.len(), 5);
-        let (script, outcome) = go(folder.path(), TWICE, Script::default());
+        let (script, outcome) = go(folder.path(), &twice(), Script::default());
         outcome.unwrap();
         assert_eq!(script.asked, ["0p0", "1p0", "1q0", "0p1", "1p1", "0q1", "1q1"]);
     }
@@ -224,18 +229,19 @@ mod tests {
         for differs_at in ["1q0", "0p1"] {
             let folder = tempfile::tempdir().unwrap();
             let liar = Script { differs_at: Some(differs_at), ..Script::default() };
-            let (_, outcome) = go(folder.path(), TWICE, liar);
+            let (_, outcome) = go(folder.path(), &twice(), liar);
             let error = outcome.unwrap_err().to_string();
             assert!(error.contains("position 2") && error.contains("token 99"), "{error}");
             assert!(error.contains("forerun generate --model t --method"), "{error}");
+            assert!(error.contains(" --max-tokens 9 --seed 7 --prompt "), "{error}");
             assert!(error.contains("--prompt 'text of"), "{error}");
-            let (_, outcome) = go(folder.path(), TWICE, Script::default());
+            let (_, outcome) = go(folder.path(), &twice(), Script::default());
             outcome.unwrap();
         }
         // Where sampling promises only the same distribution, texts may differ.
         let folder = tempfile::tempdir().unwrap();
         let other = Script { differs_at: Some("1q0"), ..Script::default() };
-        let (_, outcome) = go(folder.path(), Schedule { compare: false, ..TWICE }, other);
+        let (_, outcome) = go(folder.path(), &Schedule { compare: false, ..twice() }, other);
         outcome.unwrap();
     }
 }

@@ -168,6 +168,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         repeats: arguments.repeats,
         warm_ups: arguments.warm_ups,
         compare: compares(arguments),
+        request_flags: request_flags(arguments),
     };
     if !journal.answers.is_empty() {
         note(format_args!("going on behind {} answers", journal.answers.len()));
@@ -208,6 +209,18 @@ fn request(arguments: &RunBenchArguments) -> Request {
         ignore_eos: arguments.ignore_eos,
         ..Request::default()
     }
+}
+
+/// The options of `forerun generate` for the same request.
+fn request_flags(arguments: &RunBenchArguments) -> String {
+    let RunBenchArguments { max_tokens, temperature, top_k, top_p, seed, .. } = arguments;
+    let mut flags = format!("--max-tokens {max_tokens}");
+    if *temperature > 0.0 {
+        // Only coupled answers are compared.
+        flags += &format!(" --temperature {temperature} --top-k {top_k} --top-p {top_p}");
+        flags += &format!(" --seed {seed} --verify coupled");
+    }
+    flags + if arguments.ignore_eos { " --ignore-eos" } else { "" }
 }
 
 fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
