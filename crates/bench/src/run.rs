@@ -189,8 +189,7 @@ mod tests {
             assert_eq!((progress.done, progress.total), (done.get(), total));
             assert!(progress.left.is_some());
         };
-        let outcome =
-            run(&configurations, &prompts, schedule, &mut script, &mut journal, progress);
+        let outcome = run(&configurations, &prompts, schedule, &mut script, &mut journal, progress);
         (script, outcome)
     }
 

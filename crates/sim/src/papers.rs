@@ -384,6 +384,38 @@ impl DsiPair {
     }
 }
 
+/// Waits on threads beside virtual time, over several texts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waited {
+    /// Mean nanoseconds in virtual time.
+    pub virtual_ns: f64,
+    /// Mean nanoseconds measured.
+    pub measured_ns: f64,
+    /// The standard error of that mean.
+    pub error_ns: f64,
+}
+
+impl DsiPair {
+    /// Fifty tokens of so many texts on threads, passes being waits, as the paper measures.
+    ///
+    /// # Errors
+    /// If there are no texts, or a thread cannot start.
+    pub fn wait(&self, method: Method, lookahead: usize, texts: u64) -> Result<Waited, SimError> {
+        let simulation = self.simulation(method, lookahead);
+        let mut measured = Vec::new();
+        for seed in 0..texts {
+            let answer = Simulation { seed, ..simulation.clone() }.run_in_real_time()?;
+            measured.push(answer.total_ns as f64);
+        }
+        let virtual_ns = mean_ns(&simulation, texts)?;
+        let count = measured.len() as f64;
+        let measured_ns = measured.iter().sum::<f64>() / count;
+        let squares = measured.iter().map(|ns| (ns - measured_ns).powi(2)).sum::<f64>();
+        let error_ns = (squares / (count - 1.0).max(1.0) / count).sqrt();
+        Ok(Waited { virtual_ns, measured_ns, error_ns })
+    }
+}
+
 fn dsi_pairs(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for pair in &DSI_PAIRS {

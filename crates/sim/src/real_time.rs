@@ -101,7 +101,13 @@ impl WaitingModel {
                 Cancellation::Layer => passes.layer_end(at_ns + 1).clamp(at_ns + 1, total_ns),
                 Cancellation::Immediate => (at_ns + LOOK_NS).min(total_ns),
             };
-            wait_until(started + Duration::from_nanos(at_ns));
+            let moment = started + Duration::from_nanos(at_ns);
+            if at_ns < total_ns {
+                // A look need not be punctual: threads that spun here would take each other's cores.
+                std::thread::sleep(moment.saturating_duration_since(Instant::now()));
+            } else {
+                wait_until(moment);
+            }
             if self.cancellation != Cancellation::RunToEnd && cancel.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
@@ -111,7 +117,7 @@ impl WaitingModel {
 }
 
 /// How often a wait that may end at any moment looks whether it should.
-const LOOK_NS: u64 = 100_000;
+const LOOK_NS: u64 = 250_000;
 /// What a sleep may last longer than it should; the rest of a wait is spun.
 const OVERSLEPT: Duration = Duration::from_micros(150);
 

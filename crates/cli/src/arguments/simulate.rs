@@ -36,6 +36,10 @@ pub(crate) struct PaperArguments {
     /// Texts that each value is the mean of
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) texts: u64,
+
+    /// Measure dsi-2 on threads whose passes are waits, as the paper did; about 50 seconds a text
+    #[arg(long)]
+    pub(crate) real_time: bool,
 }
 
 fn paper_table(text: &str) -> Result<PaperTable, String> {
