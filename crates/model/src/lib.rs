@@ -9,6 +9,7 @@ pub mod config;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
+pub mod layers;
 pub mod measure;
 pub mod model_cost;
 pub mod quality;
@@ -20,8 +21,10 @@ pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{
-    CachedTransformer, LanguageModel, Logits, ModelError, ScoreContext, score,
+    CachedTransformer, FuzzyContext, LanguageModel, LayeredModel, Logits, ModelError, ScoreContext,
+    score,
 };
+pub use layers::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use reference::ReferenceModel;
 pub use team::{Team, TeamError};
 pub use transformer::{Transformer, Weights};

@@ -4,12 +4,14 @@ use crate::LoadError;
 use crate::checkpoint::{Checkpoint, Dtype, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{
-    Activations, AttentionShape, PackedMatrix, Queries, Rope, Visible, WeightType, add, attention,
-    linear, norm_heads, rms_norm, silu_times,
+    Activations, AttentionShape, KeysValues, PackedMatrix, Queries, Rope, Visible, WeightType, add,
+    attention, linear, norm_heads, rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
+use crate::layers::LayerOrder;
 use crate::team::Team;
 use forerun_core::{Node, TokenTree};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -186,16 +188,75 @@ pub struct Transformer {
 struct Scratch {
     hidden: Vec<f32>,      // [rows, hidden]
     normed: Vec<f32>,      // [rows, hidden]
-    qkv: Vec<f32>,         // [rows, n_heads + 2 · n_kv_heads, head_dim]
-    attended: Vec<f32>,    // [rows, n_heads, head_dim]
     gate_up: Vec<f32>,     // [rows, 2, intermediate]
     inner: Vec<f32>,       // [rows, intermediate]
     delta: Vec<f32>,       // [rows, hidden]
     rope_tables: Vec<f32>, // [rows, 2, head_dim/2]
-    attention: Vec<f32>,   // what `attention` needs
     logits: Vec<f32>,      // [wanted rows, vocab]
     visible: Visible,
     activations: Activations,
+    /// One for each layer of the largest group so far.
+    blocks: Vec<AttentionBlock>,
+}
+
+/// What one layer's attention needs, so that several can be computed at the same time.
+#[derive(Default)]
+struct AttentionBlock {
+    normed: Vec<f32>,    // [rows, hidden]
+    qkv: Vec<f32>,       // [rows, n_heads + 2 · n_kv_heads, head_dim]
+    attended: Vec<f32>,  // [rows, n_heads, head_dim]
+    delta: Vec<f32>,     // [rows, hidden]
+    attention: Vec<f32>, // what `attention` needs
+    activations: Activations,
+}
+
+/// What the attention of all layers of a group has in common.
+struct AttentionInput<'a> {
+    rope: &'a Rope,
+    shape: AttentionShape,
+    epsilon: f32,
+    hidden: &'a [f32],      // [rows, hidden]
+    rope_tables: &'a [f32], // [rows, 2, head_dim/2]
+    visible: &'a Visible,
+    /// The rows' keys and values go to the slots from here on.
+    first_slot: usize,
+}
+
+impl AttentionBlock {
+    /// `delta = o(attention(norm(hidden)))`.
+    fn run(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &mut KeysValues,
+    ) {
+        let AttentionInput { rope, shape, epsilon, hidden, visible, first_slot, .. } = *input;
+        let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
+        let (rows, width) = (visible.rows(), q_width + 2 * kv_width);
+        self.normed.resize(hidden.len(), 0.0);
+        self.qkv.resize(rows * width, 0.0);
+        self.attended.resize(rows * q_width, 0.0);
+        self.delta.resize(hidden.len(), 0.0);
+        rms_norm(team.isa(), hidden, &weights.attention_norm, epsilon, &mut self.normed);
+        linear(team, &self.normed, &weights.qkv, &mut self.activations, &mut self.qkv);
+        let tables = input.rope_tables.chunks_exact(rope.table_len());
+        for (row, (table, qkv)) in tables.zip(self.qkv.chunks_exact_mut(width)).enumerate() {
+            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
+            if let Some([query_norm, key_norm]) = &weights.qk_norms {
+                let (queries, keys) = rotated.split_at_mut(q_width);
+                norm_heads(team.isa(), queries, query_norm, epsilon);
+                norm_heads(team.isa(), keys, key_norm, epsilon);
+            }
+            rope.rotate(team.isa(), rotated, table);
+            cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
+        }
+        let queries = Queries { rows: &self.qkv, stride: width };
+        let (memory, attended) = (&mut self.attention, &mut self.attended);
+        let shape = AttentionShape { window: weights.window, ..shape };
+        attention(team, shape, queries, cached, visible, memory, attended);
+        linear(team, attended, &weights.output, &mut self.activations, &mut self.delta);
+    }
 }
 
 impl Transformer {
@@ -230,37 +291,41 @@ impl Transformer {
     ///
     /// The tree hangs behind the cache's prefix, and the nodes that the cache holds must be the
     /// first of `tree` (as [`KvCache::seek`] leaves them). Afterwards the cache holds all of
-    /// `tree`.
+    /// `tree`, and knows which of it is exact.
     ///
     /// # Errors
     /// [`Cancelled`] once `cancel` is set, looked at between layers.
     ///
     /// # Panics
-    /// If a node from `first_wanted` on is held already, or a token is not in the vocabulary: a
-    /// programming error.
+    /// If a node from `first_wanted` on is held already, a token is not in the vocabulary, or the
+    /// order's groups are not those of this model: a programming error.
     pub fn forward(
         &mut self,
         tree: &TokenTree,
         first_wanted: Node,
+        order: LayerOrder<'_>,
         cache: &mut KvCache,
         cancel: &AtomicBool,
     ) -> Result<&[f32], Cancelled> {
         let held = cache.tree_len();
         assert!(held <= first_wanted && first_wanted <= tree.len(), "wanted rows are new rows");
+        if let LayerOrder::Groups(groups) = order {
+            assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
+        }
         cache.reserve(tree.len());
         self.embed(&tree.tokens()[held..]);
         let first_slot = cache.prefix_len();
         let depths = (held..tree.len()).map(|node| tree.depth(node));
         self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
         self.look(tree, held, first_slot);
-        for layer in 0..self.weights.layers.len() {
+        let n_layers = self.weights.layers.len();
+        for index in 0..order.len(n_layers) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Cancelled);
             }
-            self.attention_block(layer, first_slot + held, cache);
-            self.mlp_block(layer);
+            self.group(order.group(index), first_slot + held, cache);
         }
-        cache.record(tree);
+        cache.record(tree, order);
         Ok(self.logits(first_wanted - held))
     }
 
@@ -296,39 +361,40 @@ impl Transformer {
         }
     }
 
-    /// `hidden += o(attention(norm(hidden)))`; the rows' keys and values go to the cache's slots
-    /// from `first_slot` on.
-    fn attention_block(&mut self, layer: usize, first_slot: usize, cache: &mut KvCache) {
-        let Self { weights, team, rope, shape, scratch } = self;
-        let (config, weights) = (&weights.config, &weights.layers[layer]);
-        let rows = scratch.visible.rows();
-        let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
-        let width = q_width + 2 * kv_width;
-        scratch.normed.resize(scratch.hidden.len(), 0.0);
-        scratch.qkv.resize(rows * width, 0.0);
-        scratch.attended.resize(rows * q_width, 0.0);
-        scratch.delta.resize(scratch.hidden.len(), 0.0);
-        let (normed, epsilon) = (&mut scratch.normed, config.rms_norm_eps);
-        rms_norm(team.isa(), &scratch.hidden, &weights.attention_norm, epsilon, normed);
-        linear(team, normed, &weights.qkv, &mut scratch.activations, &mut scratch.qkv);
-        let cached = cache.layer_mut(layer);
-        let tables = scratch.rope_tables.chunks_exact(rope.table_len());
-        for (row, (table, qkv)) in tables.zip(scratch.qkv.chunks_exact_mut(width)).enumerate() {
-            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
-            if let Some([query_norm, key_norm]) = &weights.qk_norms {
-                let (queries, keys) = rotated.split_at_mut(q_width);
-                norm_heads(team.isa(), queries, query_norm, epsilon);
-                norm_heads(team.isa(), keys, key_norm, epsilon);
-            }
-            rope.rotate(team.isa(), rotated, table);
-            cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
+    /// One group of layers (EasySpec, algorithm 2): the attention of all of them reads one hidden
+    /// state; then, layer by layer, `hidden += attention; hidden += mlp(hidden)`. A layer alone is
+    /// computed exactly. The rows' keys and values go to the cache's slots from `first_slot` on.
+    fn group(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
+        self.attention_blocks(layers.clone(), first_slot, cache);
+        for (index, layer) in layers.enumerate() {
+            let scratch = &mut self.scratch;
+            add(self.team.isa(), &mut scratch.hidden, &scratch.blocks[index].delta);
+            self.mlp_block(layer);
         }
-        let queries = Queries { rows: &scratch.qkv, stride: width };
-        let (memory, attended) = (&mut scratch.attention, &mut scratch.attended);
-        let shape = AttentionShape { window: weights.window, ..*shape };
-        attention(team, shape, queries, cached, &scratch.visible, memory, attended);
-        linear(team, attended, &weights.output, &mut scratch.activations, &mut scratch.delta);
-        add(team.isa(), &mut scratch.hidden, &scratch.delta);
+    }
+
+    /// The attention of a group's layers, each into its own block.
+    fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
+        let Self { weights, team, rope, shape, scratch } = self;
+        let Scratch { blocks, hidden, rope_tables, visible, .. } = scratch;
+        let epsilon = weights.config.rms_norm_eps;
+        let input = AttentionInput {
+            rope,
+            shape: *shape,
+            epsilon,
+            hidden,
+            rope_tables,
+            visible,
+            first_slot,
+        };
+        if blocks.len() < layers.len() {
+            blocks.resize_with(layers.len(), AttentionBlock::default);
+        }
+        let cached = cache.layers_mut(layers.clone());
+        for ((block, weights), cached) in blocks.iter_mut().zip(&weights.layers[layers]).zip(cached)
+        {
+            block.run(team, &input, weights, cached);
+        }
     }
 
     /// `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
@@ -338,6 +404,8 @@ impl Transformer {
         let (rows, size) = (scratch.visible.rows(), config.intermediate_size);
         scratch.gate_up.resize(rows * 2 * size, 0.0);
         scratch.inner.resize(rows * size, 0.0);
+        scratch.normed.resize(scratch.hidden.len(), 0.0);
+        scratch.delta.resize(scratch.hidden.len(), 0.0);
         let (normed, epsilon) = (&mut scratch.normed, config.rms_norm_eps);
         rms_norm(team.isa(), &scratch.hidden, &weights.mlp_norm, epsilon, normed);
         linear(team, normed, &weights.gate_up, &mut scratch.activations, &mut scratch.gate_up);
