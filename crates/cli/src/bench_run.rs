@@ -1,10 +1,11 @@
 //! `forerun bench run`: methods compared on prompts.
 
-use crate::arguments::only_weight_type;
+use crate::arguments::{layer_groups, only_weight_type};
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
-    DraftTokens, DrafterKind, Method, PearlOptions, Request, Tree, VerificationChoice, WeightType,
+    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request, Tree,
+    VerificationChoice, WeightType,
 };
 use forerun_bench::summary::Described;
 use forerun_bench::{
@@ -54,7 +55,8 @@ pub(crate) struct RunBenchArguments {
     prompts_as: PromptStyle,
 
     /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-tokens,
-    /// tree, pearl, placement, dtype, each a value or a list; model and draft-model before them
+    /// tree, pearl, placement, dtype, lp, layer-groups, calibration, each a value or a list; model
+    /// and draft-model before them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
 
@@ -62,9 +64,23 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "METHODS", value_delimiter = ',')]
     method: Vec<Method>,
 
-    /// Drafters: model, prompt-lookup [default: model where there is one]
+    /// Drafters: model, easyspec, prompt-lookup [default: model where there is one]
     #[arg(long, value_name = "DRAFTERS", value_delimiter = ',')]
     drafter: Vec<DrafterKind>,
+
+    /// With the drafter easyspec, layers that are computed at the same time [default: 4]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    lp: Vec<usize>,
+
+    /// With the drafter easyspec, which layers, as in generate; may be given several times, beside
+    /// --lp
+    #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
+    layer_groups: Vec<LayerStrategy>,
+
+    /// With the drafter easyspec, when its cache is made exact: every-round, on-mismatch,
+    /// prefill-only, never [default: every-round]
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
+    calibration: Vec<Calibration>,
 
     /// Tokens drafted in a row: numbers, auto [default: auto]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
@@ -255,6 +271,11 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         pearl: arguments.pearl.clone(),
         placements: arguments.placement.clone(),
         weight_types: arguments.dtype.iter().copied().map(Some).collect(),
+        layers: {
+            let parallel = arguments.lp.iter().copied().map(LayerStrategy::Parallel);
+            parallel.chain(arguments.layer_groups.iter().cloned()).collect()
+        },
+        calibrations: arguments.calibration.clone(),
     };
     let mut sweeps = file.sweeps.clone();
     if sweeps.is_empty() || flags != Sweep::default() {
@@ -312,7 +333,8 @@ fn identity(
         let plan = &own.plan;
         let parts =
             (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
-        format!("{}: {parts:?} {}", own.name, plan.placement())
+        let easyspec = plan.easyspec().map_or(String::new(), |own| format!("{own:?} "));
+        format!("{}: {parts:?} {easyspec}{}", own.name, plan.placement())
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"),

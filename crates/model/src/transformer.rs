@@ -9,8 +9,9 @@ use crate::kernels::{
 };
 use crate::kv_cache::KvCache;
 use crate::layers::LayerOrder;
-use crate::team::Team;
+use crate::team::{Parts, Team};
 use forerun_core::{Node, TokenTree};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -181,6 +182,8 @@ pub struct Transformer {
     rope: Rope,
     shape: AttentionShape,
     scratch: Scratch,
+    /// The team in so many parts, made when they are first needed.
+    parts: BTreeMap<usize, Parts>,
 }
 
 /// Activations, kept between passes so that no pass allocates once they have grown.
@@ -271,7 +274,7 @@ impl Transformer {
             head_dim: config.head_dim,
             window: None,
         };
-        Self { weights, team, rope, shape, scratch: Scratch::default() }
+        Self { weights, team, rope, shape, scratch: Scratch::default(), parts: BTreeMap::new() }
     }
 
     /// The model's shape.
@@ -373,9 +376,11 @@ impl Transformer {
         }
     }
 
-    /// The attention of a group's layers, each into its own block.
+    /// The attention of a group's layers, each into its own block, by parts of the team at the same
+    /// time.
     fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
-        let Self { weights, team, rope, shape, scratch } = self;
+        let Self { weights, team, rope, shape, scratch, parts } = self;
+        let first = layers.start;
         let Scratch { blocks, hidden, rope_tables, visible, .. } = scratch;
         let epsilon = weights.config.rms_norm_eps;
         let input = AttentionInput {
@@ -390,10 +395,24 @@ impl Transformer {
         if blocks.len() < layers.len() {
             blocks.resize_with(layers.len(), AttentionBlock::default);
         }
-        let cached = cache.layers_mut(layers.clone());
-        for ((block, weights), cached) in blocks.iter_mut().zip(&weights.layers[layers]).zip(cached)
-        {
-            block.run(team, &input, weights, cached);
+        let mut left = layers;
+        while !left.is_empty() {
+            let (done, count) = (left.start - first, at_the_same_time(left.len(), team.members()));
+            let now = left.start..left.start + count;
+            left.start = now.end;
+            let blocks = &mut blocks[done..done + count];
+            let (weights, cached) = (&weights.layers[now.clone()], cache.layers_mut(now));
+            if count == 1 || team.members() == 1 {
+                for ((block, weights), cached) in blocks.iter_mut().zip(weights).zip(cached) {
+                    block.run(team, &input, weights, cached);
+                }
+                continue;
+            }
+            let wanted = count.min(team.members());
+            let parts = parts.entry(wanted).or_insert_with(|| team.parts(wanted));
+            team.each(parts, blocks, cached, |team, index, block, cached| {
+                block.run(team, &input, &weights[index], cached);
+            });
         }
     }
 
@@ -427,5 +446,14 @@ impl Transformer {
             linear(team, normed, weights.head(), activations, logits);
         }
         &scratch.logits
+    }
+}
+
+/// Of so many layers whose attention can be computed at the same time, those to be computed now: as
+/// many as occupy all members equally, or, if there are fewer than members, all, each on several.
+fn at_the_same_time(layers: usize, members: usize) -> usize {
+    match layers / members {
+        0 => layers,
+        each => each * members,
     }
 }
