@@ -9,6 +9,7 @@ pub mod config;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
+pub mod layer_probe;
 pub mod layers;
 pub mod measure;
 pub mod model_cost;

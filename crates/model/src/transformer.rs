@@ -1,5 +1,9 @@
 //! The forward pass of a Transformer of the Llama kind over a tree of tokens.
 
+mod observed;
+
+pub(crate) use observed::{Observed, STATES};
+
 use crate::LoadError;
 use crate::checkpoint::{Checkpoint, Dtype, LayerTensor, Tensor};
 use crate::config::Config;
@@ -312,24 +316,32 @@ impl Transformer {
     ) -> Result<&[f32], Cancelled> {
         let held = cache.tree_len();
         assert!(held <= first_wanted && first_wanted <= tree.len(), "wanted rows are new rows");
-        if let LayerOrder::Groups(groups) = order {
-            assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
-        }
-        cache.reserve(tree.len());
-        self.embed(&tree.tokens()[held..]);
-        let first_slot = cache.prefix_len();
-        let depths = (held..tree.len()).map(|node| tree.depth(node));
-        self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
-        self.look(tree, held, first_slot);
+        let first_slot = self.begin(tree, order, cache);
         let n_layers = self.weights.layers.len();
         for index in 0..order.len(n_layers) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Cancelled);
             }
-            self.group(order.group(index), first_slot + held, cache);
+            let layers = order.group(index);
+            self.attention_blocks(layers.clone(), first_slot, cache);
+            self.mlp_blocks(layers);
         }
         cache.record(tree, order);
         Ok(self.logits(first_wanted - held))
+    }
+
+    /// Makes ready for the rows of the nodes that are not held; returns the first one's slot.
+    fn begin(&mut self, tree: &TokenTree, order: LayerOrder<'_>, cache: &mut KvCache) -> usize {
+        if let LayerOrder::Groups(groups) = order {
+            assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
+        }
+        let (held, first_slot) = (cache.tree_len(), cache.prefix_len());
+        cache.reserve(tree.len());
+        self.embed(&tree.tokens()[held..]);
+        let depths = (held..tree.len()).map(|node| tree.depth(node));
+        self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
+        self.look(tree, held, first_slot);
+        first_slot + held
     }
 
     /// What each node from `held` on sees, the tree's slots starting at `first_slot`.
@@ -364,20 +376,9 @@ impl Transformer {
         }
     }
 
-    /// One group of layers (EasySpec, algorithm 2): the attention of all of them reads one hidden
-    /// state; then, layer by layer, `hidden += attention; hidden += mlp(hidden)`. A layer alone is
-    /// computed exactly. The rows' keys and values go to the cache's slots from `first_slot` on.
-    fn group(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
-        self.attention_blocks(layers.clone(), first_slot, cache);
-        for (index, layer) in layers.enumerate() {
-            let scratch = &mut self.scratch;
-            add(self.team.isa(), &mut scratch.hidden, &scratch.blocks[index].delta);
-            self.mlp_block(layer);
-        }
-    }
-
-    /// The attention of a group's layers, each into its own block, by parts of the team at the same
-    /// time.
+    /// The first half of a group of layers (EasySpec, algorithm 2): the attention of all of them reads
+    /// one hidden state, each into its own block, by parts of the team at the same time. The rows'
+    /// keys and values go to the cache's slots from `first_slot` on.
     fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
         let Self { weights, team, rope, shape, scratch, parts } = self;
         let first = layers.start;
@@ -413,6 +414,16 @@ impl Transformer {
             team.each(parts, blocks, cached, |team, index, block, cached| {
                 block.run(team, &input, &weights[index], cached);
             });
+        }
+    }
+
+    /// The second half: layer by layer, `hidden += attention; hidden += mlp(hidden)`. So a layer alone
+    /// is computed exactly.
+    fn mlp_blocks(&mut self, layers: Range<usize>) {
+        for (index, layer) in layers.enumerate() {
+            let scratch = &mut self.scratch;
+            add(self.team.isa(), &mut scratch.hidden, &scratch.blocks[index].delta);
+            self.mlp_block(layer);
         }
     }
 
