@@ -19,6 +19,7 @@ mod easyspec;
 mod engine;
 #[cfg(feature = "hub")]
 mod hub;
+mod layer_analysis;
 mod loader;
 mod plan;
 mod progress;
@@ -37,6 +38,9 @@ pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun, ForerunError};
 #[cfg(feature = "hub")]
 pub use hub::{HubError, ModelId};
+pub use layer_analysis::{
+    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, SearchStep,
+};
 pub use loader::Loader;
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
 pub use progress::{Progress, Step};
@@ -49,6 +53,7 @@ pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics};
 pub use forerun_draft::{Calibration, UnknownCalibration};
+pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
     Checkpoint, Config, Family, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,

@@ -1,5 +1,6 @@
 //! The command line as it is typed.
 
+mod analyze;
 mod simulate;
 #[cfg(feature = "train")]
 mod train;
@@ -11,6 +12,7 @@ use forerun::{
 };
 use std::path::PathBuf;
 
+pub(crate) use analyze::{Analyze, LayersArguments};
 pub(crate) use simulate::{
     CalibrateArguments, CancelChoice, PaperArguments, Simulate, SimulatedRunArguments,
     SweepArguments,
@@ -43,6 +45,9 @@ pub(crate) enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Look into a model
+    #[command(subcommand)]
+    Analyze(Analyze),
     /// Run the decoders in virtual time, with devices and acceptance as you say: no model is needed
     #[command(subcommand, allow_negative_numbers = true)]
     Simulate(Simulate),
