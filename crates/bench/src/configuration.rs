@@ -51,6 +51,22 @@ struct Choice {
     calibration: Option<Calibration>,
 }
 
+impl Choice {
+    /// Autoregressive decoding in its place.
+    fn plain(&self) -> Self {
+        Self {
+            method: Method::Autoregressive,
+            drafter: DrafterKind::None,
+            draft_tokens: DraftTokens::Auto,
+            tree: Tree::None,
+            pearl: PearlOptions::default(),
+            layers: None,
+            calibration: None,
+            ..self.clone()
+        }
+    }
+}
+
 /// Every combination of every sweep, once, behind the autoregressive decoding of its weight type.
 /// Where no drafter model runs, the target gets all cores of a placement.
 ///
@@ -76,25 +92,19 @@ pub fn configurations(
             Some(place) => place,
             None => {
                 let place = configurations.len();
-                let plain = Choice {
-                    method: Method::Autoregressive,
-                    drafter: DrafterKind::None,
-                    draft_tokens: DraftTokens::Auto,
-                    tree: Tree::None,
-                    pearl: PearlOptions::default(),
-                    layers: None,
-                    calibration: None,
-                    ..choice.clone()
-                };
-                configurations.push(build(models, &plain, &choices, place)?);
+                let plain = choice.plain();
+                let plain = build(models, &plain, &choices, place)?;
+                known.insert(format!("{:?}", plain.plan));
+                configurations.push(plain);
                 baselines.push((weight_type, place));
                 place
             }
         };
-        if choice.method == Method::Autoregressive {
-            continue;
-        }
-        let configuration = build(models, choice, &choices, baseline)?;
+        let configuration = match choice.method {
+            // On other cores it is another configuration.
+            Method::Autoregressive => build(models, &choice.plain(), &choices, baseline)?,
+            _ => build(models, choice, &choices, baseline)?,
+        };
         // What two combinations write differently may be the same plan.
         if !known.insert(format!("{:?}", configuration.plan)) {
             continue;
@@ -262,11 +272,14 @@ fn name(choice: &Choice, all: &[Choice]) -> String {
         if choice.pearl != PearlOptions::default() {
             name += &format!(", {}", choice.pearl);
         }
-        if let Some(placement) = &choice.placement
-            && all.iter().any(|other| other.placement.as_ref() != Some(placement))
-        {
-            name += &format!(", {placement}");
-        }
+    }
+    let comparable = |other: &&Choice| {
+        choice.method != Method::Autoregressive || other.method == Method::Autoregressive
+    };
+    if let Some(placement) = &choice.placement
+        && all.iter().filter(comparable).any(|other| other.placement.as_ref() != Some(placement))
+    {
+        name += &format!(", {placement}");
     }
     if all.iter().any(|other| other.weight_type != choice.weight_type) {
         name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));

@@ -4,11 +4,12 @@ use crate::arguments::{Analyze, LayersArguments};
 use crate::{bench, note, progress};
 use anyhow::{Context, bail};
 use forerun::{
-    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, SearchStep,
-    Similarities, Strategy, Team,
+    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, PassCost,
+    SearchStep, Similarities, Strategy, Team, barrier_us,
 };
 use forerun_bench::suite;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
         prompts = suite::limit(prompts, count);
     }
     let texts: Vec<String> = prompts.iter().map(|prompt| prompt.turns.join("\n")).collect();
-    let locate = |model| progress::loader(false, true).locate(model);
+    let locate = |model: &PathBuf| progress::loader(false, true).locate(model);
     let options = LayerAnalysisOptions {
         model: locate(&arguments.model)?,
         target: arguments.target.as_ref().map(locate).transpose()?,
@@ -41,8 +42,8 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     let team = Arc::new(Team::pinned(&cores)?);
     let strategies = rows.iter().map(|(_, strategy)| strategy.clone()).collect();
     let report = analysis.compare(&team, strategies, |_, _| ())?;
-    let times = times(arguments, &analysis, &team, &rows);
-    print(arguments, &team, &rows, &report, &times)?;
+    let costs = costs(arguments, &analysis, &team, &rows);
+    print(arguments, &team, &rows, &report, &costs)?;
     if arguments.search.is_some() {
         search(arguments, &analysis, &team)?;
     }
@@ -84,22 +85,20 @@ fn strategies(
     Ok(all)
 }
 
-/// A pass's time by each row's groups, where that was asked for. No pass has parallel MLPs.
-fn times(
+/// What a pass takes by each row's groups, where that was asked for. No pass has parallel MLPs.
+fn costs(
     arguments: &LayersArguments,
     analysis: &LayerAnalysis,
     team: &Arc<Team>,
     rows: &[(String, Strategy)],
-) -> Vec<Option<f64>> {
+) -> Vec<Option<PassCost>> {
+    if arguments.rounds == 0 {
+        return vec![None; rows.len()];
+    }
     let groups: Vec<LayerGroups> = rows.iter().map(|row| row.1.groups.clone()).collect();
-    let times = match arguments.rounds {
-        0 => vec![f64::NAN; rows.len()],
-        rounds => analysis.pass_times_ms(team, &groups, arguments.rows, rounds),
-    };
-    let told = |(time, row): (f64, &(String, Strategy))| {
-        (!row.1.whole_layers && time.is_finite()).then_some(time)
-    };
-    times.into_iter().zip(rows).map(told).collect()
+    let costs = analysis.pass_costs(team, &groups, arguments.rows, arguments.rounds);
+    let told = |(cost, row): (PassCost, &(String, Strategy))| (!row.1.whole_layers).then_some(cost);
+    costs.into_iter().zip(rows).map(told).collect()
 }
 
 fn print(
@@ -107,7 +106,7 @@ fn print(
     team: &Team,
     rows: &[(String, Strategy)],
     report: &LayerReport,
-    times: &[Option<f64>],
+    costs: &[Option<PassCost>],
 ) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(
@@ -127,14 +126,15 @@ fn print(
     writeln!(
         out,
         "overlap: 1 − TV with the exact rows; top-1: the same most probable token; ms: a pass of {} \
-         rows",
-        arguments.rows
+         rows; barriers: how often all threads wait in it, each time {:.2} µs or longer",
+        arguments.rows,
+        barrier_us(team),
     )?;
     let accepted = report.exact_acceptance.map(|_| format!(" {:>8}", "accepted"));
     let widest = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0).max(8);
     writeln!(
         out,
-        "{:<widest$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6}{} {:>8}",
+        "{:<widest$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6}{} {:>8} {:>8}",
         "strategy",
         "h",
         "attn",
@@ -144,14 +144,17 @@ fn print(
         "overlap",
         "top-1",
         accepted.unwrap_or_default(),
-        "ms"
+        "ms",
+        "barriers"
     )?;
-    for (((name, _), score), time) in rows.iter().zip(&report.scores).zip(times) {
+    for (((name, _), score), cost) in rows.iter().zip(&report.scores).zip(costs) {
         let accepted = score.acceptance.map(|share| format!(" {share:>8.4}"));
-        let time = time.map_or("-".into(), |time| format!("{time:.3}"));
+        let cost = cost.map_or(format!("{:>8} {:>8}", "-", "-"), |PassCost { ms, barriers }| {
+            format!("{ms:>8.3} {barriers:>8}")
+        });
         writeln!(
             out,
-            "{name:<widest$} {} {:>7.4} {:>6.4}{} {time:>8}",
+            "{name:<widest$} {} {:>7.4} {:>6.4}{} {cost}",
             states(&score.mean()),
             score.overlap,
             score.top1_agreement,

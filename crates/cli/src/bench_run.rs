@@ -5,12 +5,12 @@ use crate::{note, progress};
 use clap::Args;
 use forerun::{
     Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request, Tree,
-    VerificationChoice, WeightType,
+    VerificationChoice, WeightType, granted_cores,
 };
 use forerun_bench::summary::Described;
 use forerun_bench::{
-    BenchError, Configuration, Engines, Journal, Models, Progress, Prompt, PromptStyle, Provenance,
-    Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
+    BenchError, Configuration, Engines, Journal, Models, Preset, Progress, Prompt, PromptStyle,
+    Provenance, Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
 };
 use forerun_models::DemonstrationPair;
 use serde_json::json;
@@ -59,6 +59,11 @@ pub(crate) struct RunBenchArguments {
     /// and draft-model before them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
+
+    /// Compare what a paper compares: easyspec-ladder (plain decoding on one core, on all; then
+    /// speculation, trees, layers in parallel), easyspec-sweep (layers at a time × width × calibration)
+    #[arg(long, value_name = "NAME")]
+    preset: Option<Preset>,
 
     /// Methods to compare with autoregressive, which always is [default: speculative]
     #[arg(long, value_name = "METHODS", value_delimiter = ',')]
@@ -163,7 +168,9 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     let file = arguments.sweep.as_deref().map(SweepFile::read).transpose()?.unwrap_or_default();
     let (models, _pair) = models(arguments, &file)?;
     let sweeps = sweeps(arguments, &file);
-    let configurations = configurations(&models, &sweeps, arguments.unequal_cores)?;
+    let unequal =
+        arguments.unequal_cores || arguments.preset.is_some_and(Preset::has_unequal_cores);
+    let configurations = configurations(&models, &sweeps, unequal)?;
     let setting = setting(arguments, &models);
     let identity = identity(arguments, &models, &configurations, &prompts);
     let session = Provenance::now(std::env::args());
@@ -278,6 +285,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         calibrations: arguments.calibration.clone(),
     };
     let mut sweeps = file.sweeps.clone();
+    sweeps.extend(arguments.preset.into_iter().flat_map(|own| own.sweeps(&granted_cores())));
     if sweeps.is_empty() || flags != Sweep::default() {
         sweeps.push(flags);
     }

@@ -10,9 +10,13 @@ use forerun_model::{Config, Weights};
 use forerun_model::{Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Tokens before the passes whose time is measured.
 const PAST: usize = 128;
+
+/// Barriers that are measured.
+const BARRIERS: usize = 1001;
 
 /// What is analysed.
 #[derive(Clone, Debug)]
@@ -80,6 +84,32 @@ pub struct LayerReport {
     pub exact_acceptance: Option<f64>,
     /// The strategies' scores, in their order.
     pub scores: Vec<StrategyScore>,
+}
+
+/// What a forward pass takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PassCost {
+    /// Milliseconds, the median of several passes.
+    pub ms: f64,
+    /// How often all members of the team wait for each other.
+    pub barriers: usize,
+}
+
+/// Microseconds that a team takes to come together and part again without any work: what a barrier of
+/// [`PassCost`] costs at the least, the median of some.
+#[must_use]
+pub fn barrier_us(team: &Team) -> f64 {
+    let barrier = |_| {
+        let started = Instant::now();
+        team.run(&|_| ());
+        started.elapsed().as_secs_f64() * 1e6
+    };
+    median((0..BARRIERS).map(barrier).collect())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A step of the search: the groups that lost least, and what they keep.
@@ -164,29 +194,29 @@ impl LayerAnalysis {
         Ok(LayerReport { rows, exact_acceptance, scores: probe.scores() })
     }
 
-    /// Milliseconds of a pass of so many rows by each of the groups, medians of `rounds` turns.
+    /// What a pass of so many rows takes by each of the groups; times are medians of `rounds` turns.
     #[must_use]
-    pub fn pass_times_ms(
+    pub fn pass_costs(
         &self,
         team: &Arc<Team>,
         groups: &[LayerGroups],
         rows: usize,
         rounds: usize,
-    ) -> Vec<f64> {
+    ) -> Vec<PassCost> {
         let mut probe = ModelProbe::new(Arc::clone(&self.weights), Arc::clone(team), PAST, rows);
         let mut times = vec![Vec::new(); groups.len()];
+        let mut barriers = vec![0; groups.len()];
         // By turns, so that what disturbs the machine disturbs all of them; the first is a warm-up.
         for round in 0..=rounds {
-            for (groups, times) in groups.iter().zip(&mut times) {
+            for ((groups, times), barriers) in groups.iter().zip(&mut times).zip(&mut barriers) {
+                let before = team.runs();
                 let seconds = probe.run_by(rows, LayerOrder::Groups(groups));
+                *barriers = team.runs() - before;
                 times.extend((round > 0).then_some(1e3 * seconds));
             }
         }
-        let median = |mut times: Vec<f64>| {
-            times.sort_by(f64::total_cmp);
-            times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
-        };
-        times.into_iter().map(median).collect()
+        let cost = |(times, barriers)| PassCost { ms: median(times), barriers };
+        times.into_iter().zip(barriers).map(cost).collect()
     }
 
     /// Searches for groups of at most `largest` layers that keep an overlap of at least `least` with

@@ -39,7 +39,8 @@ pub use engine::{Canceller, Forerun, ForerunError};
 #[cfg(feature = "hub")]
 pub use hub::{HubError, ModelId};
 pub use layer_analysis::{
-    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, SearchStep,
+    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, SearchStep,
+    barrier_us,
 };
 pub use loader::Loader;
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};

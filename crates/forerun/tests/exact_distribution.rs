@@ -485,6 +485,18 @@ fn speculative_decoding_with_fuzzy_rows_is_exact() {
     }
 }
 
+/// The same where drafting goes on behind tokens that are not yet verified.
+#[test]
+fn drafting_fuzzily_beside_verification_is_exact() {
+    for calibration in [Calibration::EveryRound, Calibration::OnMismatch] {
+        let drafter = || fuzzy_drafter(calibration);
+        let name = format!("pearl, easyspec {calibration}");
+        assert_exact(&name, &drafter, &|| pearl(2, "eager"));
+        let name = format!("dsi, easyspec {calibration}");
+        assert_exact(&name, &drafter, &|| Box::new(dsi(2, 2)));
+    }
+}
+
 /// The controller has measured before, and drafts from the first round on.
 #[test]
 fn an_adapting_draft_length_is_exact() {

@@ -389,14 +389,20 @@ fn easyspec_cells() -> Vec<Cell> {
     let with_policies = |(tree, layers): (Tree, LayerStrategy)| {
         policies().map(move |calibration| (tree.clone(), layers.clone(), calibration))
     };
-    shapes
+    let in_turn = shapes
         .flat_map(|tree| strategies.clone().into_iter().map(move |layers| (tree.clone(), layers)))
         .flat_map(with_policies)
-        .map(cell)
-        .collect()
+        .map(cell);
+    // Beside verification, too, where drafts go on behind tokens that are not yet verified.
+    let beside = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
+        let layers = [1, 2, 4].map(LayerStrategy::Parallel);
+        let all = layers.into_iter().map(|layers| (Tree::None, layers)).flat_map(with_policies);
+        all.map(move |own| Cell { method, draft_tokens: DraftTokens::Fixed(3), ..cell(own) })
+    });
+    in_turn.chain(beside).collect()
 }
 
 #[test]
 fn layers_in_parallel_give_the_tokens_of_the_target() {
-    run_part_of_matrix(&Pair::deep(), easyspec_cells(), 11);
+    run_part_of_matrix(&Pair::deep(), easyspec_cells(), 13);
 }

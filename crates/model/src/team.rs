@@ -178,6 +178,13 @@ impl Team {
         self.helpers.len() + 1
     }
 
+    /// How often all members have worked together so far, and so waited for each other. A team of one
+    /// never does.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.shared.run.load(Ordering::Relaxed)
+    }
+
     /// Calls `work(member)` once on every member and returns when all have returned.
     ///
     /// # Panics
@@ -360,6 +367,7 @@ mod tests {
                 }
             }
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 300));
+            assert_eq!(team.runs(), if members == 1 { 0 } else { 300 });
         }
     }
 
