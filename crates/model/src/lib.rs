@@ -17,6 +17,7 @@ pub mod quality;
 pub mod reference;
 pub mod team;
 pub mod transformer;
+pub mod weights;
 
 pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
@@ -28,4 +29,5 @@ pub use language_model::{
 pub use layers::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use reference::ReferenceModel;
 pub use team::{Team, TeamError};
-pub use transformer::{Transformer, Weights};
+pub use transformer::Transformer;
+pub use weights::Weights;

@@ -3,7 +3,8 @@
 use crate::kv_cache::Keep;
 use crate::layers::LayerOrder;
 use crate::team::Team;
-use crate::transformer::{Transformer, Weights};
+use crate::transformer::Transformer;
+use crate::weights::Weights;
 use forerun_core::{TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -3,7 +3,8 @@
 
 use crate::language_model::{CachedTransformer, LanguageModel, Logits, ModelError};
 use crate::team::Team;
-use crate::transformer::{Transformer, Weights};
+use crate::transformer::Transformer;
+use crate::weights::Weights;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

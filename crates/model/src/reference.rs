@@ -35,7 +35,7 @@ impl ReferenceModel {
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        let weight_type = crate::transformer::own_type(checkpoint)?;
+        let weight_type = crate::weights::own_type(checkpoint)?;
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
         Self::load_as(checkpoint, weight_type, isa)
     }
