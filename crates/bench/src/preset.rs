@@ -96,7 +96,7 @@ mod tests {
 
     fn names(preset: Preset, cores: &[usize]) -> Vec<String> {
         let models =
-            Models { target: "target".into(), drafter: Some("drafter".into()), made: false };
+            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         let all = configurations(&models, &preset.sweeps(cores), preset.has_unequal_cores());
         all.unwrap().into_iter().map(|own| own.name).collect()
     }
