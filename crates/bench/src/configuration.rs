@@ -3,8 +3,8 @@
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
-    DraftTokens, DrafterKind, Method, Options, PearlOptions, Placement, Plan, PlanError, Tree,
-    WeightType, available_cores,
+    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions, Placement,
+    Plan, PlanError, Tree, WeightType, available_cores,
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -46,6 +46,25 @@ struct Choice {
     pearl: PearlOptions,
     placement: Option<String>,
     weight_type: Option<WeightType>,
+    /// EasySpec's.
+    layers: Option<LayerStrategy>,
+    calibration: Option<Calibration>,
+}
+
+impl Choice {
+    /// Autoregressive decoding in its place.
+    fn plain(&self) -> Self {
+        Self {
+            method: Method::Autoregressive,
+            drafter: DrafterKind::None,
+            draft_tokens: DraftTokens::Auto,
+            tree: Tree::None,
+            pearl: PearlOptions::default(),
+            layers: None,
+            calibration: None,
+            ..self.clone()
+        }
+    }
 }
 
 /// Every combination of every sweep, once, behind the autoregressive decoding of its weight type.
@@ -73,23 +92,19 @@ pub fn configurations(
             Some(place) => place,
             None => {
                 let place = configurations.len();
-                let plain = Choice {
-                    method: Method::Autoregressive,
-                    drafter: DrafterKind::None,
-                    draft_tokens: DraftTokens::Auto,
-                    tree: Tree::None,
-                    pearl: PearlOptions::default(),
-                    ..choice.clone()
-                };
-                configurations.push(build(models, &plain, &choices, place)?);
+                let plain = choice.plain();
+                let plain = build(models, &plain, &choices, place)?;
+                known.insert(format!("{:?}", plain.plan));
+                configurations.push(plain);
                 baselines.push((weight_type, place));
                 place
             }
         };
-        if choice.method == Method::Autoregressive {
-            continue;
-        }
-        let configuration = build(models, choice, &choices, baseline)?;
+        let configuration = match choice.method {
+            // On other cores it is another configuration.
+            Method::Autoregressive => build(models, &choice.plain(), &choices, baseline)?,
+            _ => build(models, choice, &choices, baseline)?,
+        };
         // What two combinations write differently may be the same plan.
         if !known.insert(format!("{:?}", configuration.plan)) {
             continue;
@@ -136,8 +151,11 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                             pearl,
                             placement,
                             weight_type,
+                            layers: None,
+                            calibration: None,
                         };
-                        choices.extend(drafts(sweep, &choice));
+                        let easyspec = of_easyspec(sweep, &choice);
+                        choices.extend(easyspec.iter().flat_map(|choice| drafts(sweep, choice)));
                     }
                 }
             }
@@ -157,6 +175,21 @@ fn drafts(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
     choices
 }
 
+/// A choice with all of a sweep's options of EasySpec, or as it is where another drafts.
+fn of_easyspec(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
+    if choice.drafter != DrafterKind::EasySpec {
+        return vec![choice.clone()];
+    }
+    let with = |layers: LayerStrategy| {
+        or(&sweep.calibrations, Calibration::default()).into_iter().map(move |calibration| Choice {
+            layers: Some(layers.clone()),
+            calibration: Some(calibration),
+            ..choice.clone()
+        })
+    };
+    or(&sweep.layers, LayerStrategy::default()).into_iter().flat_map(with).collect()
+}
+
 fn build(
     models: &Models,
     choice: &Choice,
@@ -165,7 +198,7 @@ fn build(
 ) -> Result<Configuration, BenchError> {
     let name = name(choice, all);
     let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
-    let model = choice.drafter == DrafterKind::Model;
+    let model = choice.drafter.has_model();
     let placement = match &choice.placement {
         Some(text) if !model => Some(all_to_the_target(text).map_err(failed)?),
         text => text.clone(),
@@ -180,6 +213,8 @@ fn build(
         pearl: choice.pearl,
         weight_type: choice.weight_type,
         placement,
+        layers: choice.layers.clone(),
+        calibration: choice.calibration,
     };
     let plan = Plan::new(options).map_err(failed)?;
     let (flags, cores) = (flags(models, &plan, choice), cores_of(&plan).len());
@@ -194,7 +229,7 @@ fn cores_in(placement: &Placement) -> BTreeSet<usize> {
 /// The cores that a plan uses.
 fn cores_of(plan: &Plan) -> BTreeSet<usize> {
     let placement = plan.placement();
-    if plan.drafter() == DrafterKind::Model {
+    if plan.drafter().has_model() {
         return cores_in(placement);
     }
     let groups = (0..placement.replicas()).filter_map(|replica| placement.target(replica));
@@ -220,18 +255,31 @@ fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
 fn name(choice: &Choice, all: &[Choice]) -> String {
     let mut name = choice.method.to_string();
     if choice.method != Method::Autoregressive {
-        name += &format!(", {}, {}", choice.drafter, draft_tokens_text(choice.draft_tokens));
+        name += &format!(", {}", choice.drafter);
+        if let Some(layers) = &choice.layers {
+            name += &format!(" {}", layers.to_string().trim_start_matches("--"));
+        }
+        let several = all
+            .iter()
+            .any(|other| other.calibration.is_some() && other.calibration != choice.calibration);
+        if let Some(calibration) = choice.calibration.filter(|_| several) {
+            name += &format!(" {calibration}");
+        }
+        name += &format!(", {}", draft_tokens_text(choice.draft_tokens));
         if choice.tree != Tree::None {
             name += &format!(", {}", choice.tree);
         }
         if choice.pearl != PearlOptions::default() {
             name += &format!(", {}", choice.pearl);
         }
-        if let Some(placement) = &choice.placement
-            && all.iter().any(|other| other.placement.as_ref() != Some(placement))
-        {
-            name += &format!(", {placement}");
-        }
+    }
+    let comparable = |other: &&Choice| {
+        choice.method != Method::Autoregressive || other.method == Method::Autoregressive
+    };
+    if let Some(placement) = &choice.placement
+        && all.iter().filter(comparable).any(|other| other.placement.as_ref() != Some(placement))
+    {
+        name += &format!(", {placement}");
     }
     if all.iter().any(|other| other.weight_type != choice.weight_type) {
         name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));
@@ -252,6 +300,9 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     if plan.method() != Method::Autoregressive {
         let count = draft_tokens_text(choice.draft_tokens);
         flags += &format!(" --drafter {} --draft-tokens {count}", plan.drafter());
+        if let Some(easyspec) = plan.easyspec() {
+            flags += &format!(" {} --calibration {}", easyspec.layers, easyspec.calibration);
+        }
         if choice.tree != Tree::None {
             flags += &format!(" --tree {}", choice.tree);
         }
@@ -337,6 +388,32 @@ mod tests {
         let cores: Vec<usize> = all.iter().map(|c| c.cores).collect();
         assert_eq!(cores, [1, 1, 1]);
         assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
+    }
+
+    #[test]
+    fn easyspecs_options_are_no_other_drafters() {
+        let sweep = Sweep {
+            drafters: vec![DrafterKind::Model, DrafterKind::EasySpec],
+            layers: vec![LayerStrategy::Parallel(2), "0,1-2,3".parse().unwrap()],
+            calibrations: vec![Calibration::EveryRound, Calibration::Never],
+            placements: vec![one_core()],
+            ..Sweep::default()
+        };
+        let all = of(sweep).unwrap();
+        let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+        let expected = [
+            "autoregressive",
+            "speculative, model, auto",
+            "speculative, easyspec lp 2 every-round, auto",
+            "speculative, easyspec lp 2 never, auto",
+            "speculative, easyspec layer-groups 0,1-2,3 every-round, auto",
+            "speculative, easyspec layer-groups 0,1-2,3 never, auto",
+        ];
+        assert_eq!(names, expected);
+        let flags =
+            "--drafter easyspec --draft-tokens auto --layer-groups 0,1-2,3 --calibration never";
+        assert!(all[5].flags.contains(flags), "{}", all[5].flags);
+        assert!(all[5].flags.contains("--draft-model") && all[5].cores == 1);
     }
 
     #[test]

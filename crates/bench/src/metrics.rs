@@ -27,6 +27,8 @@ pub enum Metric {
     SpeedRatio,
     /// Tokens of all answers over the time of all answers, the prompts' included.
     TokensPerSecond,
+    /// Variance of tokens per second over answers (EasySpec, table 4).
+    TokensPerSecondVariance,
     /// Time to first token: the mean, in milliseconds.
     FirstTokenMs,
     /// Time per output token behind the first, `(total − first) / (tokens − 1)` as vLLM has it: the
@@ -83,9 +85,10 @@ pub enum Metric {
 
 impl Metric {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::SpeedRatio,
         Self::TokensPerSecond,
+        Self::TokensPerSecondVariance,
         Self::FirstTokenMs,
         Self::PerTokenMs,
         Self::InterTokenP50Ms,
@@ -126,6 +129,7 @@ impl Metric {
         match self {
             Self::SpeedRatio => "speed ×",
             Self::TokensPerSecond => "tokens/s",
+            Self::TokensPerSecondVariance => "tokens/s variance",
             Self::FirstTokenMs => "TTFT ms",
             Self::PerTokenMs => "TPOT ms",
             Self::InterTokenP50Ms => "inter-token p50 ms",
@@ -164,6 +168,7 @@ impl Metric {
         match self {
             Self::SpeedRatio => pool.speed_ratio(),
             Self::TokensPerSecond => ratio(pool.tokens(), pool.total_ns() / 1e9),
+            Self::TokensPerSecondVariance => variance(&pool.speeds()),
             Self::FirstTokenMs => mean(pool.own().map(|turn| turn.first_token_ns() as f64 / 1e6)),
             Self::PerTokenMs => mean(pool.own().filter_map(per_token_ms)),
             Self::InterTokenP50Ms => percentile(pool.gaps_ms(), 0.5),
@@ -284,6 +289,12 @@ impl<'a> Pool<'a> {
         mean(self.turns.iter().filter(both).map(logarithm)).map(f64::exp)
     }
 
+    /// Tokens per second of every answer.
+    fn speeds(&self) -> Vec<f64> {
+        let speed = |turn: &TurnRecord| ratio(turn.tokens.len() as f64, turn.total_ns as f64 / 1e9);
+        self.own().filter_map(speed).collect()
+    }
+
     fn gaps_ms(&self) -> Vec<f64> {
         self.own().flat_map(gaps_ns).map(|gap| gap as f64 / 1e6).collect()
     }
@@ -321,6 +332,12 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
         count += 1;
     }
     ratio(sum, f64::from(count))
+}
+
+/// That of a sample: there is none of a single value.
+fn variance(values: &[f64]) -> Option<f64> {
+    let measured = Measured::of(values)?;
+    measured.deviation.map(|deviation| deviation * deviation)
 }
 
 /// The nearest-rank percentile: the smallest value that at least this share does not exceed.
@@ -488,6 +505,8 @@ mod tests {
         let measured = Measured::of(&[1.0, 2.0, 3.0]).unwrap();
         assert_eq!((measured.mean, measured.deviation), (2.0, Some(1.0)));
         assert_eq!(Measured::of(&[4.0]).unwrap().deviation, None);
+        assert!((variance(&[1.0, 5.0]).unwrap() - 8.0).abs() < 1e-9);
+        assert_eq!((variance(&[4.0]), variance(&[])), (None, None));
         assert_eq!(Measured::of(&[]), None);
     }
 }

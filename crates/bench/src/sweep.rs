@@ -1,7 +1,9 @@
 //! Sweeps: what is to be compared, every option a value or a list of values.
 
 use crate::BenchError;
-use forerun::{DraftTokens, DrafterKind, Method, PearlOptions, Tree, WeightType};
+use forerun::{
+    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Tree, WeightType,
+};
 use serde::Deserialize;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,6 +26,10 @@ pub struct Sweep {
     pub placements: Vec<String>,
     /// Types of weights; `None` is each checkpoint's own. Each has its own baseline.
     pub weight_types: Vec<Option<WeightType>>,
+    /// Layers that EasySpec's drafter computes at the same time; other drafters have none.
+    pub layers: Vec<LayerStrategy>,
+    /// When EasySpec's drafter makes its cache exact.
+    pub calibrations: Vec<Calibration>,
 }
 
 /// Sweeps in a TOML file, such as
@@ -34,6 +40,12 @@ pub struct Sweep {
 ///
 /// [[sweep]]
 /// draft-tokens = [1, 2, 4, "auto"]
+///
+/// [[sweep]]
+/// drafter = "easyspec"
+/// lp = [1, 2, 4]
+/// layer-groups = "0,1-5,6"
+/// calibration = ["every-round", "never"]
 ///
 /// [[sweep]]
 /// drafter = "prompt-lookup"
@@ -69,6 +81,9 @@ struct RawSweep {
     pearl: Values,
     placement: Values,
     dtype: Values,
+    lp: Values,
+    layer_groups: Values,
+    calibration: Values,
 }
 
 /// A value or a list of values.
@@ -142,7 +157,11 @@ impl RawSweep {
                 format!("dtype: {text:?} is not one of auto, f32, bf16, f16, int8")
             }),
         };
+        let parallel = self.lp.parsed::<usize>("lp")?.into_iter().map(LayerStrategy::Parallel);
+        let groups = self.layer_groups.parsed::<LayerStrategy>("layer-groups")?;
         Ok(Sweep {
+            layers: parallel.chain(groups).collect(),
+            calibrations: self.calibration.parsed("calibration")?,
             methods: self.method.parsed("method")?,
             drafters: self.drafter.parsed("drafter")?,
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
@@ -162,7 +181,8 @@ mod tests {
     #[test]
     fn values_and_lists_are_read() {
         let file: SweepFile = "model = 'a'\n[[sweep]]\ndraft-tokens = [1, 'auto']\ntree = 'top:2x3'\n\
-             [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']"
+             [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']\n\
+             [[sweep]]\ndrafter = 'easyspec'\nlp = 2\nlayer-groups = ['0,1-2']\ncalibration = 'never'"
             .parse()
             .unwrap();
         assert_eq!(file.model, Some("a".into()));
@@ -177,7 +197,13 @@ mod tests {
             weight_types: vec![None, Some(WeightType::Int8)],
             ..Sweep::default()
         };
-        assert_eq!(file.sweeps, [first, second]);
+        let third = Sweep {
+            drafters: vec![DrafterKind::EasySpec],
+            layers: vec![LayerStrategy::Parallel(2), "0,1-2".parse().unwrap()],
+            calibrations: vec![Calibration::Never],
+            ..Sweep::default()
+        };
+        assert_eq!(file.sweeps, [first, second, third]);
     }
 
     #[test]
@@ -186,6 +212,9 @@ mod tests {
         assert!(error("[[sweep]]\nspeed = 1").contains("speed"));
         assert!(error("[[sweep]]\ndrafter = 'me'").contains("drafter: \"me\" is not one of"));
         assert!(error("[[sweep]]\ndtype = 'q4'").contains("int8"));
+        assert!(error("[[sweep]]\nlp = 'x'").contains("lp: "));
+        assert!(error("[[sweep]]\nlayer-groups = '0,2'").contains("layer 1"));
+        assert!(error("[[sweep]]\ncalibration = 'now'").contains("on-mismatch"));
         assert!(error("[[sweep").contains("1"));
     }
 }

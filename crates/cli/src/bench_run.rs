@@ -1,15 +1,16 @@
 //! `forerun bench run`: methods compared on prompts.
 
-use crate::arguments::only_weight_type;
+use crate::arguments::{layer_groups, only_weight_type};
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
-    DraftTokens, DrafterKind, Method, PearlOptions, Request, Tree, VerificationChoice, WeightType,
+    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request, Tree,
+    VerificationChoice, WeightType, granted_cores,
 };
 use forerun_bench::summary::Described;
 use forerun_bench::{
-    BenchError, Configuration, Engines, Journal, Models, Progress, Prompt, PromptStyle, Provenance,
-    Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
+    BenchError, Configuration, Engines, Journal, Models, Preset, Progress, Prompt, PromptStyle,
+    Provenance, Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
 };
 use forerun_models::DemonstrationPair;
 use serde_json::json;
@@ -54,17 +55,37 @@ pub(crate) struct RunBenchArguments {
     prompts_as: PromptStyle,
 
     /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-tokens,
-    /// tree, pearl, placement, dtype, each a value or a list; model and draft-model before them
+    /// tree, pearl, placement, dtype, lp, layer-groups, calibration, each a value or a list; model
+    /// and draft-model before them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
+
+    /// Compare what a paper compares: easyspec-ladder (plain decoding on one core, on all; then
+    /// speculation, trees, layers in parallel), easyspec-sweep (layers at a time × width × calibration)
+    #[arg(long, value_name = "NAME")]
+    preset: Option<Preset>,
 
     /// Methods to compare with autoregressive, which always is [default: speculative]
     #[arg(long, value_name = "METHODS", value_delimiter = ',')]
     method: Vec<Method>,
 
-    /// Drafters: model, prompt-lookup [default: model where there is one]
+    /// Drafters: model, easyspec, prompt-lookup [default: model where there is one]
     #[arg(long, value_name = "DRAFTERS", value_delimiter = ',')]
     drafter: Vec<DrafterKind>,
+
+    /// With the drafter easyspec, layers that are computed at the same time [default: 4]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
+    lp: Vec<usize>,
+
+    /// With the drafter easyspec, which layers, as in generate; may be given several times, beside
+    /// --lp
+    #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
+    layer_groups: Vec<LayerStrategy>,
+
+    /// With the drafter easyspec, when its cache is made exact: every-round, on-mismatch,
+    /// prefill-only, never [default: every-round]
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
+    calibration: Vec<Calibration>,
 
     /// Tokens drafted in a row: numbers, auto [default: auto]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
@@ -147,7 +168,9 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     let file = arguments.sweep.as_deref().map(SweepFile::read).transpose()?.unwrap_or_default();
     let (models, _pair) = models(arguments, &file)?;
     let sweeps = sweeps(arguments, &file);
-    let configurations = configurations(&models, &sweeps, arguments.unequal_cores)?;
+    let unequal =
+        arguments.unequal_cores || arguments.preset.is_some_and(Preset::has_unequal_cores);
+    let configurations = configurations(&models, &sweeps, unequal)?;
     let setting = setting(arguments, &models);
     let identity = identity(arguments, &models, &configurations, &prompts);
     let session = Provenance::now(std::env::args());
@@ -268,8 +291,14 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         pearl: arguments.pearl.clone(),
         placements: arguments.placement.clone(),
         weight_types: arguments.dtype.iter().copied().map(Some).collect(),
+        layers: {
+            let parallel = arguments.lp.iter().copied().map(LayerStrategy::Parallel);
+            parallel.chain(arguments.layer_groups.iter().cloned()).collect()
+        },
+        calibrations: arguments.calibration.clone(),
     };
     let mut sweeps = file.sweeps.clone();
+    sweeps.extend(arguments.preset.into_iter().flat_map(|own| own.sweeps(&granted_cores())));
     if sweeps.is_empty() || flags != Sweep::default() {
         sweeps.push(flags);
     }
@@ -325,7 +354,8 @@ fn identity(
         let plan = &own.plan;
         let parts =
             (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
-        format!("{}: {parts:?} {}", own.name, plan.placement())
+        let easyspec = plan.easyspec().map_or(String::new(), |own| format!("{own:?} "));
+        format!("{}: {parts:?} {easyspec}{}", own.name, plan.placement())
     };
     json!({
         "version": env!("CARGO_PKG_VERSION"),

@@ -121,7 +121,7 @@ pub(crate) fn demonstration(
     );
     let pair = DemonstrationPair::unpack()?;
     arguments.model = Some(pair.target());
-    if matches!(arguments.drafter, None | Some(forerun::DrafterKind::Model)) {
+    if arguments.drafter.is_none_or(forerun::DrafterKind::has_model) {
         arguments.draft_model = Some(pair.drafter());
     }
     Ok(Some(pair))
@@ -138,6 +138,8 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
         placement: arguments.placement.clone(),
+        layers: arguments.easyspec.layers(),
+        calibration: arguments.easyspec.calibration,
     }
 }
 

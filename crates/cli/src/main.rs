@@ -2,6 +2,7 @@
 //!
 //! This crate may touch the terminal. What it knows of models it knows through the facade.
 
+mod analyze;
 mod arguments;
 mod bench;
 mod bench_run;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
         Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
+        Command::Analyze(analyze) => analyze::run(&analyze),
         Command::Simulate(simulate) => simulate::run(&simulate),
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),

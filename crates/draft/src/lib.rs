@@ -4,10 +4,12 @@
 //! function of the tokens it is given; what it remembers only saves it work.
 
 mod by_text;
+mod fuzzy;
 mod model;
 mod prompt_lookup;
 
 pub use by_text::{TextDrafter, Translator};
+pub use fuzzy::{Calibration, FuzzyDrafter, UnknownCalibration};
 pub use model::ModelDrafter;
 pub use prompt_lookup::PromptLookup;
 

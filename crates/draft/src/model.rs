@@ -38,6 +38,16 @@ impl<M: LanguageModel> ModelDrafter<M> {
         Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
     }
 
+    /// The model.
+    pub(crate) fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// The model, which may be told how to compute.
+    pub(crate) fn model_mut(&mut self) -> &mut M {
+        &mut self.model
+    }
+
     /// The options without the biases of tokens that are no candidates.
     fn own<'s>(&self, sampling: &'s Sampling) -> Cow<'s, Sampling> {
         let is_candidate = |token: TokenId| (token as usize) < self.vocab_size;

@@ -10,9 +10,10 @@ use crate::tokenizer::{Tokenizer, TokenizerError};
 use crate::translation::Translation;
 use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{DecodeError, Finish, Limits, Sequence, generate};
-use forerun_draft::{ModelDrafter, PromptLookup, TextDrafter};
+use forerun_draft::{Calibration, FuzzyDrafter, ModelDrafter, PromptLookup, TextDrafter};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, Isa, IsaError, LoadError, Transformer, Weights,
+    CachedTransformer, Checkpoint, Config, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
+    Transformer, Weights,
 };
 use forerun_runtime::{Engine, Runtime, StartError, ThreadCluster, WorkerSpec};
 use std::ops::ControlFlow;
@@ -78,6 +79,25 @@ pub enum ForerunError {
         target_size: usize,
         /// Size of the drafter's.
         drafter_size: usize,
+    },
+    /// A drafter of another vocabulary, of which EasySpec makes no use.
+    #[error(
+        "the drafter {drafter} has another vocabulary than the target {target}, which --drafter \
+         easyspec cannot translate: choose a drafter of the target's family, or --drafter model"
+    )]
+    EasySpecVocabulary {
+        /// The target's checkpoint.
+        target: PathBuf,
+        /// The drafter's checkpoint.
+        drafter: PathBuf,
+    },
+    /// Layer groups of another model.
+    #[error("{cause}: {}", drafter.display())]
+    LayerGroups {
+        /// What does not fit.
+        cause: LayerGroupsError,
+        /// The drafter's checkpoint.
+        drafter: PathBuf,
     },
     /// A tokenizer with more tokens than its model, those not counted that were added to it later.
     #[error(
@@ -158,8 +178,9 @@ impl Forerun {
         let drafter = plan.draft_model().map(|model| open_model(model, loader)).transpose()?;
         let translates = drafter.as_ref().is_some_and(|drafter| !speak_alike(&target, drafter));
         if let Some(drafter) = drafter.as_ref().filter(|_| translates) {
-            check_shape(plan, &target, drafter)?;
+            check_translation(plan, &target, drafter)?;
         }
+        let fuzzy = drafter.as_ref().map(|drafter| fuzzy(plan, drafter)).transpose()?.flatten();
         let config = target.checkpoint.config().clone();
         let mut load = |name: &Path, model: &OpenModel| {
             loader.load(name, &model.checkpoint, plan.weight_type())
@@ -176,6 +197,7 @@ impl Forerun {
                 let drafter = (Arc::new(drafter.tokenizer), &ends[..]);
                 Arc::new(Translation::new(target, config.vocab_size, drafter))
             }),
+            fuzzy,
             weights,
         });
         let runtime = Runtime::start(workers(plan, &target_weights, drafter.as_ref()))?;
@@ -439,8 +461,16 @@ fn speak_alike(target: &OpenModel, drafter: &OpenModel) -> bool {
     target.tokenizer.agrees_with(&drafter.tokenizer)
 }
 
-/// Only chains can be translated.
-fn check_shape(plan: &Plan, target: &OpenModel, drafter: &OpenModel) -> Result<(), ForerunError> {
+/// Only chains can be translated, and only those of an ordinary drafter.
+fn check_translation(
+    plan: &Plan,
+    target: &OpenModel,
+    drafter: &OpenModel,
+) -> Result<(), ForerunError> {
+    if plan.drafter() == DrafterKind::EasySpec {
+        let [target, drafter] = [target, drafter].map(|model| model.checkpoint.path().to_owned());
+        return Err(ForerunError::EasySpecVocabulary { target, drafter });
+    }
     if matches!(plan.shape(), DraftShape::Chain { .. }) {
         return Ok(());
     }
@@ -452,9 +482,26 @@ fn check_shape(plan: &Plan, target: &OpenModel, drafter: &OpenModel) -> Result<(
     })
 }
 
+/// EasySpec's layer groups for a drafter, where the plan asks for it.
+fn fuzzy(
+    plan: &Plan,
+    drafter: &OpenModel,
+) -> Result<Option<(LayerGroups, Calibration)>, ForerunError> {
+    let Some(easyspec) = plan.easyspec() else { return Ok(None) };
+    let groups = easyspec.layers.groups(drafter.checkpoint.config().num_hidden_layers);
+    let groups = groups.map_err(|cause| {
+        let drafter = drafter.checkpoint.path().to_owned();
+        ForerunError::LayerGroups { cause, drafter }
+    })?;
+    Ok(Some((groups, easyspec.calibration)))
+}
+
 /// A drafter model, and how its tokens become the target's where they are others.
+#[derive(Clone)]
 struct LoadedDrafter {
     weights: Arc<Weights>,
+    /// EasySpec's layer groups.
+    fuzzy: Option<(LayerGroups, Calibration)>,
     translation: Option<Arc<Translation>>,
 }
 
@@ -469,7 +516,7 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
         let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
         let drafter = drafter.filter(|_| roles.contains(&Role::Drafter(0)));
-        let drafter = drafter.map(|d| (Arc::clone(&d.weights), d.translation.clone()));
+        let drafter = drafter.cloned();
         let looks_up = looks_up && !alone && replicas.contains(&0);
         let target = Arc::clone(target);
         let mut played: Vec<Role> = replicas.iter().map(|&index| Role::Target(index)).collect();
@@ -488,14 +535,20 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
                     let replica = model(&engine, Arc::clone(&target));
                     engine = engine.with_target(index, replica);
                 }
-                if let Some((weights, translation)) = drafter {
+                if let Some(LoadedDrafter { weights, fuzzy, translation }) = drafter {
                     let drafter = model(&engine, weights);
-                    engine = match translation {
-                        None => {
+                    engine = match (translation, fuzzy) {
+                        (None, None) => {
                             let drafter = ModelDrafter::new(drafter).for_vocabulary(vocab_size);
                             engine.with_drafter(0, drafter)
                         }
-                        Some(by_text) => engine.with_drafter(0, TextDrafter::new(drafter, by_text)),
+                        (None, Some((groups, calibration))) => {
+                            let drafter = FuzzyDrafter::new(drafter, groups, calibration);
+                            engine.with_drafter(0, drafter.for_vocabulary(vocab_size))
+                        }
+                        (Some(by_text), _) => {
+                            engine.with_drafter(0, TextDrafter::new(drafter, by_text))
+                        }
                     };
                 } else if looks_up {
                     engine = engine.with_drafter(0, PromptLookup);

@@ -15,9 +15,11 @@ mod chat;
 mod chat_template;
 mod decoding;
 mod demonstration;
+mod easyspec;
 mod engine;
 #[cfg(feature = "hub")]
 mod hub;
+mod layer_analysis;
 mod loader;
 mod plan;
 mod progress;
@@ -32,9 +34,14 @@ pub use answer::{Answer, Commit};
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
+pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun, ForerunError};
 #[cfg(feature = "hub")]
 pub use hub::{HubError, ModelId};
+pub use layer_analysis::{
+    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, SearchStep,
+    barrier_us,
+};
 pub use loader::Loader;
 pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
 pub use progress::{Progress, Step};
@@ -46,10 +53,12 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics};
+pub use forerun_draft::{Calibration, UnknownCalibration};
+pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
-    Checkpoint, Config, Family, Isa, IsaError, LoadError, RopeScaling, SuggestedSampling, Team,
-    TeamError, UnknownWeightType, WeightType, Weights,
+    Checkpoint, Config, Family, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
+    RopeScaling, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType, Weights,
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{

@@ -1,7 +1,9 @@
 //! From options to a validated, immutable plan: what runs where.
 
+use crate::easyspec::{EasySpec, LayerStrategy};
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
+use forerun_draft::Calibration;
 use forerun_model::WeightType;
 use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};
 use std::fmt;
@@ -36,8 +38,18 @@ pub enum DrafterKind {
     None,
     /// A second language model.
     Model,
+    /// A second language model, several of its layers at a time.
+    EasySpec,
     /// Earlier occurrences of the last tokens.
     PromptLookup,
+}
+
+impl DrafterKind {
+    /// Whether it drafts with a checkpoint of its own.
+    #[must_use]
+    pub fn has_model(self) -> bool {
+        matches!(self, Self::Model | Self::EasySpec)
+    }
 }
 
 /// How many tokens are drafted in a row.
@@ -94,16 +106,23 @@ pub struct Options {
     /// The type in which matrices are kept; by default each checkpoint's own.
     pub weight_type: Option<WeightType>,
     /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default the drafter model has
-    /// the first core and the target the others.
+    /// the first core and the target the others, or, for EasySpec, both have all cores in turn.
     pub placement: Option<String>,
+    /// Which of the drafter's layers EasySpec computes at the same time.
+    pub layers: Option<LayerStrategy>,
+    /// When EasySpec makes the drafter's cache exact.
+    pub calibration: Option<Calibration>,
 }
 
 /// Options that do not go together, or cannot be had here.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlanError {
     /// A drafter model without a checkpoint.
-    #[error("the drafter \"model\" needs a checkpoint: add --draft-model DIR")]
-    NoDraftModel,
+    #[error("the drafter \"{0}\" needs a checkpoint: add --draft-model DIR")]
+    NoDraftModel(DrafterKind),
+    /// An option of EasySpec for another drafter.
+    #[error("{0} is an option of --drafter easyspec: add that, or leave {0} out")]
+    OnlyEasySpec(&'static str),
     /// Speculation without a drafter.
     #[error(
         "the method {0} needs a drafter: add --draft-model DIR, or --drafter prompt-lookup, or use \
@@ -163,6 +182,7 @@ pub struct Plan {
     pearl: PearlOptions,
     weight_type: Option<WeightType>,
     placement: Placement,
+    easyspec: Option<EasySpec>,
 }
 
 impl Plan {
@@ -189,14 +209,17 @@ impl Plan {
         if method.is_parallel() && options.tree != Tree::None {
             return Err(PlanError::ChainsOnly(method));
         }
-        let separate = drafter == DrafterKind::Model;
+        let easyspec = easyspec(&options, method, drafter)?;
+        // EasySpec's setting: target and drafter on the same devices in turn, unless both are to run
+        // at the same time.
+        let separate = drafter.has_model() && (easyspec.is_none() || method.is_parallel());
         let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
         let placement = match &options.placement {
             Some(text) => Placement::parse(text, cores)?,
             None => Placement::automatic(granted, separate, replicas),
         };
-        placement.check_roles(separate, method == Method::Dsi)?;
-        let draft_model = options.draft_model.filter(|_| drafter == DrafterKind::Model);
+        placement.check_roles(drafter.has_model(), method == Method::Dsi)?;
+        let draft_model = options.draft_model.filter(|_| drafter.has_model());
         let Options { model, pearl, weight_type, .. } = options;
         Ok(Self {
             model,
@@ -208,7 +231,14 @@ impl Plan {
             pearl,
             weight_type,
             placement,
+            easyspec,
         })
+    }
+
+    /// How EasySpec computes, where it drafts.
+    #[must_use]
+    pub fn easyspec(&self) -> Option<&EasySpec> {
+        self.easyspec.as_ref()
     }
 
     /// The target's checkpoint.
@@ -281,7 +311,7 @@ fn roles(options: &Options) -> Result<(Method, DrafterKind), PlanError> {
         _ => Method::Speculative,
     });
     match (drafter, &options.draft_model) {
-        (DrafterKind::Model, None) => Err(PlanError::NoDraftModel),
+        (DrafterKind::Model | DrafterKind::EasySpec, None) => Err(PlanError::NoDraftModel(drafter)),
         (DrafterKind::PromptLookup | DrafterKind::None, Some(_)) => {
             Err(PlanError::UnusedDraftModel(drafter))
         }
@@ -289,6 +319,33 @@ fn roles(options: &Options) -> Result<(Method, DrafterKind), PlanError> {
             Err(PlanError::NoDrafter(method))
         }
         _ => Ok((method, drafter)),
+    }
+}
+
+/// How EasySpec computes, where it drafts; its options are nobody else's.
+fn easyspec(
+    options: &Options,
+    method: Method,
+    drafter: DrafterKind,
+) -> Result<Option<EasySpec>, PlanError> {
+    if drafter == DrafterKind::EasySpec {
+        if options.layers == Some(LayerStrategy::Parallel(0)) {
+            let (option, expected) = ("--lp", "1 or more layers at a time");
+            return Err(PlanError::Range { option, found: "0".into(), expected });
+        }
+        let layers = options.layers.clone().unwrap_or_default();
+        return Ok(Some(EasySpec { layers, calibration: options.calibration.unwrap_or_default() }));
+    }
+    let given = match (&options.layers, options.calibration) {
+        (Some(LayerStrategy::Parallel(_)), _) => "--lp",
+        (Some(LayerStrategy::Groups(_)), _) => "--layer-groups",
+        (None, Some(_)) => "--calibration",
+        (None, None) => return Ok(None),
+    };
+    // As a drafter is left aside by plain decoding, so are its options.
+    match method {
+        Method::Autoregressive if options.drafter == Some(DrafterKind::EasySpec) => Ok(None),
+        _ => Err(PlanError::OnlyEasySpec(given)),
     }
 }
 
@@ -355,8 +412,9 @@ impl FromStr for DrafterKind {
         match text {
             "none" => Ok(Self::None),
             "model" => Ok(Self::Model),
+            "easyspec" => Ok(Self::EasySpec),
             "prompt-lookup" => Ok(Self::PromptLookup),
-            _ => Err(UnknownValue::new(text, "none, model, prompt-lookup")),
+            _ => Err(UnknownValue::new(text, "none, model, easyspec, prompt-lookup")),
         }
     }
 }
@@ -366,6 +424,7 @@ impl fmt::Display for DrafterKind {
         f.write_str(match self {
             Self::None => "none",
             Self::Model => "model",
+            Self::EasySpec => "easyspec",
             Self::PromptLookup => "prompt-lookup",
         })
     }
@@ -456,6 +515,21 @@ mod tests {
         let lookup = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
         assert_eq!(lookup.method(), Method::Speculative);
         assert_eq!(lookup.placement().devices().len(), 1);
+        let easyspec = |options: &mut Options| {
+            options.draft_model = Some("drafter".into());
+            options.drafter = Some(DrafterKind::EasySpec);
+            options.calibration = Some(Calibration::OnMismatch);
+        };
+        let fuzzy = plan(easyspec)?;
+        assert_eq!(fuzzy.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
+        let expected =
+            EasySpec { calibration: Calibration::OnMismatch, layers: LayerStrategy::Parallel(4) };
+        assert_eq!((fuzzy.method(), fuzzy.easyspec()), (Method::Speculative, Some(&expected)));
+        let plain = plan(|options| {
+            easyspec(options);
+            options.method = Some(Method::Autoregressive);
+        })?;
+        assert_eq!(plain.easyspec(), None);
         // One flag switches a drafted run to its baseline.
         let baseline = plan(|options| {
             options.draft_model = Some("drafter".into());
@@ -472,6 +546,23 @@ mod tests {
             assert!(message.contains(word), "{word}: {message}");
         };
         refuse(|o| o.drafter = Some(DrafterKind::Model), "--draft-model DIR");
+        refuse(|o| o.drafter = Some(DrafterKind::EasySpec), "\"easyspec\" needs a checkpoint");
+        refuse(|o| o.layers = Some(LayerStrategy::Parallel(2)), "--drafter easyspec");
+        refuse(|o| o.calibration = Some(Calibration::Never), "leave --calibration out");
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                o.layers = "0,1-2".parse().ok();
+            },
+            "--layer-groups",
+        );
+        refuse(
+            |o| {
+                (o.drafter, o.draft_model) = (Some(DrafterKind::EasySpec), Some("x".into()));
+                o.layers = Some(LayerStrategy::Parallel(0));
+            },
+            "--lp is 0",
+        );
         refuse(|o| o.method = Some(Method::Speculative), "needs a drafter");
         refuse(
             |o| {

@@ -21,8 +21,8 @@ use forerun_decode::{
     Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace,
     Pearl, PearlOptions, Schedule, Sequence, Speculative, generate,
 };
-use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
-use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_draft::{Calibration, DraftContext, Drafter, FuzzyDrafter, ModelDrafter, PromptLookup};
+use forerun_model::{FuzzyContext, LanguageModel, LayerGroups, LayeredModel, Logits, ModelError};
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -85,6 +85,49 @@ impl LanguageModel for TableModel {
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// A model whose fuzzy rows are those of another table.
+struct FuzzyTable(TableModel);
+
+impl FuzzyTable {
+    /// The table of a row behind `tokens`, of which so many are exact.
+    fn table(&self, tokens: &[TokenId], exact: usize, at: Option<Node>) -> TableModel {
+        let is_exact = at.is_none() && exact == tokens.len();
+        TableModel { seed: self.0.seed + u64::from(!is_exact), ..self.0 }
+    }
+}
+
+impl LanguageModel for FuzzyTable {
+    fn vocab_size(&self) -> usize {
+        self.0.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.0.context_length()
+    }
+
+    fn logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        self.0.logits(sequence, tokens, tree, first_row, cancel)
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+impl LayeredModel for FuzzyTable {
+    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
+        let FuzzyContext { tokens, tree, exact, first_row, .. } = *context;
+        let row = |at| self.table(tokens, exact, at).row(&behind(tokens, tree, at));
+        let values = rows_of(tree).skip(first_row).flat_map(row).collect();
+        Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
+    }
 }
 
 // ---------------------------------------------------------------------------------------------
@@ -333,6 +376,11 @@ fn model_drafter() -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(DRAFT_MODEL))
 }
 
+fn fuzzy_drafter(calibration: Calibration) -> Box<dyn Drafter> {
+    let groups = LayerGroups::of_sizes(&[2]);
+    Box::new(FuzzyDrafter::new(FuzzyTable(DRAFT_MODEL), groups, calibration))
+}
+
 fn unchanged(enumerator: Enumerator) -> Arc<dyn Randomness + Send + Sync> {
     Arc::new(enumerator)
 }
@@ -418,6 +466,34 @@ fn speculative_decoding_with_prompt_lookup_is_exact() {
     for shape in [chain(1), chain(3), top(2, 2), best(3), iid(&[2, 1])] {
         let name = format!("speculative, prompt-lookup, {shape:?}");
         assert_exact(&name, &|| Box::new(PromptLookup), &|| speculative(&shape));
+    }
+}
+
+/// EasySpec: whichever rows of the drafter are fuzzy, by whichever policy.
+#[test]
+fn speculative_decoding_with_fuzzy_rows_is_exact() {
+    for calibration in [
+        Calibration::EveryRound,
+        Calibration::OnMismatch,
+        Calibration::PrefillOnly,
+        Calibration::Never,
+    ] {
+        for shape in [chain(2), chain(3), top(2, 1), top(2, 2), top(3, 3), best(3), iid(&[2, 1])] {
+            let name = format!("speculative, easyspec {calibration}, {shape:?}");
+            assert_exact(&name, &|| fuzzy_drafter(calibration), &|| speculative(&shape));
+        }
+    }
+}
+
+/// The same where drafting goes on behind tokens that are not yet verified.
+#[test]
+fn drafting_fuzzily_beside_verification_is_exact() {
+    for calibration in [Calibration::EveryRound, Calibration::OnMismatch] {
+        let drafter = || fuzzy_drafter(calibration);
+        let name = format!("pearl, easyspec {calibration}");
+        assert_exact(&name, &drafter, &|| pearl(2, "eager"));
+        let name = format!("dsi, easyspec {calibration}");
+        assert_exact(&name, &drafter, &|| Box::new(dsi(2, 2)));
     }
 }
 
@@ -642,6 +718,37 @@ fn mutant_ratio_test_on_most_probable_candidates() {
     for shape in [top(1, 1), top(2, 1), top(2, 2)] {
         let name = format!("ratio test on {shape:?}");
         assert_caught(&name, &drafter, &|| speculative(&shape), &unchanged);
+    }
+}
+
+/// The same of EasySpec's own drafts: what is exact for them as they are verified here is not by the
+/// published rule.
+#[test]
+fn mutant_ratio_test_on_fuzzy_candidates() {
+    struct Ratio(Box<dyn Drafter>);
+
+    impl Drafter for Ratio {
+        fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+            let draft = self.0.draft(context)?;
+            let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+            let (tokens, tree) = (context.tokens, &draft.tree);
+            let row = |at: Option<Node>| {
+                let table = FuzzyTable(DRAFT_MODEL).table(tokens, tokens.len(), at);
+                sampler.distribution(&table.row(&behind(tokens, tree, at)), tree, at).unwrap()
+            };
+            let rows = rows_of(tree).map(row).collect();
+            Ok(Draft { proposal: Proposal::Sampled(rows), ..draft })
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    let ours = || fuzzy_drafter(Calibration::EveryRound);
+    let published = || -> Box<dyn Drafter> { Box::new(Ratio(ours())) };
+    for shape in [top(1, 2), top(2, 1), top(2, 2)] {
+        let decoder = || speculative(&shape);
+        assert!(worst_deviation(&ours, &decoder, &unchanged) < 1e-6, "{shape:?}");
+        assert_caught(&format!("fuzzy ratio test on {shape:?}"), &published, &decoder, &unchanged);
     }
 }
 

@@ -14,9 +14,9 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Answer, Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Method, Options,
-    PearlOptions, Plan, Request, Statistics, TokenId, TokenLogprob, Tree, Verification,
-    VerificationChoice, available_cores,
+    Answer, Calibration, Canceller, Checkpoint, DraftTokens, DrafterKind, EasySpec, Forerun,
+    LayerStrategy, Method, Options, PearlOptions, Plan, Request, Statistics, TokenId, TokenLogprob,
+    Tree, Verification, VerificationChoice, available_cores,
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
@@ -29,6 +29,7 @@ struct Cell {
     draft_tokens: DraftTokens,
     tree: Tree,
     pearl: PearlOptions,
+    easyspec: Option<EasySpec>,
     /// Draft positions at which a rejection must have been seen.
     must_reject: usize,
 }
@@ -54,6 +55,7 @@ fn cells() -> Vec<Cell> {
             draft_tokens,
             tree,
             pearl: PearlOptions::default(),
+            easyspec: None,
             must_reject,
         },
     );
@@ -70,6 +72,7 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         draft_tokens,
         tree: Tree::None,
         pearl: options.parse().unwrap(),
+        easyspec: None,
         must_reject,
     };
     let dsi = |drafter, draft_tokens, must_reject| Cell {
@@ -101,20 +104,20 @@ fn placement(number: usize, cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
     let replicas = |count| vec![format!("target=cpu:{last}"); count].join(",");
-    let with_replicas = |count| match cell.drafter {
-        DrafterKind::Model => format!("drafter=cpu:{first},{},shared", replicas(count)),
-        _ => format!("{},shared", replicas(count)),
+    let with_replicas = |count| match cell.drafter.has_model() {
+        true => format!("drafter=cpu:{first},{},shared", replicas(count)),
+        false => format!("{},shared", replicas(count)),
     };
-    match (number % 3, cell.drafter) {
+    match (number % 3, cell.drafter.has_model()) {
         (0, _) => None,
         (count, _) if cell.method == Method::Dsi => Some(with_replicas(count + 1)),
-        (1, DrafterKind::Model) => Some(format!("drafter=cpu:{first},target=cpu:{first},shared")),
-        (2, DrafterKind::Model) if first != last => {
+        (1, true) => Some(format!("drafter=cpu:{first},target=cpu:{first},shared")),
+        (2, true) if first != last => {
             Some(format!("drafter=cpu:{first}+cpu:{last},target=cpu:{first}+cpu:{last},shared"))
         }
         _ => Some(format!("target=cpu:{last}")),
     }
-    .filter(|text| cell.drafter != DrafterKind::Model || text.contains("drafter"))
+    .filter(|text| !cell.drafter.has_model() || text.contains("drafter"))
 }
 
 fn setting(name: &str, default: usize) -> usize {
@@ -257,26 +260,35 @@ fn check_logprobs(told: &TokenLogprob, token: TokenId, row: &[f32], request: &Re
 
 /// Runs the cells and returns what they were compared with.
 fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
+    run_part_of_matrix(pair, cells, 1)
+}
+
+/// The same for many cells: each takes one of so many parts of the texts, in turn.
+fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> {
     let cases = cases(pair);
     let (mut runs, count) = (0, cells.len());
     for (number, cell) in cells.into_iter().enumerate() {
         let options = Options {
             model: pair.target.clone(),
-            draft_model: (cell.drafter == DrafterKind::Model).then(|| pair.drafter.clone()),
+            draft_model: cell.drafter.has_model().then(|| pair.drafter.clone()),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
             placement: placement(number, &cell),
+            layers: cell.easyspec.as_ref().map(|own| own.layers.clone()),
+            calibration: cell.easyspec.as_ref().map(|own| own.calibration),
             ..Options::default()
         };
         let plan = Plan::new(options).unwrap();
-        let name =
-            format!("{} ({}) × {} × {:?}", cell.method, cell.pearl, cell.drafter, plan.shape());
+        let easyspec =
+            cell.easyspec.as_ref().map(|own| format!(" {} {}", own.layers, own.calibration));
+        let drafter = format!("{}{}", cell.drafter, easyspec.unwrap_or_default());
+        let name = format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
-        for case in &cases {
+        for case in cases.iter().skip(number % parts).step_by(parts) {
             let answer = answer(&engine, &case.prompt, &case.request);
             let what = format!("{name}, {}, {:?}", plan.placement(), case.request);
             assert_eq!(answer.tokens, case.expected, "{what}");
@@ -346,4 +358,51 @@ fn drafters_with_another_number_of_tokens_give_the_tokens_of_the_target() {
 #[test]
 fn every_way_of_decoding_gives_the_tokens_of_a_target_of_another_family() {
     run_matrix(&Pair::of_another_family(), cells());
+}
+
+/// EasySpec: layer-parallel size × width × calibration, chains, sampled trees and groups of one's own.
+fn easyspec_cells() -> Vec<Cell> {
+    let policies = || {
+        [
+            Calibration::EveryRound,
+            Calibration::OnMismatch,
+            Calibration::PrefillOnly,
+            Calibration::Never,
+        ]
+    };
+    let trees = [1, 4, 8, 12].map(|width| Tree::Top { width, depth: None, budget: None });
+    let sampled = Tree::Sampled { branching: vec![3, 2, 1] };
+    let budget = Tree::Top { width: 4, depth: Some(4), budget: Some(9) };
+    let shapes = trees.into_iter().chain([Tree::None, sampled, budget]);
+    let own = "0-2,3-7,8".parse().unwrap();
+    let strategies: Vec<_> = (1..=5).map(LayerStrategy::Parallel).chain([own]).collect();
+    let cell = |(tree, layers, calibration): (Tree, LayerStrategy, Calibration)| Cell {
+        method: Method::Speculative,
+        drafter: DrafterKind::EasySpec,
+        draft_tokens: DraftTokens::Fixed(5),
+        // A wide tree holds nearly every first token.
+        must_reject: usize::from(matches!(tree, Tree::None | Tree::Top { width: 1, .. })),
+        tree,
+        pearl: PearlOptions::default(),
+        easyspec: Some(EasySpec { layers, calibration }),
+    };
+    let with_policies = |(tree, layers): (Tree, LayerStrategy)| {
+        policies().map(move |calibration| (tree.clone(), layers.clone(), calibration))
+    };
+    let in_turn = shapes
+        .flat_map(|tree| strategies.clone().into_iter().map(move |layers| (tree.clone(), layers)))
+        .flat_map(with_policies)
+        .map(cell);
+    // Beside verification, too, where drafts go on behind tokens that are not yet verified.
+    let beside = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
+        let layers = [1, 2, 4].map(LayerStrategy::Parallel);
+        let all = layers.into_iter().map(|layers| (Tree::None, layers)).flat_map(with_policies);
+        all.map(move |own| Cell { method, draft_tokens: DraftTokens::Fixed(3), ..cell(own) })
+    });
+    in_turn.chain(beside).collect()
+}
+
+#[test]
+fn layers_in_parallel_give_the_tokens_of_the_target() {
+    run_part_of_matrix(&Pair::deep(), easyspec_cells(), 13);
 }

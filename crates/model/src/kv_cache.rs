@@ -1,7 +1,9 @@
 //! The key/value cache of one sequence: what it holds, and how it finds that out by itself.
 
 use crate::kernels::{AttentionShape, KeysValues, WeightType};
+use crate::layers::LayerOrder;
 use forerun_core::{Node, TokenId, TokenTree};
+use std::ops::Range;
 
 /// Keys and values of a prefix and of a tree of tokens behind it.
 ///
@@ -12,7 +14,26 @@ use forerun_core::{Node, TokenId, TokenTree};
 pub struct KvCache {
     layers: Vec<KeysValues>,
     prefix: Vec<TokenId>,
+    /// So many first tokens of the prefix are held exactly: a row that follows a fuzzy one has read
+    /// it, and is fuzzy itself.
+    exact: usize,
     tree: TokenTree,
+    /// Whether each node is held exactly.
+    exact_nodes: Vec<bool>,
+}
+
+/// What counts as held. An entry is fuzzy if it was computed by groups of layers, or read one that
+/// was; the cache notes that by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// What a fresh exact forward would compute.
+    Exact,
+    /// Fuzzy entries, too, as long as the first `exact` tokens are held exactly. Where they are not,
+    /// all fuzzy entries are dropped, so that they can be computed anew (EasySpec's calibration).
+    Fuzzy {
+        /// Tokens that have to be exact.
+        exact: usize,
+    },
 }
 
 /// What a cache holds of a job's tokens.
@@ -28,28 +49,66 @@ impl KvCache {
     /// An empty cache for `n_layers` layers, in the precision that goes with the weights.
     pub(crate) fn new(n_layers: usize, shape: AttentionShape, weight_type: WeightType) -> Self {
         let layers = (0..n_layers).map(|_| KeysValues::new(shape, weight_type)).collect();
-        Self { layers, prefix: Vec::new(), tree: TokenTree::new() }
+        Self {
+            layers,
+            prefix: Vec::new(),
+            exact: 0,
+            tree: TokenTree::new(),
+            exact_nodes: Vec::new(),
+        }
     }
 
-    /// Keeps the longest part of `tokens`, then of `tree`, that is held exactly, forgets the rest,
-    /// and tells how much that is. Of the tree a number of first nodes is kept.
-    pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree) -> Held {
+    /// Keeps the longest part of `tokens`, then of `tree`, that is held as `keep` says, forgets the
+    /// rest, and tells how much that is. Of the tree a number of first nodes is kept.
+    pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree, keep: Keep) -> Held {
         let agreeing = self.prefix.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        if agreeing < self.prefix.len() {
-            self.prefix.truncate(agreeing);
-            self.tree.copy_from(tree, 0);
-            return Held { tokens: agreeing, nodes: 0 };
+        let (mut path, mut at) = (Vec::new(), None);
+        if agreeing == self.prefix.len() {
+            (path, at) = self.follow(&tokens[agreeing..]);
         }
-        let (path, at) = self.follow(&tokens[agreeing..]);
-        let arrived = agreeing + path.len() == tokens.len();
-        let kept = if arrived { self.matching(at, tree) } else { Vec::new() };
+        let exact = self.exact_among(agreeing, &path);
+        let wanted = match keep {
+            Keep::Exact => tokens.len(),
+            Keep::Fuzzy { exact } => exact.min(tokens.len()),
+        };
+        let held = if exact < wanted { exact } else { agreeing + path.len() };
+        if held < self.prefix.len() {
+            self.prefix.truncate(held);
+            self.exact = self.exact.min(held);
+            self.hold_nodes(tree, &[]);
+            return Held { tokens: held, nodes: 0 };
+        }
+        path.truncate(held - agreeing);
+        let mut kept = if held == tokens.len() { self.matching(at, tree) } else { Vec::new() };
+        if keep == Keep::Exact {
+            let exact = kept.iter().take_while(|&&node| self.exact_nodes[node]).count();
+            kept.truncate(exact);
+        }
         let old_prefix = self.prefix.len();
         for (index, &node) in path.iter().chain(&kept).enumerate() {
             self.move_row(old_prefix + node, old_prefix + index);
         }
         self.prefix.extend(path.iter().map(|&node| self.tree.token(node)));
-        self.tree.copy_from(tree, kept.len());
+        self.exact = exact;
+        self.hold_nodes(tree, &kept);
         Held { tokens: self.prefix.len(), nodes: kept.len() }
+    }
+
+    /// How many of the first `agreeing` tokens and of a path behind them are held exactly.
+    fn exact_among(&self, agreeing: usize, path: &[Node]) -> usize {
+        // Nodes are exact only behind a prefix that is exact as a whole.
+        let on_path = path.iter().take_while(|&&node| self.exact_nodes[node]).count();
+        self.exact.min(agreeing) + on_path
+    }
+
+    /// The tree becomes the first nodes of `tree`, whose rows are those of the nodes `from`, which
+    /// ascend.
+    fn hold_nodes(&mut self, tree: &TokenTree, from: &[Node]) {
+        for (index, &node) in from.iter().enumerate() {
+            self.exact_nodes[index] = self.exact_nodes[node];
+        }
+        self.exact_nodes.truncate(from.len());
+        self.tree.copy_from(tree, from.len());
     }
 
     /// The nodes that spell `tokens` as far as they go, and the last of them.
@@ -93,6 +152,12 @@ impl KvCache {
         self.prefix.len()
     }
 
+    /// Number of tokens of the prefix that are held exactly: all those before them are, too.
+    #[must_use]
+    pub fn exact_len(&self) -> usize {
+        self.exact
+    }
+
     /// Number of tree nodes that are held.
     pub(crate) fn tree_len(&self) -> usize {
         self.tree.len()
@@ -105,13 +170,19 @@ impl KvCache {
         self.layers.iter_mut().for_each(|layer| layer.reserve(slots));
     }
 
-    /// The rows of one layer.
-    pub(crate) fn layer_mut(&mut self, layer: usize) -> &mut KeysValues {
-        &mut self.layers[layer]
+    /// Several layers' rows.
+    pub(crate) fn layers_mut(&mut self, layers: Range<usize>) -> &mut [KeysValues] {
+        &mut self.layers[layers]
     }
 
-    /// Declares the rows of all nodes of `tree` written, in all layers.
-    pub(crate) fn record(&mut self, tree: &TokenTree) {
+    /// Declares the rows of all nodes of `tree` written, in all layers; those that were not held
+    /// before were computed in that order of layers.
+    pub(crate) fn record(&mut self, tree: &TokenTree, order: LayerOrder<'_>) {
+        let prefix = self.exact == self.prefix.len();
+        for node in self.tree.len()..tree.len() {
+            let behind_exact = tree.parent(node).map_or(prefix, |parent| self.exact_nodes[parent]);
+            self.exact_nodes.push(behind_exact && order.is_exact());
+        }
         self.tree.copy_from(tree, tree.len());
     }
 
@@ -143,6 +214,7 @@ impl KvCache {
 mod tests {
     use super::*;
     use crate::kernels::Isa;
+    use crate::layers::LayerGroups;
 
     const SHAPE: AttentionShape =
         AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1, window: None };
@@ -151,26 +223,30 @@ mod tests {
     fn cache(prefix: &[TokenId], tree: &TokenTree) -> KvCache {
         let mut cache = KvCache::new(1, SHAPE, WeightType::F32);
         write(&mut cache, &TokenTree::chain(prefix));
-        cache.seek(prefix, &TokenTree::new());
+        cache.seek(prefix, &TokenTree::new(), Keep::Exact);
         write(&mut cache, tree);
         cache
     }
 
     fn write(cache: &mut KvCache, tree: &TokenTree) {
+        write_by(cache, tree, LayerOrder::Sequential);
+    }
+
+    fn write_by(cache: &mut KvCache, tree: &TokenTree, order: LayerOrder<'_>) {
         cache.reserve(tree.len());
         let first = cache.prefix_len();
-        let layer = cache.layer_mut(0);
+        let layer = &mut cache.layers[0];
         for (index, &token) in tree.tokens().iter().enumerate() {
             layer.write(Isa::Portable, first + index, &[token as f32], &[-(token as f32)]);
         }
-        cache.record(tree);
+        cache.record(tree, order);
     }
 
     /// Every held row must still belong to its token.
     fn check(cache: &mut KvCache) {
         let (prefix, tree, _) = cache.snapshot();
         for (slot, &token) in prefix.iter().chain(tree.tokens()).enumerate() {
-            assert_eq!(cache.layer_mut(0).row(slot), [token as f32, -(token as f32)]);
+            assert_eq!(cache.layers[0].row(slot), [token as f32, -(token as f32)]);
         }
     }
 
@@ -207,10 +283,14 @@ mod tests {
         ];
         for &(tokens, held) in table {
             let mut cache = cache(&[1, 2], &sample());
-            assert_eq!(cache.seek(tokens, &none), Held { tokens: held, nodes: 0 }, "{tokens:?}");
+            assert_eq!(
+                cache.seek(tokens, &none, Keep::Exact),
+                Held { tokens: held, nodes: 0 },
+                "{tokens:?}"
+            );
             assert_eq!(cache.snapshot().0, tokens[..held]);
             check(&mut cache);
-            assert_eq!(cache.seek(tokens, &none).tokens, held, "again: {tokens:?}");
+            assert_eq!(cache.seek(tokens, &none, Keep::Exact).tokens, held, "again: {tokens:?}");
         }
     }
 
@@ -223,14 +303,14 @@ mod tests {
         wanted.push(Some(four), 7);
         wanted.push(Some(four), 8);
         let mut cache = cache(&[1, 2], &sample());
-        assert_eq!(cache.seek(&[1, 2, 3], &wanted), Held { tokens: 3, nodes: 3 });
+        assert_eq!(cache.seek(&[1, 2, 3], &wanted, Keep::Exact), Held { tokens: 3, nodes: 3 });
         assert_eq!(cache.snapshot().1.tokens(), [4, 5, 7]);
         check(&mut cache);
         // Another order stops where gathering in place would overwrite rows.
         let mut swapped = TokenTree::new();
         swapped.push(None, 5);
         swapped.push(None, 4);
-        assert_eq!(cache.seek(&[1, 2, 3], &swapped), Held { tokens: 3, nodes: 1 });
+        assert_eq!(cache.seek(&[1, 2, 3], &swapped, Keep::Exact), Held { tokens: 3, nodes: 1 });
         check(&mut cache);
     }
 
@@ -240,15 +320,91 @@ mod tests {
         twins.push(None, 3);
         twins.push(None, 3);
         let mut cache = cache(&[1], &twins);
-        assert_eq!(cache.seek(&[1], &twins), Held { tokens: 1, nodes: 2 });
+        assert_eq!(cache.seek(&[1], &twins, Keep::Exact), Held { tokens: 1, nodes: 2 });
         check(&mut cache);
     }
 
     #[test]
     fn a_prefix_that_ends_inside_the_held_prefix_keeps_no_tree() {
         let mut cache = cache(&[1, 2, 3], &TokenTree::chain(&[4]));
-        let held = cache.seek(&[1, 2], &TokenTree::chain(&[3]));
+        let held = cache.seek(&[1, 2], &TokenTree::chain(&[3]), Keep::Exact);
         assert_eq!(held, Held { tokens: 2, nodes: 0 });
         check(&mut cache);
+    }
+
+    /// Adds rows that were computed by groups of layers.
+    fn write_fuzzily(cache: &mut KvCache, tree: &TokenTree) {
+        let groups = LayerGroups::of_sizes(&[2]);
+        write_by(cache, tree, LayerOrder::Groups(&groups));
+    }
+
+    /// Exact `[1, 2]`, then what [`sample`] has, exact down to its second node, the rest fuzzy.
+    fn half_fuzzy() -> KvCache {
+        let mut cache = cache(&[1, 2], &sample().first(2));
+        write_fuzzily(&mut cache, &sample());
+        cache
+    }
+
+    #[test]
+    fn fuzzy_rows_are_never_held_exactly() {
+        let none = TokenTree::new();
+        // Tokens; what is kept of them if fuzzy rows may be; if all must be exact; if the first three
+        // must.
+        let table: &[(&[TokenId], [usize; 3])] = &[
+            (&[1, 2, 3, 4, 7, 9], [5, 3, 5]),
+            (&[1, 2, 3, 5], [4, 3, 4]),
+            (&[1, 2, 6, 4], [4, 3, 4]),
+            (&[1, 2, 3], [3, 3, 3]),
+            (&[1, 2, 8], [2, 2, 2]),
+            (&[1, 9], [1, 1, 1]),
+        ];
+        for &(tokens, kept) in table {
+            let keeps = [Keep::Fuzzy { exact: 0 }, Keep::Exact, Keep::Fuzzy { exact: 3 }];
+            for (keep, tokens_kept) in keeps.into_iter().zip(kept) {
+                let mut cache = half_fuzzy();
+                let held = cache.seek(tokens, &none, keep);
+                assert_eq!(held, Held { tokens: tokens_kept, nodes: 0 }, "{tokens:?} {keep:?}");
+                assert_eq!(cache.exact_len(), kept[1], "{tokens:?} {keep:?}");
+                check(&mut cache);
+                // What was kept is still known for what it is.
+                assert_eq!(cache.seek(tokens, &none, Keep::Exact).tokens, kept[1]);
+                check(&mut cache);
+            }
+        }
+    }
+
+    #[test]
+    fn a_calibration_drops_all_that_is_fuzzy() {
+        // Four tokens must be exact, three are: nothing fuzzy stays, though the path agrees.
+        let mut cache = half_fuzzy();
+        let held = cache.seek(&[1, 2, 3, 4, 7], &TokenTree::new(), Keep::Fuzzy { exact: 4 });
+        assert_eq!(held, Held { tokens: 3, nodes: 0 });
+        check(&mut cache);
+        // Of a tree the fuzzy nodes stay while the prefix is as exact as it must be.
+        let mut wanted = TokenTree::chain(&[4, 7]);
+        wanted.push(None, 5);
+        for (keep, nodes) in [(Keep::Exact, 0), (Keep::Fuzzy { exact: 3 }, 2)] {
+            let mut cache = half_fuzzy();
+            assert_eq!(cache.seek(&[1, 2, 3], &wanted.first(2), keep), Held { tokens: 3, nodes });
+            check(&mut cache);
+        }
+        let mut cache = half_fuzzy();
+        let held = cache.seek(&[1, 2], &sample(), Keep::Exact);
+        assert_eq!(held, Held { tokens: 2, nodes: 2 }, "the exact nodes");
+    }
+
+    #[test]
+    fn an_exact_forward_behind_a_fuzzy_row_is_fuzzy() {
+        let none = TokenTree::new();
+        let mut cache = cache(&[1, 2], &none);
+        write_fuzzily(&mut cache, &TokenTree::chain(&[3]));
+        write(&mut cache, &TokenTree::chain(&[3, 4]));
+        assert_eq!(cache.seek(&[1, 2, 3, 4], &none, Keep::Fuzzy { exact: 2 }).tokens, 4);
+        write(&mut cache, &TokenTree::chain(&[5]));
+        assert_eq!(cache.seek(&[1, 2, 3, 4, 5], &none, Keep::Exact).tokens, 2);
+        // Layers that are alone are exact, however they are called.
+        let alone = LayerGroups::of_sizes(&[1]);
+        write_by(&mut cache, &TokenTree::chain(&[3]), LayerOrder::Groups(&alone));
+        assert_eq!(cache.seek(&[1, 2, 3], &none, Keep::Exact).tokens, 3);
     }
 }

@@ -1,6 +1,8 @@
 //! Language models as drafters and scorers use them: tokens in, logits out, caches inside.
 
-use crate::kv_cache::KvCache;
+use crate::config::Config;
+use crate::kv_cache::{Keep, KvCache};
+use crate::layers::{LayerGroups, LayerOrder};
 use crate::transformer::Transformer;
 use forerun_core::{RowLogprobs, Sampling, SamplingError, Scores, SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
@@ -93,6 +95,36 @@ pub trait LanguageModel {
     fn release(&mut self, sequence: SequenceId);
 }
 
+/// What a fuzzy pass is asked for: the rows of [`LanguageModel::logits`], computed by groups of layers.
+#[derive(Clone, Copy)]
+pub struct FuzzyContext<'a> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// All tokens before the first row.
+    pub tokens: &'a [TokenId],
+    /// How many of them have to be exact. Where they are not held so, everything fuzzy that is held
+    /// is dropped, and they are computed layer by layer: EasySpec's calibration.
+    pub exact: usize,
+    /// Candidates behind them.
+    pub tree: &'a TokenTree,
+    /// The first row wanted.
+    pub first_row: usize,
+    /// How the tokens behind the exact ones, and the tree, are computed: all layers of the model.
+    pub groups: &'a LayerGroups,
+    /// Set when the logits are no longer wanted.
+    pub cancel: &'a AtomicBool,
+}
+
+/// A language model of layers, which can be computed in groups. That is an approximation, for drafts
+/// only: its caches tell fuzzy entries from exact ones, and [`LanguageModel::logits`] never uses any.
+pub trait LayeredModel: LanguageModel {
+    /// As [`LanguageModel::logits`], by groups of layers.
+    ///
+    /// # Errors
+    /// See [`ModelError`].
+    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError>;
+}
+
 /// What is to be scored.
 pub struct ScoreContext<'a> {
     /// The sequence.
@@ -179,6 +211,39 @@ impl CachedTransformer {
         }
         self.transformer.new_cache()
     }
+
+    /// Runs passes on the sequence's cache, which stays with what it then holds even if they fail.
+    fn with_passes(
+        &mut self,
+        sequence: SequenceId,
+        cancel: &AtomicBool,
+        run: impl FnOnce(&mut Passes<'_>) -> Result<Vec<f32>, ModelError>,
+    ) -> Result<Logits, ModelError> {
+        let mut cache = self.take_cache(sequence);
+        let mut passes = Passes {
+            transformer: &mut self.transformer,
+            cache: &mut cache,
+            cancel,
+            computed_tokens: 0,
+        };
+        let values = run(&mut passes);
+        let computed_tokens = passes.computed_tokens;
+        // Even a cancelled pass leaves the cache with what it held before.
+        self.caches.insert(sequence, (self.calls, cache));
+        Ok(Logits { values: values?, vocab_size: self.vocab_size(), computed_tokens })
+    }
+
+    /// The cache of a sequence, if there is one. Tests look at what it holds.
+    #[must_use]
+    pub fn cache(&self, sequence: SequenceId) -> Option<&KvCache> {
+        self.caches.get(&sequence).map(|(_, cache)| cache)
+    }
+
+    /// The model's shape.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.transformer.config()
+    }
 }
 
 impl LanguageModel for CachedTransformer {
@@ -199,12 +264,8 @@ impl LanguageModel for CachedTransformer {
         cancel: &AtomicBool,
     ) -> Result<Logits, ModelError> {
         self.check(tokens, tree)?;
-        let mut cache = self.take_cache(sequence);
-        let output = forward(&mut self.transformer, &mut cache, tokens, tree, first_row, cancel);
-        // Even a cancelled pass leaves the cache with what it held before.
-        self.caches.insert(sequence, (self.calls, cache));
-        let (values, computed_tokens) = output?;
-        Ok(Logits { values, vocab_size: self.vocab_size(), computed_tokens })
+        let wanted = Rows { tokens, tree, first: first_row };
+        self.with_passes(sequence, cancel, |passes| passes.logits(wanted))
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -212,46 +273,109 @@ impl LanguageModel for CachedTransformer {
     }
 }
 
-/// Seeks, computes what is missing of the prefix in passes of bounded size, then the tree. Returns the
-/// logits and how many tokens were computed.
-fn forward(
-    transformer: &mut Transformer,
-    cache: &mut KvCache,
-    tokens: &[TokenId],
-    tree: &TokenTree,
-    first_row: usize,
-    cancel: &AtomicBool,
-) -> Result<(Vec<f32>, usize), ModelError> {
-    // The rows that are wanted have to be computed, whether or not they were before.
-    let held = match first_row.checked_sub(1) {
-        Some(nodes) => cache.seek(tokens, &tree.first(nodes)),
-        None => cache.seek(&tokens[..tokens.len() - 1], &TokenTree::new()),
-    };
-    let mut missing = &tokens[held.tokens..];
-    let prefix = missing.len();
-    while missing.len() > PREFILL_ROWS {
-        let (now, later) = missing.split_at(PREFILL_ROWS);
-        let none_wanted = now.len();
-        pass(transformer, &TokenTree::chain(now), none_wanted, cache, cancel)?;
-        cache.seek(&tokens[..tokens.len() - later.len()], &TokenTree::new());
-        missing = later;
+impl LayeredModel for CachedTransformer {
+    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
+        let FuzzyContext { sequence, tokens, tree, first_row, cancel, .. } = *context;
+        self.check(tokens, tree)?;
+        let wanted = Rows { tokens, tree, first: first_row };
+        let (groups, exact) = (context.groups, context.exact.min(tokens.len()));
+        self.with_passes(sequence, cancel, |passes| passes.fuzzy_logits(wanted, groups, exact))
     }
-    // The rest of the prefix and the tree behind it are one tree to the forward pass.
-    let mut new = TokenTree::chain(missing);
-    new.graft(missing.len().checked_sub(1), tree);
-    let first_wanted = missing.len() + first_row - 1;
-    let computed = prefix - missing.len() + new.len() - held.nodes;
-    let logits = pass(transformer, &new, first_wanted, cache, cancel)?.to_vec();
-    Ok((logits, computed))
 }
 
-fn pass<'a>(
+/// Rows that are wanted: those from `first` on.
+#[derive(Clone, Copy)]
+struct Rows<'a> {
+    tokens: &'a [TokenId],
+    tree: &'a TokenTree,
+    first: usize,
+}
+
+/// The forward passes of one call.
+struct Passes<'a> {
     transformer: &'a mut Transformer,
-    tree: &TokenTree,
-    first_wanted: usize,
-    cache: &mut KvCache,
-    cancel: &AtomicBool,
-) -> Result<&'a [f32], ModelError> {
-    let output = transformer.forward(tree, first_wanted, cache, cancel);
-    output.map_err(|_cancelled| ModelError::Cancelled)
+    cache: &'a mut KvCache,
+    cancel: &'a AtomicBool,
+    computed_tokens: usize,
+}
+
+impl Passes<'_> {
+    /// The rows as the model has them.
+    fn logits(&mut self, wanted: Rows<'_>) -> Result<Vec<f32>, ModelError> {
+        self.rows(wanted, LayerOrder::Sequential, Keep::Exact)
+    }
+
+    /// The rows behind `exact` tokens that are computed exactly unless they are held so, the others by
+    /// groups of layers.
+    fn fuzzy_logits(
+        &mut self,
+        wanted: Rows<'_>,
+        groups: &LayerGroups,
+        exact: usize,
+    ) -> Result<Vec<f32>, ModelError> {
+        let Rows { tokens, tree, mut first } = wanted;
+        let keep = Keep::Fuzzy { exact };
+        let mut logits = Vec::new();
+        if self.seek(wanted, keep) < exact {
+            // Bonus calibration. Its last row is the first that is wanted, or of no use.
+            let none = TokenTree::new();
+            let last = self.logits(Rows { tokens: &tokens[..exact], tree: &none, first: 0 })?;
+            if exact == tokens.len() && first == 0 {
+                (logits, first) = (last, 1);
+            }
+        }
+        if first <= tree.len() {
+            let wanted = Rows { first, ..wanted };
+            logits.extend(self.rows(wanted, LayerOrder::Groups(groups), keep)?);
+        }
+        Ok(logits)
+    }
+
+    /// Keeps what is held of the tokens and of the tree before the wanted rows: those have to be
+    /// computed, whether or not they were before. Returns the number of tokens.
+    fn seek(&mut self, wanted: Rows<'_>, keep: Keep) -> usize {
+        let Rows { tokens, tree, first } = wanted;
+        let held = match first.checked_sub(1) {
+            Some(nodes) => self.cache.seek(tokens, &tree.first(nodes), keep),
+            None => self.cache.seek(&tokens[..tokens.len() - 1], &TokenTree::new(), keep),
+        };
+        held.tokens
+    }
+
+    /// Seeks, computes what is missing of the prefix in passes of bounded size, then the tree.
+    fn rows(
+        &mut self,
+        wanted: Rows<'_>,
+        order: LayerOrder<'_>,
+        keep: Keep,
+    ) -> Result<Vec<f32>, ModelError> {
+        let Rows { tokens, tree, first } = wanted;
+        let held = self.seek(wanted, keep);
+        let mut missing = &tokens[held..];
+        while missing.len() > PREFILL_ROWS {
+            let (now, later) = missing.split_at(PREFILL_ROWS);
+            self.pass(&TokenTree::chain(now), now.len(), order)?;
+            self.cache.seek(&tokens[..tokens.len() - later.len()], &TokenTree::new(), keep);
+            missing = later;
+        }
+        // The rest of the prefix and the tree behind it are one tree to the forward pass.
+        let mut new = TokenTree::chain(missing);
+        new.graft(missing.len().checked_sub(1), tree);
+        let logits = self.pass(&new, missing.len() + first - 1, order)?;
+        Ok(logits)
+    }
+
+    /// One forward pass, with the logits of the nodes from `first_wanted` on.
+    fn pass(
+        &mut self,
+        tree: &TokenTree,
+        first_wanted: usize,
+        order: LayerOrder<'_>,
+    ) -> Result<Vec<f32>, ModelError> {
+        let new = tree.len() - self.cache.tree_len();
+        let logits = self.transformer.forward(tree, first_wanted, order, self.cache, self.cancel);
+        let logits = logits.map_err(|_cancelled| ModelError::Cancelled)?.to_vec();
+        self.computed_tokens += new;
+        Ok(logits)
+    }
 }

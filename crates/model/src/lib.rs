@@ -9,19 +9,25 @@ pub mod config;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
+pub mod layer_probe;
+pub mod layers;
 pub mod measure;
 pub mod model_cost;
 pub mod quality;
 pub mod reference;
 pub mod team;
 pub mod transformer;
+pub mod weights;
 
 pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{
-    CachedTransformer, LanguageModel, Logits, ModelError, ScoreContext, score,
+    CachedTransformer, FuzzyContext, LanguageModel, LayeredModel, Logits, ModelError, ScoreContext,
+    score,
 };
+pub use layers::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use reference::ReferenceModel;
 pub use team::{Team, TeamError};
-pub use transformer::{Transformer, Weights};
+pub use transformer::Transformer;
+pub use weights::Weights;

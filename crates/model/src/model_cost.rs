@@ -1,7 +1,10 @@
 //! What a forward pass of a model costs on a team, by its number of rows.
 
+use crate::kv_cache::Keep;
+use crate::layers::LayerOrder;
 use crate::team::Team;
-use crate::transformer::{Transformer, Weights};
+use crate::transformer::Transformer;
+use crate::weights::Weights;
 use forerun_core::{TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -29,9 +32,9 @@ impl ModelProbe {
         for end in (0..probe.past.len()).step_by(256) {
             let chunk = &probe.past[end..probe.past.len().min(end + 256)];
             let chunk = TokenTree::chain(chunk);
-            probe.forward(&chunk, chunk.len());
+            probe.forward(&chunk, chunk.len(), LayerOrder::Sequential);
             let held = &probe.past[..(end + 256).min(probe.past.len())];
-            probe.cache.seek(held, &TokenTree::new());
+            probe.cache.seek(held, &TokenTree::new(), Keep::Exact);
         }
         probe
     }
@@ -50,16 +53,21 @@ impl ModelProbe {
 
     /// Seconds of one pass over `rows` rows, with the logits of all of them.
     pub fn run(&mut self, rows: usize) -> f64 {
-        self.cache.seek(&self.past, &TokenTree::new());
+        self.run_by(rows, LayerOrder::Sequential)
+    }
+
+    /// The same by another order of layers.
+    pub fn run_by(&mut self, rows: usize, order: LayerOrder<'_>) -> f64 {
+        self.cache.seek(&self.past, &TokenTree::new(), Keep::Exact);
         let tree = TokenTree::chain(&vec![1; rows]);
         let started = Instant::now();
-        self.forward(&tree, 0);
+        self.forward(&tree, 0, order);
         started.elapsed().as_secs_f64()
     }
 
-    fn forward(&mut self, tree: &TokenTree, first_wanted: usize) {
+    fn forward(&mut self, tree: &TokenTree, first_wanted: usize, order: LayerOrder<'_>) {
         let never = AtomicBool::new(false);
-        let logits = self.transformer.forward(tree, first_wanted, &mut self.cache, &never);
+        let logits = self.transformer.forward(tree, first_wanted, order, &mut self.cache, &never);
         std::hint::black_box(logits.map(<[f32]>::len).unwrap_or(0));
     }
 }

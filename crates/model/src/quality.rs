@@ -3,7 +3,8 @@
 
 use crate::language_model::{CachedTransformer, LanguageModel, Logits, ModelError};
 use crate::team::Team;
-use crate::transformer::{Transformer, Weights};
+use crate::transformer::Transformer;
+use crate::weights::Weights;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -125,14 +126,14 @@ impl QualityProbe {
 }
 
 /// A row of logits, and what they lack to be logarithms of probabilities.
-struct LogProbabilities<'a> {
+pub(crate) struct LogProbabilities<'a> {
     logits: &'a [f32],
     /// The logarithm of the sum of their exponentials.
     log_total: f64,
 }
 
 impl<'a> LogProbabilities<'a> {
-    fn of(logits: &'a [f32]) -> Self {
+    pub(crate) fn of(logits: &'a [f32]) -> Self {
         let peak = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
         let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - peak).exp()).sum();
         Self { logits, log_total: peak + total.ln() }
@@ -152,14 +153,14 @@ impl<'a> LogProbabilities<'a> {
     }
 
     /// `Σ min(self, other)`.
-    fn overlap_with(&self, other: &Self) -> f64 {
+    pub(crate) fn overlap_with(&self, other: &Self) -> f64 {
         let least =
             |token: usize| self.log_probability(token).min(other.log_probability(token)).exp();
         (0..self.logits.len()).map(least).sum()
     }
 
     /// The most probable token; of several the first.
-    fn top(&self) -> usize {
+    pub(crate) fn top(&self) -> usize {
         let better = |best: usize, token: usize| match self.logits[token] > self.logits[best] {
             true => token,
             false => best,

@@ -9,6 +9,7 @@ use crate::LoadError;
 use crate::checkpoint::{Checkpoint, LayerTensor as T, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{Isa, WeightType, exp, reference};
+use crate::layers::LayerOrder;
 use forerun_core::TokenId;
 use half::f16;
 use std::collections::HashMap;
@@ -34,7 +35,7 @@ impl ReferenceModel {
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        let weight_type = crate::transformer::own_type(checkpoint)?;
+        let weight_type = crate::weights::own_type(checkpoint)?;
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
         Self::load_as(checkpoint, weight_type, isa)
     }
@@ -85,11 +86,29 @@ impl ReferenceModel {
     /// Logits behind every token: `tokens.len()` rows of `vocab_size`.
     #[must_use]
     pub fn logits(&self, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+        self.logits_by(tokens, LayerOrder::Sequential, 0)
+    }
+
+    /// The same by another order of layers for all tokens but the first `exact`.
+    #[must_use]
+    pub fn logits_by(
+        &self,
+        tokens: &[TokenId],
+        order: LayerOrder<'_>,
+        exact: usize,
+    ) -> Vec<Vec<f32>> {
         let (config, size) = (&self.config, self.config.hidden_size);
         let embed = |&token: &TokenId| self.embedding[token as usize * size..][..size].to_vec();
         let mut hidden: Vec<Vec<f32>> = tokens.iter().map(embed).collect();
+        let groups: Vec<_> =
+            (0..order.len(self.layers.len())).map(|group| order.group(group)).collect();
+        // What attention reads: a fuzzy row keeps to the hidden state at its group's beginning.
+        let mut inputs = hidden.clone();
         for (index, layer) in self.layers.iter().enumerate() {
-            let normed = self.norm_all(&hidden, &layer[&T::AttentionNorm]);
+            let begins = groups.iter().any(|group| group.start == index);
+            let fresh = if begins { hidden.len() } else { exact.min(hidden.len()) };
+            inputs[..fresh].clone_from_slice(&hidden[..fresh]);
+            let normed = self.norm_all(&inputs, &layer[&T::AttentionNorm]);
             // Queries or keys: projected, each head normed where the model has it so, turned.
             let heads = |projection, bias, norm| -> Vec<Vec<f32>> {
                 let head = |(position, row): (usize, &Vec<f32>)| {

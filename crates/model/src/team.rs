@@ -6,6 +6,10 @@
 //! member that is done with its own takes over what others have left, so that one whose core is
 //! disturbed does not hold up all.
 
+mod parts;
+
+pub(crate) use parts::Parts;
+
 use crate::kernels::Isa;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -27,7 +31,10 @@ type Work<'a> = dyn Fn(usize) + Sync + 'a;
 pub struct Team {
     isa: Isa,
     shared: Arc<Shared>,
-    helpers: Vec<JoinHandle<()>>,
+    /// The other members.
+    helpers: Vec<Thread>,
+    /// Those of them that end with the team; a part of a team has none.
+    handles: Vec<JoinHandle<()>>,
     /// Where each member's part of shared work goes on.
     cursors: Vec<Cursor>,
     /// Held during a run: a team does one thing at a time.
@@ -95,6 +102,7 @@ impl Team {
             isa,
             shared: Arc::new(shared),
             helpers: Vec::new(),
+            handles: Vec::new(),
             cursors: vec![Cursor::default()],
             leading: Mutex::new(()),
         }
@@ -153,12 +161,13 @@ impl Team {
             let ready = outcome.is_ok();
             // A closed channel means that nobody waits any more, and the team is being dropped.
             if report.send(outcome).is_ok() && ready {
-                help(&shared, number);
+                help(&shared, number, 0);
             }
         };
         let name = format!("forerun-team-{number}");
         let handle = thread::Builder::new().name(name).spawn(body).map_err(TeamError::Spawn)?;
-        self.helpers.push(handle);
+        self.helpers.push(handle.thread().clone());
+        self.handles.push(handle);
         self.cursors.push(Cursor::default());
         pinned.recv().unwrap_or(Ok(()))
     }
@@ -167,6 +176,13 @@ impl Team {
     #[must_use]
     pub fn members(&self) -> usize {
         self.helpers.len() + 1
+    }
+
+    /// How often all members have worked together so far, and so waited for each other. A team of one
+    /// never does.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.shared.run.load(Ordering::Relaxed)
     }
 
     /// Calls `work(member)` once on every member and returns when all have returned.
@@ -194,7 +210,7 @@ impl Team {
         self.shared.pending.store(self.helpers.len(), Ordering::Relaxed);
         self.shared.run.fetch_add(1, Ordering::Release);
         for helper in &self.helpers {
-            helper.thread().unpark();
+            helper.unpark();
         }
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
@@ -246,26 +262,26 @@ impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.run.fetch_add(1, Ordering::Release);
-        for helper in self.helpers.drain(..) {
-            helper.thread().unpark();
+        for handle in self.handles.drain(..) {
+            handle.thread().unpark();
             // A helper's panics were reported by the run in which they happened.
-            drop(helper.join());
+            drop(handle.join());
         }
     }
 }
 
-/// A helper's life: wait for a run, take part, report.
-fn help(shared: &Shared, number: usize) {
-    let mut seen = 0;
+/// A helper's life: wait for the run behind the one `seen` last, take part, report; until the team
+/// stops or, without work, dismisses it. Returns the run that ended it.
+fn help(shared: &Shared, number: usize, mut seen: usize) -> usize {
     loop {
         wait_until(|| shared.run.load(Ordering::Acquire) != seen);
         seen = shared.run.load(Ordering::Acquire);
         if shared.stop.load(Ordering::Relaxed) {
-            return;
+            return seen;
         }
         // SAFETY: a run has begun, and this helper has not reported yet.
         let current = unsafe { &*shared.current.get() };
-        let Some(Run { work, leader }) = current else { continue };
+        let Some(Run { work, leader }) = current else { return seen };
         // Reports even if the payload of a second panic panics when it is dropped.
         let _report = Report { shared, leader: leader.clone() };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
@@ -351,6 +367,7 @@ mod tests {
                 }
             }
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 300));
+            assert_eq!(team.runs(), if members == 1 { 0 } else { 300 });
         }
     }
 

@@ -6,7 +6,8 @@ use forerun_core::TokenTree;
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_model::{Checkpoint, Team, Transformer, WeightType, Weights};
+use forerun_model::kv_cache::Keep;
+use forerun_model::{Checkpoint, LayerGroups, LayerOrder, Team, Transformer, WeightType, Weights};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -31,12 +32,17 @@ fn check(checkpoint: &Checkpoint) {
             let mut tree = TokenTree::chain(&[6, 7, 8]);
             tree.push(Some(0), 9);
             let one = TokenTree::chain(&[6]);
-            transformer.forward(&TokenTree::chain(&prompt), 5, &mut cache, &never).unwrap();
+            let prefill = TokenTree::chain(&prompt);
+            let n_layers = checkpoint.config().num_hidden_layers;
+            let together = LayerGroups::of_sizes(&[n_layers]);
+            let orders = [LayerOrder::Sequential, LayerOrder::Groups(&together)];
+            transformer.forward(&prefill, 5, orders[0], &mut cache, &never).unwrap();
             for round in 0..4 {
-                for tree in [&tree, &one] {
-                    cache.seek(&prompt, &TokenTree::new());
+                for (tree, order) in [&tree, &one].into_iter().flat_map(|t| orders.map(|o| (t, o)))
+                {
+                    cache.seek(&prompt, &TokenTree::new(), Keep::Exact);
                     let counted = allocation_counter::measure(|| {
-                        transformer.forward(tree, 0, &mut cache, &never).unwrap();
+                        transformer.forward(tree, 0, order, &mut cache, &never).unwrap();
                     });
                     let expected = if round == 0 { counted.count_total } else { 0 };
                     assert_eq!(counted.count_total, expected, "{weight_type}, {members} members");

@@ -1,7 +1,7 @@
 //! When a device group's models ran: the forward passes inside its jobs.
 
 use forerun_core::{SequenceId, TokenId, TokenTree};
-use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_model::{FuzzyContext, LanguageModel, LayeredModel, Logits, ModelError};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -41,6 +41,15 @@ impl<M> Timed<M> {
     pub(crate) fn new(model: M, log: ForwardLog) -> Self {
         Self { model, log }
     }
+
+    fn note(
+        &self,
+        started: Instant,
+        logits: Result<Logits, ModelError>,
+    ) -> Result<Logits, ModelError> {
+        self.log.note(started, logits.as_ref().map_or(0, |logits| logits.computed_tokens));
+        logits
+    }
 }
 
 impl<M: LanguageModel> LanguageModel for Timed<M> {
@@ -62,11 +71,18 @@ impl<M: LanguageModel> LanguageModel for Timed<M> {
     ) -> Result<Logits, ModelError> {
         let started = Instant::now();
         let logits = self.model.logits(sequence, tokens, tree, first_row, cancel);
-        self.log.note(started, logits.as_ref().map_or(0, |logits| logits.computed_tokens));
-        logits
+        self.note(started, logits)
     }
 
     fn release(&mut self, sequence: SequenceId) {
         self.model.release(sequence);
+    }
+}
+
+impl<M: LayeredModel> LayeredModel for Timed<M> {
+    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
+        let started = Instant::now();
+        let logits = self.model.fuzzy_logits(context);
+        self.note(started, logits)
     }
 }

@@ -1,15 +1,18 @@
 //! The command line as it is typed.
 
+mod analyze;
 mod simulate;
 #[cfg(feature = "train")]
 mod train;
 
 use clap::{Args, Parser, Subcommand};
 use forerun::{
-    DraftTokens, DrafterKind, Method, PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
+    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, TokenId, Tree,
+    VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
 
+pub(crate) use analyze::{Analyze, LayersArguments};
 pub(crate) use simulate::{
     CalibrateArguments, CancelChoice, PaperArguments, Simulate, SimulatedRunArguments,
     SweepArguments,
@@ -42,6 +45,9 @@ pub(crate) enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Look into a model
+    #[command(subcommand)]
+    Analyze(Analyze),
     /// Run the decoders in virtual time, with devices and acceptance as you say: no model is needed
     #[command(subcommand, allow_negative_numbers = true)]
     Simulate(Simulate),
@@ -233,9 +239,13 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "METHOD")]
     pub(crate) method: Option<Method>,
 
-    /// Who drafts: none, model, prompt-lookup [default: model where --draft-model is given]
+    /// Who drafts: none, model, easyspec (the model, several of its layers at a time), prompt-lookup
+    /// [default: model where --draft-model is given]
     #[arg(long, value_name = "DRAFTER")]
     pub(crate) drafter: Option<DrafterKind>,
+
+    #[command(flatten)]
+    pub(crate) easyspec: EasySpecArguments,
 
     /// Tokens drafted in a row (with dsi those of one verification); auto takes what measured times
     /// and acceptance advise, none where drafting does not pay
@@ -321,6 +331,42 @@ pub(crate) struct AnswerArguments {
     /// Go on behind the model's end of text
     #[arg(long)]
     pub(crate) ignore_eos: bool,
+}
+
+/// Options of `--drafter easyspec`.
+#[derive(Args, Debug)]
+pub(crate) struct EasySpecArguments {
+    /// With --drafter easyspec, layers that are computed at the same time, in the paper's default
+    /// groups; 1 is the ordinary drafter [default: 4]
+    #[arg(long, value_name = "N", conflicts_with = "layer_groups")]
+    pub(crate) lp: Option<usize>,
+
+    /// With --drafter easyspec, which layers: groups as in 0,1-3,4-7,8, or @FILE with such groups, as
+    /// `forerun analyze layers` writes them
+    #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
+    pub(crate) layer_groups: Option<LayerStrategy>,
+
+    /// With --drafter easyspec, when the drafter's cache is made exact: every-round, on-mismatch,
+    /// prefill-only, never [default: every-round]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) calibration: Option<Calibration>,
+}
+
+impl EasySpecArguments {
+    /// Which layers, as they were asked for.
+    pub(crate) fn layers(&self) -> Option<LayerStrategy> {
+        self.lp.map(LayerStrategy::Parallel).or_else(|| self.layer_groups.clone())
+    }
+}
+
+/// Layer groups, or `@` and a file of them.
+pub(crate) fn layer_groups(text: &str) -> Result<LayerStrategy, String> {
+    let Some(file) = text.strip_prefix('@') else {
+        return text.parse().map_err(|error: forerun::LayerGroupsError| error.to_string());
+    };
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read the layer groups in {file}: {error}"))?;
+    LayerStrategy::from_file_text(&text).map_err(|error| format!("{file}: {error}"))
 }
 
 /// `auto` is no type of its own: `None` lets each checkpoint keep its own.

@@ -10,6 +10,7 @@ mod common;
 
 #[cfg(unix)]
 mod chat;
+mod easyspec;
 mod ends;
 #[cfg(feature = "hub")]
 mod hub;

@@ -88,6 +88,15 @@ impl Pair {
         Self { target, drafter, prompts, _random: Some(pair), _folder: None }
     }
 
+    /// A pair whose drafter is deep enough for layers in parallel.
+    pub(crate) fn deep() -> Self {
+        let folder = TempDir::new().unwrap();
+        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+        let config = Config { num_hidden_layers: 9, ..example_config() };
+        write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
+        Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+    }
+
     /// A pair that has all that is no plain Llama's: biases, norms of queries and keys, scaled RoPE,
     /// and a window shorter than its prompts.
     pub(crate) fn of_another_family() -> Self {

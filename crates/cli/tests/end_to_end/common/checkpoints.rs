@@ -20,6 +20,11 @@ impl Models {
         Self::of(&example_config())
     }
 
+    /// A pair whose drafter has eight layers.
+    pub(crate) fn deep() -> Self {
+        Self::of(&Config { num_hidden_layers: 8, ..example_config() })
+    }
+
     /// A pair that sees so many tokens.
     pub(crate) fn with_context(max_position_embeddings: usize) -> Self {
         Self::of(&Config { max_position_embeddings, ..example_config() })

@@ -1,0 +1,128 @@
+//! Comparisons that have a name: those of the papers, on the cores of this machine.
+
+use crate::Sweep;
+use forerun::{Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, Tree};
+use std::fmt;
+use std::str::FromStr;
+
+/// A comparison by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Preset {
+    /// EasySpec's table 2: plain decoding on one core, then on all cores, then speculation, then trees,
+    /// then layers in parallel.
+    EasySpecLadder,
+    /// EasySpec's figure 4: layer-parallel size × width × calibration, on all cores.
+    EasySpecSweep,
+}
+
+/// Width of the ladder's trees, and depth of all.
+const WIDTH: usize = 4;
+const DEPTH: usize = 5;
+
+impl Preset {
+    /// What it compares on these cores.
+    #[must_use]
+    pub fn sweeps(self, cores: &[usize]) -> Vec<Sweep> {
+        let group = |cores: &[usize]| {
+            cores.iter().map(|core| format!("cpu:{core}")).collect::<Vec<_>>().join("+")
+        };
+        let (one, all) = (group(&cores[..cores.len().min(1)]), group(cores));
+        let plain = |cores: &str| Sweep {
+            methods: vec![Method::Autoregressive],
+            placements: vec![format!("target={cores}")],
+            ..Sweep::default()
+        };
+        // Drafter and target in turn, as in the paper. Where the paper's ordinary drafter is on one
+        // device while the others wait, teams do not overlap here: it is on all, split as the target.
+        let drafted = |drafter: DrafterKind| Sweep {
+            drafters: vec![drafter],
+            draft_tokens: vec![DraftTokens::Fixed(DEPTH)],
+            placements: vec![format!("drafter={all},target={all},shared")],
+            ..Sweep::default()
+        };
+        let tree = |width| Tree::Top { width, depth: Some(DEPTH), budget: None };
+        let trees = vec![tree(WIDTH)];
+        match self {
+            Self::EasySpecLadder => vec![
+                plain(&one),
+                plain(&all),
+                drafted(DrafterKind::Model),
+                Sweep { trees: trees.clone(), ..drafted(DrafterKind::Model) },
+                Sweep { trees, ..drafted(DrafterKind::EasySpec) },
+            ],
+            Self::EasySpecSweep => vec![Sweep {
+                trees: [1, 4, 8, 12].map(tree).to_vec(),
+                layers: (1..=5).map(LayerStrategy::Parallel).collect(),
+                calibrations: vec![Calibration::EveryRound, Calibration::Never],
+                ..drafted(DrafterKind::EasySpec)
+            }],
+        }
+    }
+
+    /// Whether its configurations use different numbers of cores on purpose.
+    #[must_use]
+    pub fn has_unequal_cores(self) -> bool {
+        self == Self::EasySpecLadder
+    }
+}
+
+impl FromStr for Preset {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "easyspec-ladder" => Ok(Self::EasySpecLadder),
+            "easyspec-sweep" => Ok(Self::EasySpecSweep),
+            _ => Err(format!("{text:?} is not one of easyspec-ladder, easyspec-sweep")),
+        }
+    }
+}
+
+impl fmt::Display for Preset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::EasySpecLadder => "easyspec-ladder",
+            Self::EasySpecSweep => "easyspec-sweep",
+        })
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::{Models, configurations};
+    use forerun::available_cores;
+
+    fn names(preset: Preset, cores: &[usize]) -> Vec<String> {
+        let models =
+            Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
+        let all = configurations(&models, &preset.sweeps(cores), preset.has_unequal_cores());
+        all.unwrap().into_iter().map(|own| own.name).collect()
+    }
+
+    #[test]
+    fn presets_are_the_papers_comparisons() {
+        for name in ["easyspec-ladder", "easyspec-sweep"] {
+            assert_eq!(name.parse::<Preset>().unwrap().to_string(), name);
+        }
+        assert!("fig4".parse::<Preset>().unwrap_err().contains("easyspec-sweep"));
+        let cores = available_cores();
+        let sweep = names(Preset::EasySpecSweep, &cores);
+        assert_eq!(sweep.len(), 1 + 5 * 4 * 2);
+        assert!(sweep.contains(&"speculative, easyspec lp 3 never, 5, top:8x5".to_owned()));
+        let [first, .., last] = cores[..] else { return };
+        let ladder = names(Preset::EasySpecLadder, &[first, last]);
+        let (one, two) = (format!("cpu:{first}"), format!("cpu:{first}+cpu:{last}"));
+        let expected = [
+            format!("autoregressive, target={one}"),
+            format!("autoregressive, target={two}"),
+            format!("speculative, model, 5, drafter={two},target={two},shared"),
+            format!("speculative, model, 5, top:4x5, drafter={two},target={two},shared"),
+            format!("speculative, easyspec lp 4, 5, top:4x5, drafter={two},target={two},shared"),
+        ];
+        assert_eq!(ladder, expected);
+        // On a single core the first two are one.
+        assert_eq!(names(Preset::EasySpecLadder, &[first]).len(), 4);
+    }
+}

@@ -1,0 +1,391 @@
+//! What is lost where layers are computed in groups: how near the states of fuzzy rows are to the
+//! exact ones (EasySpec, table 5), and how near their distributions.
+//!
+//! A text is walked through in rounds, as drafting goes: the first row of a round is exact, as
+//! calibration makes it, and the rows behind it are fuzzy, behind an exact prefix. Every strategy sees
+//! the same rows.
+
+use crate::kv_cache::{Keep, KvCache};
+use crate::language_model::{CachedTransformer, LanguageModel, ModelError};
+use crate::layers::{LayerGroups, LayerOrder};
+use crate::quality::LogProbabilities;
+use crate::team::Team;
+use crate::transformer::{Observed, STATES, Transformer};
+use crate::weights::Weights;
+use forerun_core::{SequenceId, TokenId, TokenTree};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const SEQUENCE: SequenceId = SequenceId(0);
+
+/// Which layers are computed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Strategy {
+    /// The groups.
+    pub groups: LayerGroups,
+    /// Whether their MLPs, too, read the group's hidden state. No drafter does that: it loses more
+    /// than it gains.
+    pub whole_layers: bool,
+}
+
+/// Mean cosine similarities of one layer's states in fuzzy rows with those in exact ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Similarities {
+    /// The hidden state that attention reads.
+    pub hidden: f64,
+    /// What attention adds to it.
+    pub attention: f64,
+    /// Queries, all heads as one vector.
+    pub queries: f64,
+    /// Keys.
+    pub keys: f64,
+    /// Values.
+    pub values: f64,
+}
+
+/// How a strategy did, on average over all fuzzy rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StrategyScore {
+    /// By layer.
+    pub layers: Vec<Similarities>,
+    /// `1 − TV` between fuzzy and exact rows at temperature 1: the probability that a token drawn
+    /// from the one is accepted by the other.
+    pub overlap: f64,
+    /// Share of rows whose most probable token is the exact row's.
+    pub top1_agreement: f64,
+    /// The overlap with a target's rows, where there is a target: the acceptance rate.
+    pub acceptance: Option<f64>,
+}
+
+impl StrategyScore {
+    /// The layers' mean.
+    #[must_use]
+    pub fn mean(&self) -> Similarities {
+        self.mean_of(|_| true)
+    }
+
+    /// The mean of some layers.
+    #[must_use]
+    pub fn mean_of(&self, of: impl Fn(usize) -> bool) -> Similarities {
+        let chosen: Vec<_> = (0..).zip(&self.layers).filter(|(l, _)| of(*l)).map(|l| l.1).collect();
+        let mean = |state: fn(&Similarities) -> f64| {
+            chosen.iter().map(|layer| state(layer)).sum::<f64>() / chosen.len() as f64
+        };
+        Similarities {
+            hidden: mean(|layer| layer.hidden),
+            attention: mean(|layer| layer.attention),
+            queries: mean(|layer| layer.queries),
+            keys: mean(|layer| layer.keys),
+            values: mean(|layer| layer.values),
+        }
+    }
+}
+
+/// A model, and perhaps its target, ready to compare strategies on texts.
+pub struct LayerProbe {
+    transformer: Transformer,
+    target: Option<CachedTransformer>,
+    /// Fuzzy rows of a round.
+    depth: usize,
+    strategies: Vec<Strategy>,
+    sums: Vec<Sums>,
+    rows: usize,
+    exact_acceptance: f64,
+}
+
+/// A [`StrategyScore`], not yet divided by the number of rows.
+#[derive(Clone)]
+struct Sums {
+    layers: Vec<[f64; STATES]>,
+    overlap: f64,
+    agreements: usize,
+    acceptance: f64,
+}
+
+impl LayerProbe {
+    /// Rounds of one exact row and `depth` fuzzy ones.
+    ///
+    /// # Panics
+    /// If a strategy's groups are not those of the model's layers.
+    #[must_use]
+    pub fn new(
+        weights: Arc<Weights>,
+        target: Option<Arc<Weights>>,
+        team: &Arc<Team>,
+        depth: usize,
+        strategies: Vec<Strategy>,
+    ) -> Self {
+        let n_layers = weights.config().num_hidden_layers;
+        let groups = strategies.iter().map(|strategy| strategy.groups.check(n_layers));
+        groups.for_each(|check| assert_eq!(check, Ok(()), "groups of this model"));
+        let target = target
+            .map(|weights| CachedTransformer::new(Transformer::new(weights, Arc::clone(team))));
+        let none = Sums {
+            layers: vec![[0.0; STATES]; n_layers],
+            overlap: 0.0,
+            agreements: 0,
+            acceptance: 0.0,
+        };
+        Self {
+            transformer: Transformer::new(weights, Arc::clone(team)),
+            target,
+            depth: depth.max(1),
+            sums: vec![none; strategies.len()],
+            strategies,
+            rows: 0,
+            exact_acceptance: 0.0,
+        }
+    }
+
+    /// Walks through a text.
+    ///
+    /// # Errors
+    /// If it is longer than a context, or a token not in a vocabulary.
+    pub fn score(&mut self, tokens: &[TokenId]) -> Result<(), ModelError> {
+        self.check(tokens)?;
+        let mut cache = self.transformer.new_cache();
+        for first in (0..tokens.len().saturating_sub(1)).step_by(self.depth + 1) {
+            let end = tokens.len().min(first + 1 + self.depth);
+            self.round(tokens, first, end, &mut cache)?;
+        }
+        if let Some(target) = &mut self.target {
+            target.release(SEQUENCE);
+        }
+        Ok(())
+    }
+
+    fn check(&self, tokens: &[TokenId]) -> Result<(), ModelError> {
+        let config = self.transformer.config();
+        let (context, vocab_size) = (config.max_position_embeddings, config.vocab_size);
+        if tokens.len() > context {
+            return Err(ModelError::Context { position: tokens.len() - 1, context });
+        }
+        match tokens.iter().find(|&&token| token as usize >= vocab_size) {
+            Some(&token) => Err(ModelError::Token { token, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    /// The tokens from `first` on: that one exactly, those behind it by every strategy.
+    fn round(
+        &mut self,
+        tokens: &[TokenId],
+        first: usize,
+        end: usize,
+        cache: &mut KvCache,
+    ) -> Result<(), ModelError> {
+        let none = TokenTree::new();
+        let fuzzy = TokenTree::chain(&tokens[first + 1..end]);
+        let mut exactly = |transformer: &mut Transformer, from: usize| {
+            cache.seek(&tokens[..from], &none, Keep::Exact);
+            let rows = TokenTree::chain(&tokens[from..end]);
+            transformer.forward_observed(&rows, LayerOrder::Sequential, false, cache)
+        };
+        if fuzzy.is_empty() {
+            return Ok(());
+        }
+        drop(exactly(&mut self.transformer, first));
+        let exact = exactly(&mut self.transformer, first + 1);
+        let target = self.target.as_mut().map(|target| {
+            let (prefix, rest) = tokens[..end].split_at(first + 2);
+            target.logits(SEQUENCE, prefix, &TokenTree::chain(rest), 0, &AtomicBool::new(false))
+        });
+        let target = target.transpose()?.map(|logits| logits.values);
+        let vocab_size = self.transformer.config().vocab_size;
+        let acceptance = |logits: &[f32]| {
+            target.as_ref().map_or(0.0, |target| overlap(target, logits, vocab_size).0)
+        };
+        self.exact_acceptance += acceptance(&exact.logits);
+        for (strategy, sums) in self.strategies.iter().zip(&mut self.sums) {
+            cache.seek(&tokens[..=first], &none, Keep::Exact);
+            let order = LayerOrder::Groups(&strategy.groups);
+            let seen =
+                self.transformer.forward_observed(&fuzzy, order, strategy.whole_layers, cache);
+            sums.add(&exact, &seen, fuzzy.len(), vocab_size);
+            sums.acceptance += acceptance(&seen.logits);
+        }
+        // The last strategy's rows give way to exact ones again.
+        cache.seek(&tokens[..=first], &none, Keep::Exact);
+        self.transformer.forward_observed(&fuzzy, LayerOrder::Sequential, false, cache);
+        self.rows += fuzzy.len();
+        Ok(())
+    }
+
+    /// Fuzzy rows so far.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The acceptance of exact rows, where there is a target.
+    #[must_use]
+    pub fn exact_acceptance(&self) -> Option<f64> {
+        self.target.as_ref().map(|_| self.exact_acceptance / self.rows as f64)
+    }
+
+    /// How the strategies did, in their order; no number without any row.
+    #[must_use]
+    pub fn scores(&self) -> Vec<StrategyScore> {
+        let rows = self.rows as f64;
+        let score = |sums: &Sums| StrategyScore {
+            layers: sums
+                .layers
+                .iter()
+                .map(|layer| {
+                    let [hidden, attention, queries, keys, values] = layer.map(|sum| sum / rows);
+                    Similarities { hidden, attention, queries, keys, values }
+                })
+                .collect(),
+            overlap: sums.overlap / rows,
+            top1_agreement: sums.agreements as f64 / rows,
+            acceptance: self.target.as_ref().map(|_| sums.acceptance / rows),
+        };
+        self.sums.iter().map(score).collect()
+    }
+}
+
+impl Sums {
+    fn add(&mut self, exact: &Observed, fuzzy: &Observed, rows: usize, vocab_size: usize) {
+        for (sums, (exact, fuzzy)) in
+            self.layers.iter_mut().zip(exact.layers.iter().zip(&fuzzy.layers))
+        {
+            for (sum, (exact, fuzzy)) in sums.iter_mut().zip(exact.iter().zip(fuzzy)) {
+                let width = exact.len() / rows;
+                let pairs = exact.chunks_exact(width).zip(fuzzy.chunks_exact(width));
+                *sum += pairs.map(|(a, b)| cosine(a, b)).sum::<f64>();
+            }
+        }
+        let (overlap, agreements) = overlap(&exact.logits, &fuzzy.logits, vocab_size);
+        self.overlap += overlap;
+        self.agreements += agreements;
+    }
+}
+
+/// Over all rows: the sum of `Σ min(p, q)`, and how often both have the same most probable token.
+fn overlap(a: &[f32], b: &[f32], vocab_size: usize) -> (f64, usize) {
+    let rows = a.chunks_exact(vocab_size).zip(b.chunks_exact(vocab_size));
+    rows.map(|(a, b)| (LogProbabilities::of(a), LogProbabilities::of(b)))
+        .map(|(a, b)| (a.overlap_with(&b), usize::from(a.top() == b.top())))
+        .fold((0.0, 0), |(overlap, same), row| (overlap + row.0, same + row.1))
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| -> f64 {
+        a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
+    };
+    let norms = (dot(a, a) * dot(b, b)).sqrt();
+    // Two vectors of zeros are the same; one alone is like nothing.
+    if norms > 0.0 { dot(a, b) / norms } else { f64::from(u8::from(a == b)) }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+    use crate::{Checkpoint, Config, ReferenceModel};
+
+    const LAYERS: usize = 6;
+
+    fn checkpoint() -> Checkpoint {
+        let dir = tempfile::tempdir().unwrap();
+        let config = Config { num_hidden_layers: LAYERS, ..example_config() };
+        write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
+        Checkpoint::open(dir.path()).unwrap()
+    }
+
+    fn tokens() -> Vec<TokenId> {
+        (0..23).map(|index| index * 31 % 250).collect()
+    }
+
+    fn scores(strategies: &[Strategy], target: bool) -> (Vec<StrategyScore>, Option<f64>) {
+        let weights = Arc::new(Weights::load(&checkpoint()).unwrap());
+        let target = target.then(|| Arc::clone(&weights));
+        let team = Arc::new(Team::unpinned(2).unwrap());
+        let mut probe = LayerProbe::new(weights, target, &team, 4, strategies.to_vec());
+        probe.score(&tokens()).unwrap();
+        // Rounds begin at 0, 5, 10, 15, 20.
+        assert_eq!(probe.rows(), 4 * 4 + 2);
+        (probe.scores(), probe.exact_acceptance())
+    }
+
+    fn strategy(sizes: &[usize], whole_layers: bool) -> Strategy {
+        Strategy { groups: LayerGroups::of_sizes(sizes), whole_layers }
+    }
+
+    #[test]
+    fn layers_alone_are_exact_and_more_together_are_less() {
+        let strategies = [
+            strategy(&[1; LAYERS], false),
+            strategy(&[1; LAYERS], true),
+            strategy(&[1, 2, 2, 1], false),
+            strategy(&[1, 4, 1], false),
+        ];
+        let (scores, exact) = scores(&strategies, true);
+        for alone in &scores[..2] {
+            let Similarities { hidden, attention, queries, keys, values } = alone.mean();
+            for similarity in [hidden, attention, queries, keys, values, alone.overlap] {
+                assert!((similarity - 1.0).abs() < 1e-5, "{alone:?}");
+            }
+            let lost = exact.unwrap() - alone.acceptance.unwrap();
+            assert!(alone.top1_agreement == 1.0 && lost.abs() < 1e-5, "{alone:?}");
+        }
+        assert!((exact.unwrap() - 1.0).abs() < 1e-9, "the target is the model itself");
+        for (more, fewer) in [(&scores[2], &scores[0]), (&scores[3], &scores[2])] {
+            assert!(more.mean().hidden < fewer.mean().hidden && more.overlap < fewer.overlap);
+            assert!((more.acceptance.unwrap() - more.overlap).abs() < 1e-9);
+        }
+        // The first two layers' inputs are exact whatever comes behind.
+        for layer in &scores[3].layers[..2] {
+            assert!((layer.hidden - 1.0).abs() < 1e-9 && (layer.attention - 1.0).abs() < 1e-9);
+        }
+        assert!(scores[3].layers[2].hidden < 1.0 - 1e-6);
+        let first = scores[3].mean_of(|layer| layer == 2);
+        assert_eq!(first, scores[3].layers[2]);
+    }
+
+    /// The distributions are those of the reference's fuzzy rows behind an exact prefix.
+    #[test]
+    fn overlaps_are_those_of_the_reference() {
+        let strategies = [strategy(&[1, 3, 2], false)];
+        let (scores, _) = scores(&strategies, false);
+        let (reference, tokens) = (ReferenceModel::load(&checkpoint()).unwrap(), tokens());
+        let exact = reference.logits(&tokens);
+        let (mut sum, mut rows) = (0.0, 0);
+        for first in (0..tokens.len()).step_by(5) {
+            let end = tokens.len().min(first + 5);
+            let order = LayerOrder::Groups(&strategies[0].groups);
+            let fuzzy = reference.logits_by(&tokens[..end], order, first + 1);
+            for row in first + 1..end {
+                sum += LogProbabilities::of(&exact[row])
+                    .overlap_with(&LogProbabilities::of(&fuzzy[row]));
+                rows += 1;
+            }
+        }
+        assert!((scores[0].overlap - sum / f64::from(rows)).abs() < 1e-9);
+        assert_eq!((scores[0].acceptance, rows), (None, 18));
+    }
+
+    /// Two layers whose MLPs read one state, too: written out once more.
+    #[test]
+    fn whole_layers_in_parallel_lose_more() {
+        let strategies = [2, 4].map(|size| strategy(&[1, size, 5 - size], false));
+        let whole = strategies.clone().map(|own| Strategy { whole_layers: true, ..own });
+        let (scores, _) = scores(&[strategies, whole].concat(), false);
+        for (attention_only, whole) in scores[..2].iter().zip(&scores[2..]) {
+            assert!(whole.mean().hidden < attention_only.mean().hidden, "{whole:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_model_cannot_see_is_an_error() {
+        let weights = Arc::new(Weights::load(&checkpoint()).unwrap());
+        let team = Arc::new(Team::solo());
+        let mut probe = LayerProbe::new(weights, None, &team, 4, Vec::new());
+        assert!(probe.score(&[1, 999]).unwrap_err().to_string().contains("token 999"));
+        assert!(probe.score(&vec![1; 513]).unwrap_err().to_string().contains("512"));
+        probe.score(&[]).unwrap();
+        probe.score(&[1]).unwrap();
+        assert_eq!(probe.rows(), 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! A forward pass that shows what goes on in it, for the analysis of layer groups.
+
+use super::Transformer;
+use crate::kernels::add;
+use crate::kv_cache::KvCache;
+use crate::layers::LayerOrder;
+use forerun_core::TokenTree;
+use std::ops::Range;
+
+/// What is seen of a layer: its attention's input (the hidden state), the attention's output, queries,
+/// keys and values.
+pub(crate) const STATES: usize = 5;
+
+/// What was seen of all layers of a pass, and its logits.
+#[derive(Default)]
+pub(crate) struct Observed {
+    /// By layer: hidden state, attention output, queries, keys, values, each `[rows, width]`.
+    pub(crate) layers: Vec<[Vec<f32>; STATES]>,
+    pub(crate) logits: Vec<f32>, // [rows, vocab]
+}
+
+impl Transformer {
+    /// As [`Transformer::forward`] with all rows wanted, noting what goes on. Where `whole_layers` are
+    /// grouped, their MLPs are so, too: each reads the group's hidden state and its own layer's
+    /// attention, not what the layers before it added.
+    pub(crate) fn forward_observed(
+        &mut self,
+        tree: &TokenTree,
+        order: LayerOrder<'_>,
+        whole_layers: bool,
+        cache: &mut KvCache,
+    ) -> Observed {
+        let mut observed = Observed::default();
+        let held = cache.tree_len();
+        let first_slot = self.begin(tree, order, cache);
+        for index in 0..order.len(self.weights.layers.len()) {
+            let layers = order.group(index);
+            self.attention_blocks(layers.clone(), first_slot, cache);
+            for block in 0..layers.len() {
+                observed.layers.push(self.states(block));
+            }
+            match whole_layers {
+                false => self.mlp_blocks(layers),
+                true => self.parallel_mlp_blocks(layers),
+            }
+        }
+        cache.record(tree, order);
+        debug_assert_eq!(self.scratch.visible.rows(), tree.len() - held);
+        observed.logits.extend_from_slice(self.logits(0));
+        observed
+    }
+
+    /// What the attention of one of a group's layers read and made.
+    fn states(&self, block: usize) -> [Vec<f32>; STATES] {
+        let (scratch, shape) = (&self.scratch, self.shape);
+        let block = &scratch.blocks[block];
+        let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
+        let part = |range: Range<usize>| {
+            let rows = block.qkv.chunks_exact(q_width + 2 * kv_width);
+            rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
+        };
+        [
+            scratch.hidden.clone(),
+            block.delta.clone(),
+            part(0..q_width),
+            part(q_width..q_width + kv_width),
+            part(q_width + kv_width..q_width + 2 * kv_width),
+        ]
+    }
+
+    /// `hidden += Σ attention + mlp(hidden + attention)`, every layer of the group from the same
+    /// hidden state.
+    fn parallel_mlp_blocks(&mut self, layers: Range<usize>) {
+        let isa = self.team.isa();
+        let shared = self.scratch.hidden.clone();
+        let mut sum = shared.clone();
+        for (index, layer) in layers.enumerate() {
+            let scratch = &mut self.scratch;
+            scratch.hidden.clone_from(&shared);
+            add(isa, &mut scratch.hidden, &scratch.blocks[index].delta);
+            self.mlp_block(layer);
+            let added =
+                self.scratch.hidden.iter().zip(&shared).map(|(after, before)| after - before);
+            sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+        }
+        self.scratch.hidden = sum;
+    }
+}

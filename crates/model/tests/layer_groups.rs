@@ -1,0 +1,233 @@
+//! Fuzzy forwards: whatever was computed before, and wherever, every row has the bits of the slow
+//! reference's fuzzy forward, and what has to be exact those of an exact one.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_model::checkpoint::random::{
+    RandomDtype, example_config, example_families, write_random_checkpoint,
+};
+use forerun_model::config::{SlidingLayers, SlidingWindow};
+use forerun_model::{
+    CachedTransformer, Checkpoint, Config, FuzzyContext, Isa, LanguageModel, LayerGroups,
+    LayerOrder, LayeredModel, ReferenceModel, Team, Transformer, WeightType, Weights,
+};
+use proptest::prelude::*;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+const SEQUENCE: SequenceId = SequenceId(0);
+const LAYERS: usize = 7;
+
+struct Models {
+    reference: ReferenceModel,
+    weights: Arc<Weights>,
+    isa: Isa,
+}
+
+/// A plain Llama in every weight type on every instruction set, and the other families in f32.
+fn models() -> &'static [Models] {
+    static MODELS: OnceLock<Vec<Models>> = OnceLock::new();
+    let load = |config: &Config, weight_type, isa| {
+        let mut config = Config { num_hidden_layers: LAYERS, ..config.clone() };
+        if let Some(SlidingWindow { layers: SlidingLayers::Listed(layers), .. }) =
+            &mut config.sliding_window
+        {
+            layers.resize(LAYERS, true);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        Models {
+            reference: ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap(),
+            weights: Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap()),
+            isa,
+        }
+    };
+    MODELS.get_or_init(|| {
+        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+        let plain = Isa::available()
+            .into_iter()
+            .flat_map(|isa| types.map(|weight_type| load(&example_config(), weight_type, isa)));
+        let families = example_families();
+        plain
+            .chain(families.iter().map(|config| load(config, WeightType::F32, Isa::best())))
+            .collect()
+    })
+}
+
+fn model(models: &Models, members: usize) -> CachedTransformer {
+    let team = Arc::new(Team::unpinned(members).unwrap().with_isa(models.isa));
+    CachedTransformer::new(Transformer::new(Arc::clone(&models.weights), team))
+}
+
+fn bits(row: &[f32]) -> Vec<u32> {
+    row.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// One request, relative to the tokens of the request before.
+#[derive(Clone, Debug)]
+struct Step {
+    keep: usize,
+    follow: usize,
+    append: Vec<TokenId>,
+    nodes: Vec<(usize, TokenId)>,
+    first_row: usize,
+    /// Tokens that have to be exact (modulo all); more often than not all or none.
+    exact: usize,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let token = || 0..4_u32;
+    let exact = prop_oneof![Just(usize::MAX), Just(0), 0..40_usize];
+    let nodes = prop::collection::vec((0..64_usize, token()), 0..12);
+    (0..40_usize, 0..64_usize, prop::collection::vec(token(), 0..6), nodes, 0..8_usize, exact)
+        .prop_map(|(keep, follow, append, nodes, first_row, exact)| Step {
+            keep,
+            follow,
+            append,
+            nodes,
+            first_row,
+            exact,
+        })
+}
+
+/// Any partition of the layers.
+fn groups() -> impl Strategy<Value = LayerGroups> {
+    prop::collection::vec(any::<bool>(), LAYERS - 1).prop_map(|cuts| {
+        let mut sizes = vec![1];
+        for cut in cuts {
+            match sizes.last_mut() {
+                Some(size) if !cut => *size += 1,
+                _ => sizes.push(1),
+            }
+        }
+        LayerGroups::of_sizes(&sizes)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(
+        std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
+    ))]
+
+    #[test]
+    fn every_row_has_the_bits_of_the_references_fuzzy_forward(
+        kind in 0..models().len(), members in 1..6_usize, groups in groups(),
+        steps in prop::collection::vec(step(), 1..7),
+    ) {
+        let models = &models()[kind];
+        let mut model = model(models, members);
+        let (mut tokens, mut tree, mut held): (_, _, Vec<TokenId>) = (vec![1], TokenTree::new(), vec![]);
+        // How many of `held` are exact.
+        let mut exact = 0;
+        for step in steps {
+            if !tree.is_empty() {
+                let path = tree.path(step.follow % tree.len());
+                tokens.extend(path.into_iter().map(|node| tree.token(node)));
+            }
+            tokens.truncate(1 + step.keep % tokens.len());
+            tokens.extend(step.append);
+            tree = TokenTree::new();
+            for (parent, token) in step.nodes {
+                tree.push((parent % (tree.len() + 1)).checked_sub(1), token);
+            }
+            let first_row = step.first_row % (tree.len() + 1);
+            let wanted = step.exact.min(tokens.len());
+            let agreeing = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
+            // A wanted row is always computed.
+            let kept = agreeing.min(tokens.len() - usize::from(first_row == 0));
+            exact = exact.min(kept).max(wanted);
+            let cancel = AtomicBool::new(false);
+            let logits = model.fuzzy_logits(&FuzzyContext {
+                sequence: SEQUENCE, tokens: &tokens, exact: wanted, tree: &tree, first_row,
+                groups: &groups, cancel: &cancel,
+            }).unwrap();
+            prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
+            if groups.is_exact() {
+                exact = tokens.len();
+            }
+            for (row, logits) in (first_row..).zip(logits.rows()) {
+                let mut prefix = tokens.clone();
+                if let Some(node) = row.checked_sub(1) {
+                    prefix.extend(tree.path(node).into_iter().map(|node| tree.token(node)));
+                }
+                let order = LayerOrder::Groups(&groups);
+                let rows = models.reference.logits_by(&prefix, order, exact);
+                prop_assert_eq!(bits(logits), bits(rows.last().unwrap()),
+                    "{} row {} behind {:?}, {} exact", &groups, row, prefix, exact);
+            }
+            held.clone_from(&tokens);
+        }
+        // Exact rows never come from fuzzy entries.
+        let none = TokenTree::new();
+        let cancel = AtomicBool::new(false);
+        let logits = model.logits(SEQUENCE, &tokens, &none, 0, &cancel).unwrap();
+        prop_assert_eq!(bits(&logits.values), bits(models.reference.logits(&tokens).last().unwrap()));
+    }
+}
+
+/// A prompt of several passes, exact up to anywhere.
+#[test]
+fn long_prompts_have_the_bits_of_one_pass() {
+    let tokens: Vec<TokenId> = (0..450).map(|index| index * 7 % 250).collect();
+    let groups = LayerGroups::parallel(LAYERS, 3);
+    let models = &models()[models().len() - 1];
+    for exact in [0, 100, 300, 450] {
+        let cancel = AtomicBool::new(false);
+        let (tree, mut model) = (TokenTree::chain(&[3, 4]), model(models, 2));
+        let context = FuzzyContext {
+            sequence: SEQUENCE,
+            tokens: &tokens,
+            exact,
+            tree: &tree,
+            first_row: 0,
+            groups: &groups,
+            cancel: &cancel,
+        };
+        let logits = model.fuzzy_logits(&context).unwrap();
+        let all = [&tokens[..], &[3, 4]].concat();
+        let rows = models.reference.logits_by(&all, LayerOrder::Groups(&groups), exact);
+        for (logits, row) in logits.rows().zip(&rows[449..]) {
+            assert_eq!(bits(logits), bits(row), "{exact} exact");
+        }
+    }
+}
+
+/// After a calibration the cache is what a fresh exact forward leaves, bit for bit.
+#[test]
+fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
+    let cancel = AtomicBool::new(false);
+    let none = TokenTree::new();
+    for (number, models) in models().iter().enumerate() {
+        let groups = LayerGroups::parallel(LAYERS, 2 + number % 4);
+        let mut fuzzy = model(models, 1 + number % 3);
+        let mut tokens: Vec<TokenId> = (0..20).map(|index| index * 11 % 250).collect();
+        for round in 0..4_u32 {
+            let opening = FuzzyContext {
+                sequence: SEQUENCE,
+                tokens: &tokens,
+                exact: tokens.len(),
+                tree: &none,
+                first_row: 0,
+                groups: &groups,
+                cancel: &cancel,
+            };
+            let logits = fuzzy.fuzzy_logits(&opening).unwrap();
+            let mut fresh = model(models, 1);
+            let expected = fresh.logits(SEQUENCE, &tokens, &none, 0, &cancel).unwrap();
+            assert_eq!(bits(&logits.values), bits(&expected.values));
+            let rows = |model: &CachedTransformer| {
+                let (prefix, tree, rows) = model.cache(SEQUENCE).unwrap().snapshot();
+                ([&prefix, tree.tokens()].concat(), rows)
+            };
+            assert_eq!(rows(&fuzzy), rows(&fresh), "round {round}");
+            // A fuzzy chain, of which a part is accepted, and a token of the target's.
+            let drafted = [7 + round, 8, 9];
+            let tree = TokenTree::chain(&drafted);
+            fuzzy.fuzzy_logits(&FuzzyContext { tree: &tree, first_row: 1, ..opening }).unwrap();
+            let accepted = &drafted[..round as usize];
+            tokens = [&tokens[..], accepted, &[40 + round]].concat();
+        }
+    }
+}
