@@ -16,6 +16,8 @@ pub(crate) struct Drafting {
     running: Option<Ticket>,
     /// The drafter has nothing to add to this chain.
     exhausted: bool,
+    /// Whether every job makes a single token.
+    one_by_one: bool,
 }
 
 struct DraftJob {
@@ -34,7 +36,14 @@ impl Drafting {
             jobs: VecDeque::new(),
             running: None,
             exhausted: false,
+            one_by_one: false,
         }
+    }
+
+    /// The same, but every job makes a single token. What some drafters propose depends on how much
+    /// they are asked for and where a job begins, as a lookup's does, and both follow measured times.
+    pub(crate) fn one_by_one(self) -> Self {
+        Self { one_by_one: true, ..self }
     }
 
     /// The tokens ahead of the committed ones.
@@ -63,7 +72,8 @@ impl Drafting {
     ) -> Result<(), DecodeError> {
         if self.running.is_none() && !self.is_done(sequence, length) {
             let missing = useful(sequence, length) - self.len();
-            let shape = DraftShape::Chain { length: missing.min(at_once.max(1)) };
+            let at_once = if self.one_by_one { 1 } else { at_once.max(1) };
+            let shape = DraftShape::Chain { length: missing.min(at_once) };
             let job = exchange::submit_draft(self.drafter, sequence, self.tokens(), shape, cluster);
             self.running = Some(job?);
         }

@@ -71,11 +71,12 @@ impl Dsi {
         }
     }
 
-    /// The same, but waiting for a late drafter instead of taking the target's own token: with rejection
-    /// sampling, a seed's text is then the same at every speed of the devices.
+    /// The same, but waiting for a late drafter instead of taking the target's own token, and drafting
+    /// token by token: with rejection sampling, a seed's text is then the same at every speed of the
+    /// devices.
     #[must_use]
     pub fn reproducible(self) -> Self {
-        Self { waits: true, ..self }
+        Self { waits: true, drafting: self.drafting.map(Drafting::one_by_one), ..self }
     }
 
     /// The lookahead, with what it has learned.

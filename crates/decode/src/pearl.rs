@@ -34,6 +34,17 @@ impl Pearl {
         Self { options, pace, drafting: Drafting::new(0) }
     }
 
+    /// The same in a way that does not depend on who is done first: with rejection sampling and a fixed
+    /// length, a seed's text is then the same at every speed of the devices.
+    #[must_use]
+    pub fn reproducible(mut self) -> Self {
+        if !self.options.post_verify {
+            // A late token would be tested in one run, and the bonus be drawn in another.
+            self.options.schedule = Schedule::Paper;
+        }
+        Self { drafting: self.drafting.one_by_one(), ..self }
+    }
+
     /// The pace, with what it has learned.
     #[must_use]
     pub fn pace(&self) -> &Pace {
@@ -73,11 +84,10 @@ impl Decoder for Pearl {
         let scoring = exchange::submit_score(0, sequence, &[], tree, cluster)?;
         // … and the drafter makes γ tokens behind it.
         let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
-        let most = unverified + if drafts { self.pace.most(gamma) } else { 0 };
-        let least = match self.options.schedule {
-            _ if !drafts => unverified,
-            Schedule::Eager => unverified + 1,
-            Schedule::Paper => most,
+        let (least, most) = match self.options.schedule {
+            _ if !drafts => (unverified, unverified),
+            Schedule::Eager => (unverified + 1, unverified + self.pace.most(gamma)),
+            Schedule::Paper => (unverified + gamma, unverified + gamma),
         };
         let at_once = match self.options.schedule {
             Schedule::Eager => self.pace.at_once(gamma),

@@ -39,7 +39,7 @@ impl Learned {
         prompt_tokens: usize,
         reproducible: bool,
     ) -> ChosenDecoder {
-        let (mut learned, mut pearl) = (self.for_new_answer(prompt_tokens), plan.pearl());
+        let mut learned = self.for_new_answer(prompt_tokens);
         if reproducible {
             // An asked length stays, and an adapting one becomes this.
             let (mode, length) = match plan.length() {
@@ -47,13 +47,14 @@ impl Learned {
                 DraftLength::Auto => (DraftLength::Fixed, REPRODUCIBLE_LENGTH),
             };
             learned = Self::of(plan, mode, length);
-            // Whether a position is drafted must not depend on who was first.
-            pearl.schedule = if pearl.post_verify { pearl.schedule } else { Schedule::Paper };
         }
         match method {
             Method::Autoregressive => ChosenDecoder::Autoregressive(Autoregressive),
             Method::Speculative => ChosenDecoder::Speculative(Speculative::new(learned.controller)),
-            Method::Pearl => ChosenDecoder::Pearl(Pearl::new(pearl, learned.pace)),
+            Method::Pearl => {
+                let decoder = Pearl::new(plan.pearl(), learned.pace);
+                ChosenDecoder::Pearl(if reproducible { decoder.reproducible() } else { decoder })
+            }
             Method::Dsi => {
                 let decoder = Dsi::new(plan.placement().replicas(), learned.lookahead);
                 ChosenDecoder::Dsi(if reproducible { decoder.reproducible() } else { decoder })

@@ -1,0 +1,153 @@
+//! With rejection sampling, a seed's text does not depend on which device is done first, where a decoder
+//! was asked for that.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{
+    Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
+    Role, Sampling, SequenceId, Ticket, TokenId, TokenTree, Verification,
+};
+use forerun_decode::{
+    Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, PearlOptions, Schedule, Sequence,
+    generate,
+};
+use forerun_draft::{Drafter, ModelDrafter, PromptLookup};
+use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_runtime::{Engine, InlineCluster};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const VOCAB: usize = 3;
+const REPLICAS: usize = 3;
+
+/// A language model whose logits are a hash of the last two tokens, so that its text repeats itself.
+#[derive(Clone, Copy)]
+struct Table {
+    seed: u64,
+}
+
+impl LanguageModel for Table {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        1_000
+    }
+
+    fn logits(
+        &mut self,
+        _sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        _cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let row = |row: usize| {
+            let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
+            let path = path.into_iter().map(|node| tree.token(node));
+            let behind: Vec<TokenId> = tokens.iter().copied().chain(path).collect();
+            let last = behind[behind.len().saturating_sub(2)..].iter();
+            let hash = last.fold(self.seed, |hash, &token| 4 * hash + u64::from(token) + 1);
+            let randomness = KeyedRandomness { seed: hash, sample: 0 };
+            let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };
+            (0..VOCAB).map(move |token| 12.0 * randomness.uniform(key(token)) as f32)
+        };
+        let values = (first_row..=tree.len()).flat_map(row).collect();
+        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// Devices of changing speeds: jobs end in another order, and take other times, for every seed.
+struct Unsteady {
+    cluster: InlineCluster,
+    seed: u64,
+}
+
+impl Cluster for Unsteady {
+    fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
+        self.cluster.submit(on, job)
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        self.cluster.cancel(ticket);
+    }
+
+    fn next_completion(&mut self) -> Result<Completion, ClusterError> {
+        let completion = self.cluster.next_completion()?;
+        let randomness = KeyedRandomness { seed: self.seed, sample: 1 };
+        let position = completion.ticket.0 as usize;
+        let key = Key { position, purpose: Purpose::Sample, candidate: 0 };
+        let duration_ns = (randomness.uniform(key) * 200_000.0) as u64;
+        Ok(Completion { finished_ns: completion.started_ns + duration_ns, ..completion })
+    }
+
+    fn observe(&mut self, outcome: Outcome) {
+        self.cluster.observe(outcome);
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.cluster.release(sequence);
+    }
+}
+
+fn text(decoder: &mut dyn Decoder, drafter: impl Drafter + 'static, seed: u64) -> Vec<TokenId> {
+    let engine = (0..REPLICAS)
+        .fold(Engine::new(), |engine, index| engine.with_target(index, Table { seed: 1 }));
+    let randomness = KeyedRandomness { seed: 11, sample: 0 };
+    let verification = Verification::Rejection;
+    let sampling = Sampling { temperature: 1.0, verification, randomness, ..Sampling::greedy() };
+    let engine = engine.with_drafter(0, drafter);
+    let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
+    let cluster = InlineCluster::new(engine, randomness).in_order_of(seed);
+    let mut cluster = Unsteady { cluster, seed };
+    let limits = Limits { max_tokens: 80, context_length: 1_000, eos: Vec::new() };
+    let mut sequence = Sequence::new(SequenceId(0), vec![1], sampling, limits);
+    generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+    sequence.generated().to_vec()
+}
+
+/// Runs in many orders; what they tell apart must be nothing.
+fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
+    let model =
+        (0..60).map(|order| text(&mut *decoder(), ModelDrafter::new(Table { seed: 9 }), order));
+    assert_eq!(model.collect::<BTreeSet<_>>().len(), 1, "{name}, model");
+    let lookup = (0..60).map(|order| text(&mut *decoder(), PromptLookup, order));
+    assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
+}
+
+#[test]
+fn the_text_of_a_seed_by_pearl_does_not_depend_on_who_is_first() {
+    for options in [
+        "eager",
+        "paper",
+        "eager,no-pre-verify",
+        "eager,no-post-verify",
+        "paper,no-pre-verify",
+        "eager,no-pre-verify,no-post-verify",
+    ] {
+        for length in [1, 3, 4] {
+            let options: PearlOptions = options.parse().unwrap();
+            let goes_on = options.schedule == Schedule::Eager;
+            assert_one_text(&format!("pearl {options}, {length} tokens"), &|| {
+                let pace = Pace::new(length, DraftLength::Fixed, goes_on);
+                Box::new(Pearl::new(options, pace).reproducible())
+            });
+        }
+    }
+}
+
+#[test]
+fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
+    for (replicas, length) in [(1, 1), (1, 4), (2, 3), (3, 1), (3, 4)] {
+        let name = format!("dsi, {replicas} replicas, lookahead {length}");
+        assert_one_text(&name, &|| {
+            let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+            Box::new(Dsi::new(replicas, lookahead).reproducible())
+        });
+    }
+}
