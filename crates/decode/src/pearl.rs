@@ -18,20 +18,22 @@
 
 use crate::drafting::Drafting;
 use crate::{DecodeError, Decoder, Pace, PearlOptions, Schedule, Sequence, exchange};
-use forerun_core::{Cluster, Outcome, trace::Fate, verify};
+use forerun_core::{Cluster, Outcome, Ticket, trace::Fate, verify};
 
 /// Drafts and verifies at the same time.
 pub struct Pearl {
     options: PearlOptions,
     pace: Pace,
     drafting: Drafting,
+    /// The target's job under way.
+    scoring: Option<Ticket>,
 }
 
 impl Pearl {
     /// A decoder whose draft length is as `pace` wants it.
     #[must_use]
     pub fn new(options: PearlOptions, pace: Pace) -> Self {
-        Self { options, pace, drafting: Drafting::new(0) }
+        Self { options, pace, drafting: Drafting::new(0), scoring: None }
     }
 
     /// The same in a way that does not depend on who is done first: with rejection sampling and a fixed
@@ -82,6 +84,7 @@ impl Decoder for Pearl {
         let unverified = self.drafting.len();
         let tree = self.drafting.first(unverified);
         let scoring = exchange::submit_score(0, sequence, &[], tree, cluster)?;
+        self.scoring = Some(scoring);
         // … and the drafter makes γ tokens behind it.
         let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
         let (least, most) = match self.options.schedule {
@@ -100,6 +103,7 @@ impl Decoder for Pearl {
             }
             let completion = cluster.next_completion()?;
             if completion.ticket == scoring {
+                self.scoring = None;
                 let answer = exchange::scored(sequence, unverified, completion)?;
                 self.pace.observe_score(unverified + 1, answer.duration_ns, drafts);
                 scores = Some(answer.output);
@@ -125,5 +129,9 @@ impl Decoder for Pearl {
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
         self.drafting.restart(false, cluster);
+        // Only where the drafter has failed meanwhile.
+        if let Some(ticket) = self.scoring.take() {
+            cluster.cancel(ticket);
+        }
     }
 }

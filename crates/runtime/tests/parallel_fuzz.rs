@@ -1,0 +1,330 @@
+//! PEARL and DSI under whatever may come: orders and times of jobs, drafters that fail, are short of context
+//! or of tokens, or find nothing; replicas that fail; ends on any place.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{
+    Cluster, ClusterError, Completion, Draft, Job, JobError, Key, KeyedRandomness, Outcome,
+    Purpose, Role, Sampling, SequenceId, Ticket, TokenId, TokenTree, Verification,
+};
+use forerun_decode::{
+    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl,
+    Schedule, Sequence, generate,
+};
+use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
+use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_runtime::{Engine, InlineCluster};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// What a world draws from.
+#[derive(Clone, Copy)]
+struct Dice {
+    seed: u64,
+    thrown: usize,
+}
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        self.thrown += 1;
+        let key = Key { position: self.thrown, purpose: Purpose::Sample, candidate: 0 };
+        let randomness = KeyedRandomness { seed: self.seed, sample: 2 };
+        (randomness.uniform(key) * count as f64) as usize
+    }
+
+    fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// A language model whose logits are a hash of the last two tokens; it fails once in so many calls.
+#[derive(Clone, Copy)]
+struct Table {
+    seed: u64,
+    vocab_size: usize,
+    context: usize,
+    fails_one_in: usize,
+    dice: Dice,
+}
+
+impl LanguageModel for Table {
+    fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.context
+    }
+
+    fn logits(
+        &mut self,
+        _sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        _cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let (len, context) = (tokens.len() + tree.max_depth(), self.context);
+        assert!(!tokens.is_empty() && len <= context, "{len} of {context}");
+        let mut all = tokens.iter().chain(tree.tokens());
+        assert!(all.all(|&token| (token as usize) < self.vocab_size));
+        if self.fails_one_in > 0 && self.dice.one_in(self.fails_one_in) {
+            return Err(ModelError::Empty);
+        }
+        let row = |row: usize| {
+            let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
+            let path = path.into_iter().map(|node| tree.token(node));
+            let behind: Vec<TokenId> = tokens.iter().copied().chain(path).collect();
+            let last = behind[behind.len().saturating_sub(2)..].iter();
+            let hash = last.fold(self.seed, |hash, &token| 16 * hash + u64::from(token) + 1);
+            let randomness = KeyedRandomness { seed: hash, sample: 0 };
+            let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };
+            (0..self.vocab_size).map(move |token| 6.0 * randomness.uniform(key(token)) as f32)
+        };
+        let values = (first_row..=tree.len()).flat_map(row).collect();
+        let vocab_size = self.vocab_size;
+        Ok(Logits { values, vocab_size, computed_tokens: tokens.len() + tree.len() })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// A drafter that gives less than it was asked for now and then, or nothing.
+struct Moody {
+    drafter: Box<dyn Drafter>,
+    dice: Dice,
+}
+
+impl Drafter for Moody {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        match self.dice.below(4) {
+            0 => Ok(Draft::empty()),
+            1 => {
+                let shape = &context.shape.at_most(1);
+                self.drafter.draft(&DraftContext { shape, ..*context })
+            }
+            _ => self.drafter.draft(context),
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.drafter.release(sequence);
+    }
+}
+
+/// Jobs end in another order, and take other times, for every seed; and every ticket that was marked had
+/// completed.
+struct Unsteady {
+    cluster: InlineCluster,
+    dice: Dice,
+    /// Replicas and drafters whose worker is gone from so many submissions on.
+    gone: Vec<(Role, u64)>,
+    submitted: u64,
+    completed: Vec<Ticket>,
+}
+
+impl Cluster for Unsteady {
+    fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
+        self.submitted += 1;
+        if self.gone.iter().any(|&(role, at)| role == on && self.submitted > at) {
+            return Err(ClusterError::WorkerGone(on));
+        }
+        self.cluster.submit(on, job)
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        self.cluster.cancel(ticket);
+    }
+
+    fn next_completion(&mut self) -> Result<Completion, ClusterError> {
+        let completion = self.cluster.next_completion()?;
+        self.completed.push(completion.ticket);
+        let duration_ns = self.dice.below(300_000) as u64;
+        Ok(Completion { finished_ns: completion.started_ns + duration_ns, ..completion })
+    }
+
+    fn observe(&mut self, outcome: Outcome) {
+        assert!(self.completed.contains(&outcome.ticket), "{outcome:?}");
+        self.cluster.observe(outcome);
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.cluster.release(sequence);
+    }
+}
+
+struct World {
+    target: Table,
+    limits: Limits,
+    prompt: Vec<TokenId>,
+    sampling: Sampling,
+    logprobs: Option<usize>,
+}
+
+impl World {
+    fn new(dice: &mut Dice) -> Self {
+        let vocab_size = 3 + dice.below(4);
+        let context = 4 + dice.below(40);
+        let target = Table { seed: 1, vocab_size, context, fails_one_in: 0, dice: *dice };
+        let prompt_len = 1 + dice.below(3);
+        let prompt = (0..prompt_len).map(|_| dice.below(vocab_size) as TokenId).collect();
+        let eos = if dice.one_in(2) { vec![dice.below(vocab_size) as TokenId] } else { vec![] };
+        let max_tokens = 1 + dice.below(30);
+        let limits = Limits { max_tokens, context_length: context, eos };
+        let penalty = |dice: &mut Dice| if dice.one_in(3) { 0.7 } else { 0.0 };
+        let sampling = Sampling {
+            temperature: if dice.one_in(2) { 0.0 } else { 1.0 },
+            frequency_penalty: penalty(dice),
+            presence_penalty: penalty(dice),
+            repetition_penalty: 1.0 + penalty(dice),
+            verification: Verification::Coupled,
+            randomness: KeyedRandomness { seed: dice.below(9) as u64, sample: 0 },
+            ..Sampling::greedy()
+        };
+        let logprobs = dice.one_in(2).then_some(2);
+        Self { target, limits, prompt, sampling, logprobs }
+    }
+
+    fn sequence(&self) -> Sequence {
+        let (prompt, sampling) = (self.prompt.clone(), self.sampling.clone());
+        let sequence = Sequence::new(SequenceId(0), prompt, sampling, self.limits.clone());
+        self.logprobs.iter().fold(sequence, |sequence, &top| sequence.with_logprobs(top))
+    }
+
+    fn plain(&self) -> Sequence {
+        let engine = Engine::new().with_target(0, self.target);
+        let mut cluster = InlineCluster::new(engine, Arc::new(self.sampling.randomness));
+        let mut sequence = self.sequence();
+        let go_on = |_: &[_]| ControlFlow::Continue(());
+        generate(&mut Autoregressive, &mut sequence, &mut cluster, go_on).unwrap();
+        sequence
+    }
+
+    fn drafter(&self, dice: &mut Dice, fails_one_in: usize) -> Box<dyn Drafter> {
+        let model = Table {
+            seed: if dice.one_in(2) { self.target.seed } else { 5 },
+            vocab_size: (self.target.vocab_size + dice.below(3)).max(4) - 1,
+            context: if dice.one_in(2) { 1 + dice.below(20) } else { 90 },
+            fails_one_in,
+            dice: *dice,
+        };
+        let model = ModelDrafter::new(model).for_vocabulary(self.target.vocab_size);
+        let drafter: Box<dyn Drafter> =
+            if dice.one_in(3) { Box::new(PromptLookup) } else { Box::new(model) };
+        // One drafter makes chains of one kind; an empty one is of both.
+        if dice.one_in(3) { Box::new(Moody { drafter, dice: *dice }) } else { drafter }
+    }
+}
+
+fn decoder(dice: &mut Dice, replicas: usize) -> (Box<dyn Decoder>, String) {
+    let mode = if dice.one_in(2) { DraftLength::Fixed } else { DraftLength::Auto };
+    let (length, reproducible) = (1 + dice.below(6), dice.one_in(3));
+    if replicas > 0 {
+        let dsi = Dsi::new(replicas, Lookahead::new(length, mode, replicas));
+        let name = format!("dsi, {replicas} replicas, {length} {mode:?}, {reproducible}");
+        return (Box::new(if reproducible { dsi.reproducible() } else { dsi }), name);
+    }
+    let options = forerun_decode::PearlOptions {
+        schedule: if dice.one_in(2) { Schedule::Eager } else { Schedule::Paper },
+        pre_verify: !dice.one_in(3),
+        post_verify: !dice.one_in(3),
+    };
+    let pearl = Pearl::new(options, Pace::new(length, mode, dice.one_in(2)));
+    let name = format!("pearl {options}, {length} {mode:?}, {reproducible}");
+    (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
+}
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().map_or(default, |value| value.parse().unwrap())
+}
+
+fn check(seed: u64) {
+    let mut dice = Dice { seed, thrown: 0 };
+    let world = World::new(&mut dice);
+    let expected = world.plain();
+    let replicas = dice.below(4);
+    // Whether something breaks, and whether the answer may end with that.
+    let (drafter_fails, target_fails) = (dice.one_in(5), dice.one_in(5));
+    let drafter = world.drafter(&mut dice, if drafter_fails { 9 } else { 0 });
+    let mut engine = Engine::new().with_drafter(0, Wrapped(drafter));
+    for index in 0..replicas.max(1) {
+        let broken = target_fails && (index > 0 || replicas < 2);
+        let fails_one_in = if broken { 6 } else { 0 };
+        engine = engine.with_target(index, Table { fails_one_in, dice, ..world.target });
+        dice.below(2);
+    }
+    let cluster = InlineCluster::new(engine, Arc::new(world.sampling.randomness));
+    let mut gone = Vec::new();
+    if dice.one_in(5) {
+        let role = if dice.one_in(2) { Role::Drafter(0) } else { Role::Target(dice.below(3)) };
+        gone.push((role, dice.below(30) as u64));
+    }
+    let may_end = match replicas {
+        0 => drafter_fails || target_fails || !gone.is_empty(),
+        1 => target_fails || gone.iter().any(|&(role, _)| role == Role::Target(0)),
+        // The first never fails of itself.
+        _ => target_fails && gone.iter().any(|&(role, _)| role == Role::Target(0)),
+    };
+    let mut cluster = Unsteady {
+        cluster: cluster.in_order_of(dice.below(1_000) as u64),
+        dice,
+        gone,
+        submitted: 0,
+        completed: Vec::new(),
+    };
+    let (mut decoder, name) = decoder(&mut dice, replicas);
+    let name = format!("seed {seed}: {name}");
+    let mut sequence = world.sequence();
+    let stop_at = if dice.one_in(4) { dice.below(20) } else { usize::MAX };
+    let mut seen = 0;
+    let outcome = generate(&mut *decoder, &mut sequence, &mut cluster, |tokens| {
+        seen += tokens.len();
+        if seen >= stop_at { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    decoder.stop(&mut cluster);
+
+    // What was committed is the target's, and all of it unless something may end it.
+    let len = sequence.tokens().len();
+    assert_eq!(sequence.tokens(), &expected.tokens()[..len], "{name}");
+    let told = expected.logprobs().map(|all| &all[..sequence.generated().len()]);
+    assert_eq!(sequence.logprobs(), told, "{name}");
+    match &outcome {
+        Ok(_) => assert!(len == expected.tokens().len() || seen >= stop_at, "{name}"),
+        Err(DecodeError::Cluster(ClusterError::Idle)) => panic!("{name}: idle"),
+        Err(error) => assert!(may_end, "{name}: {error}"),
+    }
+    // Counted is what was committed.
+    let statistics = sequence.statistics();
+    assert_eq!(statistics.committed, sequence.generated().len() as u64, "{name}");
+    let pairs = statistics.accepted.iter().zip(&statistics.tested);
+    assert!(pairs.clone().all(|(accepted, tested)| accepted <= tested), "{name}");
+    let accepted: u64 = statistics.accepted.iter().sum();
+    assert!(accepted <= statistics.draft_tokens, "{name}");
+    assert!(statistics.committed - accepted <= statistics.target_forwards, "{name}");
+    assert!(statistics.drafts <= statistics.target_forwards, "{name}");
+    // Nothing is done for the answer any more.
+    let is_behind = |completion: &Completion| completion.output != Err(JobError::Cancelled);
+    let left = std::iter::from_fn(|| cluster.next_completion().ok()).filter(is_behind).count();
+    assert!(left == 0, "{name}: {left} jobs go on, {outcome:?}");
+}
+
+struct Wrapped(Box<dyn Drafter>);
+
+impl Drafter for Wrapped {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        self.0.draft(context)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.0.release(sequence);
+    }
+}
+
+#[test]
+fn the_text_is_the_targets_and_nothing_stays_behind() {
+    let first = setting("FORERUN_FUZZ_SEED", 0);
+    for seed in first..first + setting("FORERUN_FUZZ_CASES", 4_000) {
+        check(seed);
+    }
+}
