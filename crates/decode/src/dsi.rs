@@ -188,7 +188,10 @@ impl Dsi {
             return Ok(());
         }
         for replica in &mut self.replicas {
-            replica.ending.remove(&ticket);
+            if replica.ending.remove(&ticket) {
+                // It may have been done all the same.
+                cluster.observe(waste(ticket));
+            }
         }
         if let Some(drafting) = &mut self.drafting {
             match drafting.take(sequence, completion) {
@@ -226,9 +229,16 @@ impl Dsi {
             cluster.cancel(ticket);
             self.replicas[task.replica].ending.insert(ticket);
         }
-        self.arrived.clear();
+        for (ticket, _) in std::mem::take(&mut self.arrived).into_values() {
+            cluster.observe(waste(ticket));
+        }
         self.next_row = frontier;
     }
+}
+
+/// What becomes of a job that came to nothing.
+fn waste(ticket: Ticket) -> Outcome {
+    Outcome { ticket, accepted: 0, fate: Fate::Wasted }
 }
 
 /// Rows of one job at the most.

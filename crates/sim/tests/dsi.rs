@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::trace::{Fate, Work};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead,
@@ -153,6 +154,35 @@ proptest! {
         let outcome = world.run(&mut world.decoder());
         // It ends early only where no replica is left.
         prop_assert!(outcome.is_ok() || all_dead, "{:?}", outcome.err());
+    }
+}
+
+/// Rows that came before those of a stalled replica, and those of a job that did not end when it was
+/// cancelled, are told as waste where a rejection makes them useless.
+#[test]
+fn rows_that_were_not_used_are_waste() {
+    for cancellation in [Cancellation::Immediate, Cancellation::RunToEnd] {
+        let mut wasted = 0;
+        for seed in 0..20 {
+            let stall = |at: u64| Fault {
+                device: 1 + at as usize % 5,
+                at_ns: 310 * at * MS,
+                kind: FaultKind::Stall { ns: 90 * MS },
+            };
+            let faults = (1..9).map(stall).collect();
+            let world = World::sized(20 * MS, 100 * MS, 1, 0.9, seed);
+            let world = World { cancellation, faults, ..world };
+            let mut decoder = world.decoder();
+            let (_, mut cluster) = world.run(&mut decoder).unwrap();
+            decoder.stop(&mut cluster);
+            let now_ns = cluster.now_ns();
+            let scores = cluster.trace().spans.iter().filter(|span| span.work == Work::Score);
+            for span in scores.filter(|span| span.end_ns < now_ns) {
+                assert_ne!(span.fate, Fate::Open, "{cancellation}, {seed}: {span:?}");
+                wasted += usize::from(span.rows > 0 && span.fate == Fate::Wasted);
+            }
+        }
+        assert!(wasted > 0, "{cancellation}: nothing is shown");
     }
 }
 

@@ -115,6 +115,21 @@ target  |sssSSSSSSSSS|
     );
 }
 
+/// γ is γ by the paper's schedule, whatever the pace would allow another one.
+#[test]
+fn the_papers_schedule_waits_for_gamma_tokens() {
+    let options: PearlOptions = "paper".parse().unwrap();
+    let mut stretched = Pearl::new(options, Pace::new(3, DraftLength::Fixed, true));
+    let (_, unverified, _) = rounds(&mut stretched, "nyyyyyn", 4);
+    assert_eq!(unverified, [0, 0, 2, 2]);
+    // Nor does a seed's promise, which takes that schedule where the eager one would not keep it.
+    let options: PearlOptions = "no-post-verify".parse().unwrap();
+    let pace = Pace::new(3, DraftLength::Fixed, true);
+    let mut promised = Pearl::new(options, pace).reproducible();
+    let (_, unverified, _) = rounds(&mut promised, "nyyyyyn", 4);
+    assert_eq!(unverified, [0, 0, 2, 0]);
+}
+
 /// Beyond the paper: a drafter that is done goes on while the target is busy, and one that is late is
 /// neither interrupted nor waited for.
 #[test]
