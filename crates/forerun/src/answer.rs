@@ -19,8 +19,9 @@ pub struct Answer {
     pub prompt_tokens: usize,
     /// Why it ended.
     pub finish: Finish,
-    /// The seed of its draws. The same seed and verification give the same text again, if the number
-    /// of draft tokens is fixed or verification is coupled.
+    /// The seed of its draws. Asked for again with the same verification, it gives the same text if it was
+    /// asked for this time, too, or verification is coupled. Rejection sampling draws other numbers
+    /// where drafting followed measured times, as it may without a seed.
     pub seed: u64,
     /// How drafts were verified.
     pub verification: Verification,

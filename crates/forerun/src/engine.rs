@@ -346,9 +346,12 @@ impl Forerun {
         let mut cluster = self.runtime.cluster_with(canceller);
         let decoding = Decoding { method: place.method, canceller, reproducible };
         let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
-        let trace = self.runtime.take_trace_of(id);
         let total_ns = sink.elapsed_ns();
         sink.flush();
+        // What was begun for tokens that did not come to pass is this answer's still, and would go on
+        // beside the next one's.
+        cluster.settle();
+        let trace = self.runtime.take_trace_of(id);
         let finish = finish?;
         let statistics = sequence.statistics().clone();
         // A stop string ends the answer within a step, too.

@@ -7,8 +7,13 @@ use forerun::{
     Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Message,
     Method, Options, Plan, RandomPair, Reply, Request, TokenId, Work, available_cores,
 };
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
+
+const METHODS: [Method; 4] =
+    [Method::Autoregressive, Method::Speculative, Method::Pearl, Method::Dsi];
 
 /// Says all that is said, so that every token of the history counts.
 const TEMPLATE: &str = "\
@@ -105,7 +110,7 @@ fn a_turn_computes_only_what_is_new() {
 fn an_interrupted_answer_stays_as_far_as_it_came() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
-    for method in [Method::Autoregressive, Method::Speculative] {
+    for method in METHODS {
         let mut chat = Chat::new(&engine, template(pair.target()));
         chat.set_method(method).unwrap();
         chat.set_system("be brief").unwrap();
@@ -147,13 +152,18 @@ fn an_interrupted_answer_stays_as_far_as_it_came() {
 fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
-    let methods = [Method::Autoregressive, Method::Speculative];
+    let known = Cell::new(0);
     let converse = |method_of: fn(usize) -> usize| {
         let mut chat = Chat::new(&engine, template(pair.target()));
         let turn = |turn: usize| {
-            chat.set_method(methods[method_of(turn)]).unwrap();
+            chat.set_method(METHODS[method_of(turn)]).unwrap();
             let answer = say(&mut chat, ["one", "two", "three", "four"][turn], 40).answer;
-            assert_eq!(answer.statistics.drafts > 0, method_of(turn) == 1, "{turn}");
+            assert!(answer.statistics.drafts == 0 || method_of(turn) > 0, "{turn}");
+            assert!(answer.statistics.drafts > 0 || method_of(turn) % 3 == 0, "{turn}");
+            // All that was begun is told of this answer, and nothing of it of the next.
+            let tickets: BTreeSet<u64> = answer.trace.spans.iter().map(|s| s.ticket.0).collect();
+            let first = known.replace(known.get() + tickets.len() as u64);
+            assert!(tickets.into_iter().eq(first..known.get()), "{turn}");
             answer.tokens
         };
         (0..4).map(turn).collect::<Vec<_>>()
@@ -162,6 +172,10 @@ fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
     assert_eq!(converse(|_| 1), plain);
     assert_eq!(converse(|turn| turn % 2), plain);
     assert_eq!(converse(|turn| (turn + 1) % 2), plain);
+    assert_eq!(converse(|_| 2), plain);
+    assert_eq!(converse(|_| 3), plain);
+    assert_eq!(converse(|turn| turn), plain);
+    assert_eq!(converse(|turn| 3 - turn), plain);
 }
 
 #[test]
@@ -226,7 +240,7 @@ fn an_answer_ends_where_the_template_ends_turns() {
     let name = vocabulary.iter().find(|&(_, id)| id == end).unwrap().0;
     let config = serde_json::json!({ "eos_token": name }).to_string();
     std::fs::write(pair.target().join("tokenizer_config.json"), config).unwrap();
-    for method in [Method::Autoregressive, Method::Speculative] {
+    for method in METHODS {
         let mut chat = Chat::new(&engine, template(pair.target()));
         chat.set_method(method).unwrap();
         assert_eq!(say(&mut chat, "hello", 40).answer.tokens, whole.tokens, "{method}");

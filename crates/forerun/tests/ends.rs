@@ -292,3 +292,27 @@ fn a_reader_that_breaks_off_gets_no_more() {
         assert_eq!(answer.finish, Finish::Stopped);
     }
 }
+
+/// What was begun for tokens behind the end has ended with the answer, whose trace has every job.
+#[test]
+fn no_job_outlives_its_answer() {
+    let pair = Pair::generated();
+    let prompt = pair.tokenizer().encode("ka lo mi").unwrap();
+    for engine in engines(&pair) {
+        let mut known = 0;
+        for end in 1..=20 {
+            let mut left = end;
+            let long = Request { max_tokens: 90, ..request() };
+            let stopped = engine.generate_tokens(prompt.clone(), &long, &Canceller::new(), |_| {
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            let trace = stopped.unwrap().trace;
+            let tickets: BTreeSet<u64> = trace.spans.iter().map(|span| span.ticket.0).collect();
+            let next = known + tickets.len() as u64;
+            let name = (engine.plan().method(), engine.plan().drafter());
+            assert!(tickets.into_iter().eq(known..next), "{name:?}, {end} pieces");
+            known = next;
+        }
+    }
+}

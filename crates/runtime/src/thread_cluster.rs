@@ -2,7 +2,7 @@
 
 use crate::recorder::Recorder;
 use crate::worker::{self, Assignment, Message, Reply, WorkerSpec};
-use forerun_core::trace::Trace;
+use forerun_core::trace::{Fate, Trace};
 use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -191,6 +191,20 @@ impl Canceller {
 
     fn lock(&self) -> MutexGuard<'_, CancelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ThreadCluster {
+    /// Cancels the jobs under way and waits until they have ended, so that none runs beside what comes
+    /// next, and the trace has all of them.
+    pub fn settle(&mut self) {
+        for cancel in self.pending.values() {
+            cancel.store(true, Ordering::Relaxed);
+        }
+        while let Ok(completion) = self.next_completion() {
+            let outcome = Outcome { ticket: completion.ticket, accepted: 0, fate: Fate::Wasted };
+            self.observe(outcome);
+        }
     }
 }
 
