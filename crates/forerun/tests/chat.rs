@@ -159,7 +159,7 @@ fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
             chat.set_method(METHODS[method_of(turn)]).unwrap();
             let answer = say(&mut chat, ["one", "two", "three", "four"][turn], 40).answer;
             assert!(answer.statistics.drafts == 0 || method_of(turn) > 0, "{turn}");
-            assert!(answer.statistics.drafts > 0 || method_of(turn) % 3 == 0, "{turn}");
+            assert!(answer.statistics.drafts > 0 || method_of(turn).is_multiple_of(3), "{turn}");
             // All that was begun is told of this answer, and nothing of it of the next.
             let tickets: BTreeSet<u64> = answer.trace.spans.iter().map(|s| s.ticket.0).collect();
             let first = known.replace(known.get() + tickets.len() as u64);
