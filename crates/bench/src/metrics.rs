@@ -69,7 +69,7 @@ pub enum Metric {
     /// Milliseconds a token in which the target computed, alone or not.
     VerifyMsPerToken,
     /// Median of what a round took over the longer of its drafting and verifying; for rounds, see
-    /// [`Round`](crate::times::Round).
+    /// [`Round`].
     RoundP50,
     /// The 90th percentile of the same.
     RoundP90,
