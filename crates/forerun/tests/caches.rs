@@ -91,6 +91,7 @@ fn run(pair: &Pair, decoder: &mut dyn Decoder, prompt: &[TokenId], order: u64) -
 fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
     let pair = Pair::generated();
     let tokenizer = pair.tokenizer();
+    let (mut beside, mut spread) = (0, 0);
     // A prompt of one token, and longer ones.
     for (number, text) in ["k", "ka lo", &pair.prompts[0]].into_iter().enumerate() {
         let prompt = tokenizer.encode(text).unwrap();
@@ -99,12 +100,13 @@ fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
             let pace = || Pace::new(length, DraftLength::Fixed, true);
             for options in ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"] {
                 let mut decoder = Pearl::new(options.parse().unwrap(), pace());
-                assert!(run(&pair, &mut decoder, &prompt, order) > 5, "{options}");
+                beside += run(&pair, &mut decoder, &prompt, order);
             }
             for replicas in [1, 2] {
                 let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
-                assert!(run(&pair, &mut Dsi::new(replicas, lookahead), &prompt, order) > 2);
+                spread += run(&pair, &mut Dsi::new(replicas, lookahead), &prompt, order);
             }
         }
     }
+    assert!(beside > 100 && spread > 10, "{beside} and {spread} rejections show little");
 }
