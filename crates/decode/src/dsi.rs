@@ -115,9 +115,9 @@ impl Dsi {
             if count == 0 || !is_due {
                 return Ok(());
             }
-            let task = Task { replica: 0, first_row: self.next_row, rows: count };
             let Some(replica) = self.free_replica() else { return Ok(()) };
-            self.submit(Task { replica, ..task }, sequence, cluster)?;
+            let task = Task { replica, first_row: self.next_row, rows: count };
+            self.submit(task, sequence, cluster)?;
             self.next_row += count;
         }
     }

@@ -51,3 +51,43 @@ impl Acceptance {
         self.tested *= 0.1;
     }
 }
+
+/// What drafting a token takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TokenTime {
+    ns: Mean,
+    /// The present answer's first draft, which computes the prompt, was seen.
+    begun: bool,
+}
+
+/// A draft job should last so long, in nanoseconds, that messages count for little.
+const JOB_NS: f64 = 100_000.0;
+
+impl TokenTime {
+    /// The same for a new answer.
+    pub(crate) fn for_new_answer(self) -> Self {
+        Self { begun: false, ..self }
+    }
+
+    /// Learns what so many draft tokens took.
+    pub(crate) fn add(&mut self, tokens: usize, ns: u64) {
+        if tokens > 0 && std::mem::replace(&mut self.begun, true) {
+            self.ns.add(ns as f64 / tokens as f64);
+        }
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.ns.is_known()
+    }
+
+    pub(crate) fn or(&self, unknown: f64) -> f64 {
+        self.ns.or(unknown)
+    }
+
+    /// Tokens that one draft job should make of up to `most`: few, so that they come in time, but a job
+    /// must be worth its messages.
+    pub(crate) fn at_once(&self, most: usize) -> usize {
+        let worth = JOB_NS / self.ns.or(JOB_NS).max(1.0);
+        (worth as usize).clamp(1, most.max(1))
+    }
+}

@@ -1,7 +1,7 @@
 //! DSI's lookahead: as asked, or by the paper's sizing rule from measured times.
 
 use crate::DraftLength;
-use crate::estimates::Mean;
+use crate::estimates::{Mean, TokenTime};
 
 /// Decides how many draft tokens make a verification task.
 ///
@@ -14,16 +14,13 @@ pub struct Lookahead {
     mode: DraftLength,
     replicas: usize,
     score_ns: Mean,
-    token_ns: Mean,
+    token_time: TokenTime,
     /// The answer's first jobs, which compute the prompt, are still to come.
     first_scores: usize,
-    first_draft: bool,
 }
 
 /// Lookahead while nothing is known.
 const FIRST_LENGTH: usize = 4;
-/// A draft job should last so long, in nanoseconds, that messages count for little.
-const JOB_NS: f64 = 100_000.0;
 
 impl Lookahead {
     /// Always `length` tokens (`Fixed`), or up to so many (`Auto`), for so many target replicas.
@@ -34,27 +31,27 @@ impl Lookahead {
             mode,
             replicas: replicas.max(1),
             score_ns: Mean::default(),
-            token_ns: Mean::default(),
+            token_time: TokenTime::default(),
             first_scores: replicas,
-            first_draft: true,
         }
     }
 
     /// The same with all that it has learned, for a new answer.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
-        Self { first_scores: self.replicas, first_draft: true, ..self.clone() }
+        let token_time = self.token_time.for_new_answer();
+        Self { first_scores: self.replicas, token_time, ..self.clone() }
     }
 
     /// Draft tokens of a verification task.
     #[must_use]
     pub fn length(&self) -> usize {
-        let known = self.score_ns.is_known() && self.token_ns.is_known();
+        let known = self.score_ns.is_known() && self.token_time.is_known();
         match self.mode {
             DraftLength::Fixed => self.length,
             DraftLength::Auto if !known => FIRST_LENGTH.min(self.length),
             DraftLength::Auto => {
-                let ratio = self.score_ns.or(0.0) / self.token_ns.or(1.0).max(1.0);
+                let ratio = self.score_ns.or(0.0) / self.token_time.or(1.0).max(1.0);
                 // Rounding must not ask for another token.
                 ((ratio / self.replicas as f64 - 1e-6).ceil() as usize).clamp(1, self.length)
             }
@@ -67,11 +64,9 @@ impl Lookahead {
         self.length() * (self.replicas + 2)
     }
 
-    /// Tokens that one draft job should make: few, so that they come in time, but a job must be worth
-    /// its messages.
+    /// Tokens that one draft job should make.
     pub(crate) fn at_once(&self) -> usize {
-        let worth = JOB_NS / self.token_ns.or(JOB_NS).max(1.0);
-        (worth as usize).clamp(1, self.length())
+        self.token_time.at_once(self.length())
     }
 
     /// Learns what a replica's job took.
@@ -85,9 +80,7 @@ impl Lookahead {
 
     /// Learns what so many draft tokens took.
     pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
-        if tokens > 0 && !std::mem::take(&mut self.first_draft) {
-            self.token_ns.add(ns as f64 / tokens as f64);
-        }
+        self.token_time.add(tokens, ns);
     }
 }
 

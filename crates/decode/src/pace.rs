@@ -1,7 +1,7 @@
 //! PEARL's draft length: as asked, or as measured times advise.
 
 use crate::DraftLength;
-use crate::estimates::{Acceptance, Mean};
+use crate::estimates::{Acceptance, Mean, TokenTime};
 
 /// Decides how many tokens are drafted beside a target forward (PEARL, §4.3: γ = round(c), c being the
 /// target's time over the drafter's).
@@ -22,11 +22,10 @@ pub struct Pace {
     /// What each row more adds.
     row_ns: Mean,
     /// Drafting a token.
-    token_ns: Mean,
+    token_time: TokenTime,
     acceptance: Acceptance,
-    /// The answer's first forwards, which compute the prompt, are still to come.
+    /// The answer's first forward, which computes the prompt, is still to come.
     first_score: bool,
-    first_draft: bool,
     /// Rounds since the last one without drafting, and since the last one with it.
     since_plain: u32,
     since_draft: u32,
@@ -38,8 +37,6 @@ const PLAIN_EVERY: u32 = 64;
 const TRY_EVERY: u32 = 48;
 /// Draft length while nothing is known.
 const FIRST_LENGTH: usize = 3;
-/// A draft job should last so long, in nanoseconds, that messages count for little.
-const JOB_NS: f64 = 100_000.0;
 
 impl Pace {
     /// Always γ tokens (`Fixed`), or up to so many (`Auto`). `goes_on` lets a drafter that is done make
@@ -53,10 +50,9 @@ impl Pace {
             alone_ns: Mean::default(),
             beside_ns: Mean::default(),
             row_ns: Mean::default(),
-            token_ns: Mean::default(),
+            token_time: TokenTime::default(),
             acceptance: Acceptance::default(),
             first_score: true,
-            first_draft: true,
             since_plain: 0,
             since_draft: 0,
         }
@@ -65,7 +61,8 @@ impl Pace {
     /// The same with all that it has learned, for a new answer.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
-        Self { first_score: true, first_draft: true, ..self.clone() }
+        let token_time = self.token_time.for_new_answer();
+        Self { first_score: true, token_time, ..self.clone() }
     }
 
     /// γ of the next round; 0 if the drafter should rest.
@@ -81,7 +78,7 @@ impl Pace {
         if !self.alone_ns.is_known() || self.since_plain >= PLAIN_EVERY {
             return 0;
         }
-        if !self.token_ns.is_known() {
+        if !self.token_time.is_known() {
             return first;
         }
         match self.best_length() {
@@ -95,11 +92,9 @@ impl Pace {
         gamma * self.stretch
     }
 
-    /// Tokens that one draft job should make: few, so that they come in time, but a job must be worth
-    /// its messages.
+    /// Tokens that one draft job should make.
     pub(crate) fn at_once(&self, gamma: usize) -> usize {
-        let worth = JOB_NS / self.token_ns.or(JOB_NS).max(1.0);
-        (worth as usize).clamp(1, gamma.max(1))
+        self.token_time.at_once(gamma)
     }
 
     /// Learns what a forward of so many rows took, and whether the drafter worked beside it.
@@ -122,9 +117,7 @@ impl Pace {
 
     /// Learns what so many draft tokens took.
     pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
-        if tokens > 0 && !std::mem::take(&mut self.first_draft) {
-            self.token_ns.add(ns as f64 / tokens as f64);
-        }
+        self.token_time.add(tokens, ns);
     }
 
     /// Learns from a verdict.
@@ -151,7 +144,7 @@ impl Pace {
     fn speed(&self, length: usize) -> f64 {
         let alpha = self.acceptance.rate(1.0).min(0.999);
         let all = alpha.powi(length as i32);
-        let draft_ns = length as f64 * self.token_ns.or(0.0);
+        let draft_ns = length as f64 * self.token_time.or(0.0);
         let score_ns = |rows: usize| self.one_row_ns() + (rows - 1) as f64 * self.row_ns.or(0.0);
         let (pre_ns, post_ns) = (draft_ns.max(score_ns(1)), draft_ns.max(score_ns(length)));
         // Shares of the two kinds in the long run.

@@ -87,15 +87,12 @@ impl Decoder for Pearl {
         self.scoring = Some(scoring);
         // … and the drafter makes γ tokens behind it.
         let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
-        let (least, most) = match self.options.schedule {
-            _ if !drafts => (unverified, unverified),
-            Schedule::Eager => (unverified + 1, unverified + self.pace.most(gamma)),
-            Schedule::Paper => (unverified + gamma, unverified + gamma),
+        let (least, most, at_once) = match self.options.schedule {
+            _ if !drafts => (0, 0, 0),
+            Schedule::Eager => (1, self.pace.most(gamma), self.pace.at_once(gamma)),
+            Schedule::Paper => (gamma, gamma, gamma),
         };
-        let at_once = match self.options.schedule {
-            Schedule::Eager => self.pace.at_once(gamma),
-            Schedule::Paper => gamma,
-        };
+        let (least, most) = (unverified + least, unverified + most);
         let mut scores = None;
         while scores.is_none() || !self.drafting.is_done(sequence, least) {
             if scores.is_none() || self.drafting.len() < least {

@@ -60,32 +60,6 @@ impl ForwardCost {
     }
 }
 
-/// EasySpec's groups of `size` among so many layers (its table 6): the first and the last layer stay
-/// alone, and the group behind the first has three at the most.
-#[must_use]
-pub fn layer_groups(layers: usize, size: usize) -> Vec<usize> {
-    let size = size.max(1);
-    let mut groups = Vec::new();
-    let mut left = layers;
-    let mut take = |count: usize, left: &mut usize| {
-        let count = count.min(*left);
-        if count > 0 {
-            groups.push(count);
-            *left -= count;
-        }
-    };
-    take(1, &mut left);
-    let last = left.min(1);
-    left -= last;
-    take(size.min(3), &mut left);
-    while left > 0 {
-        take(size, &mut left);
-    }
-    left = last;
-    take(1, &mut left);
-    groups
-}
-
 fn interpolated(points: &[(usize, u64)], rows: usize) -> u64 {
     let above = points.iter().position(|&(at, _)| at >= rows);
     let (low, high) = match (above, points) {
@@ -132,25 +106,6 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The groups that are printed in EasySpec's table 6.
-    #[test]
-    fn layers_are_grouped_as_in_the_paper() {
-        let ends = |layers, size| {
-            let mut end = 0;
-            let next = |group: &usize| {
-                end += group;
-                end - 1
-            };
-            layer_groups(layers, size).iter().map(next).collect::<Vec<_>>()
-        };
-        assert_eq!(ends(32, 4), [0, 3, 7, 11, 15, 19, 23, 27, 30, 31]);
-        assert_eq!(ends(32, 5), [0, 3, 8, 13, 18, 23, 28, 30, 31]);
-        assert_eq!(ends(32, 2), (0..=30).step_by(2).chain([31]).collect::<Vec<_>>());
-        assert_eq!(ends(28, 4), [0, 3, 7, 11, 15, 19, 23, 26, 27]);
-        assert_eq!(ends(5, 1), [0, 1, 2, 3, 4]);
-        assert_eq!((ends(1, 4), ends(2, 4), ends(0, 4)), (vec![0], vec![0, 1], vec![]));
-    }
 
     #[test]
     fn layers_side_by_side_share_their_attention() {

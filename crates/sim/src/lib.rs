@@ -23,7 +23,7 @@ pub mod sweep;
 pub use answer::{SimulatedAnswer, Simulation};
 pub use calibration::{Calibration, MeasuredPasses};
 pub use cluster::{Cancellation, SimCluster, Usage};
-pub use cost::{Cost, ForwardCost, layer_groups};
+pub use cost::{Cost, ForwardCost};
 pub use device::{Device, Fault, FaultKind};
 pub use error::SimError;
 pub use method::Method;

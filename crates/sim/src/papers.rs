@@ -4,6 +4,7 @@
 //! rows, and sampling, messages and prompts cost nothing. So a simulated value is what an ideal
 //! implementation would reach, and a published one above it needs another explanation than the method.
 
+use crate::parameters::busy_targets;
 use crate::{Acceptance, Cancellation, Cost, Method, SimError, Simulation};
 
 /// A table with simulated and published values side by side.
@@ -367,13 +368,14 @@ impl DsiPair {
     /// the frontier, seven at the most.
     #[must_use]
     pub fn simulation(&self, method: Method, lookahead: usize) -> Simulation {
-        let cost = |ms: f64| Cost { layers: 32, ..Cost::constant((ms * 1e6) as u64) };
-        let busy = (self.target_ms / (lookahead as f64 * self.draft_ms)).ceil() as usize;
+        let [target_ns, draft_ns] = [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64);
+        let cost = |ns| Cost { layers: 32, ..Cost::constant(ns) };
+        let busy = busy_targets(target_ns, draft_ns, lookahead);
         let replicas = if method == Method::Dsi { (busy + 1).min(DSI_REPLICAS) } else { 1 };
         Simulation {
             method,
-            drafters: vec![cost(self.draft_ms)],
-            targets: vec![cost(self.target_ms); replicas],
+            drafters: vec![cost(draft_ns)],
+            targets: vec![cost(target_ns); replicas],
             acceptance: vec![Acceptance::Iid(self.acceptance)],
             draft_tokens: lookahead,
             max_tokens: 50,

@@ -3,8 +3,8 @@
 use crate::calibration::ns;
 use crate::{
     Acceptance, Calibration, Cancellation, Cost, ForwardCost, Method, SimError, Simulation,
-    layer_groups,
 };
+use forerun_model::LayerGroups;
 use serde::{Deserialize, Serialize};
 
 /// Everything that a simulation depends on, as options and sweeps name it. What is `None` is the
@@ -86,6 +86,12 @@ const LAYERS: usize = 32;
 /// Devices of one kind that may be simulated.
 const MOST_DEVICES: usize = 1024;
 
+/// Target replicas that a drafter keeps busy (DSI, equation 1).
+pub(crate) fn busy_targets(target_ns: u64, draft_ns: u64, lookahead: usize) -> usize {
+    let task_ns = lookahead.max(1) as u64 * draft_ns.max(1);
+    target_ns.div_ceil(task_ns).max(1) as usize
+}
+
 impl Parameters {
     /// The names of all parameters, in the order of [`Parameters::values`].
     pub const NAMES: [&str; 19] = [
@@ -154,8 +160,8 @@ impl Parameters {
     pub fn simulation(&self, calibration: Option<&Calibration>) -> Result<Simulation, SimError> {
         let (target, drafter) = (self.target(calibration)?, self.drafter(calibration)?);
         let needed = || {
-            let task_ns = self.draft_tokens.max(1) as u64 * drafter.forward.of(1).max(1);
-            target.forward.of(self.draft_tokens + 1).div_ceil(task_ns).max(1) as usize
+            let target_ns = target.forward.of(self.draft_tokens + 1);
+            busy_targets(target_ns, drafter.forward.of(1), self.draft_tokens)
         };
         let targets = if self.targets == 0 { needed() } else { self.targets };
         for (option, count) in [("targets", targets), ("drafters", self.drafters)] {
@@ -200,12 +206,13 @@ impl Parameters {
     fn drafter(&self, calibration: Option<&Calibration>) -> Result<Cost, SimError> {
         let mut cost = match calibration {
             _ if self.layer_parallel > 0 => {
-                let groups = layer_groups(self.layers.unwrap_or(LAYERS), self.layer_parallel);
+                let layers = self.layers.unwrap_or(LAYERS);
+                let groups = LayerGroups::parallel(layers, self.layer_parallel);
                 let forward = ForwardCost::Layers {
                     attention_ns: ns("draft-attention-ms", self.draft_attention_ms)?,
                     mlp_ns: ns("draft-mlp-ms", self.draft_mlp_ms)?,
                     communication_ns: ns("draft-communication-ms", self.draft_communication_ms)?,
-                    groups,
+                    groups: groups.iter().map(|group| group.len()).collect(),
                 };
                 Cost { forward, ..Cost::linear(0, 0) }
             }
