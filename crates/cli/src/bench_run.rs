@@ -100,7 +100,7 @@ pub(crate) struct RunBenchArguments {
     pearl: Vec<PearlOptions>,
 
     /// Which cores do what; may be given several times. Where no model drafts, the target has all
-    /// of these cores [default: the drafter has the first core, the target the others]
+    /// of these cores [default: as in generate]
     #[arg(long, value_name = "PLACEMENT")]
     placement: Vec<String>,
 

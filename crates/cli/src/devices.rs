@@ -93,8 +93,8 @@ fn cores() -> anyhow::Result<ExitCode> {
     }
     let cores = granted_cores();
     writeln!(out, "default placement")?;
-    writeln!(out, "  with --draft-model {}", Placement::automatic(&cores, true, 1))?;
-    writeln!(out, "  otherwise          {}", Placement::automatic(&cores, false, 1))?;
+    writeln!(out, "  pearl, dsi  {}", Placement::automatic(&cores, true, 1))?;
+    writeln!(out, "  others      {}", Placement::automatic(&cores, false, 1))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -105,8 +105,9 @@ pub struct Options {
     pub pearl: PearlOptions,
     /// The type in which matrices are kept; by default each checkpoint's own.
     pub weight_type: Option<WeightType>,
-    /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default the drafter model has
-    /// the first core and the target the others, or, for EasySpec, both have all cores in turn.
+    /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default both have all cores in
+    /// turn, or, where they run at the same time, the drafter model has the first core and the target
+    /// the others.
     pub placement: Option<String>,
     /// Which of the drafter's layers EasySpec computes at the same time.
     pub layers: Option<LayerStrategy>,
@@ -210,9 +211,8 @@ impl Plan {
             return Err(PlanError::ChainsOnly(method));
         }
         let easyspec = easyspec(&options, method, drafter)?;
-        // EasySpec's setting: target and drafter on the same devices in turn, unless both are to run
-        // at the same time.
-        let separate = drafter.has_model() && (easyspec.is_none() || method.is_parallel());
+        // Target and drafter have the same devices in turn, unless both are to run at the same time.
+        let separate = drafter.has_model() && method.is_parallel();
         let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
         let placement = match &options.placement {
             Some(text) => Placement::parse(text, cores)?,
@@ -510,8 +510,13 @@ mod tests {
         assert_eq!((plain.method(), plain.drafter()), (Method::Autoregressive, DrafterKind::None));
         let drafted = plan(|options| options.draft_model = Some("drafter".into()))?;
         assert_eq!(drafted.method(), Method::Speculative);
-        assert_eq!(drafted.placement().to_string(), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(drafted.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
         assert_eq!(drafted.length(), DraftLength::Auto);
+        let beside = plan(|options| {
+            options.draft_model = Some("drafter".into());
+            options.method = Some(Method::Pearl);
+        })?;
+        assert_eq!(beside.placement().to_string(), "drafter=cpu:0,target=cpu:1");
         let lookup = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
         assert_eq!(lookup.method(), Method::Speculative);
         assert_eq!(lookup.placement().devices().len(), 1);

@@ -294,7 +294,9 @@ mod x86 {
         fn widen(values: &[f16; LANES]) -> Self {
             let at = values.as_ptr().cast::<__m128i>();
             // SAFETY: as in `splat`; the array has 16 numbers of 16 bits.
-            Self(unsafe { [at, at.add(1)].map(|at| _mm256_cvtph_ps(_mm_loadu_si128(at))) })
+            Self(unsafe {
+                [_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at.add(1)))]
+            })
         }
 
         #[inline(always)]
@@ -303,9 +305,8 @@ mod x86 {
             let at = narrow.as_mut_ptr().cast::<__m128i>();
             // SAFETY: as in `splat`; the array has room for 16 numbers of 16 bits.
             unsafe {
-                let [low, high] = self.0.map(|half| _mm256_cvtps_ph::<0>(half));
-                _mm_storeu_si128(at, low);
-                _mm_storeu_si128(at.add(1), high);
+                _mm_storeu_si128(at, _mm256_cvtps_ph::<0>(self.0[0]));
+                _mm_storeu_si128(at.add(1), _mm256_cvtps_ph::<0>(self.0[1]));
             }
             narrow
         }

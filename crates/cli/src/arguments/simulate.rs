@@ -182,7 +182,7 @@ pub(crate) struct CalibrateArguments {
     pub(crate) dtype: Option<WeightType>,
 
     /// Which cores do what, as in generate [default: the drafter has the first core, the target the
-    /// others]
+    /// others, as for methods that run both at the same time]
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<String>,
 

@@ -4,7 +4,7 @@ use super::passes::{Bench, CHAIN, ROWS};
 use crate::arguments::CalibrateArguments;
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
-use forerun::{Checkpoint, DraftTokens, Forerun, Options, Plan, TokenId};
+use forerun::{Checkpoint, DraftTokens, Forerun, Method, Options, Plan, TokenId};
 use forerun_bench::{Provenance, suite};
 use forerun_sim::{Calibration, Parameters};
 use std::io::Write;
@@ -31,6 +31,8 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     let plan = Plan::new(Options {
         model: arguments.model.clone(),
         draft_model: Some(arguments.draft_model.clone()),
+        // Each model on its own cores, so that the numbers serve simulations of every method.
+        method: Some(Method::Pearl),
         draft_tokens: DraftTokens::Fixed(longest.max(1)),
         weight_type: arguments.dtype,
         placement: arguments.placement.clone(),

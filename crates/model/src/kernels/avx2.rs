@@ -75,11 +75,13 @@ impl Widen for Bf16 {
         // SAFETY: the caller's promise. A lane's two inputs are the halves of one 32-bit number.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
-            let both = [_mm256_load_si256(at), _mm256_load_si256(at.add(1))];
+            let (low, high) = (_mm256_load_si256(at), _mm256_load_si256(at.add(1)));
             let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let even = [_mm256_slli_epi32::<16>(low), _mm256_slli_epi32::<16>(high)];
+            let odd = [_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)];
             [
-                both.map(|lanes| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(lanes))),
-                both.map(|lanes| _mm256_castsi256_ps(_mm256_and_si256(lanes, mask))),
+                [_mm256_castsi256_ps(even[0]), _mm256_castsi256_ps(even[1])],
+                [_mm256_castsi256_ps(odd[0]), _mm256_castsi256_ps(odd[1])],
             ]
         }
     }
@@ -145,8 +147,10 @@ unsafe fn int8<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &mut 
             let mut dots = [[_mm256_setzero_si256(); 2]; R];
             for group in 0..BLOCK / 4 {
                 let at = quants.add((block * BLOCK / 4 + group) * 64).cast::<__m256i>();
-                let weights = [_mm256_load_si256(at), _mm256_load_si256(at.add(1))]
-                    .map(|weights| _mm256_xor_si256(weights, sign));
+                let weights = [
+                    _mm256_xor_si256(_mm256_load_si256(at), sign),
+                    _mm256_xor_si256(_mm256_load_si256(at.add(1)), sign),
+                ];
                 for (row, dots) in dots.iter_mut().enumerate() {
                     let x = x.add((block * R + row) * BLOCK + group * 4).cast::<i32>();
                     let x = _mm256_set1_epi32(x.read_unaligned());
@@ -161,7 +165,7 @@ unsafe fn int8<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &mut 
             }
             let at = scales.add(block * 32).cast::<__m128i>();
             let scale =
-                [_mm_loadu_si128(at), _mm_loadu_si128(at.add(1))].map(|s| _mm256_cvtph_ps(s));
+                [_mm256_cvtph_ps(_mm_loadu_si128(at)), _mm256_cvtph_ps(_mm_loadu_si128(at.add(1)))];
             for (row, (total, dots)) in total.iter_mut().zip(dots).enumerate() {
                 let x_scale = _mm256_set1_ps(*x_scales.add(block * R + row));
                 for ((total, dot), scale) in total.iter_mut().zip(dots).zip(scale) {

@@ -98,10 +98,16 @@ impl Widen for F16 {
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
         // SAFETY: the caller's promise. Widening is exact, so the rounding does not matter; but this
         // form reads memory itself, while `_mm512_cvtph_ps` costs a load and a shuffle more.
+        //
+        // No `map` of arrays in kernels: it has none of their target features, and where a compiler
+        // does not inline it for another reason, every number costs a call.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
-            [at, at.add(1)]
-                .map(|at| _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(_mm256_load_si256(at)))
+            let (even, odd) = (_mm256_load_si256(at), _mm256_load_si256(at.add(1)));
+            [
+                _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(even),
+                _mm512_cvt_roundph_ps::<_MM_FROUND_CUR_DIRECTION>(odd),
+            ]
         }
     }
 }
