@@ -4,7 +4,7 @@ use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
     Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions, Placement,
-    Plan, PlanError, Tree, WeightType, available_cores,
+    Plan, PlanError, SpeculatorKind, Tree, WeightType, available_cores,
 };
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -129,8 +129,12 @@ fn or<T: Clone>(values: &[T], default: T) -> Vec<T> {
 }
 
 fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
-    let drafter = match models.drafter {
-        Some(_) => DrafterKind::Model,
+    let drafter = match &models.drafter {
+        // What cannot be read is told when it is opened.
+        Some(path) => {
+            let found = SpeculatorKind::of(path).ok().flatten();
+            found.map_or(DrafterKind::Model, DrafterKind::of)
+        }
         None => DrafterKind::PromptLookup,
     };
     let placements: Vec<_> = sweep.placements.iter().cloned().map(Some).collect();
@@ -247,6 +251,7 @@ fn all_to_the_target(placement: &str) -> Result<String, PlanError> {
 fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
     match draft_tokens {
         DraftTokens::Auto => "auto".into(),
+        DraftTokens::Assisted => "assisted".into(),
         DraftTokens::Fixed(count) => count.to_string(),
     }
 }

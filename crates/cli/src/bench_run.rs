@@ -69,7 +69,8 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "METHODS", value_delimiter = ',')]
     method: Vec<Method>,
 
-    /// Drafters: model, easyspec, prompt-lookup [default: model where there is one]
+    /// Drafters: model, easyspec, prompt-lookup, medusa, eagle, parallel [default: model where there is
+    /// one]
     #[arg(long, value_name = "DRAFTERS", value_delimiter = ',')]
     drafter: Vec<DrafterKind>,
 

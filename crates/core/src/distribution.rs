@@ -110,6 +110,16 @@ impl Distribution {
         self.tokens.index(token).map_or(0.0, |index| f64::from(self.weights[index]) / self.total)
     }
 
+    /// The most probable token, the lowest of several; `None` if the distribution is empty.
+    #[must_use]
+    pub fn most_probable(&self) -> Option<TokenId> {
+        let best = |best: Option<usize>, index: usize| match best {
+            Some(best) if self.weights[best] >= self.weights[index] => Some(best),
+            _ => Some(index),
+        };
+        (0..self.weights.len()).fold(None, best).map(|index| self.tokens.token(index))
+    }
+
     /// Draws a token with the key's uniform, by inversion in ascending order of tokens.
     ///
     /// # Panics

@@ -4,7 +4,8 @@
 
 use crate::trace::Fate;
 use crate::{
-    Distribution, Draft, DraftShape, Node, RowLogprobs, Sampling, TokenId, TokenLogprob, TokenTree,
+    Distribution, Draft, DraftShape, FeatureRows, Node, RowLogprobs, Sampling, TokenId,
+    TokenLogprob, TokenTree, Told,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -53,6 +54,8 @@ pub enum Job {
         sampling: Sampling,
         /// The candidates asked for.
         shape: DraftShape,
+        /// What the target has told, where the drafter reads it.
+        told: Told,
     },
     /// Score the token behind `tokens` and the one behind each node of `tree`.
     Score {
@@ -68,6 +71,9 @@ pub enum Job {
         sampling: Sampling,
         /// Whether log-probabilities are wanted, and how many of the best of each row.
         logprobs: Option<usize>,
+        /// The first token whose features are wanted, with those of all behind it and of the tree's
+        /// nodes; `None` wants none.
+        features_from: Option<usize>,
     },
 }
 
@@ -97,15 +103,20 @@ pub struct Scores {
     pub rows: Vec<Distribution>,
     /// What the model believes, where that was asked for.
     pub logprobs: Option<Vec<RowLogprobs>>,
+    /// The features that were asked for: those of the tokens, then those of the nodes.
+    pub features: Option<FeatureRows>,
 }
 
 impl Scores {
-    /// Whether there is all that was asked for, for a tree of that many nodes. Scores that come from
-    /// elsewhere have to be asked.
+    /// Whether there is all that was asked for, for a tree of that many nodes: also the features of so
+    /// many tokens before it, where any were wanted. Scores that come from elsewhere have to be asked.
     #[must_use]
-    pub fn fit(&self, nodes: usize, logprobs: Option<usize>) -> bool {
+    pub fn fit(&self, nodes: usize, logprobs: Option<usize>, features_of: Option<usize>) -> bool {
         let told = self.logprobs.as_ref().map(Vec::len);
-        self.rows.len() == nodes + 1 && told == logprobs.map(|_| nodes + 1)
+        let features = self.features.as_ref().map(FeatureRows::len);
+        self.rows.len() == nodes + 1
+            && told == logprobs.map(|_| nodes + 1)
+            && features == features_of.map(|tokens| tokens + nodes)
     }
 
     /// What is to be told of a token that was emitted behind `at`, where that was asked for.

@@ -7,6 +7,7 @@
 mod coupling;
 mod distribution;
 mod draft;
+mod features;
 mod filters;
 mod job;
 mod logit_row;
@@ -17,12 +18,14 @@ pub mod reference;
 mod sampler;
 mod sampling;
 mod support;
+mod told;
 pub mod trace;
 mod tree;
 mod verify;
 
 pub use distribution::Distribution;
 pub use draft::{Draft, DraftShape, Proposal};
+pub use features::{FeatureRows, Features};
 pub use job::{
     Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, Scores, SequenceId,
     Ticket,
@@ -31,6 +34,7 @@ pub use logprobs::{RowLogprobs, TokenLogprob};
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, Verification};
+pub use told::{Scored, Told};
 pub use tree::{Node, TokenTree, TreeError};
 pub use verify::{Verdict, verify};
 

@@ -79,6 +79,12 @@ impl<'a> Sampler<'a> {
         Ok(best.into_iter().map(|(token, score)| (token, score - mass.ln())).collect())
     }
 
+    /// Whether equal logits mean the same behind every node of a depth: nothing depends on the path.
+    #[must_use]
+    pub fn ignores_paths(&self) -> bool {
+        self.penalties.is_none()
+    }
+
     /// Checked logits, with bias and penalties where there are any.
     fn row<'l>(
         &self,

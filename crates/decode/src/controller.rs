@@ -10,6 +10,9 @@ pub enum DraftLength {
     Fixed,
     /// As many as pay (for a chain, up to its length), none where drafting does not pay.
     Auto,
+    /// Two more where all of them were accepted, else one less (assisted generation, as Hugging Face's
+    /// transformers schedules it).
+    Assisted,
 }
 
 /// Decides the shape of the next draft.
@@ -36,6 +39,10 @@ pub struct Controller {
     lost_ns: f64,
     /// Time lost by the present or the last trial.
     trial_ns: f64,
+    /// Where assisted generation is at.
+    assisted: usize,
+    /// Whether the drafter makes all positions in one forward, so that more of them cost it nothing.
+    at_once: bool,
 }
 
 /// What one round measured.
@@ -68,6 +75,8 @@ enum Phase {
 const TRIAL_ROUNDS: u32 = 6;
 /// Length of a trial's chain while nothing is known.
 const TRIAL_LENGTH: usize = 3;
+/// Tokens with which assisted generation begins.
+const FIRST_ASSISTED: usize = 5;
 /// Share of all time that trials may lose.
 const TRIAL_SHARE: f64 = 0.03;
 /// Missed tokens that are few, but enough to measure.
@@ -90,7 +99,15 @@ impl Controller {
             elapsed_ns: 0.0,
             lost_ns: 0.0,
             trial_ns: 0.0,
+            assisted: FIRST_ASSISTED,
+            at_once: false,
         }
+    }
+
+    /// The same for a drafter that makes all positions in one forward.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        Self { at_once: true, ..self }
     }
 
     /// The same with all that it has learned, for a new answer.
@@ -105,6 +122,7 @@ impl Controller {
         let chain = matches!(self.shape, DraftShape::Chain { .. });
         let depth = match (self.length, self.phase) {
             (DraftLength::Fixed, _) => self.shape.depth(),
+            (DraftLength::Assisted, _) => self.assisted,
             (DraftLength::Auto, Phase::Plain | Phase::Pause) => 0,
             (DraftLength::Auto, Phase::Trial(_)) if chain => {
                 self.best_depth(true).max(TRIAL_LENGTH)
@@ -118,6 +136,12 @@ impl Controller {
 
     /// Learns from a round.
     pub(crate) fn observe(&mut self, round: &Round) {
+        if round.drafted > 0 {
+            self.assisted = match round.accepted >= self.assisted {
+                true => (self.assisted + 2).min(self.shape.depth()),
+                false => self.assisted.saturating_sub(1).max(1),
+            };
+        }
         let round_ns = (round.draft_ns + round.score_ns) as f64;
         self.elapsed_ns += round_ns;
         // Catching up with tokens that it missed says nothing of a drafter's usual speed.
@@ -205,7 +229,10 @@ impl Controller {
             let nodes = estimates.nodes.or(self.shape.max_nodes() as f64);
             (if optimistic { best.min(tokens + 1.0) } else { tokens }, nodes)
         };
-        let draft_ns = nodes * estimates.node_ns.or(0.0);
+        let draft_ns = match self.at_once {
+            true => estimates.draft_ns.or(0.0),
+            false => nodes * estimates.node_ns.or(0.0),
+        };
         let score_ns = estimates.plain_ns.or(1.0) + nodes * estimates.row_ns.or(0.0);
         tokens / (draft_ns + score_ns)
     }
@@ -220,6 +247,8 @@ struct Estimates {
     row_ns: Mean,
     /// Drafting a node.
     node_ns: Mean,
+    /// A draft as a whole.
+    draft_ns: Mean,
     /// Catching up with a token, where the drafter was not asked for a while.
     catch_up_ns: Mean,
     /// Nodes of a draft.
@@ -239,6 +268,7 @@ impl Estimates {
         let nodes = round.drafted as f64;
         if caught_up == 0 {
             self.node_ns.add(draft_ns / nodes);
+            self.draft_ns.add(draft_ns);
         } else if self.node_ns.is_known() {
             let usual_ns = nodes * self.node_ns.or(0.0);
             self.catch_up_ns.add((draft_ns - usual_ns).max(0.0) / caught_up as f64);
@@ -290,7 +320,10 @@ mod tests {
                 drafted,
                 accepted,
                 rejected: drafted > 0 && accepted < shape.depth(),
-                draft_ns: world.draft_ns * drafted as u64 + catch_up,
+                draft_ns: match controller.at_once {
+                    true => world.draft_ns * u64::from(drafted > 0),
+                    false => world.draft_ns * drafted as u64,
+                } + catch_up,
                 score_ns: world.score_ns.0 + world.score_ns.1 * drafted as u64,
             };
             controller.observe(&round);
@@ -354,6 +387,31 @@ mod tests {
         let (depths, _) = run(&mut chain(DraftLength::Auto), 2_000, &world);
         let asked = depths.iter().filter(|&&depth| depth > 0).count();
         assert!(asked > 1_900, "asked {asked} times of 2,000");
+    }
+
+    /// What costs the drafter nothing more is drafted as far as it is of use.
+    #[test]
+    fn a_drafter_that_makes_all_at_once_is_asked_for_more() {
+        let depth = |mut controller: Controller| {
+            let world = World { agreement: 4, draft_ns: 300, score_ns: (1_000, 1), ..WORLD };
+            let (depths, _) = run(&mut controller, 300, &world);
+            depths[200..].iter().sum::<usize>() / 100
+        };
+        let one_by_one = depth(chain(DraftLength::Auto));
+        let at_once = depth(chain(DraftLength::Auto).at_once());
+        assert!(one_by_one < 8 && at_once > 12, "{one_by_one} against {at_once}");
+    }
+
+    /// The schedule of Hugging Face's transformers: 5, then two more or one less.
+    #[test]
+    fn assisted_generation_drafts_more_after_a_success_and_less_after_a_failure() {
+        let mut controller = chain(DraftLength::Assisted);
+        let (depths, _) = run(&mut controller, 8, &World { agreement: 99, ..WORLD });
+        assert_eq!(depths, [5, 7, 9, 11, 13, 15, 16, 16], "up to the chain's length");
+        let (depths, _) = run(&mut controller, 17, &World { agreement: 2, ..WORLD });
+        assert_eq!(depths, [16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 4, 3]);
+        let (depths, _) = run(&mut controller, 3, &World { agreement: 0, ..WORLD });
+        assert_eq!(depths, [2, 1, 1]);
     }
 
     #[test]

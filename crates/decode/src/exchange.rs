@@ -2,8 +2,8 @@
 
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Job, JobOutput, Role, Scores, Ticket, TokenId,
-    TokenTree,
+    Cluster, Completion, Draft, DraftShape, Features, Job, JobOutput, Role, Scores, Ticket,
+    TokenId, TokenTree,
 };
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ pub(crate) fn submit_draft(
         prompt_len: sequence.prompt_len(),
         sampling: sequence.sampling().clone(),
         shape,
+        told: sequence.told(),
     };
     Ok(cluster.submit(Role::Drafter(drafter), job)?)
 }
@@ -47,6 +48,7 @@ pub(crate) fn submit_score(
         tree,
         sampling: sequence.sampling().clone(),
         logprobs: sequence.logprobs_wanted(),
+        features_from: sequence.features().map(Features::len),
     };
     Ok(cluster.submit(Role::Target(replica), job)?)
 }
@@ -78,12 +80,15 @@ pub(crate) fn scored(
     completion: Completion,
 ) -> Result<Answer<Scores>, DecodeError> {
     let (ticket, duration_ns) = (completion.ticket, completion.duration_ns());
+    let features_of = sequence.features().map(|known| sequence.tokens().len() - known.len());
     match completion.output? {
-        JobOutput::Score(output) if output.fit(nodes, sequence.logprobs_wanted()) => {
+        JobOutput::Score(output) if output.fit(nodes, sequence.logprobs_wanted(), features_of) => {
             sequence.statistics_mut().score_ns += duration_ns;
             Ok(Answer { ticket, output, duration_ns })
         }
-        JobOutput::Score(_) => Err(DecodeError::Answer("a row for every node was asked for")),
+        JobOutput::Score(_) => Err(DecodeError::Answer(
+            "a row for every node, and the features asked for, were wanted",
+        )),
         JobOutput::Draft(_) => Err(DecodeError::Answer("rows were asked for, a draft came")),
     }
 }

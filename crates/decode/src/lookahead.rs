@@ -48,7 +48,7 @@ impl Lookahead {
     pub fn length(&self) -> usize {
         let known = self.score_ns.is_known() && self.token_time.is_known();
         match self.mode {
-            DraftLength::Fixed => self.length,
+            DraftLength::Fixed | DraftLength::Assisted => self.length,
             DraftLength::Auto if !known => FIRST_LENGTH.min(self.length),
             DraftLength::Auto => {
                 let ratio = self.score_ns.or(0.0) / self.token_time.or(1.0).max(1.0);

@@ -2,7 +2,8 @@
 
 use crate::Statistics;
 use forerun_core::{
-    Draft, Randomness, Sampling, Scores, SequenceId, TokenId, TokenLogprob, Verdict,
+    Draft, Features, Randomness, Sampling, Scored, Scores, SequenceId, TokenId, TokenLogprob, Told,
+    Verdict,
 };
 use std::sync::Arc;
 
@@ -41,6 +42,11 @@ pub struct Sequence {
     /// Whether log-probabilities are wanted, and how many of the best in each place.
     logprobs_wanted: Option<usize>,
     logprobs: Vec<TokenLogprob>,
+    /// The target's features of the committed tokens but the last, where they are wanted: the last one
+    /// was the target's own, which it has not read yet.
+    features: Option<Features>,
+    /// What the target made of the last draft, where that is wanted.
+    scored: Option<Arc<Scored>>,
     finish: Option<Finish>,
     statistics: Statistics,
 }
@@ -72,6 +78,8 @@ impl Sequence {
             randomness,
             logprobs_wanted: None,
             logprobs: Vec::new(),
+            features: None,
+            scored: None,
             finish: None,
             statistics: Statistics::default(),
         };
@@ -84,6 +92,22 @@ impl Sequence {
     #[must_use]
     pub fn with_logprobs(mut self, top: usize) -> Self {
         self.logprobs_wanted = Some(top);
+        self
+    }
+
+    /// The same sequence, which will collect the target's features for its drafter. The decoder must
+    /// verify every draft before the next one.
+    #[must_use]
+    pub fn with_features(mut self) -> Self {
+        self.features = Some(Features::new());
+        self
+    }
+
+    /// The same sequence, which will tell its drafter what the target made of each draft. The decoder
+    /// must verify every draft before the next one.
+    #[must_use]
+    pub fn with_scored(mut self) -> Self {
+        self.scored = Some(Arc::default());
         self
     }
 
@@ -121,6 +145,19 @@ impl Sequence {
     #[must_use]
     pub fn logprobs(&self) -> Option<&[TokenLogprob]> {
         self.logprobs_wanted.map(|_| &self.logprobs[..])
+    }
+
+    /// The target's features of the first tokens, if they are wanted.
+    #[must_use]
+    pub fn features(&self) -> Option<&Features> {
+        self.features.as_ref()
+    }
+
+    /// What a draft job brings of the target's: what was asked for.
+    #[must_use]
+    pub(crate) fn told(&self) -> Told {
+        let features = self.features.clone().unwrap_or_default();
+        Told { features, scored: self.scored.clone() }
     }
 
     /// The sampling options.
@@ -167,6 +204,7 @@ impl Sequence {
     /// Commits what a verdict on `scores` accepted and the target's own token behind it, if it has one,
     /// up to the end of the sequence, and counts it. Returns how many of the draft's tokens were committed.
     pub fn commit(&mut self, draft: &Draft, verdict: &Verdict, scores: &Scores) -> usize {
+        let before = self.tokens.len();
         let accepted = verdict.accepted.iter().map(|&node| draft.tree.token(node));
         // Each token comes from the row behind the one before it.
         let rows = [None].into_iter().chain(verdict.accepted.iter().copied().map(Some));
@@ -185,6 +223,15 @@ impl Sequence {
             };
         }
         let accepted = committed.min(verdict.accepted.len());
+        if let (Some(features), Some(rows)) = (&mut self.features, &scores.features) {
+            // They came for the tokens that had none, then for the nodes.
+            let tokens = before.saturating_sub(features.len());
+            let path = verdict.accepted[..accepted].iter().map(|&node| tokens + node);
+            features.push(rows.gather((0..tokens).chain(path)));
+        }
+        if let Some(scored) = &mut self.scored {
+            *scored = Arc::new(Scored::new(&draft.tree, scores));
+        }
         // A rejection that stands behind the end of the sequence was none.
         let rejected = verdict.rejected && committed > accepted;
         self.statistics.count_round(draft.tree.len(), accepted, rejected, committed);
@@ -205,7 +252,7 @@ impl Sequence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_core::{Proposal, TokenTree};
+    use forerun_core::{FeatureRows, Node, Proposal, TokenTree};
 
     const EOS: TokenId = 9;
 
@@ -243,6 +290,32 @@ mod tests {
             assert_eq!(sequence.finish(), finish);
             assert_eq!(sequence.statistics().committed, generated.len() as u64);
         }
+    }
+
+    /// Features come for all that was not known, and stay for what was committed and read.
+    #[test]
+    fn features_are_those_of_the_committed_tokens_but_the_last() {
+        let mut sequence = sequence(100).with_features();
+        let mut round = |nodes: usize, accepted: Vec<Node>| {
+            let (known, tokens) = (sequence.features().map_or(0, Features::len), &sequence.tokens);
+            let mut tree = TokenTree::new();
+            for node in 0..nodes {
+                tree.push(None, 3 + node as TokenId);
+            }
+            let draft = Draft { tree, proposal: Proposal::Deterministic };
+            let all = tokens[known..].iter().chain(draft.tree.tokens());
+            let features = FeatureRows::new(1, all.map(|&token| token as f32).collect());
+            let scores = Scores { features: Some(features), ..Scores::default() };
+            let verdict = Verdict { accepted, token: Some(7), rejected: false };
+            sequence.commit(&draft, &verdict, &scores);
+            let features = sequence.features().into_iter().flat_map(|all| all.rows_from(0));
+            let features: Vec<TokenId> = features.map(|row| row[0] as TokenId).collect();
+            assert_eq!(features, sequence.tokens[..sequence.tokens.len() - 1]);
+        };
+        round(0, vec![]);
+        round(3, vec![1]);
+        round(2, vec![]);
+        round(0, vec![]);
     }
 
     #[test]

@@ -4,16 +4,26 @@
 //! function of the tokens it is given; what it remembers only saves it work.
 
 mod by_text;
+mod eagle;
 mod fuzzy;
+mod grow;
+mod lookahead;
+mod medusa;
 mod model;
+mod on_features;
+mod parallel;
 mod prompt_lookup;
 
 pub use by_text::{TextDrafter, Translator};
+pub use eagle::EagleDrafter;
 pub use fuzzy::{Calibration, FuzzyDrafter, UnknownCalibration};
+pub use lookahead::LookaheadDrafter;
+pub use medusa::MedusaDrafter;
 pub use model::ModelDrafter;
+pub use parallel::{Masks, ParallelDrafter, ParallelEagleDrafter};
 pub use prompt_lookup::PromptLookup;
 
-use forerun_core::{Draft, DraftShape, Randomness, Sampling, SequenceId, TokenId};
+use forerun_core::{Draft, DraftShape, Randomness, Sampling, SequenceId, TokenId, Told};
 use forerun_model::ModelError;
 use std::sync::atomic::AtomicBool;
 
@@ -31,6 +41,8 @@ pub struct DraftContext<'a> {
     pub randomness: &'a dyn Randomness,
     /// The candidates asked for.
     pub shape: &'a DraftShape,
+    /// What the target has told, for a drafter that reads it.
+    pub told: &'a Told,
     /// Set when the draft is no longer wanted; looked at between layers and between tokens.
     pub cancel: &'a AtomicBool,
 }

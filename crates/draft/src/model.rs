@@ -1,22 +1,13 @@
 //! An independent language model as the drafter: chains and trees of its own continuations.
 //!
-//! Chains are those of Leviathan et al. 2023 (arXiv 2211.17192) and Chen et al. 2023 (2302.01318);
-//! independently drawn siblings those of SpecInfer (2305.09781); trees of the most probable nodes
-//! those of EasySpec (2502.02493) and EAGLE-2 (2406.16858). Nothing is dropped or reordered by what
-//! was sampled, which would change the output's distribution.
-//!
 //! Checkpoints with one tokenizer may pad their embeddings to different sizes. Tokens that the target
 //! does not have are no candidates; behind a token that the drafter does not have it drafts nothing.
 //! The drafter's distributions are over the tokens of both then, and are verified as such.
 
+use crate::grow::{Rows, grow, own_sampling};
 use crate::{DraftContext, Drafter};
-use forerun_core::{
-    Distribution, Draft, DraftShape, Key, Node, Proposal, Purpose, Sampling, SequenceId, TokenId,
-    TokenTree,
-};
+use forerun_core::{Draft, SequenceId, TokenTree};
 use forerun_model::{LanguageModel, Logits, ModelError};
-use std::borrow::Cow;
-use std::ops::Range;
 
 /// Drafts with a language model, usually a small one.
 pub struct ModelDrafter<M> {
@@ -47,132 +38,23 @@ impl<M: LanguageModel> ModelDrafter<M> {
     pub(crate) fn model_mut(&mut self) -> &mut M {
         &mut self.model
     }
-
-    /// The options without the biases of tokens that are no candidates.
-    fn own<'s>(&self, sampling: &'s Sampling) -> Cow<'s, Sampling> {
-        let is_candidate = |token: TokenId| (token as usize) < self.vocab_size;
-        match sampling.logit_bias.last_key_value() {
-            Some((&token, _)) if !is_candidate(token) => {
-                let mut own = sampling.clone();
-                own.logit_bias.retain(|&token, _| is_candidate(token));
-                Cow::Owned(own)
-            }
-            _ => Cow::Borrowed(sampling),
-        }
-    }
-
-    /// Logits of the rows from `first_row` on.
-    fn logits(
-        &mut self,
-        context: &DraftContext<'_>,
-        tree: &TokenTree,
-        first_row: usize,
-    ) -> Result<Logits, ModelError> {
-        let DraftContext { sequence, tokens, cancel, .. } = *context;
-        self.model.logits(sequence, tokens, tree, first_row, cancel)
-    }
-
-    /// Siblings drawn independently, level by level; a chain is the case of one child a node.
-    fn sampled(
-        &mut self,
-        context: &DraftContext<'_>,
-        branching: &[usize],
-    ) -> Result<Draft, ModelError> {
-        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
-        let mut tree = TokenTree::new();
-        let mut proposed: Vec<Distribution> = Vec::new();
-        for (depth, &children) in branching.iter().enumerate() {
-            // The rows of the newest level: they are the ones not proposed from yet.
-            let first_row = proposed.len();
-            let logits = self.logits(context, &tree, first_row)?;
-            let position = context.tokens.len() + depth;
-            let mut candidate = 0;
-            for (row, logits) in (first_row..).zip(logits.rows_below(self.vocab_size)) {
-                let distribution = sampler.distribution(logits, &tree, node_of(row))?;
-                for _ in 0..children {
-                    let key = Key { position, purpose: Purpose::Draft, candidate };
-                    tree.push(node_of(row), distribution.pick(context.randomness, key));
-                    candidate += 1;
-                }
-                proposed.push(distribution);
-            }
-        }
-        proposed.resize(tree.len() + 1, Distribution::default());
-        Ok(Draft { tree, proposal: Proposal::Sampled(proposed) })
-    }
-
-    /// Each depth expands the `width` nodes of the highest cumulative probability among the `width`
-    /// best children of each node of the depth above. A budget chooses among all these children,
-    /// expanded or not.
-    fn top(
-        &mut self,
-        context: &DraftContext<'_>,
-        width: usize,
-        depth: usize,
-        budget: Option<usize>,
-    ) -> Result<Draft, ModelError> {
-        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
-        let mut expanded = TokenTree::new();
-        let mut considered: Vec<Candidate> = Vec::new();
-        // The newest level: rows, each with its path's logarithmic probability and its candidate.
-        let mut level: Vec<(usize, f64, Option<usize>)> = vec![(0, 0.0, None)];
-        for _ in 0..depth {
-            let Some(&(first_row, ..)) = level.first() else { break };
-            let logits = self.logits(context, &expanded, first_row)?;
-            let new = considered.len();
-            let rows = logits.rows_below(self.vocab_size);
-            for (&(row, score, parent), logits) in level.iter().zip(rows) {
-                let best = sampler.candidates(logits, &expanded, node_of(row), width)?;
-                considered.extend(best.into_iter().map(|(token, own)| {
-                    // Never above its parent's, whatever rounding does.
-                    Candidate { row, parent, token, score: score + own.min(0.0) }
-                }));
-            }
-            let best = best(&considered, new..considered.len(), width).into_iter();
-            level = best
-                .map(|place| {
-                    let Candidate { row, token, score, .. } = considered[place];
-                    (expanded.push(node_of(row), token) + 1, score, Some(place))
-                })
-                .collect();
-        }
-        let tree = budget.map_or(expanded, |budget| rerank(&considered, budget));
-        Ok(Draft { tree, proposal: Proposal::Deterministic })
-    }
 }
 
-/// A child that a tree of the most probable nodes may get.
-struct Candidate {
-    /// The row that it was proposed from, among the expanded nodes.
-    row: usize,
-    /// Its parent among the candidates; `None` is the prefix.
-    parent: Option<usize>,
-    token: TokenId,
-    /// The logarithm of its path's probability.
-    score: f64,
+/// The model's rows behind a context's tokens.
+struct ModelRows<'a, M> {
+    model: &'a mut M,
+    context: &'a DraftContext<'a>,
+    vocab_size: usize,
+    /// Those that were asked for last.
+    last: Option<Logits>,
 }
 
-/// The places of the `count` best candidates of a range, best first; among equals the earlier one.
-fn best(considered: &[Candidate], range: Range<usize>, count: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = range.collect();
-    places.sort_by(|&a, &b| considered[b].score.total_cmp(&considered[a].score));
-    places.truncate(count);
-    places
-}
-
-/// The tree of the `budget` best candidates. A parent is among them whenever its child is: it is at
-/// least as probable, and came earlier.
-fn rerank(considered: &[Candidate], budget: usize) -> TokenTree {
-    let mut kept = best(considered, 0..considered.len(), budget);
-    kept.sort_unstable();
-    let mut tree = TokenTree::new();
-    for &place in &kept {
-        let Candidate { parent, token, .. } = considered[place];
-        // Nodes stand in the order of their places.
-        let parent = parent.and_then(|parent| kept.binary_search(&parent).ok());
-        tree.push(parent, token);
+impl<M: LanguageModel> Rows for ModelRows<'_, M> {
+    fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
+        let DraftContext { sequence, tokens, cancel, .. } = *self.context;
+        let logits = self.model.logits(sequence, tokens, tree, first_row, cancel)?;
+        Ok(self.last.insert(logits).rows_below(self.vocab_size).collect())
     }
-    tree
 }
 
 impl<M: LanguageModel> Drafter for ModelDrafter<M> {
@@ -181,21 +63,15 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
         if context.tokens.iter().any(|&token| token as usize >= known) {
             return Ok(Draft::empty());
         }
-        let sampling = self.own(context.sampling);
+        let sampling = own_sampling(context.sampling, self.vocab_size);
         let context = &DraftContext { sampling: &sampling, ..*context };
         // A drafter whose context is shorter than the target's drafts less near its end, then
         // nothing.
         let left =
             self.model.context_length().saturating_sub(context.tokens.len().saturating_sub(1));
-        match context.shape.at_most(left) {
-            DraftShape::Chain { length } => self.sampled(context, &vec![1; length]),
-            // Equal draws would be equal siblings: one is enough where draws are determined.
-            DraftShape::Sampled { branching } if context.sampling.is_deterministic() => {
-                self.sampled(context, &vec![1; branching.len()])
-            }
-            DraftShape::Sampled { branching } => self.sampled(context, &branching),
-            DraftShape::Top { width, depth, budget } => self.top(context, width, depth, budget),
-        }
+        let shape = context.shape.at_most(left);
+        let (model, vocab_size) = (&mut self.model, self.vocab_size);
+        grow(context, &shape, &mut ModelRows { model, context, vocab_size, last: None })
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -203,16 +79,12 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
     }
 }
 
-/// The node of a row; row 0 is the prefix.
-fn node_of(row: usize) -> Option<Node> {
-    row.checked_sub(1)
-}
-
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::KeyedRandomness;
+    use crate::grow::node_of;
+    use forerun_core::{DraftShape, KeyedRandomness, Node, Sampling, TokenId, Told};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
@@ -270,6 +142,7 @@ mod tests {
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
+            told: &Told::default(),
             cancel: &AtomicBool::new(false),
         };
         let tree = ModelDrafter::new(Hashed).draft(&context).unwrap().tree;

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    DraftShape, KeyedRandomness, Sampling, SequenceId, TokenId, TokenTree, Verification,
+    DraftShape, KeyedRandomness, Sampling, SequenceId, TokenId, TokenTree, Told, Verification,
 };
 use forerun_draft::{Calibration, DraftContext, Drafter, FuzzyDrafter, ModelDrafter};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
@@ -75,6 +75,7 @@ impl Rounds {
             sampling,
             randomness: &KeyedRandomness { seed: 3, sample: 0 },
             shape,
+            told: &Told::default(),
             cancel: &AtomicBool::new(false),
         };
         drafter.draft(&context).unwrap()

@@ -75,6 +75,12 @@ pub enum ChatError {
     /// A method that drafts chains, where trees are drafted.
     #[error("the method {0} drafts chains: start again without --tree")]
     ChainsOnly(Method),
+    /// A method that drafts ahead of the target, where the drafter reads what the target has read.
+    #[error(
+        "the drafter reads what the target made of all tokens before, which comes too late for the \
+         method {0}: stay with speculative, or start again with a drafter that reads tokens alone"
+    )]
+    FeaturesInTurn(Method),
 }
 
 impl From<EncodeError> for ChatError {
@@ -132,10 +138,15 @@ impl<'a> Chat<'a> {
     /// they run: without drafts, a drafter's device is idle.
     ///
     /// # Errors
-    /// If the method needs a drafter and the engine has none, or chains where it drafts trees.
+    /// If the method needs a drafter and the engine has none, chains where it drafts trees, or drafts
+    /// ahead where its drafter reads the target's hidden states.
     pub fn set_method(&mut self, method: Method) -> Result<(), ChatError> {
         if method != Method::Autoregressive && self.engine.plan().drafter() == DrafterKind::None {
             return Err(ChatError::NoDrafter(method));
+        }
+        let lookahead = self.engine.plan().drafter() == DrafterKind::Lookahead;
+        if method.is_parallel() && (lookahead || self.engine.reads_features()) {
+            return Err(ChatError::FeaturesInTurn(method));
         }
         let is_chain = matches!(self.engine.plan().shape(), DraftShape::Chain { .. });
         if method.is_parallel() && !is_chain {

@@ -6,8 +6,18 @@ use forerun_decode::{
     Speculative,
 };
 
+/// How a drafter drafts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pattern {
+    /// Positions in a row that it can make at the most.
+    pub(crate) positions: Option<usize>,
+    /// Whether it makes all of them in one forward.
+    pub(crate) at_once: bool,
+}
+
 /// What answers taught about drafting, by method; each answer starts with it.
 pub(crate) struct Learned {
+    pattern: Pattern,
     controller: Controller,
     pace: Pace,
     lookahead: Lookahead,
@@ -26,8 +36,8 @@ const REPRODUCIBLE_LENGTH: usize = 4;
 
 impl Learned {
     /// Nothing yet.
-    pub(crate) fn new(plan: &Plan) -> Self {
-        Self::of(plan, plan.length(), plan.shape().depth())
+    pub(crate) fn new(plan: &Plan, pattern: Pattern) -> Self {
+        Self::of(plan, pattern, plan.length(), plan.shape().depth())
     }
 
     /// A decoder for an answer to a prompt of that many tokens. It starts with what was learned; but
@@ -45,8 +55,10 @@ impl Learned {
             let (mode, length) = match plan.length() {
                 DraftLength::Fixed => (DraftLength::Fixed, plan.shape().depth()),
                 DraftLength::Auto => (DraftLength::Fixed, REPRODUCIBLE_LENGTH),
+                // Acceptance alone decides.
+                DraftLength::Assisted => (DraftLength::Assisted, plan.shape().depth()),
             };
-            learned = Self::of(plan, mode, length);
+            learned = Self::of(plan, self.pattern, mode, length);
         }
         match method {
             Method::Autoregressive => ChosenDecoder::Autoregressive(Autoregressive),
@@ -62,9 +74,12 @@ impl Learned {
         }
     }
 
-    fn of(plan: &Plan, mode: DraftLength, length: usize) -> Self {
+    fn of(plan: &Plan, pattern: Pattern, mode: DraftLength, length: usize) -> Self {
+        let shape = plan.shape().at_most(pattern.positions.unwrap_or(length).min(length));
+        let controller = Controller::new(shape, mode);
         Self {
-            controller: Controller::new(plan.shape().at_most(length), mode),
+            pattern,
+            controller: if pattern.at_once { controller.at_once() } else { controller },
             pace: Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager),
             lookahead: Lookahead::new(length, mode, plan.placement().replicas()),
         }
@@ -72,6 +87,7 @@ impl Learned {
 
     fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         Self {
+            pattern: self.pattern,
             controller: self.controller.for_new_answer(prompt_tokens),
             pace: self.pace.for_new_answer(),
             lookahead: self.lookahead.for_new_answer(),

@@ -2,18 +2,18 @@
 
 use crate::answer::Answer;
 use crate::decoding::Learned;
+use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::loader::Loader;
-use crate::plan::{DrafterKind, Method, Plan};
+use crate::plan::{DrafterKind, Method, Plan, PlanError};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use crate::translation::Translation;
-use forerun_core::{Cluster, DraftShape, JobError, Role, SequenceId, TokenId, TokenLogprob};
+use forerun_core::{Cluster, JobError, Role, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{DecodeError, Finish, Limits, Sequence, generate};
-use forerun_draft::{Calibration, FuzzyDrafter, ModelDrafter, PromptLookup, TextDrafter};
+use forerun_draft::{LookaheadDrafter, PromptLookup};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
-    Transformer, Weights,
+    CachedTransformer, Checkpoint, Config, FeatureSource, Isa, IsaError, LayerGroupsError,
+    LoadError, SpeculatorKind, Transformer, Weights,
 };
 use forerun_runtime::{Engine, Runtime, StartError, ThreadCluster, WorkerSpec};
 use std::ops::ControlFlow;
@@ -80,17 +80,46 @@ pub enum ForerunError {
         /// Size of the drafter's.
         drafter_size: usize,
     },
-    /// A drafter of another vocabulary, of which EasySpec makes no use.
+    /// A drafter of another vocabulary, of which such drafting makes no use.
     #[error(
         "the drafter {drafter} has another vocabulary than the target {target}, which --drafter \
-         easyspec cannot translate: choose a drafter of the target's family, or --drafter model"
+         {kind} cannot translate: choose a drafter of the target's family, or --drafter model"
     )]
-    EasySpecVocabulary {
+    NoTranslation {
+        /// Who was to draft.
+        kind: DrafterKind,
         /// The target's checkpoint.
         target: PathBuf,
         /// The drafter's checkpoint.
         drafter: PathBuf,
     },
+    /// A draft model of another kind.
+    #[error(
+        "{path} holds {found}, which --drafter {asked} does not draft with: use --drafter {}",
+        DrafterKind::of(*found)
+    )]
+    OtherDrafter {
+        /// The draft model.
+        path: PathBuf,
+        /// What it is.
+        found: SpeculatorKind,
+        /// Who was to draft.
+        asked: DrafterKind,
+    },
+    /// A draft model that is none of the asked kind.
+    #[error(
+        "{path} holds no drafter for --drafter {asked}: name a folder with the tensors of one, or use \
+         --drafter model for a whole model"
+    )]
+    NoSuchDrafter {
+        /// The draft model.
+        path: PathBuf,
+        /// Who was to draft.
+        asked: DrafterKind,
+    },
+    /// A drafter that does not go with the plan, as its files tell.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// Layer groups of another model.
     #[error("{cause}: {}", drafter.display())]
     LayerGroups {
@@ -152,6 +181,7 @@ pub struct Forerun {
     config: Config,
     tokenizer: Arc<Tokenizer>,
     translates: bool,
+    reads_features: bool,
     runtime: Runtime,
     sequences: AtomicU64,
     /// What earlier answers taught about drafting; each answer starts with it.
@@ -175,35 +205,31 @@ impl Forerun {
     pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
-        let drafter = plan.draft_model().map(|model| open_model(model, loader)).transpose()?;
-        let translates = drafter.as_ref().is_some_and(|drafter| !speak_alike(&target, drafter));
-        if let Some(drafter) = drafter.as_ref().filter(|_| translates) {
-            check_translation(plan, &target, drafter)?;
-        }
-        let fuzzy = drafter.as_ref().map(|drafter| fuzzy(plan, drafter)).transpose()?.flatten();
+        let drafter = OpenDrafter::open(plan, &target, loader)?;
+        let translates = drafter.as_ref().is_some_and(OpenDrafter::translates);
+        let features = drafter.as_ref().and_then(|drafter| drafter.features(&target));
+        let weights = loader.load(plan.model(), &target.checkpoint, plan.weight_type())?;
+        let drafter = plan
+            .draft_model()
+            .zip(drafter)
+            .map(|(name, drafter)| drafter.load(name, plan, (&target, &weights), loader));
+        let loaded = Loaded { target: weights, features, drafter: drafter.transpose()? };
         let config = target.checkpoint.config().clone();
-        let mut load = |name: &Path, model: &OpenModel| {
-            loader.load(name, &model.checkpoint, plan.weight_type())
-        };
-        let target_weights = load(plan.model(), &target)?;
-        let drafter_weights =
-            plan.draft_model().zip(drafter.as_ref()).map(|(name, model)| load(name, model));
-        let drafter_weights = drafter_weights.transpose()?;
-        let tokenizer = Arc::new(target.tokenizer);
-        let drafter = drafter_weights.map(|weights| LoadedDrafter {
-            translation: drafter.filter(|_| translates).map(|drafter| {
-                let ends = &drafter.checkpoint.config().eos_token_ids;
-                let target = (Arc::clone(&tokenizer), &config.eos_token_ids[..]);
-                let drafter = (Arc::new(drafter.tokenizer), &ends[..]);
-                Arc::new(Translation::new(target, config.vocab_size, drafter))
-            }),
-            fuzzy,
-            weights,
-        });
-        let runtime = Runtime::start(workers(plan, &target_weights, drafter.as_ref()))?;
-        let learned = Mutex::new(Learned::new(plan));
-        let (plan, sequences) = (plan.clone(), AtomicU64::new(0));
-        Ok(Self { plan, config, tokenizer, translates, runtime, sequences, learned })
+        let reads_features = loaded.features.is_some();
+        let runtime = Runtime::start(workers(plan, &loaded))?;
+        let pattern = loaded.drafter.as_ref().map(LoadedDrafter::pattern).unwrap_or_default();
+        let learned = Mutex::new(Learned::new(plan, pattern));
+        let (plan, sequences, tokenizer) = (plan.clone(), AtomicU64::new(0), target.tokenizer);
+        Ok(Self {
+            plan,
+            config,
+            tokenizer,
+            translates,
+            reads_features,
+            runtime,
+            sequences,
+            learned,
+        })
     }
 
     fn lock_learned(&self) -> MutexGuard<'_, Learned> {
@@ -232,6 +258,13 @@ impl Forerun {
     #[must_use]
     pub fn translates_drafts(&self) -> bool {
         self.translates
+    }
+
+    /// Whether the drafter reads the target's hidden states, so that only methods that draft and verify
+    /// in turn can go with it.
+    #[must_use]
+    pub fn reads_features(&self) -> bool {
+        self.reads_features
     }
 
     /// A handle to the workers, for jobs and decoders of one's own. Sequences of [`Forerun`] itself
@@ -343,6 +376,12 @@ impl Forerun {
         if let Some(top) = request.logprobs {
             sequence = sequence.with_logprobs(top);
         }
+        if self.reads_features && place.method == Method::Speculative {
+            sequence = sequence.with_features();
+        }
+        if self.plan.drafter() == DrafterKind::Lookahead && place.method == Method::Speculative {
+            sequence = sequence.with_scored();
+        }
         let mut cluster = self.runtime.cluster_with(canceller);
         let decoding = Decoding { method: place.method, canceller, reproducible };
         let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
@@ -422,11 +461,20 @@ struct Decoding<'a> {
 /// A checkpoint with its tokenizer.
 pub(crate) struct OpenModel {
     pub(crate) checkpoint: Checkpoint,
-    pub(crate) tokenizer: Tokenizer,
+    pub(crate) tokenizer: Arc<Tokenizer>,
 }
 
 pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
-    let path = &loader.locate(model)?;
+    let path = loader.locate(model)?;
+    open_located(&path, model)
+}
+
+/// The model of that name, which lies at `path`.
+#[cfg_attr(
+    not(feature = "hub"),
+    expect(unused_variables, reason = "without a hub a model lies where its name says")
+)]
+pub(crate) fn open_located(path: &Path, model: &Path) -> Result<OpenModel, ForerunError> {
     let opened = open_files(path);
     #[cfg(feature = "hub")]
     let opened = opened.map_err(|error| if path == model { error } else { cached(error) });
@@ -448,7 +496,7 @@ fn cached(cause: ForerunError) -> ForerunError {
 
 fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
-    let tokenizer = Tokenizer::beside(path)?;
+    let tokenizer = Arc::new(Tokenizer::beside(path)?);
     let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
     // Tokens that were added, as padding is, may lie beyond: no text of the model's own has them.
     if largest as usize >= expected {
@@ -458,70 +506,29 @@ fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     Ok(OpenModel { checkpoint, tokenizer })
 }
 
-/// Whether a token means the same to both. Models of one family often have one tokenizer, but
-/// embeddings that are padded to different sizes.
-fn speak_alike(target: &OpenModel, drafter: &OpenModel) -> bool {
-    target.tokenizer.agrees_with(&drafter.tokenizer)
-}
-
-/// Only chains can be translated, and only those of an ordinary drafter.
-fn check_translation(
-    plan: &Plan,
-    target: &OpenModel,
-    drafter: &OpenModel,
-) -> Result<(), ForerunError> {
-    if plan.drafter() == DrafterKind::EasySpec {
-        let [target, drafter] = [target, drafter].map(|model| model.checkpoint.path().to_owned());
-        return Err(ForerunError::EasySpecVocabulary { target, drafter });
-    }
-    if matches!(plan.shape(), DraftShape::Chain { .. }) {
-        return Ok(());
-    }
-    Err(ForerunError::Vocabulary {
-        target: target.checkpoint.path().to_owned(),
-        drafter: drafter.checkpoint.path().to_owned(),
-        target_size: target.checkpoint.config().vocab_size,
-        drafter_size: drafter.checkpoint.config().vocab_size,
-    })
-}
-
-/// EasySpec's layer groups for a drafter, where the plan asks for it.
-fn fuzzy(
-    plan: &Plan,
-    drafter: &OpenModel,
-) -> Result<Option<(LayerGroups, Calibration)>, ForerunError> {
-    let Some(easyspec) = plan.easyspec() else { return Ok(None) };
-    let groups = easyspec.layers.groups(drafter.checkpoint.config().num_hidden_layers);
-    let groups = groups.map_err(|cause| {
-        let drafter = drafter.checkpoint.path().to_owned();
-        ForerunError::LayerGroups { cause, drafter }
-    })?;
-    Ok(Some((groups, easyspec.calibration)))
-}
-
-/// A drafter model, and how its tokens become the target's where they are others.
-#[derive(Clone)]
-struct LoadedDrafter {
-    weights: Arc<Weights>,
-    /// EasySpec's layer groups.
-    fuzzy: Option<(LayerGroups, Calibration)>,
-    translation: Option<Arc<Translation>>,
+/// What the workers of a plan run.
+struct Loaded {
+    target: Arc<Weights>,
+    /// What of the target's hidden states the drafter reads.
+    features: Option<FeatureSource>,
+    drafter: Option<LoadedDrafter>,
 }
 
 /// A worker for every device group of the plan.
-fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) -> Vec<WorkerSpec> {
+fn workers(plan: &Plan, loaded: &Loaded) -> Vec<WorkerSpec> {
+    let Loaded { target, features, drafter } = loaded;
     let vocab_size = target.config().vocab_size;
-    let looks_up = plan.drafter() == DrafterKind::PromptLookup;
+    let looks_up = matches!(plan.drafter(), DrafterKind::PromptLookup | DrafterKind::Lookahead);
+    let guesses = plan.drafter() == DrafterKind::Lookahead;
     // Looking tokens up takes no device of its own: it is done beside the target, unless both are to
     // happen at the same time.
     let alone = looks_up && plan.method().is_parallel();
     let devices = plan.placement().devices().into_iter();
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
         let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
-        let drafter = drafter.filter(|_| roles.contains(&Role::Drafter(0)));
-        let drafter = drafter.cloned();
+        let drafter = drafter.clone().filter(|_| roles.contains(&Role::Drafter(0)));
         let looks_up = looks_up && !alone && replicas.contains(&0);
-        let target = Arc::clone(target);
+        let (target, features) = (Arc::clone(target), features.clone());
         let mut played: Vec<Role> = replicas.iter().map(|&index| Role::Target(index)).collect();
         played.extend((looks_up || drafter.is_some()).then_some(Role::Drafter(0)));
         (!played.is_empty()).then(|| WorkerSpec {
@@ -530,29 +537,18 @@ fn workers(plan: &Plan, target: &Arc<Weights>, drafter: Option<&LoadedDrafter>) 
             roles: played,
             build: Box::new(move |team| {
                 let mut engine = Engine::new();
-                let model = |engine: &Engine, weights| {
-                    let transformer = Transformer::new(weights, Arc::clone(&team));
-                    engine.timed(CachedTransformer::new(transformer))
-                };
                 for index in replicas {
-                    let replica = model(&engine, Arc::clone(&target));
+                    let mut replica = Transformer::new(Arc::clone(&target), Arc::clone(&team));
+                    if let Some(features) = features.clone() {
+                        replica = replica.with_features(features);
+                    }
+                    let replica = engine.timed(CachedTransformer::new(replica));
                     engine = engine.with_target(index, replica);
                 }
-                if let Some(LoadedDrafter { weights, fuzzy, translation }) = drafter {
-                    let drafter = model(&engine, weights);
-                    engine = match (translation, fuzzy) {
-                        (None, None) => {
-                            let drafter = ModelDrafter::new(drafter).for_vocabulary(vocab_size);
-                            engine.with_drafter(0, drafter)
-                        }
-                        (None, Some((groups, calibration))) => {
-                            let drafter = FuzzyDrafter::new(drafter, groups, calibration);
-                            engine.with_drafter(0, drafter.for_vocabulary(vocab_size))
-                        }
-                        (Some(by_text), _) => {
-                            engine.with_drafter(0, TextDrafter::new(drafter, by_text))
-                        }
-                    };
+                if let Some(drafter) = drafter {
+                    engine = drafter.on(engine, &team, vocab_size);
+                } else if looks_up && guesses {
+                    engine = engine.with_drafter(0, LookaheadDrafter::new());
                 } else if looks_up {
                     engine = engine.with_drafter(0, PromptLookup);
                 }

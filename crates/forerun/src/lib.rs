@@ -15,6 +15,7 @@ mod chat;
 mod chat_template;
 mod decoding;
 mod demonstration;
+mod drafter;
 mod easyspec;
 mod engine;
 #[cfg(feature = "hub")]
@@ -58,7 +59,8 @@ pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
     Checkpoint, Config, Family, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
-    RopeScaling, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType, Weights,
+    RopeScaling, SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType,
+    Weights,
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{

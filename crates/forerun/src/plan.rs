@@ -3,8 +3,8 @@
 use crate::easyspec::{EasySpec, LayerStrategy};
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
-use forerun_draft::Calibration;
-use forerun_model::WeightType;
+use forerun_draft::{Calibration, LookaheadDrafter};
+use forerun_model::{SpeculatorKind, WeightType};
 use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};
 use std::fmt;
 use std::path::PathBuf;
@@ -42,13 +42,39 @@ pub enum DrafterKind {
     EasySpec,
     /// Earlier occurrences of the last tokens.
     PromptLookup,
+    /// N-grams that the target guesses itself, beside what it verifies (lookahead decoding).
+    Lookahead,
+    /// Heads on the target's last hidden state (Medusa).
+    Medusa,
+    /// A layer on the target's hidden states (EAGLE, EAGLE-2, EAGLE-3).
+    Eagle,
+    /// A layer that guesses all positions in one forward (ParallelSpec in both integrations; PARD).
+    Parallel,
 }
 
 impl DrafterKind {
     /// Whether it drafts with a checkpoint of its own.
     #[must_use]
     pub fn has_model(self) -> bool {
-        matches!(self, Self::Model | Self::EasySpec)
+        !matches!(self, Self::None | Self::PromptLookup | Self::Lookahead)
+    }
+
+    /// Whether its checkpoint is made for one target, and no model by itself but for PARD's.
+    #[must_use]
+    pub fn belongs_to_target(self) -> bool {
+        matches!(self, Self::Medusa | Self::Eagle | Self::Parallel)
+    }
+
+    /// Who drafts with a checkpoint of this kind.
+    #[must_use]
+    pub fn of(speculator: SpeculatorKind) -> Self {
+        match speculator {
+            SpeculatorKind::Medusa => Self::Medusa,
+            SpeculatorKind::Eagle | SpeculatorKind::Eagle3 => Self::Eagle,
+            SpeculatorKind::ParallelMedusa
+            | SpeculatorKind::ParallelEagle
+            | SpeculatorKind::Pard { .. } => Self::Parallel,
+        }
     }
 }
 
@@ -60,6 +86,9 @@ pub enum DraftTokens {
     Auto,
     /// Always this many.
     Fixed(usize),
+    /// Two more where all of them were accepted, else one less (assisted generation, as Hugging Face's
+    /// transformers schedules it); it begins with 5.
+    Assisted,
 }
 
 /// The shape of drafts.
@@ -95,7 +124,7 @@ pub struct Options {
     pub draft_model: Option<PathBuf>,
     /// The decoder; by default speculative where there is a drafter.
     pub method: Option<Method>,
-    /// The drafter; by default the draft model where one is named.
+    /// The drafter; by default what the draft model is made for, where one is named.
     pub drafter: Option<DrafterKind>,
     /// Tokens drafted in a row; with DSI those of one verification (its lookahead).
     pub draft_tokens: DraftTokens,
@@ -148,6 +177,25 @@ pub enum PlanError {
     /// A tree where drafting goes on behind unverified tokens.
     #[error("the method {0} drafts chains: leave --tree out, or use --method speculative")]
     ChainsOnly(Method),
+    /// Guesses in the target's own passes where it verifies what others draft meanwhile.
+    #[error(
+        "the drafter lookahead takes its guesses from the target's last pass, which the method {0} does \
+         not wait for: use --method speculative, or --drafter prompt-lookup"
+    )]
+    LookaheadInTurn(Method),
+    /// A schedule by the outcome of rounds where there are no such rounds.
+    #[error(
+        "--draft-tokens assisted goes by what became of whole drafts, and the method {0} has none: use \
+         --method speculative, or --draft-tokens auto"
+    )]
+    AssistedInTurn(Method),
+    /// A drafter on the target's hidden states where drafting goes on behind tokens that the target has
+    /// not read.
+    #[error(
+        "{0} reads hidden states of the target, which has not read the tokens that the method {1} drafts \
+         behind: use --method speculative, or a drafter that reads tokens alone"
+    )]
+    FeaturesInTurn(SpeculatorKind, Method),
     /// See [`PlacementError`].
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -205,10 +253,21 @@ impl Plan {
 
     /// A plan on any of `cores`, by default on those `granted`.
     fn build(options: Options, cores: &[usize], granted: &[usize]) -> Result<Self, PlanError> {
-        let (method, drafter) = roles(&options)?;
-        let (shape, length) = shape(&options)?;
+        // A checkpoint that is not here yet, or broken, is looked at when it is opened.
+        let found = options.draft_model.as_ref().and_then(|path| SpeculatorKind::of(path).ok()?);
+        let (method, drafter) = roles(&options, found)?;
+        let (shape, length) = shape(&options, drafter)?;
+        if let Some(found) = found.filter(|&found| DrafterKind::of(found) == drafter) {
+            check_features(found, method)?;
+        }
         if method.is_parallel() && options.tree != Tree::None {
             return Err(PlanError::ChainsOnly(method));
+        }
+        if method.is_parallel() && drafter == DrafterKind::Lookahead {
+            return Err(PlanError::LookaheadInTurn(method));
+        }
+        if method.is_parallel() && options.draft_tokens == DraftTokens::Assisted {
+            return Err(PlanError::AssistedInTurn(method));
         }
         let easyspec = easyspec(&options, method, drafter)?;
         // Target and drafter have the same devices in turn, unless both are to run at the same time.
@@ -233,6 +292,11 @@ impl Plan {
             placement,
             easyspec,
         })
+    }
+
+    /// Whether this plan's method can go with what a checkpoint turns out to be.
+    pub(crate) fn check_features(&self, found: SpeculatorKind) -> Result<(), PlanError> {
+        check_features(found, self.method)
     }
 
     /// How EasySpec computes, where it drafts.
@@ -296,14 +360,25 @@ impl Plan {
     }
 }
 
-/// The decoder and the drafter.
-fn roles(options: &Options) -> Result<(Method, DrafterKind), PlanError> {
+/// Features exist for tokens that the target has read, so that drafting cannot run ahead of it.
+fn check_features(found: SpeculatorKind, method: Method) -> Result<(), PlanError> {
+    match method.is_parallel() && found.reads_features() {
+        true => Err(PlanError::FeaturesInTurn(found, method)),
+        false => Ok(()),
+    }
+}
+
+/// The decoder and the drafter, by what the draft model is `found` to be made for.
+fn roles(
+    options: &Options,
+    found: Option<SpeculatorKind>,
+) -> Result<(Method, DrafterKind), PlanError> {
     // Plain decoding leaves a drafter aside, so that methods compare by changing one flag.
     if options.method == Some(Method::Autoregressive) {
         return Ok((Method::Autoregressive, DrafterKind::None));
     }
     let drafter = options.drafter.unwrap_or(match options.draft_model {
-        Some(_) => DrafterKind::Model,
+        Some(_) => found.map_or(DrafterKind::Model, DrafterKind::of),
         None => DrafterKind::None,
     });
     let method = options.method.unwrap_or(match drafter {
@@ -311,8 +386,8 @@ fn roles(options: &Options) -> Result<(Method, DrafterKind), PlanError> {
         _ => Method::Speculative,
     });
     match (drafter, &options.draft_model) {
-        (DrafterKind::Model | DrafterKind::EasySpec, None) => Err(PlanError::NoDraftModel(drafter)),
-        (DrafterKind::PromptLookup | DrafterKind::None, Some(_)) => {
+        (drafter, None) if drafter.has_model() => Err(PlanError::NoDraftModel(drafter)),
+        (DrafterKind::PromptLookup | DrafterKind::Lookahead | DrafterKind::None, Some(_)) => {
             Err(PlanError::UnusedDraftModel(drafter))
         }
         (DrafterKind::None, None) if method != Method::Autoregressive => {
@@ -349,19 +424,30 @@ fn easyspec(
     }
 }
 
-fn shape(options: &Options) -> Result<(DraftShape, DraftLength), PlanError> {
+fn shape(options: &Options, drafter: DrafterKind) -> Result<(DraftShape, DraftLength), PlanError> {
     let range = |option, found: String, expected| PlanError::Range { option, found, expected };
     let (length, asked) = match options.draft_tokens {
         DraftTokens::Auto => (DraftLength::Auto, None),
+        DraftTokens::Assisted => (DraftLength::Assisted, None),
         DraftTokens::Fixed(count) if (1..=MAX_DRAFT_TOKENS).contains(&count) => {
             (DraftLength::Fixed, Some(count))
         }
         DraftTokens::Fixed(count) => {
-            return Err(range("--draft-tokens", count.to_string(), "auto or 1 to 64"));
+            return Err(range("--draft-tokens", count.to_string(), "auto, assisted or 1 to 64"));
         }
     };
+    let longest = match length {
+        DraftLength::Assisted => MAX_DRAFT_TOKENS,
+        _ => AUTO_LENGTH,
+    };
     let shape = match &options.tree {
-        Tree::None => DraftShape::Chain { length: asked.unwrap_or(AUTO_LENGTH) },
+        // Its window is a tree in any case.
+        Tree::None if drafter == DrafterKind::Lookahead => DraftShape::Top {
+            width: LookaheadDrafter::NODES / LookaheadDrafter::DEPTH,
+            depth: asked.unwrap_or(LookaheadDrafter::DEPTH),
+            budget: Some(LookaheadDrafter::NODES),
+        },
+        Tree::None => DraftShape::Chain { length: asked.unwrap_or(longest) },
         Tree::Top { width, depth, budget } => DraftShape::Top {
             width: *width,
             depth: depth.or(asked).unwrap_or(AUTO_DEPTH),
@@ -414,7 +500,14 @@ impl FromStr for DrafterKind {
             "model" => Ok(Self::Model),
             "easyspec" => Ok(Self::EasySpec),
             "prompt-lookup" => Ok(Self::PromptLookup),
-            _ => Err(UnknownValue::new(text, "none, model, easyspec, prompt-lookup")),
+            "lookahead" => Ok(Self::Lookahead),
+            "medusa" => Ok(Self::Medusa),
+            "eagle" => Ok(Self::Eagle),
+            "parallel" => Ok(Self::Parallel),
+            _ => Err(UnknownValue::new(
+                text,
+                "none, model, easyspec, prompt-lookup, lookahead, medusa, eagle, parallel",
+            )),
         }
     }
 }
@@ -426,6 +519,10 @@ impl fmt::Display for DrafterKind {
             Self::Model => "model",
             Self::EasySpec => "easyspec",
             Self::PromptLookup => "prompt-lookup",
+            Self::Lookahead => "lookahead",
+            Self::Medusa => "medusa",
+            Self::Eagle => "eagle",
+            Self::Parallel => "parallel",
         })
     }
 }
@@ -436,10 +533,11 @@ impl FromStr for DraftTokens {
     fn from_str(text: &str) -> Result<Self, UnknownValue> {
         match text {
             "auto" => Ok(Self::Auto),
+            "assisted" => Ok(Self::Assisted),
             _ => text
                 .parse()
                 .map(Self::Fixed)
-                .map_err(|_| UnknownValue::new(text, "auto, 1, 2, … 64")),
+                .map_err(|_| UnknownValue::new(text, "auto, assisted, 1, 2, … 64")),
         }
     }
 }
@@ -568,6 +666,7 @@ mod tests {
             },
             "--lp is 0",
         );
+        refuse(|o| o.drafter = Some(DrafterKind::Medusa), "\"medusa\" needs a checkpoint");
         refuse(|o| o.method = Some(Method::Speculative), "needs a drafter");
         refuse(
             |o| {
@@ -575,6 +674,17 @@ mod tests {
                 o.drafter = Some(DrafterKind::PromptLookup);
             },
             "does not use a model",
+        );
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Pearl));
+                o.draft_tokens = DraftTokens::Assisted;
+            },
+            "the method pearl has none",
+        );
+        refuse(
+            |o| (o.drafter, o.method) = (Some(DrafterKind::Lookahead), Some(Method::Dsi)),
+            "does not wait for",
         );
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
@@ -603,6 +713,7 @@ mod tests {
             assert_eq!(text.parse::<Tree>().map(|tree| tree.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("7".parse(), Ok(DraftTokens::Fixed(7)));
+        assert_eq!("assisted".parse(), Ok(DraftTokens::Assisted));
         let message = |result: Result<Method, UnknownValue>| {
             result.err().map(|error| error.to_string()).unwrap_or_default()
         };
@@ -611,6 +722,10 @@ mod tests {
             assert!(text.parse::<Tree>().is_err(), "{text}");
         }
         assert!("".parse::<DraftTokens>().is_err());
-        assert!("medusa".parse::<DrafterKind>().is_err());
+        assert!("hydra".parse::<DrafterKind>().is_err());
+        let kinds = ["none", "model", "easyspec", "prompt-lookup", "lookahead", "medusa", "eagle"];
+        for kind in kinds.into_iter().chain(["parallel"]) {
+            assert_eq!(kind.parse().map(|own: DrafterKind| own.to_string()), Ok(kind.to_owned()));
+        }
     }
 }

@@ -13,19 +13,25 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Node, Proposal,
-    Purpose, Randomness, Role, Sampling, Scores, SequenceId, TokenId, TokenTree, Verdict,
-    Verification, reference, verify,
+    Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
+    Node, Proposal, Purpose, Randomness, Role, Sampling, Scores, SequenceId, TokenId, TokenTree,
+    Told, Verdict, Verification, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace,
     Pearl, PearlOptions, Schedule, Sequence, Speculative, generate,
 };
-use forerun_draft::{Calibration, DraftContext, Drafter, FuzzyDrafter, ModelDrafter, PromptLookup};
-use forerun_model::{FuzzyContext, LanguageModel, LayerGroups, LayeredModel, Logits, ModelError};
+use forerun_draft::{
+    Calibration, DraftContext, Drafter, EagleDrafter, FuzzyDrafter, LookaheadDrafter, Masks,
+    MedusaDrafter, ModelDrafter, ParallelDrafter, ParallelEagleDrafter, PromptLookup,
+};
+use forerun_model::{
+    FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel, LayerGroups,
+    LayeredModel, Logits, ModelError,
+};
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
@@ -130,6 +136,86 @@ impl LayeredModel for FuzzyTable {
     }
 }
 
+/// A target that tells features: each token's is a number that its prefix gives.
+struct TellingTable {
+    table: TableModel,
+    /// Of the last call's tokens, then of its nodes.
+    features: Vec<f32>,
+}
+
+impl LanguageModel for TellingTable {
+    fn vocab_size(&self) -> usize {
+        self.table.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.table.context_length()
+    }
+
+    fn logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let feature = |prefix: &[TokenId]| self.table.row(prefix)[0];
+        let of_tokens = (1..=tokens.len()).map(|len| feature(&tokens[..len]));
+        let nodes = (0..tree.len()).map(|node| feature(&behind(tokens, tree, Some(node))));
+        self.features = of_tokens.chain(nodes).collect();
+        self.table.logits(sequence, tokens, tree, first_row, cancel)
+    }
+
+    fn features(&self, _sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
+        Some(FeatureRows::new(1, self.features[rows].to_vec()))
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// A drafter's table by what it reads: the feature before the last token, that token, and a path.
+struct FeatureTable(TableModel);
+
+impl FeatureTable {
+    fn row(&self, feature: &[f32], path: &[TokenId]) -> Vec<f32> {
+        let feature: Vec<TokenId> = feature.iter().map(|number| number.to_bits()).collect();
+        self.0.row(&[&feature[..], path].concat())
+    }
+}
+
+impl FeatureModel for FeatureTable {
+    fn vocab_size(&self) -> usize {
+        self.0.vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        64
+    }
+
+    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError> {
+        let FeatureContext { tokens, features, tree, first_row, .. } = *context;
+        let feature = features.rows_from(tokens.len() - 2).next().unwrap();
+        let last = &tokens[tokens.len() - 1..];
+        let values = rows_of(tree).skip(first_row);
+        let values = values.flat_map(|at| self.row(feature, &behind(last, tree, at))).collect();
+        Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+impl FeatureHeads for FeatureTable {
+    fn vocab_size(&self) -> usize {
+        self.0.vocab_size
+    }
+
+    fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError> {
+        let values = (0..3).flat_map(|head| self.row(features, &[head])).collect();
+        Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: 1 })
+    }
+}
+
 // ---------------------------------------------------------------------------------------------
 // The enumerator
 
@@ -213,6 +299,8 @@ struct Experiment<'a> {
     tokens: usize,
     /// In which order jobs are run, as [`InlineCluster::in_order_of`] has it.
     order: Option<u64>,
+    /// Whether the target tells its features, and what it made of drafts.
+    features: bool,
     /// Wraps the enumerator, for mutants of the keys.
     keys: &'a dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 }
@@ -225,7 +313,8 @@ impl<'a> Experiment<'a> {
         decoder: &'a dyn Fn() -> Box<dyn Decoder>,
     ) -> Self {
         let (target, keys) = (target(1), &unchanged);
-        Self { target, sampling, drafter, decoder, tokens: 2, order: None, keys }
+        let (order, features) = (None, false);
+        Self { target, sampling, drafter, decoder, tokens: 2, order, features, keys }
     }
 
     /// The exact joint distribution of the first tokens, and the number of branches.
@@ -244,9 +333,9 @@ impl<'a> Experiment<'a> {
     }
 
     fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> Vec<TokenId> {
-        let engine =
-            Engine::new().with_target(0, self.target).with_drafter(0, Boxed((self.drafter)()));
-        let engine = (1..REPLICAS).fold(engine, |engine, at| engine.with_target(at, self.target));
+        let engine = Engine::new().with_drafter(0, Boxed((self.drafter)()));
+        let replica = || TellingTable { table: self.target, features: Vec::new() };
+        let engine = (0..REPLICAS).fold(engine, |engine, at| engine.with_target(at, replica()));
         let mut cluster = InlineCluster::new(engine, Arc::clone(&randomness));
         if let Some(order) = self.order {
             cluster = cluster.in_order_of(order);
@@ -255,6 +344,9 @@ impl<'a> Experiment<'a> {
         let (id, prompt) = (SequenceId(0), PROMPT.to_vec());
         let mut sequence =
             Sequence::with_randomness(id, prompt, self.sampling.clone(), limits, randomness);
+        if self.features {
+            sequence = sequence.with_features().with_scored();
+        }
         let mut generated = 0;
         generate(&mut *(self.decoder)(), &mut sequence, &mut cluster, |tokens| {
             generated += tokens.len();
@@ -395,6 +487,16 @@ fn assert_exact(
     drafter: &dyn Fn() -> Box<dyn Drafter>,
     decoder: &dyn Fn() -> Box<dyn Decoder>,
 ) {
+    assert_exact_of(name, drafter, decoder, (2, false));
+}
+
+/// The same of so many tokens, and of a target that tells its features or does not.
+fn assert_exact_of(
+    name: &str,
+    drafter: &dyn Fn() -> Box<dyn Drafter>,
+    decoder: &dyn Fn() -> Box<dyn Decoder>,
+    (tokens, features): (usize, bool),
+) {
     let mut branches = 0;
     for seed in [1, 2] {
         let filters = [
@@ -405,7 +507,8 @@ fn assert_exact(
         ];
         for sampling in filters.into_iter().chain(more_options()) {
             let target = target(seed);
-            let experiment = Experiment { target, ..Experiment::of(sampling, drafter, decoder) };
+            let experiment = Experiment::of(sampling, drafter, decoder);
+            let experiment = Experiment { target, tokens, features, ..experiment };
             let deviation = experiment.deviation();
             let sampling = &experiment.sampling;
             assert!(deviation < 1e-6, "{name}, target {seed}, {sampling:?}: off by {deviation}");
@@ -494,6 +597,55 @@ fn drafting_fuzzily_beside_verification_is_exact() {
         assert_exact(&name, &drafter, &|| pearl(2, "eager"));
         let name = format!("dsi, easyspec {calibration}");
         assert_exact(&name, &drafter, &|| Box::new(dsi(2, 2)));
+    }
+}
+
+/// Medusa and EAGLE, on features that the target tells. The first round has none, so three tokens are
+/// looked at.
+#[test]
+fn speculative_decoding_on_features_is_exact() {
+    let table = || FeatureTable(DRAFT_MODEL);
+    let medusa = || -> Box<dyn Drafter> { Box::new(MedusaDrafter::new(table())) };
+    let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(table())) };
+    let masks = Masks::Own(VOCAB as TokenId..VOCAB as TokenId + 2);
+    let parallel =
+        || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), masks.clone())) };
+    let drafters: [(&str, &dyn Fn() -> Box<dyn Drafter>); 3] =
+        [("medusa", &medusa), ("eagle", &eagle), ("parallelspec on eagle", &parallel)];
+    for (name, drafter) in drafters {
+        for shape in [chain(1), chain(2), chain(9), top(2, 2), top(3, 3), best(3), iid(&[2, 1])] {
+            let name = format!("speculative, {name}, {shape:?}");
+            assert_exact_of(&name, drafter, &|| speculative(&shape), (3, true));
+        }
+    }
+}
+
+/// Lookahead decoding: what is guessed follows from what the target made of earlier drafts.
+#[test]
+fn speculative_decoding_with_lookahead_is_exact() {
+    let drafter = || -> Box<dyn Drafter> { Box::new(LookaheadDrafter::new()) };
+    for shape in [chain(2), top(7, 1), top(7, 2), top(7, 10)] {
+        let name = format!("speculative, lookahead, {shape:?}");
+        assert_exact_of(&name, &drafter, &|| speculative(&shape), (4, true));
+    }
+}
+
+/// ParallelSpec on tokens: rows of a depth are one, whatever was drawn before them.
+#[test]
+fn parallel_drafting_is_exact() {
+    let own = Masks::Own(VOCAB as TokenId..VOCAB as TokenId + 2);
+    for masks in [own, Masks::Repeated(1)] {
+        let drafter =
+            || -> Box<dyn Drafter> { Box::new(ParallelDrafter::new(DRAFT_MODEL, masks.clone())) };
+        for shape in [chain(2), chain(3), top(2, 2), top(3, 3), best(3), best(5), iid(&[2, 1])] {
+            let name = format!("speculative, parallel {masks:?}, {shape:?}");
+            assert_exact(&name, &drafter, &|| speculative(&shape));
+        }
+        let name = format!("parallel {masks:?}");
+        assert_exact(&format!("pearl, {name}"), &drafter, &|| pearl(2, "eager"));
+        assert_exact_in_any_order(&format!("pearl, {name}"), &drafter, &|| pearl(2, "paper"));
+        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
+        assert_exact(&format!("dsi, {name}"), &drafter, &decoder);
     }
 }
 
@@ -806,6 +958,7 @@ impl Decoder for WrittenOut {
             tree: draft.tree.clone(),
             sampling: sequence.sampling().clone(),
             logprobs: None,
+            features_from: None,
         };
         cluster.submit(Role::Target(0), score)?;
         let Ok(JobOutput::Score(scores)) = cluster.next_completion()?.output else { panic!() };
@@ -843,6 +996,7 @@ fn drafted(
         prompt_len: sequence.prompt_len(),
         sampling: sequence.sampling().clone(),
         shape,
+        told: Told::default(),
     };
     cluster.submit(Role::Drafter(0), job)?;
     let Ok(JobOutput::Draft(draft)) = cluster.next_completion()?.output else { panic!() };
@@ -878,7 +1032,7 @@ impl Decoder for WarpedHere {
             let logits = self.target.row(&behind(tokens, &draft.tree, at));
             sampler.distribution(&logits, &draft.tree, at.filter(|_| self.own_path)).unwrap()
         };
-        let scores = Scores { rows: rows_of(&draft.tree).map(row).collect(), logprobs: None };
+        let scores = Scores { rows: rows_of(&draft.tree).map(row).collect(), ..Scores::default() };
         let verdict = verify(&draft, &scores.rows, tokens.len(), sequence.randomness());
         sequence.commit(&draft, &verdict, &scores);
         Ok(())

@@ -20,7 +20,9 @@ use forerun::{
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
+use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 /// One way of decoding.
 struct Cell {
@@ -30,8 +32,12 @@ struct Cell {
     tree: Tree,
     pearl: PearlOptions,
     easyspec: Option<EasySpec>,
+    /// The draft model, where it is not the pair's drafter.
+    draft_model: Option<PathBuf>,
     /// Draft positions at which a rejection must have been seen.
     must_reject: usize,
+    /// Draft positions at which a token must have been accepted.
+    must_accept: usize,
 }
 
 /// The whole matrix but for autoregressive decoding, which all else is compared with.
@@ -56,10 +62,37 @@ fn cells() -> Vec<Cell> {
             tree,
             pearl: PearlOptions::default(),
             easyspec: None,
+            draft_model: None,
             must_reject,
+            must_accept: 0,
         },
     );
-    in_turn.chain(parallel_cells()).collect()
+    in_turn.chain(schedule_cells()).chain(parallel_cells()).collect()
+}
+
+/// Assisted generation's lengths, and the target's own n-grams.
+fn schedule_cells() -> impl Iterator<Item = Cell> {
+    use DraftTokens::{Assisted, Auto, Fixed};
+    use DrafterKind::{Lookahead, Model, PromptLookup};
+    let cell = |(drafter, draft_tokens, must_reject)| Cell {
+        method: Method::Speculative,
+        drafter,
+        draft_tokens,
+        tree: Tree::None,
+        pearl: PearlOptions::default(),
+        easyspec: None,
+        draft_model: None,
+        must_reject,
+        must_accept: 0,
+    };
+    let all = [
+        (Model, Assisted, 1),
+        (PromptLookup, Assisted, 1),
+        (Lookahead, Fixed(1), 1),
+        (Lookahead, Fixed(10), 2),
+        (Lookahead, Auto, 0),
+    ];
+    all.into_iter().map(cell)
 }
 
 /// Drafting beside verification, in every variant.
@@ -73,7 +106,9 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         tree: Tree::None,
         pearl: options.parse().unwrap(),
         easyspec: None,
+        draft_model: None,
         must_reject,
+        must_accept: 0,
     };
     // Whether a late drafter's token is tested at all depends on who is first: rejections in every order
     // are those of `exact_distribution.rs` and of the runtime's `parallel_fuzz.rs`.
@@ -272,7 +307,10 @@ fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> 
     for (number, cell) in cells.into_iter().enumerate() {
         let options = Options {
             model: pair.target.clone(),
-            draft_model: cell.drafter.has_model().then(|| pair.drafter.clone()),
+            draft_model: cell
+                .draft_model
+                .clone()
+                .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone())),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
             draft_tokens: cell.draft_tokens,
@@ -286,7 +324,9 @@ fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> 
         let plan = Plan::new(options).unwrap();
         let easyspec =
             cell.easyspec.as_ref().map(|own| format!(" {} {}", own.layers, own.calibration));
-        let drafter = format!("{}{}", cell.drafter, easyspec.unwrap_or_default());
+        let layout = cell.draft_model.iter().filter_map(|path| path.file_name());
+        let layout: String = layout.map(|name| format!(" {}", name.display())).collect();
+        let drafter = format!("{}{layout}{}", cell.drafter, easyspec.unwrap_or_default());
         let name = format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
@@ -306,6 +346,10 @@ fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> 
             total.mean_accepted_tokens(),
             total.acceptance_rate()
         );
+        for position in 0..cell.must_accept {
+            let count = total.accepted.get(position).copied().unwrap_or(0);
+            assert!(count > 0, "{name}: nothing accepted at position {position}");
+        }
         for position in 0..cell.must_reject {
             let count = rejections.get(position).copied().unwrap_or(0);
             assert!(count > 0, "{name}: no rejection at position {position}, so nothing is shown");
@@ -387,6 +431,8 @@ fn easyspec_cells() -> Vec<Cell> {
         tree,
         pearl: PearlOptions::default(),
         easyspec: Some(EasySpec { layers, calibration }),
+        draft_model: None,
+        must_accept: 0,
     };
     let with_policies = |(tree, layers): (Tree, LayerStrategy)| {
         policies().map(move |calibration| (tree.clone(), layers.clone(), calibration))
@@ -411,4 +457,70 @@ fn easyspec_cells() -> Vec<Cell> {
 #[test]
 fn layers_in_parallel_give_the_tokens_of_the_target() {
     run_part_of_matrix(&Pair::deep(), easyspec_cells(), 13);
+}
+
+/// Drafters that belong to a target, in every layout: those on its features draft and verify in turn,
+/// those on tokens go with every method.
+fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
+    use SpeculatorLayout as L;
+    let trees = [
+        (DraftTokens::Fixed(1), Tree::None),
+        (DraftTokens::Fixed(4), Tree::None),
+        (DraftTokens::Auto, Tree::None),
+        (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }),
+        (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }),
+        (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }),
+    ];
+    let mut cells = Vec::new();
+    for (layout, path) in speculators {
+        let (drafter, in_turn, chance) = match layout {
+            L::Medusa | L::MedusaOfVllm | L::MedusaOnTargetHead => (DrafterKind::Medusa, true, 0),
+            L::Eagle | L::EagleOnTargetEmbedding => (DrafterKind::Eagle, true, 2),
+            L::Eagle3 => (DrafterKind::Eagle, true, 0),
+            L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
+            L::ParallelEagle => (DrafterKind::Parallel, true, 1),
+        };
+        let own = |method, draft_tokens: DraftTokens, tree: Tree, options: &str| Cell {
+            method,
+            drafter,
+            draft_tokens,
+            pearl: options.parse().unwrap(),
+            easyspec: None,
+            draft_model: Some(path.clone()),
+            // A wide tree holds nearly every first token, and nobody knows what `auto` drafts.
+            must_reject: usize::from(
+                matches!(tree, Tree::None) && draft_tokens != DraftTokens::Auto,
+            ),
+            must_accept: match draft_tokens {
+                DraftTokens::Auto | DraftTokens::Assisted => 0,
+                DraftTokens::Fixed(1) if tree == Tree::None => chance.min(1),
+                DraftTokens::Fixed(_) => chance,
+            },
+            tree,
+        };
+        for (draft_tokens, tree) in trees.clone() {
+            cells.push(own(Method::Speculative, draft_tokens, tree, "eager"));
+        }
+        if in_turn {
+            continue;
+        }
+        let beside = |method, count, options| Cell {
+            // Whether a late drafter's token is tested follows the clock.
+            must_reject: 0,
+            must_accept: 0,
+            ..own(method, DraftTokens::Fixed(count), Tree::None, options)
+        };
+        cells.extend([
+            beside(Method::Pearl, 3, "eager"),
+            beside(Method::Pearl, 3, "paper"),
+            beside(Method::Dsi, 2, "eager"),
+        ]);
+    }
+    cells
+}
+
+#[test]
+fn drafters_that_belong_to_a_target_give_its_tokens() {
+    let (pair, speculators) = Pair::with_speculators();
+    run_part_of_matrix(&pair, speculator_cells(&speculators), 3);
 }

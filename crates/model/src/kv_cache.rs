@@ -1,8 +1,8 @@
 //! The key/value cache of one sequence: what it holds, and how it finds that out by itself.
 
+use crate::features::FeatureSlots;
 use crate::kernels::{AttentionShape, KeysValues, WeightType};
-use crate::layers::LayerOrder;
-use forerun_core::{Node, TokenId, TokenTree};
+use forerun_core::{FeatureRows, Node, TokenId, TokenTree};
 use std::ops::Range;
 
 /// Keys and values of a prefix and of a tree of tokens behind it.
@@ -20,10 +20,12 @@ pub struct KvCache {
     tree: TokenTree,
     /// Whether each node is held exactly.
     exact_nodes: Vec<bool>,
+    /// The slots' features, where the model is asked for some.
+    features: Option<FeatureSlots>,
 }
 
-/// What counts as held. An entry is fuzzy if it was computed by groups of layers, or read one that
-/// was; the cache notes that by itself.
+/// What counts as held. An entry is fuzzy if it was computed by groups of layers or from a feature that
+/// was only predicted, or read one that was; the cache notes that by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
     /// What a fresh exact forward would compute.
@@ -55,7 +57,13 @@ impl KvCache {
             exact: 0,
             tree: TokenTree::new(),
             exact_nodes: Vec::new(),
+            features: None,
         }
+    }
+
+    /// The same cache, which keeps features of that width beside keys and values.
+    pub(crate) fn with_features(self, width: usize) -> Self {
+        Self { features: Some(FeatureSlots::new(width)), ..self }
     }
 
     /// Keeps the longest part of `tokens`, then of `tree`, that is held as `keep` says, forgets the
@@ -143,6 +151,7 @@ impl KvCache {
     fn move_row(&mut self, from: usize, to: usize) {
         if from != to {
             self.layers.iter_mut().for_each(|layer| layer.copy(from, to));
+            self.features.iter_mut().for_each(|features| features.copy(from, to));
         }
     }
 
@@ -168,6 +177,22 @@ impl KvCache {
     pub(crate) fn reserve(&mut self, nodes: usize) {
         let slots = self.prefix.len() + nodes;
         self.layers.iter_mut().for_each(|layer| layer.reserve(slots));
+        self.features.iter_mut().for_each(|features| features.reserve(slots));
+    }
+
+    /// The slots' features, to be written with their keys and values.
+    pub(crate) fn features_mut(&mut self) -> Option<&mut FeatureSlots> {
+        self.features.as_mut()
+    }
+
+    /// The features of the slots in a range, as far as they are held: those of the prefix, then those
+    /// of the tree's nodes. `None` if the model was not asked for any.
+    #[must_use]
+    pub fn features(&self, slots: Range<usize>) -> Option<FeatureRows> {
+        let features = self.features.as_ref()?;
+        let end = slots.end.min(self.prefix.len() + self.tree.len());
+        let rows = features.rows(slots.start.min(end)..end);
+        Some(FeatureRows::new(features.width(), rows.to_vec()))
     }
 
     /// Several layers' rows.
@@ -175,13 +200,13 @@ impl KvCache {
         &mut self.layers[layers]
     }
 
-    /// Declares the rows of all nodes of `tree` written, in all layers; those that were not held
-    /// before were computed in that order of layers.
-    pub(crate) fn record(&mut self, tree: &TokenTree, order: LayerOrder<'_>) {
+    /// Declares the rows of all nodes of `tree` written, in all layers. Of those that were not held
+    /// before, the ones among the first `exact` nodes were computed exactly from what they follow.
+    pub(crate) fn record(&mut self, tree: &TokenTree, exact: usize) {
         let prefix = self.exact == self.prefix.len();
         for node in self.tree.len()..tree.len() {
             let behind_exact = tree.parent(node).map_or(prefix, |parent| self.exact_nodes[parent]);
-            self.exact_nodes.push(behind_exact && order.is_exact());
+            self.exact_nodes.push(behind_exact && node < exact);
         }
         self.tree.copy_from(tree, tree.len());
     }
@@ -214,7 +239,7 @@ impl KvCache {
 mod tests {
     use super::*;
     use crate::kernels::Isa;
-    use crate::layers::LayerGroups;
+    use crate::layers::{LayerGroups, LayerOrder};
 
     const SHAPE: AttentionShape =
         AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1, window: None };
@@ -239,7 +264,7 @@ mod tests {
         for (index, &token) in tree.tokens().iter().enumerate() {
             layer.write(Isa::Portable, first + index, &[token as f32], &[-(token as f32)]);
         }
-        cache.record(tree, order);
+        cache.record(tree, order.exact_among(tree.len()));
     }
 
     /// Every held row must still belong to its token.

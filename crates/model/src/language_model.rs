@@ -1,18 +1,19 @@
 //! Language models as drafters and scorers use them: tokens in, logits out, caches inside.
 
+use crate::caches::Caches;
 use crate::config::Config;
 use crate::kv_cache::{Keep, KvCache};
 use crate::layers::{LayerGroups, LayerOrder};
 use crate::transformer::Transformer;
-use forerun_core::{RowLogprobs, Sampling, SamplingError, Scores, SequenceId, TokenId, TokenTree};
-use std::collections::HashMap;
+use forerun_core::{
+    FeatureRows, Features, RowLogprobs, Sampling, SamplingError, Scores, SequenceId, TokenId,
+    TokenTree,
+};
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 /// Tokens of a prompt that are computed in one pass; cancellation is seen between passes too.
-const PREFILL_ROWS: usize = 256;
-
-/// Sequences whose caches a model keeps; the one unused for longest goes first.
-const MAX_CACHES: usize = 64;
+pub(crate) const PREFILL_ROWS: usize = 256;
 
 /// Rows of logits that were asked for.
 pub struct Logits {
@@ -61,6 +62,24 @@ pub enum ModelError {
         /// Size of the vocabulary.
         vocab_size: usize,
     },
+    /// Features of a model that keeps none.
+    #[error("features of the target were asked for, but it was loaded without")]
+    NoFeatures,
+    /// Features of too few tokens, or of another model.
+    #[error(
+        "the drafter needs {expected} numbers for each of {tokens} tokens from its target, but token \
+         {token} has {found}"
+    )]
+    Features {
+        /// Tokens whose features are needed.
+        tokens: usize,
+        /// Numbers of each.
+        expected: usize,
+        /// The first token whose features are not that.
+        token: usize,
+        /// Numbers that it has.
+        found: usize,
+    },
     /// The logits cannot be sampled from.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
@@ -91,8 +110,62 @@ pub trait LanguageModel {
         cancel: &AtomicBool,
     ) -> Result<Logits, ModelError>;
 
+    /// Features of what the last call of [`LanguageModel::logits`] was about: index `i` is token `i`,
+    /// and the tree's nodes follow the tokens. `None` where the model keeps none.
+    fn features(&self, _sequence: SequenceId, _rows: Range<usize>) -> Option<FeatureRows> {
+        None
+    }
+
     /// Forgets a sequence.
     fn release(&mut self, sequence: SequenceId);
+}
+
+/// The rows that a model on the target's features is asked for.
+#[derive(Clone, Copy)]
+pub struct FeatureContext<'a> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// All tokens before the first row, at least two.
+    pub tokens: &'a [TokenId],
+    /// The target's features of all of them but the last, or more.
+    pub features: &'a Features,
+    /// Candidates, or masks, behind them.
+    pub tree: &'a TokenTree,
+    /// The first row wanted, as in [`LanguageModel::logits`].
+    pub first_row: usize,
+    /// Set when the logits are no longer wanted.
+    pub cancel: &'a AtomicBool,
+}
+
+/// A model that reads the target's features beside the tokens (EAGLE).
+pub trait FeatureModel {
+    /// Number of tokens in the vocabulary.
+    fn vocab_size(&self) -> usize;
+
+    /// Largest number of tokens in a sequence.
+    fn context_length(&self) -> usize;
+
+    /// As [`LanguageModel::logits`]. What follows the tokens has no features of the target's: the
+    /// model takes its own prediction of them, and never keeps such a row for another call's tokens.
+    ///
+    /// # Errors
+    /// See [`ModelError`].
+    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError>;
+
+    /// Forgets a sequence.
+    fn release(&mut self, sequence: SequenceId);
+}
+
+/// Heads that read one token's features alone (Medusa).
+pub trait FeatureHeads {
+    /// Number of tokens in the vocabulary.
+    fn vocab_size(&self) -> usize;
+
+    /// Logits by each head, given the features of the last token that the target has read.
+    ///
+    /// # Errors
+    /// [`ModelError::Features`] if they are not of the target's width.
+    fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError>;
 }
 
 /// What a fuzzy pass is asked for: the rows of [`LanguageModel::logits`], computed by groups of layers.
@@ -139,6 +212,8 @@ pub struct ScoreContext<'a> {
     pub sampling: &'a Sampling,
     /// Whether log-probabilities are wanted, and how many of the best of each row.
     pub logprobs: Option<usize>,
+    /// The first token whose features are wanted.
+    pub features_from: Option<usize>,
     /// Set when the scores are no longer wanted; looked at between layers.
     pub cancel: &'a AtomicBool,
 }
@@ -154,7 +229,15 @@ pub fn score(
     let ScoreContext { sequence, tokens, tree, cancel, .. } = *context;
     let logits = model.logits(sequence, tokens, tree, 0, cancel)?;
     let sampler = context.sampling.behind(tokens, context.prompt_len);
-    let mut scores = Scores { rows: Vec::new(), logprobs: context.logprobs.map(|_| Vec::new()) };
+    let features = |from: usize| {
+        let features = model.features(sequence, from..tokens.len() + tree.len());
+        features.ok_or(ModelError::NoFeatures)
+    };
+    let mut scores = Scores {
+        rows: Vec::new(),
+        logprobs: context.logprobs.map(|_| Vec::new()),
+        features: context.features_from.map(features).transpose()?,
+    };
     for (row, logits) in logits.rows().enumerate() {
         let at = row.checked_sub(1);
         let distribution = sampler.distribution(logits, tree, at)?;
@@ -170,20 +253,18 @@ pub fn score(
 /// A [`Transformer`] with a cache for every sequence.
 pub struct CachedTransformer {
     transformer: Transformer,
-    caches: HashMap<SequenceId, (u64, KvCache)>,
-    /// Counts calls, to find the cache that was unused for longest.
-    calls: u64,
+    caches: Caches<KvCache>,
 }
 
 impl CachedTransformer {
     /// A model without any sequence.
     #[must_use]
     pub fn new(transformer: Transformer) -> Self {
-        Self { transformer, caches: HashMap::new(), calls: 0 }
+        Self { transformer, caches: Caches::new() }
     }
 
     fn check(&self, tokens: &[TokenId], tree: &TokenTree) -> Result<(), ModelError> {
-        let (context, vocab_size) = (self.context_length(), self.vocab_size());
+        let (context, vocab_size) = (self.context_length(), self.transformer.embedded_tokens());
         if tokens.is_empty() {
             return Err(ModelError::Empty);
         }
@@ -198,20 +279,6 @@ impl CachedTransformer {
         }
     }
 
-    /// Takes the sequence's cache out, so that a panic in a forward pass cannot leave a broken one.
-    fn take_cache(&mut self, sequence: SequenceId) -> KvCache {
-        self.calls += 1;
-        if let Some((_, cache)) = self.caches.remove(&sequence) {
-            return cache;
-        }
-        if self.caches.len() >= MAX_CACHES
-            && let Some(&oldest) = self.caches.iter().min_by_key(|(_, (used, _))| used).map(|e| e.0)
-        {
-            self.caches.remove(&oldest);
-        }
-        self.transformer.new_cache()
-    }
-
     /// Runs passes on the sequence's cache, which stays with what it then holds even if they fail.
     fn with_passes(
         &mut self,
@@ -219,7 +286,8 @@ impl CachedTransformer {
         cancel: &AtomicBool,
         run: impl FnOnce(&mut Passes<'_>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Logits, ModelError> {
-        let mut cache = self.take_cache(sequence);
+        let cache = self.caches.take(sequence);
+        let mut cache = cache.unwrap_or_else(|| self.transformer.new_cache());
         let mut passes = Passes {
             transformer: &mut self.transformer,
             cache: &mut cache,
@@ -229,14 +297,14 @@ impl CachedTransformer {
         let values = run(&mut passes);
         let computed_tokens = passes.computed_tokens;
         // Even a cancelled pass leaves the cache with what it held before.
-        self.caches.insert(sequence, (self.calls, cache));
+        self.caches.put(sequence, cache);
         Ok(Logits { values: values?, vocab_size: self.vocab_size(), computed_tokens })
     }
 
     /// The cache of a sequence, if there is one. Tests look at what it holds.
     #[must_use]
     pub fn cache(&self, sequence: SequenceId) -> Option<&KvCache> {
-        self.caches.get(&sequence).map(|(_, cache)| cache)
+        self.caches.get(sequence)
     }
 
     /// The model's shape.
@@ -268,8 +336,12 @@ impl LanguageModel for CachedTransformer {
         self.with_passes(sequence, cancel, |passes| passes.logits(wanted))
     }
 
+    fn features(&self, sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
+        self.cache(sequence)?.features(rows)
+    }
+
     fn release(&mut self, sequence: SequenceId) {
-        self.caches.remove(&sequence);
+        self.caches.release(sequence);
     }
 }
 

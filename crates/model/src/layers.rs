@@ -208,6 +208,11 @@ impl LayerOrder<'_> {
         }
     }
 
+    /// How many of a pass's first `nodes` are computed exactly.
+    pub(crate) fn exact_among(self, nodes: usize) -> usize {
+        if self.is_exact() { nodes } else { 0 }
+    }
+
     /// Number of groups of a model of `n_layers`.
     pub(crate) fn len(self, n_layers: usize) -> usize {
         match self {

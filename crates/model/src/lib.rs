@@ -4,30 +4,39 @@
 //! knows nothing of drafts, verdicts or schedules: above it, everything is tokens and
 //! distributions.
 
+mod caches;
 pub mod checkpoint;
 pub mod config;
+mod eagle_model;
+mod features;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
 pub mod layer_probe;
 pub mod layers;
 pub mod measure;
+mod medusa_heads;
 pub mod model_cost;
 pub mod quality;
 pub mod reference;
+pub mod speculator;
 pub mod team;
 pub mod transformer;
 pub mod weights;
 
 pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
+pub use eagle_model::EagleModel;
+pub use features::FeatureSource;
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{
-    CachedTransformer, FuzzyContext, LanguageModel, LayeredModel, Logits, ModelError, ScoreContext,
-    score,
+    CachedTransformer, FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel,
+    LayeredModel, Logits, ModelError, ScoreContext, score,
 };
 pub use layers::{LayerGroups, LayerGroupsError, LayerOrder};
+pub use medusa_heads::MedusaHeads;
 pub use reference::ReferenceModel;
+pub use speculator::{Speculator, SpeculatorKind};
 pub use team::{Team, TeamError};
 pub use transformer::Transformer;
 pub use weights::Weights;

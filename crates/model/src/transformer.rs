@@ -5,6 +5,7 @@ mod observed;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::config::Config;
+use crate::features::FeatureSource;
 use crate::kernels::{
     Activations, AttentionShape, KeysValues, Queries, Rope, Visible, add, attention, linear,
     norm_heads, rms_norm, silu_times,
@@ -12,7 +13,7 @@ use crate::kernels::{
 use crate::kv_cache::KvCache;
 use crate::layers::LayerOrder;
 use crate::team::{Parts, Team};
-use crate::weights::{LayerWeights, Weights};
+use crate::weights::{AttentionNorm, LayerWeights, Weights};
 use forerun_core::{Node, TokenTree};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -33,12 +34,36 @@ pub struct Transformer {
     scratch: Scratch,
     /// The team in so many parts, made when they are first needed.
     parts: BTreeMap<usize, Parts>,
+    /// The hidden states that caches keep for drafters.
+    features: Option<FeatureSource>,
+}
+
+/// Rows that are made of something else than tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    pub(crate) hidden: &'a [f32], // [new nodes, hidden]
+    pub(crate) beside: &'a [f32], // [new nodes, hidden], or nothing
+}
+
+/// A forward pass over the nodes of a tree that a cache does not hold.
+#[derive(Clone, Copy)]
+pub(crate) struct Pass<'a> {
+    pub(crate) tree: &'a TokenTree,
+    /// The first node whose logits are wanted.
+    pub(crate) first_wanted: Node,
+    pub(crate) order: LayerOrder<'a>,
+    /// What the first layer reads of each new node; `None` is its token's embedding.
+    pub(crate) inputs: Option<Inputs<'a>>,
+    /// So many first nodes are what the model is; the others follow what is only guessed.
+    pub(crate) exact: usize,
+    pub(crate) cancel: &'a AtomicBool,
 }
 
 /// Activations, kept between passes so that no pass allocates once they have grown.
 #[derive(Default)]
 struct Scratch {
     hidden: Vec<f32>,      // [rows, hidden]
+    beside: Vec<f32>,      // [rows, hidden] of embeddings, where attention reads them
     normed: Vec<f32>,      // [rows, hidden]
     gate_up: Vec<f32>,     // [rows, 2, intermediate]
     inner: Vec<f32>,       // [rows, intermediate]
@@ -68,6 +93,7 @@ struct AttentionInput<'a> {
     shape: AttentionShape,
     epsilon: f32,
     hidden: &'a [f32],      // [rows, hidden]
+    beside: &'a [f32],      // [rows, hidden] of embeddings, where attention reads them
     rope_tables: &'a [f32], // [rows, 2, head_dim/2]
     visible: &'a Visible,
     /// The rows' keys and values go to the slots from here on.
@@ -75,6 +101,32 @@ struct AttentionInput<'a> {
 }
 
 impl AttentionBlock {
+    /// What the projections read, in `normed`.
+    fn norm(&mut self, team: &Team, input: &AttentionInput<'_>, norm: &AttentionNorm) {
+        let AttentionInput { hidden, beside, epsilon, .. } = *input;
+        let (isa, normed) = (team.isa(), &mut self.normed);
+        match norm {
+            AttentionNorm::None => {
+                normed.clear();
+                normed.extend_from_slice(hidden);
+            }
+            AttentionNorm::Hidden(norm) => {
+                normed.resize(hidden.len(), 0.0);
+                rms_norm(isa, hidden, norm, epsilon, normed);
+            }
+            AttentionNorm::Both { embedding, hidden: of_hidden } => {
+                let size = of_hidden.len();
+                normed.resize(2 * hidden.len(), 0.0);
+                let rows = beside.chunks_exact(size).zip(hidden.chunks_exact(size));
+                for (out, (beside, hidden)) in normed.chunks_exact_mut(2 * size).zip(rows) {
+                    let (first, second) = out.split_at_mut(size);
+                    rms_norm(isa, beside, embedding, epsilon, first);
+                    rms_norm(isa, hidden, of_hidden, epsilon, second);
+                }
+            }
+        }
+    }
+
     /// `delta = o(attention(norm(hidden)))`.
     fn run(
         &mut self,
@@ -86,11 +138,10 @@ impl AttentionBlock {
         let AttentionInput { rope, shape, epsilon, hidden, visible, first_slot, .. } = *input;
         let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
         let (rows, width) = (visible.rows(), q_width + 2 * kv_width);
-        self.normed.resize(hidden.len(), 0.0);
         self.qkv.resize(rows * width, 0.0);
         self.attended.resize(rows * q_width, 0.0);
         self.delta.resize(hidden.len(), 0.0);
-        rms_norm(team.isa(), hidden, &weights.attention_norm, epsilon, &mut self.normed);
+        self.norm(team, input, &weights.attention_norm);
         linear(team, &self.normed, &weights.qkv, &mut self.activations, &mut self.qkv);
         let tables = input.rope_tables.chunks_exact(rope.table_len());
         for (row, (table, qkv)) in tables.zip(self.qkv.chunks_exact_mut(width)).enumerate() {
@@ -123,7 +174,14 @@ impl Transformer {
             head_dim: config.head_dim,
             window: None,
         };
-        Self { weights, team, rope, shape, scratch: Scratch::default(), parts: BTreeMap::new() }
+        let (scratch, parts) = (Scratch::default(), BTreeMap::new());
+        Self { weights, team, rope, shape, scratch, parts, features: None }
+    }
+
+    /// The same model, whose caches keep each token's features.
+    #[must_use]
+    pub fn with_features(self, features: FeatureSource) -> Self {
+        Self { features: Some(features), ..self }
     }
 
     /// The model's shape.
@@ -135,7 +193,16 @@ impl Transformer {
     /// An empty cache for this model.
     #[must_use]
     pub fn new_cache(&self) -> KvCache {
-        KvCache::new(self.weights.layers.len(), self.shape, self.weights.weight_type())
+        let cache = KvCache::new(self.weights.layers.len(), self.shape, self.weights.weight_type());
+        match &self.features {
+            Some(features) => cache.with_features(features.width(self.config().hidden_size)),
+            None => cache,
+        }
+    }
+
+    /// Tokens that have an embedding.
+    pub(crate) fn embedded_tokens(&self) -> usize {
+        self.weights.embedded_tokens()
     }
 
     /// Computes the nodes of `tree` that `cache` does not hold yet, and returns the logits of the
@@ -159,9 +226,21 @@ impl Transformer {
         cache: &mut KvCache,
         cancel: &AtomicBool,
     ) -> Result<&[f32], Cancelled> {
+        let exact = order.exact_among(tree.len());
+        self.run(&Pass { tree, first_wanted, order, inputs: None, exact, cancel }, cache)
+    }
+
+    /// The same, for rows that may be made of something else than tokens.
+    pub(crate) fn run(
+        &mut self,
+        pass: &Pass<'_>,
+        cache: &mut KvCache,
+    ) -> Result<&[f32], Cancelled> {
+        let Pass { tree, first_wanted, order, inputs, exact, cancel } = *pass;
         let held = cache.tree_len();
         assert!(held <= first_wanted && first_wanted <= tree.len(), "wanted rows are new rows");
-        let first_slot = self.begin(tree, order, cache);
+        let first_slot = self.begin(tree, order, inputs, cache);
+        self.keep_hidden(0, first_slot, cache);
         let n_layers = self.weights.layers.len();
         for index in 0..order.len(n_layers) {
             if cancel.load(Ordering::Relaxed) {
@@ -169,20 +248,61 @@ impl Transformer {
             }
             let layers = order.group(index);
             self.attention_blocks(layers.clone(), first_slot, cache);
-            self.mlp_blocks(layers);
+            self.mlp_blocks(layers.clone());
+            self.keep_hidden(layers.end, first_slot, cache);
         }
-        cache.record(tree, order);
-        Ok(self.logits(first_wanted - held))
+        cache.record(tree, exact);
+        let wanted = first_wanted - held;
+        match (&self.features, cache.features_mut()) {
+            (Some(FeatureSource::LastHidden), Some(features)) => {
+                self.final_norm(0);
+                let size = self.weights.config().hidden_size;
+                features.write(first_slot, 0, &self.scratch.normed, size);
+            }
+            _ => self.final_norm(wanted),
+        }
+        Ok(self.logits(wanted))
+    }
+
+    /// The hidden states of the last pass's rows behind the last layer, before any norm: `[rows,
+    /// hidden]`.
+    pub(crate) fn hidden(&self) -> &[f32] {
+        &self.scratch.hidden
+    }
+
+    /// Keeps the rows' hidden states behind so many layers, where they are a part of their features.
+    fn keep_hidden(&self, layers: usize, first_slot: usize, cache: &mut KvCache) {
+        let Some(FeatureSource::Layers(chosen)) = &self.features else { return };
+        let Some(features) = cache.features_mut() else { return };
+        for (part, _) in chosen.iter().enumerate().filter(|(_, behind)| **behind == layers) {
+            let size = self.weights.config().hidden_size;
+            features.write(first_slot, part, &self.scratch.hidden, size);
+        }
     }
 
     /// Makes ready for the rows of the nodes that are not held; returns the first one's slot.
-    fn begin(&mut self, tree: &TokenTree, order: LayerOrder<'_>, cache: &mut KvCache) -> usize {
+    fn begin(
+        &mut self,
+        tree: &TokenTree,
+        order: LayerOrder<'_>,
+        inputs: Option<Inputs<'_>>,
+        cache: &mut KvCache,
+    ) -> usize {
         if let LayerOrder::Groups(groups) = order {
             assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
         }
         let (held, first_slot) = (cache.tree_len(), cache.prefix_len());
         cache.reserve(tree.len());
-        self.embed(&tree.tokens()[held..]);
+        match inputs {
+            None => self.embed(&tree.tokens()[held..]),
+            Some(Inputs { hidden, beside }) => {
+                let scratch = &mut self.scratch;
+                for (kept, rows) in [(&mut scratch.hidden, hidden), (&mut scratch.beside, beside)] {
+                    kept.clear();
+                    kept.extend_from_slice(rows);
+                }
+            }
+        }
         let depths = (held..tree.len()).map(|node| tree.depth(node));
         self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
         self.look(tree, held, first_slot);
@@ -209,7 +329,7 @@ impl Transformer {
         let size = self.weights.config().hidden_size;
         self.scratch.hidden.resize(tokens.len() * size, 0.0);
         for (row, &token) in self.scratch.hidden.chunks_exact_mut(size).zip(tokens) {
-            self.weights.embedding.unpack_row(token as usize, row);
+            self.weights.embed(token, row);
         }
     }
 
@@ -225,15 +345,16 @@ impl Transformer {
     /// one hidden state, each into its own block, by parts of the team at the same time. The rows'
     /// keys and values go to the cache's slots from `first_slot` on.
     fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
-        let Self { weights, team, rope, shape, scratch, parts } = self;
+        let Self { weights, team, rope, shape, scratch, parts, .. } = self;
         let first = layers.start;
-        let Scratch { blocks, hidden, rope_tables, visible, .. } = scratch;
+        let Scratch { blocks, hidden, beside, rope_tables, visible, .. } = scratch;
         let epsilon = weights.config().rms_norm_eps;
         let input = AttentionInput {
             rope,
             shape: *shape,
             epsilon,
             hidden,
+            beside,
             rope_tables,
             visible,
             first_slot,
@@ -289,15 +410,27 @@ impl Transformer {
         add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }
 
-    /// `head(norm(hidden))` of the rows from `first_row` on.
+    /// `normed = norm(hidden)` of the rows from `first_row` on.
+    fn final_norm(&mut self, first_row: usize) {
+        let Self { weights, team, scratch, .. } = self;
+        let config = weights.config();
+        scratch.normed.resize(scratch.hidden.len(), 0.0);
+        let first = first_row * config.hidden_size;
+        let (hidden, normed) = (&scratch.hidden[first..], &mut scratch.normed[first..]);
+        match &weights.final_norm {
+            Some(norm) => rms_norm(team.isa(), hidden, norm, config.rms_norm_eps, normed),
+            None => normed.copy_from_slice(hidden),
+        }
+    }
+
+    /// `head(normed)` of the rows from `first_row` on.
     fn logits(&mut self, first_row: usize) -> &[f32] {
         let Self { weights, team, scratch, .. } = self;
         let config = weights.config();
-        let hidden = &scratch.hidden[first_row * config.hidden_size..];
-        let normed = &mut scratch.normed[..hidden.len()];
-        rms_norm(team.isa(), hidden, &weights.final_norm, config.rms_norm_eps, normed);
-        scratch.logits.resize(hidden.len() / config.hidden_size * config.vocab_size, 0.0);
-        if !hidden.is_empty() {
+        let normed = &scratch.normed[first_row * config.hidden_size..];
+        let rows = normed.len() / config.hidden_size;
+        scratch.logits.resize(rows * weights.head().outputs(), 0.0);
+        if !normed.is_empty() {
             let (activations, logits) = (&mut scratch.activations, &mut scratch.logits);
             linear(team, normed, weights.head(), activations, logits);
         }

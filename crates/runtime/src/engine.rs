@@ -81,7 +81,7 @@ impl Engine {
         match (role, job) {
             (
                 Role::Drafter(index),
-                Job::Draft { sequence, tokens, prompt_len, sampling, shape },
+                Job::Draft { sequence, tokens, prompt_len, sampling, shape, told },
             ) => {
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let context = DraftContext {
@@ -91,13 +91,22 @@ impl Engine {
                     sampling,
                     randomness,
                     shape,
+                    told,
                     cancel,
                 };
                 drafter.draft(&context).map(JobOutput::Draft)
             }
             (
                 Role::Target(index),
-                Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs },
+                Job::Score {
+                    sequence,
+                    tokens,
+                    prompt_len,
+                    tree,
+                    sampling,
+                    logprobs,
+                    features_from,
+                },
             ) => {
                 let model = self.targets.get_mut(&index).expect("a target of this index");
                 let context = ScoreContext {
@@ -107,6 +116,7 @@ impl Engine {
                     tree,
                     sampling,
                     logprobs: *logprobs,
+                    features_from: *features_from,
                     cancel,
                 };
                 score(&mut **model, &context).map(JobOutput::Score)

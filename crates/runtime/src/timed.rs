@@ -1,7 +1,11 @@
 //! When a device group's models ran: the forward passes inside its jobs.
 
-use forerun_core::{SequenceId, TokenId, TokenTree};
-use forerun_model::{FuzzyContext, LanguageModel, LayeredModel, Logits, ModelError};
+use forerun_core::{FeatureRows, SequenceId, TokenId, TokenTree};
+use forerun_model::{
+    FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel, LayeredModel, Logits,
+    ModelError,
+};
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -74,8 +78,44 @@ impl<M: LanguageModel> LanguageModel for Timed<M> {
         self.note(started, logits)
     }
 
+    fn features(&self, sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
+        self.model.features(sequence, rows)
+    }
+
     fn release(&mut self, sequence: SequenceId) {
         self.model.release(sequence);
+    }
+}
+
+impl<M: FeatureModel> FeatureModel for Timed<M> {
+    fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.model.context_length()
+    }
+
+    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError> {
+        let started = Instant::now();
+        let logits = self.model.logits(context);
+        self.note(started, logits)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.model.release(sequence);
+    }
+}
+
+impl<M: FeatureHeads> FeatureHeads for Timed<M> {
+    fn vocab_size(&self) -> usize {
+        self.model.vocab_size()
+    }
+
+    fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError> {
+        let started = Instant::now();
+        let logits = self.model.logits(features);
+        self.note(started, logits)
     }
 }
 

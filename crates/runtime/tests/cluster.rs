@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, JobOutput, Outcome, Role,
-    Sampling, SequenceId, Ticket, TokenId, TokenTree, trace::Fate,
+    Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobError,
+    JobOutput, Outcome, Role, Sampling, Scored, SequenceId, Ticket, TokenId, TokenTree, Told,
+    trace::Fate,
 };
 use forerun_decode::{
     Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative, generate,
@@ -95,6 +96,7 @@ fn score(sequence: u64, tokens: &[TokenId]) -> Job {
         tree: TokenTree::new(),
         sampling: Sampling::greedy(),
         logprobs: None,
+        features_from: None,
     }
 }
 
@@ -294,7 +296,12 @@ fn jobs_and_completions_survive_serialisation() {
     let tokens: Arc<[TokenId]> = vec![1, 2, 3].into();
     let shape = DraftShape::Sampled { branching: vec![3, 2] };
     let (sequence, prompt_len) = (SequenceId(9), 2);
-    let jobs = [score(4, &[1, 2]), Job::Draft { sequence, tokens, prompt_len, sampling, shape }];
+    let mut features = Features::new();
+    features.push(FeatureRows::new(2, vec![0.5, -1.0, 0.25, 3.0]));
+    let scored = Scored { tree: TokenTree::chain(&[4]), tokens: vec![5, 6] };
+    let told = Told { features, scored: Some(Arc::new(scored)) };
+    let draft = Job::Draft { sequence, tokens, prompt_len, sampling, shape, told };
+    let jobs = [score(4, &[1, 2]), draft];
     for job in jobs {
         let text = serde_json::to_string(&job).unwrap();
         assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);
@@ -304,8 +311,8 @@ fn jobs_and_completions_survive_serialisation() {
     let Job::Score { sequence, tokens, prompt_len, tree, sampling, .. } = score(0, &[3]) else {
         panic!()
     };
-    let logprobs = Some(2);
-    let told = Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs };
+    let (logprobs, features_from) = (Some(2), None);
+    let told = Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from };
     cluster.submit(Role::Target(0), told).unwrap();
     let draft = Completion {
         ticket: Ticket(3),

@@ -88,7 +88,7 @@ impl Player {
             }
             Job::Score { tokens, tree, .. } => {
                 let rows = self.rows(tokens, tree).into_iter().map(Distribution::point).collect();
-                Some(JobOutput::Score(Scores { rows, logprobs: None }))
+                Some(JobOutput::Score(Scores { rows, ..Scores::default() }))
             }
         }
     }

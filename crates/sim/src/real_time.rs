@@ -10,7 +10,7 @@ use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
     Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, Scores, SequenceId, TokenId,
-    TokenTree,
+    TokenTree, Told,
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
@@ -144,6 +144,7 @@ impl Drafter for WaitingModel {
             prompt_len,
             sampling: context.sampling.clone(),
             shape: DraftShape::Chain { length },
+            told: Told::default(),
         };
         self.wait(&job, cancel)?;
         let chain = self.player.draft(index, tokens, prompt_len, length);
@@ -181,6 +182,7 @@ impl LanguageModel for WaitingModel {
             tree: tree.clone(),
             sampling: Sampling::greedy(),
             logprobs: None,
+            features_from: None,
         };
         self.wait(&job, cancel)?;
         let rows = self.player.rows(tokens, tree);

@@ -4,7 +4,7 @@
 
 use forerun_core::trace::{Fate, Trace, Work};
 use forerun_core::{
-    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TokenTree,
+    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TokenTree, Told,
 };
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
@@ -142,6 +142,7 @@ fn score(tokens: usize) -> Job {
         tree: TokenTree::new(),
         sampling: Sampling::greedy(),
         logprobs: None,
+        features_from: None,
     }
 }
 
@@ -162,6 +163,7 @@ fn cancelled_jobs_end_as_the_policy_says() {
             prompt_len: 1,
             sampling: Sampling::greedy(),
             shape: DraftShape::Chain { length: 1 },
+            told: Told::default(),
         };
         let draft = cluster.submit(Role::Drafter(0), draft).unwrap();
         assert_eq!(cluster.next_completion().unwrap().ticket, draft);

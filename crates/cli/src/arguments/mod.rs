@@ -222,7 +222,8 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// The drafter; drafts of one with another vocabulary are translated by their text (chains only)
+    /// The drafter: a model (drafts of one with another vocabulary are translated by their text, chains
+    /// only), or what was made for the target (Medusa, EAGLE, ParallelSpec, PARD), told by its tensors
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<PathBuf>,
 
@@ -239,8 +240,9 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "METHOD")]
     pub(crate) method: Option<Method>,
 
-    /// Who drafts: none, model, easyspec (the model, several of its layers at a time), prompt-lookup
-    /// [default: model where --draft-model is given]
+    /// Who drafts: none, model, easyspec (the model, several of its layers at a time), prompt-lookup,
+    /// lookahead (n-grams that the target guesses in the same pass), medusa (heads on the target's hidden state), eagle (a layer on its hidden states), parallel
+    /// (ParallelSpec, PARD: all positions in one forward) [default: what --draft-model is made for]
     #[arg(long, value_name = "DRAFTER")]
     pub(crate) drafter: Option<DrafterKind>,
 
@@ -248,8 +250,9 @@ pub(crate) struct AnswerArguments {
     pub(crate) easyspec: EasySpecArguments,
 
     /// Tokens drafted in a row (with dsi those of one verification); auto takes what measured times
-    /// and acceptance advise, none where drafting does not pay
-    #[arg(long, value_name = "N|auto", default_value = "auto")]
+    /// and acceptance advise, none where drafting does not pay; assisted two more where all were
+    /// accepted, else one less
+    #[arg(long, value_name = "N|auto|assisted", default_value = "auto")]
     pub(crate) draft_tokens: DraftTokens,
 
     /// Draft a tree: top:W or top:WxD (the W most probable nodes at each of D depths), top:WxD:N

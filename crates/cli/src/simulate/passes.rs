@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use forerun::{Placement, ThreadCluster, TokenId};
 use forerun_core::{
-    Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TokenTree,
+    Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TokenTree, Told,
 };
 use forerun_sim::{Calibration, MeasuredPasses, Method, Parameters};
 use std::path::Path;
@@ -240,6 +240,7 @@ impl Bench {
             tree: TokenTree::chain(&candidates),
             sampling: Sampling::greedy(),
             logprobs: None,
+            features_from: None,
         };
         self.done(Role::Target(0), job)
     }
@@ -257,6 +258,7 @@ impl Bench {
             prompt_len: tokens.len(),
             sampling: Sampling::greedy(),
             shape: DraftShape::Chain { length },
+            told: Told::default(),
         };
         self.done(Role::Drafter(0), job)
     }

@@ -25,6 +25,7 @@ mod pipes;
 mod prompts;
 mod quality;
 mod simulate;
+mod speculators;
 mod trace;
 #[cfg(all(feature = "train", target_os = "linux"))]
 mod train;

@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{Config, Family, RandomPair, RopeScaling, Tokenizer};
+use forerun::{Checkpoint, Config, Family, RandomPair, RopeScaling, Tokenizer};
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_pair,
 };
+use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_model::config::{SlidingLayers, SlidingWindow};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -95,6 +96,39 @@ impl Pair {
         let config = Config { num_hidden_layers: 9, ..example_config() };
         write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
         Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+    }
+
+    /// A target with drafters of every layout that belongs to one, made for it; its second and third
+    /// layers add little, so that a drafter of one layer is often right.
+    pub(crate) fn with_speculators() -> (Self, Vec<(SpeculatorLayout, PathBuf)>) {
+        use SpeculatorLayout as L;
+        let folder = TempDir::new().unwrap();
+        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+        let (config, seed) = (Config { num_hidden_layers: 1, ..example_config() }, 3);
+        write_random_pair(&target, &drafter, &config, 2, 0.3, seed).unwrap();
+        let hash = Checkpoint::open(&target).unwrap().embedding_sha256().unwrap();
+        let layouts = [
+            L::Medusa,
+            L::MedusaOfVllm,
+            L::MedusaOnTargetHead,
+            L::Eagle,
+            L::EagleOnTargetEmbedding,
+            L::Eagle3,
+            L::ParallelMedusa,
+            L::ParallelEagle,
+        ];
+        let speculators = layouts.map(|layout| {
+            let path = folder.path().join(format!("{layout:?}"));
+            let target_embedding_sha256 = Some(hash.clone());
+            let target = &config;
+            RandomSpeculator { layout, target, seed, positions: 3, target_embedding_sha256 }
+                .write(&path)
+                .unwrap();
+            (layout, path)
+        });
+        let pair =
+            Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) };
+        (pair, speculators.to_vec())
     }
 
     /// A pair that has all that is no plain Llama's: biases, norms of queries and keys, scaled RoPE,

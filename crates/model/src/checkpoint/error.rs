@@ -178,6 +178,72 @@ pub enum LoadError {
         /// Layers according to the configuration.
         layers: usize,
     },
+    /// A tensor is stored that the drafter has no use for.
+    #[error(
+        "{file}: tensor `{tensor}` is not part of {of}; this variant is not supported yet: leaving the \
+         tensor out would change the drafter"
+    )]
+    UnusedTensor {
+        /// The file it is in.
+        file: PathBuf,
+        /// The tensor's name.
+        tensor: String,
+        /// What it is no part of.
+        of: &'static str,
+    },
+    /// A drafter that shares its target's embedding, beside another target.
+    #[error(
+        "{drafter}: it was made for the target {made_for}, whose embedding is not that of {target}: \
+         name that target as --model, or another --draft-model"
+    )]
+    OtherTarget {
+        /// The drafter's checkpoint.
+        drafter: PathBuf,
+        /// The target's name, as the drafter's checkpoint tells it.
+        made_for: String,
+        /// The target's checkpoint.
+        target: PathBuf,
+    },
+    /// A drafter whose sizes are not its target's.
+    #[error(
+        "{drafter}: its {what} is {found}, but that of the target {target} is {expected}: it was made \
+         for another target"
+    )]
+    TargetSize {
+        /// The drafter's checkpoint.
+        drafter: PathBuf,
+        /// What has to be equal.
+        what: &'static str,
+        /// The drafter's.
+        found: usize,
+        /// The target's.
+        expected: usize,
+        /// The target's checkpoint.
+        target: PathBuf,
+    },
+    /// A drafter's head whose tokens are none of the target's.
+    #[error(
+        "{path}: the head knows {known} tokens, but `d2t` does not make each of them one of the \
+         vocabulary's {vocab_size}: the checkpoint is damaged or incomplete"
+    )]
+    DraftVocabulary {
+        /// The drafter's checkpoint.
+        path: PathBuf,
+        /// Tokens that its head knows.
+        known: usize,
+        /// Tokens of the target.
+        vocab_size: usize,
+    },
+    /// A folder that holds no drafter of the kind that was asked for.
+    #[error("{path}: it holds {found}, which is not {expected}")]
+    NotThatDrafter {
+        /// The folder.
+        path: PathBuf,
+        /// What it holds.
+        found: String,
+        /// What was asked for.
+        expected: &'static str,
+    },
     /// A tensor's elements are of a type that is not read.
     #[error(
         "{file}: tensor `{tensor}` has dtype {found}; expected F32, BF16 or F16: convert the \

@@ -86,6 +86,23 @@ pub(super) fn locate(
     Ok(locations)
 }
 
+/// The type of a stored tensor's elements.
+pub(super) fn stored_dtype(
+    stored: &StoredTensor,
+    file: &Path,
+    name: &str,
+) -> Result<Dtype, LoadError> {
+    match stored.dtype {
+        StoredDtype::F32 => Ok(Dtype::F32),
+        StoredDtype::BF16 => Ok(Dtype::Bf16),
+        StoredDtype::F16 => Ok(Dtype::F16),
+        other => {
+            let (file, tensor) = (file.to_owned(), name.to_owned());
+            Err(LoadError::Dtype { file, tensor, found: other.to_string() })
+        }
+    }
+}
+
 /// The files of a checkpoint, their headers read.
 struct Shards<'a> {
     index: Option<&'a WeightIndex>,
@@ -127,15 +144,7 @@ impl Shards<'_> {
             let found = stored.shape.clone();
             return Err(LoadError::Shape { file: path(), tensor: name, expected, found });
         }
-        let dtype = match stored.dtype {
-            StoredDtype::F32 => Dtype::F32,
-            StoredDtype::BF16 => Dtype::Bf16,
-            StoredDtype::F16 => Dtype::F16,
-            other => {
-                let found = other.to_string();
-                return Err(LoadError::Dtype { file: path(), tensor: name, found });
-            }
-        };
+        let dtype = stored_dtype(stored, self.files[file].path(), &name)?;
         Ok(Location { file, bytes: stored.bytes.clone(), dtype, interleaved: false })
     }
 

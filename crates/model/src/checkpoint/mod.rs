@@ -9,8 +9,10 @@
 mod error;
 mod huggingface;
 mod llama2c;
+mod named_tensors;
 pub(crate) mod options;
 pub mod random;
+pub mod random_speculator;
 mod safetensors_file;
 mod tensor;
 mod tensor_rows;
@@ -24,13 +26,15 @@ use std::{fmt, fs, io};
 
 pub use error::LoadError;
 pub use huggingface::WeightIndex;
+pub(crate) use named_tensors::NamedTensors;
 pub use tensor::{LayerTensor, Tensor};
 pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
 use crate::config::Config;
 use llama2c::Llama2c;
-use weight_file::read_text;
+use ring::digest::{SHA256, digest};
+pub(crate) use weight_file::read_text;
 
 /// The type of a tensor's elements in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,18 @@ pub enum Dtype {
     Bf16,
     /// 16-bit floats of IEEE 754.
     F16,
+}
+
+/// Where a model's tensors are read from, whatever their names there.
+pub(crate) trait TensorSource: Sync {
+    /// The rows of a tensor, of the shape that the model's configuration asks for.
+    fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError>;
+}
+
+impl TensorSource for Checkpoint {
+    fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
+        self.rows(tensor)
+    }
 }
 
 /// Where a tensor is, and how it is stored there.
@@ -177,7 +193,7 @@ impl Checkpoint {
         let shape = self.shape(tensor);
         Ok(TensorRows {
             file: file.path(),
-            tensor,
+            tensor: tensor.to_string(),
             bytes: &file.bytes()[location.bytes.clone()],
             dtype: location.dtype,
             columns: shape[shape.len() - 1],
@@ -192,6 +208,18 @@ impl Checkpoint {
     /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchTensor`].
     pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
         self.rows(tensor)?.read_all()
+    }
+
+    /// SHA-256 of the embedding's bytes as stored, in hexadecimal: a drafter that shares its target's
+    /// embedding tells by it whether this is the target.
+    ///
+    /// # Errors
+    ///
+    /// None for a checkpoint that opened: every model has an embedding.
+    pub fn embedding_sha256(&self) -> Result<String, LoadError> {
+        let embedding = self.rows(Tensor::Embedding)?;
+        let digest = digest(&SHA256, embedding.bytes);
+        Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {

@@ -21,6 +21,13 @@ impl<'a> Options<'a> {
         }
     }
 
+    /// The text of the same options but for one.
+    pub(crate) fn without(&self, option: &str) -> String {
+        let mut values = self.values.clone();
+        values.remove(option);
+        Value::Object(values).to_string()
+    }
+
     /// Whether the option is written down, be it as `null`.
     pub(crate) fn contains(&self, option: &str) -> bool {
         self.values.contains_key(option)

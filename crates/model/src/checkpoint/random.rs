@@ -221,7 +221,7 @@ impl RandomWeights<'_> {
 }
 
 /// One tensor, whose values are made when it is written, so that never two are in memory.
-struct RandomTensor {
+pub(super) struct RandomTensor {
     shape: Vec<usize>,
     dtype: RandomDtype,
     mean: f32,
@@ -239,6 +239,19 @@ impl RandomTensor {
             });
         Self { shape: tensor.shape(weights.config), dtype: weights.dtype, mean, deviation, key }
     }
+
+    /// A tensor of a model of that seed and configuration.
+    pub(super) fn of_model(config: &Config, seed: u64, tensor: Tensor) -> Self {
+        let (dtype, damped_from, epsilon) = (RandomDtype::F32, usize::MAX, 1.0);
+        Self::new(&RandomWeights { config, seed, dtype, damped_from, epsilon }, tensor)
+    }
+
+    /// Its values, row-major.
+    pub(super) fn values(&self) -> impl Iterator<Item = f32> + use<> {
+        let (mut normal, mean, deviation) = (Normal { state: self.key }, self.mean, self.deviation);
+        let count: usize = self.shape.iter().product();
+        (0..count).map(move |_| mean + deviation * normal.next())
+    }
 }
 
 impl View for RandomTensor {
@@ -255,9 +268,7 @@ impl View for RandomTensor {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let mut normal = Normal { state: self.key };
-        let values = (0..self.shape.iter().product())
-            .map(|_: usize| self.mean + self.deviation * normal.next());
+        let values = self.values();
         match self.dtype {
             RandomDtype::F32 => values.flat_map(f32::to_le_bytes).collect(),
             RandomDtype::Bf16 => {
@@ -279,12 +290,12 @@ impl View for RandomTensor {
 }
 
 /// Normally distributed values: Box and Muller's transform of Steele's SplitMix64.
-struct Normal {
-    state: u64,
+pub(super) struct Normal {
+    pub(super) state: u64,
 }
 
 impl Normal {
-    fn next(&mut self) -> f32 {
+    pub(super) fn next(&mut self) -> f32 {
         let (radius, angle) = (self.uniform(), self.uniform());
         ((-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()) as f32
     }
@@ -300,8 +311,7 @@ impl Normal {
     }
 }
 
-/// The value of `rope_scaling`; `null` where there is none.
-fn write_error(path: &Path, cause: io::Error) -> LoadError {
+pub(super) fn write_error(path: &Path, cause: io::Error) -> LoadError {
     LoadError::Write { path: path.to_owned(), cause }
 }
 

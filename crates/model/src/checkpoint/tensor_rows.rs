@@ -4,13 +4,13 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::path::Path;
 
-use super::tensor::Tensor;
 use super::{Dtype, LoadError};
 
 /// A tensor of a mapped file, to be read row by row: the outputs of a matrix, or a norm as one row.
 pub struct TensorRows<'a> {
     pub(super) file: &'a Path,
-    pub(super) tensor: Tensor,
+    /// Its name, for errors.
+    pub(super) tensor: String,
     /// Row-major values as stored.
     pub(super) bytes: &'a [u8],
     pub(super) dtype: Dtype,
@@ -71,7 +71,7 @@ impl TensorRows<'_> {
             None => Ok(()),
             Some(column) => Err(LoadError::NonFinite {
                 file: self.file.to_owned(),
-                tensor: self.tensor.to_string(),
+                tensor: self.tensor.clone(),
                 index: row * self.columns + column,
                 found: out[column],
             }),
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     fn rows(bytes: &[u8], dtype: Dtype, columns: usize) -> TensorRows<'_> {
-        let (file, tensor) = (Path::new("a.safetensors"), Tensor::Embedding);
+        let (file, tensor) = (Path::new("a.safetensors"), "model.embed_tokens.weight".into());
         TensorRows { file, tensor, bytes, dtype, columns, interleaved: None }
     }
 

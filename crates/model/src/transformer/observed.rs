@@ -32,7 +32,7 @@ impl Transformer {
     ) -> Observed {
         let mut observed = Observed::default();
         let held = cache.tree_len();
-        let first_slot = self.begin(tree, order, cache);
+        let first_slot = self.begin(tree, order, None, cache);
         for index in 0..order.len(self.weights.layers.len()) {
             let layers = order.group(index);
             self.attention_blocks(layers.clone(), first_slot, cache);
@@ -44,8 +44,9 @@ impl Transformer {
                 true => self.parallel_mlp_blocks(layers),
             }
         }
-        cache.record(tree, order);
+        cache.record(tree, order.exact_among(tree.len()));
         debug_assert_eq!(self.scratch.visible.rows(), tree.len() - held);
+        self.final_norm(0);
         observed.logits.extend_from_slice(self.logits(0));
         observed
     }

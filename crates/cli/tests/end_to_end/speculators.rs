@@ -1,0 +1,125 @@
+//! Drafters that belong to their target, from the command line: what a folder holds is told by its tensors,
+//! the text is the target's, and what does not go together is refused.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run, edit_json};
+use forerun::Checkpoint;
+use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+const LAYOUTS: [(SpeculatorLayout, &str); 6] = [
+    (SpeculatorLayout::Medusa, "medusa"),
+    (SpeculatorLayout::MedusaOnTargetHead, "medusa"),
+    (SpeculatorLayout::EagleOnTargetEmbedding, "eagle"),
+    (SpeculatorLayout::Eagle3, "eagle"),
+    (SpeculatorLayout::ParallelMedusa, "parallel"),
+    (SpeculatorLayout::ParallelEagle, "parallel"),
+];
+
+/// Writes a drafter for the target of `models`.
+fn speculator(models: &Models, layout: SpeculatorLayout) -> PathBuf {
+    let target = Checkpoint::open(&models.target()).unwrap();
+    let path = models.folder().join(format!("{layout:?}"));
+    let (hash, target) = (target.embedding_sha256().unwrap(), target.config());
+    let target_embedding_sha256 = Some(hash);
+    RandomSpeculator { layout, target, seed: 5, positions: 4, target_embedding_sha256 }
+        .write(&path)
+        .unwrap();
+    path
+}
+
+fn run(models: &Models, drafter: &Path, options: &str) -> Run {
+    let options: Vec<&str> = options.split(' ').filter(|option| !option.is_empty()).collect();
+    Run::generate(models)
+        .with_path("--draft-model", drafter)
+        .on_one_core()
+        .with(&["--prompt", "one two one", "--max-tokens", "50", "--ignore-eos"])
+        .with(&options)
+}
+
+#[test]
+fn a_drafter_of_the_target_is_told_by_its_tensors_and_gives_its_text() {
+    let models = Models::pair();
+    let sampling = ["--temperature 0", "--temperature 0.9 --seed 7"];
+    let expected = sampling.map(|sampling| {
+        run(&models, &models.drafter(), &format!("--method autoregressive {sampling}"))
+            .succeed()
+            .output()
+    });
+    for (layout, drafter) in LAYOUTS {
+        let path = speculator(&models, layout);
+        let named = format!("--drafter {drafter} --tree top:3x4:9");
+        for options in ["--draft-tokens 4", "--draft-tokens assisted", &named] {
+            for (sampling, expected) in sampling.iter().zip(&expected) {
+                let options = format!("{options} {sampling}");
+                let text = run(&models, &path, &options).succeed().output();
+                assert_eq!(text, *expected, "{layout:?} {options}");
+            }
+        }
+        let json = run(&models, &path, "--draft-tokens 3 --json").succeed().output();
+        let json: Value = serde_json::from_str(&json).unwrap();
+        let drafted = &json["usage"]["speculative"]["draft_tokens"];
+        assert!(json["drafter"] == drafter && drafted.as_u64() > Some(0), "{json}");
+    }
+}
+
+#[test]
+fn what_does_not_go_together_is_refused_with_a_way_out() {
+    let models = Models::pair();
+    for (layout, drafter) in LAYOUTS {
+        let path = speculator(&models, layout);
+        let other = if drafter == "medusa" { "eagle" } else { "medusa" };
+        let table: [(&str, &[&str]); 3] = [
+            (other, &["which --drafter", &format!("use --drafter {drafter}")]),
+            ("model", &["which --drafter model", &format!("use --drafter {drafter}")]),
+            ("prompt-lookup", &["does not use a model"]),
+        ];
+        for (asked, words) in table {
+            let options = format!("--drafter {asked}");
+            run(&models, &path, &options).finish().assert_refused(&options, words);
+        }
+        for method in ["pearl", "dsi"] {
+            let run = run(&models, &path, &format!("--method {method} --draft-tokens 2"));
+            match layout {
+                // Tokens are all that it reads.
+                SpeculatorLayout::ParallelMedusa => drop(run.succeed().output()),
+                _ => {
+                    run.finish().assert_refused(method, &["--method speculative", "hidden states"])
+                }
+            }
+        }
+    }
+    let whole = run(&models, &models.drafter(), "--drafter eagle").finish();
+    whole.assert_refused("a whole model", &["holds no drafter for --drafter eagle", "model"]);
+    // Another target has another embedding.
+    let path = speculator(&models, SpeculatorLayout::ParallelMedusa);
+    edit_json(&path.join("config.json"), |config| {
+        config["target_embedding_sha256"] = "00".into();
+    });
+    let other = run(&models, &path, "").finish();
+    other.assert_refused("another target", &["made for the target the random target", "--model"]);
+}
+
+/// A whole model with a token for all masks (PARD) drafts in one forward unless it is asked to go on token
+/// by token.
+#[test]
+fn a_model_with_a_mask_token_drafts_in_one_forward() {
+    let models = Models::pair();
+    let path = models.drafter();
+    let answer = |options: &str| -> Value {
+        let run = run(&models, &path, &format!("--json {options}"));
+        serde_json::from_str(&run.succeed().output()).unwrap()
+    };
+    let expected = answer("--method autoregressive")["text"].clone();
+    let assert_drafts = |options: &str, drafter: &str| {
+        let answer = answer(options);
+        assert!(answer["text"] == expected && answer["drafter"] == drafter, "{options}: {answer}");
+    };
+    assert_drafts("--draft-tokens 3", "model");
+    edit_json(&path.join("config.json"), |config| config["pard_token"] = 258.into());
+    assert_drafts("--draft-tokens 3", "parallel");
+    assert_drafts("--draft-tokens 3 --drafter model", "model");
+    assert_drafts("--draft-tokens 3 --method pearl", "parallel");
+}

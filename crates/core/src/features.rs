@@ -1,0 +1,139 @@
+//! The target's hidden states, as drafters read them.
+//!
+//! Which hidden states they are is the model's business; here they are rows of numbers. The list of a
+//! sequence's features grows with it, and its parts are shared: a job may carry the whole list without
+//! copying a number.
+
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// Features of some tokens: `[rows, width]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FeatureRows {
+    width: usize,
+    values: Vec<f32>,
+}
+
+impl FeatureRows {
+    /// Rows of `width` numbers each; numbers that fill no row are left out.
+    #[must_use]
+    pub fn new(width: usize, mut values: Vec<f32>) -> Self {
+        values.truncate(values.len().checked_div(width).unwrap_or(0) * width);
+        Self { width, values }
+    }
+
+    /// Numbers of a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.values.len().checked_div(self.width).unwrap_or(0)
+    }
+
+    /// Whether there is no row.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A row, if there is one of this index.
+    #[must_use]
+    pub fn row(&self, index: usize) -> Option<&[f32]> {
+        let start = index.checked_mul(self.width)?;
+        self.values.get(start..start.checked_add(self.width)?)
+    }
+
+    /// The rows of these indices, those that there are.
+    #[must_use]
+    pub fn gather(&self, indices: impl IntoIterator<Item = usize>) -> Self {
+        let rows = indices.into_iter().filter_map(|index| self.row(index));
+        Self { width: self.width, values: rows.flatten().copied().collect() }
+    }
+}
+
+/// Features of the first tokens of a sequence.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Features {
+    /// In order, none empty.
+    parts: Vec<Arc<FeatureRows>>,
+}
+
+impl Features {
+    /// Of no token yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Number of tokens whose features are here.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.parts.iter().map(|part| part.len()).sum()
+    }
+
+    /// Whether no token's features are here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds the features of the next tokens.
+    pub fn push(&mut self, rows: FeatureRows) {
+        if !rows.is_empty() {
+            self.parts.push(Arc::new(rows));
+        }
+    }
+
+    /// The features of the tokens from `first` on.
+    pub fn rows_from(&self, first: usize) -> impl Iterator<Item = &[f32]> + '_ {
+        let (mut parts, mut skipped) = (&self.parts[..], first);
+        // Whole parts are passed over at once: the list is long, and only its end is new.
+        while let Some((part, later)) = parts.split_first()
+            && part.len() <= skipped
+        {
+            (parts, skipped) = (later, skipped - part.len());
+        }
+        parts.iter().flat_map(|part| (0..part.len()).filter_map(|row| part.row(row))).skip(skipped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows whose numbers tell their token.
+    fn rows(tokens: std::ops::Range<usize>) -> FeatureRows {
+        FeatureRows::new(2, tokens.flat_map(|token| [token as f32, -(token as f32)]).collect())
+    }
+
+    #[test]
+    fn rows_are_found_in_whatever_part_they_are() {
+        let mut features = Features::new();
+        for part in [0..3, 3..3, 3..4, 4..9] {
+            features.push(rows(part));
+        }
+        assert_eq!(features.len(), 9);
+        for first in 0..12 {
+            let found: Vec<f32> = features.rows_from(first).map(|row| row[0]).collect();
+            let expected: Vec<f32> = (first..9).map(|token| token as f32).collect();
+            assert_eq!(found, expected, "from {first}");
+        }
+        let longer = features.clone();
+        features.push(rows(9..10));
+        assert_eq!((longer.len(), features.len()), (9, 10), "a clone keeps to itself");
+    }
+
+    #[test]
+    fn rows_that_are_not_there_are_none() {
+        let four = rows(0..4);
+        assert_eq!(four.gather([0, 3, 9]), FeatureRows::new(2, vec![0.0, -0.0, 3.0, -3.0]));
+        assert_eq!((four.row(4), four.row(usize::MAX)), (None, None));
+        assert_eq!(FeatureRows::new(0, vec![1.0]).len(), 0);
+        assert_eq!(FeatureRows::new(2, vec![1.0; 5]).len(), 2);
+        assert!(Features::new().is_empty() && Features::new().rows_from(0).next().is_none());
+    }
+}

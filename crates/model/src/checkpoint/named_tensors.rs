@@ -1,0 +1,142 @@
+//! The tensors of a checkpoint that is no whole model, by their names in its files.
+
+use std::path::{Path, PathBuf};
+
+use super::Dtype;
+use super::error::{LoadError, shortened};
+use super::huggingface::{WeightIndex, stored_dtype};
+use super::safetensors_file::{SafetensorsFile, StoredTensor};
+use super::tensor_rows::TensorRows;
+use super::weight_file::{WeightFile, read_text};
+
+/// The files of tensors that may lie in such a checkpoint, beside an index with its shards.
+const FILES: [&str; 2] = ["model.safetensors", "medusa_lm_head.safetensors"];
+
+/// Tensors by name, open for reading.
+pub(crate) struct NamedTensors {
+    files: Vec<(WeightFile, SafetensorsFile)>,
+}
+
+impl NamedTensors {
+    /// Opens the files of a directory; `None` if it has none of a known name.
+    ///
+    /// # Errors
+    ///
+    /// When a file is missing, unreadable or broken.
+    pub(crate) fn open(directory: &Path) -> Result<Option<Self>, LoadError> {
+        let index = directory.join("model.safetensors.index.json");
+        let single = FILES.map(|name| directory.join(name));
+        let paths: Vec<PathBuf> = match single.into_iter().find(|path| path.exists()) {
+            Some(path) => vec![path],
+            None if index.exists() => {
+                let shards = WeightIndex::parse(&read_text(&index)?, &index)?;
+                shards.shards().iter().map(|name| directory.join(name)).collect()
+            }
+            None => return Ok(None),
+        };
+        let open = |path| {
+            let file = WeightFile::map(path)?;
+            let parsed = SafetensorsFile::parse(file.bytes(), file.path())?;
+            Ok((file, parsed))
+        };
+        let files = paths.into_iter().map(open).collect::<Result<_, LoadError>>()?;
+        Ok(Some(Self { files }))
+    }
+
+    /// Whether there is a tensor of that name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The shape of a tensor, if there is one of that name.
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.find(name).map(|(_, stored)| &stored.shape[..])
+    }
+
+    /// The types of all matrices.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Dtype`] where one is of a type that is not read.
+    pub(crate) fn matrix_dtypes(&self) -> Result<Vec<Dtype>, LoadError> {
+        let tensors = self.files.iter().flat_map(|(file, parsed)| {
+            let matrices = parsed.tensors.iter().filter(|(_, stored)| stored.shape.len() == 2);
+            matrices.map(|(name, stored)| stored_dtype(stored, file.path(), name))
+        });
+        tensors.collect()
+    }
+
+    /// The rows of a tensor of that shape.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing (`hint` tells what is likely wrong then), or of the wrong dtype or shape.
+    pub(crate) fn rows(
+        &self,
+        name: &str,
+        shape: &[usize],
+        hint: &'static str,
+    ) -> Result<TensorRows<'_>, LoadError> {
+        let Some((file, stored)) = self.find(name) else {
+            let file = self.files.first().map_or(Path::new(""), |(file, _)| file.path());
+            let (file, tensor) = (file.to_owned(), name.to_owned());
+            return Err(LoadError::MissingTensor { file, tensor, hint });
+        };
+        if stored.shape != shape {
+            return Err(LoadError::Shape {
+                file: file.path().to_owned(),
+                tensor: name.to_owned(),
+                expected: shape.to_vec(),
+                found: stored.shape.clone(),
+            });
+        }
+        Ok(TensorRows {
+            file: file.path(),
+            tensor: name.to_owned(),
+            bytes: &file.bytes()[stored.bytes.clone()],
+            dtype: stored_dtype(stored, file.path(), name)?,
+            columns: shape.last().copied().unwrap_or(0),
+            interleaved: None,
+        })
+    }
+
+    /// The values of a vector of 64-bit integers, if there is one of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::Dtype`] where it holds something else.
+    pub(crate) fn integers(&self, name: &str) -> Result<Option<Vec<i64>>, LoadError> {
+        let Some((file, stored)) = self.find(name) else { return Ok(None) };
+        if stored.dtype != safetensors::Dtype::I64 {
+            let (file, tensor) = (file.path().to_owned(), name.to_owned());
+            return Err(LoadError::Dtype { file, tensor, found: stored.dtype.to_string() });
+        }
+        let numbers = file.bytes()[stored.bytes.clone()].as_chunks::<8>().0.iter();
+        Ok(Some(numbers.map(|bytes| i64::from_le_bytes(*bytes)).collect()))
+    }
+
+    /// Refuses tensors that are none of `part_of`: leaving them out would change what is computed.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::UnusedTensor`] naming the first; `of` is what it is no part of.
+    pub(crate) fn reject_others(
+        &self,
+        of: &'static str,
+        part_of: impl Fn(&str) -> bool,
+    ) -> Result<(), LoadError> {
+        for (file, parsed) in &self.files {
+            // Old writers stored the frequencies of RoPE, which follow from the configuration.
+            let unused = |name: &&String| !part_of(name) && !name.ends_with("rotary_emb.inv_freq");
+            if let Some(name) = parsed.tensors.keys().find(unused) {
+                let (file, tensor) = (file.path().to_owned(), shortened(name));
+                return Err(LoadError::UnusedTensor { file, tensor, of });
+            }
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Option<(&WeightFile, &StoredTensor)> {
+        self.files.iter().find_map(|(file, parsed)| Some((file, parsed.tensors.get(name)?)))
+    }
+}
