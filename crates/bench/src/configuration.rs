@@ -210,6 +210,7 @@ fn build(
     let options = Options {
         model: models.target.clone(),
         draft_model: models.drafter.clone().filter(|_| model),
+        further_drafters: Vec::new(),
         method: Some(choice.method),
         drafter: Some(choice.drafter),
         draft_tokens: choice.draft_tokens,

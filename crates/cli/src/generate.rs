@@ -134,6 +134,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         method: arguments.method,
         pearl: arguments.pearl,
         drafter: arguments.drafter,
+        further_drafters: arguments.also_draft.clone(),
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
@@ -229,7 +230,9 @@ fn report(
     } else {
         writeln!(out)?;
         out.flush()?;
-        note(format_args!("{}, {}: {}", plan.method(), plan.drafter(), answer.summary()));
+        let also = plan.further_drafters().iter().map(|own| format!(" + {own}"));
+        let drafters = plan.drafter().to_string() + &also.collect::<String>();
+        note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
     }
     Ok(())
 }
@@ -253,6 +256,8 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
         },
         "method": plan.method().to_string(),
         "drafter": plan.drafter().to_string(),
+        "further_drafters":
+            plan.further_drafters().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "placement": plan.placement().to_string(),
         "usage": {
             "prompt_tokens": answer.prompt_tokens,
@@ -266,6 +271,7 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
                 "acceptance_rate": statistics.acceptance_rate(),
                 "mean_accepted_tokens": statistics.mean_accepted_tokens(),
                 "target_forwards": statistics.target_forwards,
+                "failures": statistics.failures,
             },
         },
         "timings": {

@@ -119,6 +119,16 @@ impl Scores {
             && features == features_of.map(|tokens| tokens + nodes)
     }
 
+    /// The rows behind the first `count`.
+    #[must_use]
+    pub fn behind(mut self, count: usize) -> Self {
+        self.rows.drain(..count.min(self.rows.len()));
+        if let Some(logprobs) = &mut self.logprobs {
+            logprobs.drain(..count.min(logprobs.len()));
+        }
+        self
+    }
+
     /// What is to be told of a token that was emitted behind `at`, where that was asked for.
     #[must_use]
     pub fn logprob(&self, at: Option<Node>, token: TokenId) -> Option<TokenLogprob> {

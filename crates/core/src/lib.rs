@@ -36,7 +36,7 @@ pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, Verification};
 pub use told::{Scored, Told};
 pub use tree::{Node, TokenTree, TreeError};
-pub use verify::{Verdict, verify};
+pub use verify::{Verdict, verify, verify_chains};
 
 /// A token's index in the vocabulary.
 pub type TokenId = u32;

@@ -46,6 +46,16 @@ impl Drafting {
         Self { one_by_one: true, ..self }
     }
 
+    /// The drafter's index.
+    pub(crate) fn drafter(&self) -> usize {
+        self.drafter
+    }
+
+    /// Whether this is the job under way.
+    pub(crate) fn is_running(&self, ticket: Ticket) -> bool {
+        self.running == Some(ticket)
+    }
+
     /// The tokens ahead of the committed ones.
     pub(crate) fn chain(&self) -> &Draft {
         &self.chain

@@ -3,80 +3,101 @@
 //! *Distributed Speculative Inference: Speculation Parallelism for Provably Faster Lossless Language
 //! Model Inference*, Timor et al. 2024, arXiv 2405.14105, algorithm 1.
 //!
-//! 1. The drafter never waits: it goes on behind its own tokens.
+//! 1. The drafters never wait: each goes on behind its own tokens.
 //! 2. Every `lookahead` draft tokens a free target replica gets the rows behind them. A row at the
 //!    committed frontier is always in work, with whatever drafts there are, so that decoding is never
 //!    slower than the target alone.
 //! 3. Rows are used in the order of their positions, whatever the order in which replicas finish. What
-//!    they accept is committed. A rejection commits the correction, cancels all that is under way, and
-//!    the drafter starts anew behind it.
+//!    they accept is committed. Drafters that have the committed tokens go on. The others start anew
+//!    behind them, and what verifies their tokens is cancelled.
 //!
 //! Deviations: a replica's job has the rows that no other has: the last row of one job tests the first
-//! token of the next. Where drafts have piled up, since all replicas are busy, a job takes all of them.
-//! A row whose token is not drafted yet gives the target's own token at once. A replica that fails is
-//! left out, and its rows go to another one. The paper terminates threads; here a worker sees between
-//! layers that its job was cancelled.
+//! token of the next, and drafters that agree share rows. Where drafts have piled up, since all replicas are
+//! busy, a job takes all of them. A row whose token is not drafted yet gives the target's own token at once.
+//! A replica that fails is left out, and its rows go to another one. The paper terminates threads; here a
+//! worker sees between layers that its job was cancelled.
+//!
+//! With several drafters the paper has all of them draft behind every token of each, which are
+//! `drafters^depth` chains. Here each continues its own chain, and all start behind every committed token
+//! that was not theirs: as many chains as drafters. At a committed prefix a drafter's chain is what it would
+//! draft there anyway, so of those that agree none has to be dropped.
 
+use crate::chain::{Chain, agreement};
 use crate::drafting::Drafting;
+use crate::replicas::Replicas;
 use crate::{DecodeError, Decoder, Lookahead, Sequence, exchange};
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, JobError, Outcome, Scores, Ticket, TokenTree,
-    trace::Fate, verify,
+    Cluster, ClusterError, Completion, Draft, JobError, Outcome, Proposal, Scores, Ticket, TokenId,
+    TokenTree, trace::Fate, verify_chains,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Verifies on several target replicas at once.
 pub struct Dsi {
     lookahead: Lookahead,
     /// Whether a drafter that is late is waited for, so that the text of a seed does not depend on time.
     waits: bool,
-    drafting: Option<Drafting>,
-    replicas: Vec<Replica>,
+    /// One for each drafter, the preferred one first.
+    chains: Vec<Chain>,
+    replicas: Replicas,
     /// Jobs whose rows are wanted.
     tasks: BTreeMap<Ticket, Task>,
     /// What has come, by the position whose token the first row predicts.
-    arrived: BTreeMap<usize, (Ticket, Scores)>,
-    /// Every row before this position is in work, or has come.
-    next_row: usize,
-}
-
-/// One target replica.
-#[derive(Clone, Debug, Default)]
-struct Replica {
-    failed: bool,
-    /// Its jobs that were cancelled, but have not completed yet.
-    ending: BTreeSet<Ticket>,
+    arrived: BTreeMap<(usize, Ticket), (Task, Scores)>,
 }
 
 /// A job that scores the rows of some positions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Task {
     replica: usize,
     first_row: usize,
-    rows: usize,
+    /// Number of committed tokens when it was made.
+    from: usize,
+    /// The tokens behind them, up to the last row.
+    tokens: Vec<TokenId>,
+}
+
+impl Task {
+    fn rows(&self) -> usize {
+        self.from + self.tokens.len() + 1 - self.first_row
+    }
+
+    /// The tokens from a position on, up to the last row.
+    fn path(&self, position: usize) -> &[TokenId] {
+        self.tokens.get(position - self.from..).unwrap_or_default()
+    }
 }
 
 impl Dsi {
-    /// With so many target replicas (the SP degree).
+    /// With so many target replicas (the SP degree), and the first drafter.
     #[must_use]
     pub fn new(replicas: usize, lookahead: Lookahead) -> Self {
         Self {
             lookahead,
             waits: false,
-            drafting: Some(Drafting::new(0)),
-            replicas: vec![Replica::default(); replicas],
+            chains: vec![Chain::new(0)],
+            replicas: Replicas::new(replicas),
             tasks: BTreeMap::new(),
             arrived: BTreeMap::new(),
-            next_row: 0,
         }
     }
 
-    /// The same, but waiting for a late drafter instead of taking the target's own token, and drafting
+    /// The same with the first `count` drafters, at least one. A token of the first one that is right is
+    /// taken, and the first one's rows go before those of the others.
+    #[must_use]
+    pub fn with_drafters(self, count: usize) -> Self {
+        Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
+    }
+
+    /// The same, but waiting for late drafters instead of taking the target's own token, and drafting
     /// token by token: with rejection sampling, a seed's text is then the same at every speed of the
     /// devices.
     #[must_use]
-    pub fn reproducible(self) -> Self {
-        Self { waits: true, drafting: self.drafting.map(Drafting::one_by_one), ..self }
+    pub fn reproducible(mut self) -> Self {
+        for chain in &mut self.chains {
+            chain.drafting = chain.drafting.take().map(Drafting::one_by_one);
+        }
+        Self { waits: true, ..self }
     }
 
     /// The lookahead, with what it has learned.
@@ -85,86 +106,99 @@ impl Dsi {
         &self.lookahead
     }
 
-    fn drafted(&self) -> usize {
-        self.drafting.as_ref().map_or(0, Drafting::len)
-    }
-
-    /// Gives the drafter and free replicas what there is to do.
+    /// Gives drafters and free replicas what there is to do.
     fn dispatch(
         &mut self,
-        sequence: &Sequence,
+        sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let frontier = sequence.tokens().len();
         let (most, at_once) = (self.lookahead.most(), self.lookahead.at_once());
-        if let Some(drafting) = &mut self.drafting {
-            match drafting.go_on(sequence, most, at_once, cluster) {
-                Err(DecodeError::Cluster(ClusterError::WorkerGone(_))) => {
-                    self.lose_drafter(sequence, cluster);
+        let mut index = 0;
+        while let Some(chain) = self.chains.get_mut(index) {
+            let drafting = chain.drafting.as_mut();
+            match drafting.map_or(Ok(()), |own| own.go_on(sequence, most, at_once, cluster)) {
+                // Then another one may stand here.
+                Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
+                    self.lose_drafter(index, &gone.to_string(), sequence, cluster);
                 }
-                result => result?,
+                result => {
+                    result?;
+                    index += 1;
+                }
             }
         }
-        let ends = self.drafting.as_ref().is_none_or(|drafting| drafting.is_done(sequence, most));
-        self.next_row = self.next_row.max(frontier);
+        // Where the row at the frontier is missing, it takes the most tokens with it that there are.
+        let frontier = sequence.tokens().len();
+        let lengths = self.chains.iter().map(|chain| chain.tokens().len()).enumerate();
+        let longest = lengths.rev().max_by_key(|&(_, length)| length).map_or(0, |(index, _)| index);
+        if longest > 0 && self.first_missing_row(longest, frontier) == frontier {
+            self.dispatch_rows(longest, sequence, cluster)?;
+        }
+        (0..self.chains.len()).try_for_each(|index| self.dispatch_rows(index, sequence, cluster))
+    }
+
+    /// Gives free replicas the rows along a chain that nobody has yet.
+    fn dispatch_rows(
+        &mut self,
+        index: usize,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let (frontier, most) = (sequence.tokens().len(), self.lookahead.most());
+        self.chains[index].next_row = self.first_missing_row(index, frontier);
+        let ends = self.chains[index].is_done(sequence, most);
         loop {
+            let Chain { next_row, .. } = self.chains[index];
+            let chain = self.chains[index].tokens();
             // The row behind the last draft token can be scored, but none behind the last place.
-            let end = (frontier + self.drafted() + 1).min(frontier + sequence.remaining());
-            let count = end.saturating_sub(self.next_row).min(MAX_ROWS).min(most);
-            let is_due = self.next_row == frontier || ends || count >= self.lookahead.length();
+            let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
+            let count = end.saturating_sub(next_row).min(MAX_ROWS).min(most);
+            let is_due = next_row == frontier || ends || count >= self.lookahead.length();
             if count == 0 || !is_due {
                 return Ok(());
             }
-            let Some(replica) = self.free_replica() else { return Ok(()) };
-            let task = Task { replica, first_row: self.next_row, rows: count };
+            let Some(replica) = self.replicas.free() else { return Ok(()) };
+            let tokens = chain[..next_row + count - 1 - frontier].to_vec();
+            let task = Task { replica, first_row: next_row, from: frontier, tokens };
             self.submit(task, sequence, cluster)?;
-            self.next_row += count;
+            self.chains[index].next_row += count;
         }
     }
 
-    /// A replica without a wanted job, best one that is not still ending another.
-    fn free_replica(&self) -> Option<usize> {
-        let is_busy = |index| self.tasks.values().any(|task| task.replica == index);
-        let free = self.replicas.iter().enumerate().filter(|(_, replica)| !replica.failed);
-        free.filter(|&(index, _)| !is_busy(index))
-            .min_by_key(|(_, replica)| replica.ending.len())
-            .map(|(index, _)| index)
+    /// The first row along a chain that is neither in work nor there. Chains share the rows behind tokens
+    /// in which they agree.
+    fn first_missing_row(&self, index: usize, frontier: usize) -> usize {
+        let own = &self.chains[index];
+        let others = self.chains.iter().enumerate().filter(|&(at, _)| at != index);
+        let shared = others.map(|(_, other)| {
+            let common = agreement(own.tokens(), other.tokens());
+            other.next_row.min(frontier + common + 1)
+        });
+        shared.fold(own.next_row.max(frontier), usize::max)
     }
 
     /// Sends a task to its replica, or to another one if that is gone.
     fn submit(
         &mut self,
-        mut task: Task,
-        sequence: &Sequence,
+        task: Task,
+        sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let chain = self.drafting.as_ref().map_or(&[][..], Drafting::tokens);
-        let first = task.first_row - sequence.tokens().len();
-        let tree = TokenTree::chain(&chain[first..first + task.rows - 1]);
-        let ahead = &chain[..first];
-        loop {
-            match exchange::submit_score(task.replica, sequence, ahead, tree.clone(), cluster) {
-                Ok(ticket) => {
-                    self.tasks.insert(ticket, task);
-                    return Ok(());
-                }
+        let frontier = sequence.tokens().len();
+        let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
+        let (tree, mut replica) = (TokenTree::chain(tokens), task.replica);
+        let ticket = loop {
+            match exchange::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                    self.replicas[task.replica].failed = true;
-                    task.replica = self.any_replica().ok_or(DecodeError::Cluster(gone))?;
+                    self.lose_replica(replica, &gone.to_string(), sequence);
+                    replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
                 }
-                Err(error) => return Err(error),
+                result => break result?,
             }
-        }
-    }
-
-    /// The replica with the least to do, busy or not.
-    fn any_replica(&self) -> Option<usize> {
-        let jobs = |index: &usize| {
-            let tasks = self.tasks.values().filter(|task| task.replica == *index).count();
-            tasks + self.replicas[*index].ending.len()
         };
-        let alive = (0..self.replicas.len()).filter(|&index| !self.replicas[index].failed);
-        alive.min_by_key(jobs)
+        self.replicas.begin(replica);
+        self.tasks.insert(ticket, Task { replica, ..task });
+        Ok(())
     }
 
     /// Takes what a job yields.
@@ -176,63 +210,127 @@ impl Dsi {
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
         if let Some(task) = self.tasks.remove(&ticket) {
-            if let Err(JobError::Failed { .. } | JobError::Panicked { .. }) = &completion.output {
-                self.replicas[task.replica].failed = true;
-                if let Some(replica) = self.any_replica() {
-                    return self.submit(Task { replica, ..task }, sequence, cluster);
-                }
-            }
-            let answer = exchange::scored(sequence, task.rows - 1, completion)?;
-            self.lookahead.observe_score(answer.duration_ns);
-            self.arrived.insert(task.first_row, (ticket, answer.output));
+            return self.take_rows(task, sequence, completion, cluster);
+        }
+        if self.replicas.has_ended(ticket) {
+            // It may have been done all the same.
+            cluster.observe(waste(ticket));
             return Ok(());
         }
-        for replica in &mut self.replicas {
-            if replica.ending.remove(&ticket) {
-                // It may have been done all the same.
-                cluster.observe(waste(ticket));
-            }
-        }
-        if let Some(drafting) = &mut self.drafting {
+        for index in 0..self.chains.len() {
+            let drafting = self.chains[index].drafting.as_mut();
+            let Some(drafting) = drafting.filter(|own| own.is_running(ticket)) else { continue };
             match drafting.take(sequence, completion) {
-                Err(DecodeError::Job(JobError::Failed { .. } | JobError::Panicked { .. })) => {
-                    self.lose_drafter(sequence, cluster);
-                }
+                Err(DecodeError::Job(
+                    failed @ (JobError::Failed { .. } | JobError::Panicked { .. }),
+                )) => self.lose_drafter(index, &failed.to_string(), sequence, cluster),
                 result => {
-                    if let Some((tokens, ns)) = result? {
+                    // The sizing rule is about the drafter whose rows come first.
+                    if let Some((tokens, ns)) = result?.filter(|_| index == 0) {
                         self.lookahead.observe_draft(tokens, ns);
                     }
                 }
             }
+            return Ok(());
         }
+        // A draft that was cancelled, but was done all the same.
+        cluster.observe(waste(ticket));
         Ok(())
     }
 
-    /// Whether there is a verdict to be had: rows from the frontier on have come, and the tokens that they
-    /// test if these are waited for.
-    fn is_ready(&self, sequence: &Sequence) -> bool {
-        let Some((_, scores)) = self.arrived.get(&sequence.tokens().len()) else { return false };
+    /// Takes a replica's rows, or sends its task to another one if it has failed.
+    fn take_rows(
+        &mut self,
+        task: Task,
+        sequence: &mut Sequence,
+        completion: Completion,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        let ticket = completion.ticket;
+        self.replicas.end(task.replica);
+        let failed = match &completion.output {
+            Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
+                Some(error.to_string())
+            }
+            _ => None,
+        };
+        if let Some(reason) = failed {
+            self.lose_replica(task.replica, &reason, sequence);
+            if let Some(replica) = self.replicas.least_busy() {
+                return self.submit(Task { replica, ..task }, sequence, cluster);
+            }
+        }
+        let answer = exchange::scored(sequence, task.rows() - 1, completion)?;
+        self.lookahead.observe_score(answer.duration_ns);
+        self.arrived.insert((task.first_row, ticket), (task, answer.output));
+        Ok(())
+    }
+
+    /// The rows from the frontier on, if they have come, and the tokens that they test if these are waited
+    /// for.
+    fn ready(&self, sequence: &Sequence) -> Option<(usize, Ticket)> {
+        let frontier = sequence.tokens().len();
+        let (&key, (_, scores)) = self.arrived.range((frontier, Ticket(0))..).next()?;
         let rows = scores.rows.len();
-        let is_late = |drafting: &Drafting| !drafting.is_done(sequence, rows);
-        !(self.waits && self.drafting.as_ref().is_some_and(is_late))
+        let is_late = self.waits && !self.chains.iter().all(|own| own.is_done(sequence, rows));
+        (key.0 == frontier && !is_late).then_some(key)
     }
 
-    /// Decoding goes on as the target alone.
-    fn lose_drafter(&mut self, sequence: &Sequence, cluster: &mut dyn Cluster) {
-        self.drafting = None;
-        self.forget(sequence.tokens().len(), cluster);
+    /// How many of the rows are verified at once. A chain that lacks an accepted token starts anew; where its
+    /// next one is waited for, the rows behind that token wait, too.
+    fn rows_to_verify(&self, rows: usize) -> usize {
+        let (Some((first, others)), true) = (self.chains.split_first(), self.waits) else {
+            return rows;
+        };
+        let common = others.iter().map(|own| agreement(first.tokens(), own.tokens())).min();
+        common.map_or(rows, |common| rows.min(common + 1))
     }
 
-    /// Cancels all that is under way behind the frontier, and forgets what had come.
-    fn forget(&mut self, frontier: usize, cluster: &mut dyn Cluster) {
-        for (ticket, task) in std::mem::take(&mut self.tasks) {
-            cluster.cancel(ticket);
-            self.replicas[task.replica].ending.insert(ticket);
+    /// Decoding goes on without a drafter; without any it is that of the target alone.
+    fn lose_drafter(
+        &mut self,
+        index: usize,
+        reason: &str,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) {
+        let Some(drafting) = self.chains[index].drafting.take() else { return };
+        let told = format!("drafter {} failed: {reason}", drafting.drafter());
+        sequence.statistics_mut().failures.push(told);
+        if self.chains.len() > 1 {
+            self.chains.remove(index);
         }
-        for (ticket, _) in std::mem::take(&mut self.arrived).into_values() {
-            cluster.observe(waste(ticket));
+        self.drop_rows(|_| false, cluster);
+        for chain in &mut self.chains {
+            chain.next_row = 0;
         }
-        self.next_row = frontier;
+    }
+
+    /// Decoding goes on without a target replica.
+    fn lose_replica(&mut self, index: usize, reason: &str, sequence: &mut Sequence) {
+        if self.replicas.fail(index) {
+            let told = format!("target replica {index} failed: {reason}");
+            sequence.statistics_mut().failures.push(told);
+        }
+    }
+
+    /// Cancels jobs whose rows are not wanted any more, and forgets such rows that had come.
+    fn drop_rows(&mut self, is_wanted: impl Fn(&Task) -> bool, cluster: &mut dyn Cluster) {
+        self.tasks.retain(|&ticket, task| {
+            let keep = is_wanted(task);
+            if !keep {
+                cluster.cancel(ticket);
+                self.replicas.cancel(task.replica, ticket);
+            }
+            keep
+        });
+        self.arrived.retain(|&(_, ticket), (task, _)| {
+            let keep = is_wanted(task);
+            if !keep {
+                cluster.observe(waste(ticket));
+            }
+            keep
+        });
     }
 }
 
@@ -250,41 +348,57 @@ impl Decoder for Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // The drafter and the replicas work, until the row at the frontier has come.
+        // Drafters and replicas work, until the row at the frontier has come.
         self.dispatch(sequence, cluster)?;
-        while !self.is_ready(sequence) {
+        let ready = loop {
+            if let Some(key) = self.ready(sequence) {
+                break key;
+            }
             let completion = cluster.next_completion()?;
             self.take(sequence, completion, cluster)?;
             self.dispatch(sequence, cluster)?;
-        }
+        };
 
         // Verify its job's rows: the last one tests the next job's first token, if that is drafted.
-        let frontier = sequence.tokens().len();
-        let Some((ticket, scores)) = self.arrived.remove(&frontier) else { return Ok(()) };
-        let nothing = Draft::empty();
-        let chain = self.drafting.as_ref().map_or(&nothing, Drafting::chain);
-        let verdict = verify(chain, &scores.rows, frontier, sequence.randomness());
-        let accepted = sequence.commit(chain, &verdict, &scores);
-        let fate = if verdict.rejected { Fate::Rejected } else { Fate::Accepted };
+        let (frontier, ticket) = ready;
+        let Some((task, scores)) = self.arrived.remove(&ready) else { return Ok(()) };
+        let count = self.rows_to_verify(scores.rows.len());
+        let drafting = self.chains.iter().filter_map(|chain| chain.drafting.as_ref());
+        let chains: Vec<_> = drafting.map(|own| (own.drafter(), own.chain())).collect();
+        let path = task.path(frontier);
+        let (tree, verdict) =
+            verify_chains(&chains, path, &scores.rows[..count], frontier, sequence.randomness());
+        let walked = Draft { tree, proposal: Proposal::Deterministic };
+        let accepted = sequence.commit(&walked, &verdict, &scores);
+        let committed = &sequence.tokens()[frontier..];
+        let leaves = agreement(path, committed) < accepted.min(path.len());
+        let fate = if verdict.rejected || leaves { Fate::Rejected } else { Fate::Accepted };
         cluster.observe(Outcome { ticket, accepted, fate });
 
-        // Go on, or start anew behind the target's own token.
-        if let Some(drafting) = &mut self.drafting {
-            drafting.accept(accepted, cluster);
+        // Go on behind it, or start anew.
+        let end = frontier + committed.len();
+        if verdict.token.is_none() && committed.len() < scores.rows.len() && !leaves {
+            let scores = scores.behind(committed.len());
+            self.arrived.insert((end, ticket), (Task { first_row: end, ..task.clone() }, scores));
         }
-        if verdict.token.is_some() {
-            if let Some(drafting) = &mut self.drafting {
-                drafting.restart(verdict.rejected, cluster);
-            }
-            self.forget(sequence.tokens().len(), cluster);
+        let mut all_agree = true;
+        for chain in &mut self.chains {
+            all_agree &= chain.follow(committed, cluster);
+        }
+        if !all_agree {
+            let leads_there = |task: &Task| task.path(frontier).starts_with(committed);
+            self.drop_rows(|task| task.first_row >= end && leads_there(task), cluster);
         }
         Ok(())
     }
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
-        if let Some(drafting) = &mut self.drafting {
+        for drafting in self.chains.iter_mut().filter_map(|chain| chain.drafting.as_mut()) {
             drafting.restart(false, cluster);
         }
-        self.forget(0, cluster);
+        self.drop_rows(|_| false, cluster);
+        for chain in &mut self.chains {
+            chain.next_row = 0;
+        }
     }
 }

@@ -6,6 +6,7 @@
 //! simulated devices, and in virtual time.
 
 mod autoregressive;
+mod chain;
 mod controller;
 mod drafting;
 mod dsi;
@@ -16,6 +17,7 @@ mod lookahead;
 mod pace;
 mod pearl;
 mod pearl_options;
+mod replicas;
 mod sequence;
 mod speculative;
 mod statistics;

@@ -20,6 +20,8 @@ pub struct Statistics {
     pub draft_ns: u64,
     /// Time of score jobs.
     pub score_ns: u64,
+    /// What decoding went on without, once each: a drafter or a target replica that failed, and why.
+    pub failures: Vec<String>,
 }
 
 impl Statistics {
@@ -75,6 +77,7 @@ impl Statistics {
         self.draft_tokens += other.draft_tokens;
         self.draft_ns += other.draft_ns;
         self.score_ns += other.score_ns;
+        self.failures.extend_from_slice(&other.failures);
         for (mine, theirs) in
             [(&mut self.tested, &other.tested), (&mut self.accepted, &other.accepted)]
         {

@@ -12,7 +12,9 @@
 //! Deviations: a draft is verified as its kind demands, where the authors' code accepts the most
 //! probable candidates with min(1, target/draft), which changes the output's distribution. Their code
 //! calibrates only behind a mismatch; here that is one of several policies. Which rows are fuzzy is
-//! the cache's knowledge: a round says which tokens must be exact, and nothing is rolled back.
+//! the cache's knowledge: a round says which tokens must be exact, and nothing is rolled back. Where
+//! drafting runs ahead of verification, a job that lengthens the last draft may belong to its round, since
+//! such jobs are of few tokens.
 
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
@@ -73,6 +75,8 @@ pub struct FuzzyDrafter<M> {
     /// It asks for rows as it always does; they come as this round wants them.
     drafter: ModelDrafter<Fuzzy<M>>,
     calibration: Calibration,
+    /// Tokens that make a round, if several jobs lengthen one draft.
+    round: usize,
     /// Where the policy asks for it: each sequence's last draft.
     last: HashMap<SequenceId, LastDraft>,
 }
@@ -81,7 +85,14 @@ impl<M: LayeredModel> FuzzyDrafter<M> {
     /// A drafter that asks `model`, all of whose layers are in `groups`.
     pub fn new(model: M, groups: LayerGroups, calibration: Calibration) -> Self {
         let drafter = ModelDrafter::new(Fuzzy { model, groups, exact: 0 });
-        Self { drafter, calibration, last: HashMap::new() }
+        Self { drafter, calibration, round: 1, last: HashMap::new() }
+    }
+
+    /// The same, but jobs that go on with one draft are of one round until it has `tokens` tokens; otherwise
+    /// every job opens a round.
+    #[must_use]
+    pub fn in_rounds_of(self, tokens: usize) -> Self {
+        Self { round: tokens.max(1), ..self }
     }
 
     /// The same for a target whose vocabulary may have another size.
@@ -102,8 +113,13 @@ impl<M: LayeredModel> FuzzyDrafter<M> {
             let last = self.last.get(&context.sequence);
             last.is_some_and(|last| last.is_continued_by(context.tokens))
         };
+        let opening = || {
+            let last = self.last.get(&context.sequence)?;
+            let goes_on = last.is_lengthened_to(context.tokens);
+            (goes_on && context.tokens.len() < last.opened + self.round).then_some(last.opened)
+        };
         match self.calibration {
-            Calibration::EveryRound => context.tokens.len(),
+            Calibration::EveryRound => opening().unwrap_or(context.tokens.len()),
             Calibration::OnMismatch if continues() => 0,
             Calibration::OnMismatch => context.tokens.len(),
             Calibration::PrefillOnly => context.prompt_len.min(context.tokens.len()),
@@ -114,11 +130,17 @@ impl<M: LayeredModel> FuzzyDrafter<M> {
 
 impl<M: LayeredModel> Drafter for FuzzyDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        self.drafter.model_mut().exact = self.exact_tokens(context);
+        let exact = self.exact_tokens(context);
+        self.drafter.model_mut().exact = exact;
         let draft = self.drafter.draft(context)?;
-        if self.calibration == Calibration::OnMismatch {
+        let remembers = match self.calibration {
+            Calibration::EveryRound => self.round > 1,
+            Calibration::OnMismatch => true,
+            Calibration::PrefillOnly | Calibration::Never => false,
+        };
+        if remembers {
             let last = self.last.entry(context.sequence).or_default();
-            last.remember(context.tokens, &draft.tree);
+            last.remember(context.tokens, exact, &draft.tree);
         }
         Ok(draft)
     }
@@ -175,14 +197,27 @@ impl<M: LayeredModel> LanguageModel for Fuzzy<M> {
 #[derive(Default)]
 struct LastDraft {
     tokens: Vec<TokenId>,
+    /// How many of them stood before the round that it is of.
+    opened: usize,
     tree: TokenTree,
 }
 
 impl LastDraft {
-    fn remember(&mut self, tokens: &[TokenId], tree: &TokenTree) {
+    fn remember(&mut self, tokens: &[TokenId], opened: usize, tree: &TokenTree) {
+        self.opened = opened;
         self.tokens.clear();
         self.tokens.extend_from_slice(tokens);
         self.tree.copy_from(tree, tree.len());
+    }
+
+    /// Whether `tokens` are those of the draft and nothing else: what comes behind them lengthens it.
+    fn is_lengthened_to(&self, tokens: &[TokenId]) -> bool {
+        let Some(behind) = tokens.strip_prefix(&self.tokens[..]) else { return false };
+        let mut at = None;
+        behind.iter().all(|&token| {
+            at = self.tree.child_with(at, token);
+            at.is_some()
+        })
     }
 
     /// Whether nothing in `tokens` contradicts the draft: they go along one of its paths as far as it
@@ -211,7 +246,7 @@ mod tests {
     fn a_draft_is_continued_by_what_does_not_contradict_it() {
         let mut tree = TokenTree::chain(&[3, 4]);
         tree.push(None, 5);
-        let last = LastDraft { tokens: vec![1, 2], tree };
+        let last = LastDraft { tokens: vec![1, 2], opened: 2, tree };
         let table: &[(&[TokenId], bool)] = &[
             // All of a path accepted, and the bonus token.
             (&[1, 2, 3, 4, 9], true),
@@ -230,7 +265,18 @@ mod tests {
         for &(tokens, continues) in table {
             assert_eq!(last.is_continued_by(tokens), continues, "{tokens:?}");
         }
-        let none = LastDraft { tokens: vec![1], tree: TokenTree::new() };
+        // Of these, only what was drafted lengthens it: not the bonus token.
+        for (tokens, lengthens) in [
+            (&[1, 2, 3, 4][..], true),
+            (&[1, 2, 5], true),
+            (&[1, 2], true),
+            (&[1, 2, 3, 4, 9], false),
+            (&[1, 2, 9], false),
+            (&[1], false),
+        ] {
+            assert_eq!(last.is_lengthened_to(tokens), lengthens, "{tokens:?}");
+        }
+        let none = LastDraft { tokens: vec![1], opened: 1, tree: TokenTree::new() };
         assert!(none.is_continued_by(&[1, 2]), "nothing was drafted, so nothing was rejected");
     }
 

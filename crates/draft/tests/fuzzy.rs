@@ -208,3 +208,39 @@ fn calibrated_drafts_are_a_function_of_the_tokens() {
         assert!(drafter.model().cache(SEQUENCE).is_none());
     }
 }
+
+/// Where drafting runs ahead, jobs of few tokens make one round: they draft what one job drafts, and what
+/// opened the round is exact and nothing else, until the round is full or another token was committed.
+#[test]
+fn a_round_may_be_of_several_jobs() {
+    const ROUND: usize = 5;
+    let weights = weights();
+    for sampling in samplings() {
+        let new = || {
+            let groups = LayerGroups::parallel(LAYERS, 4);
+            FuzzyDrafter::new(model(&weights), groups, Calibration::EveryRound)
+        };
+        let whole =
+            Rounds::new().draft(&mut new(), &DraftShape::Chain { length: ROUND }, &sampling);
+        for length in 1..=3 {
+            let (mut drafter, mut rounds) = (new().in_rounds_of(ROUND), Rounds::new());
+            let shape = DraftShape::Chain { length };
+            let mut drafted = forerun_core::Draft::empty();
+            while rounds.tokens.len() < PROMPT + ROUND {
+                let draft = rounds.draft(&mut drafter, &shape, &sampling);
+                assert_eq!(exact_rows(&drafter, &weights, &rounds.tokens), PROMPT);
+                rounds.tokens.extend_from_slice(draft.tree.tokens());
+                assert!(drafted.extend(draft));
+            }
+            assert_eq!(drafted.tree.tokens()[..ROUND], *whole.tree.tokens(), "{length}");
+            // The next round.
+            let all = rounds.tokens.len();
+            let draft = rounds.draft(&mut drafter, &shape, &sampling);
+            assert_eq!(exact_rows(&drafter, &weights, &rounds.tokens), all);
+            // Another token than the draft's.
+            rounds.tokens.push((draft.tree.token(0) + 1) % 250);
+            rounds.draft(&mut drafter, &shape, &sampling);
+            assert_eq!(exact_rows(&drafter, &weights, &rounds.tokens), all + 1);
+        }
+    }
+}

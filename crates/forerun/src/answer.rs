@@ -54,8 +54,8 @@ impl Answer {
         self.tokens.len() as f64 / (self.total_ns.max(1) as f64 / 1e9)
     }
 
-    /// One line: speed, mean accepted tokens, acceptance per draft position, and the share of the
-    /// time in which devices ran side by side.
+    /// One line: speed, mean accepted tokens, acceptance per draft position, the share of the time in
+    /// which devices ran side by side, and what failed.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -81,6 +81,10 @@ impl Answer {
             );
         }
         let overlap = self.trace.occupancy().overlap_share();
-        line + &format!(" | devices side by side {:.0} % of the time", overlap * 100.0)
+        line += &format!(" | devices side by side {:.0} % of the time", overlap * 100.0);
+        for failure in &statistics.failures {
+            line += &format!(" | {failure}; decoding went on without it");
+        }
+        line
     }
 }

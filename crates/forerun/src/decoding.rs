@@ -69,6 +69,7 @@ impl Learned {
             }
             Method::Dsi => {
                 let decoder = Dsi::new(plan.placement().replicas(), learned.lookahead);
+                let decoder = decoder.with_drafters(drafters(plan));
                 ChosenDecoder::Dsi(if reproducible { decoder.reproducible() } else { decoder })
             }
         }
@@ -81,7 +82,12 @@ impl Learned {
             pattern,
             controller: if pattern.at_once { controller.at_once() } else { controller },
             pace: Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager),
-            lookahead: Lookahead::new(length, mode, plan.placement().replicas()),
+            // Each drafter's tokens are verified by its share of the replicas.
+            lookahead: Lookahead::new(
+                length,
+                mode,
+                plan.placement().replicas().div_ceil(drafters(plan)),
+            ),
         }
     }
 
@@ -105,6 +111,10 @@ impl Learned {
             ChosenDecoder::Dsi(decoder) => self.lookahead = decoder.lookahead().clone(),
         }
     }
+}
+
+fn drafters(plan: &Plan) -> usize {
+    1 + plan.further_drafters().len()
 }
 
 impl ChosenDecoder {

@@ -1,9 +1,9 @@
-//! The drafter of a plan: what its folder holds, loaded, and put to work on a device's team.
+//! The drafters of a plan: what their folders hold, loaded, and put to work on a device's team.
 
 use crate::decoding::Pattern;
 use crate::engine::{ForerunError, OpenModel, open_located};
 use crate::loader::Loader;
-use crate::plan::{DrafterKind, Plan};
+use crate::plan::{DrafterKind, FurtherDrafter, Plan};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, TokenId};
 use forerun_draft::{
@@ -19,8 +19,19 @@ use forerun_runtime::Engine;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Tokens of EasySpec's rounds where drafting runs ahead: the paper's draft length.
+const FUZZY_ROUND: usize = 5;
+
 /// A drafter whose files are there and fit the target.
-pub(crate) enum OpenDrafter {
+pub(crate) struct OpenDrafter<'p> {
+    /// Among all drafters.
+    index: usize,
+    name: &'p Path,
+    files: Files,
+}
+
+/// What a drafter's folder holds.
+enum Files {
     /// A whole model.
     Model(WholeModel),
     /// A layer or heads that share the target's embedding or head.
@@ -28,7 +39,7 @@ pub(crate) enum OpenDrafter {
 }
 
 /// A whole model as the drafter.
-pub(crate) struct WholeModel {
+struct WholeModel {
     model: OpenModel,
     /// EasySpec's layer groups.
     fuzzy: Option<(LayerGroups, Calibration)>,
@@ -38,19 +49,84 @@ pub(crate) struct WholeModel {
     translates: bool,
 }
 
-impl OpenDrafter {
-    /// Opens the plan's draft model, if it has one.
+impl<'p> OpenDrafter<'p> {
+    /// Opens the plan's draft models, of which there may be none.
     ///
     /// # Errors
-    /// If it cannot be read, is no drafter of the plan's kind, or does not fit the target.
-    pub(crate) fn open(
-        plan: &Plan,
+    /// If one cannot be read, is no drafter of the plan's kind, or does not fit the target.
+    pub(crate) fn all(
+        plan: &'p Plan,
         target: &OpenModel,
         loader: &mut Loader<'_>,
-    ) -> Result<Option<Self>, ForerunError> {
-        let Some(name) = plan.draft_model() else { return Ok(None) };
+    ) -> Result<Vec<Self>, ForerunError> {
+        let first = plan.draft_model().map(|name| (0, name, plan.drafter()));
+        let further = (1..).zip(plan.further_drafters()).filter_map(|(index, own)| match own {
+            FurtherDrafter::Model(name) => Some((index, name.as_path(), DrafterKind::Model)),
+            FurtherDrafter::PromptLookup => None,
+        });
+        let open = |(index, name, asked)| {
+            let files = Files::open(plan, (name, asked), target, loader)?;
+            Ok(Self { index, name, files })
+        };
+        first.into_iter().chain(further).map(open).collect()
+    }
+
+    /// Whether its drafts have to be translated by their text.
+    pub(crate) fn translates(&self) -> bool {
+        matches!(self.files, Files::Model(WholeModel { translates: true, .. }))
+    }
+
+    /// What of the target's it reads beside tokens.
+    pub(crate) fn features(&self, target: &OpenModel) -> Option<FeatureSource> {
+        match &self.files {
+            Files::Model(_) => None,
+            Files::Speculator(own) => own.kind().features(target.checkpoint.config()),
+        }
+    }
+
+    /// Reads its weights.
+    ///
+    /// # Errors
+    /// If a tensor is missing or broken.
+    pub(crate) fn load(
+        self,
+        plan: &Plan,
+        target: (&OpenModel, &Arc<Weights>),
+        loader: &mut Loader<'_>,
+    ) -> Result<LoadedDrafter, ForerunError> {
+        let (target, shared) = target;
+        let Self { index, name, files } = self;
+        let asked = plan.weight_type();
+        let how = match files {
+            Files::Model(whole) => {
+                let weights = loader.load(name, &whole.model.checkpoint, asked)?;
+                whole.loaded(weights, target)
+            }
+            Files::Speculator(speculator) => match speculator.kind() {
+                SpeculatorKind::Medusa => How::Medusa(Arc::new(speculator.medusa(shared, asked)?)),
+                SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
+                    How::Eagle(Arc::new(speculator.eagle(shared, asked)?))
+                }
+                SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
+                    let weights = Arc::new(speculator.parallel(shared, asked)?);
+                    let masks = Masks::Own(weights.mask_tokens());
+                    How::Parallel { weights, masks }
+                }
+            },
+        };
+        Ok(LoadedDrafter { index, how })
+    }
+}
+
+impl Files {
+    /// What `name` holds, for a drafter of the kind `asked`.
+    fn open(
+        plan: &Plan,
+        (name, asked): (&Path, DrafterKind),
+        target: &OpenModel,
+        loader: &mut Loader<'_>,
+    ) -> Result<Self, ForerunError> {
         let path = loader.locate(name)?;
-        let asked = plan.drafter();
         let found = match SpeculatorKind::of(&path) {
             // Opening it will tell better what is wrong with a model's files.
             Err(_) if !asked.belongs_to_target() => None,
@@ -65,8 +141,10 @@ impl OpenDrafter {
             (DrafterKind::Parallel, Some(SpeculatorKind::Pard { mask })) => Some(mask),
             (_, Some(found)) if DrafterKind::of(found) == asked => {
                 plan.check_features(found)?;
-                let speculator = Speculator::open(&path, &target.checkpoint)?;
-                return Ok(speculator.map(Self::Speculator));
+                return match Speculator::open(&path, &target.checkpoint)? {
+                    Some(speculator) => Ok(Self::Speculator(speculator)),
+                    None => Err(ForerunError::NoSuchDrafter { path, asked }),
+                };
             }
             (_, Some(found)) => {
                 return Err(ForerunError::OtherDrafter { path, found, asked });
@@ -77,66 +155,21 @@ impl OpenDrafter {
         let model = open_located(&path, name)?;
         let translates = !target.tokenizer.agrees_with(&model.tokenizer);
         if translates {
-            check_translation(plan, target, &model)?;
+            check_translation((plan, asked), target, &model)?;
         }
-        let fuzzy = fuzzy(plan, &model)?;
-        Ok(Some(Self::Model(WholeModel { model, fuzzy, mask, translates })))
-    }
-
-    /// Whether its drafts have to be translated by their text.
-    pub(crate) fn translates(&self) -> bool {
-        matches!(self, Self::Model(WholeModel { translates: true, .. }))
-    }
-
-    /// What of the target's it reads beside tokens.
-    pub(crate) fn features(&self, target: &OpenModel) -> Option<FeatureSource> {
-        match self {
-            Self::Model(_) => None,
-            Self::Speculator(own) => own.kind().features(target.checkpoint.config()),
-        }
-    }
-
-    /// Reads its weights.
-    ///
-    /// # Errors
-    /// If a tensor is missing or broken.
-    pub(crate) fn load(
-        self,
-        name: &Path,
-        plan: &Plan,
-        target: (&OpenModel, &Arc<Weights>),
-        loader: &mut Loader<'_>,
-    ) -> Result<LoadedDrafter, ForerunError> {
-        let (target, shared) = target;
-        let asked = plan.weight_type();
-        let speculator = match self {
-            Self::Model(whole) => {
-                let weights = loader.load(name, &whole.model.checkpoint, asked)?;
-                return Ok(whole.loaded(weights, target));
-            }
-            Self::Speculator(speculator) => speculator,
+        let fuzzy = match asked {
+            DrafterKind::EasySpec => fuzzy(plan, &model)?,
+            _ => None,
         };
-        Ok(match speculator.kind() {
-            SpeculatorKind::Medusa => {
-                LoadedDrafter::Medusa(Arc::new(speculator.medusa(shared, asked)?))
-            }
-            SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
-                LoadedDrafter::Eagle(Arc::new(speculator.eagle(shared, asked)?))
-            }
-            SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
-                let weights = Arc::new(speculator.parallel(shared, asked)?);
-                let masks = Masks::Own(weights.mask_tokens());
-                LoadedDrafter::Parallel { weights, masks }
-            }
-        })
+        Ok(Self::Model(WholeModel { model, fuzzy, mask, translates }))
     }
 }
 
 impl WholeModel {
-    fn loaded(self, weights: Arc<Weights>, target: &OpenModel) -> LoadedDrafter {
+    fn loaded(self, weights: Arc<Weights>, target: &OpenModel) -> How {
         let Self { model, fuzzy, mask, translates } = self;
         if let Some(mask) = mask {
-            return LoadedDrafter::Parallel { weights, masks: Masks::Repeated(mask) };
+            return How::Parallel { weights, masks: Masks::Repeated(mask) };
         }
         let translation = translates.then(|| {
             let ends = &model.checkpoint.config().eos_token_ids;
@@ -145,19 +178,19 @@ impl WholeModel {
             let drafter = (Arc::clone(&model.tokenizer), &ends[..]);
             Arc::new(Translation::new(target, of_target.vocab_size, drafter))
         });
-        LoadedDrafter::Model { weights, fuzzy, translation }
+        How::Model { weights, fuzzy, translation }
     }
 }
 
 /// Only chains can be translated, and only those of an ordinary drafter.
 fn check_translation(
-    plan: &Plan,
+    (plan, kind): (&Plan, DrafterKind),
     target: &OpenModel,
     drafter: &OpenModel,
 ) -> Result<(), ForerunError> {
-    if plan.drafter() != DrafterKind::Model {
+    if kind != DrafterKind::Model {
         let [target, drafter] = [target, drafter].map(|model| model.checkpoint.path().to_owned());
-        return Err(ForerunError::NoTranslation { kind: plan.drafter(), target, drafter });
+        return Err(ForerunError::NoTranslation { kind, target, drafter });
     }
     if matches!(plan.shape(), DraftShape::Chain { .. }) {
         return Ok(());
@@ -186,7 +219,13 @@ fn fuzzy(
 
 /// A drafter's weights, and what it takes to draft with them.
 #[derive(Clone)]
-pub(crate) enum LoadedDrafter {
+pub(crate) struct LoadedDrafter {
+    index: usize,
+    how: How,
+}
+
+#[derive(Clone)]
+enum How {
     /// A model that continues the text.
     Model {
         weights: Arc<Weights>,
@@ -204,20 +243,25 @@ pub(crate) enum LoadedDrafter {
 }
 
 impl LoadedDrafter {
+    /// Which of the drafters it is.
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
     /// How it drafts.
     pub(crate) fn pattern(&self) -> Pattern {
         let with_masks = |masks: usize| Pattern { positions: Some(masks + 1), at_once: true };
-        match self {
-            Self::Model { .. } => Pattern::default(),
-            Self::Parallel { masks: Masks::Repeated(_), .. } => {
+        match &self.how {
+            How::Model { .. } => Pattern::default(),
+            How::Parallel { masks: Masks::Repeated(_), .. } => {
                 Pattern { positions: None, at_once: true }
             }
-            Self::Parallel { masks: Masks::Own(masks), .. } => with_masks(masks.len()),
-            Self::Eagle(weights) => match weights.layers().mask_tokens().len() {
+            How::Parallel { masks: Masks::Own(masks), .. } => with_masks(masks.len()),
+            How::Eagle(weights) => match weights.layers().mask_tokens().len() {
                 0 => Pattern::default(),
                 masks => with_masks(masks),
             },
-            Self::Medusa(weights) => Pattern { positions: Some(weights.n_heads()), at_once: true },
+            How::Medusa(weights) => Pattern { positions: Some(weights.n_heads()), at_once: true },
         }
     }
 
@@ -227,39 +271,41 @@ impl LoadedDrafter {
             let transformer = Transformer::new(weights, Arc::clone(team));
             engine.timed(CachedTransformer::new(transformer))
         };
-        match self {
-            Self::Model { weights, fuzzy, translation } => {
+        let index = self.index;
+        match self.how {
+            How::Model { weights, fuzzy, translation } => {
                 let model = model(&engine, weights);
                 match (translation, fuzzy) {
                     (None, None) => {
                         let drafter = ModelDrafter::new(model).for_vocabulary(vocab_size);
-                        engine.with_drafter(0, drafter)
+                        engine.with_drafter(index, drafter)
                     }
                     (None, Some((groups, calibration))) => {
                         let drafter = FuzzyDrafter::new(model, groups, calibration);
-                        engine.with_drafter(0, drafter.for_vocabulary(vocab_size))
+                        let drafter = drafter.in_rounds_of(FUZZY_ROUND);
+                        engine.with_drafter(index, drafter.for_vocabulary(vocab_size))
                     }
-                    (Some(by_text), _) => engine.with_drafter(0, TextDrafter::new(model, by_text)),
+                    (Some(by_text), _) => engine.with_drafter(index, TextDrafter::new(model, by_text)),
                 }
             }
-            Self::Parallel { weights, masks } => {
+            How::Parallel { weights, masks } => {
                 let drafter = ParallelDrafter::new(model(&engine, weights), masks);
-                engine.with_drafter(0, drafter.for_vocabulary(vocab_size))
+                engine.with_drafter(index, drafter.for_vocabulary(vocab_size))
             }
-            Self::Eagle(weights) => {
+            How::Eagle(weights) => {
                 let masks = weights.layers().mask_tokens();
                 let model = engine.timed(EagleModel::new(weights, Arc::clone(team)));
                 match masks.is_empty() {
-                    true => engine.with_drafter(0, EagleDrafter::new(model)),
+                    true => engine.with_drafter(index, EagleDrafter::new(model)),
                     false => {
                         let drafter = ParallelEagleDrafter::new(model, Masks::Own(masks));
-                        engine.with_drafter(0, drafter)
+                        engine.with_drafter(index, drafter)
                     }
                 }
             }
-            Self::Medusa(weights) => {
+            How::Medusa(weights) => {
                 let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(team)));
-                engine.with_drafter(0, MedusaDrafter::new(heads))
+                engine.with_drafter(index, MedusaDrafter::new(heads))
             }
         }
     }

@@ -4,7 +4,7 @@ use crate::answer::Answer;
 use crate::decoding::Learned;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::loader::Loader;
-use crate::plan::{DrafterKind, Method, Plan, PlanError};
+use crate::plan::{DrafterKind, FurtherDrafter, Method, Plan, PlanError};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
@@ -205,19 +205,18 @@ impl Forerun {
     pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
-        let drafter = OpenDrafter::open(plan, &target, loader)?;
-        let translates = drafter.as_ref().is_some_and(OpenDrafter::translates);
-        let features = drafter.as_ref().and_then(|drafter| drafter.features(&target));
+        let drafters = OpenDrafter::all(plan, &target, loader)?;
+        let translates = drafters.iter().any(OpenDrafter::translates);
+        let features = drafters.iter().find_map(|drafter| drafter.features(&target));
         let weights = loader.load(plan.model(), &target.checkpoint, plan.weight_type())?;
-        let drafter = plan
-            .draft_model()
-            .zip(drafter)
-            .map(|(name, drafter)| drafter.load(name, plan, (&target, &weights), loader));
-        let loaded = Loaded { target: weights, features, drafter: drafter.transpose()? };
+        let drafters = drafters.into_iter().map(|own| own.load(plan, (&target, &weights), loader));
+        let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
+        let loaded = Loaded { target: weights, features, drafters };
         let config = target.checkpoint.config().clone();
         let reads_features = loaded.features.is_some();
         let runtime = Runtime::start(workers(plan, &loaded))?;
-        let pattern = loaded.drafter.as_ref().map(LoadedDrafter::pattern).unwrap_or_default();
+        let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
+        let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
         let learned = Mutex::new(Learned::new(plan, pattern));
         let (plan, sequences, tokenizer) = (plan.clone(), AtomicU64::new(0), target.tokenizer);
         Ok(Self {
@@ -254,7 +253,7 @@ impl Forerun {
         &self.tokenizer
     }
 
-    /// Whether the drafter has another vocabulary, so that drafts are translated by their text.
+    /// Whether a drafter has another vocabulary, so that drafts are translated by their text.
     #[must_use]
     pub fn translates_drafts(&self) -> bool {
         self.translates
@@ -509,14 +508,14 @@ fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
 /// What the workers of a plan run.
 struct Loaded {
     target: Arc<Weights>,
-    /// What of the target's hidden states the drafter reads.
+    /// What of the target's hidden states a drafter reads.
     features: Option<FeatureSource>,
-    drafter: Option<LoadedDrafter>,
+    drafters: Vec<LoadedDrafter>,
 }
 
-/// A worker for every device group of the plan.
+/// A worker for every device group of the plan, whose drafter groups are those of the drafters in turn.
 fn workers(plan: &Plan, loaded: &Loaded) -> Vec<WorkerSpec> {
-    let Loaded { target, features, drafter } = loaded;
+    let Loaded { target, features, drafters } = loaded;
     let vocab_size = target.config().vocab_size;
     let looks_up = matches!(plan.drafter(), DrafterKind::PromptLookup | DrafterKind::Lookahead);
     let guesses = plan.drafter() == DrafterKind::Lookahead;
@@ -526,11 +525,14 @@ fn workers(plan: &Plan, loaded: &Loaded) -> Vec<WorkerSpec> {
     let devices = plan.placement().devices().into_iter();
     let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
         let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
-        let drafter = drafter.clone().filter(|_| roles.contains(&Role::Drafter(0)));
+        let drafters = drafters.iter().zip(0..);
+        let own = drafters.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
+        let own: Vec<LoadedDrafter> = own.map(|(drafter, _)| drafter.clone()).collect();
         let looks_up = looks_up && !alone && replicas.contains(&0);
         let (target, features) = (Arc::clone(target), features.clone());
         let mut played: Vec<Role> = replicas.iter().map(|&index| Role::Target(index)).collect();
-        played.extend((looks_up || drafter.is_some()).then_some(Role::Drafter(0)));
+        played.extend(own.iter().map(|drafter| Role::Drafter(drafter.index())));
+        played.extend(looks_up.then_some(Role::Drafter(0)));
         (!played.is_empty()).then(|| WorkerSpec {
             name: name_of(&played, &group),
             cores: group.cores().to_vec(),
@@ -545,9 +547,10 @@ fn workers(plan: &Plan, loaded: &Loaded) -> Vec<WorkerSpec> {
                     let replica = engine.timed(CachedTransformer::new(replica));
                     engine = engine.with_target(index, replica);
                 }
-                if let Some(drafter) = drafter {
+                for drafter in own {
                     engine = drafter.on(engine, &team, vocab_size);
-                } else if looks_up && guesses {
+                }
+                if looks_up && guesses {
                     engine = engine.with_drafter(0, LookaheadDrafter::new());
                 } else if looks_up {
                     engine = engine.with_drafter(0, PromptLookup);
@@ -556,18 +559,21 @@ fn workers(plan: &Plan, loaded: &Loaded) -> Vec<WorkerSpec> {
             }),
         })
     };
-    let lookup = alone.then(|| WorkerSpec {
+    let lookup = |index| WorkerSpec {
         name: "drafter".into(),
         cores: Vec::new(),
-        roles: vec![Role::Drafter(0)],
-        build: Box::new(|_| Ok(Engine::new().with_drafter(0, PromptLookup))),
-    });
-    lookup.into_iter().chain(devices.filter_map(worker)).collect()
+        roles: vec![Role::Drafter(index)],
+        build: Box::new(move |_| Ok(Engine::new().with_drafter(index, PromptLookup))),
+    };
+    let further = (1..).zip(plan.further_drafters());
+    let further = further.filter(|(_, own)| **own == FurtherDrafter::PromptLookup);
+    let lookups = alone.then_some(0).into_iter().chain(further.map(|(index, _)| index));
+    lookups.map(lookup).chain(devices.filter_map(worker)).collect()
 }
 
 /// A worker's name in the trace.
 fn name_of(roles: &[Role], group: &forerun_runtime::DeviceGroup) -> String {
-    let drafts = roles.contains(&Role::Drafter(0));
+    let drafts = roles.iter().any(|role| role.target().is_none());
     match roles.iter().any(|role| role.target().is_some()) {
         true if drafts => format!("target and drafter {group}"),
         true => format!("target {group}"),

@@ -44,7 +44,9 @@ pub use layer_analysis::{
     barrier_us,
 };
 pub use loader::Loader;
-pub use plan::{DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree, UnknownValue};
+pub use plan::{
+    DraftTokens, DrafterKind, FurtherDrafter, Method, Options, Plan, PlanError, Tree, UnknownValue,
+};
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};

@@ -78,6 +78,35 @@ impl DrafterKind {
     }
 }
 
+/// Who drafts beside the first drafter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FurtherDrafter {
+    /// A language model of this checkpoint.
+    Model(PathBuf),
+    /// Earlier occurrences of the last tokens.
+    PromptLookup,
+}
+
+impl FromStr for FurtherDrafter {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "prompt-lookup" => Self::PromptLookup,
+            _ => Self::Model(text.into()),
+        })
+    }
+}
+
+impl fmt::Display for FurtherDrafter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Model(path) => write!(f, "{}", path.display()),
+            Self::PromptLookup => f.write_str("prompt-lookup"),
+        }
+    }
+}
+
 /// How many tokens are drafted in a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftTokens {
@@ -126,6 +155,8 @@ pub struct Options {
     pub method: Option<Method>,
     /// The drafter; by default what the draft model is made for, where one is named.
     pub drafter: Option<DrafterKind>,
+    /// Drafters beside that one, for [`Method::Dsi`]; of those that are right the first one is followed.
+    pub further_drafters: Vec<FurtherDrafter>,
     /// Tokens drafted in a row; with DSI those of one verification (its lookahead).
     pub draft_tokens: DraftTokens,
     /// The shape of drafts.
@@ -174,6 +205,11 @@ pub enum PlanError {
         /// What is possible.
         expected: &'static str,
     },
+    /// Several drafters for a method that has one.
+    #[error(
+        "the method {0} has one drafter: leave --also-draft out, or use --method dsi with a first drafter"
+    )]
+    OneDrafter(Method),
     /// A tree where drafting goes on behind unverified tokens.
     #[error("the method {0} drafts chains: leave --tree out, or use --method speculative")]
     ChainsOnly(Method),
@@ -226,6 +262,7 @@ pub struct Plan {
     draft_model: Option<PathBuf>,
     method: Method,
     drafter: DrafterKind,
+    further_drafters: Vec<FurtherDrafter>,
     shape: DraftShape,
     length: DraftLength,
     pearl: PearlOptions,
@@ -269,15 +306,25 @@ impl Plan {
         if method.is_parallel() && options.draft_tokens == DraftTokens::Assisted {
             return Err(PlanError::AssistedInTurn(method));
         }
+        let further_drafters = match method {
+            Method::Dsi => options.further_drafters.clone(),
+            // As the first one is left aside.
+            Method::Autoregressive => Vec::new(),
+            _ if options.further_drafters.is_empty() => Vec::new(),
+            _ => return Err(PlanError::OneDrafter(method)),
+        };
+        let is_model = |own: &&FurtherDrafter| matches!(own, FurtherDrafter::Model(_));
+        let further_models = further_drafters.iter().filter(is_model).count();
+        let models = usize::from(drafter.has_model()) + further_models;
         let easyspec = easyspec(&options, method, drafter)?;
         // Target and drafter have the same devices in turn, unless both are to run at the same time.
-        let separate = drafter.has_model() && method.is_parallel();
+        let separate = models > 0 && method.is_parallel();
         let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
         let placement = match &options.placement {
             Some(text) => Placement::parse(text, cores)?,
-            None => Placement::automatic(granted, separate, replicas),
+            None => Placement::automatic(granted, separate, replicas).with_drafters(models),
         };
-        placement.check_roles(drafter.has_model(), method == Method::Dsi)?;
+        placement.check_roles(models, method == Method::Dsi)?;
         let draft_model = options.draft_model.filter(|_| drafter.has_model());
         let Options { model, pearl, weight_type, .. } = options;
         Ok(Self {
@@ -285,6 +332,7 @@ impl Plan {
             draft_model,
             method,
             drafter,
+            further_drafters,
             shape,
             length,
             pearl,
@@ -327,6 +375,12 @@ impl Plan {
     #[must_use]
     pub fn drafter(&self) -> DrafterKind {
         self.drafter
+    }
+
+    /// The drafters beside that one.
+    #[must_use]
+    pub fn further_drafters(&self) -> &[FurtherDrafter] {
+        &self.further_drafters
     }
 
     /// The shape of drafts.
@@ -633,6 +687,15 @@ mod tests {
             options.method = Some(Method::Autoregressive);
         })?;
         assert_eq!(plain.easyspec(), None);
+        let several = plan(|options| {
+            (options.method, options.draft_model) = (Some(Method::Dsi), Some("drafter".into()));
+            options.further_drafters =
+                ["other", "prompt-lookup"].into_iter().flat_map(str::parse).collect();
+        })?;
+        let expected = [FurtherDrafter::Model("other".into()), FurtherDrafter::PromptLookup];
+        assert_eq!(several.further_drafters(), expected);
+        let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
+        assert_eq!(several.placement().to_string(), shared);
         // One flag switches a drafted run to its baseline.
         let baseline = plan(|options| {
             options.draft_model = Some("drafter".into());
@@ -693,6 +756,13 @@ mod tests {
         refuse(|o| o.tree = "top:30x20".parse().unwrap_or_default(), "512 nodes");
         refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
         refuse(|o| o.placement = Some("target=cpu:7".into()), "core 7");
+        refuse(
+            |o| {
+                o.draft_model = Some("x".into());
+                o.further_drafters = vec![FurtherDrafter::PromptLookup];
+            },
+            "speculative has one drafter",
+        );
         refuse(
             |o| {
                 o.draft_model = Some("x".into());

@@ -294,6 +294,8 @@ struct Experiment<'a> {
     target: TableModel,
     sampling: Sampling,
     drafter: &'a dyn Fn() -> Box<dyn Drafter>,
+    /// Drafters beside that one, for decoders that ask them.
+    others: &'a [&'a dyn Fn() -> Box<dyn Drafter>],
     decoder: &'a dyn Fn() -> Box<dyn Decoder>,
     /// Tokens that are looked at.
     tokens: usize,
@@ -314,7 +316,7 @@ impl<'a> Experiment<'a> {
     ) -> Self {
         let (target, keys) = (target(1), &unchanged);
         let (order, features) = (None, false);
-        Self { target, sampling, drafter, decoder, tokens: 2, order, features, keys }
+        Self { target, sampling, drafter, others: &[], decoder, tokens: 2, order, features, keys }
     }
 
     /// The exact joint distribution of the first tokens, and the number of branches.
@@ -336,6 +338,8 @@ impl<'a> Experiment<'a> {
         let engine = Engine::new().with_drafter(0, Boxed((self.drafter)()));
         let replica = || TellingTable { table: self.target, features: Vec::new() };
         let engine = (0..REPLICAS).fold(engine, |engine, at| engine.with_target(at, replica()));
+        let others = (1..).zip(self.others);
+        let engine = others.fold(engine, |engine, (at, own)| engine.with_drafter(at, Boxed(own())));
         let mut cluster = InlineCluster::new(engine, Arc::clone(&randomness));
         if let Some(order) = self.order {
             cluster = cluster.in_order_of(order);
@@ -598,6 +602,14 @@ fn drafting_fuzzily_beside_verification_is_exact() {
         let name = format!("dsi, easyspec {calibration}");
         assert_exact(&name, &drafter, &|| Box::new(dsi(2, 2)));
     }
+    // Rounds of several jobs.
+    let in_rounds = || -> Box<dyn Drafter> {
+        let groups = LayerGroups::of_sizes(&[2]);
+        let drafter = FuzzyDrafter::new(FuzzyTable(DRAFT_MODEL), groups, Calibration::EveryRound);
+        Box::new(drafter.in_rounds_of(2))
+    };
+    assert_exact("pearl, easyspec in rounds", &in_rounds, &|| pearl(2, "eager"));
+    assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
 /// Medusa and EAGLE, on features that the target tells. The first round has none, so three tokens are
@@ -726,6 +738,49 @@ fn dsi_is_exact() {
     assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
 }
 
+fn other_drafter() -> Box<dyn Drafter> {
+    Box::new(ModelDrafter::new(TableModel { seed: 5, ..DRAFT_MODEL }))
+}
+
+fn lookup_drafter() -> Box<dyn Drafter> {
+    Box::new(PromptLookup)
+}
+
+/// Several drafters, tested in turn against what the rejections before left: of different models, of the
+/// same model, and of different kinds.
+#[test]
+fn dsi_with_several_drafters_is_exact() {
+    type Make<'a> = &'a dyn Fn() -> Box<dyn Drafter>;
+    let kinds: [(&str, Make<'_>, &[Make<'_>]); 5] = [
+        ("two models", &model_drafter, &[&other_drafter]),
+        ("one model twice", &model_drafter, &[&model_drafter]),
+        ("a model and a lookup", &model_drafter, &[&lookup_drafter]),
+        ("a lookup and a model", &lookup_drafter, &[&model_drafter]),
+        ("three", &lookup_drafter, &[&model_drafter, &other_drafter]),
+    ];
+    let options = [sampling(1.0, 0, 1.0), more_options().pop().unwrap()];
+    for (name, drafter, others) in kinds {
+        let mut branches = 0;
+        for (replicas, lookahead) in [(1, 1), (2, 1), (2, 2), (3, 1)] {
+            for (sampling, order) in options.iter().cycle().zip([None, Some(1), Some(2), Some(3)]) {
+                for waits in [false, true] {
+                    let decoder = || -> Box<dyn Decoder> {
+                        let dsi = dsi(replicas, lookahead).with_drafters(1 + others.len());
+                        Box::new(if waits { dsi.reproducible() } else { dsi })
+                    };
+                    let experiment = Experiment::of(sampling.clone(), drafter, &decoder);
+                    let experiment = Experiment { others, order, ..experiment };
+                    let deviation = experiment.deviation();
+                    let told = format!("{name}, {replicas} {lookahead} {order:?} {sampling:?}");
+                    assert!(deviation < 1e-6, "{told}: off by {deviation}");
+                    branches += experiment.enumerate().1;
+                }
+            }
+        }
+        println!("dsi, {name}: exact in {branches} branches");
+    }
+}
+
 /// A drafter that is the target itself has every token accepted, and that is exact, too.
 #[test]
 fn a_perfect_drafter_is_exact_and_never_rejected() {
@@ -851,6 +906,39 @@ fn mutant_one_uniform_for_all_siblings() {
         };
         let name = format!("{purpose:?} uniform reused between siblings");
         assert_caught(&name, &model_drafter, &|| speculative(&iid(&[2])), &keys);
+    }
+}
+
+/// Two drafters that draw with one uniform, or are tested with one.
+#[test]
+fn mutant_one_uniform_for_several_drafters() {
+    for purpose in [Purpose::Accept, Purpose::Draft] {
+        let change: fn(Key) -> Key = match purpose {
+            Purpose::Accept => |key| match key.purpose {
+                Purpose::Accept => Key { candidate: 0, ..key },
+                _ => key,
+            },
+            _ => |key| match key.purpose {
+                Purpose::Draft => Key { candidate: 0, ..key },
+                _ => key,
+            },
+        };
+        let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+            Arc::new(MutantKeys(enumerator, change))
+        };
+        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 1).with_drafters(2)) };
+        let worst = |keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>| {
+            let deviation = |seed| {
+                let experiment = Experiment::of(sampling(1.0, 0, 1.0), &model_drafter, &decoder);
+                let others: &[&dyn Fn() -> Box<dyn Drafter>] = &[&other_drafter];
+                Experiment { target: target(seed), others, keys, ..experiment }.deviation()
+            };
+            (1..=3).map(deviation).fold(0.0, f64::max)
+        };
+        assert!(worst(&unchanged) < 1e-6);
+        let worst = worst(&keys);
+        println!("mutant \"{purpose:?} uniform shared by drafters\" is off by {worst:.4}");
+        assert!(worst > 1e-3, "{purpose:?}: the mutant was not caught: off by {worst}");
     }
 }
 

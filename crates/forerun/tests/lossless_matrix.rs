@@ -15,8 +15,8 @@ mod common;
 use common::Pair;
 use forerun::{
     Answer, Calibration, Canceller, Checkpoint, DraftTokens, DrafterKind, EasySpec, Forerun,
-    LayerStrategy, Method, Options, PearlOptions, Plan, Request, Statistics, TokenId, TokenLogprob,
-    Tree, Verification, VerificationChoice, available_cores,
+    FurtherDrafter, LayerStrategy, Method, Options, PearlOptions, Plan, Request, Statistics,
+    TokenId, TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
@@ -28,6 +28,8 @@ use std::path::PathBuf;
 struct Cell {
     method: Method,
     drafter: DrafterKind,
+    /// Drafters beside that one.
+    also: &'static [Also],
     draft_tokens: DraftTokens,
     tree: Tree,
     pearl: PearlOptions,
@@ -38,6 +40,16 @@ struct Cell {
     must_reject: usize,
     /// Draft positions at which a token must have been accepted.
     must_accept: usize,
+}
+
+/// A drafter beside the first one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Also {
+    /// The pair's drafter.
+    Drafter,
+    /// The target itself, which is always right.
+    Target,
+    PromptLookup,
 }
 
 /// The whole matrix but for autoregressive decoding, which all else is compared with.
@@ -58,6 +70,7 @@ fn cells() -> Vec<Cell> {
         |(drafter, (draft_tokens, tree, must_reject))| Cell {
             method: Method::Speculative,
             drafter,
+            also: &[],
             draft_tokens,
             tree,
             pearl: PearlOptions::default(),
@@ -102,6 +115,7 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
     let pearl = |drafter, draft_tokens, options: &str, must_reject| Cell {
         method: Method::Pearl,
         drafter,
+        also: &[],
         draft_tokens,
         tree: Tree::None,
         pearl: options.parse().unwrap(),
@@ -131,6 +145,9 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         dsi(Model, Fixed(3)),
         dsi(Model, Auto),
         dsi(PromptLookup, Fixed(3)),
+        Cell { also: &[Also::PromptLookup], ..dsi(Model, Fixed(3)) },
+        Cell { also: &[Also::Target], ..dsi(Model, Fixed(2)) },
+        Cell { also: &[Also::Drafter, Also::Target], ..dsi(PromptLookup, Auto) },
     ]
     .into_iter()
 }
@@ -141,9 +158,11 @@ fn placement(number: usize, cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
     let replicas = |count| vec![format!("target=cpu:{last}"); count].join(",");
-    let with_replicas = |count| match cell.drafter.has_model() {
-        true => format!("drafter=cpu:{first},{},shared", replicas(count)),
-        false => format!("{},shared", replicas(count)),
+    let also = cell.also.iter().filter(|&&own| own != Also::PromptLookup).count();
+    let models = usize::from(cell.drafter.has_model()) + also;
+    let with_replicas = |count| {
+        let drafters = format!("drafter=cpu:{first},").repeat(models);
+        format!("{drafters}{},shared", replicas(count))
     };
     match (number % 3, cell.drafter.has_model()) {
         (0, _) => None,
@@ -295,6 +314,14 @@ fn check_logprobs(told: &TokenLogprob, token: TokenId, row: &[f32], request: &Re
     assert!(better.count() < told.top.len() && told.top.iter().all(|top| top.1 >= least));
 }
 
+fn further(own: Also, pair: &Pair) -> FurtherDrafter {
+    match own {
+        Also::Drafter => FurtherDrafter::Model(pair.drafter.clone()),
+        Also::Target => FurtherDrafter::Model(pair.target.clone()),
+        Also::PromptLookup => FurtherDrafter::PromptLookup,
+    }
+}
+
 /// Runs the cells and returns what they were compared with.
 fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_part_of_matrix(pair, cells, 1)
@@ -313,6 +340,7 @@ fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> 
                 .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone())),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
+            further_drafters: cell.also.iter().map(|own| further(*own, pair)).collect(),
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
@@ -326,7 +354,8 @@ fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> 
             cell.easyspec.as_ref().map(|own| format!(" {} {}", own.layers, own.calibration));
         let layout = cell.draft_model.iter().filter_map(|path| path.file_name());
         let layout: String = layout.map(|name| format!(" {}", name.display())).collect();
-        let drafter = format!("{}{layout}{}", cell.drafter, easyspec.unwrap_or_default());
+        let also = format!(" + {:?}", cell.also).repeat(cell.also.len().min(1));
+        let drafter = format!("{}{layout}{}{also}", cell.drafter, easyspec.unwrap_or_default());
         let name = format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
@@ -425,6 +454,7 @@ fn easyspec_cells() -> Vec<Cell> {
     let cell = |(tree, layers, calibration): (Tree, LayerStrategy, Calibration)| Cell {
         method: Method::Speculative,
         drafter: DrafterKind::EasySpec,
+        also: &[],
         draft_tokens: DraftTokens::Fixed(5),
         // A wide tree holds nearly every first token.
         must_reject: usize::from(matches!(tree, Tree::None | Tree::Top { width: 1, .. })),

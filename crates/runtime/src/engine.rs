@@ -1,7 +1,7 @@
 //! What a device group has loaded, and how it runs one job.
 
 use crate::timed::{Forward, ForwardLog, Timed};
-use forerun_core::{Job, JobError, JobOutput, Randomness, Role, SequenceId};
+use forerun_core::{Job, JobError, JobOutput, Key, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
 use std::collections::BTreeMap;
@@ -12,6 +12,23 @@ pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
     match error {
         ModelError::Cancelled => JobError::Cancelled,
         error => JobError::Failed { worker: worker.to_owned(), message: error.to_string() },
+    }
+}
+
+/// The draws of one of several drafters. What they draw for one position is tested in turn, so each must
+/// draw for itself.
+struct OfDrafter<'a> {
+    randomness: &'a dyn Randomness,
+    index: usize,
+}
+
+/// Candidates of a position that one drafter may have, as a power of two.
+const DRAFTER_BITS: u32 = 16;
+
+impl Randomness for OfDrafter<'_> {
+    fn locate(&self, key: Key, thresholds: &mut dyn Iterator<Item = f64>) -> usize {
+        let candidate = key.candidate | (self.index as u32) << DRAFTER_BITS;
+        self.randomness.locate(Key { candidate, ..key }, thresholds)
     }
 }
 
@@ -89,7 +106,7 @@ impl Engine {
                     tokens,
                     prompt_len: *prompt_len,
                     sampling,
-                    randomness,
+                    randomness: &OfDrafter { randomness, index },
                     shape,
                     told,
                     cancel,

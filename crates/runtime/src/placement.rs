@@ -71,12 +71,29 @@ pub enum PlacementError {
         text: String,
     },
     /// More groups of a role than the method uses.
-    #[error("the placement {text:?} has {count} {role} groups, but this method uses one")]
+    #[error("the placement {text:?} has {count} {role} groups, but this method uses {}",
+        if *used == 1 { "one".to_owned() } else { used.to_string() })]
     TooMany {
         /// `target` or `drafter`.
         role: &'static str,
         /// How many there are.
         count: usize,
+        /// How many are used.
+        used: usize,
+        /// The whole.
+        text: String,
+    },
+    /// Fewer groups than drafters.
+    #[error(
+        "the placement {text:?} has {count} drafter group{} for {drafters} drafters with models; give \
+         each one, and where they run on the same cores name these twice and add \",shared\"",
+        if *count == 1 { "" } else { "s" }
+    )]
+    TooFew {
+        /// How many there are.
+        count: usize,
+        /// Drafters that need one.
+        drafters: usize,
         /// The whole.
         text: String,
     },
@@ -191,23 +208,39 @@ impl Placement {
         Self { drafters, targets: target.chunks(each).map(group).collect() }
     }
 
-    /// Checks that there is one target group, or several where the method uses `replicas`, and one
-    /// drafter group if a drafter has a model.
+    /// The same with a group for each of `count` drafters: of a core of its own where the targets have one
+    /// to spare, else of the first drafter's.
+    #[must_use]
+    pub fn with_drafters(mut self, count: usize) -> Self {
+        while let Some(first) = self.drafters.first().filter(|_| self.drafters.len() < count) {
+            let largest = self.targets.iter_mut().max_by_key(|group| group.cores.len());
+            let spare = largest.filter(|group| group.cores.len() > 1 && !group.same_cores(first));
+            let cores = spare.and_then(|group| group.cores.pop()).map(|core| vec![core]);
+            let group = DeviceGroup { cores: cores.unwrap_or_else(|| first.cores.clone()) };
+            self.drafters.push(group);
+        }
+        self
+    }
+
+    /// Checks that there is one target group, or several where the method uses `replicas`, and a drafter
+    /// group for each of `drafters`.
     ///
     /// # Errors
-    /// Names the role that is missing or has too many groups.
-    pub fn check_roles(&self, drafter: bool, replicas: bool) -> Result<(), PlacementError> {
-        let roles = [
-            ("target", &self.targets, true, replicas),
-            ("drafter", &self.drafters, drafter, false),
-        ];
-        for (role, groups, needed, several) in roles {
-            let (text, count) = (self.to_string(), groups.len());
-            if count == 0 && needed {
+    /// Names the role that is missing or has too many or too few groups.
+    pub fn check_roles(&self, drafters: usize, replicas: bool) -> Result<(), PlacementError> {
+        let many = if replicas { usize::MAX } else { 1 };
+        let roles =
+            [("target", &self.targets, 1, many), ("drafter", &self.drafters, drafters, drafters)];
+        for (role, groups, needed, used) in roles {
+            let (text, count, used) = (self.to_string(), groups.len(), used.max(1));
+            if count == 0 && needed > 0 {
                 return Err(PlacementError::Missing { role, text });
             }
-            if count > 1 && !several {
-                return Err(PlacementError::TooMany { role, count, text });
+            if count > used {
+                return Err(PlacementError::TooMany { role, count, used, text });
+            }
+            if count < needed {
+                return Err(PlacementError::TooFew { count, drafters: needed, text });
             }
         }
         Ok(())
@@ -348,11 +381,15 @@ mod tests {
             placement.check_roles(drafter, false).map_err(|error| error.to_string())
         };
         let replicas = Placement::parse("target=cpu:0,target=cpu:1", &CORES).unwrap();
-        assert_eq!((replicas.check_roles(false, true), replicas.replicas()), (Ok(()), 2));
-        assert_eq!(check("target=cpu:0", false), Ok(()));
-        assert!(check("target=cpu:0", true).unwrap_err().contains("no drafter group"));
-        assert!(check("drafter=cpu:0", true).unwrap_err().contains("no target group"));
-        assert!(check("target=cpu:0,target=cpu:1", false).unwrap_err().contains("2 target groups"));
+        assert_eq!((replicas.check_roles(0, true), replicas.replicas()), (Ok(()), 2));
+        assert_eq!(check("target=cpu:0", 0), Ok(()));
+        assert!(check("target=cpu:0", 1).unwrap_err().contains("no drafter group"));
+        assert!(check("drafter=cpu:0", 1).unwrap_err().contains("no target group"));
+        assert!(check("target=cpu:0,target=cpu:1", 0).unwrap_err().contains("2 target groups"));
+        let two = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
+        assert_eq!(check(two, 2), Ok(()));
+        assert!(check(two, 1).unwrap_err().contains("2 drafter groups, but this method uses one"));
+        assert!(check(two, 3).unwrap_err().contains("2 drafter groups for 3 drafters"));
     }
 
     #[test]
@@ -370,6 +407,12 @@ mod tests {
         assert_eq!(replicated(&[0, 1], true, 4), "drafter=cpu:0,target=cpu:1");
         assert_eq!(replicated(&[0], true, 4), "drafter=cpu:0,target=cpu:0,shared");
         assert_eq!(replicated(&[0, 1], false, 4), "target=cpu:0,target=cpu:1");
+        let drafters = |cores: &[usize], replicas, count| {
+            Placement::automatic(cores, true, replicas).with_drafters(count).to_string()
+        };
+        assert_eq!(drafters(&[0, 1], 4, 2), "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared");
+        assert_eq!(drafters(&[0, 1, 2], 1, 2), "drafter=cpu:0,drafter=cpu:2,target=cpu:1");
+        assert_eq!(drafters(&[0, 1], 4, 1), drafters(&[0, 1], 4, 0));
     }
 
     #[test]

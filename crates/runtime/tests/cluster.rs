@@ -8,7 +8,8 @@ use forerun_core::{
     trace::Fate,
 };
 use forerun_decode::{
-    Controller, DecodeError, DraftLength, Finish, Limits, Sequence, Speculative, generate,
+    Controller, DecodeError, DraftLength, Dsi, Finish, Limits, Lookahead, Sequence, Speculative,
+    generate,
 };
 use forerun_draft::ModelDrafter;
 use forerun_model::{LanguageModel, Logits, ModelError};
@@ -329,4 +330,91 @@ fn jobs_and_completions_survive_serialisation() {
     let outcome = Outcome { ticket: Ticket(1), accepted: 2, fate: Fate::Rejected };
     let text = serde_json::to_string(&outcome).unwrap();
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
+}
+
+/// The fake model, which panics at one of its calls.
+struct Fragile {
+    fake: Fake,
+    calls_left: usize,
+}
+
+impl LanguageModel for Fragile {
+    fn vocab_size(&self) -> usize {
+        self.fake.vocab_size()
+    }
+
+    fn context_length(&self) -> usize {
+        self.fake.context_length()
+    }
+
+    fn logits(
+        &mut self,
+        sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        assert_ne!(self.calls_left, 0, "out of order");
+        self.calls_left -= 1;
+        self.fake.logits(sequence, tokens, tree, first_row, cancel)
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.fake.release(sequence);
+    }
+}
+
+/// Which replica, or which drafter, panics at which of its calls.
+fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
+    let worker = |own: Role| WorkerSpec {
+        name: format!("{own:?}"),
+        cores: Vec::new(),
+        roles: vec![own],
+        build: Box::new(move |_| {
+            let calls_left = if own == role { calls_left } else { usize::MAX };
+            let model = Fragile { fake: Fake::default(), calls_left };
+            Ok(match own {
+                Role::Drafter(index) => Engine::new().with_drafter(index, ModelDrafter::new(model)),
+                Role::Target(index) => Engine::new().with_target(index, model),
+            })
+        }),
+    };
+    let drafters = (0..2).map(Role::Drafter);
+    let roles = drafters.chain((0..3).map(Role::Target));
+    let runtime = Runtime::start(roles.map(worker).collect()).unwrap();
+    let mut sequence = sequence(0, &[0], 60);
+    let lookahead = Lookahead::new(2, DraftLength::Fixed, 3);
+    // Late drafters are waited for, so that a failure is seen before the answer ends.
+    let mut decoder = Dsi::new(3, lookahead).with_drafters(2).reproducible();
+    let go_on = |_: &[_]| ControlFlow::Continue(());
+    let finish = generate(&mut decoder, &mut sequence, &mut runtime.cluster(), go_on);
+    assert_eq!(finish, Ok(Finish::MaxTokens), "{role:?}");
+    sequence
+}
+
+#[test]
+fn dsi_goes_on_without_who_panics_and_tells() {
+    let text: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
+    let (mut seen, mut told) = (0, 0);
+    for calls_left in [0, 1, 4] {
+        for role in [Role::Target(0), Role::Target(1), Role::Drafter(0), Role::Drafter(1)] {
+            let sequence = dsi_with_a_panic(role, calls_left);
+            assert_eq!(sequence.generated(), text, "{role:?} {calls_left}");
+            let failures = &sequence.statistics().failures;
+            // Which replica is asked how often depends on who is first; the first one has the first job.
+            let must_be_told =
+                matches!(role, Role::Drafter(_)) || (role, calls_left) == (Role::Target(0), 0);
+            seen += usize::from(must_be_told);
+            told += usize::from(must_be_told && failures.len() == 1);
+            for failure in failures {
+                let who = match role {
+                    Role::Drafter(index) => format!("drafter {index} failed"),
+                    Role::Target(index) => format!("target replica {index} failed"),
+                };
+                assert!(failure.starts_with(&who) && failure.contains("out of order"), "{failure}");
+            }
+        }
+    }
+    assert_eq!(told, seen);
 }

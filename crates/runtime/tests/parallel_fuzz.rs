@@ -217,12 +217,15 @@ impl World {
     }
 }
 
-fn decoder(dice: &mut Dice, replicas: usize) -> (Box<dyn Decoder>, String) {
+fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decoder>, String) {
     let mode = if dice.one_in(2) { DraftLength::Fixed } else { DraftLength::Auto };
     let (length, reproducible) = (1 + dice.below(6), dice.one_in(3));
     if replicas > 0 {
         let dsi = Dsi::new(replicas, Lookahead::new(length, mode, replicas));
-        let name = format!("dsi, {replicas} replicas, {length} {mode:?}, {reproducible}");
+        let dsi = dsi.with_drafters(drafters);
+        let name = format!(
+            "dsi, {replicas} replicas, {drafters} drafters, {length} {mode:?}, {reproducible}"
+        );
         return (Box::new(if reproducible { dsi.reproducible() } else { dsi }), name);
     }
     let options = forerun_decode::PearlOptions {
@@ -246,8 +249,13 @@ fn check(seed: u64) {
     let replicas = dice.below(4);
     // Whether something breaks, and whether the answer may end with that.
     let (drafter_fails, target_fails) = (dice.one_in(5), dice.one_in(5));
-    let drafter = world.drafter(&mut dice, if drafter_fails { 9 } else { 0 });
-    let mut engine = Engine::new().with_drafter(0, Wrapped(drafter));
+    let drafters = if replicas > 0 { 1 + dice.below(3) } else { 1 };
+    let mut engine = Engine::new();
+    for index in 0..drafters {
+        let drafter = world.drafter(&mut dice, if drafter_fails { 9 } else { 0 });
+        engine = engine.with_drafter(index, Wrapped(drafter));
+        dice.below(2);
+    }
     for index in 0..replicas.max(1) {
         let broken = target_fails && (index > 0 || replicas < 2);
         let fails_one_in = if broken { 6 } else { 0 };
@@ -257,7 +265,8 @@ fn check(seed: u64) {
     let cluster = InlineCluster::new(engine, Arc::new(world.sampling.randomness));
     let mut gone = Vec::new();
     if dice.one_in(5) {
-        let role = if dice.one_in(2) { Role::Drafter(0) } else { Role::Target(dice.below(3)) };
+        let index = dice.below(3);
+        let role = if dice.one_in(2) { Role::Drafter(index) } else { Role::Target(index) };
         gone.push((role, dice.below(30) as u64));
     }
     let may_end = match replicas {
@@ -273,7 +282,7 @@ fn check(seed: u64) {
         submitted: 0,
         completed: Vec::new(),
     };
-    let (mut decoder, name) = decoder(&mut dice, replicas);
+    let (mut decoder, name) = decoder(&mut dice, replicas, drafters);
     let name = format!("seed {seed}: {name}");
     let mut sequence = world.sequence();
     let stop_at = if dice.one_in(4) { dice.below(20) } else { usize::MAX };
@@ -303,6 +312,12 @@ fn check(seed: u64) {
     assert!(accepted <= statistics.draft_tokens, "{name}");
     assert!(statistics.committed - accepted <= statistics.target_forwards, "{name}");
     assert!(statistics.drafts <= statistics.target_forwards, "{name}");
+    // Who failed is told, once each.
+    let mut failures = statistics.failures.clone();
+    failures.dedup_by_key(|told| told.split(" failed").next().unwrap_or_default().to_owned());
+    assert_eq!(failures, statistics.failures, "{name}");
+    let may_fail = drafter_fails || target_fails || !cluster.gone.is_empty();
+    assert!(may_fail || failures.is_empty(), "{name}: {failures:?}");
     // Nothing is done for the answer any more.
     let is_behind = |completion: &Completion| completion.output != Err(JobError::Cancelled);
     let left = std::iter::from_fn(|| cluster.next_completion().ok()).filter(is_behind).count();

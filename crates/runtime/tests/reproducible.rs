@@ -96,12 +96,16 @@ impl Cluster for Unsteady {
 }
 
 fn text(decoder: &mut dyn Decoder, drafter: impl Drafter + 'static, seed: u64) -> Vec<TokenId> {
-    let engine = (0..REPLICAS)
-        .fold(Engine::new(), |engine, index| engine.with_target(index, Table { seed: 1 }));
+    text_of(decoder, Engine::new().with_drafter(0, drafter), seed)
+}
+
+/// What comes of the engine's drafters.
+fn text_of(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenId> {
+    let engine =
+        (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, Table { seed: 1 }));
     let randomness = KeyedRandomness { seed: 11, sample: 0 };
     let verification = Verification::Rejection;
     let sampling = Sampling { temperature: 1.0, verification, randomness, ..Sampling::greedy() };
-    let engine = engine.with_drafter(0, drafter);
     let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
     let cluster = InlineCluster::new(engine, randomness).in_order_of(seed);
     let mut cluster = Unsteady { cluster, seed };
@@ -149,5 +153,22 @@ fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
             let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
             Box::new(Dsi::new(replicas, lookahead).reproducible())
         });
+    }
+}
+
+#[test]
+fn nor_does_it_with_several_drafters() {
+    for (replicas, length) in [(1, 1), (2, 2), (3, 1), (3, 4)] {
+        let texts = (0..60).map(|order| {
+            let engine = Engine::new()
+                .with_drafter(0, ModelDrafter::new(Table { seed: 9 }))
+                .with_drafter(1, PromptLookup)
+                .with_drafter(2, ModelDrafter::new(Table { seed: 4 }));
+            let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+            let mut decoder = Dsi::new(replicas, lookahead).with_drafters(3).reproducible();
+            text_of(&mut decoder, engine, order)
+        });
+        let texts = texts.collect::<BTreeSet<_>>();
+        assert_eq!(texts.len(), 1, "dsi, {replicas} replicas, lookahead {length}");
     }
 }

@@ -1,7 +1,8 @@
 //! One simulated answer, beside plain decoding's.
 
 use crate::{
-    Acceptance, Cancellation, Cost, Device, Fault, Method, Oracle, SimCluster, SimError, Usage,
+    Acceptance, Cancellation, Cost, Device, Fault, Method, Oracle, Pipeline, SimCluster, SimError,
+    Usage,
 };
 use forerun_core::trace::Trace;
 use forerun_core::{Cluster, Role, Sampling, SequenceId, TokenId};
@@ -65,6 +66,14 @@ impl Simulation {
     /// As [`Simulation::run`].
     pub fn measure(&self) -> Result<SimulatedAnswer, SimError> {
         self.decode(self.cluster()?.without_trace())
+    }
+
+    /// The same where drafter and target are on the devices of a pipeline.
+    ///
+    /// # Errors
+    /// As [`Simulation::run`].
+    pub fn measure_on(&self, pipeline: Pipeline) -> Result<SimulatedAnswer, SimError> {
+        self.decode(self.cluster()?.without_trace().on(pipeline))
     }
 
     /// Nanoseconds that plain decoding takes for the same text.
@@ -148,7 +157,8 @@ impl Simulation {
         let limits =
             Limits { max_tokens: self.max_tokens, context_length: usize::MAX, eos: Vec::new() };
         let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
-        let mut decoder = self.method.decoder(self.draft_tokens, self.targets.len());
+        let (targets, drafters) = (self.targets.len(), self.drafters.len());
+        let mut decoder = self.method.decoder(self.draft_tokens, targets, drafters);
         generate(&mut *decoder, &mut sequence, cluster, |_| ControlFlow::Continue(()))
             .map_err(|error| SimError::Decode(error.to_string()))?;
         Ok((sequence.generated().to_vec(), sequence.statistics().clone()))

@@ -2,6 +2,7 @@
 
 use crate::device::{Held, Passes};
 use crate::oracle::Player;
+use crate::pipeline::{Pipeline, Schedule};
 use crate::{Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
@@ -93,6 +94,8 @@ pub struct SimCluster {
     deliveries: BTreeMap<(u64, Ticket), Completion>,
     traces: bool,
     trace: Trace,
+    /// What the devices behind these ones do, where drafter and target share them.
+    shared: Option<Schedule>,
 }
 
 impl SimCluster {
@@ -135,6 +138,7 @@ impl SimCluster {
             deliveries: BTreeMap::new(),
             traces: true,
             trace,
+            shared: None,
         })
     }
 
@@ -143,6 +147,12 @@ impl SimCluster {
     pub fn without_trace(mut self) -> Self {
         self.traces = false;
         self
+    }
+
+    /// The same, but all devices are those of a pipeline: what two jobs want at one time, one waits for.
+    #[must_use]
+    pub fn on(self, pipeline: Pipeline) -> Self {
+        Self { shared: Some(Schedule::new(pipeline)), ..self }
     }
 
     /// The virtual time, in nanoseconds.
@@ -195,6 +205,11 @@ impl SimCluster {
             }
         }
         let mut ends_ns = ends_ns.unwrap_or(started_ns + total_ns);
+        if let Some(shared) = &mut self.shared {
+            let took_ns = ends_ns - started_ns - total_ns;
+            let (ticket, role) = (waiting.ticket, waiting.role);
+            ends_ns = shared.take(ticket, role, &passes, started_ns) + took_ns;
+        }
         let mut failure = None;
         if dies_ns < ends_ns {
             started_ns = started_ns.min(dies_ns.max(waiting.arrives_ns));
@@ -307,6 +322,9 @@ impl Cluster for SimCluster {
                 _ => reached_ns,
             };
             if ends_ns < running.ends_ns {
+                if let Some(shared) = &mut self.shared {
+                    shared.give_back(ticket, ends_ns);
+                }
                 running.started_ns = running.started_ns.min(ends_ns);
                 running.ends_ns = ends_ns;
                 running.failure = Some(JobError::Cancelled);

@@ -56,6 +56,12 @@ impl Passes {
         if self.count == 0 { 0 } else { self.first_ns + (self.count - 1) * self.next_ns }
     }
 
+    /// The time of each pass.
+    pub(crate) fn each(&self) -> impl Iterator<Item = u64> {
+        let (first_ns, next_ns) = (self.first_ns, self.next_ns);
+        (0..self.count).map(move |index| if index == 0 { first_ns } else { next_ns })
+    }
+
     /// Passes that are done after so many nanoseconds.
     pub(crate) fn done_after(&self, ns: u64) -> u64 {
         match ns.checked_sub(self.first_ns) {

@@ -17,6 +17,7 @@ mod method;
 mod oracle;
 pub mod papers;
 mod parameters;
+mod pipeline;
 mod real_time;
 pub mod sweep;
 
@@ -29,4 +30,5 @@ pub use error::SimError;
 pub use method::Method;
 pub use oracle::{Acceptance, Oracle};
 pub use parameters::Parameters;
+pub use pipeline::Pipeline;
 pub use real_time::WaitedAnswer;

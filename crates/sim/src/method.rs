@@ -26,7 +26,7 @@ pub enum Method {
     PearlNoPreVerify,
     /// The paper's rounds, in which the drafter waits while something is unverified.
     PearlNoPostVerify,
-    /// Verifications on all targets at once; the draft length is the lookahead.
+    /// Verifications of all drafters' tokens on all targets at once; the draft length is the lookahead.
     Dsi,
 }
 
@@ -42,8 +42,14 @@ impl Method {
         (Self::Dsi, "dsi"),
     ];
 
-    /// The decoder, which drafts so many tokens in a row, for so many target replicas.
-    pub(crate) fn decoder(self, draft_tokens: usize, targets: usize) -> Box<dyn Decoder> {
+    /// The decoder, which drafts so many tokens in a row, for so many target replicas. DSI has all
+    /// `drafters`, every other method the first.
+    pub(crate) fn decoder(
+        self,
+        draft_tokens: usize,
+        targets: usize,
+        drafters: usize,
+    ) -> Box<dyn Decoder> {
         let chain = DraftShape::Chain { length: draft_tokens };
         let pearl = |options: PearlOptions| {
             let goes_on = options.schedule == Schedule::Eager;
@@ -60,8 +66,9 @@ impl Method {
             Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: false, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
-                let lookahead = Lookahead::new(draft_tokens, DraftLength::Fixed, targets);
-                Box::new(Dsi::new(targets, lookahead))
+                let each = targets.div_ceil(drafters.max(1));
+                let lookahead = Lookahead::new(draft_tokens, DraftLength::Fixed, each);
+                Box::new(Dsi::new(targets, lookahead).with_drafters(drafters))
             }
         }
     }

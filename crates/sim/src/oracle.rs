@@ -104,7 +104,7 @@ impl Player {
         let mut is_true = self.knows(tokens, length);
         let next = |(place, position): (usize, usize)| {
             is_true = is_true && self.oracle.is_right(drafter, position, place, prompt_len);
-            if is_true { self.text[position] } else { wrong(self.text[position]) }
+            if is_true { self.text[position] } else { wrong(self.text[position], drafter) }
         };
         (tokens.len()..).take(length).enumerate().map(next).collect()
     }
@@ -122,7 +122,7 @@ impl Player {
         let row = |(row, is_true): (usize, bool)| {
             let depth = row.checked_sub(1).map_or(0, |node| tree.depth(node));
             let token = self.text[tokens.len() + depth];
-            if is_true { token } else { wrong(token) }
+            if is_true { token } else { wrong(token, 0) }
         };
         is_true.into_iter().enumerate().map(row).collect()
     }
@@ -135,7 +135,8 @@ impl Player {
     }
 }
 
-/// Another token than that of the text.
-fn wrong(token: TokenId) -> TokenId {
-    (token + 1) % VOCABULARY as TokenId
+/// Another token than that of the text, and than other drafters' wrong ones.
+fn wrong(token: TokenId, drafter: usize) -> TokenId {
+    let step = 1 + drafter % (VOCABULARY - 1);
+    (token + step as TokenId) % VOCABULARY as TokenId
 }

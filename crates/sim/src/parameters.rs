@@ -20,13 +20,13 @@ pub struct Parameters {
     pub target_first_ms: Option<f64>,
     /// What each further row adds to a target's pass; 0.
     pub row_ms: Option<f64>,
-    /// Replicas of the target; 0 is as many as the drafter keeps busy (DSI, equation 1).
+    /// Replicas of the target; 0 is as many as the drafters keep busy (DSI, equation 1, for each).
     pub targets: usize,
     /// A drafter's forward pass; 3.
     pub draft_ms: Option<f64>,
     /// A drafter's first pass.
     pub draft_first_ms: Option<f64>,
-    /// Drafters.
+    /// Drafters, of which DSI has all and every other method the first.
     pub drafters: usize,
     /// The probability that a draft token is the target's; 0.8.
     pub acceptance: Option<f64>,
@@ -161,7 +161,7 @@ impl Parameters {
         let (target, drafter) = (self.target(calibration)?, self.drafter(calibration)?);
         let needed = || {
             let target_ns = target.forward.of(self.draft_tokens + 1);
-            busy_targets(target_ns, drafter.forward.of(1), self.draft_tokens)
+            busy_targets(target_ns, drafter.forward.of(1), self.draft_tokens) * self.drafters
         };
         let targets = if self.targets == 0 { needed() } else { self.targets };
         for (option, count) in [("targets", targets), ("drafters", self.drafters)] {

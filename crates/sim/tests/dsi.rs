@@ -21,7 +21,8 @@ struct World {
     target_ns: u64,
     replicas: usize,
     lookahead: usize,
-    acceptance: Acceptance,
+    /// Of each drafter.
+    acceptance: Vec<Acceptance>,
     seed: u64,
     tokens: usize,
     cancellation: Cancellation,
@@ -37,7 +38,7 @@ impl World {
             target_ns,
             replicas,
             lookahead,
-            acceptance: Acceptance::Iid(acceptance),
+            acceptance: vec![Acceptance::Iid(acceptance)],
             seed,
             tokens: 60,
             cancellation: Cancellation::Immediate,
@@ -47,15 +48,17 @@ impl World {
 
     /// Decodes, checks the text, and tells the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> Result<(u64, SimCluster), DecodeError> {
-        let oracle = Oracle { seed: self.seed, drafters: vec![self.acceptance.clone()] };
+        let oracle = Oracle { seed: self.seed, drafters: self.acceptance.clone() };
         let device = |name: String, role, ns| Device {
             name,
             roles: vec![role],
             cost: Cost { layers: 4, ..Cost::constant(ns) },
         };
-        let drafter = device("drafter".into(), Role::Drafter(0), self.draft_ns);
+        let drafters = self.acceptance.len();
+        let drafter =
+            |index| device(format!("drafter {index}"), Role::Drafter(index), self.draft_ns);
         let target = |index| device(format!("target {index}"), Role::Target(index), self.target_ns);
-        let devices = [drafter].into_iter().chain((0..self.replicas).map(target)).collect();
+        let devices = (0..drafters).map(drafter).chain((0..self.replicas).map(target)).collect();
         let mut cluster =
             SimCluster::new(devices, oracle.clone(), self.cancellation, self.faults.clone())
                 .unwrap();
@@ -74,8 +77,10 @@ impl World {
     }
 
     fn decoder(&self) -> Dsi {
-        let lookahead = Lookahead::new(self.lookahead, DraftLength::Fixed, self.replicas);
-        Dsi::new(self.replicas, lookahead)
+        let drafters = self.acceptance.len();
+        let each = self.replicas.div_ceil(drafters);
+        let lookahead = Lookahead::new(self.lookahead, DraftLength::Fixed, each);
+        Dsi::new(self.replicas, lookahead).with_drafters(drafters)
     }
 
     fn speculative_ns(&self) -> u64 {
@@ -120,13 +125,26 @@ proptest! {
     #[test]
     fn dsi_stays_within_proposition_one(percent in 1..=100_u64, bits in prop::collection::vec(any::<bool>(), 40)) {
         let world = World {
-            acceptance: Acceptance::Recorded(bits.clone()),
+            acceptance: vec![Acceptance::Recorded(bits.clone())],
             tokens: 40,
             ..World::sized(percent * MS, 100 * MS, 1, 0.0, 1)
         };
         let accepted = bits[..39].iter().filter(|&&right| right).count() as u64;
         let bound = accepted * percent * MS + (39 - accepted + 1) * 100 * MS;
         prop_assert!(world.dsi().0 <= bound, "{} > {bound}", world.dsi().0);
+    }
+
+    /// Theorem 1 with several drafters, however few replicas there are for their tokens.
+    #[test]
+    fn several_drafters_are_never_slower_than_the_target_alone(
+        world in worlds(),
+        others in prop::collection::vec(0.0..=1.0_f64, 1..4),
+        replicas in 1..=8_usize,
+    ) {
+        let others = others.into_iter().map(Acceptance::Iid);
+        let acceptance = world.acceptance.iter().cloned().chain(others).collect();
+        let world = World { acceptance, replicas, ..world };
+        prop_assert!(world.dsi().0 <= world.plain_ns());
     }
 
     /// Faults, few replicas and cancellation that is late cost time, but never a token.
@@ -137,11 +155,15 @@ proptest! {
         cancellation in prop::sample::select(vec![
             Cancellation::Immediate, Cancellation::Layer, Cancellation::RunToEnd,
         ]),
-        faults in prop::collection::vec((0..5_usize, 0..4000_u64, any::<bool>()), 0..4),
+        faults in prop::collection::vec((0..7_usize, 0..4000_u64, any::<bool>()), 0..4),
+        others in prop::collection::vec(0.0..=1.0_f64, 0..3),
     ) {
+        let others = others.into_iter().map(Acceptance::Iid);
+        let acceptance: Vec<_> = world.acceptance.iter().cloned().chain(others).collect();
+        let drafters = acceptance.len();
         let faults: Vec<Fault> = faults
             .into_iter()
-            .filter(|&(device, ..)| device <= replicas)
+            .filter(|&(device, ..)| device < drafters + replicas)
             .map(|(device, at, dies)| Fault {
                 device,
                 at_ns: at * MS,
@@ -149,8 +171,9 @@ proptest! {
             })
             .collect();
         let dead = |device| faults.iter().any(|f| f.device == device && f.kind == FaultKind::Die);
-        let all_dead = (1..=replicas).all(dead);
-        let world = World { replicas, cancellation, faults: faults.clone(), ..world };
+        let all_dead = (drafters..drafters + replicas).all(dead);
+        let faults = faults.clone();
+        let world = World { replicas, cancellation, faults, acceptance, ..world };
         let outcome = world.run(&mut world.decoder());
         // It ends early only where no replica is left.
         prop_assert!(outcome.is_ok() || all_dead, "{:?}", outcome.err());
@@ -254,4 +277,69 @@ fn a_drafter_that_dies_leaves_the_target_alone() {
     let (total_ns, _) = world.dsi();
     // Fifty tokens are drafted in a second; at most as many of those in work are lost.
     assert!(total_ns <= 1_000 * MS + 16 * 100 * MS, "{total_ns}");
+}
+
+/// Algorithm 1 with two drafters. The first is wrong at the third token, where the second is right and
+/// goes on behind its own token; the first starts anew behind it. Where both are right they share rows.
+#[test]
+fn of_those_that_agree_with_the_target_the_first_is_kept() {
+    let recorded = |text: &str| Acceptance::Recorded(text.chars().map(|c| c == 'y').collect());
+    let world = World {
+        acceptance: vec![recorded("yynyyyyyyy"), recorded("yyyynyyyyy")],
+        replicas: 6,
+        tokens: 8,
+        ..World::sized(MS, 3 * MS, 1, 0.0, 1)
+    };
+    let (both_ns, cluster) = world.dsi();
+    assert_eq!(cluster.trace().to_ascii(MS), "");
+    let [first_ns, second_ns] = [0, 1].map(|index| {
+        let acceptance = vec![world.acceptance[index].clone()];
+        World { acceptance, ..world.clone() }.dsi().0
+    });
+    assert!(both_ns < first_ns && both_ns < second_ns, "{both_ns} {first_ns} {second_ns}");
+}
+
+/// A second drafter, with replicas of its own, gains where it errs elsewhere than the first.
+#[test]
+fn a_second_drafter_gains_on_average() {
+    for (percent, lookahead, acceptance) in [(10, 1, 0.6), (10, 2, 0.8), (30, 1, 0.8), (50, 2, 0.5)]
+    {
+        let total_ns = |drafters: usize| {
+            let worlds = (0..20).map(|seed| {
+                let one = World::sized(percent * MS, 100 * MS, lookahead, acceptance, seed);
+                let acceptance = vec![one.acceptance[0].clone(); drafters];
+                World { acceptance, replicas: (one.replicas + 1) * drafters, ..one }
+            });
+            worlds.map(|world| world.dsi().0).sum::<u64>()
+        };
+        let [one, two] = [1, 2].map(total_ns);
+        assert!(two < one, "{percent} %, lookahead {lookahead}, {acceptance}: {two} against {one}");
+    }
+}
+
+/// What failed is told.
+#[test]
+fn a_drafter_and_a_replica_that_die_are_told() {
+    let dies = |device, at| Fault { device, at_ns: at * MS, kind: FaultKind::Die };
+    let world = World {
+        faults: vec![dies(2, 130), dies(0, 500)],
+        ..World::sized(20 * MS, 100 * MS, 1, 0.9, 3)
+    };
+    let oracle = Oracle { seed: world.seed, drafters: world.acceptance.clone() };
+    let simulation = forerun_sim::Simulation {
+        method: forerun_sim::Method::Dsi,
+        drafters: vec![Cost::constant(world.draft_ns)],
+        targets: vec![Cost::constant(world.target_ns); world.replicas],
+        acceptance: oracle.drafters,
+        draft_tokens: 1,
+        max_tokens: 60,
+        seed: world.seed,
+        cancellation: Cancellation::Immediate,
+        faults: world.faults,
+    };
+    let failures = simulation.run().unwrap().statistics.failures;
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    assert!(failures[0].starts_with("target replica 1 failed: "), "{failures:?}");
+    assert!(failures[0].contains("died at"), "{failures:?}");
+    assert!(failures[1].starts_with("drafter 0 failed: "), "{failures:?}");
 }

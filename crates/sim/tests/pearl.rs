@@ -8,7 +8,9 @@ use forerun_decode::{
     Autoregressive, Controller, Decoder, DraftLength, Limits, Pace, Pearl, PearlOptions, Schedule,
     Sequence, Speculative, generate,
 };
-use forerun_sim::{Acceptance, Cancellation, Cost, Device, Oracle, SimCluster};
+use forerun_sim::{
+    Acceptance, Cancellation, Cost, Device, Method, Oracle, Pipeline, SimCluster, Simulation,
+};
 use proptest::prelude::*;
 use std::ops::ControlFlow;
 
@@ -197,5 +199,34 @@ fn pearl_is_faster_than_taking_turns_at_the_same_length() {
         });
         assert!(total_ns(&|| Box::new(pearl(5, "paper"))) < turns, "{acceptance}");
         assert!(total_ns(&|| Box::new(pearl(5, "eager"))) < turns, "{acceptance}");
+    }
+}
+
+/// Appendix G: with the target's layers on G devices in turn and γ = c, drafter and target never want the same
+/// one where 1/G ≤ ⌈γ/2⌉/γ ≤ 1 − 1/G; then sharing costs nothing but what sending the cache takes.
+#[test]
+fn drafter_and_target_share_devices_as_in_appendix_g() {
+    for (devices, gamma) in (1..=5).flat_map(|g| (1..=6).map(move |gamma| (g, gamma))) {
+        let simulation = Simulation {
+            method: Method::PearlPaper,
+            drafters: vec![Cost::constant(60 * MS)],
+            targets: vec![Cost::constant(60 * MS * gamma as u64)],
+            acceptance: vec![Acceptance::Iid(0.8)],
+            draft_tokens: gamma,
+            max_tokens: 100,
+            seed: 4,
+            cancellation: Cancellation::Immediate,
+            faults: Vec::new(),
+        };
+        let apart_ns = simulation.measure().unwrap().total_ns;
+        let on = |transport_ns| {
+            simulation.measure_on(Pipeline { devices, transport_ns }).unwrap().total_ns
+        };
+        let first = gamma.div_ceil(2);
+        let fits = devices * first >= gamma && devices * first <= gamma * (devices - 1);
+        let shared_ns = on(0);
+        assert!(shared_ns >= apart_ns);
+        assert_eq!(shared_ns == apart_ns, fits, "{devices} devices, γ {gamma}");
+        assert!(!fits || on(MS) > shared_ns);
     }
 }

@@ -7,15 +7,15 @@ mod train;
 
 use clap::{Args, Parser, Subcommand};
 use forerun::{
-    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, TokenId, Tree,
-    VerificationChoice, WeightType,
+    Calibration, DraftTokens, DrafterKind, FurtherDrafter, LayerStrategy, Method, PearlOptions,
+    TokenId, Tree, VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
 
 pub(crate) use analyze::{Analyze, LayersArguments};
 pub(crate) use simulate::{
-    CalibrateArguments, CancelChoice, PaperArguments, Simulate, SimulatedRunArguments,
-    SweepArguments,
+    CalibrateArguments, CancelChoice, HeatmapArguments, PaperArguments, Simulate,
+    SimulatedRunArguments, SweepArguments,
 };
 #[cfg(feature = "plots")]
 pub(crate) use simulate::{Merge, PlotArguments};
@@ -245,6 +245,11 @@ pub(crate) struct AnswerArguments {
     /// (ParallelSpec, PARD: all positions in one forward) [default: what --draft-model is made for]
     #[arg(long, value_name = "DRAFTER")]
     pub(crate) drafter: Option<DrafterKind>,
+
+    /// A further drafter for dsi: a checkpoint, or prompt-lookup. It may be given several times; of
+    /// those that are right the first is followed
+    #[arg(long, value_name = "MODEL|prompt-lookup")]
+    pub(crate) also_draft: Vec<FurtherDrafter>,
 
     #[command(flatten)]
     pub(crate) easyspec: EasySpecArguments,

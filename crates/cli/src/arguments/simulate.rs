@@ -20,6 +20,9 @@ pub(crate) enum Simulate {
     Calibrate(CalibrateArguments),
     /// A paper's table: simulated values beside the published ones
     Paper(PaperArguments),
+    /// DSI's figures 2 and 7: the times of plain, speculative and DSI decoding for every drafter, as a CSV
+    /// table
+    Heatmaps(HeatmapArguments),
     /// A picture of a sweep's table
     #[cfg(feature = "plots")]
     Plot(PlotArguments),
@@ -28,14 +31,20 @@ pub(crate) enum Simulate {
 /// Options of `forerun simulate paper`.
 #[derive(Args, Debug)]
 pub(crate) struct PaperArguments {
-    /// pearl-1 (speed), pearl-4 (ablations), pearl-5 (γ), pearl-14 (γ of speculative decoding), dsi-2
-    /// (ten pairs)
+    /// pearl-1 (speed), pearl-2b (best draft lengths of a recorded run), pearl-4 (ablations), pearl-5 (γ),
+    /// pearl-6 (γ by task), pearl-14 (γ of speculative decoding), pearl-8, pearl-17, pearl-18 (drafter and
+    /// target on the same devices), pearl-16 (sending a cache), dsi-2 (ten pairs), dsi-3.1 (replicas against
+    /// a faster target), dsi-e (appendix E), easyspec-1 (tensor parallelism), easyspec-2 (the ladder)
     #[arg(value_name = "TABLE", value_parser = paper_table)]
     pub(crate) table: PaperTable,
 
     /// Texts that each value is the mean of
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) texts: u64,
+
+    /// The recorded run of pearl-2b: what forerun simulate calibrate wrote
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
 
     /// Measure dsi-2 on threads whose passes are waits, as the paper did; about 50 seconds a text
     #[arg(long)]
@@ -48,6 +57,34 @@ fn paper_table(text: &str) -> Result<PaperTable, String> {
         let names = PaperTable::NAMES.map(|(_, name)| name).join(", ");
         format!("{text:?} is not one of {names}")
     })
+}
+
+/// Options of `forerun simulate heatmaps`.
+#[derive(Args, Debug)]
+pub(crate) struct HeatmapArguments {
+    /// The table; one that is there is continued
+    #[arg(long, value_name = "FILE.csv")]
+    pub(crate) out: PathBuf,
+
+    /// Steps of the drafter's time, up to the target's, and of the acceptance rate from 0 to 1
+    #[arg(long, value_name = "N", default_value = "100")]
+    pub(crate) steps: NonZero<usize>,
+
+    /// Lookaheads from 1 to N, of which each method takes its best
+    #[arg(long, value_name = "N", default_value = "200")]
+    pub(crate) lookaheads: NonZero<usize>,
+
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value = "50")]
+    pub(crate) max_tokens: NonZero<usize>,
+
+    /// Texts that every value is the mean of
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub(crate) repeats: NonZero<u64>,
+
+    /// Threads; rows do not depend on them [default: one for each core]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<NonZero<usize>>,
 }
 
 /// Options of `forerun simulate run`.
@@ -74,7 +111,7 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS")]
     pub(crate) row_ms: Option<f64>,
 
-    /// Replicas of the target, which dsi uses; 0 is as many as the drafter keeps busy
+    /// Replicas of the target, which dsi uses; 0 is as many as the drafters keep busy
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) targets: usize,
 
@@ -86,7 +123,7 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS")]
     pub(crate) draft_first_ms: Option<f64>,
 
-    /// Drafters
+    /// Drafters, each right where chance has it; dsi has all of them, other methods the first
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) drafters: usize,
 

@@ -15,6 +15,7 @@ pub(crate) fn run(simulate: &Simulate) -> anyhow::Result<ExitCode> {
     match simulate {
         Simulate::Run(arguments) => run::run(arguments),
         Simulate::Sweep(arguments) => sweep::run(arguments),
+        Simulate::Heatmaps(arguments) => sweep::heatmaps(arguments),
         Simulate::Paper(arguments) => paper::run(arguments),
         Simulate::Calibrate(arguments) => calibrate::run(arguments),
         #[cfg(feature = "plots")]

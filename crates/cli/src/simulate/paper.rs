@@ -1,5 +1,6 @@
 //! `forerun simulate paper`: a published table beside the simulator's.
 
+use super::run::read_calibration;
 use crate::arguments::PaperArguments;
 use forerun_sim::Method;
 use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, PaperTable, Waited};
@@ -10,7 +11,8 @@ pub(crate) fn run(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     if arguments.real_time {
         return in_real_time(arguments);
     }
-    let table = arguments.table.simulate(arguments.texts)?;
+    let recorded = arguments.calibration.as_deref().map(read_calibration).transpose()?;
+    let table = arguments.table.simulate(arguments.texts, recorded.as_ref())?;
     let mut out = stdout().lock();
     writeln!(out, "{}\n", table.title)?;
     let mut line = |cells: &[String]| writeln!(out, "| {} |", cells.join(" | "));
@@ -19,7 +21,11 @@ pub(crate) fn run(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     for row in &table.rows {
         line(row)?;
     }
-    writeln!(out, "\n{} Means of {} texts.", table.note, arguments.texts)?;
+    write!(out, "\n{}", table.note)?;
+    if arguments.table.has_means() {
+        write!(out, " Means of {} texts.", arguments.texts)?;
+    }
+    writeln!(out)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -65,7 +65,7 @@ fn ms(ns: u64) -> f64 {
     ns as f64 / 1e6
 }
 
-fn read_calibration(file: &Path) -> anyhow::Result<Calibration> {
+pub(super) fn read_calibration(file: &Path) -> anyhow::Result<Calibration> {
     let text = std::fs::read_to_string(file)
         .with_context(|| format!("cannot read the calibration {}", file.display()))?;
     Calibration::parse(&text).map_err(|reason| anyhow!("{}: {reason}", file.display()))

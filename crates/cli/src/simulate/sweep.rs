@@ -1,10 +1,12 @@
 //! `forerun simulate sweep`: a table of many configurations.
 
-use crate::arguments::SweepArguments;
+use crate::arguments::{HeatmapArguments, SweepArguments};
 use crate::interrupts::{self, INTERRUPTED};
 use crate::{note, progress};
-use forerun_sim::sweep::{Progress, Sweep, Table, run as simulate};
+use forerun_sim::sweep::{Heatmaps, Progress, Rows, Sweep, Table, run as simulate};
+use std::num::NonZero;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,23 +15,47 @@ use std::time::Instant;
 pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     let sweep = Sweep::read(&arguments.file)?;
     let out = arguments.out.clone().unwrap_or_else(|| arguments.file.with_extension("csv"));
-    let mut table = Table::open(&out, &sweep)?;
+    fill(&sweep, "configurations", &out, arguments.threads)
+}
+
+/// DSI's figures 2 and 7.
+pub(super) fn heatmaps(arguments: &HeatmapArguments) -> anyhow::Result<ExitCode> {
+    let HeatmapArguments { steps, lookaheads, max_tokens, repeats, .. } = *arguments;
+    let heatmaps = Heatmaps {
+        latencies: steps.get(),
+        acceptances: steps.get(),
+        lookaheads: lookaheads.get(),
+        tokens: max_tokens.get(),
+        repeats: repeats.get(),
+        ..Heatmaps::default()
+    };
+    let count = heatmaps.configurations();
+    note(format_args!("{count} configurations of each method, {repeats} texts each"));
+    fill(&heatmaps, "drafters", &arguments.out, arguments.threads)
+}
+
+/// Simulates what a table does not have yet.
+fn fill(
+    sweep: &impl Rows,
+    what: &str,
+    out: &Path,
+    threads: Option<NonZero<usize>>,
+) -> anyhow::Result<ExitCode> {
+    let mut table = Table::open(out, sweep)?;
     let before = table.rows;
-    if before > 0 && before < sweep.len() {
+    if before > 0 && before < sweep.count() {
         note(format_args!("going on behind {before} rows"));
     }
     let stopped = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&stopped);
     interrupts::listen(move || told.swap(true, Ordering::Relaxed))?;
-    let bar = progress::bar(
-        sweep.len() as u64,
-        "{pos}/{len} configurations {wide_bar} {per_sec} {eta} left",
-    );
+    let template = format!("{{pos}}/{{len}} {what} {{wide_bar}} {{per_sec}} {{eta}} left");
+    let bar = progress::bar(sweep.count() as u64, &template);
     bar.set_position(before as u64);
     bar.reset_eta();
     let (started, mut last) =
-        (Instant::now(), Progress { done: before, total: sweep.len(), rounds: 0 });
-    let outcome = simulate(&sweep, &mut table, threads(arguments), |progress| {
+        (Instant::now(), Progress { done: before, total: sweep.count(), rounds: 0 });
+    let outcome = simulate(sweep, &mut table, count(threads), |progress| {
         bar.set_position(progress.done as u64);
         last = progress;
         match stopped.load(Ordering::Relaxed) {
@@ -41,7 +67,7 @@ pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     outcome?;
     let seconds = started.elapsed().as_secs_f64();
     note(format_args!(
-        "simulated: {} of {} configurations in {}, {} rounds in {seconds:.1} s, {:.0} rounds/s",
+        "simulated: {} of {} {what} in {}, {} rounds in {seconds:.1} s, {:.0} rounds/s",
         last.done,
         last.total,
         out.display(),
@@ -55,7 +81,7 @@ pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn threads(arguments: &SweepArguments) -> usize {
-    let all = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    arguments.threads.map_or_else(all, std::num::NonZero::get)
+fn count(threads: Option<NonZero<usize>>) -> usize {
+    let all = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    threads.map_or_else(all, NonZero::get)
 }

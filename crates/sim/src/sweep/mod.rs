@@ -5,14 +5,37 @@
 //! neither on the number of threads nor on how often the sweep was interrupted.
 
 mod grid;
+mod heatmaps;
 mod run;
 mod table;
 
 pub use grid::{Axis, Sweep};
+pub use heatmaps::Heatmaps;
 pub use run::{Progress, run};
-pub use table::{RESULTS, Table};
+pub use table::{Plain, RESULTS, Table};
 
 use std::path::PathBuf;
+
+/// Rows of a table that are computed on all cores and kept in a file, which is continued.
+pub trait Rows: Sync {
+    /// What a thread remembers from row to row.
+    type Memory: Default;
+
+    /// Number of rows.
+    fn count(&self) -> usize;
+
+    /// The first line, with its end.
+    fn header(&self) -> String;
+
+    /// What a row begins with: all that it depends on. `None` if there is no such row.
+    fn identity(&self, index: usize) -> Option<String>;
+
+    /// A whole row with its end, and how many rounds of decoding were simulated for it.
+    ///
+    /// # Errors
+    /// If it cannot be simulated.
+    fn row(&self, index: usize, memory: &mut Self::Memory) -> Result<(String, u64), SweepError>;
+}
 
 /// A sweep that cannot be.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,6 @@
 //! A sweep on all cores.
 
-use super::table::{Plain, row};
-use super::{Sweep, SweepError, Table};
+use super::{Rows, SweepError, Table};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +22,7 @@ pub struct Progress {
 const CHUNK: usize = 32;
 
 /// What a thread made of a chunk: rows as text, their number, and rounds.
-struct Rows {
+struct Chunk {
     text: String,
     count: usize,
     rounds: u64,
@@ -36,25 +35,25 @@ struct Rows {
 ///
 /// # Errors
 /// If a configuration cannot be simulated or a row not be written.
-pub fn run(
-    sweep: &Sweep,
+pub fn run<R: Rows>(
+    sweep: &R,
     table: &mut Table,
     threads: usize,
     mut on_progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(), SweepError> {
-    let (first, total) = (table.rows, sweep.len());
+    let (first, total) = (table.rows, sweep.count());
     let next = AtomicUsize::new(first);
-    let (report, reports) = mpsc::sync_channel::<(usize, Rows)>(threads * 4);
+    let (report, reports) = mpsc::sync_channel::<(usize, Chunk)>(threads * 4);
     thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             let (report, next) = (report.clone(), &next);
             scope.spawn(move || {
-                let mut plain = Plain::default();
+                let mut memory = R::Memory::default();
                 loop {
                     let start = next.fetch_add(CHUNK, Ordering::Relaxed);
                     // Nobody listens any more once one has failed.
                     if start >= total
-                        || report.send((start, rows(sweep, start, &mut plain))).is_err()
+                        || report.send((start, chunk(sweep, start, &mut memory))).is_err()
                     {
                         return;
                     }
@@ -75,7 +74,7 @@ pub fn run(
 /// Writes rows as they come, in their order.
 fn collect(
     table: &mut Table,
-    reports: &mpsc::Receiver<(usize, Rows)>,
+    reports: &mpsc::Receiver<(usize, Chunk)>,
     first: usize,
     mut on_progress: impl FnMut(usize, u64) -> ControlFlow<()>,
 ) -> Result<(), SweepError> {
@@ -97,27 +96,20 @@ fn collect(
     Ok(())
 }
 
-fn rows(sweep: &Sweep, start: usize, plain: &mut Plain) -> Rows {
-    let mut rows = Rows { text: String::new(), count: 0, rounds: 0, error: None };
-    for index in start..sweep.len().min(start + CHUNK) {
-        let parameters = sweep.configuration(index);
-        let made = parameters.as_ref().map_err(Clone::clone).and_then(|parameters| {
-            row(parameters, sweep, plain).map_err(|error| error.to_string())
-        });
-        match made {
+fn chunk<R: Rows>(sweep: &R, start: usize, memory: &mut R::Memory) -> Chunk {
+    let mut chunk = Chunk { text: String::new(), count: 0, rounds: 0, error: None };
+    for index in start..sweep.count().min(start + CHUNK) {
+        match sweep.row(index, memory) {
             Ok((text, rounds)) => {
-                rows.text += &text;
-                rows.count += 1;
-                rows.rounds += rounds;
+                chunk.text += &text;
+                chunk.count += 1;
+                chunk.rounds += rounds;
             }
-            Err(reason) => {
-                let calibrated = sweep.calibration.is_some();
-                let values = parameters.map_or(Vec::new(), |own| own.values(calibrated).to_vec());
-                let (number, values) = (index + 1, values.join(", "));
-                rows.error = Some(SweepError::Configuration { number, values, reason });
+            Err(error) => {
+                chunk.error = Some(error);
                 break;
             }
         }
     }
-    rows
+    chunk
 }

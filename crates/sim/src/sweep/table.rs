@@ -1,6 +1,6 @@
 //! The table of a sweep: CSV with a row for each configuration, in their order.
 
-use super::{Sweep, SweepError};
+use super::{Rows, Sweep, SweepError};
 use crate::{Cost, Parameters, SimError, Simulation};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -43,7 +43,7 @@ impl Table {
     ///
     /// # Errors
     /// If the file cannot be read or written, or has rows of another sweep.
-    pub fn open(file: &Path, sweep: &Sweep) -> Result<Self, SweepError> {
+    pub fn open(file: &Path, sweep: &impl Rows) -> Result<Self, SweepError> {
         let write_failed = |cause| SweepError::Write { file: file.to_owned(), cause };
         let (rows, length) = match File::open(file) {
             Ok(found) => finished(file, found, sweep)?,
@@ -54,7 +54,7 @@ impl Table {
         out.set_len(length).map_err(write_failed)?;
         let mut table = Self { file: file.to_owned(), out, rows };
         if length == 0 {
-            table.write(&header())?;
+            table.write(&sweep.header())?;
         }
         Ok(table)
     }
@@ -74,13 +74,41 @@ impl Table {
     }
 }
 
-fn header() -> String {
-    let names = Parameters::NAMES.into_iter().chain(["calibration", "repeats", "version"]);
-    names.chain(RESULTS).collect::<Vec<_>>().join(",") + "\n"
+impl Rows for Sweep {
+    type Memory = Plain;
+
+    fn count(&self) -> usize {
+        self.len()
+    }
+
+    fn header(&self) -> String {
+        let names = Parameters::NAMES.into_iter().chain(["calibration", "repeats", "version"]);
+        names.chain(RESULTS).collect::<Vec<_>>().join(",") + "\n"
+    }
+
+    fn identity(&self, index: usize) -> Option<String> {
+        (index < self.len())
+            .then(|| self.configuration(index).ok())
+            .flatten()
+            .map(|own| identity(&own, self))
+    }
+
+    fn row(&self, index: usize, plain: &mut Plain) -> Result<(String, u64), SweepError> {
+        let parameters = self.configuration(index);
+        let made = parameters
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|parameters| row(parameters, self, plain).map_err(|error| error.to_string()));
+        made.map_err(|reason| {
+            let calibrated = self.calibration.is_some();
+            let values = parameters.map_or(Vec::new(), |own| own.values(calibrated).to_vec());
+            SweepError::Configuration { number: index + 1, values: values.join(", "), reason }
+        })
+    }
 }
 
 /// Whole rows of this sweep in a file, and the bytes up to their end.
-fn finished(path: &Path, file: File, sweep: &Sweep) -> Result<(usize, u64), SweepError> {
+fn finished(path: &Path, file: File, sweep: &impl Rows) -> Result<(usize, u64), SweepError> {
     let other = |line| SweepError::OtherRows { file: path.to_owned(), line };
     let (mut reader, mut line) = (BufReader::new(file), String::new());
     let (mut rows, mut length) = (0, 0);
@@ -92,13 +120,12 @@ fn finished(path: &Path, file: File, sweep: &Sweep) -> Result<(usize, u64), Swee
             break;
         }
         if number == 1 {
-            if line != header() {
+            if line != sweep.header() {
                 return Err(other(number));
             }
         } else {
-            let parameters = (rows < sweep.len()).then(|| sweep.configuration(rows));
-            let Some(Ok(parameters)) = parameters else { return Err(other(number)) };
-            if !line.starts_with(&identity(&parameters, sweep)) {
+            let Some(identity) = sweep.identity(rows) else { return Err(other(number)) };
+            if !line.starts_with(&identity) {
                 return Err(other(number));
             }
             rows += 1;
@@ -106,7 +133,7 @@ fn finished(path: &Path, file: File, sweep: &Sweep) -> Result<(usize, u64), Swee
         length += line.len() as u64;
     }
     // A header that was not finished may belong to anything.
-    if length == 0 && !header().starts_with(line.as_str()) {
+    if length == 0 && !sweep.header().starts_with(line.as_str()) {
         return Err(other(1));
     }
     Ok((rows, length))
@@ -125,7 +152,7 @@ fn identity(parameters: &Parameters, sweep: &Sweep) -> String {
 
 /// What plain decoding took, for as long as it is asked for the same.
 #[derive(Default)]
-pub(super) struct Plain(Option<(Cost, usize, u64)>);
+pub struct Plain(Option<(Cost, usize, u64)>);
 
 impl Plain {
     /// Nanoseconds, and the rounds that were simulated to know them. They depend on the first target
@@ -144,7 +171,7 @@ impl Plain {
 }
 
 /// The row of a configuration, and how many rounds were simulated for it.
-pub(super) fn row(
+fn row(
     parameters: &Parameters,
     sweep: &Sweep,
     plain: &mut Plain,
@@ -201,6 +228,6 @@ pub(super) fn row(
 }
 
 /// Seven digits that count, without an exponent.
-fn significant(value: f64) -> f64 {
+pub(super) fn significant(value: f64) -> f64 {
     format!("{value:.6e}").parse().unwrap_or(value)
 }
