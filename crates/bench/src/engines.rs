@@ -5,8 +5,8 @@ use crate::record::{AnswerRecord, TurnRecord};
 use crate::run::Answerer;
 use crate::{BenchError, Configuration, Prompt};
 use forerun::{
-    Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, ForerunError, Loader, Message,
-    Request,
+    Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, ForerunError, Loader,
+    MAX_LOGPROBS, Message, Request, TokenId,
 };
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -92,6 +92,54 @@ impl Engines {
         Ok(Self { engines, model, template, chats, request })
     }
 
+    /// Whether prompts of one turn are put as conversations, too.
+    #[must_use]
+    pub fn chats(&self) -> bool {
+        self.chats
+    }
+
+    /// What every answer is asked with.
+    pub(crate) fn request(&self) -> &Request {
+        &self.request
+    }
+
+    /// The tokens of a prompt of one turn, as our engines get them.
+    pub(crate) fn encode(&self, prompt: &Prompt) -> Result<Vec<TokenId>, BenchError> {
+        let (Some((_, engine)), [turn]) = (self.engines.first(), &prompt.turns[..]) else {
+            return Err(BenchError::NoPrompts("peers answer prompts of one turn only"));
+        };
+        self.encode_turn(engine, prompt, turn)
+    }
+
+    /// The text of tokens.
+    pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
+        self.engines.first().map_or(String::new(), |(_, engine)| engine.tokenizer().decode(tokens))
+    }
+
+    /// How much more probable a configuration finds its own token than another one, in nats, behind so
+    /// many tokens of its greedy answer; `None` if the other is not among its best.
+    #[must_use]
+    pub fn gap(
+        &self,
+        configuration: usize,
+        prompt: &Prompt,
+        position: usize,
+        [own, other]: [TokenId; 2],
+    ) -> Option<f64> {
+        let request = Request {
+            max_tokens: position + 1,
+            logprobs: Some(MAX_LOGPROBS),
+            ..self.request.clone()
+        };
+        let tokens = self.encode(prompt).ok()?;
+        let engine = &self.engines.get(configuration)?.1;
+        let on_text = |_: &str| ControlFlow::Continue(());
+        let answer = engine.generate_tokens(tokens, &request, &Canceller::new(), on_text).ok()?;
+        let place = answer.logprobs?.into_iter().nth(position)?;
+        let of = |token| place.top.iter().find(|known| known.0 == token).map(|known| known.1);
+        Some(f64::from(of(own)?) - f64::from(of(other)?))
+    }
+
     /// The prompts whose every turn leaves room for a whole answer, and those that do not.
     ///
     /// # Errors
@@ -115,13 +163,22 @@ impl Engines {
     fn longest_turn(&self, engine: &Forerun, prompt: &Prompt) -> Result<usize, BenchError> {
         let mut longest = 0;
         for turn in &prompt.turns {
-            let encoded = match self.is_chat(prompt) {
-                true => self.template.encode(&[Message::user(turn)], engine.tokenizer()),
-                false => engine.tokenizer().encode(turn).map_err(EncodeError::Tokenizer),
-            };
-            longest = longest.max(encoded.map_err(|error| chat_error(error.into()))?.len());
+            longest = longest.max(self.encode_turn(engine, prompt, turn)?.len());
         }
         Ok(longest)
+    }
+
+    fn encode_turn(
+        &self,
+        engine: &Forerun,
+        prompt: &Prompt,
+        turn: &str,
+    ) -> Result<Vec<TokenId>, BenchError> {
+        let encoded = match self.is_chat(prompt) {
+            true => self.template.encode(&[Message::user(turn)], engine.tokenizer()),
+            false => engine.tokenizer().encode(turn).map_err(EncodeError::Tokenizer),
+        };
+        encoded.map_err(|error| chat_error(error.into()))
     }
 
     fn is_chat(&self, prompt: &Prompt) -> bool {

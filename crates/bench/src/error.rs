@@ -138,6 +138,14 @@ pub enum BenchError {
         /// Why not.
         cause: Box<ChatError>,
     },
+    /// Another engine that does not do what it is asked for.
+    #[error("the peer {name:?} cannot take part: {reason}")]
+    Peer {
+        /// What it is called.
+        name: String,
+        /// Why not.
+        reason: String,
+    },
     /// A chat template that cannot be used.
     #[error(transparent)]
     Chat(#[from] Box<ChatError>),

@@ -3,15 +3,18 @@
 //! A [`suite`] gives prompts, a [`sweep`] the configurations, [`run()`] lets them answer in turn
 //! and keeps every answer in a [`Journal`], [`metrics`] and [`summary`] turn answers into tables,
 //! and [`report`] into pages. Every answer is compared with that of autoregressive decoding.
+//! [`peers`] are other engines that answer the same prompts in turn with ours.
 //!
-//! This crate may touch files, clocks and the facade; it knows nothing of what is below that.
+//! This crate may touch files, clocks, the processes of peers and the facade; it knows nothing of what is below that.
 
 pub mod configuration;
+pub mod contestant;
 mod engines;
 pub mod equality;
 mod error;
 mod journal;
 pub mod metrics;
+pub mod peers;
 pub mod preset;
 mod provenance;
 pub mod record;
@@ -23,11 +26,14 @@ pub mod sweep;
 #[cfg(test)]
 mod testing;
 pub mod times;
+pub mod versus;
 
 pub use configuration::{Configuration, Models, configurations};
+pub use contestant::{Contestant, contestants};
 pub use engines::{Engines, LeftOut, PromptStyle};
 pub use error::BenchError;
 pub use journal::Journal;
+pub use peers::{Field, PeerSpec};
 pub use preset::Preset;
 pub use provenance::Provenance;
 pub use run::{Answerer, Progress, Schedule, run};

@@ -186,10 +186,10 @@ impl Metric {
             Self::BothShare => pool.share(2),
             Self::WaitingShare => pool.share(3),
             Self::OtherShare => pool.share(4),
-            Self::DraftMsPerToken => ratio((pool.part(0) + pool.part(2)) / 1e6, pool.tokens()),
+            Self::DraftMsPerToken => pool.ms_per_token([0, 2]),
             Self::RoundP50 => percentile(pool.rounds(), 0.5),
             Self::RoundP90 => percentile(pool.rounds(), 0.9),
-            Self::VerifyMsPerToken => ratio((pool.part(1) + pool.part(2)) / 1e6, pool.tokens()),
+            Self::VerifyMsPerToken => pool.ms_per_token([1, 2]),
             Self::WastedDraftShare => ratio(pool.wasted(), pool.sum(|c| c.draft_tokens)),
             Self::WastedDraftTokens => pool.if_any(pool.wasted()),
             Self::WastedTargetRows => {
@@ -274,8 +274,18 @@ impl<'a> Pool<'a> {
     }
 
     fn share(&self, part: usize) -> Option<f64> {
-        let all: f64 = (0..5).map(|part| self.part(part)).sum();
-        ratio(self.part(part), all)
+        ratio(self.part(part), self.all_parts())
+    }
+
+    fn all_parts(&self) -> f64 {
+        (0..5).map(|part| self.part(part)).sum()
+    }
+
+    /// Milliseconds a token of two parts; nobody knows those of a peer.
+    fn ms_per_token(&self, [one, other]: [usize; 2]) -> Option<f64> {
+        let known = self.all_parts() > 0.0;
+        let parts = self.part(one) + self.part(other);
+        ratio(parts / 1e6, self.tokens()).filter(|_| known)
     }
 
     fn speed_ratio(&self) -> Option<f64> {
@@ -469,6 +479,20 @@ mod tests {
             assert_eq!(metric.of(&pool), None, "{metric:?}");
         }
         assert!(pool.acceptance_per_position().is_empty());
+    }
+
+    #[test]
+    fn nobody_knows_where_a_peers_time_went() {
+        let mut peer = drafted();
+        peer.turns[0].times = Times::default();
+        let plain = plain();
+        let mut pool = Pool::default();
+        pool.add(&peer, &plain);
+        assert_near(Metric::SpeedRatio, &pool, 2.0);
+        let times = [Metric::DraftMsPerToken, Metric::VerifyMsPerToken];
+        for metric in Metric::SHARES.into_iter().chain(times) {
+            assert_eq!(metric.of(&pool), None, "{metric:?}");
+        }
     }
 
     #[test]

@@ -1,19 +1,20 @@
 //! The run: every configuration answers every prompt, in turn.
 
 use crate::equality::difference;
+use crate::provenance::quoted;
 use crate::record::AnswerRecord;
-use crate::{BenchError, Configuration, Journal, Prompt};
+use crate::{BenchError, Contestant, Journal, Prompt};
 use std::time::{Duration, Instant};
 
 /// Who answers.
 pub trait Answerer {
-    /// Lets a configuration answer a prompt. `sample` asks for its timeline.
+    /// Lets the contestant at this place answer a prompt. `sample` asks for its timeline.
     ///
     /// # Errors
     /// If it cannot.
     fn answer(
         &mut self,
-        configuration: usize,
+        contestant: usize,
         prompt: &Prompt,
         repeat: usize,
         sample: bool,
@@ -32,6 +33,8 @@ pub struct Schedule {
     pub compare: bool,
     /// The options of `forerun generate` that ask for these answers, beside those of a configuration.
     pub request_flags: String,
+    /// Whether prompts of one turn are put as conversations, too.
+    pub chats: bool,
 }
 
 /// How far a run is.
@@ -49,28 +52,28 @@ pub struct Progress<'a> {
     pub prompt: &'a str,
 }
 
-/// Lets every configuration answer every prompt, `repeats` times: for each prompt one after the other,
+/// Lets everybody answer every prompt, `repeats` times: for each prompt one after the other,
 /// so that a drift of the machine meets all of them alike. What the journal has is not asked again.
 ///
 /// # Errors
 /// If a configuration cannot answer, an answer cannot be kept, or is not that of autoregressive
 /// decoding.
 pub fn run(
-    configurations: &[Configuration],
+    contestants: &[Contestant],
     prompts: &[Prompt],
     schedule: &Schedule,
     answerer: &mut impl Answerer,
     journal: &mut Journal,
     mut on_progress: impl FnMut(Progress<'_>),
 ) -> Result<(), BenchError> {
-    let total = configurations.len() * prompts.len() * schedule.repeats;
+    let total = contestants.len() * prompts.len() * schedule.repeats;
     for answer in &journal.answers {
-        check(configurations, prompts, schedule, &journal.answers, answer)?;
+        check(contestants, prompts, schedule, &journal.answers, answer)?;
     }
     if journal.answers.len() < total {
         for prompt in prompts.iter().cycle().take(schedule.warm_ups.min(prompts.len())) {
-            for configuration in 0..configurations.len() {
-                answerer.answer(configuration, prompt, 0, false)?;
+            for contestant in 0..contestants.len() {
+                answerer.answer(contestant, prompt, 0, false)?;
             }
         }
     }
@@ -78,13 +81,13 @@ pub fn run(
     let before = journal.answers.len();
     for repeat in 0..schedule.repeats {
         for (place, prompt) in prompts.iter().enumerate() {
-            for (index, configuration) in configurations.iter().enumerate() {
-                if journal.has(&configuration.name, &prompt.id, repeat) {
+            for (index, contestant) in contestants.iter().enumerate() {
+                if journal.has(&contestant.name, &prompt.id, repeat) {
                     continue;
                 }
                 let sample = place == 0 && repeat == 0;
                 let answer = answerer.answer(index, prompt, repeat, sample)?;
-                check(configurations, prompts, schedule, &journal.answers, &answer)?;
+                check(contestants, prompts, schedule, &journal.answers, &answer)?;
                 journal.push(answer)?;
                 let done = journal.answers.len();
                 let each = started.elapsed().div_f64((done - before) as f64);
@@ -92,7 +95,7 @@ pub fn run(
                     done,
                     total,
                     left: Some(each.mul_f64(total.saturating_sub(done) as f64)),
-                    configuration: &configuration.name,
+                    configuration: &contestant.name,
                     prompt: &prompt.id,
                 });
             }
@@ -102,27 +105,38 @@ pub fn run(
 }
 
 /// Compares an answer with the baseline's first one to the same prompt: the seed is the same in every
-/// repeat, so all of them are the same text.
+/// repeat, so all of them are the same text. A peer's may differ, which the report tells.
 fn check(
-    configurations: &[Configuration],
+    contestants: &[Contestant],
     prompts: &[Prompt],
     schedule: &Schedule,
     answers: &[AnswerRecord],
     answer: &AnswerRecord,
 ) -> Result<(), BenchError> {
-    let own = configurations.iter().find(|own| own.name == answer.configuration);
+    let is_own = |own: &&Contestant| own.name == answer.configuration && !own.is_peer();
+    let own = contestants.iter().find(is_own);
     let prompt = prompts.iter().find(|prompt| prompt.id == answer.prompt);
     let (true, Some(own), Some(prompt)) = (schedule.compare, own, prompt) else {
         return Ok(());
     };
-    let plain = &configurations[own.baseline].name;
+    let plain = &contestants[own.baseline].name;
     let is_plain =
         |known: &&AnswerRecord| known.configuration == *plain && known.prompt == answer.prompt;
     let Some(baseline) = answers.iter().find(is_plain) else { return Ok(()) };
-    let text = crate::provenance::quoted(&prompt.turns[0]);
-    let (flags, request) = (&own.flags, &schedule.request_flags);
-    let reproduce = format!("forerun generate {flags} {request} --prompt {text}");
+    let reproduce = reproduce(own, prompt, schedule);
     difference(baseline, answer, &reproduce).map_or(Ok(()), |found| Err(found.into()))
+}
+
+/// The command that gives an answer again.
+fn reproduce(own: &Contestant, prompt: &Prompt, schedule: &Schedule) -> String {
+    let (flags, request) = (&own.flags, &schedule.request_flags);
+    if !schedule.chats && prompt.turns.len() == 1 {
+        return format!("forerun generate {flags} {request} --prompt {}", quoted(&prompt.turns[0]));
+    }
+    // Messages are piped in one a line; a backslash at a line's end continues them.
+    let turns: Vec<String> =
+        prompt.turns.iter().map(|turn| quoted(&turn.replace('\n', "\\\n"))).collect();
+    format!("printf '%s\\n' {} | forerun chat {flags} {request}", turns.join(" "))
 }
 
 #[cfg(test)]
@@ -130,7 +144,7 @@ fn check(
 mod tests {
     use super::*;
     use crate::testing::{answer, prompt, turn};
-    use crate::{Models, Provenance, Sweep, configurations};
+    use crate::{Models, Provenance, Sweep, configurations, contestants};
     use forerun::DraftTokens;
     use serde_json::json;
     use std::path::Path;
@@ -149,13 +163,13 @@ mod tests {
     impl Answerer for Script {
         fn answer(
             &mut self,
-            configuration: usize,
+            contestant: usize,
             prompt: &Prompt,
             repeat: usize,
             sample: bool,
         ) -> Result<AnswerRecord, BenchError> {
             let sampled = if sample { "*" } else { "" };
-            let asked = format!("{configuration}{}{repeat}{sampled}", prompt.id);
+            let asked = format!("{contestant}{}{repeat}{sampled}", prompt.id);
             if self.fails_after == Some(self.asked.len()) {
                 return Err(BenchError::NoRepeats);
             }
@@ -164,15 +178,15 @@ mod tests {
                 turn.tokens[2] = 99;
             }
             self.asked.push(asked);
-            Ok(answer(&self.names[configuration], &prompt.id, repeat, turn))
+            Ok(answer(&self.names[contestant], &prompt.id, repeat, turn))
         }
     }
 
-    fn setting() -> (Vec<Configuration>, Vec<Prompt>) {
+    fn setting() -> (Vec<Contestant>, Vec<Prompt>) {
         let models = Models { target: "t".into(), ..Models::default() };
         let sweep = Sweep { draft_tokens: vec![DraftTokens::Fixed(3)], ..Sweep::default() };
         let configurations = configurations(&models, &[sweep], false).unwrap();
-        (configurations, vec![prompt("p", "c"), prompt("q", "c")])
+        (contestants(&configurations, &[]).unwrap(), vec![prompt("p", "c"), prompt("q", "c")])
     }
 
     fn go(
@@ -180,8 +194,8 @@ mod tests {
         schedule: &Schedule,
         mut script: Script,
     ) -> (Script, Result<(), BenchError>) {
-        let (configurations, prompts) = setting();
-        script.names = configurations.iter().map(|c| c.name.clone()).collect();
+        let (contestants, prompts) = setting();
+        script.names = contestants.iter().map(|c| c.name.clone()).collect();
         let mut journal = Journal::open(folder, &json!(1), Provenance::default()).unwrap();
         let (done, total) = (std::cell::Cell::new(journal.answers.len()), 2 * 2 * schedule.repeats);
         let progress = |progress: Progress<'_>| {
@@ -189,13 +203,13 @@ mod tests {
             assert_eq!((progress.done, progress.total), (done.get(), total));
             assert!(progress.left.is_some());
         };
-        let outcome = run(&configurations, &prompts, schedule, &mut script, &mut journal, progress);
+        let outcome = run(&contestants, &prompts, schedule, &mut script, &mut journal, progress);
         (script, outcome)
     }
 
     fn twice() -> Schedule {
         let request_flags = "--max-tokens 9 --seed 7".into();
-        Schedule { repeats: 2, warm_ups: 1, compare: true, request_flags }
+        Schedule { repeats: 2, warm_ups: 1, compare: true, request_flags, chats: false }
     }
 
     #[test]
@@ -237,6 +251,13 @@ mod tests {
             let (_, outcome) = go(folder.path(), &twice(), Script::default());
             outcome.unwrap();
         }
+        // A conversation is typed again.
+        let folder = tempfile::tempdir().unwrap();
+        let liar = Script { differs_at: Some("1q0"), ..Script::default() };
+        let (_, outcome) = go(folder.path(), &Schedule { chats: true, ..twice() }, liar);
+        let error = outcome.unwrap_err().to_string();
+        let words = "printf '%s\\n' 'text of q' | forerun chat --model t --method";
+        assert!(error.contains(words) && error.ends_with("--seed 7"), "{error}");
         // Where sampling promises only the same distribution, texts may differ.
         let folder = tempfile::tempdir().unwrap();
         let other = Script { differs_at: Some("1q0"), ..Script::default() };

@@ -2,13 +2,16 @@
 
 use crate::metrics::{Measured, Metric, Pool};
 use crate::record::AnswerRecord;
-use crate::{Configuration, LeftOut, Prompt, Provenance};
+use crate::versus::{SameText, Versus, versus};
+use crate::{Contestant, LeftOut, Prompt, Provenance};
 use forerun::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The name of the row of all categories.
 pub const OVERALL: &str = "overall";
+/// Where a setting says that models were made for the measurement, and how.
+pub const MADE_PAIR: &str = "made pair";
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,8 +28,14 @@ pub struct Summary {
     pub compared: bool,
     /// Prompts that do not fit the model's context with a whole answer, as `category: id`.
     pub left_out: Vec<String>,
-    /// The configurations, each behind its baseline.
+    /// The configurations, each behind its baseline; then the peers'.
     pub configurations: Vec<ConfigurationSummary>,
+    /// Ours against peers that draft alike.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub versus: Vec<Versus>,
+    /// How much of the peers' texts is ours.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub same_text: Vec<SameText>,
 }
 
 /// A category.
@@ -77,8 +86,8 @@ impl Cell {
 /// What was run.
 #[derive(Clone, Copy, Debug)]
 pub struct Described<'a> {
-    /// The configurations.
-    pub configurations: &'a [Configuration],
+    /// Who took part.
+    pub contestants: &'a [Contestant],
     /// The prompts.
     pub prompts: &'a [Prompt],
     /// Those that did not fit.
@@ -89,6 +98,8 @@ pub struct Described<'a> {
     pub compared: bool,
     /// What was compared, in words.
     pub setting: &'a BTreeMap<String, String>,
+    /// How much of the peers' texts is ours.
+    pub same_text: &'a [SameText],
 }
 
 impl Summary {
@@ -108,8 +119,8 @@ impl Summary {
             .iter()
             .map(|a| ((a.configuration.as_str(), a.prompt.as_str(), a.repeat), a))
             .collect();
-        let summarize = |own: &Configuration| {
-            let plain = &run.configurations[own.baseline].name;
+        let summarize = |own: &Contestant| {
+            let plain = &run.contestants[own.baseline].name;
             let cell = |category: Option<&str>| {
                 let chosen = |prompt: &&Prompt| category.is_none_or(|c| c == prompt.category);
                 let pool = |repeat: usize| {
@@ -142,7 +153,9 @@ impl Summary {
             repeats: run.repeats,
             compared: run.compared,
             left_out: run.left_out.iter().map(LeftOut::to_string).collect(),
-            configurations: run.configurations.iter().map(summarize).collect(),
+            configurations: run.contestants.iter().map(summarize).collect(),
+            versus: versus(run.contestants, answers),
+            same_text: run.same_text.to_vec(),
             categories,
         }
     }
@@ -181,12 +194,13 @@ impl Cell {
 mod tests {
     use super::*;
     use crate::testing::{answer, prompt, turn};
-    use crate::{Models, Sweep, configurations};
+    use crate::{Models, Sweep, configurations, contestants};
 
     #[test]
     fn cells_pool_a_category_and_measure_over_repeats() {
         let models = Models { target: "t".into(), ..Models::default() };
         let configurations = configurations(&models, &[Sweep::default()], false).unwrap();
+        let contestants = contestants(&configurations, &[]).unwrap();
         let prompts = [prompt("p", "one"), prompt("q", "two")];
         let mut answers = Vec::new();
         for (repeat, time) in [(0, 200), (1, 400)] {
@@ -200,12 +214,13 @@ mod tests {
         }
         let setting = BTreeMap::from([("seed".to_owned(), "0".to_owned())]);
         let described = Described {
-            configurations: &configurations,
+            contestants: &contestants,
             prompts: &prompts,
             left_out: &[],
             repeats: 2,
             compared: true,
             setting: &setting,
+            same_text: &[],
         };
         let summary = Summary::of(&described, &answers, &[]);
         assert_eq!(summary.categories.len(), 2);

@@ -1,6 +1,6 @@
 //! Sweeps: what is to be compared, every option a value or a list of values.
 
-use crate::BenchError;
+use crate::{BenchError, PeerSpec};
 use forerun::{
     Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Tree, WeightType,
 };
@@ -50,6 +50,13 @@ pub struct Sweep {
 /// [[sweep]]
 /// drafter = "prompt-lookup"
 /// dtype = ["bf16", "int8"]
+///
+/// [[peer]]
+/// name = "llama.cpp"
+/// command = ["build/llama_peer", "-m", "target-q8_0.gguf", "-md", "drafter-q8_0.gguf"]
+/// dtype = "int8"
+/// drafter = ["none", "model", "prompt-lookup"]
+/// draft-tokens = 4
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SweepFile {
@@ -59,6 +66,8 @@ pub struct SweepFile {
     pub draft_model: Option<PathBuf>,
     /// Each a product of its lists.
     pub sweeps: Vec<Sweep>,
+    /// Other engines that answer in turn with ours.
+    pub peers: Vec<PeerSpec>,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +77,20 @@ struct RawFile {
     draft_model: Option<PathBuf>,
     #[serde(default)]
     sweep: Vec<RawSweep>,
+    #[serde(default)]
+    peer: Vec<RawPeer>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawPeer {
+    name: String,
+    command: Vec<String>,
+    dtype: Option<String>,
+    #[serde(default)]
+    drafter: Values,
+    #[serde(default)]
+    draft_tokens: Values,
 }
 
 #[derive(Deserialize)]
@@ -145,18 +168,36 @@ impl FromStr for SweepFile {
     fn from_str(text: &str) -> Result<Self, String> {
         let raw: RawFile = toml::from_str(text).map_err(|error| error.to_string())?;
         let sweeps = raw.sweep.iter().map(RawSweep::parsed).collect::<Result<_, _>>()?;
-        Ok(Self { model: raw.model, draft_model: raw.draft_model, sweeps })
+        let peers = raw.peer.iter().map(RawPeer::parsed).collect::<Result<_, _>>()?;
+        Ok(Self { model: raw.model, draft_model: raw.draft_model, sweeps, peers })
+    }
+}
+
+/// A weight type, `auto` being none.
+fn weight_type(text: &str) -> Result<Option<WeightType>, String> {
+    match text {
+        "auto" => Ok(None),
+        _ => text.parse().map(Some).map_err(|_unknown| {
+            format!("dtype: {text:?} is not one of auto, f32, bf16, f16, int8")
+        }),
+    }
+}
+
+impl RawPeer {
+    fn parsed(&self) -> Result<PeerSpec, String> {
+        let drafters: Vec<DrafterKind> = self.drafter.parsed("drafter")?;
+        Ok(PeerSpec {
+            name: self.name.clone(),
+            command: self.command.clone(),
+            weight_type: weight_type(self.dtype.as_deref().unwrap_or("auto"))?,
+            drafters: if drafters.is_empty() { vec![DrafterKind::None] } else { drafters },
+            draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
+        })
     }
 }
 
 impl RawSweep {
     fn parsed(&self) -> Result<Sweep, String> {
-        let weight_type = |text: &String| match text.as_str() {
-            "auto" => Ok(None),
-            _ => text.parse().map(Some).map_err(|_unknown| {
-                format!("dtype: {text:?} is not one of auto, f32, bf16, f16, int8")
-            }),
-        };
         let parallel = self.lp.parsed::<usize>("lp")?.into_iter().map(LayerStrategy::Parallel);
         let groups = self.layer_groups.parsed::<LayerStrategy>("layer-groups")?;
         Ok(Sweep {
@@ -168,7 +209,10 @@ impl RawSweep {
             trees: self.tree.parsed("tree")?,
             pearl: self.pearl.parsed("pearl")?,
             placements: self.placement.texts(),
-            weight_types: self.dtype.texts().iter().map(weight_type).collect::<Result<_, _>>()?,
+            weight_types: {
+                let types = self.dtype.texts();
+                types.iter().map(|text| weight_type(text)).collect::<Result<_, _>>()?
+            },
         })
     }
 }
@@ -204,6 +248,19 @@ mod tests {
             ..Sweep::default()
         };
         assert_eq!(file.sweeps, [first, second, third]);
+        assert!(file.peers.is_empty());
+        let text = "[[peer]]\nname = 'p'\ncommand = ['run', '-x']\ndtype = 'int8'\ndrafter = ['none', \
+                    'model']\ndraft-tokens = 4\n[[peer]]\nname = 'q'\ncommand = ['q']";
+        let file: SweepFile = text.parse().unwrap();
+        let peer = PeerSpec {
+            name: "p".into(),
+            command: vec!["run".into(), "-x".into()],
+            weight_type: Some(WeightType::Int8),
+            drafters: vec![DrafterKind::None, DrafterKind::Model],
+            draft_tokens: vec![4],
+        };
+        assert_eq!(file.peers[0], peer);
+        assert_eq!(file.peers[1].drafters, [DrafterKind::None]);
     }
 
     #[test]

@@ -5,12 +5,13 @@ use crate::{note, progress};
 use clap::Args;
 use forerun::{
     Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request, Tree,
-    VerificationChoice, WeightType, granted_cores,
+    VerificationChoice, WeightType, granted_cores, made_model,
 };
-use forerun_bench::summary::Described;
+use forerun_bench::summary::{Described, MADE_PAIR};
 use forerun_bench::{
-    BenchError, Configuration, Engines, Journal, Models, Preset, Progress, Prompt, PromptStyle,
-    Provenance, Schedule, Summary, Sweep, SweepFile, configurations, report, suite,
+    BenchError, Configuration, Contestant, Engines, Field, Journal, Models, Preset, Progress,
+    Prompt, PromptStyle, Provenance, Schedule, Summary, Sweep, SweepFile, configurations,
+    contestants, report, suite, versus,
 };
 use forerun_models::DemonstrationPair;
 use serde_json::json;
@@ -56,7 +57,7 @@ pub(crate) struct RunBenchArguments {
 
     /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-tokens,
     /// tree, pearl, placement, dtype, lp, layer-groups, calibration, each a value or a list; model
-    /// and draft-model before them
+    /// and draft-model before them; tables "peer" for other engines, as bench/peers makes them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
 
@@ -172,14 +173,15 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     let unequal =
         arguments.unequal_cores || arguments.preset.is_some_and(Preset::has_unequal_cores);
     let configurations = configurations(&models, &sweeps, unequal)?;
-    let setting = setting(arguments, &models);
-    let identity = identity(arguments, &models, &configurations, &prompts);
+    let contestants = contestants(&configurations, &file.peers)?;
+    check_peers(arguments, &file, &prompts)?;
+    let mut setting = setting(arguments, &models);
+    let identity = identity(arguments, &models, &configurations, &contestants, &prompts);
     let session = Provenance::now(std::env::args());
     let mut journal = Journal::open(&arguments.out, &identity, session)?;
 
     let loader = progress::loader(arguments.offline, true);
-    let mut engines =
-        Engines::open(&configurations, request.clone(), arguments.prompts_as, loader)?;
+    let engines = Engines::open(&configurations, request.clone(), arguments.prompts_as, loader)?;
     let (prompts, left_out) = engines.fitting(prompts)?;
     for prompt in &left_out {
         note(format_args!("left out, since it does not fit the context with an answer: {prompt}"));
@@ -193,26 +195,60 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         warm_ups: arguments.warm_ups,
         compare: compares(arguments),
         request_flags: request_flags(arguments),
+        chats: engines.chats(),
     };
     if !journal.answers.is_empty() {
         note(format_args!("going on behind {} answers", journal.answers.len()));
     }
+    let mut field = Field::new(engines, &file.peers, &contestants, unequal)?;
+    let contestants = field.contestants().to_vec();
+    for (spec, hello) in file.peers.iter().zip(field.hellos()) {
+        let told = format!("{}; {}, {} threads", hello.version, hello.weights, hello.threads);
+        setting.insert(format!("peer {}", spec.name), told);
+    }
     let mut line = ProgressLine::new();
     let shown = |progress: Progress<'_>| line.show(&progress);
-    forerun_bench::run(&configurations, &prompts, &schedule, &mut engines, &mut journal, shown)?;
+    forerun_bench::run(&contestants, &prompts, &schedule, &mut field, &mut journal, shown)?;
+    let gap = |baseline, id: &str, position, tokens| {
+        let prompt = prompts.iter().find(|prompt| prompt.id == id)?;
+        field.engines().gap(baseline, prompt, position, tokens)
+    };
+    let same_text = versus::same_text(&contestants, &journal.answers, gap);
     let described = Described {
-        configurations: &configurations,
+        contestants: &contestants,
         prompts: &prompts,
         left_out: &left_out,
         repeats: arguments.repeats,
         compared: schedule.compare,
         setting: &setting,
+        same_text: &same_text,
     };
     let summary = Summary::of(&described, &journal.answers, &journal.sessions);
     report::write(&arguments.out, &summary)?;
     writeln!(std::io::stdout(), "{}", report::short(&summary))?;
     note(format_args!("written: {}", arguments.out.join("report.html").display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Peers answer one turn, greedily.
+fn check_peers(
+    arguments: &RunBenchArguments,
+    file: &SweepFile,
+    prompts: &[Prompt],
+) -> anyhow::Result<()> {
+    let Some(peer) = file.peers.first() else { return Ok(()) };
+    let name = &peer.name;
+    if arguments.temperature != 0.0 {
+        anyhow::bail!("the peer {name:?} answers greedily: leave --temperature at 0");
+    }
+    if let Some(prompt) = prompts.iter().find(|prompt| prompt.turns.len() > 1) {
+        let id = &prompt.id;
+        anyhow::bail!(
+            "the prompt {id:?} has several turns, but the peer {name:?} answers one: choose \
+                       suites of single prompts"
+        );
+    }
+    Ok(())
 }
 
 /// Whether every answer must be autoregressive decoding's: a seed is always given, so verification is
@@ -238,11 +274,10 @@ fn request(arguments: &RunBenchArguments) -> Request {
 /// The options of `forerun generate` for the same request.
 fn request_flags(arguments: &RunBenchArguments) -> String {
     let RunBenchArguments { max_tokens, temperature, top_k, top_p, seed, .. } = arguments;
-    let mut flags = format!("--max-tokens {max_tokens}");
+    let mut flags = format!("--max-tokens {max_tokens} --temperature {temperature} --seed {seed}");
     if *temperature > 0.0 {
         // Only coupled answers are compared.
-        flags += &format!(" --temperature {temperature} --top-k {top_k} --top-p {top_p}");
-        flags += &format!(" --seed {seed} --verify coupled");
+        flags += &format!(" --top-k {top_k} --top-p {top_p} --verify coupled");
     }
     flags + if arguments.ignore_eos { " --ignore-eos" } else { "" }
 }
@@ -308,7 +343,11 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
 
 /// What a model is called where numbers are told.
 fn called(models: &Models, path: &Path) -> String {
-    if models.embedded { "the demonstration pair".into() } else { path.display().to_string() }
+    if models.embedded {
+        return "the demonstration pair".into();
+    }
+    let made = made_model(path).map_or(String::new(), |made| format!(" ({made})"));
+    format!("{}{made}", path.display())
 }
 
 /// What was compared, in words.
@@ -329,7 +368,7 @@ fn setting(arguments: &RunBenchArguments, models: &Models) -> BTreeMap<String, S
         PromptStyle::Text => "text",
         PromptStyle::Chat => "chat",
     };
-    [
+    let mut setting: BTreeMap<String, String> = [
         ("model", called(models, &models.target)),
         ("draft model", drafter),
         ("suites", arguments.suite.join(", ") + &limit),
@@ -340,7 +379,12 @@ fn setting(arguments: &RunBenchArguments, models: &Models) -> BTreeMap<String, S
         ("repeats, warm-ups", format!("{}, {}", arguments.repeats, arguments.warm_ups)),
     ]
     .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    .into();
+    let mut paths = std::iter::once(&models.target).chain(&models.drafter);
+    if let Some(made) = paths.find_map(|path| made_model(path)) {
+        setting.insert(MADE_PAIR.into(), made);
+    }
+    setting
 }
 
 /// All that makes answers what they are: runs that differ in any of it do not share a folder.
@@ -348,6 +392,7 @@ fn identity(
     arguments: &RunBenchArguments,
     models: &Models,
     configurations: &[Configuration],
+    contestants: &[Contestant],
     prompts: &[Prompt],
 ) -> serde_json::Value {
     let model = |path: &PathBuf| (called(models, path), bytes(path));
@@ -358,6 +403,7 @@ fn identity(
         let easyspec = plan.easyspec().map_or(String::new(), |own| format!("{own:?} "));
         format!("{}: {parts:?} {easyspec}{}", own.name, plan.placement())
     };
+    let peer = |own: &Contestant| format!("{}: {:?} {}", own.name, own.peer, own.flags);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "target": model(&models.target),
@@ -366,6 +412,7 @@ fn identity(
         "prompts_as": format!("{:?}", arguments.prompts_as),
         "repeats": arguments.repeats,
         "configurations": configurations.iter().map(configuration).collect::<Vec<_>>(),
+        "peers": contestants.iter().filter(|own| own.is_peer()).map(peer).collect::<Vec<_>>(),
         "prompts": prompts,
     })
 }

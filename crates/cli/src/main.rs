@@ -10,8 +10,10 @@ mod chat;
 mod devices;
 #[cfg(feature = "train")]
 mod distill;
+mod export;
 mod generate;
 mod interrupts;
+mod make_pair;
 mod progress;
 mod quality;
 mod simulate;
@@ -32,6 +34,8 @@ fn main() -> ExitCode {
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
         Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
+        Command::MakePair(arguments) => make_pair::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments),
         Command::Analyze(analyze) => analyze::run(&analyze),
         Command::Simulate(simulate) => simulate::run(&simulate),
         #[cfg(feature = "train")]

@@ -285,7 +285,9 @@ impl LoadedDrafter {
                         let drafter = drafter.in_rounds_of(FUZZY_ROUND);
                         engine.with_drafter(index, drafter.for_vocabulary(vocab_size))
                     }
-                    (Some(by_text), _) => engine.with_drafter(index, TextDrafter::new(model, by_text)),
+                    (Some(by_text), _) => {
+                        engine.with_drafter(index, TextDrafter::new(model, by_text))
+                    }
                 }
             }
             How::Parallel { weights, masks } => {

@@ -18,10 +18,12 @@ mod demonstration;
 mod drafter;
 mod easyspec;
 mod engine;
+mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
 mod layer_analysis;
 mod loader;
+mod made_pair;
 mod plan;
 mod progress;
 mod quality;
@@ -37,6 +39,7 @@ pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
 pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun, ForerunError};
+pub use gguf::{ExportError, GgufExport, export_gguf};
 #[cfg(feature = "hub")]
 pub use hub::{HubError, ModelId};
 pub use layer_analysis::{
@@ -44,6 +47,9 @@ pub use layer_analysis::{
     barrier_us,
 };
 pub use loader::Loader;
+pub use made_pair::{
+    MadeAcceptance, MadePair, MadePairError, MadePairOptions, MadeStep, made_model, make_pair,
+};
 pub use plan::{
     DraftTokens, DrafterKind, FurtherDrafter, Method, Options, Plan, PlanError, Tree, UnknownValue,
 };
@@ -57,6 +63,8 @@ pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics};
 pub use forerun_draft::{Calibration, UnknownCalibration};
+pub use forerun_model::checkpoint::Dtype;
+pub use forerun_model::checkpoint::gguf::GgufType;
 pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{

@@ -95,6 +95,7 @@ fn schedule_cells() -> impl Iterator<Item = Cell> {
         pearl: PearlOptions::default(),
         easyspec: None,
         draft_model: None,
+        also: &[],
         must_reject,
         must_accept: 0,
     };
@@ -517,6 +518,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             pearl: options.parse().unwrap(),
             easyspec: None,
             draft_model: Some(path.clone()),
+            also: &[],
             // A wide tree holds nearly every first token, and nobody knows what `auto` drafts.
             must_reject: usize::from(
                 matches!(tree, Tree::None) && draft_tokens != DraftTokens::Auto,

@@ -72,8 +72,9 @@ pub(super) fn bars(label: &str, groups: &[(String, Vec<Bar>)], line_at: f64) -> 
         }
         y += 8.0;
     }
-    content += &stroke((LEFT + line_at * scale, 4.0), (LEFT + line_at * scale, y), "rule");
-    frame(y + 4.0, label, &content)
+    // Behind all else: the number of a short bar may stand where the rule is.
+    let rule = stroke((LEFT + line_at * scale, 4.0), (LEFT + line_at * scale, y), "rule");
+    frame(y + 4.0, label, &(rule + &content))
 }
 
 /// Curves from 0 to 100 % over draft positions from 1 on.
@@ -169,4 +170,33 @@ pub(super) fn timeline(label: &str, trace: &Trace) -> String {
     content += &text(WIDTH - LEFT, height - 6.0, "end", &end);
     content += &text(LEFT, height - 6.0, "start", "0");
     frame(height, label, &content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_short_bars_stand_before_the_rule() {
+        let bar =
+            |mean, deviation| ("a".to_owned(), 1, Measured { mean, deviation: Some(deviation) });
+        let groups = [("first".to_owned(), vec![bar(0.5, 0.1), bar(2.0, 0.1)])];
+        let chart = bars("speed", &groups, 1.0);
+        let rule = chart.find("class=\"rule\"");
+        assert!(
+            rule.is_some() && rule < chart.find("<text") && rule < chart.find("<rect"),
+            "{chart}"
+        );
+        // Each number begins behind the end of its own line, and ends within the picture.
+        let attribute = |part: &str, name: &str| -> f64 {
+            let rest = &part[part.find(name).map_or(0, |at| at + name.len())..];
+            rest[..rest.find('"').unwrap_or(0)].parse().unwrap_or(f64::NAN)
+        };
+        let lines = chart.split("<line ").filter(|part| part.contains("class=\"error\""));
+        for part in lines {
+            let number = part.split("<text ").nth(1).unwrap_or_default();
+            let (end, start) = (attribute(part, "x2=\""), attribute(number, "x=\""));
+            assert!(start > end + 4.0 && start < WIDTH - 60.0, "{end} {start} in {part}");
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! The run as one HTML file: no script, no font, no picture from anywhere.
 
 use super::chart::{bars, curves, escaped, stacks, timeline};
-use super::{notes, provenance, shown};
+use super::{
+    SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes, provenance, same_text_row, shown,
+    versus_row,
+};
 use crate::metrics::{Measured, Metric};
 use crate::summary::{ConfigurationSummary, OVERALL, Summary};
 use crate::times::Times;
@@ -27,6 +30,9 @@ pub fn html(summary: &Summary) -> String {
     }
     page += "</ul>\n";
     page += &section("Overall", &overall(summary));
+    if !summary.versus.is_empty() {
+        page += &section("Against other engines", &peers(summary));
+    }
     page += &section("Speed by category", &speed(summary));
     page += &section("Acceptance by position", &acceptance(summary));
     page += &section("Where the time goes", &time(summary));
@@ -76,6 +82,15 @@ fn overall(summary: &Summary) -> String {
         heading.chain(summary.configurations.iter().map(value)).collect()
     };
     table(&headings, Metric::ALL.iter().map(row))
+}
+
+fn peers(summary: &Summary) -> String {
+    let headings = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+    let speeds = summary.versus.iter().map(|own| versus_row(own).to_vec());
+    let texts = summary.same_text.iter().map(|own| same_text_row(own).to_vec());
+    let speeds = table(&headings(&VERSUS), speeds);
+    let texts = table(&headings(&SAME_TEXT), texts);
+    format!("<p>{VERSUS_NOTE}</p>\n{speeds}<p>{SAME_TEXT_NOTE}</p>\n{texts}")
 }
 
 fn speed(summary: &Summary) -> String {

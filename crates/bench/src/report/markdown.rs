@@ -1,6 +1,9 @@
 //! The run as Markdown.
 
-use super::{notes, number, provenance, shown};
+use super::{
+    SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes, number, provenance, same_text_row,
+    shown, versus_row,
+};
 use crate::metrics::Metric;
 use crate::summary::{OVERALL, Summary};
 
@@ -30,6 +33,12 @@ pub fn markdown(summary: &Summary) -> String {
         let cells =
             summary.configurations.iter().map(|own| shown(metric, own.cells[OVERALL].get(metric)));
         line(&mut page, std::iter::once(metric.heading().to_owned()).chain(cells));
+    }
+    if !summary.versus.is_empty() {
+        page += &format!("\n## Against other engines\n\n{VERSUS_NOTE}\n\n");
+        rows(&mut page, VERSUS, summary.versus.iter().map(versus_row));
+        page += &format!("\n{SAME_TEXT_NOTE}\n\n");
+        rows(&mut page, SAME_TEXT, summary.same_text.iter().map(same_text_row));
     }
     page += "\n## By category\n\n";
     let headings = ["category", "prompts", "configuration"].map(str::to_owned);
@@ -66,6 +75,17 @@ pub fn markdown(summary: &Summary) -> String {
         line(&mut page, [own.name.clone(), own.flags.clone()].into_iter());
     }
     page
+}
+
+/// A table.
+fn rows<const N: usize>(
+    page: &mut String,
+    headings: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+) {
+    line(page, headings.map(str::to_owned).into_iter());
+    line(page, std::iter::repeat_n("---".to_owned(), N));
+    rows.for_each(|row| line(page, row.into_iter()));
 }
 
 /// A row of a table.

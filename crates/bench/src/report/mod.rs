@@ -9,7 +9,8 @@ pub use markdown::markdown;
 
 use crate::BenchError;
 use crate::metrics::{Measured, Metric};
-use crate::summary::{ConfigurationSummary, OVERALL, Summary};
+use crate::summary::{ConfigurationSummary, MADE_PAIR, OVERALL, Summary};
+use crate::versus::{Quartiles, SameText, Versus};
 use std::path::Path;
 
 /// Writes `summary.json`, `report.md` and `report.html` into a folder.
@@ -57,6 +58,58 @@ fn shown(metric: Metric, measured: Option<Measured>) -> String {
     number(mean * scale) + &deviation
 }
 
+/// Headings of the table of ours against peers.
+const VERSUS: [&str; 6] = [
+    "forerun",
+    "tokens/s",
+    "peer",
+    "its tokens/s",
+    "forerun over it ×",
+    "pairs in which forerun is faster",
+];
+
+/// A row of that table: medians and quartiles.
+fn versus_row(versus: &Versus) -> [String; 6] {
+    let quartiles = |Quartiles { low, median, high }: Quartiles| {
+        format!("{} [{} {}]", number(median), number(low), number(high))
+    };
+    [
+        versus.own.clone(),
+        quartiles(versus.own_tokens_per_second),
+        versus.peer.clone(),
+        quartiles(versus.peer_tokens_per_second),
+        quartiles(versus.ratio),
+        format!("{} of {}", versus.won, versus.pairs),
+    ]
+}
+
+/// What must be known before that table.
+const VERSUS_NOTE: &str = "Medians and quartiles over answers; ratios are of answers to the same prompt in \
+     the same repeat, one after the other. A peer times itself, from a prompt's tokens on; forerun's time \
+     has the prompt's text and the answer's, too.";
+
+/// Headings of the table of the peers' texts.
+const SAME_TEXT: [&str; 4] =
+    ["peer", "answers equal to forerun's", "first differences at tokens", "gaps there in nats"];
+
+/// A row of that table.
+fn same_text_row(same: &SameText) -> [String; 4] {
+    let dash = |text: String| if text.is_empty() { "–".to_owned() } else { text };
+    let list = |values: Vec<String>| dash(values.join(" "));
+    let gap = |gap: Option<f64>| gap.map_or("?".into(), |gap| format!("{gap:.2e}"));
+    [
+        same.peer.clone(),
+        format!("{} of {}", same.equal, same.prompts),
+        list(same.differences.iter().map(|own| own.position.to_string()).collect()),
+        list(same.differences.iter().map(|own| gap(own.gap)).collect()),
+    ]
+}
+
+/// What must be known before that table.
+const SAME_TEXT_NOTE: &str = "Peers add numbers in other orders, so near ties fall otherwise there; behind \
+     the first such token the texts are others. A gap is how much more probable forerun finds its own \
+     token there than the peer's.";
+
 /// Three digits or so, without an exponent.
 fn number(value: f64) -> String {
     match value.abs() {
@@ -92,6 +145,11 @@ fn notes(summary: &Summary) -> Vec<String> {
                 .into()
         }
     });
+    if let Some(made) = summary.setting.get(MADE_PAIR) {
+        notes.push(format!(
+            "A made pair, no trained one ({made}): speeds and acceptance are real, the text is noise."
+        ));
+    }
     let cores: Vec<usize> = summary.configurations.iter().map(|own| own.cores).collect();
     notes.push(match (cores.iter().min(), cores.iter().max()) {
         (Some(least), Some(most)) if least != most => {

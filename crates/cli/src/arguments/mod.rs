@@ -7,8 +7,8 @@ mod train;
 
 use clap::{Args, Parser, Subcommand};
 use forerun::{
-    Calibration, DraftTokens, DrafterKind, FurtherDrafter, LayerStrategy, Method, PearlOptions,
-    TokenId, Tree, VerificationChoice, WeightType,
+    Calibration, DraftTokens, DrafterKind, FurtherDrafter, GgufType, LayerStrategy, Method,
+    PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
 
@@ -45,6 +45,11 @@ pub(crate) enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(Bench),
+    /// Make a pair of random models of any size whose drafter is right as often as you say, to measure
+    /// speed where no trained pair is at hand; the text is noise
+    MakePair(Box<crate::make_pair::MakePairArguments>),
+    /// Write a model in another format: GGUF
+    Export(crate::export::ExportArguments),
     /// Look into a model
     #[command(subcommand)]
     Analyze(Analyze),
@@ -396,6 +401,10 @@ fn weight_type(text: &str) -> Result<ChosenType, String> {
         "auto" => Ok(None),
         _ => text.parse().map(Some).map_err(|error: forerun::UnknownWeightType| error.to_string()),
     }
+}
+
+pub(crate) fn only_gguf_type(text: &str) -> Result<GgufType, String> {
+    text.parse()
 }
 
 pub(crate) fn only_weight_type(text: &str) -> Result<WeightType, String> {

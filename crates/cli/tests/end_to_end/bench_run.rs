@@ -111,7 +111,14 @@ fn a_changed_answer_fails_by_name() {
         .collect();
     fs::write(&file, changed.concat()).unwrap();
     let refused = bench(&models, &out).finish();
-    let words = ["\"b\"", "position 5", "token 1 instead of", "seeds 0 and 0", "forerun generate"];
+    let words = [
+        "\"b\"",
+        "position 5",
+        "token 1 instead of",
+        "seeds 0 and 0",
+        "forerun generate",
+        "--max-tokens 12 --temperature 0 --seed 0",
+    ];
     refused.assert_refused("another answer", &words);
 }
 

@@ -18,8 +18,11 @@ mod hub;
 mod hub_failures;
 #[cfg(target_os = "linux")]
 mod interrupts;
+mod made_pair;
 mod methods;
 mod output;
+#[cfg(unix)]
+mod peers;
 #[cfg(unix)]
 mod pipes;
 mod prompts;

@@ -1,5 +1,5 @@
 //! Checkpoints: the weights of a model and its configuration, from a Hugging Face directory or a
-//! llama2.c file.
+//! llama2.c file; [`gguf`] writes them for other engines.
 //!
 //! Opening maps the files and checks that every tensor is there with the right dtype and shape,
 //! reading headers only; [`Checkpoint::rows`] then reads one tensor row by row, and
@@ -7,6 +7,7 @@
 //! size that a file merely claims. May touch files; knows nothing of how weights are packed or used.
 
 mod error;
+pub mod gguf;
 mod huggingface;
 mod llama2c;
 mod named_tensors;

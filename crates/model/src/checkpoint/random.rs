@@ -1,21 +1,28 @@
 //! Random checkpoints for tests and benches: any sizes, no download, and drafter/target pairs that
 //! agree often enough to exercise speculative decoding.
 
+mod made_pair;
+mod tokenizer;
+
 use std::borrow::Cow;
 use std::f64::consts::TAU;
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
 use half::{bf16, f16};
 use safetensors::tensor::View;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::error::LoadError;
 use super::tensor::{LayerTensor, Tensor};
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
 
 pub use super::Dtype as RandomDtype;
+pub use made_pair::{MADE_PAIR, MadeWeights};
+pub use tokenizer::byte_pair_tokenizer;
 
 /// The token that the written tokenizer puts in front of a text.
 pub const BOS: u32 = 256;
@@ -110,8 +117,7 @@ pub fn write_random_checkpoint(
     seed: u64,
     dtype: RandomDtype,
 ) -> Result<(), LoadError> {
-    let weights = RandomWeights { config, seed, dtype, damped_from: usize::MAX, epsilon: 1.0 };
-    weights.write(dir)
+    RandomWeights::new(config, seed, dtype).write(dir)
 }
 
 /// Writes a target and a drafter for it, in f32. The drafter is [`write_random_checkpoint`]'s; the
@@ -134,8 +140,8 @@ pub fn write_random_pair(
     let damped_from = drafter_config.num_hidden_layers;
     let mut config = drafter_config.clone();
     config.num_hidden_layers = damped_from.saturating_add(extra_layers);
-    let dtype = RandomDtype::F32;
-    RandomWeights { config: &config, seed, dtype, damped_from, epsilon }.write(target_dir)
+    let weights = RandomWeights::new(&config, seed, RandomDtype::F32);
+    RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
 }
 
 /// The weights of a random model. Each tensor has a generator of its own, keyed by its name, so
@@ -147,9 +153,18 @@ struct RandomWeights<'a> {
     /// Layers from this one on add `epsilon` times what they would add.
     damped_from: usize,
     epsilon: f32,
+    /// What multiplies queries: the more, the fewer positions a row attends to.
+    sharpness: f32,
+    /// What `config.json` says under [`MADE_PAIR`].
+    label: Option<Value>,
 }
 
-impl RandomWeights<'_> {
+impl<'a> RandomWeights<'a> {
+    fn new(config: &'a Config, seed: u64, dtype: RandomDtype) -> Self {
+        let (damped_from, epsilon, sharpness) = (usize::MAX, 1.0, 1.0);
+        Self { config, seed, dtype, damped_from, epsilon, sharpness, label: None }
+    }
+
     fn write(&self, dir: &Path) -> Result<(), LoadError> {
         let config_file = dir.join("config.json");
         self.config.validate(&config_file)?;
@@ -177,10 +192,14 @@ impl RandomWeights<'_> {
             "bos_token_id": self.config.bos_token_id,
             "eos_token_id": self.config.eos_token_ids,
         });
+        let mut options = self.config.to_json(self.dtype);
+        if let Some(label) = &self.label {
+            options[MADE_PAIR] = label.clone();
+        }
         let texts = [
-            ("config.json", self.config.to_json(self.dtype)),
+            ("config.json", options),
             ("generation_config.json", generation),
-            ("tokenizer.json", tokenizer_json()),
+            ("tokenizer.json", byte_pair_tokenizer(MIN_VOCAB_SIZE)),
         ];
         for (name, json) in texts {
             let file = dir.join(name);
@@ -209,7 +228,9 @@ impl RandomWeights<'_> {
             Tensor::Layer(layer, part) => {
                 use LayerTensor::{Down, DownBias, Output, OutputBias};
                 let adds = matches!(part, Output | OutputBias | Down | DownBias);
-                let scale = if adds && layer >= self.damped_from { self.epsilon } else { 1.0 };
+                let damped = if adds && layer >= self.damped_from { self.epsilon } else { 1.0 };
+                let sharp = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
+                let scale = damped * sharp;
                 match tensor.shape(self.config)[..] {
                     [_, inputs] => (0.0, scale / (inputs as f32).sqrt()),
                     _ if part.is_bias() => (0.0, scale * 0.3),
@@ -242,8 +263,7 @@ impl RandomTensor {
 
     /// A tensor of a model of that seed and configuration.
     pub(super) fn of_model(config: &Config, seed: u64, tensor: Tensor) -> Self {
-        let (dtype, damped_from, epsilon) = (RandomDtype::F32, usize::MAX, 1.0);
-        Self::new(&RandomWeights { config, seed, dtype, damped_from, epsilon }, tensor)
+        Self::new(&RandomWeights::new(config, seed, RandomDtype::F32), tensor)
     }
 
     /// Its values, row-major.
@@ -252,7 +272,30 @@ impl RandomTensor {
         let count: usize = self.shape.iter().product();
         (0..count).map(move |_| mean + deviation * normal.next())
     }
+
+    fn element_bytes(&self) -> usize {
+        match self.dtype {
+            RandomDtype::F32 => size_of::<f32>(),
+            RandomDtype::Bf16 | RandomDtype::F16 => size_of::<u16>(),
+        }
+    }
+
+    /// Writes the values from the one at `first` on.
+    fn fill(&self, first: usize, bytes: &mut [u8]) {
+        let mut normal = Normal::behind(self.key, first);
+        for bytes in bytes.chunks_exact_mut(self.element_bytes()) {
+            let value = self.mean + self.deviation * normal.next();
+            match self.dtype {
+                RandomDtype::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
+                RandomDtype::Bf16 => bytes.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
+                RandomDtype::F16 => bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+            }
+        }
+    }
 }
+
+/// Values that a thread makes at a time.
+const PART: usize = 1 << 16;
 
 impl View for RandomTensor {
     fn dtype(&self) -> safetensors::Dtype {
@@ -268,24 +311,28 @@ impl View for RandomTensor {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let values = self.values();
-        match self.dtype {
-            RandomDtype::F32 => values.flat_map(f32::to_le_bytes).collect(),
-            RandomDtype::Bf16 => {
-                values.flat_map(|value| bf16::from_f32(value).to_le_bytes()).collect()
+        let mut bytes = vec![0; self.data_len()];
+        let parts = Mutex::new(bytes.chunks_mut(PART * self.element_bytes()).enumerate());
+        let work = || {
+            loop {
+                let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((part, bytes)) = next else { return };
+                self.fill(part * PART, bytes);
             }
-            RandomDtype::F16 => {
-                values.flat_map(|value| f16::from_f32(value).to_le_bytes()).collect()
+        };
+        thread::scope(|scope| {
+            let most = thread::available_parallelism().map_or(1, usize::from);
+            for _ in 1..most.min(self.data_len().div_ceil(PART * self.element_bytes())) {
+                // Without this thread it takes longer.
+                drop(thread::Builder::new().spawn_scoped(scope, work));
             }
-        }
+            work();
+        });
+        Cow::Owned(bytes)
     }
 
     fn data_len(&self) -> usize {
-        let element = match self.dtype {
-            RandomDtype::F32 => size_of::<f32>(),
-            RandomDtype::Bf16 | RandomDtype::F16 => size_of::<u16>(),
-        };
-        self.shape.iter().product::<usize>() * element
+        self.shape.iter().product::<usize>() * self.element_bytes()
     }
 }
 
@@ -295,6 +342,14 @@ pub(super) struct Normal {
 }
 
 impl Normal {
+    /// What its generator adds from one number to the next.
+    const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+    /// As it is behind this many values; each takes two numbers.
+    fn behind(key: u64, values: usize) -> Self {
+        Self { state: key.wrapping_add(Self::STEP.wrapping_mul(2 * values as u64)) }
+    }
+
     pub(super) fn next(&mut self) -> f32 {
         let (radius, angle) = (self.uniform(), self.uniform());
         ((-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()) as f32
@@ -302,7 +357,7 @@ impl Normal {
 
     /// In (0, 1], so that its logarithm is finite.
     fn uniform(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.state = self.state.wrapping_add(Self::STEP);
         let mut bits = self.state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -313,54 +368,6 @@ impl Normal {
 
 pub(super) fn write_error(path: &Path, cause: io::Error) -> LoadError {
     LoadError::Write { path: path.to_owned(), cause }
-}
-
-/// A tokenizer in the format of Hugging Face's `tokenizers`, whose tokens are the 256 bytes.
-fn tokenizer_json() -> Value {
-    let vocabulary: Map<String, Value> =
-        (0..=255).map(|byte: u8| (byte_character(byte).to_string(), json!(byte))).collect();
-    let special = |id: u32, content: &str| {
-        json!({
-            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        })
-    };
-    let bytes = json!({
-        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
-    });
-    let bos = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
-    let text = |id: &str, type_id: u32| json!({"Sequence": {"id": id, "type_id": type_id}});
-    json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": [special(BOS, "<s>"), special(EOS, "</s>")],
-        "normalizer": null,
-        "pre_tokenizer": bytes,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [bos, text("A", 0)],
-            "pair": [bos, text("A", 0), text("B", 1)],
-            "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
-        },
-        "decoder": bytes,
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
-            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
-            "ignore_merges": false, "vocab": vocabulary, "merges": [],
-        },
-    })
-}
-
-/// The character that stands for a byte in GPT-2's alphabet: itself where printable, else one of
-/// those from U+0100 on, in order.
-fn byte_character(byte: u8) -> char {
-    let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
-    if is_printable(byte) {
-        return char::from(byte);
-    }
-    let rank = (0..byte).filter(|other| !is_printable(*other)).count() as u32;
-    char::from_u32(0x100 + rank).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
 #[cfg(test)]
@@ -407,6 +414,17 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_tensor_are_those_of_the_whole() {
+        let config = Config { vocab_size: 3000, ..example_config() };
+        let weights = RandomWeights::new(&config, 5, RandomDtype::F32);
+        let tensor = RandomTensor::new(&weights, Tensor::Embedding);
+        assert!(tensor.data_len() > 2 * PART * size_of::<f32>());
+        let mut whole = vec![0; tensor.data_len()];
+        tensor.fill(0, &mut whole);
+        assert!(tensor.data().as_ref() == whole);
+    }
+
+    #[test]
     fn a_pair_shares_what_both_have() {
         let directory = tempfile::tempdir().unwrap();
         let (target, drafter) = (directory.path().join("target"), directory.path().join("drafter"));
@@ -433,15 +451,5 @@ mod tests {
         let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
         let message = error.unwrap_err().to_string();
         assert!(message.contains("`vocab_size` is 257; expected at least 258"), "{message}");
-    }
-
-    #[test]
-    fn bytes_have_the_characters_of_gpt_2() {
-        assert_eq!(byte_character(b' '), 'Ġ');
-        assert_eq!(byte_character(b'\n'), 'Ċ');
-        assert_eq!(byte_character(b'a'), 'a');
-        assert_eq!((byte_character(0), byte_character(0xad)), ('Ā', 'Ń'));
-        let distinct: std::collections::HashSet<char> = (0..=255).map(byte_character).collect();
-        assert_eq!(distinct.len(), 256);
     }
 }

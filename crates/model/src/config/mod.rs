@@ -213,9 +213,19 @@ impl Config {
         slides.then_some(*size)
     }
 
+    /// What divides the frequency of pair `pair` (of `head_dim / 2`): 1 where RoPE is not scaled.
+    pub(crate) fn rope_divisor(&self, pair: usize) -> f32 {
+        let frequency = self.unscaled_rope_frequency(pair);
+        (frequency / self.rope_scaling.scaled(frequency)) as f32
+    }
+
     /// The angle by which RoPE turns pair `pair` (of `head_dim / 2`) from one position to the next.
     pub fn rope_frequency(&self, pair: usize) -> f32 {
+        self.rope_scaling.scaled(self.unscaled_rope_frequency(pair)) as f32
+    }
+
+    fn unscaled_rope_frequency(&self, pair: usize) -> f64 {
         let exponent = 2.0 * pair as f64 / self.head_dim as f64;
-        self.rope_scaling.scaled(1.0 / f64::from(self.rope_theta).powf(exponent)) as f32
+        1.0 / f64::from(self.rope_theta).powf(exponent)
     }
 }

@@ -32,6 +32,7 @@ pub(crate) use activations::Activations;
 pub(crate) use attention::{AttentionShape, Queries, Visible, attention};
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::linear;
+pub(crate) use packed::{BLOCK, quantize_weights};
 pub use packed::{PackedMatrix, UnknownWeightType, WeightType};
 pub(crate) use pointwise::{Rope, add, norm_heads, rms_norm, silu_times};
 

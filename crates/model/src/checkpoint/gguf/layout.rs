@@ -1,0 +1,149 @@
+//! The layout of a GGUF file: header, metadata, names and places of tensors, then their bytes.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// The version that is written.
+const VERSION: u32 = 3;
+/// Tensors begin at multiples of so many bytes: the format's default.
+const ALIGNMENT: u64 = 32;
+
+/// A value of a GGUF file's metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GgufValue {
+    /// A whole number.
+    U32(u32),
+    /// A number.
+    F32(f32),
+    /// Yes or no.
+    Bool(bool),
+    /// A text.
+    Text(String),
+    /// Whole numbers in order.
+    I32s(Vec<i32>),
+    /// Texts in order.
+    Texts(Vec<String>),
+}
+
+/// Numbers of the types of values.
+mod code {
+    pub(super) const U32: u32 = 4;
+    pub(super) const I32: u32 = 5;
+    pub(super) const F32: u32 = 6;
+    pub(super) const BOOL: u32 = 7;
+    pub(super) const STRING: u32 = 8;
+    pub(super) const ARRAY: u32 = 9;
+}
+
+impl GgufValue {
+    /// Appends its type and itself.
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut array = |element: u32, length: usize| {
+            out.extend([code::ARRAY, element].iter().flat_map(|code| code.to_le_bytes()));
+            out.extend((length as u64).to_le_bytes());
+        };
+        match self {
+            Self::U32(value) => {
+                out.extend(code::U32.to_le_bytes());
+                out.extend(value.to_le_bytes());
+            }
+            Self::F32(value) => {
+                out.extend(code::F32.to_le_bytes());
+                out.extend(value.to_le_bytes());
+            }
+            Self::Bool(value) => {
+                out.extend(code::BOOL.to_le_bytes());
+                out.push(u8::from(*value));
+            }
+            Self::Text(text) => {
+                out.extend(code::STRING.to_le_bytes());
+                encode_text(text, out);
+            }
+            Self::I32s(values) => {
+                array(code::I32, values.len());
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            Self::Texts(texts) => {
+                array(code::STRING, texts.len());
+                texts.iter().for_each(|text| encode_text(text, out));
+            }
+        }
+    }
+}
+
+fn encode_text(text: &str, out: &mut Vec<u8>) {
+    out.extend((text.len() as u64).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+/// What is said of a tensor before its bytes come.
+pub(super) struct TensorInfo {
+    pub(super) name: String,
+    /// As everywhere here: `[outputs, inputs]` or `[size]`. The file has it the other way round.
+    pub(super) shape: Vec<usize>,
+    /// Its type's number.
+    pub(super) code: u32,
+    pub(super) bytes: usize,
+}
+
+/// A file that is being written: tensors follow in the order in which they were announced.
+pub(super) struct Layout {
+    out: BufWriter<File>,
+    /// Bytes since the first tensor's place.
+    written: u64,
+}
+
+impl Layout {
+    /// Writes all that comes before the tensors' bytes.
+    pub(super) fn create(
+        file: &Path,
+        metadata: &[(String, GgufValue)],
+        tensors: &[TensorInfo],
+    ) -> io::Result<Self> {
+        let mut head = b"GGUF".to_vec();
+        head.extend(VERSION.to_le_bytes());
+        head.extend((tensors.len() as u64).to_le_bytes());
+        head.extend((metadata.len() as u64).to_le_bytes());
+        for (key, value) in metadata {
+            encode_text(key, &mut head);
+            value.encode(&mut head);
+        }
+        let mut offset: u64 = 0;
+        for TensorInfo { name, shape, code, bytes } in tensors {
+            encode_text(name, &mut head);
+            head.extend((shape.len() as u32).to_le_bytes());
+            head.extend(shape.iter().rev().flat_map(|size| (*size as u64).to_le_bytes()));
+            head.extend(code.to_le_bytes());
+            head.extend(offset.to_le_bytes());
+            offset = (offset + *bytes as u64).next_multiple_of(ALIGNMENT);
+        }
+        head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(file)?);
+        out.write_all(&head)?;
+        Ok(Self { out, written: 0 })
+    }
+
+    /// Fills up to the next tensor's place.
+    pub(super) fn end_tensor(&mut self) -> io::Result<()> {
+        let missing = self.written.next_multiple_of(ALIGNMENT) - self.written;
+        self.write_all(&[0; ALIGNMENT as usize][..missing as usize])
+    }
+
+    /// Hands all to the system.
+    pub(super) fn finish(mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+impl Write for Layout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.out.write(bytes)?;
+        self.written += count as u64;
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

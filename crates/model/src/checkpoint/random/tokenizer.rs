@@ -1,0 +1,104 @@
+//! Tokenizers for random checkpoints: bytes, and as many pairs of them as a vocabulary has room for.
+
+use serde_json::{Map, Value, json};
+
+use super::{BOS, EOS, MIN_VOCAB_SIZE};
+
+/// A tokenizer in the format of Hugging Face's `tokenizers` with this many tokens, at least
+/// [`MIN_VOCAB_SIZE`]: the 256 bytes, [`BOS`] and [`EOS`], then what merges into longer and longer
+/// texts, printable ones first. Every token has a text of its own.
+#[must_use]
+pub fn byte_pair_tokenizer(vocab_size: usize) -> Value {
+    let (longer, merges) = merged(vocab_size.saturating_sub(MIN_VOCAB_SIZE));
+    let bytes = (0..=255).map(|byte: u8| (byte_character(byte).to_string(), json!(byte)));
+    let longer = longer.into_iter().zip(MIN_VOCAB_SIZE..).map(|(text, id)| (text, json!(id)));
+    let vocabulary: Map<String, Value> = bytes.chain(longer).collect();
+    let special = |id: u32, content: &str| {
+        json!({
+            "id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        })
+    };
+    let bytes = json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true,
+    });
+    let bos = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
+    let text = |id: &str, type_id: u32| json!({"Sequence": {"id": id, "type_id": type_id}});
+    json!({
+        "version": "1.0",
+        "truncation": null,
+        "padding": null,
+        "added_tokens": [special(BOS, "<s>"), special(EOS, "</s>")],
+        "normalizer": null,
+        "pre_tokenizer": bytes,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [bos, text("A", 0)],
+            "pair": [bos, text("A", 0), text("B", 1)],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}},
+        },
+        "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false,
+            "ignore_merges": false, "vocab": vocabulary, "merges": merges,
+        },
+    })
+}
+
+/// This many texts of two and more bytes, and the two parts that each is merged from. The first parts
+/// are all texts in order, so those of three bytes follow when all pairs are there.
+fn merged(count: usize) -> (Vec<String>, Vec<[String; 2]>) {
+    let (printable, other): (Vec<u8>, Vec<u8>) =
+        (0..=255).partition(|byte| matches!(byte, b' '..=b'~'));
+    let bytes: Vec<String> =
+        printable.iter().chain(&other).map(|&byte| byte_character(byte).to_string()).collect();
+    let (mut longer, mut merges): (Vec<String>, Vec<[String; 2]>) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let (first, second) = (index / bytes.len(), &bytes[index % bytes.len()]);
+        let first = bytes.get(first).unwrap_or_else(|| &longer[first - bytes.len()]).clone();
+        longer.push(first.clone() + second);
+        merges.push([first, second.clone()]);
+    }
+    (longer, merges)
+}
+
+/// The character that stands for a byte in GPT-2's alphabet: itself where printable, else one of
+/// those from U+0100 on, in order.
+fn byte_character(byte: u8) -> char {
+    let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    if is_printable(byte) {
+        return char::from(byte);
+    }
+    let rank = (0..byte).filter(|other| !is_printable(*other)).count() as u32;
+    char::from_u32(0x100 + rank).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn bytes_have_the_characters_of_gpt_2() {
+        assert_eq!(byte_character(b' '), 'Ġ');
+        assert_eq!(byte_character(b'\n'), 'Ċ');
+        assert_eq!(byte_character(b'a'), 'a');
+        assert_eq!((byte_character(0), byte_character(0xad)), ('Ā', 'Ń'));
+        let distinct: HashSet<char> = (0..=255).map(byte_character).collect();
+        assert_eq!(distinct.len(), 256);
+    }
+
+    #[test]
+    fn every_token_has_a_text_of_its_own() {
+        // Beyond all pairs, there are three bytes.
+        for size in [MIN_VOCAB_SIZE, 1000, 256 * 257 + 2 + 300] {
+            let tokenizer = byte_pair_tokenizer(size);
+            let vocabulary = tokenizer["model"]["vocab"].as_object().map(Map::len);
+            assert_eq!(vocabulary, Some(size - 2), "but for the two special ones");
+            let merges = tokenizer["model"]["merges"].as_array().map(Vec::len);
+            assert_eq!(merges, Some(size - MIN_VOCAB_SIZE));
+        }
+        assert_eq!(byte_pair_tokenizer(MIN_VOCAB_SIZE + 2)["model"]["vocab"]["Ġ!"], json!(259));
+    }
+}
