@@ -15,6 +15,18 @@ use std::path::Path;
 use std::process::ExitCode;
 
 pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
+    let canceller = Canceller::new();
+    let done = write(arguments, &canceller, || cancel_on_interrupt(&canceller))?;
+    Ok(if done { ExitCode::SUCCESS } else { INTERRUPTED.into() })
+}
+
+/// Writes texts until all are there or `canceller` says to end, and returns whether all are there.
+/// `listen` is called once the model is loaded.
+pub(crate) fn write(
+    arguments: &DistillArguments,
+    canceller: &Canceller,
+    listen: impl FnOnce() -> anyhow::Result<()>,
+) -> anyhow::Result<bool> {
     let answers = &arguments.answers;
     ensure!(answers.model.is_some(), "name the model whose text is wanted with --model");
     let base = request(answers)?;
@@ -26,8 +38,7 @@ pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     let base = suggested_sampling(base, answers, &engine)?;
-    let canceller = Canceller::new();
-    cancel_on_interrupt(&canceller)?;
+    listen()?;
     let failed = || format!("cannot write {}", arguments.out.display());
     let mut out =
         OpenOptions::new().create(true).append(true).open(&arguments.out).with_context(failed)?;
@@ -40,11 +51,11 @@ pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
         // A text's draws depend on its number alone, so that a run that goes on is the same run.
         request.seed = Some(base.seed.unwrap_or(0).wrapping_add(number as u64));
         let go_on = |_: &str| ControlFlow::Continue(());
-        let answer = engine.generate_interruptibly(prompt, &request, &canceller, go_on)?;
+        let answer = engine.generate_interruptibly(prompt, &request, canceller, go_on)?;
         if canceller.is_cancelled() && answer.finish == Finish::Stopped {
             bar.finish_and_clear();
             note(format_args!("interrupted at text {number}: the same command goes on"));
-            return Ok(INTERRUPTED.into());
+            return Ok(false);
         }
         tokens += answer.tokens.len();
         let line = json!({ "prompt": prompt, "text": format!("{prompt}{}", answer.text) });
@@ -55,7 +66,7 @@ pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     out.sync_all().with_context(failed)?;
     bar.finish_and_clear();
     note(format_args!("{} texts in {}", prompts.len(), arguments.out.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(true)
 }
 
 /// The beginnings of lines that are long enough, evenly spread over all of them.

@@ -1,17 +1,19 @@
 //! `forerun train`: text in, a model out.
 
-use crate::arguments::{LmArguments, Train};
+mod drafter;
+mod shown;
+
+use crate::arguments::{LmArguments, TextArguments, Train};
 use crate::interrupts::{self, INTERRUPTED};
 use crate::note;
-use crate::progress::bar;
 use anyhow::{Context, bail};
+use forerun::Canceller;
 use forerun_model::checkpoint::Checkpoint;
 use forerun_model::{Config, Family, RopeScaling};
-use forerun_train::data::{Dataset, Phase, PrepareOptions, Progress, Split};
+use forerun_train::data::{Dataset, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
-use forerun_train::{AdamWOptions, Dtype, Event, Llama, Schedule, TrainOptions, Trainer, export};
-use indicatif::ProgressBar;
-use std::io::IsTerminal;
+use forerun_train::{AdamWOptions, Dtype, Learner, Llama, Schedule, TrainOptions, Trainer, export};
+use shown::{DataBar, Shown};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,18 +26,16 @@ const HELD_OUT: f64 = 0.01;
 pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
     match train {
         Train::Lm(arguments) => language_model(&arguments),
+        Train::Medusa(arguments) => drafter::medusa(&arguments),
+        Train::Eagle(arguments) => drafter::eagle(&arguments),
+        Train::Parallel(arguments) => drafter::parallel(&arguments),
     }
 }
 
 fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
-    if let Some(threads) = arguments.threads {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
-        pool.context("cannot start threads")?;
-    }
-    let run = match &arguments.run {
-        Some(run) => run.clone(),
-        None => beside(&arguments.out)?,
-    };
+    let text = &arguments.text;
+    set_threads(text.threads)?;
+    let run = text.run.clone().map_or_else(|| beside(&text.out), Ok)?;
     std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
     let from = arguments.from.as_deref().map(Checkpoint::open).transpose()?;
     let teacher = match &arguments.teacher {
@@ -43,12 +43,12 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let tokenizer = tokenizer(arguments, &run)?;
-    let dataset = dataset(arguments, &run, &tokenizer)?;
+    let dataset = dataset(text, &text.data, &run, &tokenizer)?;
     let options = options(arguments);
     let config = config(arguments, &dataset);
     let begin = || match &from {
         Some(checkpoint) => Llama::load(checkpoint),
-        None => Llama::random(&config, arguments.seed),
+        None => Llama::random(&config, arguments.steps_between.seed),
     };
     let steps = options.schedule.steps;
     let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, begin)?;
@@ -60,9 +60,40 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         trainer.step(),
     ));
     let interrupted = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&interrupted);
-    // The first interrupt ends the run at the next step, the second one at once.
-    interrupts::listen(move || told.swap(true, Ordering::Relaxed))?;
+    listen(&interrupted, None)?;
+    if !train(&mut trainer, steps, &interrupted)? {
+        return Ok(INTERRUPTED.into());
+    }
+    let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
+    export(trainer.model(), &tokenizer, &text.out, dtype)?;
+    note(format_args!("wrote {}", text.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn set_threads(threads: Option<usize>) -> anyhow::Result<()> {
+    let Some(threads) = threads else { return Ok(()) };
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global();
+    pool.context("cannot start threads")
+}
+
+/// Listens for interrupts: the first ends the run at the next step (and what can be cancelled at once),
+/// the second one ends the process.
+fn listen(interrupted: &Arc<AtomicBool>, cancelled: Option<&Canceller>) -> anyhow::Result<()> {
+    let (interrupted, cancelled) = (Arc::clone(interrupted), cancelled.cloned());
+    interrupts::listen(move || {
+        if let Some(canceller) = &cancelled {
+            canceller.cancel();
+        }
+        interrupted.swap(true, Ordering::Relaxed)
+    })
+}
+
+/// Trains to the end, or until interrupted; returns whether it is done.
+fn train<L: Learner>(
+    trainer: &mut Trainer<'_, L>,
+    steps: u64,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<bool> {
     let shown = Shown::new(steps, trainer.step());
     let done = trainer.run(&mut |event| {
         shown.event(event);
@@ -74,12 +105,8 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     shown.finish();
     if !done {
         note(format_args!("interrupted at step {}: the same command goes on", trainer.step()));
-        return Ok(INTERRUPTED.into());
     }
-    let dtype = if arguments.f32 { Dtype::F32 } else { Dtype::Bf16 };
-    export(trainer.model(), &tokenizer, &arguments.out, dtype)?;
-    note(format_args!("wrote {}", arguments.out.display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(done)
 }
 
 /// `DIR.training`.
@@ -109,11 +136,18 @@ fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
     let options =
         TokenizerOptions { vocab_size: arguments.vocab_size, ..TokenizerOptions::default() };
     let mut bar = DataBar::default();
-    let trained = train_tokenizer(&arguments.data, &options, &mut |progress| bar.update(progress))?;
+    let trained =
+        train_tokenizer(&arguments.text.data, &options, &mut |progress| bar.update(progress))?;
     Ok(trained.save(&run.join("tokenizer"))?)
 }
 
-fn dataset(arguments: &LmArguments, run: &Path, tokenizer: &Path) -> anyhow::Result<Dataset> {
+/// The tokens of `data`, and of what is held out.
+fn dataset(
+    arguments: &TextArguments,
+    data: &[PathBuf],
+    run: &Path,
+    tokenizer: &Path,
+) -> anyhow::Result<Dataset> {
     let share = if arguments.validation.is_empty() { HELD_OUT } else { 0.0 };
     let options = PrepareOptions {
         validation_files: arguments.validation.clone(),
@@ -123,29 +157,30 @@ fn dataset(arguments: &LmArguments, run: &Path, tokenizer: &Path) -> anyhow::Res
     let folder = arguments.shards.clone().unwrap_or_else(|| run.join("shards"));
     let mut bar = DataBar::default();
     let on_progress = &mut |progress| bar.update(progress);
-    Ok(Dataset::prepare(&arguments.data, tokenizer, &folder, &options, on_progress)?)
+    Ok(Dataset::prepare(data, tokenizer, &folder, &options, on_progress)?)
 }
 
 fn options(arguments: &LmArguments) -> TrainOptions {
+    let between = &arguments.steps_between;
     TrainOptions {
         context: arguments.context,
         sequences: arguments.sequences,
         accumulation: arguments.accumulation,
         schedule: Schedule {
             peak: arguments.learning_rate,
-            final_share: arguments.final_share,
-            warmup_steps: arguments.warmup,
+            final_share: between.final_share,
+            warmup_steps: between.warmup,
             steps: arguments.steps,
         },
         optimizer: AdamWOptions {
             weight_decay: arguments.weight_decay,
-            max_gradient_norm: arguments.max_gradient_norm,
+            max_gradient_norm: between.max_gradient_norm,
             ..AdamWOptions::default()
         },
-        seed: arguments.seed,
-        evaluate_every: arguments.evaluate_every,
+        seed: between.seed,
+        evaluate_every: between.evaluate_every,
         evaluation_tokens: arguments.evaluation_tokens,
-        save_every: arguments.save_every,
+        save_every: between.save_every,
         distillation_share: arguments.distillation_share,
     }
 }
@@ -180,72 +215,4 @@ fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
 
 fn parameters(model: &Llama) -> usize {
     model.parameters().iter().map(|parameter| parameter.values.elem_count()).sum()
-}
-
-/// How far the data is, where somebody looks.
-#[derive(Default)]
-struct DataBar(Option<(Phase, ProgressBar)>);
-
-impl DataBar {
-    fn update(&mut self, progress: Progress) {
-        if !std::io::stderr().is_terminal() {
-            return;
-        }
-        let title = match progress.phase {
-            Phase::Hashing => "reading files",
-            Phase::Counting => "counting text",
-            Phase::Sampling => "sampling words",
-            Phase::Merging => "merging tokens",
-            Phase::Encoding => "encoding text",
-        };
-        let current = match self.0.take() {
-            Some((phase, bar)) if phase == progress.phase => bar,
-            _ => bar(progress.total_bytes, "{msg} {wide_bar} {bytes}/{total_bytes} {eta} left")
-                .with_message(title),
-        };
-        current.set_position(progress.done_bytes);
-        if progress.done_bytes >= progress.total_bytes {
-            current.finish_and_clear();
-        }
-        self.0 = Some((progress.phase, current));
-    }
-}
-
-/// How far the training is: a bar where somebody looks, tests and checkpoints as lines.
-struct Shown {
-    bar: ProgressBar,
-}
-
-impl Shown {
-    fn new(steps: u64, step: u64) -> Self {
-        let bar = bar(steps, "step {pos}/{len} {wide_bar} {msg} {eta} left");
-        bar.set_position(step);
-        bar.reset_eta();
-        Self { bar }
-    }
-
-    fn event(&self, event: &Event) {
-        match event {
-            Event::Step(record) => {
-                self.bar.set_position(record.step);
-                self.bar.set_message(format!(
-                    "loss {:.3} {:.0} tokens/s",
-                    record.loss, record.tokens_per_s
-                ));
-            }
-            Event::Evaluated(record) => self.bar.suspend(|| {
-                note(format_args!(
-                    "step {}: held-out loss {:.4} nats/token, {:.4} bits/byte",
-                    record.step, record.validation_loss, record.bits_per_byte
-                ));
-            }),
-            Event::Saved(path) => {
-                self.bar.suspend(|| note(format_args!("saved {}", path.display())));
-            }
-        }
-    }
-
-    fn finish(&self) {
-        self.bar.finish_and_clear();
-    }
 }

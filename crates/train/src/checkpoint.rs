@@ -1,15 +1,15 @@
 //! States of a run that it can go on from: folders that appear whole or not at all.
 //!
-//! Each is a Hugging Face directory of the weights in f32, with the optimizer's moments and the
+//! Each is the directory of what is trained, its weights in f32, with the optimizer's moments and the
 //! run's position beside them. The batches follow from the step, so there is nothing else to keep.
 
-use crate::export::{ExportError, Weights, export};
+use crate::export::{ExportError, Weights};
 use crate::files::{sync_folder, write_atomically};
-use crate::model::{Llama, ModelError};
 use crate::optimizer::AdamW;
-use forerun_model::checkpoint::Checkpoint;
+use forerun_model::checkpoint::Dtype as WeightType;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -24,6 +24,9 @@ const MOMENTS: &str = "optimizer.safetensors";
 pub(crate) struct State<O> {
     /// What the run was started with.
     pub(crate) options: O,
+    /// What else was said of that which is trained.
+    #[serde(default)]
+    pub(crate) learner: Value,
     /// Steps that are done.
     pub(crate) step: u64,
     /// Tokens that were learnt from.
@@ -46,9 +49,6 @@ pub enum CheckpointError {
     /// See [`ExportError`].
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// See [`ModelError`].
-    #[error(transparent)]
-    Model(#[from] ModelError),
     /// Moments of another model.
     #[error(
         "{path} does not belong to this model: {reason}; delete the folder to go on from an older \
@@ -67,11 +67,11 @@ fn failed(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
     move |cause| CheckpointError::File { path, cause }
 }
 
-/// Writes a state into `folder`, then removes older ones.
+/// Writes a state into `folder`, then removes older ones. `write` writes the weights into a folder that
+/// it makes.
 pub(crate) fn save<O: Serialize>(
     folder: &Path,
-    model: &Llama,
-    tokenizer: &Path,
+    write: impl FnOnce(&Path) -> Result<(), ExportError>,
     optimizer: &AdamW,
     state: &State<O>,
 ) -> Result<PathBuf, CheckpointError> {
@@ -81,7 +81,7 @@ pub(crate) fn save<O: Serialize>(
     if partial.exists() {
         fs::remove_dir_all(&partial).map_err(failed(&partial))?;
     }
-    export(model, tokenizer, &partial, forerun_model::checkpoint::Dtype::F32)?;
+    write(&partial)?;
     let moments = partial.join(MOMENTS);
     write_atomically(&moments, &moments_file(optimizer).map_err(failed(&moments))?)
         .map_err(failed(&moments))?;
@@ -129,12 +129,6 @@ pub(crate) fn state<O: for<'a> Deserialize<'a>>(path: &Path) -> Result<State<O>,
     serde_json::from_slice(&text).map_err(|error| failed(&file)(error.into()))
 }
 
-/// The model of a state.
-pub(crate) fn model(path: &Path) -> Result<Llama, CheckpointError> {
-    let checkpoint = Checkpoint::open(path).map_err(ModelError::from)?;
-    Ok(Llama::load(&checkpoint)?)
-}
-
 /// Gives an optimizer the moments of a state.
 pub(crate) fn restore(
     path: &Path,
@@ -164,11 +158,7 @@ pub(crate) fn restore(
 }
 
 fn moments_file(optimizer: &AdamW) -> io::Result<Vec<u8>> {
-    let tensor = |values: &[f32]| Weights {
-        dtype: Dtype::F32,
-        shape: vec![values.len()],
-        bytes: values.iter().flat_map(|value| value.to_le_bytes()).collect(),
-    };
+    let tensor = |values: &[f32]| Weights::new(values, vec![values.len()], WeightType::F32);
     let mut tensors = Vec::new();
     for (parameter, moments) in optimizer.parameters().iter().zip(&optimizer.moments) {
         tensors.push((format!("{}.first", parameter.name), tensor(&moments.first)));

@@ -59,44 +59,41 @@ pub fn export(
             write_atomically(&file, &text).map_err(failed(&file))?;
         }
     }
-    let tensors = tensors(model, dtype)?;
-    let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
-    let file = folder.join("model.safetensors");
-    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
-    let bytes = safetensors::serialize(tensors, metadata)
-        .map_err(|error| failed(&file)(io::Error::other(error)))?;
-    write_atomically(&file, &bytes).map_err(failed(&file))?;
+    write_weights(folder, &tensors(model, dtype)?)?;
     sync_folder(folder).map_err(failed(folder))
 }
 
 fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, Weights)>> {
     let config: &Config = model.config();
-    Tensor::all(config)
-        .map(|tensor| {
-            let values = model.tensor(tensor)?;
-            let (dtype, bytes) = match dtype {
-                Dtype::F32 => (
-                    safetensors::Dtype::F32,
-                    values.into_iter().flat_map(f32::to_le_bytes).collect(),
-                ),
-                Dtype::Bf16 => (
-                    safetensors::Dtype::BF16,
-                    values
-                        .into_iter()
-                        .flat_map(|value| bf16::from_f32(value).to_le_bytes())
-                        .collect(),
-                ),
-                Dtype::F16 => (
-                    safetensors::Dtype::F16,
-                    values
-                        .into_iter()
-                        .flat_map(|value| f16::from_f32(value).to_le_bytes())
-                        .collect(),
-                ),
-            };
-            Ok((tensor.to_string(), Weights { dtype, shape: tensor.shape(config), bytes }))
-        })
-        .collect()
+    let weights = |tensor: Tensor| {
+        let values = model.tensor(tensor)?;
+        Ok((tensor.to_string(), Weights::new(&values, tensor.shape(config), dtype)))
+    };
+    Tensor::all(config).map(weights).collect()
+}
+
+/// Writes a `model.safetensors` into a folder.
+pub(crate) fn write_weights(
+    folder: &Path,
+    tensors: &[(String, Weights)],
+) -> Result<(), ExportError> {
+    let file = folder.join("model.safetensors");
+    let failed = |cause| ExportError::Write { path: file.clone(), cause };
+    let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
+    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
+    let bytes = safetensors::serialize(tensors, metadata)
+        .map_err(|error| failed(io::Error::other(error)))?;
+    write_atomically(&file, &bytes).map_err(failed)
+}
+
+/// Values as bytes of a type.
+pub(crate) fn as_stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
+    let values = values.iter();
+    match dtype {
+        Dtype::F32 => values.flat_map(|value| value.to_le_bytes()).collect(),
+        Dtype::Bf16 => values.flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
+        Dtype::F16 => values.flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
+    }
 }
 
 /// A tensor to be written.
@@ -104,6 +101,18 @@ pub(crate) struct Weights {
     pub(crate) dtype: safetensors::Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl Weights {
+    /// Values in this type.
+    pub(crate) fn new(values: &[f32], shape: Vec<usize>, dtype: Dtype) -> Self {
+        let stored = match dtype {
+            Dtype::F32 => safetensors::Dtype::F32,
+            Dtype::Bf16 => safetensors::Dtype::BF16,
+            Dtype::F16 => safetensors::Dtype::F16,
+        };
+        Self { dtype: stored, shape, bytes: as_stored(values, dtype) }
+    }
 }
 
 impl View for &Weights {

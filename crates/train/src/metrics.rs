@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::drafter::PositionAcceptance;
 use crate::files::write_atomically;
 
 /// What a step of training told. A number that is not finite is `null` in the file.
@@ -53,14 +54,33 @@ pub struct EvaluationRecord {
     pub elapsed_s: f64,
 }
 
+/// What a test of a drafter on held-out text told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AcceptanceRecord {
+    /// Steps that were done before.
+    pub step: u64,
+    /// Tokens that were learnt from before.
+    pub tokens: u64,
+    /// What is minimised, on the held-out text.
+    #[serde(deserialize_with = "number_or_null")]
+    pub validation_loss: f64,
+    /// What each position of its drafts is worth.
+    pub acceptance: Vec<PositionAcceptance>,
+    /// Seconds of training, those before a resumption included.
+    #[serde(deserialize_with = "number_or_null")]
+    pub elapsed_s: f64,
+}
+
 /// A line of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Record {
     /// A step of training.
     Training(TrainingRecord),
     /// A test on held-out text.
     Evaluation(EvaluationRecord),
+    /// A test of a drafter.
+    Acceptance(AcceptanceRecord),
 }
 
 impl Record {
@@ -70,12 +90,13 @@ impl Record {
         match self {
             Self::Training(record) => record.step,
             Self::Evaluation(record) => record.step,
+            Self::Acceptance(record) => record.step,
         }
     }
 }
 
 /// JSON has no infinity and no NaN, so these were written as `null`.
-fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
@@ -264,6 +285,27 @@ mod tests {
         }
         let missing = read_metrics(&folder.path().join("none")).unwrap_err().to_string();
         assert!(missing.contains("none"), "{missing}");
+    }
+
+    #[test]
+    fn each_kind_of_record_is_read_as_what_it_is() {
+        let rates = PositionAcceptance { overlap: 0.5, agreement: f64::NAN };
+        let record = Record::Acceptance(AcceptanceRecord {
+            step: 3,
+            tokens: 4,
+            validation_loss: 5.0,
+            acceptance: vec![rates],
+            elapsed_s: 6.0,
+        });
+        for record in [training(1), evaluation(2)] {
+            let line = serde_json::to_string(&record).unwrap();
+            assert_eq!(serde_json::from_str::<Record>(&line).unwrap(), record);
+        }
+        let line = serde_json::to_string(&record).unwrap();
+        let read = serde_json::from_str(&line).unwrap();
+        let Record::Acceptance(read) = read else { panic!("{line}") };
+        assert_eq!((read.step, read.acceptance[0].overlap), (3, 0.5));
+        assert!(read.acceptance[0].agreement.is_nan());
     }
 
     #[test]

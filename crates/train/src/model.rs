@@ -2,6 +2,7 @@
 
 use crate::ops::attention::Rope;
 use crate::ops::attention_block::AttentionBlock;
+use crate::ops::groups::Groups;
 use crate::ops::head::HeadLoss;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, LossParts, MlpShape, Targets, apply};
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Standard deviation of new matrices (GPT-2's).
-const INITIAL_DEVIATION: f32 = 0.02;
+pub(crate) const INITIAL_DEVIATION: f32 = 0.02;
 
 /// Why there is no model.
 #[derive(Debug, thiserror::Error)]
@@ -239,11 +240,12 @@ impl Llama {
         }
         let tokens = Tensor::new(tokens, &Device::Cpu)?;
         let mut x = self.embedding.as_tensor().index_select(&tokens, 0)?;
+        let groups = Arc::new(Groups::causal(context));
         for layer in &self.layers {
             let attention = AttentionBlock {
                 shape: self.attention_shape(),
                 rope: Arc::clone(&self.rope),
-                context,
+                groups: Arc::clone(&groups),
             };
             x = apply(attention, [&x, &layer.attention_norm, &layer.attention])?;
             let mlp = MlpBlock { shape: self.mlp_shape() };

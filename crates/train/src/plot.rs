@@ -1,5 +1,9 @@
 //! A run as a picture: losses above, the learning rate below.
 
+mod acceptance;
+
+pub use acceptance::plot_acceptance;
+
 use std::path::{Path, PathBuf};
 
 use plotters::prelude::*;
@@ -61,16 +65,29 @@ type Point = (f64, f64);
 /// # Errors
 /// If the log cannot be read or has nothing to draw, or the picture cannot be written.
 pub fn plot_losses(log: &Path, picture: &Path, title: &str) -> Result<(), PlotError> {
-    if picture.extension().is_none_or(|extension| extension != "svg") {
-        return Err(PlotError::Format(picture.to_owned()));
-    }
+    is_svg(picture)?;
     let lines = Lines::of(&read_metrics(log)?);
     if lines.loss.is_empty() {
         return Err(PlotError::Empty(log.to_owned()));
     }
+    write(picture, |svg| draw(svg, &lines, title))
+}
+
+fn is_svg(picture: &Path) -> Result<(), PlotError> {
+    match picture.extension() {
+        Some(extension) if extension == "svg" => Ok(()),
+        _ => Err(PlotError::Format(picture.to_owned())),
+    }
+}
+
+/// Writes what `draw` draws.
+fn write(
+    picture: &Path,
+    draw: impl FnOnce(&mut String) -> Result<(), Box<dyn std::error::Error>>,
+) -> Result<(), PlotError> {
     let mut svg = String::new();
     forerun_plot::use_own_font();
-    draw(&mut svg, &lines, title)
+    draw(&mut svg)
         .map_err(|error| PlotError::Draw { path: picture.to_owned(), reason: error.to_string() })?;
     write_atomically(picture, svg.as_bytes())
         .map_err(|cause| PlotError::Write { path: picture.to_owned(), cause })
@@ -78,6 +95,8 @@ pub fn plot_losses(log: &Path, picture: &Path, title: &str) -> Result<(), PlotEr
 
 /// What is drawn.
 struct Lines {
+    /// What losses are: a drafter's are sums over positions, and of several kinds.
+    unit: &'static str,
     loss: Vec<Point>,
     smoothed: Vec<Point>,
     validation: Vec<Point>,
@@ -89,7 +108,7 @@ impl Lines {
         let of_training = |value: fn(&TrainingRecord) -> f64| -> Vec<Point> {
             let training = records.iter().filter_map(|record| match record {
                 Record::Training(training) => Some(training),
-                Record::Evaluation(_) => None,
+                Record::Evaluation(_) | Record::Acceptance(_) => None,
             });
             // What is not finite has no place in a picture.
             training
@@ -100,9 +119,12 @@ impl Lines {
         let loss = of_training(|record| record.loss);
         let validation = records.iter().filter_map(|record| match record {
             Record::Evaluation(record) => Some((record.step as f64, record.validation_loss)),
+            Record::Acceptance(record) => Some((record.step as f64, record.validation_loss)),
             Record::Training(_) => None,
         });
+        let of_drafter = records.iter().any(|record| matches!(record, Record::Acceptance(_)));
         Self {
+            unit: if of_drafter { "loss" } else { "cross-entropy (nats per token)" },
             smoothed: thinned(&smoothed(&loss)),
             loss: thinned(&loss),
             validation: validation.filter(|point| point.1.is_finite()).collect(),
@@ -166,7 +188,7 @@ fn draw(svg: &mut String, lines: &Lines, title: &str) -> Result<(), Box<dyn std:
         .y_label_area_size(72)
         .build_cartesian_2d(steps.clone(), losses)?;
     let mut mesh = chart.configure_mesh();
-    mesh.y_desc("cross-entropy (nats per token)").x_label_formatter(&step_label);
+    mesh.y_desc(lines.unit).x_label_formatter(&step_label);
     mesh.light_line_style(WHITE).bold_line_style(GRID).label_style(("sans-serif", 14)).draw()?;
     let legend = |color: RGBColor| {
         move |(x, y): (i32, i32)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))

@@ -1,114 +1,24 @@
-//! Training of a language model: batches in, checkpoints and a log out.
+//! Training: batches in, checkpoints and a log out. It is the only loop, whatever learns.
 
 use crate::checkpoint::{self, CheckpointError, State};
-use crate::data::{
-    Batch, Batches, DataError, Dataset, Validation, ValidationWindow, bits_per_byte,
-};
-use crate::metrics::{EvaluationRecord, MetricsError, MetricsLog, Record, TrainingRecord};
+use crate::data::{Batches, Dataset, Validation, ValidationWindow, bits_per_byte};
+use crate::drafter::{DrafterLearner, DrafterOptions, Target};
+use crate::language::LanguageLearner;
+use crate::learner::{Learner, Tested};
+use crate::metrics::{AcceptanceRecord, EvaluationRecord, MetricsLog, Record, TrainingRecord};
 use crate::model::{Llama, ModelError};
-use crate::ops::{LossParts, Targets, Teacher};
-use crate::optimizer::{AdamW, AdamWOptions};
-use crate::plot::{PlotError, plot_losses};
-use crate::schedule::Schedule;
-use serde::{Deserialize, Serialize};
+use crate::optimizer::AdamW;
+use crate::options::{TrainError, TrainOptions};
+use crate::plot::{plot_acceptance, plot_losses};
+use forerun_model::checkpoint::{Checkpoint, Dtype};
+use serde::Serialize;
+use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Seconds over which the speed is told.
 const SPEED_WINDOW: f64 = 20.0;
-
-/// How a model is trained. All of it is part of the run: it cannot be resumed with other options.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TrainOptions {
-    /// Tokens of a sequence.
-    pub context: usize,
-    /// Sequences that are computed at once.
-    pub sequences: usize,
-    /// Batches of these whose gradients make one step.
-    pub accumulation: usize,
-    /// Learning rates, and how many steps there are.
-    pub schedule: Schedule,
-    /// The optimizer's options.
-    pub optimizer: AdamWOptions,
-    /// Orders the batches.
-    pub seed: u64,
-    /// Steps between tests on held-out text; 0 tests at the end only.
-    pub evaluate_every: u64,
-    /// Held-out tokens of a test.
-    pub evaluation_tokens: u64,
-    /// Steps between checkpoints; 0 writes one at the end only.
-    pub save_every: u64,
-    /// The share α of the divergence from the teacher in the loss `α · KL + (1 − α) · NLL`; it counts
-    /// where there is a teacher.
-    pub distillation_share: f32,
-}
-
-impl TrainOptions {
-    /// Tokens of a step.
-    #[must_use]
-    pub fn step_tokens(&self) -> usize {
-        self.context * self.sequences * self.accumulation
-    }
-}
-
-/// Why training ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// See [`DataError`].
-    #[error(transparent)]
-    Data(#[from] DataError),
-    /// See [`ModelError`].
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// See [`CheckpointError`].
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// See [`MetricsError`].
-    #[error(transparent)]
-    Metrics(#[from] MetricsError),
-    /// See [`PlotError`].
-    #[error(transparent)]
-    Plot(#[from] PlotError),
-    /// The library's complaint.
-    #[error(transparent)]
-    Tensor(#[from] candle_core::Error),
-    /// An option out of range.
-    #[error("{option} is {found}, but {expected}")]
-    Option {
-        /// Its name.
-        option: &'static str,
-        /// What it is.
-        found: String,
-        /// What it may be.
-        expected: String,
-    },
-    /// A loss that is no number.
-    #[error(
-        "the loss of step {step} is {loss}: lower the learning rate, and go on from an older checkpoint \
-         (remove the newest folder under {folder})"
-    )]
-    Diverged {
-        /// The step.
-        step: u64,
-        /// Its loss.
-        loss: f64,
-        /// Where the checkpoints are.
-        folder: PathBuf,
-    },
-    /// A run of other options.
-    #[error(
-        "{folder} holds a run of other options ({difference}): choose another folder, or the same options \
-         to go on"
-    )]
-    OtherRun {
-        /// The run's folder.
-        folder: PathBuf,
-        /// What differs.
-        difference: String,
-    },
-}
 
 /// What a run tells while it goes.
 #[derive(Clone, Debug)]
@@ -117,26 +27,26 @@ pub enum Event {
     Step(TrainingRecord),
     /// Held-out text was predicted.
     Evaluated(EvaluationRecord),
+    /// A drafter drafted on held-out text.
+    Drafted(AcceptanceRecord),
     /// A checkpoint was written.
     Saved(PathBuf),
 }
 
-/// A run in a folder: `checkpoints/`, `log.jsonl` and `loss.svg`.
-pub struct Trainer<'a> {
-    model: Llama,
-    /// A teacher and its head's weights.
-    teacher: Option<(&'a Llama, Arc<[f32]>)>,
+/// A run in a folder: `checkpoints/`, `log.jsonl` and `loss.svg`, and `acceptance.svg` of a drafter.
+pub struct Trainer<'a, L> {
+    learner: L,
     optimizer: AdamW,
     dataset: &'a Dataset,
-    tokenizer: PathBuf,
     windows: Vec<ValidationWindow>,
     folder: PathBuf,
     log: MetricsLog,
     state: State<TrainOptions>,
 }
 
-impl<'a> Trainer<'a> {
-    /// A run in `folder`: where it stopped, if it was begun there; otherwise with what `begin` gives.
+impl<'a> Trainer<'a, LanguageLearner<'a>> {
+    /// A run of a language model in `folder`: where it stopped, if it was begun there; otherwise with
+    /// what `begin` gives.
     ///
     /// # Errors
     /// If the folder holds another run, files cannot be used, or the model and the data do not go
@@ -150,21 +60,75 @@ impl<'a> Trainer<'a> {
         begin: impl FnOnce() -> Result<Llama, ModelError>,
     ) -> Result<Self, TrainError> {
         dataset.check_tokenizer(tokenizer)?;
+        Self::open_learner(folder, dataset, options, |from| {
+            let model = match from {
+                Some(path) => Llama::load(&Checkpoint::open(path).map_err(ModelError::from)?)?,
+                None => begin()?,
+            };
+            Ok(LanguageLearner::new(model, teacher, tokenizer)?)
+        })
+    }
+
+    /// The model as it stands.
+    #[must_use]
+    pub fn model(&self) -> &Llama {
+        &self.learner.model
+    }
+}
+
+impl<'a> Trainer<'a, DrafterLearner<'a>> {
+    /// A run of a drafter in `folder`: where it stopped, if it was begun there. `tokenizer` is the
+    /// target's.
+    ///
+    /// # Errors
+    /// If the folder holds another run, files cannot be used, or the target and the data do not go
+    /// together.
+    pub fn open_drafter(
+        folder: &Path,
+        dataset: &'a Dataset,
+        tokenizer: &Path,
+        target: &'a Target,
+        options: TrainOptions,
+        drafter: DrafterOptions,
+    ) -> Result<Self, TrainError> {
+        dataset.check_tokenizer(tokenizer)?;
+        let seed = options.seed;
+        Self::open_learner(folder, dataset, options, |from| match from {
+            Some(path) => Ok(DrafterLearner::load(target, drafter, path)?),
+            None => Ok(DrafterLearner::random(target, drafter, seed)?),
+        })
+    }
+}
+
+impl<'a, L: Learner> Trainer<'a, L> {
+    /// A run in `folder`; `begin` gives what learns, from a folder that it wrote if the run was begun
+    /// before.
+    fn open_learner(
+        folder: &Path,
+        dataset: &'a Dataset,
+        options: TrainOptions,
+        begin: impl FnOnce(Option<&Path>) -> Result<L, TrainError>,
+    ) -> Result<Self, TrainError> {
         let newest = checkpoint::newest(&folder.join("checkpoints"))?;
-        let (model, state) = match &newest {
-            Some(path) => {
-                let state: State<TrainOptions> = checkpoint::state(path)?;
-                if state.options != options {
-                    let difference = difference(&state.options, &options);
-                    return Err(TrainError::OtherRun { folder: folder.to_owned(), difference });
-                }
-                (checkpoint::model(path)?, state)
+        let begun: Option<State<TrainOptions>> =
+            newest.as_deref().map(checkpoint::state).transpose()?;
+        let other = |difference| TrainError::OtherRun { folder: folder.to_owned(), difference };
+        if let Some(state) = begun.as_ref().filter(|state| state.options != options) {
+            return Err(other(difference(&state.options, &options)));
+        }
+        let learner = begin(newest.as_deref())?;
+        let description = learner.description();
+        let state = match begun {
+            Some(state) if state.learner != description => {
+                return Err(other(difference(&state.learner, &description)));
             }
-            None => (begin()?, State { options, step: 0, tokens: 0, elapsed_s: 0.0 }),
+            Some(state) => state,
+            None => State { options, learner: description, step: 0, tokens: 0, elapsed_s: 0.0 },
         };
         let options = &state.options;
-        check(options, &model, teacher, dataset)?;
-        let mut optimizer = AdamW::new(options.optimizer, model.parameters());
+        options.check()?;
+        learner.check(options, dataset)?;
+        let mut optimizer = AdamW::new(options.optimizer, learner.parameters());
         let log_file = folder.join("log.jsonl");
         let log = match &newest {
             Some(path) => {
@@ -182,27 +146,14 @@ impl<'a> Trainer<'a> {
         } else {
             Validation::windows(dataset, options.context, options.evaluation_tokens)?
         };
-        let with_head = |teacher: &'a Llama| {
-            let head = teacher.head_weights().flatten_all()?.to_vec1::<f32>()?;
-            candle_core::Result::Ok((teacher, head.into()))
-        };
-        Ok(Self {
-            model,
-            teacher: teacher.map(with_head).transpose()?,
-            optimizer,
-            dataset,
-            tokenizer: tokenizer.to_owned(),
-            windows,
-            folder: folder.to_owned(),
-            log,
-            state,
-        })
+        let folder = folder.to_owned();
+        Ok(Self { learner, optimizer, dataset, windows, folder, log, state })
     }
 
-    /// The model as it stands.
+    /// What learns, as it stands.
     #[must_use]
-    pub fn model(&self) -> &Llama {
-        &self.model
+    pub fn learner(&self) -> &L {
+        &self.learner
     }
 
     /// Steps that are done.
@@ -275,10 +226,9 @@ impl<'a> Trainer<'a> {
         let first = self.state.step * options.accumulation as u64;
         let mut gradients: Vec<Vec<f32>> = Vec::new();
         let mut loss = 0.0;
-        for batch in (first..).take(options.accumulation).map(|step| batches.batch(step)) {
-            let weight = 1.0 / options.step_tokens() as f32;
-            let (scalar, parts) = self.loss(&batch, weight, true)?;
-            loss += parts.loss;
+        for number in (first..).take(options.accumulation) {
+            let (scalar, of_batch) = self.learner.loss(&batches.batch(number), number, options)?;
+            loss += of_batch;
             let own = scalar.backward()?;
             for (place, parameter) in self.optimizer.parameters().iter().enumerate() {
                 let Some(gradient) = own.get(&parameter.values) else {
@@ -303,48 +253,30 @@ impl<'a> Trainer<'a> {
         Ok((loss, norm, rate))
     }
 
-    fn loss(
-        &self,
-        batch: &Batch,
-        weight: f32,
-        train: bool,
-    ) -> Result<(candle_core::Tensor, LossParts), TrainError> {
-        let teacher = match &self.teacher {
-            Some((teacher, head)) => {
-                let hidden = teacher.hidden(&batch.inputs, batch.context)?;
-                Some(Teacher {
-                    rows: teacher.normed(&hidden.detach())?.into(),
-                    head: Arc::clone(head),
-                    hidden: teacher.config().hidden_size,
-                    share: self.state.options.distillation_share,
-                })
-            }
-            None => None,
-        };
-        let hidden = self.model.hidden(&batch.inputs, batch.context)?;
-        let weights: Arc<[f32]> = vec![weight; batch.targets.len()].into();
-        let targets = Targets { tokens: batch.targets.clone().into(), weights, teacher };
-        Ok(self.model.loss(&hidden, targets, train)?)
-    }
-
-    /// Predicts held-out text and tells the result, unless none is wanted.
+    /// Tries held-out text and tells the result, unless none is wanted.
     fn test(
         &mut self,
         on_event: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let Some((nll, bytes)) = evaluate(&self.model, &self.windows)? else {
-            return Ok(ControlFlow::Continue(()));
+        let State { step, tokens, elapsed_s, ref options, .. } = self.state;
+        let (record, event) = match self.learner.test(&self.windows, options)? {
+            None => return Ok(ControlFlow::Continue(())),
+            Some(Tested::Text { nll, targets, bytes }) => {
+                let validation_loss = nll / targets as f64;
+                let bits_per_byte = bits_per_byte(nll, bytes);
+                let record =
+                    EvaluationRecord { step, tokens, validation_loss, bits_per_byte, elapsed_s };
+                (Record::Evaluation(record), Event::Evaluated(record))
+            }
+            Some(Tested::Drafts { loss, acceptance }) => {
+                let validation_loss = loss;
+                let record =
+                    AcceptanceRecord { step, tokens, validation_loss, acceptance, elapsed_s };
+                (Record::Acceptance(record.clone()), Event::Drafted(record))
+            }
         };
-        let targets: usize = self.windows.iter().map(|window| window.targets.len()).sum();
-        let record = EvaluationRecord {
-            step: self.state.step,
-            tokens: self.state.tokens,
-            validation_loss: nll / targets as f64,
-            bits_per_byte: bits_per_byte(nll, bytes),
-            elapsed_s: self.state.elapsed_s,
-        };
-        self.log.write(&Record::Evaluation(record))?;
-        Ok(on_event(&Event::Evaluated(record)))
+        self.log.write(&record)?;
+        Ok(on_event(&event))
     }
 
     fn save(
@@ -352,92 +284,32 @@ impl<'a> Trainer<'a> {
         on_event: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<(), TrainError> {
         let folder = self.folder.join("checkpoints");
-        let path =
-            checkpoint::save(&folder, &self.model, &self.tokenizer, &self.optimizer, &self.state)?;
+        let write = |folder: &Path| self.learner.write(folder, Dtype::F32);
+        let path = checkpoint::save(&folder, write, &self.optimizer, &self.state)?;
         let name = self.folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        plot_losses(&self.folder.join("log.jsonl"), &self.folder.join("loss.svg"), &name)?;
+        let log = self.folder.join("log.jsonl");
+        plot_losses(&log, &self.folder.join("loss.svg"), &name)?;
+        plot_acceptance(&log, &self.folder.join("acceptance.svg"), &name)?;
         let _ = on_event(&Event::Saved(path));
         Ok(())
     }
 }
 
-/// The negative logarithmic likelihood of the windows' targets, in nats, and their bytes of text;
-/// `None` for no windows.
-///
-/// # Errors
-/// Where the library fails.
-pub fn evaluate(
-    model: &Llama,
-    windows: &[ValidationWindow],
-) -> candle_core::Result<Option<(f64, u64)>> {
-    /// Windows that are computed at once.
-    const AT_ONCE: usize = 8;
-    let mut sum: Option<(f64, u64)> = None;
-    for windows in windows.chunks(AT_ONCE) {
-        let inputs: Vec<u32> = windows.iter().flat_map(|window| window.inputs.clone()).collect();
-        let tokens: Vec<u32> = windows.iter().flat_map(|window| window.targets.clone()).collect();
-        let weights: Arc<[f32]> = vec![1.0; tokens.len()].into();
-        let hidden = model.hidden(&inputs, windows[0].inputs.len())?.detach();
-        let targets = Targets { tokens: tokens.into(), weights, teacher: None };
-        let (_, parts) = model.loss(&hidden, targets, false)?;
-        let bytes: u64 = windows.iter().map(|window| window.target_bytes).sum();
-        let (nll, before) = sum.unwrap_or_default();
-        sum = Some((nll + parts.nll, before + bytes));
-    }
-    Ok(sum)
-}
-
-/// Refuses options that cannot be followed.
-fn check(
-    options: &TrainOptions,
-    model: &Llama,
-    teacher: Option<&Llama>,
-    dataset: &Dataset,
-) -> Result<(), TrainError> {
-    let refuse = |option, found: String, expected: String| {
-        Err(TrainError::Option { option, found, expected })
-    };
-    for (option, size) in [("sequences", options.sequences), ("accumulation", options.accumulation)]
-    {
-        if size == 0 {
-            return refuse(option, "0".into(), "at least 1 is needed".into());
-        }
-    }
-    for model in [Some(model), teacher].into_iter().flatten() {
-        let (vocab_size, seen) =
-            (model.config().vocab_size, model.config().max_position_embeddings);
-        if vocab_size < dataset.vocab_size() {
-            let expected = format!("the data's tokenizer has {} tokens", dataset.vocab_size());
-            return refuse("vocab_size", vocab_size.to_string(), expected);
-        }
-        if options.context == 0 || options.context > seen {
-            let expected = format!("1 to {seen} tokens fit the model");
-            return refuse("context", options.context.to_string(), expected);
-        }
-    }
-    let share = options.distillation_share;
-    if !(0.0..=1.0).contains(&share) {
-        return refuse("distillation share", share.to_string(), "it goes from 0 to 1".into());
-    }
-    if let Some(teacher) = teacher
-        && teacher.config().vocab_size != model.config().vocab_size
-    {
-        let expected = format!("the teacher has {}", teacher.config().vocab_size);
-        return refuse("vocab_size", model.config().vocab_size.to_string(), expected);
-    }
-    Ok(())
-}
-
 /// The options in which two runs differ.
-fn difference(a: &TrainOptions, b: &TrainOptions) -> String {
-    let fields = |options: &TrainOptions| match serde_json::to_value(options) {
-        Ok(serde_json::Value::Object(fields)) => fields,
-        _ => serde_json::Map::default(),
+fn difference(a: &impl Serialize, b: &impl Serialize) -> String {
+    let (a, b) = (serde_json::to_value(a), serde_json::to_value(b));
+    differences(&a.unwrap_or_default(), &b.unwrap_or_default()).join("; ")
+}
+
+fn differences(a: &Value, b: &Value) -> Vec<String> {
+    let (Value::Object(a), Value::Object(b)) = (a, b) else { return Vec::new() };
+    let of_field = |(name, own): (&String, &Value)| match b.get(name) {
+        Some(other) if own == other => Vec::new(),
+        Some(other) if own.is_object() => differences(own, other),
+        other => {
+            let other = other.unwrap_or(&Value::Null);
+            vec![format!("{name}: {own} there, {other} now")]
+        }
     };
-    let (a, b) = (fields(a), fields(b));
-    let of_field = |(name, own): (&String, &serde_json::Value)| {
-        let other = b.get(name)?;
-        (own != other).then(|| format!("{name}: {own} there, {other} now"))
-    };
-    a.iter().filter_map(of_field).collect::<Vec<_>>().join("; ")
+    a.iter().flat_map(of_field).collect()
 }

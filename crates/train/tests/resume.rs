@@ -6,6 +6,7 @@
 use forerun_model::Config;
 use forerun_model::checkpoint::random::example_config;
 use forerun_train::data::{Dataset, PrepareOptions};
+use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
 use forerun_train::metrics::{Record, read_metrics};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Names the folder that a child works in; see [`child`].
 const FOLDER: &str = "FORERUN_TEST_RUN";
+/// What the names of a drafter's runs begin with.
+const DRAFTER: &str = "drafter-";
 const STEPS: u64 = 60;
 const KILLS: usize = 12;
 
@@ -56,17 +59,43 @@ fn prepare(folder: &Path) -> Dataset {
     Dataset::prepare(&[text], &tokenizer, &folder.join("shards"), &options, &mut |_| ()).unwrap()
 }
 
-/// Trains in `folder/NAME` until the end, then writes `folder/NAME.model`.
-fn train(folder: &Path, name: &str, options: TrainOptions) -> Result<(), TrainError> {
-    let dataset = Dataset::open(&folder.join("shards")).unwrap();
-    let tokenizer = folder.join("tokenizer").join("tokenizer.json");
-    let config = Config {
+fn config(dataset: &Dataset) -> Config {
+    Config {
         vocab_size: dataset.vocab_size(),
         max_position_embeddings: 48,
         tie_word_embeddings: true,
         ..example_config()
+    }
+}
+
+/// The same with a parallel drafter, which draws anchors and noise.
+fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainError> {
+    let dataset = Dataset::open(&folder.join("shards")).unwrap();
+    let tokenizer = folder.join("tokenizer").join("tokenizer.json");
+    let path = folder.join("target");
+    if !path.exists() {
+        let target = Llama::random(&config(&dataset), 1).unwrap();
+        export(&target, &tokenizer, &path, Dtype::Bf16).unwrap();
+    }
+    let target = Target::open(&path).unwrap();
+    let drafter = DrafterOptions {
+        group_share: 0.4,
+        ..DrafterOptions::of(DrafterKind::ParallelspecEagle, masks)
     };
-    let begin = || Llama::random(&config, 1);
+    let run = folder.join(name);
+    let mut trainer =
+        Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options(), drafter)?;
+    assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
+    let out = folder.join(format!("{name}.model"));
+    trainer.learner().drafter().export(&target, &out, Dtype::F32).unwrap();
+    Ok(())
+}
+
+/// Trains in `folder/NAME` until the end, then writes `folder/NAME.model`.
+fn train(folder: &Path, name: &str, options: TrainOptions) -> Result<(), TrainError> {
+    let dataset = Dataset::open(&folder.join("shards")).unwrap();
+    let tokenizer = folder.join("tokenizer").join("tokenizer.json");
+    let begin = || Llama::random(&config(&dataset), 1);
     let mut trainer =
         Trainer::open(&folder.join(name), &dataset, &tokenizer, None, options, begin)?;
     assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
@@ -81,7 +110,12 @@ fn child() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let run = PathBuf::from(folder);
         let name = run.file_name().unwrap().to_str().unwrap();
-        train(run.parent().unwrap(), name, options()).unwrap();
+        let folder = run.parent().unwrap();
+        if name.starts_with(DRAFTER) {
+            train_drafter(folder, name, 2).unwrap();
+        } else {
+            train(folder, name, options()).unwrap();
+        }
     }
 }
 
@@ -105,6 +139,7 @@ fn records(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     let numbers = |record: Record| match record {
         Record::Training(record) => (record.step, record.tokens, record.loss.to_bits()),
         Record::Evaluation(record) => (record.step, 0, record.bits_per_byte.to_bits()),
+        Record::Acceptance(record) => (record.step, 0, record.acceptance[2].overlap.to_bits()),
     };
     let log = read_metrics(&folder.join(name).join("log.jsonl")).unwrap();
     log.into_iter().map(numbers).collect()
@@ -118,14 +153,26 @@ fn writes_a_checkpoint(run: &Path) -> bool {
 #[test]
 fn a_run_killed_at_any_moment_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
+    kill(folder.path(), "");
+}
+
+#[test]
+fn so_does_a_drafters() {
+    let folder = tempfile::tempdir().unwrap();
+    kill(folder.path(), DRAFTER);
+    assert!(folder.path().join("drafter-whole").join("acceptance.svg").exists());
+}
+
+/// Runs whose names begin with `kind` are killed again and again.
+fn kill(folder: &Path, kind: &str) {
     prepare(folder);
+    let whole = &format!("{kind}whole");
     let began = Instant::now();
-    assert!(spawn(folder, "whole").wait().unwrap().success());
+    assert!(spawn(folder, whole).wait().unwrap().success());
     let whole_ms = began.elapsed().as_millis() as u64;
     let (mut kills, mut while_writing, mut state) = (0, 0, 0x9E37_79B9_7F4A_7C15_u64);
     for round in 0.. {
-        let name = format!("killed-{round}");
+        let name = format!("{kind}killed-{round}");
         // Runs are killed again and again until one gets through.
         loop {
             let mut child = spawn(folder, &name);
@@ -154,8 +201,8 @@ fn a_run_killed_at_any_moment_ends_with_the_same_weights() {
             assert!(status.success() || killed, "a run failed: {status}");
             break;
         }
-        assert!(weights(folder, "whole") == weights(folder, &name), "other weights in {name}");
-        assert_eq!(records(folder, "whole"), records(folder, &name));
+        assert!(weights(folder, whole) == weights(folder, &name), "other weights in {name}");
+        assert_eq!(records(folder, whole), records(folder, &name));
         if kills >= KILLS && while_writing > 0 {
             break;
         }
@@ -172,6 +219,9 @@ fn a_run_of_other_options_is_not_taken_for_this_one() {
     let other = TrainOptions { schedule: short, seed: 8, ..options() };
     let error = train(folder, "run", other).unwrap_err().to_string();
     assert!(error.contains("seed: 7 there, 8 now"), "{error}");
+    train_drafter(folder, "drafter", 2).unwrap();
+    let error = train_drafter(folder, "drafter", 3).unwrap_err().to_string();
+    assert!(error.contains("draft_tokens: 2 there, 3 now"), "{error}");
     let long = TrainOptions { schedule: short, context: 49, ..options() };
     let error = train(folder, "other", long).unwrap_err().to_string();
     assert!(error.contains("context is 49") && error.contains("1 to 48"), "{error}");
@@ -189,14 +239,14 @@ fn it_learns() {
         .iter()
         .filter_map(|record| match record {
             Record::Training(record) => Some(record.loss),
-            Record::Evaluation(_) => None,
+            _ => None,
         })
         .collect();
     assert_eq!(losses.len(), STEPS as usize);
     assert!(losses[0] > 5.0 && losses[STEPS as usize - 1] < 2.5, "{losses:?}");
     let bits = log.iter().rev().find_map(|record| match record {
         Record::Evaluation(record) => Some(record.bits_per_byte),
-        Record::Training(_) => None,
+        _ => None,
     });
     assert!(bits.unwrap() < 2.0, "{bits:?}");
     assert!(folder.join("run").join("loss.svg").exists());

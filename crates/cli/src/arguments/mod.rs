@@ -20,7 +20,10 @@ pub(crate) use simulate::{
 #[cfg(feature = "plots")]
 pub(crate) use simulate::{Merge, PlotArguments};
 #[cfg(feature = "train")]
-pub(crate) use train::{DistillArguments, LmArguments, Train};
+pub(crate) use train::{
+    DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration, LmArguments,
+    MedusaArguments, ParallelArguments, TextArguments, Train,
+};
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
 /// is exactly the target's.

@@ -8,13 +8,21 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A small pair; what is asked for is in `more`.
+/// A small pair, but for what `more` asks for.
 fn make_pair(out: &Path, more: &[&str]) -> Run {
-    let run =
-        Run::forerun().with(&["make-pair", "--layers", "4", "--hidden", "64", "--heads", "4"]);
-    let run = run.with(&["--intermediate", "96", "--kv-heads", "2", "--context", "160"]);
-    let run = run.with(&["--prompts", "24", "-n", "48"]).with_path("--out", out);
-    run.with(more)
+    let small = [
+        ["--layers", "4"],
+        ["--hidden", "64"],
+        ["--intermediate", "96"],
+        ["--heads", "4"],
+        ["--kv-heads", "2"],
+        ["--context", "160"],
+        ["--prompts", "24"],
+        ["-n", "48"],
+    ];
+    let small = small.iter().filter(|option| !more.contains(&option[0])).flatten();
+    let run = Run::forerun().with(&["make-pair"]).with(&small.copied().collect::<Vec<_>>());
+    run.with_path("--out", out).with(more)
 }
 
 fn json(file: &Path) -> Value {

@@ -86,6 +86,59 @@ fn a_text_becomes_a_target_and_a_drafter_for_it() {
     assert_eq!(generate(folder, &options).output(), plain);
 }
 
+/// A drafter of one of the four kinds for the target in the folder.
+fn head(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
+    Run::forerun()
+        .with(&["train"])
+        .with(kind)
+        .with_path("--target", &folder.join("target"))
+        .with_path("--data", data)
+        .with_path("--out", &folder.join(out))
+        .with(&["--held-out=0.3", "--steps=12", "--warmup=2", "--threads=1"])
+        .with(&["--sequences=2", "--accumulation=2", "--context=64", "--evaluation-tokens=256"])
+}
+
+#[test]
+fn a_target_gets_drafters_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let data = text(folder);
+    target(folder, &data).succeed();
+    let kinds: [(&str, &[&str]); 4] = [
+        ("medusa", &["medusa", "--heads=2"]),
+        ("eagle", &["eagle", "--test-tokens=2"]),
+        ("parallelspec-medusa", &["parallel", "--integration=medusa", "--masks=3"]),
+        (
+            "parallelspec-eagle",
+            &["parallel", "--integration=eagle", "--group-share=0.5", "--masks=1"],
+        ),
+    ];
+    for (name, kind) in kinds {
+        let finished = head(folder, &data, kind, name).succeed();
+        assert!(finished.errors.contains("accepted by position"), "{}", finished.errors);
+        let config = fs::read_to_string(folder.join(name).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_str(&config).unwrap();
+        assert_eq!(config["speculator"], name);
+        assert_eq!(config["target"], "target");
+        assert!(folder.join(format!("{name}.training")).join("acceptance.svg").exists());
+    }
+
+    // The target's own text, and the paper's number of steps.
+    let finished = head(folder, &data, &["medusa"], "own")
+        .with(&["--self-distillation=6", "--self-distillation-temperature=1"])
+        .succeed();
+    assert!(finished.errors.contains("6 texts in"), "{}", finished.errors);
+    assert!(folder.join("own.training").join("self-distilled.jsonl").exists());
+
+    let refused = |run: Run, words: &[&str]| run.finish().assert_refused(words[0], words);
+    let parallel = &["parallel", "--integration=medusa", "--feature-noise=1"];
+    refused(head(folder, &data, parallel, "a"), &["--feature-noise", "eagle"]);
+    let parallel = &["parallel", "--integration=eagle", "--masks=9"];
+    refused(head(folder, &data, parallel, "a"), &["--masks", "9"]);
+    let long = head(folder, &data, &["eagle", "--test-tokens=8"], "a").with(&["--decay=2"]);
+    refused(long, &["decay", "2"]);
+}
+
 #[test]
 fn an_interrupted_run_goes_on() {
     let folder = tempfile::tempdir().unwrap();

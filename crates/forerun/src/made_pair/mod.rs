@@ -275,7 +275,7 @@ fn label(
         let label = &mut config[MADE_PAIR];
         label["epsilon"] = json!(epsilon);
         label["draft_layers"] = json!(options.draft_layers);
-        label["acceptance"] = json!((acceptance.rate * 1e4).round() / 1e4);
+        label["acceptance"] = json!((acceptance.rate * 1e3).round() / 1e3);
         label["positions"] = json!(acceptance.positions);
         label["temperature"] = json!(options.temperature);
         write(&file, &format!("{config:#}\n"))?;

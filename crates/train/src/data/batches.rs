@@ -21,6 +21,19 @@ pub struct Batch {
     pub context: usize,
 }
 
+impl Batch {
+    /// Windows of held-out text, which are of one size, as a batch.
+    pub(crate) fn of_windows(windows: &[ValidationWindow]) -> Self {
+        let context = windows.first().map_or(0, |window| window.inputs.len());
+        Self {
+            inputs: windows.iter().flat_map(|window| &window.inputs).copied().collect(),
+            targets: windows.iter().flat_map(|window| &window.targets).copied().collect(),
+            rows: windows.len(),
+            context,
+        }
+    }
+}
+
 /// The batches of a run: each is a pure function of the seed and the step.
 ///
 /// An epoch cuts the text into windows of `context + 1` tokens, of which neighbours share one, so

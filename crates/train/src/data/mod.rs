@@ -14,7 +14,7 @@ pub use batches::{Batch, Batches, Validation, ValidationWindow, bits_per_byte};
 pub use documents::{Document, Documents};
 pub(crate) use encoder::pieces;
 pub use error::DataError;
-pub(crate) use permutation::uniform;
+pub(crate) use permutation::{mixed, uniform};
 pub use prepare::PrepareOptions;
 pub(crate) use prepare::SEPARATOR;
 pub use progress::{OnProgress, Phase, Progress};

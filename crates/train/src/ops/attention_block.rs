@@ -1,9 +1,9 @@
 //! `x + attention(norm(x))`: the first half of a Transformer layer.
 
 use super::attention::{self, Heads, Rope};
-use super::elementwise::rms_norm;
+use super::groups::Groups;
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
-use super::projection::Projected;
+use super::projection::{Projected, norm_rows};
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
 use std::sync::Arc;
@@ -41,12 +41,12 @@ impl AttentionShape {
     }
 }
 
-/// `x`: `[sequences · context, hidden]`, `norm`: `[hidden]`, `weights`: see [`AttentionShape`].
+/// `x`: `[sequences · rows, hidden]`, `norm`: `[hidden]`, or none, `weights`: see [`AttentionShape`].
 pub(crate) struct AttentionBlock {
     pub(crate) shape: AttentionShape,
     pub(crate) rope: Arc<Rope>,
-    /// Rows of a sequence.
-    pub(crate) context: usize,
+    /// Rows of each sequence.
+    pub(crate) groups: Arc<Groups>,
 }
 
 /// What the backward pass needs of the forward pass, each by row.
@@ -62,7 +62,8 @@ pub(crate) struct Saved {
 
 impl AttentionBlock {
     fn chunk(&self) -> usize {
-        (CHUNK_ROWS / self.context).max(1) * self.context
+        let rows = self.groups.rows();
+        (CHUNK_ROWS / rows).max(1) * rows
     }
 }
 
@@ -73,7 +74,7 @@ impl Operation for AttentionBlock {
     fn forward(&self, [x, norm, weights]: [&[f32]; 3]) -> (Vec<f32>, Saved) {
         let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
         let (width, q_size) = (heads.width(), heads.q_size());
-        let rows = x.len() / hidden;
+        let (rows, own_rows) = (x.len() / hidden, self.groups.rows());
         let mut result = x.to_vec();
         let mut saved = Saved {
             r: vec![0.0; rows],
@@ -83,8 +84,8 @@ impl Operation for AttentionBlock {
         };
         let (into, out_of) = weights.split_at(self.shape.qkv_weights());
         let (into, out_of) = (transpose(into, hidden), transpose(out_of, q_size));
-        let ranges = split::ranges(rows / self.context);
-        let part = |values, size| split::parts(values, &ranges, self.context * size);
+        let ranges = split::ranges(rows / own_rows);
+        let part = |values, size| split::parts(values, &ranges, own_rows * size);
         let tasks: Vec<_> = part(&mut result, hidden)
             .into_iter()
             .zip(part(&mut saved.r, 1))
@@ -103,7 +104,7 @@ impl Operation for AttentionBlock {
                 .zip(levels.chunks_mut(chunk * heads.heads));
             for ((((result, r), qkv), out), levels) in chunks {
                 let normed = &mut normed[..result.len()];
-                rms_norm(result, norm, self.shape.epsilon, normed, r);
+                norm_rows(result, norm, self.shape.epsilon, normed, r);
                 multiply(
                     &mut MatrixMut::new(qkv, width),
                     Matrix::new(normed, hidden),
@@ -112,12 +113,12 @@ impl Operation for AttentionBlock {
                     Write::Replace,
                 );
                 let sequences = qkv
-                    .chunks_mut(self.context * width)
-                    .zip(out.chunks_mut(self.context * q_size))
-                    .zip(levels.chunks_mut(self.context * heads.heads));
+                    .chunks_mut(own_rows * width)
+                    .zip(out.chunks_mut(own_rows * q_size))
+                    .zip(levels.chunks_mut(own_rows * heads.heads));
                 for ((qkv, out), levels) in sequences {
-                    self.rope.rotate(qkv, heads, false);
-                    attention::forward(heads, qkv, out, levels);
+                    self.rope.rotate(qkv, heads, &self.groups, false);
+                    attention::forward(heads, &self.groups, qkv, out, levels);
                 }
                 multiply(
                     &mut MatrixMut::new(result, hidden),
@@ -138,21 +139,21 @@ impl Operation for AttentionBlock {
         dresult: &[f32],
     ) -> Result<[Vec<f32>; 3]> {
         let (hidden, heads) = (self.shape.hidden, self.shape.of_heads());
-        let (width, q_size, context) = (heads.width(), heads.q_size(), self.context);
+        let (width, q_size, own_rows) = (heads.width(), heads.q_size(), self.groups.rows());
         let (into, out_of) = weights.split_at(self.shape.qkv_weights());
         let mut dx = dresult.to_vec();
-        let ranges = split::ranges(x.len() / hidden / context);
+        let ranges = split::ranges(x.len() / hidden / own_rows);
         let tasks: Vec<_> =
-            ranges.iter().zip(split::parts(&mut dx, &ranges, context * hidden)).collect();
+            ranges.iter().zip(split::parts(&mut dx, &ranges, own_rows * hidden)).collect();
         let partial = split::all(tasks, |(range, dx)| {
-            let mut dnorm = vec![0.0; hidden];
+            let mut dnorm = vec![0.0; norm.len()];
             let mut dweights = vec![0.0; weights.len()];
             let (dinto, dout_of) = dweights.split_at_mut(into.len());
             let mut normed = vec![0.0; self.chunk() * hidden];
             let mut dnormed = normed.clone();
             let mut dout = vec![0.0; self.chunk() * q_size];
             let mut dqkv = vec![0.0; self.chunk() * width];
-            let mut first = range.start * context;
+            let mut first = range.start * own_rows;
             for dx in dx.chunks_mut(self.chunk() * hidden) {
                 let rows = dx.len() / hidden;
                 let of = |values, size| part(values, first, rows, size);
@@ -176,20 +177,13 @@ impl Operation for AttentionBlock {
                 );
                 let dqkv = &mut dqkv[..rows * width];
                 dqkv.fill(0.0);
-                for sequence in 0..rows / context {
-                    let of = |values, size| part(values, sequence * context, context, size);
-                    let own = sequence * context * width..(sequence + 1) * context * width;
-                    attention::backward(
-                        heads,
-                        of(qkv, width),
-                        of(out, q_size),
-                        of(levels, heads.heads),
-                        of(dout, q_size),
-                        &mut dqkv[own.clone()],
-                    );
-                    self.rope.rotate(&mut dqkv[own], heads, true);
+                for (sequence, dqkv) in dqkv.chunks_exact_mut(own_rows * width).enumerate() {
+                    let of = |values, size| part(values, sequence * own_rows, own_rows, size);
+                    let passed = (of(out, q_size), of(levels, heads.heads), of(dout, q_size));
+                    attention::backward(heads, &self.groups, of(qkv, width), passed, dqkv);
+                    self.rope.rotate(dqkv, heads, &self.groups, true);
                 }
-                Projected { x, norm, r, weights: into }.backward(
+                Projected { x, hidden, norm, r, weights: into }.backward(
                     Matrix::new(dqkv, width),
                     [&mut normed, &mut dnormed],
                     [dx, &mut dnorm, dinto],

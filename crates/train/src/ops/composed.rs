@@ -1,5 +1,6 @@
 //! The operations of this module in the library's own: slow, plain, and differentiated by the library.
 
+use super::groups::Groups;
 use super::{AttentionShape, MlpShape};
 use candle_core::{D, DType, Device, Result, Tensor};
 
@@ -8,14 +9,15 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tens
     x.broadcast_div(&(mean + f64::from(epsilon))?.sqrt()?)?.broadcast_mul(weight)
 }
 
-/// `x`: `[sequences · context, hidden]`; RoPE of base 10,000.
+/// `x`: `[sequences · rows, hidden]`; RoPE of base 10,000; the mask is that of [`Groups::sees`].
 pub(crate) fn attention_block(
     shape: &AttentionShape,
-    context: usize,
+    groups: &Groups,
     x: &Tensor,
-    norm: &Tensor,
+    norm: Option<&Tensor>,
     weights: &Tensor,
 ) -> Result<Tensor> {
+    let context = groups.rows();
     let AttentionShape { hidden, heads, kv_heads, head_dim, epsilon } = *shape;
     let sequences = x.dim(0)? / context;
     let width = (heads + 2 * kv_heads) * head_dim;
@@ -23,19 +25,23 @@ pub(crate) fn attention_block(
     let out_of = weights
         .narrow(0, width * hidden, heads * head_dim * hidden)?
         .reshape((hidden, heads * head_dim))?;
-    let qkv = rms_norm(x, norm, epsilon)?.matmul(&into.t()?)?;
+    let normed = match norm {
+        Some(norm) => rms_norm(x, norm, epsilon)?,
+        None => x.clone(),
+    };
+    let qkv = normed.matmul(&into.t()?)?;
     let qkv = qkv.reshape((sequences, context, heads + 2 * kv_heads, head_dim))?.transpose(1, 2)?;
     let repeat = |from| {
         let part = qkv.narrow(1, from, kv_heads)?.contiguous()?;
         let size = (sequences, kv_heads, heads / kv_heads, context, head_dim);
         part.unsqueeze(2)?.broadcast_as(size)?.reshape((sequences, heads, context, head_dim))
     };
-    let q = rotate(&qkv.narrow(1, 0, heads)?.contiguous()?, context, head_dim)?;
-    let k = rotate(&repeat(heads)?, context, head_dim)?;
+    let q = rotate(&qkv.narrow(1, 0, heads)?.contiguous()?, groups, head_dim)?;
+    let k = rotate(&repeat(heads)?, groups, head_dim)?;
     let v = repeat(heads + kv_heads)?;
     let scores = (q.matmul(&k.t()?)? / (head_dim as f64).sqrt())?;
     let mask: Vec<f32> = (0..context * context)
-        .map(|at| if at % context > at / context { -1e9 } else { 0.0 })
+        .map(|at| if groups.sees(at / context, at % context) { 0.0 } else { -1e9 })
         .collect();
     let scores = scores.broadcast_add(&Tensor::from_vec(mask, (context, context), x.device())?)?;
     let scores = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
@@ -44,11 +50,12 @@ pub(crate) fn attention_block(
     x + out.matmul(&out_of.t()?)?
 }
 
-fn rotate(x: &Tensor, context: usize, head_dim: usize) -> Result<Tensor> {
+fn rotate(x: &Tensor, groups: &Groups, head_dim: usize) -> Result<Tensor> {
+    let context = groups.rows();
     let angles: Vec<f32> = (0..context)
-        .flat_map(|position| {
+        .flat_map(|row| {
             (0..head_dim / 2).map(move |pair| {
-                position as f32 * 10_000_f32.powf(-2.0 * pair as f32 / head_dim as f32)
+                groups.position(row) as f32 * 10_000_f32.powf(-2.0 * pair as f32 / head_dim as f32)
             })
         })
         .collect();

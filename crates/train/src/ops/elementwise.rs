@@ -240,6 +240,26 @@ impl Vectorized for Add<'_> {
     }
 }
 
+/// `x ← x + factor · y`.
+pub(crate) fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) {
+    vectorize(Isa::best(), AddScaled { x, y, factor });
+}
+
+struct AddScaled<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+    factor: f32,
+}
+
+impl Vectorized for AddScaled<'_> {
+    #[inline(always)]
+    fn run<L: Lanes>(self) {
+        for (x, &y) in self.x.iter_mut().zip(self.y) {
+            *x += self.factor * y;
+        }
+    }
+}
+
 /// The gradient of scores behind a softmax, in place of the gradient `dp` of its result `p`:
 /// `scale · p · (dp − Σ p · dp)`, with that sum (`along`) given.
 pub(crate) fn softmax_backward(p: &[f32], along: f32, scale: f32, dp: &mut [f32]) {

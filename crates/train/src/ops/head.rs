@@ -1,7 +1,7 @@
 //! The final norm, the head and the loss in one: logits exist for a few rows at a time only.
 
 use super::attention_block::part;
-use super::elementwise::{exponentials, inner, rms_norm, rms_norm_backward, scale_by};
+use super::elementwise::{add_scaled, exponentials, inner, rms_norm, rms_norm_backward, scale_by};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::{Operation, split};
 use candle_core::{Result, Shape};
@@ -56,6 +56,16 @@ pub struct LossParts {
     pub divergence: f64,
 }
 
+impl std::iter::Sum for LossParts {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, part| Self {
+            loss: sum.loss + part.loss,
+            nll: sum.nll + part.nll,
+            divergence: sum.divergence + part.divergence,
+        })
+    }
+}
+
 /// `x`: `[rows, hidden]`, `norm`: `[hidden]`, `head`: `[vocabulary, hidden]`; the result is the loss.
 pub(crate) struct HeadLoss {
     pub(crate) epsilon: f32,
@@ -87,11 +97,7 @@ impl HeadLoss {
         let soft = soft.map(|teacher| transpose(&teacher.head, teacher.hidden));
         let turned = (&turned[..], soft.as_deref());
         let done = split::all(tasks, |(range, dx)| self.rows(range, [x, norm, head], turned, dx));
-        let parts = done.iter().fold(LossParts::default(), |sum, done| LossParts {
-            loss: sum.loss + done.parts.loss,
-            nll: sum.nll + done.parts.nll,
-            divergence: sum.divergence + done.parts.divergence,
-        });
+        let parts = done.iter().map(|done| done.parts).sum();
         let (dnorm, dhead) = done.into_iter().map(|done| (done.dnorm, done.dhead)).unzip();
         (parts, [dx, split::total(dnorm), split::total(dhead)])
     }
@@ -152,35 +158,56 @@ impl HeadLoss {
 
     /// Adds a row's loss and puts its gradient in the logits' place. `soft`: the teacher's logits.
     fn row(&self, row: usize, logits: &mut [f32], soft: Option<&mut [f32]>, parts: &mut LossParts) {
-        let token = self.targets.tokens[row] as usize;
-        let weight = self.targets.weights[row];
-        let of_token = logits[token];
-        let soft = soft.map(|soft| {
-            let mut p = soft.to_vec();
-            let (most, sum) = exponentials(&mut p);
-            // Σ p ln p and Σ p logits, of which the divergence is made.
-            let own = inner(&p, soft) / sum - (most + sum.ln());
-            (inner(&p, logits) / sum, own, p, sum)
-        });
-        let (most, sum) = exponentials(logits);
-        let level = most + sum.ln();
-        let nll = f64::from(level - of_token);
-        let mut share = 0.0;
-        let mut divergence = 0.0;
-        scale_by(logits, weight / sum);
-        if let (Some((crossed, own, p, sum)), Some(teacher)) = (soft, &self.targets.teacher) {
-            share = teacher.share;
-            divergence = f64::from(own - crossed + level);
-            for (logit, p) in logits.iter_mut().zip(&p) {
-                *logit -= weight * share * p / sum;
-            }
-        }
-        logits[token] -= weight * (1.0 - share);
-        let weight = f64::from(weight);
-        parts.nll += weight * nll;
-        parts.divergence += weight * divergence;
-        parts.loss += weight * (f64::from(share) * divergence + (1.0 - f64::from(share)) * nll);
+        let (token, weight) = (self.targets.tokens[row] as usize, self.targets.weights[row]);
+        let (Some(soft), Some(teacher)) = (soft, &self.targets.teacher) else {
+            return row_loss(logits, token, weight, None, parts);
+        };
+        let mut probabilities = soft.to_vec();
+        let (most, sum) = exponentials(&mut probabilities);
+        scale_by(&mut probabilities, 1.0 / sum);
+        let negative_entropy = inner(&probabilities, soft) - (most + sum.ln());
+        let probabilities = &probabilities;
+        let soft = SoftLabel { probabilities, negative_entropy, share: teacher.share };
+        row_loss(logits, token, weight, Some(soft), parts);
     }
+}
+
+/// A distribution that a row is to meet.
+#[derive(Clone, Copy)]
+pub(super) struct SoftLabel<'a> {
+    pub(super) probabilities: &'a [f32],
+    /// `Σ p ln p`.
+    pub(super) negative_entropy: f32,
+    /// The share of the divergence in the loss.
+    pub(super) share: f32,
+}
+
+/// Adds a row's loss, `share · KL + (1 − share) · NLL`, and puts its gradient in the logits' place.
+pub(super) fn row_loss(
+    logits: &mut [f32],
+    token: usize,
+    weight: f32,
+    soft: Option<SoftLabel<'_>>,
+    parts: &mut LossParts,
+) {
+    let of_token = logits[token];
+    let crossed = soft.map(|soft| inner(soft.probabilities, logits));
+    let (most, sum) = exponentials(logits);
+    let level = most + sum.ln();
+    let nll = f64::from(level - of_token);
+    let mut share = 0.0;
+    let mut divergence = 0.0;
+    scale_by(logits, weight / sum);
+    if let (Some(soft), Some(crossed)) = (soft, crossed) {
+        share = soft.share;
+        divergence = f64::from(soft.negative_entropy - crossed + level);
+        add_scaled(logits, soft.probabilities, -weight * share);
+    }
+    logits[token] -= weight * (1.0 - share);
+    let (weight, share) = (f64::from(weight), f64::from(share));
+    parts.nll += weight * nll;
+    parts.divergence += weight * divergence;
+    parts.loss += weight * (share * divergence + (1.0 - share) * nll);
 }
 
 /// The gradients are computed with the loss, while there are logits.

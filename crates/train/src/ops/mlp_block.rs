@@ -140,7 +140,7 @@ impl Operation for MlpBlock {
                     Write::Replace,
                 );
                 swiglu_backward(gate_up, intermediate, dinner);
-                Projected { x, norm, r, weights: into }.backward(
+                Projected { x, hidden, norm, r, weights: into }.backward(
                     Matrix::new(gate_up, 2 * intermediate),
                     [&mut normed, &mut dnormed],
                     [dx, &mut dnorm, dinto],

@@ -12,7 +12,10 @@ pub(crate) mod attention;
 pub(crate) mod attention_block;
 #[cfg(test)]
 pub(crate) mod composed;
+pub(crate) mod draft_head;
 pub(crate) mod elementwise;
+pub(crate) mod feature_loss;
+pub(crate) mod groups;
 pub(crate) mod head;
 pub(crate) mod matrix;
 pub(crate) mod mlp_block;
@@ -25,14 +28,14 @@ pub(crate) use attention_block::AttentionShape;
 pub use head::{LossParts, Targets, Teacher};
 pub(crate) use mlp_block::MlpShape;
 
-use candle_core::{CpuStorage, CustomOp3, Device, Layout, Result, Shape, Storage, Tensor};
+use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Storage, Tensor};
 use std::sync::{Mutex, PoisonError};
 
 /// Rows that a thread takes through a block at once: few enough for its cache, and enough that
 /// rearranging the weights for a product does not count.
 const CHUNK_ROWS: usize = 512;
 
-/// An operation on a tensor, a norm's weights and other weights.
+/// An operation on a tensor, a norm's weights and other weights. What it does without is [`none`].
 pub(crate) trait Operation: Send + Sync + 'static {
     /// What messages call it.
     const NAME: &'static str;
@@ -60,6 +63,11 @@ pub(crate) trait Operation: Send + Sync + 'static {
 pub(crate) fn apply(operation: impl Operation, inputs: [&Tensor; 3]) -> Result<Tensor> {
     let [x, norm, weights] = inputs;
     x.apply_op3(norm, weights, Applied { operation, saved: Mutex::new(None) })
+}
+
+/// In the place of an argument that an operation does without. It has no gradient.
+pub(crate) fn none() -> Result<Tensor> {
+    Tensor::zeros(0, DType::F32, &Device::Cpu)
 }
 
 struct Applied<O: Operation> {
@@ -104,11 +112,11 @@ impl<O: Operation> CustomOp3 for Applied<O> {
         let [dx, dnorm, dweights] = with_slices(inputs, |[x, norm, weights, gradient]| {
             self.operation.backward(saved, [x, norm, weights], gradient)
         })?;
-        Ok((
-            Some(tensor(dx, x.shape())?),
-            Some(tensor(dnorm, norm.shape())?),
-            Some(tensor(dweights, weights.shape())?),
-        ))
+        let gradient = |values, of: &Tensor| match of.elem_count() {
+            0 => Ok(None),
+            _ => tensor(values, of.shape()).map(Some),
+        };
+        Ok((gradient(dx, x)?, gradient(dnorm, norm)?, gradient(dweights, weights)?))
     }
 }
 

@@ -4,9 +4,12 @@
 
 use super::attention::Rope;
 use super::attention_block::AttentionBlock;
+use super::draft_head::{DraftHeadLoss, DraftLabels, FrozenHead};
+use super::feature_loss::FeatureLoss;
+use super::groups::Groups;
 use super::head::HeadLoss;
 use super::mlp_block::MlpBlock;
-use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, apply, composed};
+use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, apply, composed, none};
 use candle_core::{Device, Result, Tensor, Var};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
@@ -93,30 +96,41 @@ fn assert_differences(operation: Operation<'_>, inputs: &[Var]) {
     }
 }
 
+/// Attention with a norm before it, or without.
 fn attention_case(
     shape: AttentionShape,
-    context: usize,
-    sequences: usize,
+    groups: &Groups,
+    (sequences, normed): (usize, bool),
     seed: u64,
     check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
 ) {
     let frequencies: Vec<f32> = (0..shape.head_dim / 2)
         .map(|pair| 10_000_f32.powf(-2.0 * pair as f32 / shape.head_dim as f32))
         .collect();
-    let rope = Arc::new(Rope::new(&frequencies, context + 3));
-    let inputs = [
-        var(seed, &[sequences * context, shape.hidden], 0.0, 1.0),
-        var(seed + 1, &[shape.hidden], 1.0, 0.2),
+    let rope = Arc::new(Rope::new(&frequencies, groups.tokens() + groups.masks() + 3));
+    let mut inputs = vec![
+        var(seed, &[sequences * groups.rows(), shape.hidden], 0.0, 1.0),
         var(seed + 2, &[shape.weights()], 0.0, 0.3),
     ];
+    if normed {
+        inputs.push(var(seed + 1, &[shape.hidden], 1.0, 0.2));
+    }
     let fused = |inputs: &[Tensor]| {
-        let block = AttentionBlock { shape, rope: Arc::clone(&rope), context };
-        apply(block, [&inputs[0], &inputs[1], &inputs[2]])
+        let groups = Arc::new(groups.clone());
+        let block = AttentionBlock { shape, rope: Arc::clone(&rope), groups };
+        let norm = inputs.get(2).cloned().map_or_else(none, Ok)?;
+        apply(block, [&inputs[0], &norm, &inputs[1]])
     };
     let plain = |inputs: &[Tensor]| {
-        composed::attention_block(&shape, context, &inputs[0], &inputs[1], &inputs[2])
+        composed::attention_block(&shape, groups, &inputs[0], inputs.get(2), &inputs[1])
     };
     check(&fused, &plain, &inputs);
+}
+
+/// Groups whose anchors follow from a seed.
+fn groups(tokens: usize, masks: usize, seed: u64) -> Groups {
+    let draws = values(seed + 50, tokens, 1.0);
+    Groups::new(tokens, masks, (0..tokens).filter(|&token| draws[token] > -0.4).collect())
 }
 
 fn mlp_case(
@@ -193,14 +207,117 @@ fn head_case(
     check(&fused, &plain, &inputs);
 }
 
+/// The loss of drafted rows, several of which predict the token behind one place.
+fn draft_head_case(
+    (hidden, vocab_size, rows): (usize, usize, usize),
+    share: Option<f32>,
+    normed: bool,
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let places = rows.div_ceil(3);
+    let mut inputs = vec![var(seed, &[rows, hidden], 0.0, 1.0)];
+    if normed {
+        inputs.push(var(seed + 1, &[hidden], 1.0, 0.2));
+    }
+    let weights = values(seed + 2, vocab_size * hidden, 0.5);
+    let head = Arc::new(FrozenHead::new(weights.clone(), hidden));
+    let of_target = values(seed + 4, places * hidden, 1.0);
+    let place_of: Vec<u32> = (0..rows).map(|row| (row % places) as u32).collect();
+    let tokens: Vec<u32> = (0..rows).map(|row| ((row * 31 + 7) % vocab_size) as u32).collect();
+    // Some rows count nothing.
+    let counts = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
+    let counts: Vec<f32> = values(seed + 3, rows, 0.3).iter().enumerate().map(counts).collect();
+    let distributions = Arc::new(head.distributions(&of_target));
+    let labels = DraftLabels {
+        tokens: tokens.clone().into(),
+        places: place_of.clone().into(),
+        weights: counts.clone().into(),
+        soft: share.map(|share| (Arc::clone(&distributions), share)),
+    };
+    let fused = |inputs: &[Tensor]| {
+        let loss = DraftHeadLoss {
+            epsilon: EPSILON,
+            head: Arc::clone(&head),
+            labels: labels.clone(),
+            train: true,
+            parts: Arc::new(Mutex::default()),
+        };
+        let norm = inputs.get(1).cloned().map_or_else(none, Ok)?;
+        apply(loss, [&inputs[0], &norm, &none()?])
+    };
+    let tensor = |values: &[f32], columns: usize| {
+        Tensor::from_slice(values, (values.len() / columns, columns), &Device::Cpu)
+    };
+    let plain = |inputs: &[Tensor]| {
+        let head = tensor(&weights, hidden)?;
+        let x = match inputs.get(1) {
+            Some(norm) => composed::rms_norm(&inputs[0], norm, EPSILON)?,
+            None => inputs[0].clone(),
+        };
+        let log_softmax = |x: &Tensor| {
+            let logits = x.matmul(&head.t()?)?;
+            logits.broadcast_sub(&logits.exp()?.sum_keepdim(1)?.log()?)
+        };
+        let log_q = log_softmax(&x)?;
+        let weights = tensor(&counts, 1)?;
+        let mut hard = vec![0.0_f32; rows * vocab_size];
+        for (row, &token) in tokens.iter().enumerate() {
+            hard[row * vocab_size + token as usize] = 1.0;
+        }
+        let nll =
+            tensor(&hard, vocab_size)?.broadcast_mul(&weights)?.mul(&log_q)?.sum_all()?.neg()?;
+        let Some(share) = share.map(f64::from) else { return Ok(nll) };
+        let index = Tensor::new(&place_of[..], &Device::Cpu)?;
+        let log_p = log_softmax(&tensor(&of_target, hidden)?)?.index_select(&index, 0)?;
+        let each = (log_p.exp()? * (&log_p - log_q)?)?;
+        let divergence = each.broadcast_mul(&weights)?.sum_all()?;
+        (divergence * share)? + (nll * (1.0 - share))?
+    };
+    check(&fused, &plain, &inputs);
+}
+
+/// SmoothL1 of rows against features, both near and far.
+fn feature_case(
+    (hidden, rows): (usize, usize),
+    seed: u64,
+    check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
+) {
+    let places = rows.div_ceil(2);
+    let inputs = [var(seed, &[rows, hidden], 0.0, 1.5)];
+    let features = values(seed + 1, places * hidden, 1.0);
+    let place_of: Vec<u32> = (0..rows).map(|row| (row % places) as u32).collect();
+    let counts = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
+    let counts: Vec<f32> = values(seed + 2, rows, 0.3).iter().enumerate().map(counts).collect();
+    let fused = |inputs: &[Tensor]| {
+        let loss = FeatureLoss {
+            features: features.clone().into(),
+            hidden,
+            places: place_of.clone().into(),
+            weights: counts.clone().into(),
+        };
+        apply(loss, [&inputs[0], &none()?, &none()?])
+    };
+    let plain = |inputs: &[Tensor]| {
+        let features = Tensor::from_slice(&features, (places, hidden), &Device::Cpu)?;
+        let features = features.index_select(&Tensor::new(&place_of[..], &Device::Cpu)?, 0)?;
+        let distance = (&inputs[0] - features)?;
+        let (size, square) = (distance.abs()?, (distance.sqr()? / 2.0)?);
+        let each = size.lt(1.0)?.where_cond(&square, &(&size - 0.5)?)?;
+        let weights = Tensor::from_slice(&counts, (rows, 1), &Device::Cpu)?;
+        each.broadcast_mul(&weights)?.sum_all()? / hidden as f64
+    };
+    check(&fused, &plain, &inputs);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
     fn attention_is_the_composed_one(
         (kv_heads, group, pairs) in (1_usize..3, 1_usize..4, 1_usize..9),
-        (context, sequences, hidden) in (1_usize..150, 1_usize..4, 1_usize..40),
-        seed in 0_u64..1000,
+        (tokens, sequences, hidden) in (1_usize..150, 1_usize..4, 1_usize..40),
+        (masks, normed, seed) in (0_usize..5, any::<bool>(), 0_u64..1000),
     ) {
         let shape = AttentionShape {
             hidden,
@@ -209,7 +326,8 @@ proptest! {
             head_dim: 2 * pairs,
             epsilon: EPSILON,
         };
-        attention_case(shape, context, sequences, seed, assert_same);
+        let groups = if masks == 0 { Groups::causal(tokens) } else { groups(tokens, masks, seed) };
+        attention_case(shape, &groups, (sequences, normed), seed, assert_same);
     }
 
     #[test]
@@ -228,15 +346,36 @@ proptest! {
     ) {
         head_case(sizes, share, seed, assert_same);
     }
+
+    #[test]
+    fn losses_of_drafts_are_the_composed_ones(
+        sizes in (1_usize..40, 2_usize..90, 1_usize..400),
+        share in prop_oneof![Just(None), (0.0_f32..=1.0).prop_map(Some)],
+        (normed, seed) in (any::<bool>(), 0_u64..1000),
+    ) {
+        draft_head_case(sizes, share, normed, seed, assert_same);
+        feature_case((sizes.0, sizes.2), seed, assert_same);
+    }
 }
 
 #[test]
 fn gradients_agree_with_finite_differences() {
     let shape = AttentionShape { hidden: 12, heads: 4, kv_heads: 2, head_dim: 6, epsilon: EPSILON };
-    attention_case(shape, 9, 2, 5, |fused, _, inputs| assert_differences(fused, inputs));
+    for (groups, normed) in
+        [(Groups::causal(9), true), (groups(7, 2, 3), true), (groups(7, 3, 4), false)]
+    {
+        let check = |fused: Operation<'_>, _: Operation<'_>, inputs: &[Var]| {
+            assert_differences(fused, inputs);
+        };
+        attention_case(shape, &groups, (2, normed), 5, check);
+    }
     let shape = MlpShape { hidden: 12, intermediate: 20, epsilon: EPSILON };
     mlp_case(shape, 9, 6, |fused, _, inputs| assert_differences(fused, inputs));
+    feature_case((8, 11), 6, |fused, _, inputs| assert_differences(fused, inputs));
     for share in [None, Some(0.0), Some(0.7), Some(1.0)] {
+        draft_head_case((10, 17, 12), share, share != Some(0.7), 9, |fused, _, inputs| {
+            assert_differences(fused, inputs);
+        });
         let sizes = (10, 17, 12);
         head_case(sizes, share, 7, |fused, _, inputs| assert_differences(fused, inputs));
     }

@@ -1,0 +1,172 @@
+//! `forerun train medusa|eagle|parallel`: a target and text in, a drafter out.
+
+use super::{beside, dataset, listen, set_threads, train};
+use crate::arguments::{
+    DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
+    MedusaArguments, ParallelArguments,
+};
+use crate::interrupts::INTERRUPTED;
+use crate::{distill, note};
+use anyhow::{Context, bail};
+use forerun::Canceller;
+use forerun_train::data::{Batches, Dataset, Split};
+use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
+use forerun_train::{AdamWOptions, Dtype, Schedule, TrainOptions, Trainer};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub(super) fn medusa(arguments: &MedusaArguments) -> anyhow::Result<ExitCode> {
+    let options = DrafterOptions::of(DrafterKind::Medusa, arguments.heads as usize);
+    run(options, &arguments.drafter)
+}
+
+pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
+    let options = DrafterOptions::of(DrafterKind::Eagle, arguments.test_tokens as usize);
+    run(with_features(options, &arguments.features), &arguments.drafter)
+}
+
+pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode> {
+    let FeatureArguments { classification_weight, feature_noise } = arguments.features;
+    let kind = match arguments.integration {
+        Integration::Medusa => DrafterKind::ParallelspecMedusa,
+        Integration::Eagle => DrafterKind::ParallelspecEagle,
+    };
+    let of_features = classification_weight.is_some() || feature_noise.is_some();
+    if arguments.integration == Integration::Medusa && of_features {
+        bail!(
+            "--classification-weight and --feature-noise are for --integration eagle: the other \
+             integration reads no features"
+        );
+    }
+    let mut options = DrafterOptions::of(kind, arguments.masks as usize);
+    options.group_share = arguments.group_share;
+    run(with_features(options, &arguments.features), &arguments.drafter)
+}
+
+fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> DrafterOptions {
+    options.classification_weight =
+        given.classification_weight.unwrap_or(options.classification_weight);
+    options.feature_noise = given.feature_noise.unwrap_or(options.feature_noise);
+    options
+}
+
+fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Result<ExitCode> {
+    let text = &arguments.text;
+    set_threads(text.threads)?;
+    let run = text.run.clone().map_or_else(|| beside(&text.out), Ok)?;
+    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    drafter.decay = arguments.decay.unwrap_or(drafter.decay);
+    let target = Target::open(&arguments.target)?;
+    let tokenizer = tokenizer(&arguments.target)?;
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let data = match arguments.self_distillation {
+        None => text.data.clone(),
+        Some(count) => match own_text(arguments, &run, count, &interrupted)? {
+            Some(file) => vec![file],
+            None => return Ok(INTERRUPTED.into()),
+        },
+    };
+    let dataset = dataset(text, &data, &run, &tokenizer)?;
+    let options = options(&drafter, arguments, &dataset)?;
+    let steps = options.schedule.steps;
+    let mut trainer = Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options, drafter)?;
+    let parameters = trainer.learner().drafter().parameters();
+    let count: usize = parameters.iter().map(|parameter| parameter.values.elem_count()).sum();
+    note(format_args!(
+        "{} for {}: {:.2}M parameters, {} training tokens, {} held out; at step {} of {steps}",
+        drafter.kind,
+        target.name(),
+        count as f64 / 1e6,
+        dataset.tokens(Split::Training).len(),
+        dataset.tokens(Split::HeldOut).len(),
+        trainer.step(),
+    ));
+    if arguments.self_distillation.is_none() {
+        listen(&interrupted, None)?;
+    }
+    if !train(&mut trainer, steps, &interrupted)? {
+        return Ok(INTERRUPTED.into());
+    }
+    let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
+    trainer.learner().drafter().export(&target, &text.out, dtype)?;
+    note(format_args!("wrote {}", text.out.display()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The tokenizer beside a target.
+fn tokenizer(target: &Path) -> anyhow::Result<PathBuf> {
+    let folder = if target.is_dir() { Some(target) } else { target.parent() };
+    let file = folder.unwrap_or(Path::new(".")).join("tokenizer.json");
+    if !file.is_file() {
+        bail!("there is no {}: the text is read with the target's tokenizer", file.display());
+    }
+    Ok(file)
+}
+
+/// Text that the target writes; `None` if an interrupt came first. From here on the process listens for
+/// interrupts.
+fn own_text(
+    arguments: &DrafterArguments,
+    run: &Path,
+    count: usize,
+    interrupted: &Arc<AtomicBool>,
+) -> anyhow::Result<Option<PathBuf>> {
+    let file = run.join("self-distilled.jsonl");
+    let options = [
+        format!("--count={count}"),
+        format!("--max-tokens={}", arguments.context),
+        format!("--temperature={}", arguments.self_distillation_temperature),
+        format!("--seed={}", arguments.steps_between.seed),
+        "--method=autoregressive".to_owned(),
+    ];
+    let (target, prompts) = (&arguments.target, &arguments.text.data);
+    let distill = DistillArguments::of_target(target, prompts, &file, &options)?;
+    let canceller = Canceller::new();
+    let done = distill::write(&distill, &canceller, || listen(interrupted, Some(&canceller)))?;
+    Ok(done.then_some(file))
+}
+
+/// What is not said is ParallelSpec's table 3; EAGLE as it is replaced.
+fn options(
+    drafter: &DrafterOptions,
+    arguments: &DrafterArguments,
+    dataset: &Dataset,
+) -> anyhow::Result<TrainOptions> {
+    let eagle = matches!(drafter.kind, DrafterKind::Eagle | DrafterKind::ParallelspecEagle);
+    let (rate, beta2, epochs) = if eagle { (5e-5, 0.95, 40) } else { (5e-4, 0.999, 20) };
+    let soft_share = if drafter.kind == DrafterKind::Eagle { 1.0 } else { 0.0 };
+    let DrafterArguments { context, sequences, accumulation, .. } = *arguments;
+    let between = &arguments.steps_between;
+    let steps = match arguments.steps {
+        Some(steps) => steps,
+        None => {
+            let batches = Batches::new(dataset, sequences, context, between.seed)?;
+            let epochs = arguments.epochs.unwrap_or(epochs);
+            (epochs * batches.epoch_steps()).div_ceil(accumulation.max(1) as u64)
+        }
+    };
+    Ok(TrainOptions {
+        context,
+        sequences,
+        accumulation,
+        schedule: Schedule {
+            peak: arguments.learning_rate.unwrap_or(rate),
+            final_share: between.final_share,
+            warmup_steps: between.warmup,
+            steps,
+        },
+        optimizer: AdamWOptions {
+            beta2,
+            weight_decay: arguments.weight_decay,
+            max_gradient_norm: between.max_gradient_norm,
+            ..AdamWOptions::default()
+        },
+        seed: between.seed,
+        evaluate_every: between.evaluate_every,
+        evaluation_tokens: arguments.evaluation_tokens,
+        save_every: between.save_every,
+        distillation_share: arguments.distillation_share.unwrap_or(soft_share),
+    })
+}

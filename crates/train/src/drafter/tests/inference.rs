@@ -1,0 +1,243 @@
+//! Rows of training are rows of inference: a sequence for each draft, its tokens and then its masks,
+//! causal, in plain loops and in f64, from the files that were written.
+
+use super::*;
+use crate::drafter::acceptance::drafts;
+use crate::ops::groups::Groups;
+use safetensors::SafeTensors;
+use serde_json::Value;
+use std::sync::Arc;
+
+/// A checkpoint as a stranger reads it.
+struct Plain {
+    config: Value,
+    bytes: Vec<u8>,
+}
+
+impl Plain {
+    fn read(folder: &Path) -> Self {
+        let config = std::fs::read(folder.join("config.json")).unwrap();
+        let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
+        Self { config: serde_json::from_slice(&config).unwrap(), bytes }
+    }
+
+    fn size(&self, option: &str) -> usize {
+        self.config[option].as_u64().unwrap() as usize
+    }
+
+    /// Rows of a matrix, or a vector as one row.
+    fn tensor(&self, name: &str) -> Option<Vec<Vec<f64>>> {
+        let file = SafeTensors::deserialize(&self.bytes).unwrap();
+        let tensor = file.tensor(name).ok()?;
+        let values = tensor.data().as_chunks::<4>().0.iter();
+        let values: Vec<f64> = values.map(|b| f64::from(f32::from_le_bytes(*b))).collect();
+        Some(values.chunks(*tensor.shape().last().unwrap()).map(<[f64]>::to_vec).collect())
+    }
+
+    fn vector(&self, name: &str) -> Option<Vec<f64>> {
+        self.tensor(name).map(|mut rows| rows.remove(0))
+    }
+
+    fn product(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let inner = |row: &Vec<f64>| row.iter().zip(x).map(|(w, x)| w * x).sum();
+        self.tensor(&format!("{name}.weight")).unwrap().iter().map(inner).collect()
+    }
+
+    fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let Some(weight) = self.vector(&format!("{name}.weight")) else { return x.to_vec() };
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let epsilon = self.config["rms_norm_eps"].as_f64().unwrap();
+        x.iter().zip(weight).map(|(x, w)| x / (mean + epsilon).sqrt() * w).collect()
+    }
+
+    fn fc(&self, embedding: &[f64], feature: &[f64]) -> Vec<f64> {
+        let product = self.product("fc", &[embedding, feature].concat());
+        add(&product, &self.vector("fc.bias").unwrap())
+    }
+
+    fn rotated(&self, x: &[f64], position: usize) -> Vec<f64> {
+        let (pairs, theta) = (x.len() / 2, self.config["rope_theta"].as_f64().unwrap());
+        let mut out = x.to_vec();
+        for pair in 0..pairs {
+            let angle = position as f64 * theta.powf(-(pair as f64) / pairs as f64);
+            let (a, b) = (x[pair], x[pair + pairs]);
+            out[pair] = a * angle.cos() - b * angle.sin();
+            out[pair + pairs] = b * angle.cos() + a * angle.sin();
+        }
+        out
+    }
+
+    /// The layer's last row of a causal sequence of inputs.
+    fn last_row(&self, inputs: &[Vec<f64>]) -> Vec<f64> {
+        let (head_dim, heads) = (self.size("head_dim"), self.size("num_attention_heads"));
+        let shared = heads / self.size("num_key_value_heads");
+        let normed: Vec<_> =
+            inputs.iter().map(|x| self.norm("layers.0.input_layernorm", x)).collect();
+        let project = |part: &str| -> Vec<Vec<f64>> {
+            let name = format!("layers.0.self_attn.{part}_proj");
+            normed.iter().map(|x| self.product(&name, x)).collect()
+        };
+        let (keys, values) = (project("k"), project("v"));
+        let last = inputs.len() - 1;
+        let queries = self.product("layers.0.self_attn.q_proj", &normed[last]);
+        let mut out = Vec::new();
+        for head in 0..heads {
+            let of = |x: &[f64], head: usize| x[head * head_dim..(head + 1) * head_dim].to_vec();
+            let query = self.rotated(&of(&queries, head), last);
+            let score = |(position, key): (usize, &Vec<f64>)| {
+                let key = self.rotated(&of(key, head / shared), position);
+                let inner: f64 = query.iter().zip(key).map(|(q, k)| q * k).sum();
+                (inner / (head_dim as f64).sqrt()).exp()
+            };
+            let scores: Vec<f64> = keys.iter().enumerate().map(score).collect();
+            let total: f64 = scores.iter().sum();
+            for place in 0..head_dim {
+                let value = |row: usize| values[row][head / shared * head_dim + place];
+                out.push((0..=last).map(|row| scores[row] / total * value(row)).sum());
+            }
+        }
+        let x = add(&inputs[last], &self.product("layers.0.self_attn.o_proj", &out));
+        let normed = self.norm("layers.0.post_attention_layernorm", &x);
+        let gate = self.product("layers.0.mlp.gate_proj", &normed);
+        let up = self.product("layers.0.mlp.up_proj", &normed);
+        let inner: Vec<f64> =
+            gate.iter().zip(up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        add(&x, &self.product("layers.0.mlp.down_proj", &inner))
+    }
+}
+
+fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+fn wide(values: &[f32]) -> Vec<f64> {
+    values.iter().map(|&value| f64::from(value)).collect()
+}
+
+/// The rows of a draft behind the token of row `anchor`, as inference computes them.
+fn inferred(
+    plain: &Plain,
+    target: &Target,
+    text: &Text,
+    (sequence, anchor): (usize, usize),
+    positions: usize,
+) -> Vec<Vec<f64>> {
+    let hidden = target.config().hidden_size;
+    let first = sequence * text.context;
+    let feature = |row: usize| wide(&text.features[(first + row) * hidden..][..hidden]);
+    let embedding = |row: usize| wide(target.embedding_of(text.inputs[first + row]));
+    let masks = |name| plain.tensor(name).unwrap();
+    match plain.config["speculator"].as_str().unwrap() {
+        "medusa" => (0..positions)
+            .map(|head| {
+                let feature = feature(anchor);
+                let inner = plain.product(&format!("{head}.0.linear"), &feature);
+                let bias = plain.vector(&format!("{head}.0.linear.bias")).unwrap();
+                let inner = add(&inner, &bias);
+                let silu: Vec<f64> = inner.iter().map(|x| x / (1.0 + (-x).exp())).collect();
+                add(&feature, &silu)
+            })
+            .collect(),
+        "parallelspec-medusa" => {
+            let mut inputs: Vec<_> = (0..=anchor).map(embedding).collect();
+            let mut rows = vec![plain.last_row(&inputs)];
+            for mask in masks("mask_embeddings.weight") {
+                inputs.push(mask);
+                rows.push(plain.last_row(&inputs));
+            }
+            rows
+        }
+        "eagle" => {
+            let mut inputs: Vec<_> =
+                (0..=anchor).map(|row| plain.fc(&embedding(row + 1), &feature(row))).collect();
+            let mut rows = vec![plain.last_row(&inputs)];
+            for depth in 1..positions {
+                let drafted = &rows[depth - 1];
+                inputs.push(plain.fc(&embedding(anchor + 1 + depth), drafted));
+                rows.push(plain.last_row(&inputs));
+            }
+            rows
+        }
+        _ => {
+            let mut inputs: Vec<_> =
+                (0..=anchor).map(|row| plain.fc(&embedding(row + 1), &feature(row))).collect();
+            let mut rows = vec![plain.last_row(&inputs)];
+            let features = masks("mask_features.weight");
+            for (embedding, feature) in masks("mask_embeddings.weight").iter().zip(&features) {
+                inputs.push(plain.fc(embedding, feature));
+                rows.push(plain.last_row(&inputs));
+            }
+            rows
+        }
+    }
+}
+
+fn assert_near(a: &[f32], b: &[f64], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    let size = b.iter().map(|b| b.abs()).fold(1.0, f64::max);
+    for (a, b) in a.iter().zip(b) {
+        assert!((f64::from(*a) - b).abs() < 1e-5 * size, "{what}: {a} against {b}");
+    }
+}
+
+#[test]
+fn what_is_drafted_in_training_is_what_inference_drafts() {
+    const CONTEXT: usize = 17;
+    for (seed, kind) in (0..).zip(DrafterKind::ALL) {
+        let folder = tempfile::tempdir().unwrap();
+        let target = target(&folder.path().join("target"), seed);
+        let drafter = drafter(kind, &target);
+        let written = folder.path().join("drafter");
+        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        let plain = Plain::read(&written);
+        assert_eq!(plain.config["speculator"], kind.to_string());
+        let text = text(&target, 2, CONTEXT);
+        let options = DrafterOptions::of(kind, MASKS);
+        let anchors = [0, 1, 4, 9, 12];
+        let rows = drafts(pair(&drafter, &target, &options), &text, &anchors).unwrap();
+        assert_eq!(rows.len(), options.positions());
+        for sequence in 0..2 {
+            for (group, &anchor) in anchors.iter().enumerate() {
+                let place = (sequence, anchor);
+                let expected = inferred(&plain, &target, &text, place, rows.len());
+                for (position, expected) in expected.iter().enumerate() {
+                    let row = rows[position].get(sequence * anchors.len() + group).unwrap();
+                    let what = format!("{kind}, anchor {anchor}, position {position}");
+                    assert_near(&row.to_vec1().unwrap(), expected, &what);
+                }
+            }
+        }
+    }
+}
+
+/// All groups of a sequence at once give what each of them gives alone.
+#[test]
+fn every_row_of_every_group_is_a_row_of_inference() {
+    const CONTEXT: usize = 11;
+    for (seed, kind) in [(1, DrafterKind::ParallelspecMedusa), (2, DrafterKind::ParallelspecEagle)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let target = target(&folder.path().join("target"), seed);
+        let drafter = drafter(kind, &target);
+        let written = folder.path().join("drafter");
+        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        let plain = Plain::read(&written);
+        let text = text(&target, 2, CONTEXT);
+        let tokens = drafter.token_rows(CONTEXT);
+        let groups = Arc::new(Groups::new(tokens, MASKS, (0..tokens).collect()));
+        let inputs = drafter.token_inputs(&target, &text, None).unwrap();
+        let rows = drafter.masked_rows(&inputs, &groups).unwrap();
+        for sequence in 0..2 {
+            for anchor in 0..tokens {
+                let place = (sequence, anchor);
+                let expected = inferred(&plain, &target, &text, place, MASKS + 1);
+                for (depth, expected) in expected.iter().enumerate() {
+                    let row = sequence * groups.rows() + groups.row(anchor, depth);
+                    let row = rows.get(row).unwrap().to_vec1().unwrap();
+                    let what = format!("{kind}, anchor {anchor}, depth {depth}");
+                    assert_near(&row, expected, &what);
+                }
+            }
+        }
+    }
+}
