@@ -65,6 +65,11 @@ pub fn verify(
 /// Verifies chains of several drafters, each with its drafter's index, whose first tokens stand for
 /// absolute position `position`.
 ///
+/// Where there are several, each is tested as if its tokens were a function of those before them, whatever
+/// they were drawn from: which drafters have got how far may follow from what others drew, and only this
+/// test is exact then (for a given candidate `x`, `x` is accepted with probability `p[x]`, else
+/// `p[x]` is left out). It accepts `Σ p·q` where the other one accepts `Σ min(p, q)`.
+///
 /// `rows[n]` is the target's distribution of the token behind the first `n` tokens of `path`. At every
 /// position the chains that agree with what was accepted are tested in their order, each with a key of its
 /// own against what the rejections before it left. An accepted token may lead away from `path`, behind
@@ -81,6 +86,7 @@ pub fn verify_chains(
     randomness: &dyn Randomness,
 ) -> (TokenTree, Verdict) {
     let mut walked: Vec<TokenId> = Vec::new();
+    let alone = chains.len() == 1;
     loop {
         let depth = walked.len();
         let verdict = |token, rejected| Verdict { accepted: (0..depth).collect(), token, rejected };
@@ -91,7 +97,7 @@ pub fn verify_chains(
         let here = position + depth;
         let candidates = chains.iter().filter_map(|&(drafter, draft)| {
             let token = *draft.tree.tokens().strip_prefix(&walked[..])?.first()?;
-            let proposed = proposed_at(draft, depth.checked_sub(1));
+            let proposed = proposed_at(draft, depth.checked_sub(1)).filter(|_| alone);
             Some(Candidate { number: drafter as u32, node: depth, token, proposed })
         });
         match descend(candidates, row, here, randomness) {

@@ -113,6 +113,9 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let (most, at_once) = (self.lookahead.most(), self.lookahead.at_once());
+        // Rows that wait for tokens may be more than would be drafted by now.
+        let awaited = if self.waits { self.rows_there(sequence) } else { 0 };
+        let most = most.max(awaited);
         let mut index = 0;
         while let Some(chain) = self.chains.get_mut(index) {
             let drafting = chain.drafting.as_mut();
@@ -264,6 +267,13 @@ impl Dsi {
         self.lookahead.observe_score(answer.duration_ns);
         self.arrived.insert((task.first_row, ticket), (task, answer.output));
         Ok(())
+    }
+
+    /// Number of the rows from the frontier on that have come in one job.
+    fn rows_there(&self, sequence: &Sequence) -> usize {
+        let frontier = sequence.tokens().len();
+        let next = self.arrived.range((frontier, Ticket(0))..).next();
+        next.filter(|(key, _)| key.0 == frontier).map_or(0, |(_, (_, scores))| scores.rows.len())
     }
 
     /// The rows from the frontier on, if they have come, and the tokens that they test if these are waited

@@ -622,10 +622,10 @@ fn speculative_decoding_on_features_is_exact() {
     let masks = Masks::Own(VOCAB as TokenId..VOCAB as TokenId + 2);
     let parallel =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), masks.clone())) };
-    let drafters: [(&str, &dyn Fn() -> Box<dyn Drafter>); 3] =
+    let drafters: [(&str, Make<'_>); 3] =
         [("medusa", &medusa), ("eagle", &eagle), ("parallelspec on eagle", &parallel)];
     for (name, drafter) in drafters {
-        for shape in [chain(1), chain(2), chain(9), top(2, 2), top(3, 3), best(3), iid(&[2, 1])] {
+        for shape in [chain(1), chain(2), top(2, 2), best(3), iid(&[2, 1])] {
             let name = format!("speculative, {name}, {shape:?}");
             assert_exact_of(&name, drafter, &|| speculative(&shape), (3, true));
         }
@@ -738,6 +738,9 @@ fn dsi_is_exact() {
     assert_exact("dsi, prompt-lookup", &|| Box::new(PromptLookup), &decoder);
 }
 
+/// Makes a drafter for every run.
+type Make<'a> = &'a dyn Fn() -> Box<dyn Drafter>;
+
 fn other_drafter() -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(TableModel { seed: 5, ..DRAFT_MODEL }))
 }
@@ -750,7 +753,6 @@ fn lookup_drafter() -> Box<dyn Drafter> {
 /// same model, and of different kinds.
 #[test]
 fn dsi_with_several_drafters_is_exact() {
-    type Make<'a> = &'a dyn Fn() -> Box<dyn Drafter>;
     let kinds: [(&str, Make<'_>, &[Make<'_>]); 5] = [
         ("two models", &model_drafter, &[&other_drafter]),
         ("one model twice", &model_drafter, &[&model_drafter]),
@@ -909,37 +911,29 @@ fn mutant_one_uniform_for_all_siblings() {
     }
 }
 
-/// Two drafters that draw with one uniform, or are tested with one.
+/// Two drafters that are tested with one uniform.
 #[test]
 fn mutant_one_uniform_for_several_drafters() {
-    for purpose in [Purpose::Accept, Purpose::Draft] {
-        let change: fn(Key) -> Key = match purpose {
-            Purpose::Accept => |key| match key.purpose {
-                Purpose::Accept => Key { candidate: 0, ..key },
-                _ => key,
-            },
-            _ => |key| match key.purpose {
-                Purpose::Draft => Key { candidate: 0, ..key },
-                _ => key,
-            },
+    let change: fn(Key) -> Key = |key| match key.purpose {
+        Purpose::Accept => Key { candidate: 0, ..key },
+        _ => key,
+    };
+    let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
+        Arc::new(MutantKeys(enumerator, change))
+    };
+    let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 1).with_drafters(2)) };
+    let worst = |keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>| {
+        let deviation = |seed| {
+            let experiment = Experiment::of(sampling(1.0, 0, 1.0), &model_drafter, &decoder);
+            let others: &[&dyn Fn() -> Box<dyn Drafter>] = &[&other_drafter];
+            Experiment { target: target(seed), others, keys, ..experiment }.deviation()
         };
-        let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
-            Arc::new(MutantKeys(enumerator, change))
-        };
-        let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 1).with_drafters(2)) };
-        let worst = |keys: &dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>| {
-            let deviation = |seed| {
-                let experiment = Experiment::of(sampling(1.0, 0, 1.0), &model_drafter, &decoder);
-                let others: &[&dyn Fn() -> Box<dyn Drafter>] = &[&other_drafter];
-                Experiment { target: target(seed), others, keys, ..experiment }.deviation()
-            };
-            (1..=3).map(deviation).fold(0.0, f64::max)
-        };
-        assert!(worst(&unchanged) < 1e-6);
-        let worst = worst(&keys);
-        println!("mutant \"{purpose:?} uniform shared by drafters\" is off by {worst:.4}");
-        assert!(worst > 1e-3, "{purpose:?}: the mutant was not caught: off by {worst}");
-    }
+        (1..=3).map(deviation).fold(0.0, f64::max)
+    };
+    assert!(worst(&unchanged) < 1e-6);
+    let worst = worst(&keys);
+    println!("mutant \"accept uniform shared by drafters\" is off by {worst:.4}");
+    assert!(worst > 1e-3, "the mutant was not caught: off by {worst}");
 }
 
 /// EasySpec's published code: most probable candidates accepted with min(1, target/draft).

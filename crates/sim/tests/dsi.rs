@@ -279,19 +279,30 @@ fn a_drafter_that_dies_leaves_the_target_alone() {
     assert!(total_ns <= 1_000 * MS + 16 * 100 * MS, "{total_ns}");
 }
 
-/// Algorithm 1 with two drafters. The first is wrong at the third token, where the second is right and
-/// goes on behind its own token; the first starts anew behind it. Where both are right they share rows.
+/// Algorithm 1 with two drafters. Where both are right they share rows. The first is wrong at the third token;
+/// the second, which is right, goes on, while the first starts anew and anew behind what is committed. At the
+/// fifth token the second is wrong, too, and both start together. At the seventh it is the first that is right.
 #[test]
 fn of_those_that_agree_with_the_target_the_first_is_kept() {
     let recorded = |text: &str| Acceptance::Recorded(text.chars().map(|c| c == 'y').collect());
     let world = World {
-        acceptance: vec![recorded("yynyyyyyyy"), recorded("yyyynyyyyy")],
+        acceptance: vec![recorded("yynnyyyyyy"), recorded("yyyynynyyy")],
         replicas: 6,
         tokens: 8,
         ..World::sized(MS, 3 * MS, 1, 0.0, 1)
     };
     let (both_ns, cluster) = world.dsi();
-    assert_eq!(cluster.trace().to_ascii(MS), "");
+    let timeline = "\
+drafter 0 |DDdxxxxDD...|
+drafter 1 |DDDDdxxDd...|
+target 0  |SSSxxxx.SSS.|
+target 1  |.SSSx.x..SSS|
+target 2  |..SSS..SSS..|
+target 3  |...SSS...xx.|
+target 4  |....sss.....|
+target 5  |............|
+";
+    assert_eq!(cluster.trace().to_ascii(MS), timeline);
     let [first_ns, second_ns] = [0, 1].map(|index| {
         let acceptance = vec![world.acceptance[index].clone()];
         World { acceptance, ..world.clone() }.dsi().0

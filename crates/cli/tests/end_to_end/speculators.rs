@@ -86,7 +86,7 @@ fn what_does_not_go_together_is_refused_with_a_way_out() {
                 // Tokens are all that it reads.
                 SpeculatorLayout::ParallelMedusa => drop(run.succeed().output()),
                 _ => {
-                    run.finish().assert_refused(method, &["--method speculative", "hidden states"])
+                    run.finish().assert_refused(method, &["--method speculative", "hidden states"]);
                 }
             }
         }

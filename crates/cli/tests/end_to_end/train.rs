@@ -123,11 +123,16 @@ fn a_target_gets_drafters_of_its_own() {
         assert!(folder.join(format!("{name}.training")).join("acceptance.svg").exists());
     }
 
-    // The target's own text, and the paper's number of steps.
-    let finished = head(folder, &data, &["medusa"], "own")
-        .with(&["--self-distillation=6", "--self-distillation-temperature=1"])
+    // From the target's own text.
+    let line = |number: usize| {
+        (0..20).map(|word| WORDS[(word * (number % 7 + 1) + number) % 8]).collect::<String>()
+    };
+    let prompts = folder.join("prompts.txt");
+    fs::write(&prompts, (0..56).map(line).collect::<Vec<_>>().join("\n")).unwrap();
+    let finished = head(folder, &prompts, &["medusa"], "own")
+        .with(&["--self-distillation=40", "--self-distillation-temperature=1"])
         .succeed();
-    assert!(finished.errors.contains("6 texts in"), "{}", finished.errors);
+    assert!(finished.errors.contains("40 texts in"), "{}", finished.errors);
     assert!(folder.join("own.training").join("self-distilled.jsonl").exists());
 
     let refused = |run: Run, words: &[&str]| run.finish().assert_refused(words[0], words);

@@ -13,7 +13,7 @@ use crate::config::Config;
 pub const MADE_PAIR: &str = "forerun_made_pair";
 
 /// How much sharper attention is than in a random model: with queries so long a row attends to a few
-/// positions, so that text depends on what came long before, and does not soon run in circles.
+/// positions, so that text depends on more than its last tokens.
 const SHARPNESS: f32 = 4.0;
 
 /// The weights of a pair. The target's first layers, embedding, norm and head are the drafter's; what
