@@ -1,7 +1,7 @@
 //! Peers: other engines, each a process that answers the same prompts in turn with our configurations.
 //!
 //! A peer reads and writes lines of JSON. When its models are loaded it says who it is ([`Hello`]);
-//! then it gets a prompt's tokens at a time ([`Question`]) and answers with its own ([`Reply`]),
+//! then it gets a prompt's tokens at a time (`Question`) and answers with its own (`Reply`),
 //! greedily. While others answer, it waits for its next line. `bench/peers` has those that we know.
 
 use crate::record::{AnswerRecord, Counts, TurnRecord};
