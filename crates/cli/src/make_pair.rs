@@ -4,7 +4,7 @@ use crate::arguments::only_gguf_type;
 use crate::{export, note};
 use anyhow::Context;
 use clap::Args;
-use forerun::{Config, Dtype, Family, GgufType, MadePairOptions, MadeStep, RopeScaling, make_pair};
+use forerun::{Config, Dtype, GgufType, MadePairOptions, MadeStep, make_pair};
 use forerun_models::DemonstrationPair;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -157,7 +157,6 @@ fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> MadePai
     // The demonstration pair has one token that begins and ends; a made tokenizer has two.
     let (bos, eos) = if tokenizer.is_some() { (0, 0) } else { (256, 257) };
     let target = Config {
-        family: Family::Llama,
         hidden_size: arguments.hidden,
         intermediate_size: arguments.intermediate,
         num_hidden_layers: arguments.layers,
@@ -166,18 +165,9 @@ fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> MadePai
         head_dim: arguments.hidden / arguments.heads.max(1),
         vocab_size: arguments.vocab_size,
         max_position_embeddings: arguments.context,
-        rms_norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        sliding_window: None,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        tie_word_embeddings: false,
         bos_token_id: Some(bos),
         eos_token_ids: vec![eos],
-        suggested_sampling: None,
+        ..Config::plain_llama()
     };
     MadePairOptions {
         target,

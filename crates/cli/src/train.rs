@@ -8,8 +8,8 @@ use crate::interrupts::{self, INTERRUPTED};
 use crate::note;
 use anyhow::{Context, bail};
 use forerun::Canceller;
+use forerun_model::Config;
 use forerun_model::checkpoint::Checkpoint;
-use forerun_model::{Config, Family, RopeScaling};
 use forerun_train::data::{Dataset, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{AdamWOptions, Dtype, Learner, Llama, Schedule, TrainOptions, Trainer, export};
@@ -189,7 +189,6 @@ fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
     let heads = arguments.heads.unwrap_or((arguments.hidden / 32).max(1));
     let intermediate = (arguments.hidden * 8 / 3).next_multiple_of(32);
     Config {
-        family: Family::Llama,
         hidden_size: arguments.hidden,
         intermediate_size: arguments.intermediate.unwrap_or(intermediate),
         num_hidden_layers: arguments.layers,
@@ -198,18 +197,10 @@ fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
         head_dim: arguments.hidden / heads.max(1),
         vocab_size: dataset.vocab_size(),
         max_position_embeddings: arguments.context,
-        rms_norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        sliding_window: None,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
         tie_word_embeddings: !arguments.untied,
         bos_token_id: Some(dataset.separator()),
         eos_token_ids: vec![dataset.separator()],
-        suggested_sampling: None,
+        ..Config::plain_llama()
     }
 }
 

@@ -114,8 +114,8 @@ impl Dsi {
     ) -> Result<(), DecodeError> {
         let (most, at_once) = (self.lookahead.most(), self.lookahead.at_once());
         // Rows that wait for tokens may be more than would be drafted by now.
-        let awaited = if self.waits { self.rows_there(sequence) } else { 0 };
-        let most = most.max(awaited);
+        let came = self.came(sequence.tokens().len()).filter(|_| self.waits);
+        let most = came.map_or(most, |(_, rows)| most.max(rows));
         let mut index = 0;
         while let Some(chain) = self.chains.get_mut(index) {
             let drafting = chain.drafting.as_mut();
@@ -269,21 +269,18 @@ impl Dsi {
         Ok(())
     }
 
-    /// Number of the rows from the frontier on that have come in one job.
-    fn rows_there(&self, sequence: &Sequence) -> usize {
-        let frontier = sequence.tokens().len();
-        let next = self.arrived.range((frontier, Ticket(0))..).next();
-        next.filter(|(key, _)| key.0 == frontier).map_or(0, |(_, (_, scores))| scores.rows.len())
+    /// What has come of the rows from the frontier on in one job, and how many they are.
+    fn came(&self, frontier: usize) -> Option<((usize, Ticket), usize)> {
+        let (&key, (_, scores)) = self.arrived.range((frontier, Ticket(0))..).next()?;
+        (key.0 == frontier).then_some((key, scores.rows.len()))
     }
 
     /// The rows from the frontier on, if they have come, and the tokens that they test if these are waited
     /// for.
     fn ready(&self, sequence: &Sequence) -> Option<(usize, Ticket)> {
-        let frontier = sequence.tokens().len();
-        let (&key, (_, scores)) = self.arrived.range((frontier, Ticket(0))..).next()?;
-        let rows = scores.rows.len();
+        let (key, rows) = self.came(sequence.tokens().len())?;
         let is_late = self.waits && !self.chains.iter().all(|own| own.is_done(sequence, rows));
-        (key.0 == frontier && !is_late).then_some(key)
+        (!is_late).then_some(key)
     }
 
     /// How many of the rows are verified at once. A chain that lacks an accepted token starts anew; where its

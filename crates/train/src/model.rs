@@ -174,7 +174,8 @@ impl Llama {
     /// token of training stand for.
     #[must_use]
     pub fn product_weights(&self) -> usize {
-        let of_layer = self.attention_shape().weights() + self.mlp_shape().weights();
+        let of_layer =
+            AttentionShape::of(&self.config).weights() + MlpShape::of(&self.config).weights();
         of_layer * self.layers.len() + self.config.vocab_size * self.config.hidden_size
     }
 
@@ -207,24 +208,6 @@ impl Llama {
         }
     }
 
-    fn attention_shape(&self) -> AttentionShape {
-        AttentionShape {
-            hidden: self.config.hidden_size,
-            heads: self.config.num_attention_heads,
-            kv_heads: self.config.num_key_value_heads,
-            head_dim: self.config.head_dim,
-            epsilon: self.config.rms_norm_eps,
-        }
-    }
-
-    fn mlp_shape(&self) -> MlpShape {
-        MlpShape {
-            hidden: self.config.hidden_size,
-            intermediate: self.config.intermediate_size,
-            epsilon: self.config.rms_norm_eps,
-        }
-    }
-
     /// The residual stream behind the last layer, `[tokens, hidden]`, of sequences of `context`
     /// tokens one behind the other.
     ///
@@ -243,12 +226,12 @@ impl Llama {
         let groups = Arc::new(Groups::causal(context));
         for layer in &self.layers {
             let attention = AttentionBlock {
-                shape: self.attention_shape(),
+                shape: AttentionShape::of(&self.config),
                 rope: Arc::clone(&self.rope),
                 groups: Arc::clone(&groups),
             };
             x = apply(attention, [&x, &layer.attention_norm, &layer.attention])?;
-            let mlp = MlpBlock { shape: self.mlp_shape() };
+            let mlp = MlpBlock { shape: MlpShape::of(&self.config) };
             x = apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?;
         }
         Ok(x)

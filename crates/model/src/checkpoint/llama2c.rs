@@ -9,7 +9,7 @@ use std::path::Path;
 use super::error::LoadError;
 use super::tensor::{LayerTensor, Tensor};
 use super::{Dtype, Location};
-use crate::config::{Config, Family, RopeScaling};
+use crate::config::Config;
 
 /// Bytes of the header.
 const HEADER: usize = 7 * size_of::<i32>();
@@ -97,7 +97,6 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
     // The sign of the vocabulary's size tells whether the head is a tensor of its own.
     let signed_vocab_size = field(5);
     let config = Config {
-        family: Family::Llama,
         hidden_size,
         intermediate_size: positive("hidden_dim", field(1))?,
         num_hidden_layers: positive("n_layers", field(2))?,
@@ -106,19 +105,11 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
         head_dim: hidden_size / num_attention_heads,
         vocab_size: positive("vocab_size", signed_vocab_size.abs())?,
         max_position_embeddings: positive("seq_len", field(6))?,
-        rms_norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        sliding_window: None,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
         tie_word_embeddings: signed_vocab_size > 0,
         bos_token_id: Some(1),
         // Its models are trained on texts that each begin with token 1, and `run.c` stops there.
         eos_token_ids: vec![1, 2],
-        suggested_sampling: None,
+        ..Config::plain_llama()
     };
     if !hidden_size.is_multiple_of(num_attention_heads) {
         return Err(LoadError::InvalidOption {

@@ -35,7 +35,6 @@ pub const MIN_VOCAB_SIZE: usize = 258;
 /// queries, and a vocabulary one token larger than the tokenizer's.
 pub fn example_config() -> Config {
     Config {
-        family: Family::Llama,
         hidden_size: 48,
         intermediate_size: 100,
         num_hidden_layers: 2,
@@ -44,18 +43,9 @@ pub fn example_config() -> Config {
         head_dim: 8,
         vocab_size: 259,
         max_position_embeddings: 512,
-        rms_norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        rope_scaling: RopeScaling::None,
-        sliding_window: None,
-        qkv_bias: false,
-        output_bias: false,
-        mlp_bias: false,
-        qk_norm: false,
-        tie_word_embeddings: false,
         bos_token_id: Some(BOS),
         eos_token_ids: vec![EOS],
-        suggested_sampling: None,
+        ..Config::plain_llama()
     }
 }
 

@@ -91,6 +91,35 @@ pub enum SlidingLayers {
 }
 
 impl Config {
+    /// A Llama that asks for nothing but its sizes, which are to be filled in: a separate head, no
+    /// biases, norms of heads, windows or scaled RoPE, and no token that begins or ends a text.
+    #[must_use]
+    pub fn plain_llama() -> Self {
+        Self {
+            family: Family::Llama,
+            hidden_size: 0,
+            intermediate_size: 0,
+            num_hidden_layers: 0,
+            num_attention_heads: 0,
+            num_key_value_heads: 0,
+            head_dim: 0,
+            vocab_size: 0,
+            max_position_embeddings: 0,
+            rms_norm_eps: 1e-5,
+            rope_theta: 10_000.0,
+            rope_scaling: RopeScaling::None,
+            sliding_window: None,
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            tie_word_embeddings: false,
+            bos_token_id: None,
+            eos_token_ids: Vec::new(),
+            suggested_sampling: None,
+        }
+    }
+
     /// Lets the text of a `generation_config.json` replace the tokens that end a text, as
     /// transformers does (fine-tunes for chat add theirs there only), and takes the sampling that
     /// it suggests.

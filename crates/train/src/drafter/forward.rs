@@ -186,7 +186,7 @@ impl Drafter {
         let inputs = Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?;
         let inputs = inputs.contiguous()?.reshape((sequences * groups.rows(), hidden))?;
         let attention = AttentionBlock {
-            shape: self.attention_shape(),
+            shape: AttentionShape::of(&self.config),
             rope: Arc::clone(&self.rope),
             groups: Arc::clone(groups),
         };
@@ -195,7 +195,7 @@ impl Drafter {
             None => none()?,
         };
         let x = apply(attention, [&inputs, &norm, self.weights.of(ATTENTION)?])?;
-        let mlp = MlpBlock { shape: self.mlp_shape() };
+        let mlp = MlpBlock { shape: MlpShape::of(&self.config) };
         apply(mlp, [&x, self.weights.of(MLP_NORM)?, self.weights.of(MLP)?])
     }
 
@@ -204,24 +204,6 @@ impl Drafter {
         match self.weights.get(FINAL_NORM) {
             Some(norm) => Ok(norm.clone()),
             None => none(),
-        }
-    }
-
-    fn attention_shape(&self) -> AttentionShape {
-        AttentionShape {
-            hidden: self.config.hidden_size,
-            heads: self.config.num_attention_heads,
-            kv_heads: self.config.num_key_value_heads,
-            head_dim: self.config.head_dim,
-            epsilon: self.config.rms_norm_eps,
-        }
-    }
-
-    fn mlp_shape(&self) -> MlpShape {
-        MlpShape {
-            hidden: self.config.hidden_size,
-            intermediate: self.config.intermediate_size,
-            epsilon: self.config.rms_norm_eps,
         }
     }
 }

@@ -6,6 +6,7 @@ use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::{Projected, norm_rows};
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
+use forerun_model::Config;
 use std::sync::Arc;
 
 /// Sizes of an attention block. Its weights are one vector: the projections of queries, keys and
@@ -26,6 +27,17 @@ pub(crate) struct AttentionShape {
 }
 
 impl AttentionShape {
+    /// Those of a model's layers.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            hidden: config.hidden_size,
+            heads: config.num_attention_heads,
+            kv_heads: config.num_key_value_heads,
+            head_dim: config.head_dim,
+            epsilon: config.rms_norm_eps,
+        }
+    }
+
     pub(crate) fn of_heads(&self) -> Heads {
         Heads { heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
     }

@@ -3,7 +3,7 @@
 
 use super::attention_block::part;
 use super::elementwise::{exponentials, inner, rms_norm_backward, scale_by};
-use super::head::{SoftLabel, row_loss};
+use super::head::{SoftLabel, of_loss, row_loss};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::norm_rows;
 use super::{LossParts, Operation, split};
@@ -192,16 +192,10 @@ impl Operation for DraftHeadLoss {
 
     fn backward(
         &self,
-        mut saved: Self::Saved,
+        saved: Self::Saved,
         _: [&[f32]; 3],
         gradient: &[f32],
     ) -> Result<[Vec<f32>; 3]> {
-        let ([factor], true) = (gradient, self.train) else {
-            candle_core::bail!("a loss that was not to be trained on has no gradient")
-        };
-        if *factor != 1.0 {
-            saved.iter_mut().for_each(|values| scale_by(values, *factor));
-        }
-        Ok(saved)
+        of_loss(saved, self.train, gradient)
     }
 }

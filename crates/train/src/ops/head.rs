@@ -227,16 +227,25 @@ impl Operation for HeadLoss {
 
     fn backward(
         &self,
-        mut saved: Self::Saved,
+        saved: Self::Saved,
         _: [&[f32]; 3],
         gradient: &[f32],
     ) -> Result<[Vec<f32>; 3]> {
-        let ([factor], true) = (gradient, self.train) else {
-            candle_core::bail!("a loss that was not to be trained on has no gradient")
-        };
-        if *factor != 1.0 {
-            saved.iter_mut().for_each(|values| scale_by(values, *factor));
-        }
-        Ok(saved)
+        of_loss(saved, self.train, gradient)
     }
+}
+
+/// The gradients that a loss's forward pass made, times the loss's own.
+pub(super) fn of_loss(
+    mut saved: [Vec<f32>; 3],
+    train: bool,
+    gradient: &[f32],
+) -> Result<[Vec<f32>; 3]> {
+    let ([factor], true) = (gradient, train) else {
+        candle_core::bail!("a loss that was not to be trained on has no gradient")
+    };
+    if *factor != 1.0 {
+        saved.iter_mut().for_each(|values| scale_by(values, *factor));
+    }
+    Ok(saved)
 }

@@ -6,6 +6,7 @@ use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::Projected;
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
+use forerun_model::Config;
 
 /// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
 /// down, `[hidden, intermediate]`.
@@ -20,6 +21,15 @@ pub(crate) struct MlpShape {
 }
 
 impl MlpShape {
+    /// Those of a model's layers.
+    pub(crate) fn of(config: &Config) -> Self {
+        Self {
+            hidden: config.hidden_size,
+            intermediate: config.intermediate_size,
+            epsilon: config.rms_norm_eps,
+        }
+    }
+
     /// Weights of gate and up.
     pub(crate) fn gate_up_weights(&self) -> usize {
         2 * self.intermediate * self.hidden

@@ -1,3 +1,5 @@
+//! What is written, read back by a reader of its own.
+
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::*;
