@@ -56,7 +56,7 @@ TOML
 [[peer]]
 name = "llama.cpp"
 command = [$(list "$folder/build/llama_peer" -m "$to/target.gguf" -md "$to/drafter.gguf" -t "$threads" \
-    -tb "$threads" -c "$context" -fa off -lm "$load" -ctk "$cache" -ctv "$cache" -ctkd "$cache" -ctvd "$cache")]
+    -tb "$threads" -c "$context" -b "$context" -fa off -lm "$load" -ctk "$cache" -ctv "$cache" -ctkd "$cache" -ctvd "$cache")]
 dtype = "$dtype"
 drafter = ["none", "model", "prompt-lookup"]
 draft-tokens = [$draft_tokens]

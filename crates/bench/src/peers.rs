@@ -10,11 +10,16 @@ use crate::times::Times;
 use crate::{BenchError, Contestant, Engines, Prompt};
 use forerun::{Commit, DrafterKind, TokenId, WeightType};
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::{sleep, spawn};
 use std::time::Duration;
 
+/// How long a peer may load, or answer one prompt, before it counts as hung.
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+/// Bytes of the longest line that a peer may say.
+const LONGEST_LINE: u64 = 1 << 26;
 /// Waited before every answer, so that the threads of the one before have gone to sleep.
 const SETTLE: Duration = Duration::from_millis(20);
 
@@ -90,12 +95,30 @@ struct Process {
     name: String,
     child: Child,
     questions: ChildStdin,
-    replies: BufReader<ChildStdout>,
+    lines: Receiver<std::io::Result<String>>,
+    patience: Duration,
     hello: Hello,
 }
 
+/// Reads a peer's lines until it ends, or nobody wants them any more.
+fn lines_of(replies: ChildStdout) -> Receiver<std::io::Result<String>> {
+    let (send, receive) = channel();
+    spawn(move || {
+        let mut replies = BufReader::new(replies);
+        loop {
+            let mut line = String::new();
+            let read = replies.by_ref().take(LONGEST_LINE).read_line(&mut line);
+            let last = !matches!(read, Ok(count) if count > 0);
+            if matches!(read, Ok(0)) || send.send(read.map(|_| line)).is_err() || last {
+                return;
+            }
+        }
+    });
+    receive
+}
+
 impl Process {
-    fn start(spec: &PeerSpec) -> Result<Self, BenchError> {
+    fn start(spec: &PeerSpec, patience: Duration) -> Result<Self, BenchError> {
         let failed = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
         let (program, arguments) =
             spec.command.split_first().ok_or_else(|| failed("its command is empty".into()))?;
@@ -108,24 +131,25 @@ impl Process {
         let (Some(questions), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed("it has no pipes".into()));
         };
-        let (name, replies) = (spec.name.clone(), BufReader::new(replies));
-        let mut process = Self { name, child, questions, replies, hello: Hello::default() };
+        let (name, lines) = (spec.name.clone(), lines_of(replies));
+        let mut process = Self { name, child, questions, lines, patience, hello: Hello::default() };
         process.hello = process.read()?;
         Ok(process)
     }
 
     fn read<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T, BenchError> {
-        let mut line = String::new();
-        let read = self.replies.read_line(&mut line);
-        let reason = match read {
-            Ok(0) => "it ended; what it said stands above".to_owned(),
-            Ok(_) => match serde_json::from_str(&line) {
+        let reason = match self.lines.recv_timeout(self.patience) {
+            Err(RecvTimeoutError::Disconnected) => "it ended; what it said stands above".to_owned(),
+            Err(RecvTimeoutError::Timeout) => {
+                format!("it said nothing for {} s, and was ended", self.patience.as_secs())
+            }
+            Ok(Ok(line)) => match serde_json::from_str(&line) {
                 Ok(read) => return Ok(read),
                 Err(error) => {
                     format!("it said {:?}, which is none of its lines: {error}", cut(&line))
                 }
             },
-            Err(error) => error.to_string(),
+            Ok(Err(error)) => error.to_string(),
         };
         Err(BenchError::Peer { name: self.name.clone(), reason })
     }
@@ -136,10 +160,35 @@ impl Process {
         line.push(b'\n');
         self.questions.write_all(&line).map_err(|error| failed(error.to_string()))?;
         let reply: Reply = self.read()?;
-        match reply.error {
-            Some(reason) => Err(BenchError::Peer { name: self.name.clone(), reason }),
-            None => Ok(reply),
+        let reason = match &reply.error {
+            Some(reason) => reason.clone(),
+            None => match reply.flaw(question) {
+                Some(flaw) => format!("its answer cannot be right: {flaw}"),
+                None => return Ok(reply),
+            },
+        };
+        Err(BenchError::Peer { name: self.name.clone(), reason })
+    }
+}
+
+impl Reply {
+    /// What cannot be, in an answer to a question.
+    fn flaw(&self, question: &Question<'_>) -> Option<String> {
+        let (count, wanted) = (self.tokens.len(), question.max_tokens);
+        let committed: usize = self.commits.iter().map(|&(_, tokens)| tokens).sum();
+        let last_ns = self.commits.iter().map(|&(at_ns, _)| at_ns).max().unwrap_or(0);
+        if count == 0 || count > wanted || (question.ignore_eos && count < wanted) {
+            let exactly = if question.ignore_eos { "" } else { "1 to " };
+            return Some(format!("{count} tokens where {exactly}{wanted} were asked for"));
         }
+        if committed != count {
+            return Some(format!("{count} tokens, of which {committed} have a time"));
+        }
+        if self.total_ns == 0 || last_ns > self.total_ns {
+            return Some(format!("a token at {last_ns} ns of {} ns", self.total_ns));
+        }
+        let early = self.commits.windows(2).any(|pair| pair[1].0 < pair[0].0);
+        early.then(|| "tokens that came before earlier ones".to_owned())
     }
 }
 
@@ -174,7 +223,10 @@ impl Field {
         contestants: &[Contestant],
         unequal_cores: bool,
     ) -> Result<Self, BenchError> {
-        let peers = specs.iter().map(Process::start).collect::<Result<Vec<_>, _>>()?;
+        let peers = specs
+            .iter()
+            .map(|spec| Process::start(spec, PATIENCE))
+            .collect::<Result<Vec<_>, _>>()?;
         let mut contestants = contestants.to_vec();
         for index in 0..contestants.len() {
             let Some(task) = &contestants[index].peer else { continue };
@@ -326,10 +378,10 @@ mod tests {
     fn a_peer_answers_line_by_line() {
         let script = r#"echo '{"version": "1", "threads": 2, "weights": "f32"}'
             while read -r line; do
-                case $line in *'"max_tokens":3'*) ;; *) exit 1;; esac
+                case $line in *'"max_tokens":2'*) ;; *) exit 1;; esac
                 echo '{"tokens": [7, 8], "total_ns": 30, "commits": [[10, 1], [30, 1]]}'
             done"#;
-        let mut process = Process::start(&spec(script)).unwrap();
+        let mut process = Process::start(&spec(script), PATIENCE).unwrap();
         assert_eq!((process.hello.threads, process.hello.weights.as_str()), (2, "f32"));
         let question = |max_tokens| Question {
             drafter: "none".into(),
@@ -339,7 +391,7 @@ mod tests {
             ignore_eos: true,
         };
         for _ in 0..2 {
-            assert_eq!(process.ask(&question(3)).unwrap().tokens, [7, 8]);
+            assert_eq!(process.ask(&question(2)).unwrap().tokens, [7, 8]);
         }
         let error = process.ask(&question(4)).unwrap_err().to_string();
         assert!(error.contains("\"shell\"") && error.contains("it ended"), "{error}");
@@ -348,14 +400,16 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn what_a_peer_cannot_do_is_told() {
-        let error = |script: &str| Process::start(&spec(script)).unwrap_err().to_string();
+        let error = |script: &str| Process::start(&spec(script), PATIENCE).unwrap_err().to_string();
         assert!(error("echo nonsense").contains("it said \"nonsense"));
         assert!(error("true").contains("it ended"));
         let none = PeerSpec { command: vec!["/nowhere/at/all".into()], ..spec("") };
-        assert!(Process::start(&none).unwrap_err().to_string().contains("does not start"));
+        assert!(
+            Process::start(&none, PATIENCE).unwrap_err().to_string().contains("does not start")
+        );
         let failing = r#"echo '{"version": "1", "threads": 1, "weights": "f32"}'; read -r line
             echo '{"tokens": [], "total_ns": 0, "commits": [], "error": "too long"}'"#;
-        let mut process = Process::start(&spec(failing)).unwrap();
+        let mut process = Process::start(&spec(failing), PATIENCE).unwrap();
         let question = Question {
             drafter: "none".into(),
             draft_tokens: 0,
@@ -364,5 +418,42 @@ mod tests {
             ignore_eos: false,
         };
         assert!(process.ask(&question).unwrap_err().to_string().contains("too long"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_peer_that_hangs_is_ended() {
+        let error = Process::start(&spec("exec sleep 600"), Duration::from_millis(50)).unwrap_err();
+        assert!(error.to_string().contains("it said nothing"), "{error}");
+    }
+
+    #[test]
+    fn answers_that_cannot_be_are_refused() {
+        let right = Reply {
+            tokens: vec![7, 8],
+            total_ns: 30,
+            commits: vec![(10, 1), (30, 1)],
+            ..Reply::default()
+        };
+        let question = |max_tokens, ignore_eos| Question {
+            drafter: "none".into(),
+            draft_tokens: 0,
+            prompt: &[1],
+            max_tokens,
+            ignore_eos,
+        };
+        assert_eq!(right.flaw(&question(2, true)), None);
+        assert_eq!(right.flaw(&question(3, false)), None);
+        for (reply, question, word) in [
+            (right.clone(), question(1, false), "1 to 1 were asked for"),
+            (right.clone(), question(3, true), "where 3 were asked for"),
+            (Reply { commits: vec![(10, 1)], ..right.clone() }, question(2, true), "1 have a time"),
+            (Reply { total_ns: 20, ..right.clone() }, question(2, true), "of 20 ns"),
+            (Reply { total_ns: 0, ..right.clone() }, question(2, true), "of 0 ns"),
+            (Reply { commits: vec![(30, 1), (10, 1)], ..right }, question(2, true), "earlier"),
+        ] {
+            let flaw = reply.flaw(&question).unwrap();
+            assert!(flaw.contains(word), "{flaw}");
+        }
     }
 }

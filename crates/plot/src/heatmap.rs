@@ -17,6 +17,16 @@ pub struct Heatmap {
     edges: [Vec<f64>; 2],
     /// Column, row, value.
     cells: Vec<(usize, usize, f64)>,
+    colours: HeatmapColours,
+}
+
+/// Which values have which colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct HeatmapColours {
+    /// Values above have the colour of this one.
+    pub largest: Option<f64>,
+    /// Values below are pink, as slowdowns are in DSI's figures.
+    pub pink_below: Option<f64>,
 }
 
 /// Width of the colour bar with its numbers.
@@ -55,14 +65,29 @@ impl Heatmap {
             value: label(value) + remark,
             cells: points.iter().map(cell).collect(),
             edges: [edges(&xs), edges(&ys)],
+            colours: HeatmapColours::default(),
         })
+    }
+
+    /// The same in other colours.
+    #[must_use]
+    pub fn with_colours(self, colours: HeatmapColours) -> Self {
+        Self { colours, ..self }
     }
 
     fn range(&self) -> Range<f64> {
         let values = || self.cells.iter().map(|cell| cell.2);
         let low = values().fold(f64::INFINITY, f64::min);
         let high = values().fold(f64::NEG_INFINITY, f64::max);
+        let high = self.colours.largest.map_or(high, |largest| high.min(largest));
         if low < high { low..high } else { low - 0.5..low + 0.5 }
+    }
+
+    fn colour_of(&self, value: f64, range: &Range<f64>) -> RGBColor {
+        if self.colours.pink_below.is_some_and(|limit| value < limit) {
+            return PINK;
+        }
+        colour((value - range.start) / (range.end - range.start))
     }
 }
 
@@ -89,7 +114,6 @@ impl Picture for Heatmap {
         let (map, bar) = area.split_horizontally(area.dim_in_pixel().0 as i32 - BAR as i32);
         let [xs, ys] = &self.edges;
         let range = self.range();
-        let share = |value: f64| (value - range.start) / (range.end - range.start);
         let mut chart = ChartBuilder::on(&map)
             .margin(12)
             .x_label_area_size(48)
@@ -107,7 +131,7 @@ impl Picture for Heatmap {
             .draw()?;
         chart.draw_series(self.cells.iter().map(|&(column, row, value)| {
             let corners = [(xs[column], ys[row]), (xs[column + 1], ys[row + 1])];
-            Rectangle::new(corners, colour(share(value)).filled())
+            Rectangle::new(corners, self.colour_of(value, &range).filled())
         }))?;
         let mut scale = ChartBuilder::on(&bar)
             .margin_top(12)
@@ -128,13 +152,15 @@ impl Picture for Heatmap {
         scale.draw_series((0..STEPS).map(|index| {
             let low = range.start + index as f64 * step;
             let corners = [(0.0, low), (1.0, low + step)];
-            Rectangle::new(corners, colour((index as f64 + 0.5) / STEPS as f64).filled())
+            Rectangle::new(corners, self.colour_of(low + step / 2.0, &range).filled())
         }))?;
         area.present()?;
         Ok(())
     }
 }
 
+/// Told apart from all of [`COLOURS`].
+const PINK: RGBColor = RGBColor(255, 160, 200);
 /// From dark to bright, told apart by those who see few colours, too: points of matplotlib's viridis.
 const COLOURS: [[u8; 3]; 9] = [
     [68, 1, 84],
@@ -170,5 +196,24 @@ mod tests {
         assert_eq!(colour(0.0), RGBColor(68, 1, 84));
         assert_eq!(colour(1.0), RGBColor(253, 231, 37));
         assert_eq!(colour(0.5), RGBColor(33, 144, 141));
+    }
+
+    #[test]
+    fn colours_end_at_the_largest_value_and_slowdowns_are_pink() {
+        let map = Heatmap {
+            title: String::new(),
+            axes: Default::default(),
+            value: String::new(),
+            edges: [vec![0.0, 1.0, 2.0, 3.0], vec![0.0, 1.0]],
+            cells: vec![(0, 0, 0.5), (1, 0, 1.0), (2, 0, 30.0)],
+            colours: HeatmapColours { largest: Some(2.0), pink_below: Some(1.0) },
+        };
+        let range = map.range();
+        assert_eq!(range, 0.5..2.0);
+        let colours = [0.5, 2.0, 30.0].map(|value| map.colour_of(value, &range));
+        assert_eq!(colours, [PINK, colour(1.0), colour(1.0)]);
+        let whole = map.with_colours(HeatmapColours::default());
+        assert_eq!(whole.range(), 0.5..30.0);
+        assert_eq!(whole.colour_of(0.5, &whole.range()), colour(0.0));
     }
 }

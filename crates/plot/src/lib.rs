@@ -9,7 +9,7 @@ mod lines;
 mod picture;
 mod table;
 
-pub use heatmap::Heatmap;
+pub use heatmap::{Heatmap, HeatmapColours};
 pub use label::label;
 pub use lines::Lines;
 pub use picture::{Picture, use_own_font};

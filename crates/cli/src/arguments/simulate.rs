@@ -289,6 +289,14 @@ pub(crate) struct PlotArguments {
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Merge::Refuse)]
     pub(crate) merge: Merge,
 
+    /// A heatmap's colours end at this value; larger ones have its colour
+    #[arg(long, value_name = "VALUE", requires = "y")]
+    pub(crate) largest: Option<f64>,
+
+    /// Values below are pink in a heatmap: slowdowns, where speeds are shown
+    #[arg(long, value_name = "VALUE", requires = "y")]
+    pub(crate) pink_below: Option<f64>,
+
     /// Above the picture
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) title: String,

@@ -3,7 +3,7 @@
 use crate::arguments::{Merge, PlotArguments};
 use crate::note;
 use anyhow::Context;
-use forerun_plot::{Heatmap, Lines, Picture, Table};
+use forerun_plot::{Heatmap, HeatmapColours, Lines, Picture, Table};
 use std::process::ExitCode;
 
 /// Behind the name of what is shown: nothing in these tables was measured.
@@ -27,7 +27,10 @@ pub(super) fn run(arguments: &PlotArguments) -> anyhow::Result<ExitCode> {
     match &arguments.y {
         Some(y) => {
             let axes = [arguments.x.as_str(), y.as_str()];
-            Heatmap::new(&table, axes, value, merge, title)?.write(&arguments.out)?;
+            let colours =
+                HeatmapColours { largest: arguments.largest, pink_below: arguments.pink_below };
+            let map = Heatmap::new(&table, axes, value, merge, title)?;
+            map.with_colours(colours).write(&arguments.out)?;
         }
         None => {
             let axes = (arguments.x.as_str(), arguments.lines.as_deref());
