@@ -230,6 +230,18 @@ impl LayerOrder<'_> {
     }
 }
 
+/// How the members of a team share the attention of a group's layers. Whatever it is, the bits are the
+/// same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupWork {
+    /// Whole layers at a time, each on a part of the team; one behind the other on a single core.
+    #[default]
+    Layers,
+    /// The layers' projections as one product, first those of queries, keys and values, at last those
+    /// of outputs; what lies between goes by layers.
+    Products,
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {

@@ -33,7 +33,7 @@ pub use language_model::{
     CachedTransformer, FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel,
     LayeredModel, Logits, ModelError, ScoreContext, score,
 };
-pub use layers::{LayerGroups, LayerGroupsError, LayerOrder};
+pub use layers::{GroupWork, LayerGroups, LayerGroupsError, LayerOrder};
 pub use medusa_heads::MedusaHeads;
 pub use reference::ReferenceModel;
 pub use speculator::{Speculator, SpeculatorKind};

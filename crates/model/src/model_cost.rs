@@ -1,7 +1,7 @@
 //! What a forward pass of a model costs on a team, by its number of rows.
 
 use crate::kv_cache::Keep;
-use crate::layers::LayerOrder;
+use crate::layers::{GroupWork, LayerOrder};
 use crate::team::Team;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
@@ -37,6 +37,12 @@ impl ModelProbe {
             probe.cache.seek(held, &TokenTree::new(), Keep::Exact);
         }
         probe
+    }
+
+    /// The same model, whose team shares the attention of a group of layers in this way.
+    #[must_use]
+    pub fn with_group_work(self, group_work: GroupWork) -> Self {
+        Self { transformer: self.transformer.with_group_work(group_work), ..self }
     }
 
     /// Tokens of the past.

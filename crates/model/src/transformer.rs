@@ -1,5 +1,6 @@
 //! The forward pass of a Transformer of the Llama kind over a tree of tokens.
 
+mod attention_block;
 mod observed;
 
 pub(crate) use observed::{Observed, STATES};
@@ -7,13 +8,13 @@ pub(crate) use observed::{Observed, STATES};
 use crate::config::Config;
 use crate::features::FeatureSource;
 use crate::kernels::{
-    Activations, AttentionShape, KeysValues, Queries, Rope, Visible, add, attention, linear,
-    norm_heads, rms_norm, silu_times,
+    Activations, AttentionShape, Rope, Visible, add, linear, rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
-use crate::layers::LayerOrder;
+use crate::layers::{GroupWork, LayerOrder};
 use crate::team::{Parts, Team};
-use crate::weights::{AttentionNorm, LayerWeights, Weights};
+use crate::weights::Weights;
+use attention_block::{AttentionBlock, AttentionInput, Group};
 use forerun_core::{Node, TokenTree};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,6 +35,8 @@ pub struct Transformer {
     scratch: Scratch,
     /// The team in so many parts, made when they are first needed.
     parts: BTreeMap<usize, Parts>,
+    /// How the team shares the attention of a group of layers.
+    group_work: GroupWork,
     /// The hidden states that caches keep for drafters.
     features: Option<FeatureSource>,
 }
@@ -76,92 +79,6 @@ struct Scratch {
     blocks: Vec<AttentionBlock>,
 }
 
-/// What one layer's attention needs, so that several can be computed at the same time.
-#[derive(Default)]
-struct AttentionBlock {
-    normed: Vec<f32>,    // [rows, hidden]
-    qkv: Vec<f32>,       // [rows, n_heads + 2 · n_kv_heads, head_dim]
-    attended: Vec<f32>,  // [rows, n_heads, head_dim]
-    delta: Vec<f32>,     // [rows, hidden]
-    attention: Vec<f32>, // what `attention` needs
-    activations: Activations,
-}
-
-/// What the attention of all layers of a group has in common.
-struct AttentionInput<'a> {
-    rope: &'a Rope,
-    shape: AttentionShape,
-    epsilon: f32,
-    hidden: &'a [f32],      // [rows, hidden]
-    beside: &'a [f32],      // [rows, hidden] of embeddings, where attention reads them
-    rope_tables: &'a [f32], // [rows, 2, head_dim/2]
-    visible: &'a Visible,
-    /// The rows' keys and values go to the slots from here on.
-    first_slot: usize,
-}
-
-impl AttentionBlock {
-    /// What the projections read, in `normed`.
-    fn norm(&mut self, team: &Team, input: &AttentionInput<'_>, norm: &AttentionNorm) {
-        let AttentionInput { hidden, beside, epsilon, .. } = *input;
-        let (isa, normed) = (team.isa(), &mut self.normed);
-        match norm {
-            AttentionNorm::None => {
-                normed.clear();
-                normed.extend_from_slice(hidden);
-            }
-            AttentionNorm::Hidden(norm) => {
-                normed.resize(hidden.len(), 0.0);
-                rms_norm(isa, hidden, norm, epsilon, normed);
-            }
-            AttentionNorm::Both { embedding, hidden: of_hidden } => {
-                let size = of_hidden.len();
-                normed.resize(2 * hidden.len(), 0.0);
-                let rows = beside.chunks_exact(size).zip(hidden.chunks_exact(size));
-                for (out, (beside, hidden)) in normed.chunks_exact_mut(2 * size).zip(rows) {
-                    let (first, second) = out.split_at_mut(size);
-                    rms_norm(isa, beside, embedding, epsilon, first);
-                    rms_norm(isa, hidden, of_hidden, epsilon, second);
-                }
-            }
-        }
-    }
-
-    /// `delta = o(attention(norm(hidden)))`.
-    fn run(
-        &mut self,
-        team: &Team,
-        input: &AttentionInput<'_>,
-        weights: &LayerWeights,
-        cached: &mut KeysValues,
-    ) {
-        let AttentionInput { rope, shape, epsilon, hidden, visible, first_slot, .. } = *input;
-        let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
-        let (rows, width) = (visible.rows(), q_width + 2 * kv_width);
-        self.qkv.resize(rows * width, 0.0);
-        self.attended.resize(rows * q_width, 0.0);
-        self.delta.resize(hidden.len(), 0.0);
-        self.norm(team, input, &weights.attention_norm);
-        linear(team, &self.normed, &weights.qkv, &mut self.activations, &mut self.qkv);
-        let tables = input.rope_tables.chunks_exact(rope.table_len());
-        for (row, (table, qkv)) in tables.zip(self.qkv.chunks_exact_mut(width)).enumerate() {
-            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
-            if let Some([query_norm, key_norm]) = &weights.qk_norms {
-                let (queries, keys) = rotated.split_at_mut(q_width);
-                norm_heads(team.isa(), queries, query_norm, epsilon);
-                norm_heads(team.isa(), keys, key_norm, epsilon);
-            }
-            rope.rotate(team.isa(), rotated, table);
-            cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
-        }
-        let queries = Queries { rows: &self.qkv, stride: width };
-        let (memory, attended) = (&mut self.attention, &mut self.attended);
-        let shape = AttentionShape { window: weights.window, ..shape };
-        attention(team, shape, queries, cached, visible, memory, attended);
-        linear(team, attended, &weights.output, &mut self.activations, &mut self.delta);
-    }
-}
-
 impl Transformer {
     /// A model whose forward passes run on `team`.
     #[must_use]
@@ -175,7 +92,14 @@ impl Transformer {
             window: None,
         };
         let (scratch, parts) = (Scratch::default(), BTreeMap::new());
-        Self { weights, team, rope, shape, scratch, parts, features: None }
+        let group_work = GroupWork::default();
+        Self { weights, team, rope, shape, scratch, parts, group_work, features: None }
+    }
+
+    /// The same model, whose team shares the attention of a group of layers in this way.
+    #[must_use]
+    pub fn with_group_work(self, group_work: GroupWork) -> Self {
+        Self { group_work, ..self }
     }
 
     /// The same model, whose caches keep each token's features.
@@ -342,17 +266,15 @@ impl Transformer {
     }
 
     /// The first half of a group of layers (EasySpec, algorithm 2): the attention of all of them reads
-    /// one hidden state, each into its own block, by parts of the team at the same time. The rows'
-    /// keys and values go to the cache's slots from `first_slot` on.
+    /// one hidden state, each into its own block. The rows' keys and values go to the cache's slots
+    /// from `first_slot` on.
     fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
-        let Self { weights, team, rope, shape, scratch, parts, .. } = self;
-        let first = layers.start;
+        let Self { weights, team, rope, shape, scratch, parts, group_work, .. } = self;
         let Scratch { blocks, hidden, beside, rope_tables, visible, .. } = scratch;
-        let epsilon = weights.config().rms_norm_eps;
         let input = AttentionInput {
             rope,
             shape: *shape,
-            epsilon,
+            epsilon: weights.config().rms_norm_eps,
             hidden,
             beside,
             rope_tables,
@@ -362,25 +284,9 @@ impl Transformer {
         if blocks.len() < layers.len() {
             blocks.resize_with(layers.len(), AttentionBlock::default);
         }
-        let mut left = layers;
-        while !left.is_empty() {
-            let (done, count) = (left.start - first, at_the_same_time(left.len(), team.members()));
-            let now = left.start..left.start + count;
-            left.start = now.end;
-            let blocks = &mut blocks[done..done + count];
-            let (weights, cached) = (&weights.layers[now.clone()], cache.layers_mut(now));
-            if count == 1 || team.members() == 1 {
-                for ((block, weights), cached) in blocks.iter_mut().zip(weights).zip(cached) {
-                    block.run(team, &input, weights, cached);
-                }
-                continue;
-            }
-            let wanted = count.min(team.members());
-            let parts = parts.entry(wanted).or_insert_with(|| team.parts(wanted));
-            team.each(parts, blocks, cached, |team, index, block, cached| {
-                block.run(team, &input, &weights[index], cached);
-            });
-        }
+        let blocks = &mut blocks[..layers.len()];
+        let mut group = Group { team, parts, input, weights: &weights.layers[layers.clone()] };
+        group.run(*group_work, blocks, cache.layers_mut(layers));
     }
 
     /// The second half: layer by layer, `hidden += attention; hidden += mlp(hidden)`. So a layer alone
@@ -435,14 +341,5 @@ impl Transformer {
             linear(team, normed, weights.head(), activations, logits);
         }
         &scratch.logits
-    }
-}
-
-/// Of so many layers whose attention can be computed at the same time, those to be computed now: as
-/// many as occupy all members equally, or, if there are fewer than members, all, each on several.
-fn at_the_same_time(layers: usize, members: usize) -> usize {
-    match layers / members {
-        0 => layers,
-        each => each * members,
     }
 }

@@ -9,8 +9,8 @@ use forerun_model::checkpoint::random::{
 };
 use forerun_model::config::{SlidingLayers, SlidingWindow};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, FuzzyContext, Isa, LanguageModel, LayerGroups,
-    LayerOrder, LayeredModel, ReferenceModel, Team, Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, FuzzyContext, GroupWork, Isa, LanguageModel,
+    LayerGroups, LayerOrder, LayeredModel, ReferenceModel, Team, Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
 use std::sync::atomic::AtomicBool;
@@ -57,8 +57,13 @@ fn models() -> &'static [Models] {
 }
 
 fn model(models: &Models, members: usize) -> CachedTransformer {
+    model_by(models, members, GroupWork::Layers)
+}
+
+fn model_by(models: &Models, members: usize, work: GroupWork) -> CachedTransformer {
     let team = Arc::new(Team::unpinned(members).unwrap().with_isa(models.isa));
-    CachedTransformer::new(Transformer::new(Arc::clone(&models.weights), team))
+    let transformer = Transformer::new(Arc::clone(&models.weights), team);
+    CachedTransformer::new(transformer.with_group_work(work))
 }
 
 fn bits(row: &[f32]) -> Vec<u32> {
@@ -114,10 +119,11 @@ proptest! {
     #[test]
     fn every_row_has_the_bits_of_the_references_fuzzy_forward(
         kind in 0..models().len(), members in 1..6_usize, groups in groups(),
-        steps in prop::collection::vec(step(), 1..7),
+        by_products in any::<bool>(), steps in prop::collection::vec(step(), 1..7),
     ) {
         let models = &models()[kind];
-        let mut model = model(models, members);
+        let work = if by_products { GroupWork::Products } else { GroupWork::Layers };
+        let mut model = model_by(models, members, work);
         let (mut tokens, mut tree, mut held): (_, _, Vec<TokenId>) = (vec![1], TokenTree::new(), vec![]);
         // How many of `held` are exact.
         let mut exact = 0;
@@ -201,7 +207,8 @@ fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
     let none = TokenTree::new();
     for (number, models) in models().iter().enumerate() {
         let groups = LayerGroups::parallel(LAYERS, 2 + number % 4);
-        let mut fuzzy = model(models, 1 + number % 3);
+        let work = [GroupWork::Layers, GroupWork::Products][number / 3 % 2];
+        let mut fuzzy = model_by(models, 1 + number % 3, work);
         let mut tokens: Vec<TokenId> = (0..20).map(|index| index * 11 % 250).collect();
         for round in 0..4_u32 {
             let opening = FuzzyContext {

@@ -7,7 +7,9 @@ use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_model::kv_cache::Keep;
-use forerun_model::{Checkpoint, LayerGroups, LayerOrder, Team, Transformer, WeightType, Weights};
+use forerun_model::{
+    Checkpoint, GroupWork, LayerGroups, LayerOrder, Team, Transformer, WeightType, Weights,
+};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -22,10 +24,15 @@ fn a_forward_allocates_nothing_after_the_first() {
 
 fn check(checkpoint: &Checkpoint) {
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
-        for members in [1, 2] {
+        for (members, work) in [
+            (1, GroupWork::Layers),
+            (2, GroupWork::Layers),
+            (1, GroupWork::Products),
+            (2, GroupWork::Products),
+        ] {
             let weights = Arc::new(Weights::load_as(checkpoint, weight_type).unwrap());
             let team = Arc::new(Team::unpinned(members).unwrap());
-            let mut transformer = Transformer::new(weights, team);
+            let mut transformer = Transformer::new(weights, team).with_group_work(work);
             let mut cache = transformer.new_cache();
             let never = AtomicBool::new(false);
             let prompt = [1, 2, 3, 4, 5];

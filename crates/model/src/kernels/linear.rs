@@ -76,6 +76,25 @@ impl Operands<'_> {
     }
 }
 
+/// Products that share one round of a team's work, at the most.
+const TOGETHER: usize = 8;
+
+/// A linear layer that is to be computed: `out[row] = weights · x[row]`, plus the weights' bias.
+pub(crate) struct Product<'a> {
+    pub(crate) x: &'a [f32], // [rows, inputs]
+    pub(crate) weights: &'a PackedMatrix,
+    /// Where `x` is rearranged.
+    pub(crate) activations: &'a mut Activations,
+    pub(crate) out: &'a mut [f32], // [rows, outputs]
+}
+
+impl Product<'_> {
+    /// Computes it on a team.
+    pub(crate) fn compute(self, team: &Team) {
+        share(team, &[Some(Pieces::of(self, team.isa()))]);
+    }
+}
+
 /// `out[row] = weights · x[row]`, plus the weights' bias; `x`: `[rows, inputs]`, `out`: `[rows,
 /// outputs]`.
 pub(crate) fn linear(
@@ -85,19 +104,64 @@ pub(crate) fn linear(
     activations: &mut Activations,
     out: &mut [f32],
 ) {
-    let (weight_type, isa) = (weights.weight_type(), team.isa());
-    let row_block = row_block(isa, weight_type);
-    activations.pack(isa, weight_type, x, weights.inputs(), row_block);
-    let activations = &*activations;
-    debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
-    let out = SharedSlice::new(out);
-    let pairs = weights.tiles().div_ceil(2);
-    let piece = (PIECE / 2).div_ceil(weights.tile_bytes());
-    team.share(pairs.div_ceil(piece), |_, number| {
+    Product { x, weights, activations, out }.compute(team);
+}
+
+/// Several products as one piece of work, with one barrier for up to eight of them. Each has the bits
+/// that it has alone.
+pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = Product<'a>>) {
+    let mut products = products.into_iter().map(|product| Pieces::of(product, team.isa())).fuse();
+    loop {
+        // An array, since a forward pass allocates nothing.
+        let together: [Option<Pieces<'_>>; TOGETHER] = std::array::from_fn(|_| products.next());
+        if together[0].is_none() {
+            return;
+        }
+        share(team, &together);
+    }
+}
+
+/// A product, its activations packed, in pieces that members take one at a time.
+struct Pieces<'a> {
+    weights: &'a PackedMatrix,
+    activations: &'a Activations,
+    out: SharedSlice<'a>,
+    /// Pairs of tiles in a piece.
+    piece: usize,
+    count: usize,
+}
+
+impl<'a> Pieces<'a> {
+    fn of(product: Product<'a>, isa: Isa) -> Self {
+        let Product { x, weights, activations, out } = product;
+        let weight_type = weights.weight_type();
+        activations.pack(isa, weight_type, x, weights.inputs(), row_block(isa, weight_type));
+        debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
+        let piece = (PIECE / 2).div_ceil(weights.tile_bytes());
+        let count = weights.tiles().div_ceil(2).div_ceil(piece);
+        Self { weights, activations, out: SharedSlice::new(out), piece, count }
+    }
+
+    fn compute(&self, isa: Isa, number: usize) {
+        let Self { weights, activations, out, piece, .. } = self;
+        let pairs = weights.tiles().div_ceil(2);
         for pair in number * piece..pairs.min((number + 1) * piece) {
             match activations.blocks() {
-                1 => multiply::<1>(isa, weights, pair, activations, &out),
-                _ => multiply::<GROUP>(isa, weights, pair, activations, &out),
+                1 => multiply::<1>(isa, weights, pair, activations, out),
+                _ => multiply::<GROUP>(isa, weights, pair, activations, out),
+            }
+        }
+    }
+}
+
+/// All pieces of some products, numbered through.
+fn share<const N: usize>(team: &Team, products: &[Option<Pieces<'_>>; N]) {
+    let count = products.iter().flatten().map(|product| product.count).sum();
+    team.share(count, |_, mut number| {
+        for product in products.iter().flatten() {
+            match number.checked_sub(product.count) {
+                Some(behind) => number = behind,
+                None => return product.compute(team.isa(), number),
             }
         }
     });
@@ -302,6 +366,49 @@ mod tests {
                 assert_eq!(bits(&out), bits(&expected), "{weight_type} on {isa}");
             }
         }
+    }
+
+    /// Products of other sizes, types and numbers of rows, more of them than share a round.
+    #[test]
+    fn products_have_the_same_bits_beside_others() {
+        let sizes: Vec<(usize, usize, usize)> =
+            (0..TOGETHER + 3).map(|n| (1 + n % 5, 20 + 31 * n, 5 + 90 * (n % 4))).collect();
+        let matrices: Vec<PackedMatrix> = (0..)
+            .zip(&sizes)
+            .map(|(n, &(_, inputs, outputs))| {
+                let matrix = values(inputs * outputs, n);
+                let packed = PackedMatrix::pack(TYPES[n as usize % 4], &matrix, inputs);
+                packed.with_bias((n % 3 == 0).then(|| values(outputs, n ^ 0xB1A5)))
+            })
+            .collect();
+        let xs: Vec<Vec<f32>> =
+            (0..).zip(&sizes).map(|(n, size)| values(size.0 * size.1, n ^ 0xABCD)).collect();
+        for (isa, members) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+            let team = Team::unpinned(members).unwrap().with_isa(isa);
+            let none = || sizes.iter().map(|size| vec![f32::NAN; size.0 * size.2]).collect();
+            let (mut alone, mut beside): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (none(), none());
+            for ((x, weights), out) in xs.iter().zip(&matrices).zip(&mut alone) {
+                linear(&team, x, weights, &mut Activations::default(), out);
+            }
+            let mut packed: Vec<Activations> =
+                sizes.iter().map(|_| Activations::default()).collect();
+            let operands = xs.iter().zip(&matrices).zip(packed.iter_mut().zip(&mut beside));
+            let before = team.runs();
+            linear_group(
+                &team,
+                operands.map(|((x, weights), (activations, out))| Product {
+                    x,
+                    weights,
+                    activations,
+                    out,
+                }),
+            );
+            assert_eq!(team.runs() - before, if members == 1 { 0 } else { 2 });
+            for (alone, beside) in alone.iter().zip(&beside) {
+                assert_eq!(bits(alone), bits(beside), "{isa}, {members} members");
+            }
+        }
+        linear_group(&Team::solo(), []);
     }
 
     #[test]

@@ -31,7 +31,7 @@ mod shared;
 pub(crate) use activations::Activations;
 pub(crate) use attention::{AttentionShape, Queries, Visible, attention};
 pub(crate) use keys_values::KeysValues;
-pub(crate) use linear::linear;
+pub(crate) use linear::{Product, linear, linear_group};
 pub(crate) use packed::{BLOCK, quantize_weights};
 pub use packed::{PackedMatrix, UnknownWeightType, WeightType};
 pub(crate) use pointwise::{Rope, add, norm_heads, rms_norm, silu_times};
