@@ -48,7 +48,8 @@ pub use layer_analysis::{
 };
 pub use loader::Loader;
 pub use made_pair::{
-    MadeAcceptance, MadePair, MadePairError, MadePairOptions, MadeStep, made_model, make_pair,
+    MadeAcceptance, MadePair, MadePairError, MadePairOptions, MadeResidual, MadeStep, made_model,
+    make_pair,
 };
 pub use plan::{
     DraftTokens, DrafterKind, FurtherDrafter, Method, Options, Plan, PlanError, Tree, UnknownValue,

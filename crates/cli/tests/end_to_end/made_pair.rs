@@ -75,6 +75,51 @@ fn a_pair_is_right_as_often_as_asked_and_says_what_it_is() {
     assert_eq!(again, label, "the same seed makes the same pair");
 }
 
+/// A deep drafter, by default one whose fuzzy rows nobody would accept.
+#[test]
+fn a_deep_drafter_keeps_the_overlap_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pair");
+    let more = ["--vocab-size", "600", "--layers", "12", "--draft-layers", "10", "-n", "24"];
+    let deep = ["--acceptance", "0.7", "--tolerance", "0.1", "--prompts", "8"];
+    let made = make_pair(&out, &[&more[..], &deep[..]].concat());
+    let made = made.with(&["--fuzzy-overlap", "0.85"]).succeed();
+    assert!(made.errors.contains("scale of the drafter's layers"), "{}", made.errors);
+    assert!(made.output().contains("four layers at a time: overlap 0."), "{}", made.output());
+    let label = &json(&out.join("drafter/config.json"))["forerun_made_pair"];
+    assert!((label["fuzzy_overlap"].as_f64().unwrap() - 0.85).abs() <= 0.1, "{label}");
+    assert!((label["acceptance"].as_f64().unwrap() - 0.7).abs() <= 0.1, "{label}");
+    let scale = label["residual"].as_f64().unwrap();
+    assert!(scale > 0.0 && scale < 1.0, "{label}");
+    let card = fs::read_to_string(out.join("target/README.md")).unwrap();
+    assert!(card.contains("4 layers at a time (EasySpec)"), "{card}");
+
+    // Another text, and the analysis that tells the same.
+    let prompts = folder.path().join("prompts.txt");
+    fs::write(
+        &prompts,
+        "The quick brown fox jumps over the lazy dog, and then it sleeps for long.\n",
+    )
+    .unwrap();
+    let analysis = Run::forerun().with(&["analyze", "layers", "--lp", "4", "--rounds", "0"]);
+    let analysis = analysis.with_path("--model", &out.join("drafter"));
+    let output = analysis.with_path("--prompts", &prompts).succeed().output();
+    let row = output.lines().find_map(|line| line.strip_prefix("lp 4 ")).unwrap();
+    let overlap: f64 = row.split_whitespace().nth(5).unwrap().parse().unwrap();
+    assert!((overlap - 0.85).abs() < 0.15, "{output}");
+
+    // It drafts, and the text is the target's.
+    let generate = |options: &[&str]| {
+        let run = Run::forerun().with(&["generate", "--json", "-p", "Once upon", "-n", "32"]);
+        let run = run.with_path("--model", &out.join("target")).with(options);
+        let run = run.with_path("--draft-model", &out.join("drafter"));
+        run.on_one_core().succeed().json()
+    };
+    let plain = generate(&["--method", "autoregressive"]);
+    let fuzzy = generate(&["--drafter", "easyspec", "--draft-tokens", "5"]);
+    assert_eq!(plain["tokens"], fuzzy["tokens"]);
+}
+
 #[test]
 fn the_demonstration_tokenizer_comes_along_and_so_do_gguf_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -108,6 +153,8 @@ fn what_makes_no_pair_is_refused() {
         (&["--draft-layers", "4"][..], &["number of layers is 4", "1 to 3"][..]),
         (&["--acceptance", "1"], &["acceptance is 1", "0.98"]),
         (&["--tolerance", "0"], &["tolerance is 0"]),
+        (&["--fuzzy-overlap", "1"], &["fuzzy overlap is 1", "0.99"]),
+        (&["--fuzzy-overlap", "0.9"], &["number of layers is 1", "4 or more"]),
         (&["-n", "200"], &["context is 160"]),
         (&["--heads", "5"], &["num_key_value_heads"]),
         (&["--dtype", "q4"], &["f32, bf16, f16"]),

@@ -53,9 +53,8 @@ pub(super) fn measure_pair(
     let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;
     let mut counted = Counted::default();
     for prompt in 0..prompts as u64 {
-        // Even numbers are the search's prompts, odd ones those that it does not see.
-        let seed = options.seed ^ (2 * prompt + u64::from(other_prompts)).wrapping_mul(0x9e37_79b9);
-        let tokens = random_tokens(seed, options.target.vocab_size);
+        let seed = prompt_seed(options.seed, prompt, other_prompts);
+        let tokens = random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size);
         let request = Request {
             max_tokens: options.max_tokens,
             temperature: options.temperature,
@@ -71,8 +70,14 @@ pub(super) fn measure_pair(
     Ok(counted.acceptance())
 }
 
-/// A prompt: tokens drawn from all.
-fn random_tokens(seed: u64, vocab_size: usize) -> Vec<TokenId> {
+/// What a prompt follows from, of those that a search sees, or of the others.
+pub(super) fn prompt_seed(seed: u64, prompt: u64, other_prompts: bool) -> u64 {
+    // Even numbers are the search's prompts, odd ones those that it does not see.
+    seed ^ (2 * prompt + u64::from(other_prompts)).wrapping_mul(0x9e37_79b9)
+}
+
+/// A text: so many tokens, drawn from all.
+pub(super) fn random_tokens(seed: u64, count: usize, vocab_size: usize) -> Vec<TokenId> {
     let mut state = seed;
     let mut next = || {
         // Steele's SplitMix64.
@@ -82,7 +87,7 @@ fn random_tokens(seed: u64, vocab_size: usize) -> Vec<TokenId> {
         bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         bits ^ (bits >> 31)
     };
-    (0..PROMPT_TOKENS).map(|_| (next() % vocab_size.max(1) as u64) as TokenId).collect()
+    (0..count).map(|_| (next() % vocab_size.max(1) as u64) as TokenId).collect()
 }
 
 /// Tested draft tokens, and what was written.
@@ -160,7 +165,7 @@ mod tests {
         let mut counted = Counted::default();
         let (mut tested, mut accepted) = (0, 0);
         for _ in 0..2 {
-            let prompt = random_tokens(5, 258);
+            let prompt = random_tokens(5, PROMPT_TOKENS, 258);
             let go_on = |_: &str| ControlFlow::Continue(());
             let answer =
                 engine.generate_tokens(prompt.clone(), &request, &Canceller::new(), go_on).unwrap();

@@ -5,14 +5,17 @@
 //! ([`MadeWeights`]). ε is searched by what counts: real speculative decoding.
 
 mod acceptance;
+mod residual;
 
 pub use acceptance::MadeAcceptance;
+pub use residual::MadeResidual;
 
 use crate::{ForerunError, PlanError};
 use acceptance::{DRAFT_TOKENS, PROMPT_TOKENS, measure_pair};
-use forerun_model::Config;
 use forerun_model::checkpoint::random::{MADE_PAIR, MadeWeights, byte_pair_tokenizer};
 use forerun_model::checkpoint::{Dtype, LoadError};
+use forerun_model::{Config, ModelError, TeamError};
+use residual::{AT_A_TIME, make_residual};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +34,10 @@ pub struct MadePairOptions {
     pub draft_layers: usize,
     /// Accepted over tested draft tokens.
     pub acceptance: f64,
-    /// How far from it the measured one may be.
+    /// Of a drafter for EasySpec, the overlap (`1 − TV`) of rows that are computed four layers at a time
+    /// with exact ones; `None` leaves its layers as they are, which loses nearly everything.
+    pub fuzzy_overlap: Option<f64>,
+    /// How far from either the measured one may be.
     pub tolerance: f64,
     /// The temperature at which it is measured; 0 is greedy. Above, drafts are verified by rejection.
     pub temperature: f32,
@@ -49,15 +55,27 @@ pub struct MadePairOptions {
 
 /// One value that was tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MadeStep {
-    /// What scales the target's further layers.
-    pub epsilon: f32,
-    /// What came of it.
-    pub acceptance: MadeAcceptance,
-    /// Prompts that were continued.
-    pub prompts: usize,
-    /// Whether on prompts that the search has not seen.
-    pub other_prompts: bool,
+pub enum MadeStep {
+    /// Of what scales the drafter's layers behind the first.
+    Residual {
+        /// The value.
+        scale: f32,
+        /// The overlap of rows computed four layers at a time with exact ones.
+        overlap: f64,
+        /// Whether on texts that the search has not seen.
+        other_texts: bool,
+    },
+    /// Of what scales the target's further layers.
+    Epsilon {
+        /// The value.
+        epsilon: f32,
+        /// What came of it.
+        acceptance: MadeAcceptance,
+        /// Prompts that were continued.
+        prompts: usize,
+        /// Whether on prompts that the search has not seen.
+        other_prompts: bool,
+    },
 }
 
 /// A pair that was made.
@@ -67,6 +85,8 @@ pub struct MadePair {
     pub target: PathBuf,
     /// The drafter's folder.
     pub drafter: PathBuf,
+    /// What scales the drafter's layers behind the first, if that was asked for.
+    pub residual: Option<MadeResidual>,
     /// What scales the target's further layers.
     pub epsilon: f32,
     /// What was measured on prompts that the search had not seen.
@@ -97,6 +117,25 @@ pub enum MadePairError {
     /// A pair that cannot be run.
     #[error(transparent)]
     Run(#[from] ForerunError),
+    /// A drafter whose rows cannot be computed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Threads that cannot be had.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// A search for the drafter's layers without an end.
+    #[error(
+        "no scale of the drafter's layers gives an overlap of {wished:.3} ± {tolerance:.3} with these \
+         sizes: it was {nearest:.3}; ask for another one, more tolerance or prompts, or another --seed"
+    )]
+    OverlapNotReached {
+        /// What was asked for.
+        wished: f64,
+        /// How near it had to be.
+        tolerance: f64,
+        /// What there was.
+        nearest: f64,
+    },
     /// A search without an end.
     #[error(
         "no scale gives an acceptance of {wished:.3} ± {tolerance:.3} with these sizes: the nearest was \
@@ -125,15 +164,18 @@ pub fn make_pair(
     check(options)?;
     let target = folder.join("target");
     let drafter = folder.join("drafter");
-    let MadePairOptions { draft_layers, seed, dtype, .. } = *options;
-    let weights = MadeWeights { target: &options.target, draft_layers, seed, dtype };
+    let residual = match options.fuzzy_overlap {
+        Some(wished) => Some(make_residual(options, wished, &drafter, &mut on_step)?),
+        None => None,
+    };
+    let weights = weights(options, residual.map_or(1.0, |found| found.scale));
     weights.write_drafter(&drafter)?;
     write_tokenizer(options, &drafter)?;
     let mut try_it = |epsilon: f32, prompts: usize, other_prompts: bool| {
         weights.write_target(&target, epsilon)?;
         write_tokenizer(options, &target)?;
         let acceptance = measure_pair(options, [&target, &drafter], prompts, other_prompts)?;
-        let step = MadeStep { epsilon, acceptance, prompts, other_prompts };
+        let step = MadeStep::Epsilon { epsilon, acceptance, prompts, other_prompts };
         on_step(&step);
         Ok::<_, MadePairError>(acceptance)
     };
@@ -149,14 +191,22 @@ pub fn make_pair(
             nearest = acceptance.rate;
         }
         if (acceptance.rate - wished).abs() <= tolerance {
-            label(options, [&target, &drafter], found, &acceptance)?;
-            let bytes_read = [options.target.num_hidden_layers, draft_layers]
-                .map(|layers| bytes_read(&options.target, layers, dtype));
-            return Ok(MadePair { target, drafter, epsilon: found, acceptance, bytes_read });
+            let bytes_read = [options.target.num_hidden_layers, options.draft_layers]
+                .map(|layers| bytes_read(&options.target, layers, options.dtype));
+            let epsilon = found;
+            let made = MadePair { target, drafter, residual, epsilon, acceptance, bytes_read };
+            label(options, &made)?;
+            return Ok(made);
         }
         (prompts, start) = (prompts * 2, found);
     }
     Err(MadePairError::NotReached { wished, tolerance, nearest })
+}
+
+/// The pair's weights, the drafter's layers behind the first counting `residual` times.
+fn weights(options: &MadePairOptions, residual: f32) -> MadeWeights<'_> {
+    let MadePairOptions { draft_layers, seed, dtype, .. } = *options;
+    MadeWeights { target: &options.target, draft_layers, residual, seed, dtype }
 }
 
 fn check(options: &MadePairOptions) -> Result<(), MadePairError> {
@@ -174,6 +224,16 @@ fn check(options: &MadePairOptions) -> Result<(), MadePairError> {
     }
     if !(0.02..=0.98).contains(&options.acceptance) {
         return refuse("the acceptance", options.acceptance.to_string(), "0.02 to 0.98".into());
+    }
+    if let Some(overlap) = options.fuzzy_overlap {
+        if !(0.5..=0.99).contains(&overlap) {
+            return refuse("the fuzzy overlap", overlap.to_string(), "0.5 to 0.99".into());
+        }
+        if options.draft_layers < AT_A_TIME {
+            let expected = format!("{AT_A_TIME} or more, to be computed several at a time");
+            let found = options.draft_layers.to_string();
+            return refuse("the drafter's number of layers", found, expected);
+        }
     }
     if !(0.002..=0.5).contains(&options.tolerance) {
         return refuse("the tolerance", options.tolerance.to_string(), "0.002 to 0.5".into());
@@ -193,7 +253,7 @@ fn check(options: &MadePairOptions) -> Result<(), MadePairError> {
     Ok(())
 }
 
-/// The ε whose acceptance is near enough. Acceptance is 1 at 0 and falls with ε; where it lies between
+/// The ε whose acceptance (or overlap) is near enough. It is 1 at 0 and falls with ε; where it lies between
 /// two values, the next one is where a straight line (in ln ε) meets the wish, held off the ends.
 fn search<E>(
     wished: f64,
@@ -260,12 +320,8 @@ fn write(file: &Path, text: &str) -> Result<(), LoadError> {
 
 /// Says in both models' files what they are: the option of `config.json` gets what was measured, and a
 /// `README.md` says it to readers.
-fn label(
-    options: &MadePairOptions,
-    [target, drafter]: [&Path; 2],
-    epsilon: f32,
-    acceptance: &MadeAcceptance,
-) -> Result<(), LoadError> {
+fn label(options: &MadePairOptions, made: &MadePair) -> Result<(), LoadError> {
+    let MadePair { target, drafter, residual, epsilon, acceptance, .. } = made;
     for (folder, role) in [(target, "target"), (drafter, "drafter")] {
         let file = folder.join("config.json");
         let text = fs::read_to_string(&file)
@@ -278,20 +334,26 @@ fn label(
         label["acceptance"] = json!((acceptance.rate * 1e3).round() / 1e3);
         label["positions"] = json!(acceptance.positions);
         label["temperature"] = json!(options.temperature);
+        if let Some(MadeResidual { scale, overlap }) = residual {
+            label["residual"] = json!(scale);
+            label["fuzzy_overlap"] = json!((overlap * 1e3).round() / 1e3);
+        }
         write(&file, &format!("{config:#}\n"))?;
-        write(&folder.join("README.md"), &readme(options, role, epsilon, acceptance))?;
+        write(&folder.join("README.md"), &readme(options, role, made))?;
     }
     Ok(())
 }
 
-fn readme(
-    options: &MadePairOptions,
-    role: &str,
-    epsilon: f32,
-    acceptance: &MadeAcceptance,
-) -> String {
+fn readme(options: &MadePairOptions, role: &str, made: &MadePair) -> String {
+    let MadePair { residual, epsilon, acceptance, .. } = made;
     let MadeAcceptance { rate, positions, rate_of_all, all_positions, distinct_4_grams } =
         acceptance;
+    let residual = residual.map_or(String::new(), |MadeResidual { scale, overlap }| {
+        format!(
+            " What the drafter's layers behind the first add is scaled by {scale}, so that rows computed \
+             {AT_A_TIME} layers at a time (EasySpec) have an overlap of {overlap:.3} with exact ones."
+        )
+    });
     let MadePairOptions { target, draft_layers, seed, temperature, .. } = options;
     format!(
         "# The {role} of a made pair\n\n\
@@ -301,7 +363,7 @@ fn readme(
          the drafter's tokens {:.1} % are accepted (temperature {temperature}, drafts of {DRAFT_TOKENS} \
          tokens, {positions} tested positions behind different tokens, on prompts that the search had not \
          seen; {:.1} % of all {all_positions}; {:.1} % of the answers' sequences of four tokens are \
-         different).\n",
+         different).{residual}\n",
         env!("CARGO_PKG_VERSION"),
         target.num_hidden_layers,
         rate * 100.0,

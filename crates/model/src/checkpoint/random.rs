@@ -143,6 +143,8 @@ struct RandomWeights<'a> {
     /// Layers from this one on add `epsilon` times what they would add.
     damped_from: usize,
     epsilon: f32,
+    /// Those before it, but for the first one, add so many times what they would add.
+    residual: f32,
     /// What multiplies queries: the more, the fewer positions a row attends to.
     sharpness: f32,
     /// What `config.json` says under [`MADE_PAIR`].
@@ -151,8 +153,8 @@ struct RandomWeights<'a> {
 
 impl<'a> RandomWeights<'a> {
     fn new(config: &'a Config, seed: u64, dtype: RandomDtype) -> Self {
-        let (damped_from, epsilon, sharpness) = (usize::MAX, 1.0, 1.0);
-        Self { config, seed, dtype, damped_from, epsilon, sharpness, label: None }
+        let (damped_from, epsilon, residual, sharpness) = (usize::MAX, 1.0, 1.0, 1.0);
+        Self { config, seed, dtype, damped_from, epsilon, residual, sharpness, label: None }
     }
 
     fn write(&self, dir: &Path) -> Result<(), LoadError> {
@@ -218,7 +220,12 @@ impl<'a> RandomWeights<'a> {
             Tensor::Layer(layer, part) => {
                 use LayerTensor::{Down, DownBias, Output, OutputBias};
                 let adds = matches!(part, Output | OutputBias | Down | DownBias);
-                let damped = if adds && layer >= self.damped_from { self.epsilon } else { 1.0 };
+                let damped = match layer {
+                    _ if !adds => 1.0,
+                    _ if layer >= self.damped_from => self.epsilon,
+                    0 => 1.0,
+                    _ => self.residual,
+                };
                 let sharp = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
                 let scale = damped * sharp;
                 match tensor.shape(self.config)[..] {

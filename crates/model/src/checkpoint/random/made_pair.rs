@@ -25,6 +25,9 @@ pub struct MadeWeights<'a> {
     pub target: &'a Config,
     /// Layers of the drafter.
     pub draft_layers: usize,
+    /// What the drafter's layers behind the first add is multiplied by this. The less that is, the more
+    /// alike are the hidden states that neighbouring layers read, as in trained models.
+    pub residual: f32,
     /// What the weights follow from.
     pub seed: u64,
     /// The type in which they are stored.
@@ -62,9 +65,10 @@ impl MadeWeights<'_> {
         epsilon: f32,
         label: serde_json::Value,
     ) -> RandomWeights<'a> {
-        let (damped_from, sharpness) = (self.draft_layers, SHARPNESS);
+        let (damped_from, residual) = (self.draft_layers, self.residual);
         let weights = RandomWeights::new(config, self.seed, self.dtype);
-        RandomWeights { damped_from, epsilon, sharpness, label: Some(label), ..weights }
+        let (sharpness, label) = (SHARPNESS, Some(label));
+        RandomWeights { damped_from, epsilon, residual, sharpness, label, ..weights }
     }
 }
 
@@ -79,16 +83,16 @@ mod tests {
     fn the_target_is_the_drafter_and_more() {
         let folder = tempfile::tempdir().unwrap();
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
-        let config = Config { num_hidden_layers: 3, ..example_config() };
-        let dtype = RandomDtype::Bf16;
-        let weights = MadeWeights { target: &config, draft_layers: 1, seed: 7, dtype };
+        let config = Config { num_hidden_layers: 4, ..example_config() };
+        let (dtype, residual) = (RandomDtype::Bf16, 0.25);
+        let weights = MadeWeights { target: &config, draft_layers: 2, residual, seed: 7, dtype };
         weights.write_drafter(&drafter).unwrap();
         weights.write_target(&target, 0.5).unwrap();
         let label = std::fs::read_to_string(target.join("config.json")).unwrap();
         let label: serde_json::Value = serde_json::from_str(&label).unwrap();
         assert_eq!(label[MADE_PAIR]["epsilon"], 0.5);
         let [target, drafter] = [target, drafter].map(|dir| Checkpoint::open(&dir).unwrap());
-        assert_eq!([&target, &drafter].map(|c| c.config().num_hidden_layers), [3, 1]);
+        assert_eq!([&target, &drafter].map(|c| c.config().num_hidden_layers), [4, 2]);
         for tensor in Tensor::all(drafter.config()) {
             assert_eq!(target.tensor(tensor).unwrap(), drafter.tensor(tensor).unwrap(), "{tensor}");
         }
@@ -98,8 +102,14 @@ mod tests {
             (squares / values.len() as f32).sqrt()
         };
         let near = |a: f32, b: f32| (a / b - 1.0).abs() < 0.1;
-        assert!(near(spread(2, LayerTensor::Down), 0.5 * spread(0, LayerTensor::Down)));
-        assert!(near(spread(2, LayerTensor::Up), spread(0, LayerTensor::Up)));
+        for (layer, share) in [(1, 0.25), (2, 0.5), (3, 0.5)] {
+            assert!(near(spread(layer, LayerTensor::Down), share * spread(0, LayerTensor::Down)));
+            assert!(near(
+                spread(layer, LayerTensor::Output),
+                share * spread(0, LayerTensor::Output)
+            ));
+            assert!(near(spread(layer, LayerTensor::Up), spread(0, LayerTensor::Up)));
+        }
         assert!(near(spread(1, LayerTensor::Query), SHARPNESS * spread(1, LayerTensor::Key)));
     }
 }
