@@ -1,5 +1,6 @@
 //! Configurations: validated plans with names, each with the plain decoding that it is compared with.
 
+use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
@@ -34,6 +35,8 @@ pub struct Configuration {
     /// The place in the list of the autoregressive decoding that it is compared with: weights of
     /// another type are another model, so each type has its own.
     pub baseline: usize,
+    /// Where it stands among those that compute layers in parallel, if it does.
+    pub point: Option<LayerPoint>,
 }
 
 /// Values of one combination.
@@ -223,7 +226,10 @@ fn build(
     };
     let plan = Plan::new(options).map_err(failed)?;
     let (flags, cores) = (flags(models, &plan, choice), cores_of(&plan).len());
-    Ok(Configuration { name, plan, flags, cores, baseline })
+    let calibration = choice.calibration.unwrap_or_default();
+    let layers = choice.layers.as_ref();
+    let point = layers.and_then(|layers| LayerPoint::of(layers, &choice.tree, calibration));
+    Ok(Configuration { name, plan, flags, cores, baseline, point })
 }
 
 /// The placement's cores, each once.
@@ -420,6 +426,9 @@ mod tests {
             "--drafter easyspec --draft-tokens auto --layer-groups 0,1-2,3 --calibration never";
         assert!(all[5].flags.contains(flags), "{}", all[5].flags);
         assert!(all[5].flags.contains("--draft-model") && all[5].cores == 1);
+        let point = LayerPoint { layers: 2, width: 1, calibration: "never".into() };
+        assert_eq!(all[3].point, Some(point));
+        assert!([&all[0], &all[1], &all[5]].iter().all(|own| own.point.is_none()));
     }
 
     #[test]

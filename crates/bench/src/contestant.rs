@@ -1,5 +1,6 @@
 //! Who takes part: our configurations, and what peers are asked for.
 
+use crate::layer_point::LayerPoint;
 use crate::peers::{PeerSpec, PeerTask};
 use crate::provenance::quoted;
 use crate::{BenchError, Configuration};
@@ -18,6 +19,8 @@ pub struct Contestant {
     pub baseline: usize,
     /// Who drafts.
     pub drafter: DrafterKind,
+    /// Where it stands among those that compute layers in parallel, if it does.
+    pub point: Option<LayerPoint>,
     /// What is asked of a peer; `None` is one of ours, at the same place in the list of configurations.
     pub peer: Option<PeerTask>,
 }
@@ -26,9 +29,10 @@ impl Contestant {
     /// One of ours.
     #[must_use]
     pub fn of(configuration: &Configuration) -> Self {
-        let Configuration { name, flags, cores, baseline, plan } = configuration;
+        let Configuration { name, flags, cores, baseline, plan, point } = configuration;
         let (name, flags, drafter) = (name.clone(), flags.clone(), plan.drafter());
-        Self { name, flags, cores: *cores, baseline: *baseline, drafter, peer: None }
+        let (baseline, point) = (*baseline, point.clone());
+        Self { name, flags, cores: *cores, baseline, drafter, point, peer: None }
     }
 
     /// Whether it is a peer.
@@ -74,7 +78,7 @@ pub fn contestants(
                 let command: Vec<String> = spec.command.iter().map(|part| quoted(part)).collect();
                 let (flags, cores) = (command.join(" "), configurations[baseline].cores);
                 let peer = Some(PeerTask { peer, drafter, draft_tokens });
-                all.push(Contestant { name, flags, cores, baseline, drafter, peer });
+                all.push(Contestant { name, flags, cores, baseline, drafter, point: None, peer });
             }
         }
     }

@@ -114,6 +114,10 @@ impl Metric {
         Self::PeakMemoryMb,
     ];
 
+    /// Those whose spread over prompts is told (EasySpec, table 4).
+    pub const OVER_PROMPTS: [Self; 4] =
+        [Self::SpeedRatio, Self::TokensPerSecond, Self::MeanAcceptedTokens, Self::AcceptanceRate];
+
     /// The parts of the time.
     pub const SHARES: [Self; 5] = [
         Self::DraftShare,
@@ -197,6 +201,18 @@ impl Metric {
             }
             Self::PeakMemoryMb => pool.peak_memory_bytes.map(|bytes| bytes as f64 / 1e6),
         }
+    }
+}
+
+/// Of answers, each with the baseline's to the same prompt in the same repeat.
+impl<'a> FromIterator<(&'a AnswerRecord, &'a AnswerRecord)> for Pool<'a> {
+    fn from_iter<T>(answers: T) -> Self
+    where
+        T: IntoIterator<Item = (&'a AnswerRecord, &'a AnswerRecord)>,
+    {
+        let mut pool = Self::default();
+        answers.into_iter().for_each(|(answer, baseline)| pool.add(answer, baseline));
+        pool
     }
 }
 
@@ -357,12 +373,12 @@ fn percentile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.get(rank.max(1) - 1).copied()
 }
 
-/// A metric over repeats.
+/// A metric over repeats, or over prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The mean.
     pub mean: f64,
-    /// The sample standard deviation; `None` for a single repeat.
+    /// The sample standard deviation; `None` for a single value.
     pub deviation: Option<f64>,
 }
 

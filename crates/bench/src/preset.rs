@@ -13,6 +13,9 @@ pub enum Preset {
     EasySpecLadder,
     /// EasySpec's figure 4: layer-parallel size × width × calibration, on all cores.
     EasySpecSweep,
+    /// EasySpec's table 4: how much speed and acceptance differ from prompt to prompt. Beside the drafter
+    /// as it is and by layers, a drafter that is sometimes very right and often wrong.
+    EasySpecVariance,
 }
 
 /// Width of the ladder's trees, and depth of all.
@@ -56,6 +59,20 @@ impl Preset {
                 calibrations: vec![Calibration::EveryRound, Calibration::Never],
                 ..drafted(DrafterKind::EasySpec)
             }],
+            Self::EasySpecVariance => vec![
+                Sweep { trees: trees.clone(), ..drafted(DrafterKind::Model) },
+                Sweep { trees, ..drafted(DrafterKind::EasySpec) },
+                drafted(DrafterKind::PromptLookup),
+            ],
+        }
+    }
+
+    /// The temperatures at which the paper compares it.
+    #[must_use]
+    pub fn temperatures(self) -> &'static [f32] {
+        match self {
+            Self::EasySpecLadder => &[0.0, 0.8],
+            Self::EasySpecSweep | Self::EasySpecVariance => &[0.0],
         }
     }
 
@@ -73,7 +90,10 @@ impl FromStr for Preset {
         match text {
             "easyspec-ladder" => Ok(Self::EasySpecLadder),
             "easyspec-sweep" => Ok(Self::EasySpecSweep),
-            _ => Err(format!("{text:?} is not one of easyspec-ladder, easyspec-sweep")),
+            "easyspec-variance" => Ok(Self::EasySpecVariance),
+            _ => Err(format!(
+                "{text:?} is not one of easyspec-ladder, easyspec-sweep, easyspec-variance"
+            )),
         }
     }
 }
@@ -83,6 +103,7 @@ impl fmt::Display for Preset {
         f.write_str(match self {
             Self::EasySpecLadder => "easyspec-ladder",
             Self::EasySpecSweep => "easyspec-sweep",
+            Self::EasySpecVariance => "easyspec-variance",
         })
     }
 }
@@ -103,14 +124,24 @@ mod tests {
 
     #[test]
     fn presets_are_the_papers_comparisons() {
-        for name in ["easyspec-ladder", "easyspec-sweep"] {
-            assert_eq!(name.parse::<Preset>().unwrap().to_string(), name);
+        for name in ["easyspec-ladder", "easyspec-sweep", "easyspec-variance"] {
+            let preset: Preset = name.parse().unwrap();
+            assert_eq!(preset.to_string(), name);
+            let both = preset == Preset::EasySpecLadder;
+            assert_eq!(preset.temperatures(), if both { &[0.0, 0.8][..] } else { &[0.0] });
         }
         assert!("fig4".parse::<Preset>().unwrap_err().contains("easyspec-sweep"));
         let cores = available_cores();
         let sweep = names(Preset::EasySpecSweep, &cores);
         assert_eq!(sweep.len(), 1 + 5 * 4 * 2);
         assert!(sweep.contains(&"speculative, easyspec lp 3 never, 5, top:8x5".to_owned()));
+        let expected = [
+            "autoregressive",
+            "speculative, model, 5, top:4x5",
+            "speculative, easyspec lp 4, 5, top:4x5",
+            "speculative, prompt-lookup, 5",
+        ];
+        assert_eq!(names(Preset::EasySpecVariance, &cores), expected);
         let [first, .., last] = cores[..] else { return };
         let ladder = names(Preset::EasySpecLadder, &[first, last]);
         let (one, two) = (format!("cpu:{first}"), format!("cpu:{first}+cpu:{last}"));

@@ -1,5 +1,6 @@
 //! The table of a run: every metric, by configuration and category, over repeats.
 
+use crate::layer_point::LayerPoint;
 use crate::metrics::{Measured, Metric, Pool};
 use crate::record::AnswerRecord;
 use crate::versus::{SameText, Versus, versus};
@@ -58,6 +59,9 @@ pub struct ConfigurationSummary {
     pub baseline: String,
     /// Cores in total.
     pub cores: usize,
+    /// Where it stands among those that compute layers in parallel, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub point: Option<LayerPoint>,
     /// Its numbers by category, and those of all as [`OVERALL`].
     pub cells: BTreeMap<String, Cell>,
     /// The beginning of its first answer on its devices.
@@ -71,6 +75,9 @@ pub struct Cell {
     pub answers: usize,
     /// What was measured; what there was nothing of is left out.
     pub metrics: BTreeMap<Metric, Measured>,
+    /// Means and deviations over prompts, each prompt's repeats taken together.
+    #[serde(default)]
+    pub over_prompts: BTreeMap<Metric, Measured>,
     /// For every depth of drafts, accepted over tested.
     pub acceptance_per_position: Vec<Option<Measured>>,
 }
@@ -123,17 +130,20 @@ impl Summary {
             let plain = &run.contestants[own.baseline].name;
             let cell = |category: Option<&str>| {
                 let chosen = |prompt: &&Prompt| category.is_none_or(|c| c == prompt.category);
-                let pool = |repeat: usize| {
-                    let mut pool = Pool::default();
-                    for prompt in run.prompts.iter().filter(chosen) {
-                        let of = |name| by_place.get(&(name, prompt.id.as_str(), repeat));
-                        if let (Some(answer), Some(baseline)) = (of(&own.name), of(plain)) {
-                            pool.add(answer, baseline);
-                        }
-                    }
-                    pool
+                let prompts = || run.prompts.iter().filter(chosen);
+                let pair = |prompt: &Prompt, repeat: usize| {
+                    let of = |name| by_place.get(&(name, prompt.id.as_str(), repeat)).copied();
+                    Some((of(&own.name)?, of(plain)?))
                 };
-                Cell::of(&(0..run.repeats).map(pool).collect::<Vec<_>>())
+                let of_repeat = |repeat: usize| -> Pool<'_> {
+                    prompts().filter_map(|prompt| pair(prompt, repeat)).collect()
+                };
+                let of_prompt = |prompt: &Prompt| -> Pool<'_> {
+                    (0..run.repeats).filter_map(|repeat| pair(prompt, repeat)).collect()
+                };
+                let by_repeat: Vec<_> = (0..run.repeats).map(of_repeat).collect();
+                let by_prompt: Vec<_> = prompts().map(of_prompt).collect();
+                Cell::of(&by_repeat, &by_prompt)
             };
             let named = categories.iter().map(|c| (c.name.clone(), cell(Some(&c.name))));
             let cells = named.chain([(OVERALL.to_owned(), cell(None))]).collect();
@@ -143,6 +153,7 @@ impl Summary {
                 flags: own.flags.clone(),
                 baseline: plain.clone(),
                 cores: own.cores,
+                point: own.point.clone(),
                 cells,
                 sample: traces.flat_map(|answer| &answer.turns).find_map(|turn| turn.trace.clone()),
             }
@@ -169,9 +180,9 @@ impl std::fmt::Display for LeftOut {
 }
 
 impl Cell {
-    /// A cell of one pool a repeat.
-    fn of(pools: &[Pool<'_>]) -> Self {
-        let measured = |metric: &Metric| {
+    /// A cell of one pool a repeat, and one a prompt.
+    fn of(pools: &[Pool<'_>], prompts: &[Pool<'_>]) -> Self {
+        let measured = |metric: &Metric, pools: &[Pool<'_>]| {
             let values: Vec<f64> = pools.iter().filter_map(|pool| metric.of(pool)).collect();
             Measured::of(&values).map(|measured| (*metric, measured))
         };
@@ -183,7 +194,11 @@ impl Cell {
         };
         Self {
             answers: pools.iter().map(Pool::len).max().unwrap_or(0),
-            metrics: Metric::ALL.iter().filter_map(measured).collect(),
+            metrics: Metric::ALL.iter().filter_map(|metric| measured(metric, pools)).collect(),
+            over_prompts: {
+                let metrics = Metric::OVER_PROMPTS.iter();
+                metrics.filter_map(|metric| measured(metric, prompts)).collect()
+            },
             acceptance_per_position: (0..depths).map(rate).collect(),
         }
     }
@@ -231,6 +246,12 @@ mod tests {
         assert!((ratio(drafted).mean - 2.0).abs() < 1e-12);
         let first = drafted.cells["two"].get(Metric::FirstTokenMs).unwrap();
         assert!((first.mean - 300e-6).abs() < 1e-12 && first.deviation.unwrap() > 1e-4);
+        // Repeats of a prompt count as one: no deviation within a category of one prompt.
+        let over_prompts =
+            |category: &str| drafted.cells[category].over_prompts[&Metric::SpeedRatio];
+        assert_eq!(over_prompts("two").deviation, None);
+        assert!(over_prompts(OVERALL).deviation.is_some_and(|deviation| deviation < 1e-12));
+        assert!((over_prompts(OVERALL).mean - 2.0).abs() < 1e-12);
         // What is written is read, but for the last digit of numbers.
         let text = serde_json::to_string(&summary).unwrap();
         let read: Summary = serde_json::from_str(&text).unwrap();

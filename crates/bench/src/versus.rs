@@ -200,6 +200,7 @@ mod tests {
             cores: 1,
             baseline: 0,
             drafter,
+            point: None,
             peer: peer.then_some(PeerTask { peer: 0, drafter, draft_tokens: 4 }),
         }
     }

@@ -4,7 +4,7 @@ use crate::arguments::{Analyze, LayersArguments};
 use crate::{bench, note, progress};
 use anyhow::{Context, bail};
 use forerun::{
-    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, PassCost,
+    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, PassCosts,
     SearchStep, Similarities, Strategy, Team, barrier_us,
 };
 use forerun_bench::suite;
@@ -42,8 +42,11 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     let team = Arc::new(Team::pinned(&cores)?);
     let strategies = rows.iter().map(|(_, strategy)| strategy.clone()).collect();
     let report = analysis.compare(&team, strategies, |_, _| ())?;
-    let costs = costs(arguments, &analysis, &team, &rows);
-    print(arguments, &team, &rows, &report, &costs)?;
+    print(arguments, &team, &rows, &report)?;
+    if arguments.rounds > 0 {
+        let one_core = Arc::new(Team::pinned(&cores[..1])?);
+        print_costs(arguments, &analysis, [&team, &one_core], &rows)?;
+    }
     if arguments.search.is_some() {
         search(arguments, &analysis, &team)?;
     }
@@ -85,28 +88,11 @@ fn strategies(
     Ok(all)
 }
 
-/// What a pass takes by each row's groups, where that was asked for. No pass has parallel MLPs.
-fn costs(
-    arguments: &LayersArguments,
-    analysis: &LayerAnalysis,
-    team: &Arc<Team>,
-    rows: &[(String, Strategy)],
-) -> Vec<Option<PassCost>> {
-    if arguments.rounds == 0 {
-        return vec![None; rows.len()];
-    }
-    let groups: Vec<LayerGroups> = rows.iter().map(|row| row.1.groups.clone()).collect();
-    let costs = analysis.pass_costs(team, &groups, arguments.rows, arguments.rounds);
-    let told = |(cost, row): (PassCost, &(String, Strategy))| (!row.1.whole_layers).then_some(cost);
-    costs.into_iter().zip(rows).map(told).collect()
-}
-
 fn print(
     arguments: &LayersArguments,
     team: &Team,
     rows: &[(String, Strategy)],
     report: &LayerReport,
-    costs: &[Option<PassCost>],
 ) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(
@@ -123,18 +109,12 @@ fn print(
         "cosine similarity with the exact states, means over rows and layers (h: attention's input, \
          attn: its output)"
     )?;
-    writeln!(
-        out,
-        "overlap: 1 − TV with the exact rows; top-1: the same most probable token; ms: a pass of {} \
-         rows; barriers: how often all threads wait in it, each time {:.2} µs or longer",
-        arguments.rows,
-        barrier_us(team),
-    )?;
+    writeln!(out, "overlap: 1 − TV with the exact rows; top-1: the same most probable token")?;
     let accepted = report.exact_acceptance.map(|_| format!(" {:>8}", "accepted"));
-    let widest = rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0).max(8);
+    let widest = widest(rows);
     writeln!(
         out,
-        "{:<widest$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6}{} {:>8} {:>8}",
+        "{:<widest$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6}{}",
         "strategy",
         "h",
         "attn",
@@ -144,17 +124,12 @@ fn print(
         "overlap",
         "top-1",
         accepted.unwrap_or_default(),
-        "ms",
-        "barriers"
     )?;
-    for (((name, _), score), cost) in rows.iter().zip(&report.scores).zip(costs) {
+    for ((name, _), score) in rows.iter().zip(&report.scores) {
         let accepted = score.acceptance.map(|share| format!(" {share:>8.4}"));
-        let cost = cost.map_or(format!("{:>8} {:>8}", "-", "-"), |PassCost { ms, barriers }| {
-            format!("{ms:>8.3} {barriers:>8}")
-        });
         writeln!(
             out,
-            "{name:<widest$} {} {:>7.4} {:>6.4}{} {cost}",
+            "{name:<widest$} {} {:>7.4} {:>6.4}{}",
             states(&score.mean()),
             score.overlap,
             score.top1_agreement,
@@ -168,6 +143,54 @@ fn print(
                 writeln!(out, "{layer:<widest$} {}", states(similarities))?;
             }
         }
+    }
+    Ok(())
+}
+
+/// Width of the column of names.
+fn widest(rows: &[(String, Strategy)]) -> usize {
+    rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0).max(8)
+}
+
+/// What a pass takes by each row's groups, on all threads and on one. No pass has parallel MLPs.
+fn print_costs(
+    arguments: &LayersArguments,
+    analysis: &LayerAnalysis,
+    [team, one_core]: [&Arc<Team>; 2],
+    rows: &[(String, Strategy)],
+) -> anyhow::Result<()> {
+    let passes: Vec<_> = rows.iter().filter(|row| !row.1.whole_layers).collect();
+    let groups: Vec<LayerGroups> = passes.iter().map(|row| row.1.groups.clone()).collect();
+    let costs = |team| analysis.pass_costs(team, &groups, arguments.rows, arguments.rounds);
+    // On a single thread they would be the same once more.
+    let on_all = if team.members() > 1 { costs(team) } else { Vec::new() };
+    let on_one = costs(one_core);
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
+        "\na pass of {} rows, in ms: the attention of a group's layers by whole layers, each on a part \
+         of the threads, or fused: their projections as one product; barriers: how often all threads \
+         wait, each time {:.2} µs or longer",
+        arguments.rows,
+        barrier_us(team),
+    )?;
+    let widest = widest(rows);
+    write!(out, "{:<widest$}", "strategy")?;
+    if !on_all.is_empty() {
+        let threads = team.members();
+        let layers = format!("{threads} threads");
+        write!(out, " {layers:>10} {:>8} {:>10} {:>8}", "barriers", "fused", "barriers")?;
+    }
+    writeln!(out, " {:>10} {:>10}", "1 thread", "fused")?;
+    for (index, (name, _)) in passes.iter().enumerate() {
+        write!(out, "{name:<widest$}")?;
+        if let Some(PassCosts { layers, products }) = on_all.get(index) {
+            for cost in [layers, products] {
+                write!(out, " {:>10.3} {:>8}", cost.ms, cost.barriers)?;
+            }
+        }
+        let PassCosts { layers, products } = &on_one[index];
+        writeln!(out, " {:>10.3} {:>10.3}", layers.ms, products.ms)?;
     }
     Ok(())
 }

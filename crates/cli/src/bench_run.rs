@@ -22,7 +22,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Options of `forerun bench run`.
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct RunBenchArguments {
     /// The target: a Hugging Face directory, a llama2.c file, or a hub id; without it, a small
     /// random pair
@@ -62,7 +62,8 @@ pub(crate) struct RunBenchArguments {
     sweep: Option<PathBuf>,
 
     /// Compare what a paper compares: easyspec-ladder (plain decoding on one core, on all; then
-    /// speculation, trees, layers in parallel), easyspec-sweep (layers at a time × width × calibration)
+    /// speculation, trees, layers in parallel; at temperature 0 and 0.8), easyspec-sweep (layers at a
+    /// time × width × calibration), easyspec-variance (from prompt to prompt)
     #[arg(long, value_name = "NAME")]
     preset: Option<Preset>,
 
@@ -127,9 +128,10 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
 
-    /// 0 always takes the most probable token
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
+    /// 0 always takes the most probable token; of several, each is a comparison of its own in
+    /// OUT/temperature-T [default: 0, or the preset's]
+    #[arg(long, value_name = "TEMPERATURES", value_delimiter = ',')]
+    temperature: Vec<f32>,
 
     /// Sample among the K most probable tokens; 0 is all
     #[arg(long, value_name = "K", default_value_t = 0)]
@@ -158,14 +160,50 @@ pub(crate) struct RunBenchArguments {
     out: PathBuf,
 }
 
-/// Runs a comparison and writes its report.
+impl RunBenchArguments {
+    /// That of a comparison of its own.
+    fn temperature(&self) -> f32 {
+        self.temperature.first().copied().unwrap_or(0.0)
+    }
+
+    /// The same for each of the temperatures.
+    fn by_temperature(&self) -> Vec<Self> {
+        let all: &[f32] = match (&self.temperature[..], self.preset) {
+            ([], Some(preset)) => preset.temperatures(),
+            ([], None) => &[0.0],
+            (given, _) => given,
+        };
+        let own = |&temperature: &f32| {
+            let folder = format!("temperature-{temperature}");
+            let out = if all.len() > 1 { self.out.join(folder) } else { self.out.clone() };
+            Self { temperature: vec![temperature], out, ..self.clone() }
+        };
+        all.iter().map(own).collect()
+    }
+}
+
+/// Runs a comparison, or one for each temperature, and writes the reports.
 pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
+    let all = arguments.by_temperature();
+    for own in &all {
+        request(own).validate()?;
+    }
+    for own in &all {
+        if all.len() > 1 {
+            writeln!(std::io::stdout(), "temperature {}", own.temperature())?;
+        }
+        compare(own)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a comparison and writes its report.
+fn compare(arguments: &RunBenchArguments) -> anyhow::Result<()> {
     // Whatever can be refused is refused before a model is loaded.
     if arguments.repeats == 0 {
         return Err(BenchError::NoRepeats.into());
     }
     let request = request(arguments);
-    request.validate()?;
     let prompts = prompts(arguments)?;
     let file = arguments.sweep.as_deref().map(SweepFile::read).transpose()?.unwrap_or_default();
     let (models, _pair) = models(arguments, &file)?;
@@ -227,7 +265,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     report::write(&arguments.out, &summary)?;
     writeln!(std::io::stdout(), "{}", report::short(&summary))?;
     note(format_args!("written: {}", arguments.out.join("report.html").display()));
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Peers answer one turn, greedily.
@@ -238,7 +276,7 @@ fn check_peers(
 ) -> anyhow::Result<()> {
     let Some(peer) = file.peers.first() else { return Ok(()) };
     let name = &peer.name;
-    if arguments.temperature != 0.0 {
+    if arguments.temperature() != 0.0 {
         anyhow::bail!("the peer {name:?} answers greedily: leave --temperature at 0");
     }
     if let Some(prompt) = prompts.iter().find(|prompt| prompt.turns.len() > 1) {
@@ -255,13 +293,13 @@ fn check_peers(
 /// coupled unless rejection was asked for.
 fn compares(arguments: &RunBenchArguments) -> bool {
     let rejection = VerificationChoice::Always(forerun::Verification::Rejection);
-    arguments.temperature == 0.0 || arguments.verify != rejection
+    arguments.temperature() == 0.0 || arguments.verify != rejection
 }
 
 fn request(arguments: &RunBenchArguments) -> Request {
     Request {
         max_tokens: arguments.max_tokens,
-        temperature: arguments.temperature,
+        temperature: arguments.temperature(),
         top_k: arguments.top_k,
         top_p: arguments.top_p,
         seed: Some(arguments.seed),
@@ -273,9 +311,10 @@ fn request(arguments: &RunBenchArguments) -> Request {
 
 /// The options of `forerun generate` for the same request.
 fn request_flags(arguments: &RunBenchArguments) -> String {
-    let RunBenchArguments { max_tokens, temperature, top_k, top_p, seed, .. } = arguments;
+    let RunBenchArguments { max_tokens, top_k, top_p, seed, .. } = arguments;
+    let temperature = arguments.temperature();
     let mut flags = format!("--max-tokens {max_tokens} --temperature {temperature} --seed {seed}");
-    if *temperature > 0.0 {
+    if temperature > 0.0 {
         // Only coupled answers are compared.
         flags += &format!(" --top-k {top_k} --top-p {top_p} --verify coupled");
     }
@@ -354,7 +393,7 @@ fn called(models: &Models, path: &Path) -> String {
 fn setting(arguments: &RunBenchArguments, models: &Models) -> BTreeMap<String, String> {
     let drafter = models.drafter.as_ref().map_or("none".into(), |path| called(models, path));
     let filters = format!("top-k {}, top-p {}", arguments.top_k, arguments.top_p);
-    let sampling = match arguments.temperature {
+    let sampling = match arguments.temperature() {
         0.0 => "greedy".into(),
         temperature if compares(arguments) => {
             format!("temperature {temperature}, {filters}, coupled")

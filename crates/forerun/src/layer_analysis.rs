@@ -7,7 +7,9 @@ use forerun_core::TokenId;
 use forerun_model::layer_probe::{LayerProbe, Strategy, StrategyScore};
 use forerun_model::model_cost::ModelProbe;
 use forerun_model::{Config, Weights};
-use forerun_model::{Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType};
+use forerun_model::{
+    GroupWork, Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType,
+};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -93,6 +95,15 @@ pub struct PassCost {
     pub ms: f64,
     /// How often all members of the team wait for each other.
     pub barriers: usize,
+}
+
+/// What it takes by either way of sharing the attention of a group's layers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PassCosts {
+    /// By [`GroupWork::Layers`].
+    pub layers: PassCost,
+    /// By [`GroupWork::Products`].
+    pub products: PassCost,
 }
 
 /// Microseconds that a team takes to come together and part again without any work: what a barrier of
@@ -202,21 +213,32 @@ impl LayerAnalysis {
         groups: &[LayerGroups],
         rows: usize,
         rounds: usize,
-    ) -> Vec<PassCost> {
-        let mut probe = ModelProbe::new(Arc::clone(&self.weights), Arc::clone(team), PAST, rows);
-        let mut times = vec![Vec::new(); groups.len()];
-        let mut barriers = vec![0; groups.len()];
+    ) -> Vec<PassCosts> {
+        let probe = |work| {
+            let probe = ModelProbe::new(Arc::clone(&self.weights), Arc::clone(team), PAST, rows);
+            probe.with_group_work(work)
+        };
+        let mut probes = [GroupWork::Layers, GroupWork::Products].map(probe);
+        let mut times = vec![[const { Vec::new() }; 2]; groups.len()];
+        let mut barriers = vec![[0; 2]; groups.len()];
         // By turns, so that what disturbs the machine disturbs all of them; the first is a warm-up.
         for round in 0..=rounds {
-            for ((groups, times), barriers) in groups.iter().zip(&mut times).zip(&mut barriers) {
-                let before = team.runs();
-                let seconds = probe.run_by(rows, LayerOrder::Groups(groups));
-                *barriers = team.runs() - before;
-                times.extend((round > 0).then_some(1e3 * seconds));
+            for (index, groups) in groups.iter().enumerate() {
+                for (way, probe) in probes.iter_mut().enumerate() {
+                    let before = team.runs();
+                    let seconds = probe.run_by(rows, LayerOrder::Groups(groups));
+                    barriers[index][way] = team.runs() - before;
+                    times[index][way].extend((round > 0).then_some(1e3 * seconds));
+                }
             }
         }
         let cost = |(times, barriers)| PassCost { ms: median(times), barriers };
-        times.into_iter().zip(barriers).map(cost).collect()
+        let both = |(times, [by_layer, by_product]): ([Vec<f64>; 2], [usize; 2])| {
+            let [of_layers, of_products] = times;
+            let [layers, products] = [(of_layers, by_layer), (of_products, by_product)].map(cost);
+            PassCosts { layers, products }
+        };
+        times.into_iter().zip(barriers).map(both).collect()
     }
 
     /// Searches for groups of at most `largest` layers that keep an overlap of at least `least` with

@@ -43,8 +43,8 @@ pub use gguf::{ExportError, GgufExport, export_gguf};
 #[cfg(feature = "hub")]
 pub use hub::{HubError, ModelId};
 pub use layer_analysis::{
-    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, SearchStep,
-    barrier_us,
+    LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, PassCosts,
+    SearchStep, barrier_us,
 };
 pub use loader::Loader;
 pub use made_pair::{
@@ -69,7 +69,7 @@ pub use forerun_model::checkpoint::gguf::GgufType;
 pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
-    Checkpoint, Config, Family, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
+    Checkpoint, Config, Family, GroupWork, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
     RopeScaling, SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType,
     Weights,
 };

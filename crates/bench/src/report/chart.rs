@@ -77,30 +77,62 @@ pub(super) fn bars(label: &str, groups: &[(String, Vec<Bar>)], line_at: f64) -> 
     frame(y + 4.0, label, &(rule + &content))
 }
 
+/// A line: whose it is, the colour's number, its points.
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) colour: usize,
+    pub(super) points: Vec<(usize, Measured)>,
+}
+
+/// What lines are drawn over, and what they show.
+pub(super) struct Axes<'a> {
+    pub(super) label: &'a str,
+    /// What whole numbers stand for.
+    pub(super) x: &'a str,
+    /// Values are shown in per cent, from 0 to 100; else from 0 to the largest.
+    pub(super) share: bool,
+}
+
 /// Curves from 0 to 100 % over draft positions from 1 on.
 pub(super) fn curves(label: &str, curves: &[(String, usize, Vec<Option<Measured>>)]) -> String {
+    let line = |(name, colour, rates): &(String, usize, Vec<Option<Measured>>)| {
+        let points = (1..).zip(rates).filter_map(|(at, rate)| Some((at, (*rate)?)));
+        Line { name: name.clone(), colour: *colour, points: points.collect() }
+    };
+    let lines: Vec<Line> = curves.iter().map(line).collect();
+    self::lines(&Axes { label, x: "position", share: true }, &lines)
+}
+
+/// Lines with their deviations.
+pub(super) fn lines(axes: &Axes<'_>, lines: &[Line]) -> String {
     let (top, bottom, left, right) = (12.0, 250.0, 44.0, WIDTH - 12.0);
-    let positions = curves.iter().map(|curve| curve.2.len()).max().unwrap_or(0).max(2);
-    let x = |at: usize| left + (right - left) * at as f64 / (positions - 1) as f64;
-    let y = |rate: f64| bottom - (bottom - top) * rate.clamp(0.0, 1.0);
+    let points = || lines.iter().flat_map(|line| &line.points);
+    let first = points().map(|point| point.0).min().unwrap_or(0);
+    let last = points().map(|point| point.0).max().unwrap_or(0).max(first + 1);
+    let reach = points().map(|(_, value)| value.mean + value.deviation.unwrap_or(0.0));
+    let most = if axes.share { 1.0 } else { reach.fold(f64::MIN_POSITIVE, f64::max) };
+    let x = |at: usize| left + (right - left) * (at - first) as f64 / (last - first) as f64;
+    let y = |value: f64| bottom - (bottom - top) * (value / most).clamp(0.0, 1.0);
     let mut content = String::new();
     for quarter in 0..=4 {
-        let rate = f64::from(quarter) / 4.0;
-        content += &stroke((left, y(rate)), (right, y(rate)), "grid");
-        content += &text(left - 6.0, y(rate) + 4.0, "end", &format!("{:.0} %", rate * 100.0));
+        let value = most * f64::from(quarter) / 4.0;
+        content += &stroke((left, y(value)), (right, y(value)), "grid");
+        let shown = if axes.share { format!("{:.0} %", value * 100.0) } else { number(value) };
+        content += &text(left - 6.0, y(value) + 4.0, "end", &shown);
     }
-    for at in 0..positions {
-        content += &text(x(at), bottom + 18.0, "middle", &(at + 1).to_string());
+    for at in first..=last {
+        content += &text(x(at), bottom + 18.0, "middle", &at.to_string());
     }
-    for (name, colour, rates) in curves {
+    for Line { name, colour, points: of_line } in lines {
         let class = format!("l{}", colour % 8);
         let mut points = String::new();
-        for (at, measured) in rates.iter().enumerate() {
-            let Some(Measured { mean, deviation }) = *measured else { continue };
+        for &(at, Measured { mean, deviation }) in of_line {
             points += &format!("{:.1},{:.1} ", x(at), y(mean));
             let spread = deviation.unwrap_or(0.0);
             content += &stroke((x(at), y(mean - spread)), (x(at), y(mean + spread)), "error");
-            let title = format!("{name}, position {}: {} %", at + 1, number(mean * 100.0));
+            let shown =
+                if axes.share { format!("{} %", number(mean * 100.0)) } else { number(mean) };
+            let title = format!("{name}, {} {at}: {shown}", axes.x);
             content += &format!(
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" class=\"c{}\"><title>{}</title></circle>",
                 x(at),
@@ -111,7 +143,7 @@ pub(super) fn curves(label: &str, curves: &[(String, usize, Vec<Option<Measured>
         }
         content += &format!("<polyline points=\"{}\" class=\"{class}\"/>", points.trim_end());
     }
-    frame(bottom + 28.0, label, &content)
+    frame(bottom + 28.0, axes.label, &content)
 }
 
 /// One bar for each name, divided into parts of 1; `classes` colours the parts.
@@ -175,6 +207,26 @@ pub(super) fn timeline(label: &str, trace: &Trace) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_reach_from_the_first_to_the_last_point() {
+        let at = |mean| Measured { mean, deviation: None };
+        let points = vec![(1, at(50.0)), (3, at(100.0)), (5, at(25.0))];
+        let line = Line { name: "a <b>".into(), colour: 9, points };
+        let chart = lines(&Axes { label: "speed", x: "lp", share: false }, &[line]);
+        assert!(
+            chart.contains("points=\"44.0,131.0 256.0,12.0 468.0,190.5\" class=\"l1\""),
+            "{chart}"
+        );
+        assert!(
+            chart.contains("a &lt;b&gt;, lp 5: 25.0") && chart.contains(">100</text>"),
+            "{chart}"
+        );
+        let none = lines(&Axes { label: "speed", x: "lp", share: false }, &[]);
+        assert!(!none.contains("NaN") && !none.contains("inf"), "{none}");
+        let rates = [("r".to_owned(), 2, vec![None, Some(at(0.5))])];
+        assert!(curves("accepted", &rates).contains("r, position 2: 50.0 %"));
+    }
 
     #[test]
     fn numbers_of_short_bars_stand_before_the_rule() {

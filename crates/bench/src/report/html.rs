@@ -1,9 +1,10 @@
 //! The run as one HTML file: no script, no font, no picture from anywhere.
 
-use super::chart::{bars, curves, escaped, stacks, timeline};
+use super::chart::{Axes, bars, curves, escaped, lines, stacks, timeline};
+use super::layers::{self, LayerSweep};
 use super::{
-    SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes, provenance, same_text_row, shown,
-    versus_row,
+    OVER_PROMPTS_NOTE, SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes,
+    over_prompts_headings, over_prompts_rows, provenance, same_text_row, shown, versus_row,
 };
 use crate::metrics::{Measured, Metric};
 use crate::summary::{ConfigurationSummary, OVERALL, Summary};
@@ -33,11 +34,15 @@ pub fn html(summary: &Summary) -> String {
     if !summary.versus.is_empty() {
         page += &section("Against other engines", &peers(summary));
     }
+    if let Some(sweep) = LayerSweep::of(summary) {
+        page += &section("Layers in parallel", &layer_sweep(&sweep));
+    }
     page += &section("Speed by category", &speed(summary));
     page += &section("Acceptance by position", &acceptance(summary));
     page += &section("Where the time goes", &time(summary));
     page += &section("Sample timelines", &timelines(summary));
     page += &section("By category", &by_category(summary));
+    page += &section("Over prompts", &over_prompts(summary));
     page += &section("Where the numbers come from", &origin(summary));
     page + "</main>\n</body>\n</html>\n"
 }
@@ -170,6 +175,32 @@ fn by_category(summary: &Summary) -> String {
         let (name, count) = (escaped(&category.name), category.prompts);
         content += &format!("<h3>{name} ({count} prompts)</h3>\n");
         content += &table(&headings, summary.configurations.iter().map(row));
+    }
+    content
+}
+
+fn over_prompts(summary: &Summary) -> String {
+    let rows = over_prompts_rows(summary).into_iter();
+    format!("<p>{OVER_PROMPTS_NOTE}</p>\n{}", table(&over_prompts_headings(), rows))
+}
+
+/// EasySpec's figure 4, with its tables.
+fn layer_sweep(sweep: &LayerSweep<'_>) -> String {
+    let names = sweep.names().enumerate();
+    let names = names.map(|(index, name)| (format!("c{}", index % 8), name.to_owned()));
+    let mut content = format!("<p>{}</p>\n", layers::NOTE) + &legend(names);
+    for metric in layers::METRICS {
+        let label = format!("{} by layers at a time", metric.heading());
+        let axes = Axes { label: &label, x: "lp", share: metric.is_share() };
+        content += &format!("<h3>{}</h3>\n", escaped(&label));
+        content += &lines(&axes, &sweep.lines(metric));
+        let sizes = sweep.sizes.iter().map(|size| format!("lp {size}"));
+        let headings: Vec<String> = std::iter::once(String::new()).chain(sizes).collect();
+        let row = |(name, values): (&str, Vec<Option<Measured>>)| {
+            let values = values.into_iter().map(|value| shown(metric, value));
+            std::iter::once(name.to_owned()).chain(values).collect()
+        };
+        content += &table(&headings, sweep.values(metric).map(row));
     }
     content
 }

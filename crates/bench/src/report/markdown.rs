@@ -1,8 +1,9 @@
 //! The run as Markdown.
 
+use super::layers::{self, LayerSweep};
 use super::{
-    SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes, number, provenance, same_text_row,
-    shown, versus_row,
+    OVER_PROMPTS_NOTE, SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes, number,
+    over_prompts_headings, over_prompts_rows, provenance, same_text_row, shown, versus_row,
 };
 use crate::metrics::Metric;
 use crate::summary::{OVERALL, Summary};
@@ -17,8 +18,8 @@ const SHORT: [Metric; 6] = [
     Metric::AcceptanceRate,
 ];
 
-/// Tables of a run: all metrics overall, the main ones by category, acceptance by position, and where
-/// the numbers come from.
+/// Tables of a run: all metrics overall, the main ones by category and over prompts, acceptance by
+/// position, and where the numbers come from.
 #[must_use]
 pub fn markdown(summary: &Summary) -> String {
     let mut page = String::from("# Comparison of decoding methods\n\n");
@@ -40,6 +41,9 @@ pub fn markdown(summary: &Summary) -> String {
         page += &format!("\n{SAME_TEXT_NOTE}\n\n");
         rows(&mut page, SAME_TEXT, summary.same_text.iter().map(same_text_row));
     }
+    if let Some(sweep) = LayerSweep::of(summary) {
+        page += &layer_tables(&sweep);
+    }
     page += "\n## By category\n\n";
     let headings = ["category", "prompts", "configuration"].map(str::to_owned);
     let metrics = SHORT.map(|metric| metric.heading().to_owned());
@@ -52,6 +56,13 @@ pub fn markdown(summary: &Summary) -> String {
             let values = SHORT.map(|metric| shown(metric, cell.get(metric)));
             line(&mut page, first.into_iter().chain(values));
         }
+    }
+    page += &format!("\n## Over prompts\n\n{OVER_PROMPTS_NOTE}\n\n");
+    let headings = over_prompts_headings();
+    line(&mut page, headings.iter().cloned());
+    line(&mut page, std::iter::repeat_n("---".to_owned(), headings.len()));
+    for row in over_prompts_rows(summary) {
+        line(&mut page, row.into_iter());
     }
     page += "\n## Acceptance by position\n\nShare of tested draft tokens that were accepted, in per \
              cent, by their depth in the draft.\n\n";
@@ -73,6 +84,22 @@ pub fn markdown(summary: &Summary) -> String {
     }
     for own in &summary.configurations {
         line(&mut page, [own.name.clone(), own.flags.clone()].into_iter());
+    }
+    page
+}
+
+/// EasySpec's figure 4 as tables.
+fn layer_tables(sweep: &LayerSweep<'_>) -> String {
+    let mut page = format!("\n## Layers in parallel\n\n{}\n", layers::NOTE);
+    for metric in layers::METRICS {
+        page.push('\n');
+        let sizes = sweep.sizes.iter().map(|size| format!("lp {size}"));
+        line(&mut page, std::iter::once(metric.heading().to_owned()).chain(sizes));
+        line(&mut page, std::iter::repeat_n("---".to_owned(), sweep.sizes.len() + 1));
+        for (name, values) in sweep.values(metric) {
+            let values = values.into_iter().map(|value| shown(metric, value));
+            line(&mut page, std::iter::once(name.to_owned()).chain(values));
+        }
     }
     page
 }

@@ -2,6 +2,7 @@
 
 mod chart;
 mod html;
+mod layers;
 mod markdown;
 
 pub use html::html;
@@ -109,6 +110,33 @@ fn same_text_row(same: &SameText) -> [String; 4] {
 const SAME_TEXT_NOTE: &str = "Peers add numbers in other orders, so near ties fall otherwise there; behind \
      the first such token the texts are others. A gap is how much more probable forerun finds its own \
      token there than the peer's.";
+
+/// What must be known before the table over prompts.
+const OVER_PROMPTS_NOTE: &str = "Means and standard deviations over prompts, each prompt's repeats taken \
+     together. EasySpec's table 4 tells the variance of tokens/s: the square of its deviation.";
+
+/// Headings of that table.
+fn over_prompts_headings() -> Vec<String> {
+    let first = ["category", "prompts", "configuration"].map(str::to_owned).into_iter();
+    first.chain(Metric::OVER_PROMPTS.map(|metric| metric.heading().to_owned())).collect()
+}
+
+/// Its rows: every category, and all of them.
+fn over_prompts_rows(summary: &Summary) -> Vec<Vec<String>> {
+    let all = summary.categories.iter().map(|category| category.prompts).sum();
+    let categories = summary.categories.iter().map(|own| (own.name.as_str(), own.prompts));
+    let mut rows = Vec::new();
+    for (name, prompts) in categories.chain([(OVERALL, all)]) {
+        for own in &summary.configurations {
+            let cell = &own.cells[name].over_prompts;
+            let values =
+                Metric::OVER_PROMPTS.map(|metric| shown(metric, cell.get(&metric).copied()));
+            let first = [name.to_owned(), prompts.to_string(), own.name.clone()];
+            rows.push(first.into_iter().chain(values).collect());
+        }
+    }
+    rows
+}
 
 /// Three digits or so, without an exponent.
 fn number(value: f64) -> String {

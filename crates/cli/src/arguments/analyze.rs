@@ -84,7 +84,7 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) rows: usize,
 
-    /// Measurements of each pass; 0 measures none
+    /// Measurements of each pass, on all threads and on one, by layers and by products; 0 measures none
     #[arg(long, value_name = "N", default_value_t = 51)]
     pub(crate) rounds: usize,
 }

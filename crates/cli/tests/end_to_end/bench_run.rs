@@ -37,11 +37,12 @@ fn timeless(out: &Path) -> Value {
     for own in summary["configurations"].as_array_mut().unwrap() {
         own["sample"] = json!(null);
         for cell in own["cells"].as_object_mut().unwrap().values_mut() {
-            let metrics = cell["metrics"].as_object_mut().unwrap();
-            metrics.retain(|name, _| {
-                let timed = ["speed", "second", "_ms", "share", "peak", "per_token", "round"];
-                name == "wasted_draft_share" || !timed.iter().any(|part| name.contains(part))
-            });
+            for metrics in ["metrics", "over_prompts"] {
+                cell[metrics].as_object_mut().unwrap().retain(|name, _| {
+                    let timed = ["speed", "second", "_ms", "share", "peak", "per_token", "round"];
+                    name == "wasted_draft_share" || !timed.iter().any(|part| name.contains(part))
+                });
+            }
         }
     }
     summary
@@ -160,7 +161,8 @@ fn the_report_is_whole_and_asks_nobody() {
     assert_eq!(hrefs, ["data:"]);
     let table = fs::read_to_string(out.join("report.md")).unwrap();
     let row = |name: &str| table.lines().filter(|line| line.contains(name)).count();
-    assert!(row("| first | 2 |") == 5 && row("| second | 1 |") == 5, "{table}");
+    // By category, and over prompts.
+    assert!(row("| first | 2 |") == 10 && row("| second | 1 |") == 10, "{table}");
     assert!(table.contains("| speed × |") && table.contains("± "), "{table}");
 }
 

@@ -4,6 +4,7 @@
 
 use crate::common::{Models, Run};
 use std::fs;
+use std::path::PathBuf;
 
 fn run(models: &Models, options: &str) -> Run {
     let options: Vec<&str> = options.split(' ').filter(|option| !option.is_empty()).collect();
@@ -81,21 +82,31 @@ fn an_analysis_proposes_groups_that_generate_takes() {
     let first = first.with(&["--lp", "1,2,4", "--whole-layers", "--per-layer", "--rounds", "3"]);
     let first = first.with(&["--layer-groups", "0,1-6,7", "--least-overlap", "0.5"]);
     let output = first.with_path("--search", &found).succeed().output();
-    let row = |name: &str| -> Vec<f64> {
-        let line = output.lines().find_map(|line| line.strip_prefix(name));
-        let numbers = line.unwrap_or_else(|| panic!("no {name} in {output}")).split_whitespace();
+    let (lost, taken) = output.split_once("\na pass of 1 rows, in ms").unwrap();
+    let row = |table: &str, name: &str| -> Vec<f64> {
+        let line = table.lines().find_map(|line| line.strip_prefix(name));
+        let numbers = line.unwrap_or_else(|| panic!("no {name} in {table}")).split_whitespace();
         numbers.map(|number| number.parse().unwrap_or(f64::NAN)).collect()
     };
-    // h, attn, q, k, v, overlap, top-1, accepted, ms, barriers.
-    let [exact, two, four, own] = ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "].map(row);
+    // h, attn, q, k, v, overlap, top-1, accepted.
+    let [exact, two, four, own] =
+        ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "].map(|name| row(lost, name));
     assert_eq!(exact[..7], [1.0; 7], "{output}");
-    assert_eq!(exact.len(), 10);
+    assert_eq!(exact.len(), 8);
     for (more, fewer) in [(&two, &exact), (&four, &two), (&own, &four)] {
         assert!(more[0] < fewer[0] && more[0] > 0.0, "{output}");
-        assert!(more[8] > 0.0, "a pass takes time: {output}");
     }
-    assert!(row("lp 4, MLPs too ")[0] < four[0], "{output}");
+    assert!(row(lost, "lp 4, MLPs too ")[0] < four[0], "{output}");
+    // On all threads with barriers, fused and not; then on one.
+    for name in ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "] {
+        let costs = row(taken, name);
+        assert!(costs.len() == 2 || costs.len() == 6, "{output}");
+        assert!(costs.iter().all(|cost| *cost > 0.0), "a pass takes time: {output}");
+    }
+    assert!(!taken.contains("MLPs too"), "{output}");
     assert!(output.contains("lp 4, by layer\n0 "), "{output}");
+    let unmeasured = analyze(&models).with(&["--lp", "2", "--rounds", "0"]).succeed().output();
+    assert!(!unmeasured.contains("in ms"), "{unmeasured}");
     // What was found says where it comes from, and drafts.
     let text = fs::read_to_string(&found).unwrap();
     assert!(text.starts_with("# 8 layers of") && text.ends_with('\n'), "{text}");
@@ -123,21 +134,90 @@ fn analyses_that_cannot_be_are_refused() {
     }
 }
 
-/// The ladder of the paper's table 2, by name.
+/// A comparison of the paper's, by name, on a few tokens.
+fn preset(models: &Models, name: &str, more: &[&str]) -> (String, PathBuf) {
+    let out = models.folder().join(name);
+    let prompts = models.folder().join("prompts.jsonl");
+    let lines = [("a", "first"), ("b", "first"), ("c", "second")].map(|(id, category)| {
+        format!(
+            "{{\"id\": \"{id}\", \"category\": \"{category}\", \"prompt\": \"one two {id}\"}}\n"
+        )
+    });
+    fs::write(&prompts, lines.concat()).unwrap();
+    let run = Run::forerun().with(&["bench", "run", "--preset", name]);
+    let run = run.with_path("--model", &models.target()).with_path("--out", &out);
+    let run = run.with_path("--draft-model", &models.drafter()).with_path("--suite", &prompts);
+    let few = ["--repeats", "1", "--warm-ups", "0", "-n", "8", "--ignore-eos"];
+    (run.with(&few).with(more).succeed().output(), out)
+}
+
+/// The ladder of table 2 at both temperatures, in one run.
 #[test]
 fn a_preset_compares_what_the_paper_compares() {
     let models = Models::deep();
-    let out = models.folder().join("ladder");
-    let run = Run::forerun().with(&["bench", "run", "--preset", "easyspec-ladder"]);
-    let run = run.with_path("--model", &models.target()).with_path("--out", &out);
-    let run = run.with_path("--draft-model", &models.drafter());
-    let few = ["--limit", "1", "--repeats", "1", "--warm-ups", "0", "-n", "6", "--ignore-eos"];
-    let output = run.with(&few).succeed().output();
-    let easyspec = output.lines().last().unwrap();
-    assert!(output.starts_with("autoregressive"), "{output}");
-    assert!(easyspec.starts_with("speculative, easyspec lp 4, 5, top:4x5"), "{output}");
-    let report = fs::read_to_string(out.join("report.md")).unwrap();
-    assert!(report.contains("tokens/s variance"), "{report}");
+    let (output, out) = preset(&models, "easyspec-ladder", &[]);
+    let [cold, warm] = ["temperature 0", "temperature 0.8"].map(|heading| {
+        let start = output.find(&format!("{heading}\n")).unwrap();
+        output[start..].lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    });
+    for ladder in [&cold, &warm] {
+        assert!(ladder[0].starts_with("autoregressive"), "{output}");
+        let easyspec = "speculative, easyspec lp 4, 5, top:4x5";
+        assert!(ladder.iter().any(|line| line.starts_with(easyspec)), "{output}");
+    }
+    for (folder, sampling) in [
+        ("temperature-0", "| sampling | greedy |"),
+        ("temperature-0.8", "temperature 0.8, top-k 0"),
+    ] {
+        let report = fs::read_to_string(out.join(folder).join("report.md")).unwrap();
+        assert!(report.contains("tokens/s variance"), "{report}");
+        assert!(report.contains("all are the same") && report.contains(sampling), "{report}");
+    }
+    // One temperature has no folder of its own.
+    let (_, out) = preset(&models, "easyspec-variance", &["--temperature", "0.8"]);
+    assert!(out.join("report.md").is_file());
     let unknown = Run::forerun().with(&["bench", "run", "--preset", "table9"]);
-    unknown.finish().assert_refused("table9", &["easyspec-ladder", "easyspec-sweep"]);
+    let names = ["easyspec-ladder", "easyspec-sweep", "easyspec-variance"];
+    unknown.finish().assert_refused("table9", &names);
+}
+
+/// Figure 4: pictures and tables over layers at a time.
+#[test]
+fn the_sweep_is_drawn_over_layers_at_a_time() {
+    let models = Models::deep();
+    let (_, out) = preset(&models, "easyspec-sweep", &[]);
+    let table = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(table.contains("| tokens/s | lp 1 | lp 2 | lp 3 | lp 4 | lp 5 |"), "{table}");
+    assert!(table.contains("| accepted % | lp 1 |"), "{table}");
+    for calibration in ["every-round", "never"] {
+        for width in [1, 4, 8, 12] {
+            let row = format!("| width {width}, {calibration} |");
+            assert_eq!(table.matches(&row).count(), 2, "{row} in {table}");
+        }
+    }
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<h2>Layers in parallel</h2>"), "{page}");
+    assert!(page.contains("aria-label=\"tokens/s by layers at a time\""), "{page}");
+    assert!(page.contains("width 12, never, lp 5: "), "{page}");
+}
+
+/// Table 4: what differs from prompt to prompt.
+#[test]
+fn the_spread_over_prompts_is_told_by_category() {
+    let models = Models::deep();
+    let (_, out) = preset(&models, "easyspec-variance", &[]);
+    let table = fs::read_to_string(out.join("report.md")).unwrap();
+    let (_, spread) = table.split_once("## Over prompts").unwrap();
+    assert!(spread.contains("| tokens/s | MAT | accepted % |"), "{spread}");
+    for (category, prompts, deviates) in
+        [("first", 2, true), ("second", 1, false), ("overall", 3, true)]
+    {
+        let row = format!("| {category} | {prompts} | speculative, easyspec lp 4, 5, top:4x5 |");
+        let row = spread.lines().find_map(|line| line.strip_prefix(&row)).unwrap();
+        assert_eq!(row.matches('±').count(), if deviates { 4 } else { 0 }, "{row}");
+    }
+    let page = fs::read_to_string(out.join("report.html")).unwrap();
+    assert!(page.contains("<h2>Over prompts</h2>"), "{page}");
+    let refused = Run::forerun().with(&["bench", "run", "--temperature", "0,-1"]);
+    refused.finish().assert_refused("a temperature below 0", &["temperature"]);
 }
