@@ -52,12 +52,21 @@ impl Acceptance {
     }
 }
 
-/// What drafting a token takes.
-#[derive(Clone, Copy, Debug, Default)]
+/// What drafting takes.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct TokenTime {
+    /// Of one forward.
     ns: Mean,
+    /// Tokens that the drafter makes in one forward.
+    per_forward: usize,
     /// The present answer's first draft, which computes the prompt, was seen.
     begun: bool,
+}
+
+impl Default for TokenTime {
+    fn default() -> Self {
+        Self { ns: Mean::default(), per_forward: 1, begun: false }
+    }
 }
 
 /// A draft job should last so long, in nanoseconds, that messages count for little.
@@ -69,11 +78,21 @@ impl TokenTime {
         Self { begun: false, ..self }
     }
 
+    /// The same for a drafter that makes so many tokens in one forward.
+    pub(crate) fn in_forwards_of(self, tokens: usize) -> Self {
+        Self { per_forward: tokens.max(1), ..self }
+    }
+
     /// Learns what so many draft tokens took.
     pub(crate) fn add(&mut self, tokens: usize, ns: u64) {
         if tokens > 0 && std::mem::replace(&mut self.begun, true) {
-            self.ns.add(ns as f64 / tokens as f64);
+            self.ns.add(ns as f64 / tokens.div_ceil(self.per_forward) as f64);
         }
+    }
+
+    /// Nanoseconds of drafting so many tokens in one go; 0 while nothing is known.
+    pub(crate) fn of(&self, tokens: usize) -> f64 {
+        tokens.div_ceil(self.per_forward) as f64 * self.ns.or(0.0)
     }
 
     pub(crate) fn is_known(&self) -> bool {
@@ -85,9 +104,9 @@ impl TokenTime {
     }
 
     /// Tokens that one draft job should make of up to `most`: few, so that they come in time, but a job
-    /// must be worth its messages.
+    /// must be worth its messages, and a forward gives what it has.
     pub(crate) fn at_once(&self, most: usize) -> usize {
         let worth = JOB_NS / self.ns.or(JOB_NS).max(1.0);
-        (worth as usize).clamp(1, most.max(1))
+        (worth as usize).max(1).saturating_mul(self.per_forward).clamp(1, most.max(1))
     }
 }

@@ -58,6 +58,12 @@ impl Pace {
         }
     }
 
+    /// The same for a drafter that makes so many tokens in one forward (ParallelSpec, PARD).
+    #[must_use]
+    pub fn in_forwards_of(self, tokens: usize) -> Self {
+        Self { token_time: self.token_time.in_forwards_of(tokens), ..self }
+    }
+
     /// The same with all that it has learned, for a new answer.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
@@ -144,7 +150,7 @@ impl Pace {
     fn speed(&self, length: usize) -> f64 {
         let alpha = self.acceptance.rate(1.0).min(0.999);
         let all = alpha.powi(length as i32);
-        let draft_ns = length as f64 * self.token_time.or(0.0);
+        let draft_ns = self.token_time.of(length);
         let score_ns = |rows: usize| self.one_row_ns() + (rows - 1) as f64 * self.row_ns.or(0.0);
         let (pre_ns, post_ns) = (draft_ns.max(score_ns(1)), draft_ns.max(score_ns(length)));
         // Shares of the two kinds in the long run.
@@ -166,6 +172,17 @@ mod tests {
         score_ns: [u64; 2],
         run: usize,
     ) -> Vec<usize> {
+        run_by(pace, rounds, |gamma| gamma as u64 * draft_ns, score_ns, run)
+    }
+
+    /// The same, with the time of a draft by its length.
+    fn run_by(
+        pace: &mut Pace,
+        rounds: usize,
+        draft_ns: impl Fn(usize) -> u64,
+        score_ns: [u64; 2],
+        run: usize,
+    ) -> Vec<usize> {
         let mut lengths = Vec::new();
         let (mut unverified, mut right) = (0, 0);
         for _ in 0..rounds {
@@ -174,7 +191,7 @@ mod tests {
             let rows = unverified as u64 + 1;
             pace.observe_score(rows as usize, score_ns[0] + (rows - 1) * score_ns[1], gamma > 0);
             if gamma > 0 {
-                pace.observe_draft(gamma, gamma as u64 * draft_ns);
+                pace.observe_draft(gamma, draft_ns(gamma));
             }
             // Every `run`-th token of the text is drafted wrongly.
             let tested = unverified + usize::from(gamma > 0);
@@ -204,6 +221,21 @@ mod tests {
             assert!(drafted.clone().all(|length| expected.contains(length)), "{settled:?}");
             assert!(drafted.count() >= 18);
         }
+    }
+
+    #[test]
+    fn a_drafter_of_several_tokens_a_forward_is_asked_for_as_many() {
+        let forwards_ns = |gamma: usize| gamma.div_ceil(6) as u64 * 900_000;
+        let last = |pace: &mut Pace| {
+            let lengths = run_by(pace, 300, forwards_ns, [1_000_000, 10_000], 10);
+            lengths.into_iter().rfind(|&length| length > 0)
+        };
+        let mut knowing = Pace::new(16, DraftLength::Auto, true).in_forwards_of(6);
+        assert_eq!(last(&mut knowing), Some(6));
+        // All of a forward's tokens are asked for in one job, and as many forwards as a job is worth.
+        assert_eq!((knowing.at_once(6), knowing.at_once(4), knowing.at_once(16)), (6, 4, 6));
+        let quick = Pace::new(16, DraftLength::Fixed, true).in_forwards_of(usize::MAX);
+        assert_eq!((quick.at_once(8), quick.token_time.of(9)), (8, 0.0));
     }
 
     #[test]

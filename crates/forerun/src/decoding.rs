@@ -78,10 +78,12 @@ impl Learned {
     fn of(plan: &Plan, pattern: Pattern, mode: DraftLength, length: usize) -> Self {
         let shape = plan.shape().at_most(pattern.positions.unwrap_or(length).min(length));
         let controller = Controller::new(shape, mode);
+        let pace = Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager);
+        let in_one = pattern.positions.unwrap_or(usize::MAX);
         Self {
             pattern,
             controller: if pattern.at_once { controller.at_once() } else { controller },
-            pace: Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager),
+            pace: if pattern.at_once { pace.in_forwards_of(in_one) } else { pace },
             // Each drafter's tokens are verified by its share of the replicas.
             lookahead: Lookahead::new(
                 length,
