@@ -243,7 +243,8 @@ fn cores_of(plan: &Plan) -> BTreeSet<usize> {
     if plan.drafter().has_model() {
         return cores_in(placement);
     }
-    let groups = (0..placement.replicas()).filter_map(|replica| placement.target(replica));
+    let replicas = (0..placement.replicas()).filter_map(|replica| placement.target(replica));
+    let groups = replicas.flat_map(|groups| groups.each().iter());
     groups.flat_map(|group| group.cores().iter().copied()).collect()
 }
 
@@ -400,6 +401,21 @@ mod tests {
         let cores: Vec<usize> = all.iter().map(|c| c.cores).collect();
         assert_eq!(cores, [1, 1, 1]);
         assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
+    }
+
+    #[test]
+    fn devices_in_turn_count_each_core_once() {
+        let cores = available_cores();
+        let [first, .., last] = cores[..] else { return };
+        let both = format!("cpu:{first}/cpu:{last}");
+        let shared = format!("drafter={both},target={both},shared");
+        let apart = format!("drafter=cpu:{first},target=cpu:{last}");
+        let placements = vec![shared.clone(), apart];
+        let sweep = Sweep { methods: vec![Method::Pearl], placements, ..Sweep::default() };
+        let all = of(sweep).unwrap();
+        assert!(all.len() == 3 && all.iter().all(|c| c.cores == 2));
+        assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
+        assert!(all[1].name.ends_with(&shared) && all[1].flags.ends_with(&shared));
     }
 
     #[test]

@@ -7,15 +7,15 @@ use crate::plan::{DrafterKind, FurtherDrafter, Plan};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, TokenId};
 use forerun_draft::{
-    Calibration, EagleDrafter, FuzzyDrafter, Masks, MedusaDrafter, ModelDrafter, ParallelDrafter,
-    ParallelEagleDrafter, TextDrafter,
+    Calibration, Drafter, EagleDrafter, FuzzyDrafter, InHalves, Masks, MedusaDrafter, ModelDrafter,
+    ParallelDrafter, ParallelEagleDrafter, TextDrafter,
 };
 use forerun_model::speculator::{EagleWeights, MedusaWeights};
 use forerun_model::{
-    CachedTransformer, EagleModel, FeatureSource, LayerGroups, LoadError, MedusaHeads, Speculator,
-    SpeculatorKind, Team, Transformer, Weights,
+    CachedTransformer, EagleModel, FeatureSource, Forward, LayerGroups, LoadError, MedusaHeads,
+    Place, Sharing, Shuttle, Speculator, SpeculatorKind, Team, Transformer, Weights,
 };
-use forerun_runtime::Engine;
+use forerun_runtime::{Engine, SharedDevice};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -242,6 +242,51 @@ enum How {
     Medusa(Arc<MedusaWeights>),
 }
 
+/// Where a drafter's model is.
+pub(crate) enum Site<'a> {
+    /// On a device that its worker has for itself.
+    Team(&'a Arc<Team>),
+    /// On the first and the last of the target's.
+    Shared {
+        devices: [&'a Arc<SharedDevice>; 2],
+        /// Each draft is made in halves, by what is told here; else each token where nobody is.
+        halves: Option<Sharing>,
+    },
+}
+
+impl Site<'_> {
+    /// What computes a model's passes here, for a worker of that engine.
+    fn passes(&self, engine: &Engine, weights: Arc<Weights>) -> Box<dyn Forward> {
+        match self {
+            Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
+            Self::Shared { devices, halves } => {
+                let place = |device| Box::new(engine.seat(device)) as Box<dyn Place>;
+                let sharing = halves.clone().unwrap_or_default();
+                Box::new(Shuttle::new(&weights, devices.map(place), sharing))
+            }
+        }
+    }
+
+    /// The team of a device that the worker has for itself.
+    fn team(&self) -> Result<&Arc<Team>, String> {
+        match self {
+            Self::Team(team) => Ok(team),
+            // The plan has refused it.
+            Self::Shared { .. } => Err("this drafter cannot go from device to device".into()),
+        }
+    }
+
+    /// An engine with a drafter whose model is here.
+    fn engine_with(&self, engine: Engine, index: usize, drafter: impl Drafter + 'static) -> Engine {
+        match self {
+            Self::Shared { halves: Some(sharing), .. } => {
+                engine.with_drafter(index, InHalves::new(drafter, sharing.clone()))
+            }
+            _ => engine.with_drafter(index, drafter),
+        }
+    }
+}
+
 impl LoadedDrafter {
     /// Which of the drafters it is.
     pub(crate) fn index(&self) -> usize {
@@ -265,38 +310,45 @@ impl LoadedDrafter {
         }
     }
 
-    /// An engine that drafts with it, on `team`, for a target of that vocabulary.
-    pub(crate) fn on(self, engine: Engine, team: &Arc<Team>, vocab_size: usize) -> Engine {
+    /// An engine that drafts with it, at `site`, for a target of that vocabulary.
+    ///
+    /// # Errors
+    /// If it cannot draft there.
+    pub(crate) fn on(
+        self,
+        engine: Engine,
+        site: &Site<'_>,
+        vocab_size: usize,
+    ) -> Result<Engine, String> {
         let model = |engine: &Engine, weights| {
-            let transformer = Transformer::new(weights, Arc::clone(team));
-            engine.timed(CachedTransformer::new(transformer))
+            engine.timed(CachedTransformer::new(site.passes(engine, weights)))
         };
         let index = self.index;
-        match self.how {
+        Ok(match self.how {
             How::Model { weights, fuzzy, translation } => {
                 let model = model(&engine, weights);
                 match (translation, fuzzy) {
                     (None, None) => {
                         let drafter = ModelDrafter::new(model).for_vocabulary(vocab_size);
-                        engine.with_drafter(index, drafter)
+                        site.engine_with(engine, index, drafter)
                     }
                     (None, Some((groups, calibration))) => {
                         let drafter = FuzzyDrafter::new(model, groups, calibration);
                         let drafter = drafter.in_rounds_of(FUZZY_ROUND);
-                        engine.with_drafter(index, drafter.for_vocabulary(vocab_size))
+                        site.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
                     }
                     (Some(by_text), _) => {
-                        engine.with_drafter(index, TextDrafter::new(model, by_text))
+                        site.engine_with(engine, index, TextDrafter::new(model, by_text))
                     }
                 }
             }
             How::Parallel { weights, masks } => {
                 let drafter = ParallelDrafter::new(model(&engine, weights), masks);
-                engine.with_drafter(index, drafter.for_vocabulary(vocab_size))
+                site.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
             }
             How::Eagle(weights) => {
                 let masks = weights.layers().mask_tokens();
-                let model = engine.timed(EagleModel::new(weights, Arc::clone(team)));
+                let model = engine.timed(EagleModel::new(weights, Arc::clone(site.team()?)));
                 match masks.is_empty() {
                     true => engine.with_drafter(index, EagleDrafter::new(model)),
                     false => {
@@ -306,9 +358,9 @@ impl LoadedDrafter {
                 }
             }
             How::Medusa(weights) => {
-                let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(team)));
+                let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(site.team()?)));
                 engine.with_drafter(index, MedusaDrafter::new(heads))
             }
-        }
+        })
     }
 }

@@ -4,18 +4,17 @@ use crate::answer::Answer;
 use crate::decoding::Learned;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::loader::Loader;
-use crate::plan::{DrafterKind, FurtherDrafter, Method, Plan, PlanError};
+use crate::plan::{DrafterKind, Method, Plan, PlanError};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::{Tokenizer, TokenizerError};
-use forerun_core::{Cluster, JobError, Role, SequenceId, TokenId, TokenLogprob};
+use crate::workers::{Loaded, workers};
+use forerun_core::{Cluster, JobError, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{DecodeError, Finish, Limits, Sequence, generate};
-use forerun_draft::{LookaheadDrafter, PromptLookup};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, FeatureSource, Isa, IsaError, LayerGroupsError,
-    LoadError, SpeculatorKind, Transformer, Weights,
+    Checkpoint, Config, Isa, IsaError, LayerGroupsError, LoadError, SpeculatorKind,
 };
-use forerun_runtime::{Engine, Runtime, StartError, ThreadCluster, WorkerSpec};
+use forerun_runtime::{Runtime, StartError, ThreadCluster};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -214,7 +213,7 @@ impl Forerun {
         let loaded = Loaded { target: weights, features, drafters };
         let config = target.checkpoint.config().clone();
         let reads_features = loaded.features.is_some();
-        let runtime = Runtime::start(workers(plan, &loaded))?;
+        let runtime = Runtime::start(workers(plan, &loaded)?)?;
         let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
         let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
         let learned = Mutex::new(Learned::new(plan, pattern));
@@ -503,80 +502,4 @@ fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
         return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });
     }
     Ok(OpenModel { checkpoint, tokenizer })
-}
-
-/// What the workers of a plan run.
-struct Loaded {
-    target: Arc<Weights>,
-    /// What of the target's hidden states a drafter reads.
-    features: Option<FeatureSource>,
-    drafters: Vec<LoadedDrafter>,
-}
-
-/// A worker for every device group of the plan, whose drafter groups are those of the drafters in turn.
-fn workers(plan: &Plan, loaded: &Loaded) -> Vec<WorkerSpec> {
-    let Loaded { target, features, drafters } = loaded;
-    let vocab_size = target.config().vocab_size;
-    let looks_up = matches!(plan.drafter(), DrafterKind::PromptLookup | DrafterKind::Lookahead);
-    let guesses = plan.drafter() == DrafterKind::Lookahead;
-    // Looking tokens up takes no device of its own: it is done beside the target, unless both are to
-    // happen at the same time.
-    let alone = looks_up && plan.method().is_parallel();
-    let devices = plan.placement().devices().into_iter();
-    let worker = |(group, roles): (forerun_runtime::DeviceGroup, Vec<Role>)| {
-        let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
-        let drafters = drafters.iter().zip(0..);
-        let own = drafters.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
-        let own: Vec<LoadedDrafter> = own.map(|(drafter, _)| drafter.clone()).collect();
-        let looks_up = looks_up && !alone && replicas.contains(&0);
-        let (target, features) = (Arc::clone(target), features.clone());
-        let mut played: Vec<Role> = replicas.iter().map(|&index| Role::Target(index)).collect();
-        played.extend(own.iter().map(|drafter| Role::Drafter(drafter.index())));
-        played.extend(looks_up.then_some(Role::Drafter(0)));
-        (!played.is_empty()).then(|| WorkerSpec {
-            name: name_of(&played, &group),
-            cores: group.cores().to_vec(),
-            roles: played,
-            build: Box::new(move |team| {
-                let mut engine = Engine::new();
-                for index in replicas {
-                    let mut replica = Transformer::new(Arc::clone(&target), Arc::clone(&team));
-                    if let Some(features) = features.clone() {
-                        replica = replica.with_features(features);
-                    }
-                    let replica = engine.timed(CachedTransformer::new(replica));
-                    engine = engine.with_target(index, replica);
-                }
-                for drafter in own {
-                    engine = drafter.on(engine, &team, vocab_size);
-                }
-                if looks_up && guesses {
-                    engine = engine.with_drafter(0, LookaheadDrafter::new());
-                } else if looks_up {
-                    engine = engine.with_drafter(0, PromptLookup);
-                }
-                Ok(engine)
-            }),
-        })
-    };
-    let lookup = |index| WorkerSpec {
-        name: "drafter".into(),
-        cores: Vec::new(),
-        roles: vec![Role::Drafter(index)],
-        build: Box::new(move |_| Ok(Engine::new().with_drafter(index, PromptLookup))),
-    };
-    let further = (1..).zip(plan.further_drafters());
-    let further = further.filter(|(_, own)| **own == FurtherDrafter::PromptLookup);
-    let lookups = alone.then_some(0).into_iter().chain(further.map(|(index, _)| index));
-    lookups.map(lookup).chain(devices.filter_map(worker)).collect()
-}
-
-/// A worker's name in the trace.
-fn name_of(roles: &[Role], group: &forerun_runtime::DeviceGroup) -> String {
-    let drafts = roles.iter().any(|role| role.target().is_none());
-    match roles.iter().any(|role| role.target().is_some()) {
-        true if drafts => format!("target and drafter {group}"),
-        true => format!("target {group}"),
-        false => format!("drafter {group}"),
-    }
 }

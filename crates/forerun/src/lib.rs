@@ -32,6 +32,7 @@ mod sink;
 mod text_stream;
 mod tokenizer;
 mod translation;
+mod workers;
 
 pub use answer::{Answer, Commit};
 pub use chat::{Chat, ChatError, Reply};
@@ -60,7 +61,7 @@ pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
-pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Work};
+pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Visit, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics};
 pub use forerun_draft::{Calibration, UnknownCalibration};

@@ -5,7 +5,7 @@ use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
 use forerun_draft::{Calibration, LookaheadDrafter};
 use forerun_model::{SpeculatorKind, WeightType};
-use forerun_runtime::{Placement, PlacementError, available_cores, granted_cores};
+use forerun_runtime::{Groups, Placement, PlacementError, available_cores, granted_cores};
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -232,6 +232,12 @@ pub enum PlanError {
          behind: use --method speculative, or a drafter that reads tokens alone"
     )]
     FeaturesInTurn(SpeculatorKind, Method),
+    /// A drafter on the target's hidden states whose model would go from device to device.
+    #[error(
+        "{0} has its model on one device, but the placement gives it several in turn: give it one of its \
+         own, as in --placement drafter=cpu:0,target=cpu:1/cpu:2"
+    )]
+    OneDevice(SpeculatorKind),
     /// See [`PlacementError`].
     #[error(transparent)]
     Placement(#[from] PlacementError),
@@ -325,6 +331,9 @@ impl Plan {
             None => Placement::automatic(granted, separate, replicas).with_drafters(models),
         };
         placement.check_roles(models, method == Method::Dsi)?;
+        if let Some(found) = found.filter(|&found| DrafterKind::of(found) == drafter) {
+            check_device(found, &placement)?;
+        }
         let draft_model = options.draft_model.filter(|_| drafter.has_model());
         let Options { model, pearl, weight_type, .. } = options;
         Ok(Self {
@@ -344,7 +353,8 @@ impl Plan {
 
     /// Whether this plan's method can go with what a checkpoint turns out to be.
     pub(crate) fn check_features(&self, found: SpeculatorKind) -> Result<(), PlanError> {
-        check_features(found, self.method)
+        check_features(found, self.method)?;
+        check_device(found, &self.placement)
     }
 
     /// How EasySpec computes, where it drafts.
@@ -418,6 +428,15 @@ impl Plan {
 fn check_features(found: SpeculatorKind, method: Method) -> Result<(), PlanError> {
     match method.is_parallel() && found.reads_features() {
         true => Err(PlanError::FeaturesInTurn(found, method)),
+        false => Ok(()),
+    }
+}
+
+/// What reads features has no caches that another device could go on with.
+fn check_device(found: SpeculatorKind, placement: &Placement) -> Result<(), PlanError> {
+    let moves = placement.drafter(0).is_some_and(Groups::are_several);
+    match moves && found.reads_features() {
+        true => Err(PlanError::OneDevice(found)),
         false => Ok(()),
     }
 }

@@ -1,5 +1,6 @@
 //! Invariant 3 where drafting runs ahead: after every rejection, cancellation and restart, what target and
-//! drafter compute behind their caches is, bit for bit, what a fresh forward computes.
+//! drafter compute behind their caches is, bit for bit, what a fresh forward computes; on devices of their own,
+//! and on two that they have in turn.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -10,11 +11,12 @@ use forerun_core::{Sampling, SequenceId, TokenId, TokenTree};
 use forerun_decode::{
     Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
 };
-use forerun_draft::ModelDrafter;
+use forerun_draft::{InHalves, ModelDrafter};
 use forerun_model::{
-    CachedTransformer, Checkpoint, LanguageModel, Logits, ModelError, Team, Transformer, Weights,
+    CachedTransformer, Checkpoint, Forward, LanguageModel, Logits, ModelError, Pipeline, Place,
+    Sharing, Shuttle, Team, Transformer, Weights,
 };
-use forerun_runtime::{Engine, InlineCluster};
+use forerun_runtime::{Engine, InlineCluster, SharedDevice};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,16 +24,26 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// A model whose every answer is compared with that of the same model without caches.
 struct Compared {
-    model: CachedTransformer,
+    model: CachedTransformer<Box<dyn Forward>>,
     weights: Arc<Weights>,
     rows: Arc<AtomicUsize>,
 }
 
 impl Compared {
-    fn load(path: &Path, rows: &Arc<AtomicUsize>) -> Self {
+    fn load(
+        path: &Path,
+        rows: &Arc<AtomicUsize>,
+        passes: impl FnOnce(&Arc<Weights>) -> Box<dyn Forward>,
+    ) -> Self {
         let weights = Arc::new(Weights::load(&Checkpoint::open(path).unwrap()).unwrap());
-        Self { model: model(&weights), weights, rows: Arc::clone(rows) }
+        let model = CachedTransformer::new(passes(&weights));
+        Self { model, weights, rows: Arc::clone(rows) }
     }
+}
+
+/// The model on one device.
+fn alone(weights: &Arc<Weights>) -> Box<dyn Forward> {
+    Box::new(Transformer::new(Arc::clone(weights), Arc::new(Team::solo())))
 }
 
 fn model(weights: &Arc<Weights>) -> CachedTransformer {
@@ -68,13 +80,40 @@ impl LanguageModel for Compared {
     }
 }
 
+/// Everybody on a device of their own.
+fn apart(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
+    Engine::new()
+        .with_target(0, Compared::load(&pair.target, rows, alone))
+        .with_target(1, Compared::load(&pair.target, rows, alone))
+        .with_drafter(0, ModelDrafter::new(Compared::load(&pair.drafter, rows, alone)))
+}
+
+/// The target's layers on two devices, and the drafter on both of them.
+fn in_turn(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
+    let engine = Engine::new();
+    let devices = ["a", "b"].map(SharedDevice::anywhere);
+    let places = || devices.each_ref().map(|own| Box::new(engine.seat(own)) as Box<dyn Place>);
+    let target = |weights: &Arc<Weights>| -> Box<dyn Forward> {
+        Box::new(Pipeline::new(weights, places().into()).unwrap())
+    };
+    let sharing = Sharing::default();
+    let drafter = |weights: &Arc<Weights>| -> Box<dyn Forward> {
+        Box::new(Shuttle::new(weights, places(), sharing.clone()))
+    };
+    let drafter = ModelDrafter::new(Compared::load(&pair.drafter, rows, drafter));
+    let target = Compared::load(&pair.target, rows, target);
+    engine.with_target(0, target).with_drafter(0, InHalves::new(drafter, sharing))
+}
+
 /// Decodes, jobs being run in the order of a seed, and tells how many rejections there were.
-fn run(pair: &Pair, decoder: &mut dyn Decoder, prompt: &[TokenId], order: u64) -> u64 {
+fn run(
+    pair: &Pair,
+    engine: fn(&Pair, &Arc<AtomicUsize>) -> Engine,
+    decoder: &mut dyn Decoder,
+    (prompt, order): (&[TokenId], u64),
+) -> u64 {
     let rows = Arc::new(AtomicUsize::new(0));
-    let engine = Engine::new()
-        .with_target(0, Compared::load(&pair.target, &rows))
-        .with_target(1, Compared::load(&pair.target, &rows))
-        .with_drafter(0, ModelDrafter::new(Compared::load(&pair.drafter, &rows)));
+    let engine = engine(pair, &rows);
     let sampling = Sampling::greedy();
     let mut cluster = InlineCluster::new(engine, Arc::new(sampling.randomness)).in_order_of(order);
     let limits = Limits { max_tokens: 40, context_length: 200, eos: Vec::new() };
@@ -91,7 +130,7 @@ fn run(pair: &Pair, decoder: &mut dyn Decoder, prompt: &[TokenId], order: u64) -
 fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
     let pair = Pair::generated();
     let tokenizer = pair.tokenizer();
-    let (mut beside, mut spread) = (0, 0);
+    let (mut beside, mut spread, mut shared) = (0, 0, 0);
     // A prompt of one token, and longer ones.
     for (number, text) in ["k", "ka lo", &pair.prompts[0]].into_iter().enumerate() {
         let prompt = tokenizer.encode(text).unwrap();
@@ -100,13 +139,18 @@ fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
             let pace = || Pace::new(length, DraftLength::Fixed, true);
             for options in ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"] {
                 let mut decoder = Pearl::new(options.parse().unwrap(), pace());
-                beside += run(&pair, &mut decoder, &prompt, order);
+                beside += run(&pair, apart, &mut decoder, (&prompt, order));
+                let mut decoder = Pearl::new(options.parse().unwrap(), pace());
+                shared += run(&pair, in_turn, &mut decoder, (&prompt, order));
             }
             for replicas in [1, 2] {
                 let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
-                spread += run(&pair, &mut Dsi::new(replicas, lookahead), &prompt, order);
+                let mut decoder = Dsi::new(replicas, lookahead);
+                spread += run(&pair, apart, &mut decoder, (&prompt, order));
             }
         }
     }
-    assert!(beside > 100 && spread > 10, "{beside} and {spread} rejections show little");
+    // Where jobs run is nobody's concern.
+    assert!(beside == shared && beside > 100, "{beside} and {shared} rejections");
+    assert!(spread > 10, "{spread} rejections show little");
 }

@@ -330,6 +330,16 @@ fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
 
 /// The same for many cells: each takes one of so many parts of the texts, in turn.
 fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> {
+    run_matrix_at(pair, cells, parts, placement)
+}
+
+/// The same on certain devices.
+fn run_matrix_at(
+    pair: &Pair,
+    cells: Vec<Cell>,
+    parts: usize,
+    placement: impl Fn(usize, &Cell) -> Option<String>,
+) -> Vec<Case> {
     let cases = cases(pair);
     let (mut runs, count) = (0, cells.len());
     for (number, cell) in cells.into_iter().enumerate() {
@@ -488,6 +498,48 @@ fn easyspec_cells() -> Vec<Cell> {
 #[test]
 fn layers_in_parallel_give_the_tokens_of_the_target() {
     run_part_of_matrix(&Pair::deep(), easyspec_cells(), 13);
+}
+
+/// The target's layers on two devices, and every drafter with a model on both.
+fn shared_placement(cell: &Cell) -> Option<String> {
+    let cores = available_cores();
+    let [first, .., last] = cores[..] else { return None };
+    let both = format!("cpu:{first}/cpu:{last}");
+    let also = cell.also.iter().filter(|&&own| own != Also::PromptLookup).count();
+    let drafters = usize::from(cell.drafter.has_model()) + also;
+    let replicas = if cell.method == Method::Dsi { 2 } else { 1 };
+    let roles =
+        [vec![format!("drafter={both}"); drafters], vec![format!("target={both}"); replicas]];
+    let shared = if drafters + replicas > 1 { ",shared" } else { "" };
+    Some(roles.concat().join(",") + shared)
+}
+
+/// PEARL's appendix G: a target cut into stages, alone and with its drafters on the same devices, under
+/// every method.
+#[test]
+fn layers_on_several_devices_give_the_tokens_of_the_target() {
+    let plain = Cell {
+        method: Method::Autoregressive,
+        drafter: DrafterKind::None,
+        also: &[],
+        draft_tokens: DraftTokens::Auto,
+        tree: Tree::None,
+        pearl: PearlOptions::default(),
+        easyspec: None,
+        draft_model: None,
+        must_reject: 0,
+        must_accept: 0,
+    };
+    if shared_placement(&plain).is_none() {
+        return common::say("SKIPPED: layers on several devices take two cores");
+    }
+    // A third of the texts for each, so that not every place need see a rejection.
+    let first_place = |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
+    let all = std::iter::once(plain).chain(cells().into_iter().map(first_place)).collect();
+    run_matrix_at(&Pair::generated(), all, 3, |_, cell| shared_placement(cell));
+    let beside = |cell: &Cell| cell.method != Method::Speculative;
+    let fuzzy = easyspec_cells().into_iter().filter(beside).collect();
+    run_matrix_at(&Pair::deep(), fuzzy, 13, |_, cell| shared_placement(cell));
 }
 
 /// Drafters that belong to a target, in every layout: those on its features draft and verify in turn,

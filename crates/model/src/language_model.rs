@@ -4,6 +4,7 @@ use crate::caches::Caches;
 use crate::config::Config;
 use crate::kv_cache::{Keep, KvCache};
 use crate::layers::{LayerGroups, LayerOrder};
+use crate::pipeline::Forward;
 use crate::transformer::Transformer;
 use forerun_core::{
     FeatureRows, Features, RowLogprobs, Sampling, SamplingError, Scores, SequenceId, TokenId,
@@ -250,16 +251,16 @@ pub fn score(
     Ok(scores)
 }
 
-/// A [`Transformer`] with a cache for every sequence.
-pub struct CachedTransformer {
-    transformer: Transformer,
+/// A [`Transformer`], or something else that computes passes, with a cache for every sequence.
+pub struct CachedTransformer<F = Transformer> {
+    transformer: F,
     caches: Caches<KvCache>,
 }
 
-impl CachedTransformer {
+impl<F: Forward> CachedTransformer<F> {
     /// A model without any sequence.
     #[must_use]
-    pub fn new(transformer: Transformer) -> Self {
+    pub fn new(transformer: F) -> Self {
         Self { transformer, caches: Caches::new() }
     }
 
@@ -314,7 +315,7 @@ impl CachedTransformer {
     }
 }
 
-impl LanguageModel for CachedTransformer {
+impl<F: Forward> LanguageModel for CachedTransformer<F> {
     fn vocab_size(&self) -> usize {
         self.transformer.config().vocab_size
     }
@@ -345,7 +346,7 @@ impl LanguageModel for CachedTransformer {
     }
 }
 
-impl LayeredModel for CachedTransformer {
+impl<F: Forward> LayeredModel for CachedTransformer<F> {
     fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
         let FuzzyContext { sequence, tokens, tree, first_row, cancel, .. } = *context;
         self.check(tokens, tree)?;
@@ -365,7 +366,7 @@ struct Rows<'a> {
 
 /// The forward passes of one call.
 struct Passes<'a> {
-    transformer: &'a mut Transformer,
+    transformer: &'a mut dyn Forward,
     cache: &'a mut KvCache,
     cancel: &'a AtomicBool,
     computed_tokens: usize,

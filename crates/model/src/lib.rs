@@ -17,6 +17,7 @@ pub mod layers;
 pub mod measure;
 mod medusa_heads;
 pub mod model_cost;
+pub mod pipeline;
 pub mod quality;
 pub mod reference;
 pub mod speculator;
@@ -35,8 +36,9 @@ pub use language_model::{
 };
 pub use layers::{GroupWork, LayerGroups, LayerGroupsError, LayerOrder};
 pub use medusa_heads::MedusaHeads;
+pub use pipeline::{Forward, Pipeline, PipelineError, Place, Sharing, Shuttle};
 pub use reference::ReferenceModel;
 pub use speculator::{Speculator, SpeculatorKind};
-pub use team::{Team, TeamError};
+pub use team::{Stay, Team, TeamError};
 pub use transformer::Transformer;
 pub use weights::Weights;

@@ -7,8 +7,10 @@
 //! disturbed does not hold up all.
 
 mod parts;
+mod stay;
 
 pub(crate) use parts::Parts;
+pub use stay::Stay;
 
 use crate::kernels::Isa;
 use std::cell::UnsafeCell;

@@ -160,23 +160,45 @@ impl Transformer {
         pass: &Pass<'_>,
         cache: &mut KvCache,
     ) -> Result<&[f32], Cancelled> {
-        let Pass { tree, first_wanted, order, inputs, exact, cancel } = *pass;
+        self.run_layers(pass, 0..self.weights.layers.len(), cache)?;
+        self.finish(pass, cache);
+        Ok(self.last_logits())
+    }
+
+    /// The part of a pass that is these layers' (of groups, those that begin there). Where they are not
+    /// the first, the pass's inputs are what those before them have left in [`Transformer::hidden`].
+    pub(crate) fn run_layers(
+        &mut self,
+        pass: &Pass<'_>,
+        layers: Range<usize>,
+        cache: &mut KvCache,
+    ) -> Result<(), Cancelled> {
+        let Pass { tree, first_wanted, order, inputs, cancel, .. } = *pass;
         let held = cache.tree_len();
         assert!(held <= first_wanted && first_wanted <= tree.len(), "wanted rows are new rows");
         let first_slot = self.begin(tree, order, inputs, cache);
-        self.keep_hidden(0, first_slot, cache);
-        let n_layers = self.weights.layers.len();
-        for index in 0..order.len(n_layers) {
+        if layers.start == 0 {
+            self.keep_hidden(0, first_slot, cache);
+        }
+        let groups = (0..order.len(self.weights.layers.len())).map(|index| order.group(index));
+        for group in groups.filter(|group| layers.contains(&group.start)) {
             if cancel.load(Ordering::Relaxed) {
                 return Err(Cancelled);
             }
-            let layers = order.group(index);
-            self.attention_blocks(layers.clone(), first_slot, cache);
-            self.mlp_blocks(layers.clone());
-            self.keep_hidden(layers.end, first_slot, cache);
+            self.attention_blocks(group.clone(), first_slot, cache);
+            self.mlp_blocks(group.clone());
+            self.keep_hidden(group.end, first_slot, cache);
         }
+        Ok(())
+    }
+
+    /// What follows the last layer: the cache holds the pass's rows, and the wanted ones' logits are
+    /// computed.
+    pub(crate) fn finish(&mut self, pass: &Pass<'_>, cache: &mut KvCache) {
+        let Pass { tree, first_wanted, exact, .. } = *pass;
+        let held = cache.tree_len();
+        let (first_slot, wanted) = (cache.prefix_len() + held, first_wanted - held);
         cache.record(tree, exact);
-        let wanted = first_wanted - held;
         match (&self.features, cache.features_mut()) {
             (Some(FeatureSource::LastHidden), Some(features)) => {
                 self.final_norm(0);
@@ -185,7 +207,12 @@ impl Transformer {
             }
             _ => self.final_norm(wanted),
         }
-        Ok(self.logits(wanted))
+        self.logits(wanted);
+    }
+
+    /// The logits of the last pass's wanted rows: `[rows, vocab]`.
+    pub(crate) fn last_logits(&self) -> &[f32] {
+        &self.scratch.logits
     }
 
     /// The hidden states of the last pass's rows behind the last layer, before any norm: `[rows,

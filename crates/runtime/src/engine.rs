@@ -1,10 +1,12 @@
 //! What a device group has loaded, and how it runs one job.
 
+use crate::shared_device::{DeviceVisit, Seat, SharedDevice, VisitLog};
 use crate::timed::{Forward, ForwardLog, Timed};
 use forerun_core::{Job, JobError, JobOutput, Key, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// A model's error as the job's, told with the worker's name.
@@ -38,6 +40,7 @@ pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
     forwards: ForwardLog,
+    visits: VisitLog,
 }
 
 impl Engine {
@@ -65,6 +68,17 @@ impl Engine {
     #[must_use]
     pub fn timed<M>(&self, model: M) -> Timed<M> {
         Timed::new(model, self.forwards.clone())
+    }
+
+    /// A seat on a device that other workers have in turn, for a model of this engine.
+    #[must_use]
+    pub fn seat(&self, device: &Arc<SharedDevice>) -> Seat {
+        Seat::new(device, self.visits.clone())
+    }
+
+    /// The visits of shared devices since the last call.
+    pub(crate) fn take_visits(&self) -> Vec<DeviceVisit> {
+        self.visits.take()
     }
 
     /// The forward passes since the last call.

@@ -7,13 +7,17 @@ mod engine;
 mod inline;
 mod placement;
 mod recorder;
+mod shared_device;
 mod thread_cluster;
 mod timed;
 mod worker;
 
 pub use engine::Engine;
 pub use inline::InlineCluster;
-pub use placement::{DeviceGroup, Placement, PlacementError, available_cores, granted_cores};
+pub use placement::{
+    DeviceGroup, Groups, Placement, PlacementError, available_cores, granted_cores,
+};
+pub use shared_device::{Seat, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use timed::Timed;
 pub use worker::{BuildEngine, WorkerSpec};

@@ -1,5 +1,9 @@
 //! Which device groups run what.
 
+mod error;
+
+pub use error::PlacementError;
+
 use forerun_core::Role;
 use std::fmt;
 
@@ -9,94 +13,16 @@ pub struct DeviceGroup {
     cores: Vec<usize>,
 }
 
+/// The device groups of one model: one, or several that it has in turn. A target's are the stages of a
+/// pipeline; a drafter's are the first and the last of the target's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Groups(Vec<DeviceGroup>);
+
 /// Device groups of the drafters and of the target replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    drafters: Vec<DeviceGroup>,
-    targets: Vec<DeviceGroup>,
-}
-
-/// A placement that cannot be.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-pub enum PlacementError {
-    /// Not the grammar.
-    #[error(
-        "cannot read {part:?} in the placement {text:?}; write for example \
-         \"drafter=cpu:0,target=cpu:1-3\", join ranges by '+' (cpu:0+cpu:4-7), and add \",shared\" \
-         where drafter and target run on the same cores"
-    )]
-    Syntax {
-        /// The part that is not understood.
-        part: String,
-        /// The whole.
-        text: String,
-    },
-    /// A core that this process may not use.
-    #[error("group {group} names core {core}, but the cores here are {available}")]
-    NoSuchCore {
-        /// The group as it was written.
-        group: String,
-        /// The core.
-        core: usize,
-        /// The cores that may be used.
-        available: String,
-    },
-    /// A core twice in one group.
-    #[error("group {group} names core {core} twice; name each core once")]
-    Twice {
-        /// The group as it was written.
-        group: String,
-        /// The core.
-        core: usize,
-    },
-    /// A core in two groups that are not declared shared.
-    #[error(
-        "core {core} is in two groups, {first} and {second}; give each its own cores, or add \
-         \",shared\" and give both exactly the same cores"
-    )]
-    Overlap {
-        /// The core.
-        core: usize,
-        /// One group.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// No group for a role that is needed.
-    #[error("the placement {text:?} has no {role} group; add for example \"{role}=cpu:0\"")]
-    Missing {
-        /// `target` or `drafter`.
-        role: &'static str,
-        /// The whole.
-        text: String,
-    },
-    /// More groups of a role than the method uses.
-    #[error("the placement {text:?} has {count} {role} groups, but this method uses {}",
-        if *used == 1 { "one".to_owned() } else { used.to_string() })]
-    TooMany {
-        /// `target` or `drafter`.
-        role: &'static str,
-        /// How many there are.
-        count: usize,
-        /// How many are used.
-        used: usize,
-        /// The whole.
-        text: String,
-    },
-    /// Fewer groups than drafters.
-    #[error(
-        "the placement {text:?} has {count} drafter group{} for {drafters} drafters with models; give \
-         each one, and where they run on the same cores name these twice and add \",shared\"",
-        if *count == 1 { "" } else { "s" }
-    )]
-    TooFew {
-        /// How many there are.
-        count: usize,
-        /// Drafters that need one.
-        drafters: usize,
-        /// The whole.
-        text: String,
-    },
+    drafters: Vec<Groups>,
+    targets: Vec<Groups>,
 }
 
 impl DeviceGroup {
@@ -106,7 +32,9 @@ impl DeviceGroup {
         &self.cores
     }
 
-    fn same_cores(&self, other: &Self) -> bool {
+    /// Whether it is the same device, in whatever order its cores are named.
+    #[must_use]
+    pub fn same_cores(&self, other: &Self) -> bool {
         self.cores.len() == other.cores.len()
             && self.cores.iter().all(|core| other.cores.contains(core))
     }
@@ -138,6 +66,48 @@ impl DeviceGroup {
     }
 }
 
+impl Groups {
+    /// The groups, in the order in which a target's layers are on them.
+    #[must_use]
+    pub fn each(&self) -> &[DeviceGroup] {
+        &self.0
+    }
+
+    /// Whether there are several.
+    #[must_use]
+    pub fn are_several(&self) -> bool {
+        self.0.len() > 1
+    }
+
+    /// The cores of all of them.
+    pub fn cores(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().flat_map(|group| group.cores.iter().copied())
+    }
+
+    fn one(cores: &[usize]) -> Self {
+        Self(vec![DeviceGroup { cores: cores.to_vec() }])
+    }
+
+    fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
+        let groups = text.split('/').map(|group| DeviceGroup::parse(group, available));
+        let groups: Option<Result<Vec<_>, _>> = groups.collect();
+        Some(groups?.map(Self))
+    }
+
+    /// Their first and their last, if there are several.
+    fn ends(&self) -> Option<Self> {
+        let ends = [self.0.first()?, self.0.last()?];
+        self.are_several().then(|| Self(ends.map(Clone::clone).into()))
+    }
+}
+
+impl fmt::Display for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let groups: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&groups.join("/"))
+    }
+}
+
 impl fmt::Display for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cpu:{}", describe(&self.cores))
@@ -161,11 +131,13 @@ fn describe(cores: &[usize]) -> String {
 
 impl Placement {
     /// Reads a placement such as `drafter=cpu:0,target=cpu:1-3` or
-    /// `drafter=cpu:0-3,target=cpu:0-3,shared`.
+    /// `drafter=cpu:0-3,target=cpu:0-3,shared`; or, for a target whose layers are on several groups,
+    /// `target=cpu:0/cpu:1`, with a drafter on the first and the last of them
+    /// `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
     /// # Errors
     /// If it cannot be read, names cores that are not `available`, names a core twice, or lets
-    /// groups overlap that are not declared shared.
+    /// groups overlap that are not declared shared or cannot be.
     pub fn parse(text: &str, available: &[usize]) -> Result<Self, PlacementError> {
         let mut placement = Self { drafters: Vec::new(), targets: Vec::new() };
         let mut shared = false;
@@ -181,9 +153,10 @@ impl Placement {
                 "target" => &mut placement.targets,
                 _ => return Err(syntax()),
             };
-            groups.push(DeviceGroup::parse(group, available).ok_or_else(syntax)??);
+            groups.push(Groups::parse(group, available).ok_or_else(syntax)??);
         }
         placement.check_overlaps(shared)?;
+        placement.check_halves()?;
         Ok(placement)
     }
 
@@ -192,7 +165,7 @@ impl Placement {
     /// among up to `replicas` replicas.
     #[must_use]
     pub fn automatic(available: &[usize], separate: bool, replicas: usize) -> Self {
-        let group = |cores: &[usize]| DeviceGroup { cores: cores.to_vec() };
+        let group = Groups::one;
         let (drafter, target) = match available {
             [first, rest @ ..] if separate && !rest.is_empty() => {
                 (std::slice::from_ref(first), rest)
@@ -213,11 +186,13 @@ impl Placement {
     #[must_use]
     pub fn with_drafters(mut self, count: usize) -> Self {
         while let Some(first) = self.drafters.first().filter(|_| self.drafters.len() < count) {
-            let largest = self.targets.iter_mut().max_by_key(|group| group.cores.len());
-            let spare = largest.filter(|group| group.cores.len() > 1 && !group.same_cores(first));
-            let cores = spare.and_then(|group| group.cores.pop()).map(|core| vec![core]);
-            let group = DeviceGroup { cores: cores.unwrap_or_else(|| first.cores.clone()) };
-            self.drafters.push(group);
+            let targets = self.targets.iter_mut().flat_map(|groups| &mut groups.0);
+            let largest = targets.max_by_key(|group| group.cores.len());
+            let is_first = |group: &DeviceGroup| first.0.iter().any(|own| own.same_cores(group));
+            let spare = largest.filter(|group| group.cores.len() > 1 && !is_first(group));
+            let core = spare.and_then(|group| group.cores.pop());
+            let groups = core.map_or_else(|| first.clone(), |core| Groups::one(&[core]));
+            self.drafters.push(groups);
         }
         self
     }
@@ -247,13 +222,22 @@ impl Placement {
     }
 
     fn check_overlaps(&self, shared: bool) -> Result<(), PlacementError> {
-        let groups: Vec<&DeviceGroup> = self.drafters.iter().chain(&self.targets).collect();
-        for (index, first) in groups.iter().enumerate() {
-            for second in &groups[index + 1..] {
+        let models: Vec<&Groups> = self.drafters.iter().chain(&self.targets).collect();
+        let groups = models.iter().flat_map(|own| own.0.iter().map(|group| (*own, group)));
+        let groups: Vec<(&Groups, &DeviceGroup)> = groups.collect();
+        for (index, &(first_model, first)) in groups.iter().enumerate() {
+            for &(second_model, second) in &groups[index + 1..] {
                 let common = first.cores.iter().find(|core| second.cores.contains(core));
-                if let Some(&core) = common
-                    && !(shared && first.same_cores(second))
-                {
+                let Some(&core) = common else { continue };
+                if first_model.are_several() != second_model.are_several() {
+                    let mut models = [first_model, second_model];
+                    models.sort_by_key(|own| !own.are_several());
+                    let [first, second] = models.map(ToString::to_string);
+                    return Err(PlacementError::Mixed { core, first, second });
+                }
+                // A model cannot have a group twice.
+                let others = !std::ptr::eq(first_model, second_model);
+                if !(shared && others && first.same_cores(second)) {
                     let (first, second) = (first.to_string(), second.to_string());
                     return Err(PlacementError::Overlap { core, first, second });
                 }
@@ -262,37 +246,59 @@ impl Placement {
         Ok(())
     }
 
+    /// Drafters with several groups have the first and the last of a target's.
+    fn check_halves(&self) -> Result<(), PlacementError> {
+        let ends: Vec<Groups> = self.targets.iter().filter_map(Groups::ends).collect();
+        let is_wrong = |own: &&Groups| own.are_several() && !ends.contains(own);
+        let Some(wrong) = self.drafters.iter().find(is_wrong) else { return Ok(()) };
+        let target = ends.first().map(ToString::to_string);
+        Err(PlacementError::Halves { drafter: wrong.to_string(), target })
+    }
+
     /// Number of target replicas (the SP degree).
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.targets.len()
     }
 
-    /// The group of a target replica.
+    /// The groups of a target replica.
     #[must_use]
-    pub fn target(&self, index: usize) -> Option<&DeviceGroup> {
+    pub fn target(&self, index: usize) -> Option<&Groups> {
         self.targets.get(index)
     }
 
-    /// The group of a drafter.
+    /// The groups of a drafter.
     #[must_use]
-    pub fn drafter(&self, index: usize) -> Option<&DeviceGroup> {
+    pub fn drafter(&self, index: usize) -> Option<&Groups> {
         self.drafters.get(index)
+    }
+
+    /// The groups of every role.
+    fn roles(&self) -> impl Iterator<Item = (Role, &Groups)> {
+        let drafters = self.drafters.iter().enumerate().map(|(i, own)| (Role::Drafter(i), own));
+        let targets = self.targets.iter().enumerate().map(|(i, own)| (Role::Target(i), own));
+        drafters.chain(targets)
     }
 
     /// Every group once, with the roles that run on it: groups of the same cores are one device.
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceGroup, Vec<Role>)> {
-        let drafters = self.drafters.iter().enumerate().map(|(i, group)| (group, Role::Drafter(i)));
-        let targets = self.targets.iter().enumerate().map(|(i, group)| (group, Role::Target(i)));
         let mut devices: Vec<(DeviceGroup, Vec<Role>)> = Vec::new();
-        for (group, role) in drafters.chain(targets) {
+        let groups = self.roles().flat_map(|(role, own)| own.0.iter().map(move |g| (role, g)));
+        for (role, group) in groups {
             match devices.iter_mut().find(|(known, _)| known.same_cores(group)) {
                 Some((_, roles)) => roles.push(role),
                 None => devices.push((group.clone(), vec![role])),
             }
         }
         devices
+    }
+
+    /// The roles that have several groups in turn.
+    #[must_use]
+    pub fn in_turn(&self) -> Vec<(Role, Groups)> {
+        let several = self.roles().filter(|(_, own)| own.are_several());
+        several.map(|(role, own)| (role, own.clone())).collect()
     }
 }
 
@@ -301,7 +307,8 @@ impl fmt::Display for Placement {
         let drafters = self.drafters.iter().map(|group| format!("drafter={group}"));
         let targets = self.targets.iter().map(|group| format!("target={group}"));
         let mut parts: Vec<String> = drafters.chain(targets).collect();
-        if self.devices().len() < parts.len() {
+        let groups: usize = self.roles().map(|(_, own)| own.0.len()).sum();
+        if self.devices().len() < groups {
             parts.push("shared".into());
         }
         f.write_str(&parts.join(","))
@@ -344,11 +351,15 @@ mod tests {
             "target=cpu:3",
             "drafter=cpu:1+cpu:0,target=cpu:0-1,shared",
             "drafter=cpu:0,target=cpu:1,target=cpu:2",
+            "target=cpu:0/cpu:1-2/cpu:3",
+            "drafter=cpu:3,target=cpu:0/cpu:1",
+            "drafter=cpu:0/cpu:3,target=cpu:0/cpu:1-2/cpu:3,shared",
+            "drafter=cpu:3,target=cpu:0/cpu:1,target=cpu:0/cpu:1,shared",
         ] {
             assert_eq!(Placement::parse(text, &CORES).unwrap().to_string(), text);
         }
         let spaced = Placement::parse("drafter=cpu:0 target=cpu:1", &CORES).unwrap();
-        assert_eq!(spaced.target(0).unwrap().cores(), [1]);
+        assert!(spaced.target(0).unwrap().cores().eq([1]));
     }
 
     #[test]
@@ -364,6 +375,14 @@ mod tests {
             ("target=cpu:", &["target=cpu:"]),
             ("target=cpu:0-99999999999999999999", &["target="]),
             ("target=cpu:0-4000000000", &["core 4"]),
+            ("target=cpu:0/", &["target=cpu:0/"]),
+            ("target=cpu:0/cpu:0,shared", &["core 0", "two groups"]),
+            ("target=cpu:0/cpu:1,target=cpu:0/cpu:1", &["core 0", "shared"]),
+            ("drafter=cpu:0,target=cpu:0/cpu:1,shared", &["core 0 is in cpu:0/cpu:1", "in turn"]),
+            ("drafter=cpu:0/cpu:1,target=cpu:0-1,shared", &["core 0 is in cpu:0/cpu:1", "cpu:0-1"]),
+            ("drafter=cpu:0/cpu:1,target=cpu:0/cpu:1/cpu:2,shared", &["here drafter=cpu:0/cpu:2"]),
+            ("drafter=cpu:1/cpu:0,target=cpu:0/cpu:1,shared", &["here drafter=cpu:0/cpu:1"]),
+            ("drafter=cpu:0/cpu:1,target=cpu:2", &["drafter=cpu:0/cpu:1", "target several"]),
             ("verifier=cpu:0", &["verifier"]),
             ("nonsense", &["nonsense", "drafter=cpu:0"]),
         ] {
@@ -420,5 +439,17 @@ mod tests {
         let devices = Placement::automatic(&[0, 1], false, 1).devices();
         assert_eq!(devices.len(), 1);
         assert_eq!(devices[0].1, [Role::Drafter(0), Role::Target(0)]);
+        let pipeline = "drafter=cpu:0/cpu:3,target=cpu:0/cpu:1-2/cpu:3,shared";
+        let placement = Placement::parse(pipeline, &CORES).unwrap();
+        let devices = placement.devices().into_iter();
+        let devices: Vec<_> = devices.map(|(group, roles)| (group.to_string(), roles)).collect();
+        let both = vec![Role::Drafter(0), Role::Target(0)];
+        let expected =
+            [("cpu:0", both.clone()), ("cpu:3", both), ("cpu:1-2", vec![Role::Target(0)])];
+        assert_eq!(devices, expected.map(|(group, roles)| (group.to_owned(), roles)));
+        let in_turn = placement.in_turn().into_iter().map(|(role, own)| (role, own.to_string()));
+        let expected =
+            [(Role::Drafter(0), "cpu:0/cpu:3"), (Role::Target(0), "cpu:0/cpu:1-2/cpu:3")];
+        assert!(in_turn.eq(expected.map(|(role, own)| (role, own.to_owned()))));
     }
 }

@@ -150,7 +150,12 @@ impl Desk {
         let forwards = self.engine.take_forwards();
         let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
         let times = forwards.iter().map(|f| [self.at(f.started), self.at(f.finished)]).collect();
-        let forwards = Forwards { times_ns: times, computed_tokens };
+        let visits = self.engine.take_visits().into_iter();
+        let visits = visits.map(|own| {
+            let times_ns = [self.at(own.started), self.at(own.finished)];
+            (own.device, times_ns)
+        });
+        let forwards = Forwards { times_ns: times, computed_tokens, visits_ns: visits.collect() };
         let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
         self.recorder.record(self.lane, &job, &completion, forwards);
         reply.send(completion);

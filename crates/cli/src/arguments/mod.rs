@@ -284,7 +284,7 @@ pub(crate) struct AnswerArguments {
     pub(crate) dtype: ChosenType,
 
     /// Which cores do what, as in drafter=cpu:0,target=cpu:1-3 (add ",shared" to give both the same
-    /// cores) [default: both have all cores in turn; with pearl and dsi the drafter has the first
+    /// cores; target=cpu:0/cpu:1 has half of the layers on each) [default: both have all cores in turn; with pearl and dsi the drafter has the first
     /// core, the target the others]
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<String>,

@@ -31,6 +31,17 @@ pub enum Fate {
     Wasted,
 }
 
+/// A job's stay on one of its lane's devices, which it shares with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Visit {
+    /// Index into [`Trace::devices`].
+    pub device: usize,
+    /// Start on the cluster's clock.
+    pub start_ns: u64,
+    /// End on the cluster's clock.
+    pub end_ns: u64,
+}
+
 /// One job on one lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
@@ -54,6 +65,9 @@ pub struct Span {
     /// Tokens that these passes computed: those of the prefix that no cache held, and candidates.
     #[serde(default)]
     pub computed_tokens: usize,
+    /// Where the job was when, if its lane has several devices in turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub visits: Vec<Visit>,
     /// Candidates accepted.
     pub accepted: usize,
     /// What became of it.
@@ -79,6 +93,7 @@ impl Span {
             end_ns: completion.finished_ns,
             forwards_ns: Vec::new(),
             computed_tokens: 0,
+            visits: Vec::new(),
             accepted: 0,
             fate: if completion.output.is_ok() { Fate::Open } else { Fate::Wasted },
         }
@@ -90,6 +105,9 @@ impl Span {
 pub struct Trace {
     /// Names of the device groups.
     pub lanes: Vec<String>,
+    /// Names of the devices that lanes have in turn.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
     /// Spans in the order in which they ended.
     pub spans: Vec<Span>,
 }
@@ -130,7 +148,21 @@ impl Trace {
     /// An empty trace of the given lanes.
     #[must_use]
     pub fn new(lanes: Vec<String>) -> Self {
-        Self { lanes, spans: Vec::new() }
+        Self { lanes, devices: Vec::new(), spans: Vec::new() }
+    }
+
+    /// What was done on the devices that lanes have in turn: a lane for each device, a span for each
+    /// visit. Empty where every lane is a device of its own.
+    #[must_use]
+    pub fn by_device(&self) -> Self {
+        let mut spans = Vec::new();
+        for span in &self.spans {
+            for &Visit { device: lane, start_ns, end_ns } in &span.visits {
+                let (forwards_ns, visits) = (Vec::new(), Vec::new());
+                spans.push(Span { lane, start_ns, end_ns, forwards_ns, visits, ..span.clone() });
+            }
+        }
+        Self { lanes: self.devices.clone(), devices: Vec::new(), spans }
     }
 
     /// Marks the span that an outcome speaks of.
@@ -190,11 +222,13 @@ pub(crate) mod tests {
             end_ns,
             forwards_ns: vec![[start_ns, end_ns - 50]],
             computed_tokens: 0,
+            visits: Vec::new(),
             accepted,
             fate,
         };
         Trace {
             lanes: vec!["drafter cpu:0".into(), "target cpu:1".into()],
+            devices: Vec::new(),
             spans: vec![
                 span(0, Work::Draft, 0, 4, 0, 400, 4, Fate::Accepted),
                 span(1, Work::Score, 1, 5, 400, 800, 4, Fate::Accepted),
@@ -215,6 +249,25 @@ pub(crate) mod tests {
         assert_eq!(occupancy.overlap_share(), 0.125);
         assert_eq!(occupancy.outside_forwards_share(), 0.125);
         assert_eq!(Trace::default().occupancy().overlap_share(), 0.0);
+    }
+
+    /// PEARL's appendix G with two devices: while the target is on one, the drafter is on the other.
+    #[test]
+    fn devices_that_lanes_have_in_turn_are_lanes_of_their_own() {
+        let mut trace = sample();
+        assert_eq!(trace.by_device(), Trace::default());
+        trace.devices = vec!["cpu:0".into(), "cpu:1".into()];
+        let visit = |device, start_ns, end_ns| Visit { device, start_ns, end_ns };
+        trace.spans.truncate(2);
+        (trace.spans[1].start_ns, trace.spans[1].end_ns) = (0, 420);
+        trace.spans[0].visits = vec![visit(1, 0, 200), visit(0, 200, 400)];
+        trace.spans[1].visits = vec![visit(0, 0, 200), visit(1, 200, 420)];
+        let picture = "\
+cpu:0 |SSDD.|
+cpu:1 |DDSSS|
+";
+        assert_eq!(trace.by_device().to_ascii(90), picture);
+        assert!(trace.by_device().spans.iter().all(|span| span.visits.is_empty()));
     }
 
     #[test]

@@ -1,0 +1,147 @@
+//! PEARL's appendix G with real models: target and drafter on the same devices, where drafts are made in
+//! halves, and the trace tells who was where.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Pair;
+use forerun::{
+    Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request, Trace, Work,
+    available_cores,
+};
+use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
+use std::ops::ControlFlow;
+
+/// The trace of an answer with drafter and target on the same two devices; `None` where there is one core.
+fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Option<Trace> {
+    let cores = available_cores();
+    let [first, .., last] = cores[..] else {
+        common::say("SKIPPED: layers on several devices take two cores");
+        return None;
+    };
+    let both = format!("cpu:{first}/cpu:{last}");
+    let options = Options {
+        model: pair.target.clone(),
+        draft_model: Some(pair.drafter.clone()),
+        method: Some(method),
+        draft_tokens: DraftTokens::Fixed(draft_tokens),
+        pearl: pearl.parse().unwrap(),
+        placement: Some(format!("drafter={both},target={both},shared")),
+        ..Options::default()
+    };
+    let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
+    let request = Request { max_tokens: 80, ignore_eos: true, ..Request::default() };
+    let prompt = engine.tokenizer().encode(&pair.prompts[0]).unwrap();
+    let go_on = |_: &str| ControlFlow::Continue(());
+    let answer = engine.generate_tokens(prompt, &request, &Canceller::new(), go_on).unwrap();
+    assert_eq!(answer.tokens.len(), 80);
+    Some(answer.trace)
+}
+
+/// Names of the devices that a span's job had, in their order.
+fn visited<'a>(trace: &'a Trace, span: &forerun::Span) -> Vec<&'a str> {
+    span.visits.iter().map(|visit| trace.devices[visit.device].as_str()).collect()
+}
+
+#[test]
+fn no_device_is_had_by_two_at_a_time() {
+    let pair = Pair::generated();
+    for (method, pearl) in [
+        (Method::Pearl, "paper"),
+        (Method::Pearl, "eager"),
+        (Method::Pearl, "paper,no-post-verify"),
+        (Method::Speculative, "eager"),
+        (Method::Dsi, "eager"),
+    ] {
+        let Some(trace) = trace(&pair, method, pearl, 4) else { return };
+        let by_device = trace.by_device();
+        assert_eq!(by_device.lanes.len(), 2, "{method} {pearl}");
+        for lane in 0..2 {
+            let spans = by_device.spans.iter().filter(|span| span.lane == lane);
+            let mut times: Vec<[u64; 2]> = spans.map(|span| [span.start_ns, span.end_ns]).collect();
+            times.sort_unstable();
+            assert!(times.len() > 10, "{method} {pearl}");
+            assert!(times.windows(2).all(|pair| pair[0][1] <= pair[1][0]), "{method} {pearl}");
+        }
+    }
+}
+
+#[test]
+fn a_pass_has_the_devices_in_their_order_and_a_draft_is_made_in_halves() {
+    let pair = Pair::generated();
+    let cores = available_cores();
+    let names = [cores[0], cores[cores.len() - 1]].map(|core| format!("cpu:{core}"));
+    for gamma in [2, 3, 5] {
+        let Some(trace) = trace(&pair, Method::Pearl, "paper", gamma) else { return };
+        let (mut passes, mut drafts) = (0, 0);
+        for span in trace.spans.iter().filter(|span| span.rows > 0) {
+            let visited = visited(&trace, span);
+            if span.work == Work::Score {
+                passes += 1;
+                assert!(span.forwards_ns.len() == 1 && visited == names);
+            } else if span.rows > 1 {
+                drafts += 1;
+                let half = span.rows.div_ceil(2);
+                let (on_last, on_first) = visited.split_at(half);
+                assert_eq!(on_first.len(), span.rows - half);
+                assert!(on_last.iter().all(|&name| name == names[1]), "{visited:?}");
+                assert!(on_first.iter().all(|&name| name == names[0]), "{visited:?}");
+            }
+        }
+        assert!(passes > 5 && drafts > 5, "{passes} passes, {drafts} drafts");
+    }
+}
+
+/// Whoever reads the target's hidden states stays on one device; who reads tokens alone may go.
+#[test]
+fn a_drafter_on_features_stays_on_one_device() {
+    let (pair, speculators) = Pair::with_speculators();
+    let cores = available_cores();
+    let [first, .., last] = cores[..] else {
+        return common::say("SKIPPED: layers on several devices take two cores");
+    };
+    let both = format!("cpu:{first}/cpu:{last}");
+    let (mut refused, mut texts) = (0, Vec::new());
+    for (layout, path) in speculators {
+        let options = Options {
+            model: pair.target.clone(),
+            draft_model: Some(path),
+            method: Some(Method::Speculative),
+            placement: Some(format!("drafter={both},target={both},shared")),
+            ..Options::default()
+        };
+        let plan = match Plan::new(options) {
+            Err(PlanError::OneDevice(kind)) => {
+                let message = PlanError::OneDevice(kind).to_string();
+                assert!(kind.reads_features() && message.contains("one device"), "{message}");
+                refused += 1;
+                continue;
+            }
+            plan => plan.unwrap(),
+        };
+        assert_eq!(layout, SpeculatorLayout::ParallelMedusa);
+        let request = Request { max_tokens: 40, ignore_eos: true, ..Request::default() };
+        let plain = Options { model: pair.target.clone(), ..Options::default() };
+        for plan in [plan, Plan::new(plain).unwrap()] {
+            let engine = Forerun::open(&plan).unwrap();
+            texts.push(engine.complete(&pair.prompts[1], &request).unwrap().tokens);
+        }
+    }
+    assert!(refused == 7 && texts.len() == 2 && texts[0] == texts[1]);
+}
+
+#[test]
+fn more_stages_than_layers_are_refused_by_name() {
+    let cores = available_cores();
+    let pair = Pair::generated();
+    let layers = forerun::Checkpoint::open(&pair.target).unwrap().config().num_hidden_layers;
+    if cores.len() <= layers {
+        return common::say("SKIPPED: as many cores as layers are needed");
+    }
+    let stages: Vec<String> = cores[..=layers].iter().map(|core| format!("cpu:{core}")).collect();
+    let placement = Some(format!("target={}", stages.join("/")));
+    let options = Options { model: pair.target.clone(), placement, ..Options::default() };
+    let error = Forerun::open(&Plan::new(options).unwrap()).err().unwrap().to_string();
+    assert!(error.contains("stages") && error.contains("target cpu:"), "{error}");
+}

@@ -1,0 +1,206 @@
+//! Workers that have devices in turn: no two passes at one time on any, whatever is drafted, cancelled or
+//! broken meanwhile.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::trace::{Trace, Work};
+use forerun_core::{
+    Cluster, Job, JobError, JobOutput, Role, Sampling, SequenceId, TokenId, TokenTree,
+};
+use forerun_decode::{
+    Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
+};
+use forerun_draft::ModelDrafter;
+use forerun_model::{LanguageModel, Logits, ModelError, Place};
+use forerun_runtime::{Engine, Runtime, Seat, SharedDevice, WorkerSpec};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const VOCAB: usize = 8;
+/// Tokens that make the second device's part of a pass fail, or wait for its end.
+const PANIC: TokenId = 6;
+const HANG: TokenId = 7;
+
+/// Predicts the last token plus one, modulo 5, in passes over several devices.
+struct Staged {
+    seats: Vec<Seat>,
+}
+
+impl Staged {
+    /// One device's part of a pass.
+    fn part(index: usize, last: TokenId, cancel: &AtomicBool) -> Result<(), ModelError> {
+        assert!(index == 0 || last != PANIC, "told to panic");
+        while index > 0 && last == HANG && !cancel.load(Ordering::Relaxed) {
+            std::thread::yield_now();
+        }
+        // Others get a chance to come in between.
+        (0..3).for_each(|_| std::thread::yield_now());
+        if cancel.load(Ordering::Relaxed) { Err(ModelError::Cancelled) } else { Ok(()) }
+    }
+}
+
+impl LanguageModel for Staged {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        1_000
+    }
+
+    fn logits(
+        &mut self,
+        _sequence: SequenceId,
+        tokens: &[TokenId],
+        tree: &TokenTree,
+        first_row: usize,
+        cancel: &AtomicBool,
+    ) -> Result<Logits, ModelError> {
+        let last = *tokens.last().ok_or(ModelError::Empty)?;
+        for (index, seat) in self.seats.iter().enumerate() {
+            let mut outcome = Ok(());
+            seat.visit(&mut || outcome = Self::part(index, last, cancel));
+            outcome?;
+        }
+        let row = |row: usize| {
+            let token = row.checked_sub(1).map_or(last, |node| tree.token(node));
+            let mut logits = [0.0; VOCAB];
+            logits[(token as usize + 1) % 5] = 10.0;
+            logits
+        };
+        let values = (first_row..=tree.len()).flat_map(row).collect();
+        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// So many targets on three devices, and a drafter on the last of them or, if that is taken, the first.
+fn runtime(targets: usize) -> Runtime {
+    let devices = ["a", "b", "c"].map(SharedDevice::anywhere);
+    let worker = |role: Role| {
+        let devices = devices.clone();
+        WorkerSpec {
+            name: format!("{role:?}"),
+            cores: Vec::new(),
+            roles: vec![role],
+            build: Box::new(move |_| {
+                let engine = Engine::new();
+                let seat = |device: &Arc<SharedDevice>| engine.seat(device);
+                Ok(match role {
+                    Role::Target(index) => {
+                        let model = Staged { seats: devices.iter().map(seat).collect() };
+                        let model = engine.timed(model);
+                        engine.with_target(index, model)
+                    }
+                    Role::Drafter(index) => {
+                        let model = engine.timed(Staged { seats: vec![seat(&devices[2])] });
+                        engine.with_drafter(index, ModelDrafter::new(model))
+                    }
+                })
+            }),
+        }
+    };
+    let roles = (0..targets).map(Role::Target).chain([Role::Drafter(0)]);
+    Runtime::start(roles.map(worker).collect()).unwrap()
+}
+
+/// No device is had by two at a time; and a target's pass has its devices in their order.
+fn check(trace: &Trace) {
+    let by_device = trace.by_device();
+    assert_eq!(by_device.lanes.len(), 3);
+    for lane in 0..by_device.lanes.len() {
+        let spans = by_device.spans.iter().filter(|span| span.lane == lane);
+        let mut times: Vec<[u64; 2]> = spans.map(|span| [span.start_ns, span.end_ns]).collect();
+        times.sort_unstable();
+        assert!(times.windows(2).all(|pair| pair[0][1] <= pair[1][0]), "{times:?}");
+    }
+    for span in trace.spans.iter().filter(|span| span.work == Work::Score) {
+        let names = span.visits.iter().map(|visit| trace.devices[visit.device].as_str());
+        let whole = names.clone().eq(["a", "b", "c"]);
+        assert!(
+            whole || span.rows == 0 && ["a", "b", "c"].into_iter().zip(names).all(|(x, y)| x == y)
+        );
+        // One pass, however many devices it had.
+        assert!(span.forwards_ns.len() == 1 || span.rows == 0);
+    }
+}
+
+fn decode(runtime: &Runtime, id: u64, decoder: &mut dyn Decoder) {
+    let limits = Limits { max_tokens: 60, context_length: 1_000, eos: Vec::new() };
+    let mut sequence = Sequence::new(SequenceId(id), vec![0], Sampling::greedy(), limits);
+    let mut cluster = runtime.cluster();
+    generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
+    decoder.stop(&mut cluster);
+    cluster.settle();
+    let expected: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
+    assert_eq!(sequence.generated(), expected);
+}
+
+#[test]
+fn drafter_and_target_never_share_a_device_at_one_time() {
+    let runtime = runtime(1);
+    for (number, options) in ["eager", "paper", "paper,no-pre-verify"].into_iter().enumerate() {
+        let mut decoder =
+            Pearl::new(options.parse().unwrap(), Pace::new(4, DraftLength::Fixed, true));
+        decode(&runtime, number as u64, &mut decoder);
+        let trace = runtime.take_trace();
+        check(&trace);
+        let on_last = trace.by_device();
+        let on_last = on_last.spans.iter().filter(|span| on_last.lanes[span.lane] == "c");
+        let drafts = on_last.clone().filter(|span| span.work == Work::Draft).count();
+        assert!(drafts >= 10 && on_last.count() > drafts);
+    }
+}
+
+#[test]
+fn replicas_follow_one_another_over_the_devices() {
+    let runtime = runtime(3);
+    for seed in 0..5 {
+        let lookahead = Lookahead::new(2, DraftLength::Fixed, 3);
+        decode(&runtime, seed, &mut Dsi::new(3, lookahead));
+        check(&runtime.take_trace());
+    }
+}
+
+fn score(sequence: u64, last: TokenId) -> Job {
+    Job::Score {
+        sequence: SequenceId(sequence),
+        tokens: [1, last].into(),
+        prompt_len: 2,
+        tree: TokenTree::new(),
+        sampling: Sampling::greedy(),
+        logprobs: None,
+        features_from: None,
+    }
+}
+
+#[test]
+fn a_part_that_fails_or_is_cancelled_gives_its_device_back() {
+    let runtime = runtime(2);
+    let mut cluster = runtime.cluster();
+    for round in 0..20 {
+        let doomed = cluster.submit(Role::Target(0), score(1, PANIC)).unwrap();
+        let endless = cluster.submit(Role::Target(0), score(2, HANG)).unwrap();
+        let behind = cluster.submit(Role::Target(1), score(3, 2)).unwrap();
+        if round % 2 == 0 {
+            std::thread::yield_now();
+        }
+        cluster.cancel(endless);
+        for _ in 0..3 {
+            let completion = cluster.next_completion().unwrap();
+            match completion.output {
+                Err(JobError::Panicked { worker, message }) if completion.ticket == doomed => {
+                    assert!(worker == "Target(0)" && message.contains("told to panic"));
+                }
+                Err(JobError::Cancelled) => assert_eq!(completion.ticket, endless),
+                Ok(JobOutput::Score(scores)) => {
+                    assert_eq!((completion.ticket, scores.rows[0].as_point()), (behind, Some(3)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    check(&runtime.take_trace());
+}
