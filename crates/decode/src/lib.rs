@@ -30,7 +30,7 @@ pub use lookahead::Lookahead;
 pub use pace::Pace;
 pub use pearl::Pearl;
 pub use pearl_options::{PearlOptions, Schedule, UnknownPearlOption};
-pub use sequence::{Finish, Limits, Sequence};
+pub use sequence::{Finish, Limits, Sequence, Verified};
 pub use speculative::Speculative;
 pub use statistics::Statistics;
 

@@ -31,6 +31,17 @@ pub enum Finish {
     Stopped,
 }
 
+/// What one verification came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Verified {
+    /// Tokens that were committed: those of a draft, then the target's own, if it had one.
+    pub committed: usize,
+    /// How many of them, the first ones, are a draft's.
+    pub accepted: usize,
+    /// Candidates for the place behind the accepted ones, in their order, all of them rejected.
+    pub rejected: Vec<TokenId>,
+}
+
 /// Tokens that are certain, and what is needed to add more.
 pub struct Sequence {
     id: SequenceId,
@@ -49,6 +60,7 @@ pub struct Sequence {
     scored: Option<Arc<Scored>>,
     finish: Option<Finish>,
     statistics: Statistics,
+    verified: Vec<Verified>,
 }
 
 impl Sequence {
@@ -82,6 +94,7 @@ impl Sequence {
             scored: None,
             finish: None,
             statistics: Statistics::default(),
+            verified: Vec::new(),
         };
         sequence.finish = sequence.limit_reached();
         sequence
@@ -184,6 +197,12 @@ impl Sequence {
         &self.statistics
     }
 
+    /// What each verification came to; their committed tokens are those behind the prompt.
+    #[must_use]
+    pub fn verified(&self) -> &[Verified] {
+        &self.verified
+    }
+
     /// Counters, for decoders to add their times to.
     pub(crate) fn statistics_mut(&mut self) -> &mut Statistics {
         &mut self.statistics
@@ -235,6 +254,10 @@ impl Sequence {
         // A rejection that stands behind the end of the sequence was none.
         let rejected = verdict.rejected && committed > accepted;
         self.statistics.count_round(draft.tree.len(), accepted, rejected, committed);
+        let last = verdict.accepted[..accepted].last().copied();
+        let tested = draft.tree.children(last).filter(|_| rejected);
+        let rejected = tested.map(|node| draft.tree.token(node)).collect();
+        self.verified.push(Verified { committed, accepted, rejected });
         accepted
     }
 
@@ -316,6 +339,30 @@ mod tests {
         round(3, vec![1]);
         round(2, vec![]);
         round(0, vec![]);
+    }
+
+    #[test]
+    fn what_was_rejected_is_told_with_what_was_committed() {
+        let mut sequence = sequence(5);
+        let mut tree = TokenTree::chain(&[3, 4]);
+        tree.push(Some(0), 5);
+        tree.push(Some(0), 6);
+        let draft = Draft { tree, proposal: Proposal::Deterministic };
+        let mut commit = |accepted: &[Node], token, rejected| {
+            let verdict = Verdict { accepted: accepted.to_vec(), token, rejected };
+            sequence.commit(&draft, &verdict, &Scores::default());
+            sequence.verified().last().cloned()
+        };
+        let told = |committed, accepted, rejected: &[TokenId]| {
+            Some(Verified { committed, accepted, rejected: rejected.to_vec() })
+        };
+        assert_eq!(commit(&[0], Some(7), true), told(2, 1, &[4, 5, 6]));
+        assert_eq!(commit(&[0], None, false), told(1, 1, &[]));
+        assert_eq!(commit(&[], Some(7), true), told(1, 0, &[3]));
+        // The sequence ends with the accepted token: nothing behind it was tested.
+        assert_eq!(commit(&[0], Some(7), true), told(1, 1, &[]));
+        let committed: usize = sequence.verified().iter().map(|own| own.committed).sum();
+        assert_eq!(committed, sequence.generated().len());
     }
 
     #[test]

@@ -7,21 +7,25 @@ mod by_text;
 mod eagle;
 mod fuzzy;
 mod grow;
+mod hydra;
 mod in_halves;
 mod lookahead;
 mod medusa;
 mod model;
 mod on_features;
+mod ouroboros;
 mod parallel;
 mod prompt_lookup;
 
 pub use by_text::{TextDrafter, Translator};
 pub use eagle::EagleDrafter;
 pub use fuzzy::{Calibration, FuzzyDrafter, UnknownCalibration};
+pub use hydra::HydraDrafter;
 pub use in_halves::InHalves;
 pub use lookahead::LookaheadDrafter;
 pub use medusa::MedusaDrafter;
 pub use model::ModelDrafter;
+pub use ouroboros::{OuroborosDrafter, PHRASE_TOKENS};
 pub use parallel::{Masks, ParallelDrafter, ParallelEagleDrafter};
 pub use prompt_lookup::PromptLookup;
 

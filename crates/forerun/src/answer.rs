@@ -2,7 +2,7 @@
 
 use forerun_core::trace::Trace;
 use forerun_core::{TokenId, TokenLogprob, Verification};
-use forerun_decode::{Finish, Statistics};
+use forerun_decode::{Finish, Statistics, Verified};
 use serde::{Deserialize, Serialize};
 
 /// A finished answer.
@@ -32,6 +32,9 @@ pub struct Answer {
     /// When tokens became certain, in order: those of one step come together. They add up to
     /// [`Answer::tokens`].
     pub commits: Vec<Commit>,
+    /// What each verification came to, in order. A stop string may end the answer before all of their
+    /// tokens are told.
+    pub verified: Vec<Verified>,
     /// Counters of drafting and verification.
     pub statistics: Statistics,
     /// What every device group did, and when.

@@ -144,8 +144,8 @@ impl<'a> Chat<'a> {
         if method != Method::Autoregressive && self.engine.plan().drafter() == DrafterKind::None {
             return Err(ChatError::NoDrafter(method));
         }
-        let lookahead = self.engine.plan().drafter() == DrafterKind::Lookahead;
-        if method.is_parallel() && (lookahead || self.engine.reads_features()) {
+        let learns = self.engine.plan().drafter().reads_scores();
+        if method.is_parallel() && (learns || self.engine.reads_features()) {
             return Err(ChatError::FeaturesInTurn(method));
         }
         let is_chain = matches!(self.engine.plan().shape(), DraftShape::Chain { .. });

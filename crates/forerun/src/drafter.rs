@@ -7,13 +7,14 @@ use crate::plan::{DrafterKind, FurtherDrafter, Plan};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, TokenId};
 use forerun_draft::{
-    Calibration, Drafter, EagleDrafter, FuzzyDrafter, InHalves, Masks, MedusaDrafter, ModelDrafter,
-    ParallelDrafter, ParallelEagleDrafter, TextDrafter,
+    Calibration, Drafter, EagleDrafter, FuzzyDrafter, HydraDrafter, InHalves, Masks, MedusaDrafter,
+    ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, TextDrafter,
 };
-use forerun_model::speculator::{EagleWeights, MedusaWeights};
+use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
 use forerun_model::{
-    CachedTransformer, EagleModel, FeatureSource, Forward, LayerGroups, LoadError, MedusaHeads,
-    Place, Sharing, Shuttle, Speculator, SpeculatorKind, Team, Transformer, Weights,
+    CachedTransformer, EagleModel, FeatureSource, Forward, HydraModel, LayerGroups, LoadError,
+    MedusaHeads, Place, Sharing, Shuttle, Speculator, SpeculatorKind, Team, Transformer, WeightType,
+    Weights,
 };
 use forerun_runtime::{Engine, SharedDevice};
 use std::path::Path;
@@ -43,6 +44,8 @@ struct WholeModel {
     model: OpenModel,
     /// EasySpec's layer groups.
     fuzzy: Option<(LayerGroups, Calibration)>,
+    /// Whether phrases lengthen its drafts.
+    phrases: bool,
     /// The token that stands for what is to be guessed (PARD).
     mask: Option<TokenId>,
     /// Whether its vocabulary is another.
@@ -102,17 +105,10 @@ impl<'p> OpenDrafter<'p> {
                 let weights = loader.load(name, &whole.model.checkpoint, asked)?;
                 whole.loaded(weights, target)
             }
-            Files::Speculator(speculator) => match speculator.kind() {
-                SpeculatorKind::Medusa => How::Medusa(Arc::new(speculator.medusa(shared, asked)?)),
-                SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
-                    How::Eagle(Arc::new(speculator.eagle(shared, asked)?))
-                }
-                SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
-                    let weights = Arc::new(speculator.parallel(shared, asked)?);
-                    let masks = Masks::Own(weights.mask_tokens());
-                    How::Parallel { weights, masks }
-                }
-            },
+            Files::Speculator(speculator) => {
+                let (own, target) = (speculator.path().to_owned(), target.checkpoint.path());
+                loader.load_drafter((own, asked), target, || How::of(&speculator, shared, asked))?
+            }
         };
         Ok(LoadedDrafter { index, how })
     }
@@ -128,6 +124,7 @@ impl Files {
     ) -> Result<Self, ForerunError> {
         let path = loader.locate(name)?;
         let found = match SpeculatorKind::of(&path) {
+            Err(error @ LoadError::Pickle { .. }) => return Err(error.into()),
             // Opening it will tell better what is wrong with a model's files.
             Err(_) if !asked.belongs_to_target() => None,
             found => found?,
@@ -135,7 +132,7 @@ impl Files {
         let mask = match (asked, found) {
             // A PARD model continues texts, too.
             (
-                DrafterKind::Model | DrafterKind::EasySpec,
+                DrafterKind::Model | DrafterKind::EasySpec | DrafterKind::Ouroboros,
                 None | Some(SpeculatorKind::Pard { .. }),
             ) => None,
             (DrafterKind::Parallel, Some(SpeculatorKind::Pard { mask })) => Some(mask),
@@ -161,13 +158,17 @@ impl Files {
             DrafterKind::EasySpec => fuzzy(plan, &model)?,
             _ => None,
         };
-        Ok(Self::Model(WholeModel { model, fuzzy, mask, translates }))
+        let phrases = asked == DrafterKind::Ouroboros;
+        Ok(Self::Model(WholeModel { model, fuzzy, phrases, mask, translates }))
     }
 }
 
 impl WholeModel {
     fn loaded(self, weights: Arc<Weights>, target: &OpenModel) -> How {
-        let Self { model, fuzzy, mask, translates } = self;
+        let Self { model, fuzzy, phrases, mask, translates } = self;
+        if phrases {
+            return How::Ouroboros(weights);
+        }
         if let Some(mask) = mask {
             return How::Parallel { weights, masks: Masks::Repeated(mask) };
         }
@@ -225,7 +226,7 @@ pub(crate) struct LoadedDrafter {
 }
 
 #[derive(Clone)]
-enum How {
+pub(crate) enum How {
     /// A model that continues the text.
     Model {
         weights: Arc<Weights>,
@@ -240,6 +241,32 @@ enum How {
     Eagle(Arc<EagleWeights>),
     /// Heads on the target's last feature.
     Medusa(Arc<MedusaWeights>),
+    /// Heads on that and on the tokens behind it.
+    Hydra(Arc<HydraWeights>),
+    /// A model whose drafts are lengthened by phrases.
+    Ouroboros(Arc<Weights>),
+}
+
+impl How {
+    /// What belongs to a target, read for its weights.
+    fn of(
+        speculator: &Speculator,
+        target: &Weights,
+        asked: Option<WeightType>,
+    ) -> Result<Self, LoadError> {
+        Ok(match speculator.kind() {
+            SpeculatorKind::Medusa => Self::Medusa(Arc::new(speculator.medusa(target, asked)?)),
+            SpeculatorKind::Hydra => Self::Hydra(Arc::new(speculator.hydra(target, asked)?)),
+            SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
+                Self::Eagle(Arc::new(speculator.eagle(target, asked)?))
+            }
+            SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
+                let weights = Arc::new(speculator.parallel(target, asked)?);
+                let masks = Masks::Own(weights.mask_tokens());
+                Self::Parallel { weights, masks }
+            }
+        })
+    }
 }
 
 /// Where a drafter's model is.
@@ -297,7 +324,7 @@ impl LoadedDrafter {
     pub(crate) fn pattern(&self) -> Pattern {
         let with_masks = |masks: usize| Pattern { positions: Some(masks + 1), at_once: true };
         match &self.how {
-            How::Model { .. } => Pattern::default(),
+            How::Model { .. } | How::Ouroboros(_) => Pattern::default(),
             How::Parallel { masks: Masks::Repeated(_), .. } => {
                 Pattern { positions: None, at_once: true }
             }
@@ -307,6 +334,7 @@ impl LoadedDrafter {
                 masks => with_masks(masks),
             },
             How::Medusa(weights) => Pattern { positions: Some(weights.n_heads()), at_once: true },
+            How::Hydra(weights) => Pattern { positions: Some(weights.n_heads()), at_once: false },
         }
     }
 
@@ -360,6 +388,15 @@ impl LoadedDrafter {
             How::Medusa(weights) => {
                 let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(site.team()?)));
                 engine.with_drafter(index, MedusaDrafter::new(heads))
+            }
+            How::Hydra(weights) => {
+                let heads = weights.n_heads();
+                let model = engine.timed(HydraModel::new(weights, Arc::clone(site.team()?)));
+                engine.with_drafter(index, HydraDrafter::new(model, heads))
+            }
+            How::Ouroboros(weights) => {
+                let drafter = OuroborosDrafter::new(model(&engine, weights));
+                site.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
             }
         })
     }

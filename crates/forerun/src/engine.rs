@@ -377,7 +377,7 @@ impl Forerun {
         if self.reads_features && place.method == Method::Speculative {
             sequence = sequence.with_features();
         }
-        if self.plan.drafter() == DrafterKind::Lookahead && place.method == Method::Speculative {
+        if self.plan.drafter().reads_scores() && place.method == Method::Speculative {
             sequence = sequence.with_scored();
         }
         let mut cluster = self.runtime.cluster_with(canceller);
@@ -405,6 +405,7 @@ impl Forerun {
             first_token_ns: sink.commits.first().map_or(0, |commit| commit.at_ns),
             total_ns,
             commits: sink.commits,
+            verified: sequence.verified().to_vec(),
             statistics,
             trace,
         })

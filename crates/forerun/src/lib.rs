@@ -63,7 +63,7 @@ pub use tokenizer::{Tokenizer, TokenizerError};
 
 pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Visit, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
-pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics};
+pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics, Verified};
 pub use forerun_draft::{Calibration, UnknownCalibration};
 pub use forerun_model::checkpoint::Dtype;
 pub use forerun_model::checkpoint::gguf::GgufType;

@@ -1,8 +1,9 @@
 //! How models are found and loaded.
 
+use crate::drafter::How;
 use crate::engine::ForerunError;
 use crate::progress::{Progress, Step};
-use forerun_model::{Checkpoint, WeightType, Weights};
+use forerun_model::{Checkpoint, LoadError, WeightType, Weights};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,6 +11,14 @@ use std::sync::Arc;
 
 /// A checkpoint and the type in which its matrices are kept.
 type SharedKey = (PathBuf, Option<WeightType>);
+
+/// What was loaded before.
+#[derive(Default)]
+struct Shared {
+    models: HashMap<SharedKey, Arc<Weights>>,
+    /// Drafters that belong to a target, by the target's checkpoint, too.
+    drafters: HashMap<(SharedKey, PathBuf), How>,
+}
 
 /// Finds models, on disk or on the hub, loads them, and tells how far it is.
 ///
@@ -20,7 +29,7 @@ type SharedKey = (PathBuf, Option<WeightType>);
 pub struct Loader<'a> {
     offline: bool,
     /// What was loaded before, where engines share it.
-    shared: Option<HashMap<SharedKey, Arc<Weights>>>,
+    shared: Option<Shared>,
     on_progress: Box<dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a>,
 }
 
@@ -48,7 +57,7 @@ impl<'a> Loader<'a> {
     /// type, so that many plans fit the memory of one. The loader keeps them until it is dropped.
     #[must_use]
     pub fn sharing_weights(mut self) -> Self {
-        self.shared = Some(HashMap::new());
+        self.shared = Some(Shared::default());
         self
     }
 
@@ -88,7 +97,7 @@ impl<'a> Loader<'a> {
         weight_type: Option<WeightType>,
     ) -> Result<Arc<Weights>, ForerunError> {
         let key = (checkpoint.path().to_owned(), weight_type);
-        if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.get(&key)) {
+        if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
         let name = model.to_string_lossy();
@@ -105,8 +114,26 @@ impl<'a> Loader<'a> {
             return Err(ForerunError::Cancelled);
         }
         if let Some(shared) = &mut self.shared {
-            shared.insert(key, Arc::clone(&weights));
+            shared.models.insert(key, Arc::clone(&weights));
         }
         Ok(weights)
+    }
+
+    /// A drafter that belongs to the target at `target`, read by `read` unless it was before.
+    pub(crate) fn load_drafter(
+        &mut self,
+        key: SharedKey,
+        target: &Path,
+        read: impl FnOnce() -> Result<How, LoadError>,
+    ) -> Result<How, ForerunError> {
+        let key = (key, target.to_owned());
+        if let Some(how) = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key)) {
+            return Ok(how.clone());
+        }
+        let how = read()?;
+        if let Some(shared) = &mut self.shared {
+            shared.drafters.insert(key, how.clone());
+        }
+        Ok(how)
     }
 }

@@ -3,7 +3,7 @@
 use crate::easyspec::{EasySpec, LayerStrategy};
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
-use forerun_draft::{Calibration, LookaheadDrafter};
+use forerun_draft::{Calibration, LookaheadDrafter, PHRASE_TOKENS};
 use forerun_model::{SpeculatorKind, WeightType};
 use forerun_runtime::{Groups, Placement, PlacementError, available_cores, granted_cores};
 use std::fmt;
@@ -44,8 +44,12 @@ pub enum DrafterKind {
     PromptLookup,
     /// N-grams that the target guesses itself, beside what it verifies (lookahead decoding).
     Lookahead,
+    /// A second language model, whose drafts are made and lengthened by phrases (Ouroboros).
+    Ouroboros,
     /// Heads on the target's last hidden state (Medusa).
     Medusa,
+    /// The same, each of which reads what those before it drafted (Hydra, Hydra++).
+    Hydra,
     /// A layer on the target's hidden states (EAGLE, EAGLE-2, EAGLE-3).
     Eagle,
     /// A layer that guesses all positions in one forward (ParallelSpec in both integrations; PARD).
@@ -62,7 +66,13 @@ impl DrafterKind {
     /// Whether its checkpoint is made for one target, and no model by itself but for PARD's.
     #[must_use]
     pub fn belongs_to_target(self) -> bool {
-        matches!(self, Self::Medusa | Self::Eagle | Self::Parallel)
+        matches!(self, Self::Medusa | Self::Hydra | Self::Eagle | Self::Parallel)
+    }
+
+    /// Whether it learns from what the target made of the last draft.
+    #[must_use]
+    pub(crate) fn reads_scores(self) -> bool {
+        matches!(self, Self::Lookahead | Self::Ouroboros)
     }
 
     /// Who drafts with a checkpoint of this kind.
@@ -70,6 +80,7 @@ impl DrafterKind {
     pub fn of(speculator: SpeculatorKind) -> Self {
         match speculator {
             SpeculatorKind::Medusa => Self::Medusa,
+            SpeculatorKind::Hydra => Self::Hydra,
             SpeculatorKind::Eagle | SpeculatorKind::Eagle3 => Self::Eagle,
             SpeculatorKind::ParallelMedusa
             | SpeculatorKind::ParallelEagle
@@ -213,12 +224,12 @@ pub enum PlanError {
     /// A tree where drafting goes on behind unverified tokens.
     #[error("the method {0} drafts chains: leave --tree out, or use --method speculative")]
     ChainsOnly(Method),
-    /// Guesses in the target's own passes where it verifies what others draft meanwhile.
+    /// A drafter that learns from the target's last pass where drafting goes on meanwhile.
     #[error(
-        "the drafter lookahead takes its guesses from the target's last pass, which the method {0} does \
-         not wait for: use --method speculative, or --drafter prompt-lookup"
+        "the drafter {0} learns from the target's last pass, which the method {1} does not wait for: \
+         use --method speculative, or another drafter"
     )]
-    LookaheadInTurn(Method),
+    LearnsInTurn(DrafterKind, Method),
     /// A schedule by the outcome of rounds where there are no such rounds.
     #[error(
         "--draft-tokens assisted goes by what became of whole drafts, and the method {0} has none: use \
@@ -257,6 +268,8 @@ const AUTO_LENGTH: usize = 16;
 const AUTO_REPLICAS: usize = 4;
 /// Depth of an automatic tree.
 const AUTO_DEPTH: usize = 5;
+/// Phrases behind a draft of Ouroboros.
+const OUROBOROS_PHRASES: usize = 3;
 /// Tokens in a row, and nodes of a tree, that may be asked for.
 const MAX_DRAFT_TOKENS: usize = 64;
 const MAX_NODES: usize = 512;
@@ -306,8 +319,8 @@ impl Plan {
         if method.is_parallel() && options.tree != Tree::None {
             return Err(PlanError::ChainsOnly(method));
         }
-        if method.is_parallel() && drafter == DrafterKind::Lookahead {
-            return Err(PlanError::LookaheadInTurn(method));
+        if method.is_parallel() && drafter.reads_scores() {
+            return Err(PlanError::LearnsInTurn(drafter, method));
         }
         if method.is_parallel() && options.draft_tokens == DraftTokens::Assisted {
             return Err(PlanError::AssistedInTurn(method));
@@ -520,6 +533,12 @@ fn shape(options: &Options, drafter: DrafterKind) -> Result<(DraftShape, DraftLe
             depth: asked.unwrap_or(LookaheadDrafter::DEPTH),
             budget: Some(LookaheadDrafter::NODES),
         },
+        // Its phrases are branches behind what the model drafts.
+        Tree::None if drafter == DrafterKind::Ouroboros => DraftShape::Top {
+            width: OUROBOROS_PHRASES,
+            depth: asked.unwrap_or(AUTO_DEPTH) + PHRASE_TOKENS,
+            budget: None,
+        },
         Tree::None => DraftShape::Chain { length: asked.unwrap_or(longest) },
         Tree::Top { width, depth, budget } => DraftShape::Top {
             width: *width,
@@ -574,12 +593,15 @@ impl FromStr for DrafterKind {
             "easyspec" => Ok(Self::EasySpec),
             "prompt-lookup" => Ok(Self::PromptLookup),
             "lookahead" => Ok(Self::Lookahead),
+            "ouroboros" => Ok(Self::Ouroboros),
             "medusa" => Ok(Self::Medusa),
+            "hydra" => Ok(Self::Hydra),
             "eagle" => Ok(Self::Eagle),
             "parallel" => Ok(Self::Parallel),
             _ => Err(UnknownValue::new(
                 text,
-                "none, model, easyspec, prompt-lookup, lookahead, medusa, eagle, parallel",
+                "none, model, easyspec, prompt-lookup, lookahead, ouroboros, medusa, hydra, eagle, \
+                 parallel",
             )),
         }
     }
@@ -593,7 +615,9 @@ impl fmt::Display for DrafterKind {
             Self::EasySpec => "easyspec",
             Self::PromptLookup => "prompt-lookup",
             Self::Lookahead => "lookahead",
+            Self::Ouroboros => "ouroboros",
             Self::Medusa => "medusa",
+            Self::Hydra => "hydra",
             Self::Eagle => "eagle",
             Self::Parallel => "parallel",
         })
@@ -768,6 +792,13 @@ mod tests {
             |o| (o.drafter, o.method) = (Some(DrafterKind::Lookahead), Some(Method::Dsi)),
             "does not wait for",
         );
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::Ouroboros), Some(Method::Pearl));
+                o.draft_model = Some("x".into());
+            },
+            "the drafter ouroboros learns",
+        );
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
         refuse(|o| o.tree = "top:0".parse().unwrap_or_default(), "top:0");
@@ -811,9 +842,9 @@ mod tests {
             assert!(text.parse::<Tree>().is_err(), "{text}");
         }
         assert!("".parse::<DraftTokens>().is_err());
-        assert!("hydra".parse::<DrafterKind>().is_err());
+        assert!("medusa-2".parse::<DrafterKind>().is_err());
         let kinds = ["none", "model", "easyspec", "prompt-lookup", "lookahead", "medusa", "eagle"];
-        for kind in kinds.into_iter().chain(["parallel"]) {
+        for kind in kinds.into_iter().chain(["parallel", "hydra", "ouroboros"]) {
             assert_eq!(kind.parse().map(|own: DrafterKind| own.to_string()), Ok(kind.to_owned()));
         }
     }

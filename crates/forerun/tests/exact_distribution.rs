@@ -22,8 +22,9 @@ use forerun_decode::{
     Pearl, PearlOptions, Schedule, Sequence, Speculative, generate,
 };
 use forerun_draft::{
-    Calibration, DraftContext, Drafter, EagleDrafter, FuzzyDrafter, LookaheadDrafter, Masks,
-    MedusaDrafter, ModelDrafter, ParallelDrafter, ParallelEagleDrafter, PromptLookup,
+    Calibration, DraftContext, Drafter, EagleDrafter, FuzzyDrafter, HydraDrafter, LookaheadDrafter,
+    Masks, MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
+    PromptLookup,
 };
 use forerun_model::{
     FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel, LayerGroups,
@@ -612,18 +613,23 @@ fn drafting_fuzzily_beside_verification_is_exact() {
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
-/// Medusa and EAGLE, on features that the target tells. The first round has none, so three tokens are
+/// Medusa, Hydra and EAGLE, on features that the target tells. The first round has none, so three tokens are
 /// looked at.
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
     let medusa = || -> Box<dyn Drafter> { Box::new(MedusaDrafter::new(table())) };
+    let hydra = || -> Box<dyn Drafter> { Box::new(HydraDrafter::new(table(), 2)) };
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(table())) };
     let masks = Masks::Own(VOCAB as TokenId..VOCAB as TokenId + 2);
     let parallel =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), masks.clone())) };
-    let drafters: [(&str, Make<'_>); 3] =
-        [("medusa", &medusa), ("eagle", &eagle), ("parallelspec on eagle", &parallel)];
+    let drafters: [(&str, Make<'_>); 4] = [
+        ("medusa", &medusa),
+        ("hydra", &hydra),
+        ("eagle", &eagle),
+        ("parallelspec on eagle", &parallel),
+    ];
     for (name, drafter) in drafters {
         for shape in [chain(1), chain(2), top(2, 2), best(3), iid(&[2, 1])] {
             let name = format!("speculative, {name}, {shape:?}");
@@ -640,6 +646,21 @@ fn speculative_decoding_with_lookahead_is_exact() {
         let name = format!("speculative, lookahead, {shape:?}");
         assert_exact_of(&name, &drafter, &|| speculative(&shape), (4, true));
     }
+}
+
+/// Ouroboros: phrases follow from the text, from drafts and from what the target made of them.
+#[test]
+fn speculative_decoding_with_phrases_is_exact() {
+    let drafter = || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(DRAFT_MODEL)) };
+    for shape in [chain(1), chain(3), top(2, 2), top(3, 5), best(3), iid(&[2, 1])] {
+        let name = format!("speculative, ouroboros, {shape:?}");
+        assert_exact_of(&name, &drafter, &|| speculative(&shape), (4, true));
+    }
+    // A target with a token that the model lacks.
+    let fewer = TableModel { vocab_size: VOCAB - 1, ..DRAFT_MODEL };
+    let drafter =
+        || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(fewer).for_vocabulary(VOCAB)) };
+    assert_exact_of("ouroboros, fewer tokens", &drafter, &|| speculative(&top(2, 5)), (4, true));
 }
 
 /// ParallelSpec on tokens: rows of a depth are one, whatever was drawn before them.

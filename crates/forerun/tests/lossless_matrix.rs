@@ -83,15 +83,15 @@ fn cells() -> Vec<Cell> {
     in_turn.chain(schedule_cells()).chain(parallel_cells()).collect()
 }
 
-/// Assisted generation's lengths, and the target's own n-grams.
+/// Assisted generation's lengths, the target's own n-grams, and phrases.
 fn schedule_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Assisted, Auto, Fixed};
-    use DrafterKind::{Lookahead, Model, PromptLookup};
-    let cell = |(drafter, draft_tokens, must_reject)| Cell {
+    use DrafterKind::{Lookahead, Model, Ouroboros, PromptLookup};
+    let cell = |(drafter, draft_tokens, tree, must_reject)| Cell {
         method: Method::Speculative,
         drafter,
         draft_tokens,
-        tree: Tree::None,
+        tree,
         pearl: PearlOptions::default(),
         easyspec: None,
         draft_model: None,
@@ -100,11 +100,17 @@ fn schedule_cells() -> impl Iterator<Item = Cell> {
         must_accept: 0,
     };
     let all = [
-        (Model, Assisted, 1),
-        (PromptLookup, Assisted, 1),
-        (Lookahead, Fixed(1), 1),
-        (Lookahead, Fixed(10), 2),
-        (Lookahead, Auto, 0),
+        (Model, Assisted, Tree::None, 1),
+        (PromptLookup, Assisted, Tree::None, 1),
+        (Lookahead, Fixed(1), Tree::None, 1),
+        (Lookahead, Fixed(10), Tree::None, 2),
+        (Lookahead, Auto, Tree::None, 0),
+        (Ouroboros, Fixed(1), Tree::None, 1),
+        (Ouroboros, Fixed(4), Tree::None, 4),
+        (Ouroboros, Auto, Tree::None, 0),
+        (Ouroboros, Assisted, Tree::None, 1),
+        (Ouroboros, Fixed(3), Tree::Top { width: 4, depth: None, budget: Some(9) }, 1),
+        (Ouroboros, Fixed(1), Tree::Sampled { branching: vec![2, 1, 1, 1, 1, 1] }, 1),
     ];
     all.into_iter().map(cell)
 }
@@ -558,6 +564,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     for (layout, path) in speculators {
         let (drafter, in_turn, chance) = match layout {
             L::Medusa | L::MedusaOfVllm | L::MedusaOnTargetHead => (DrafterKind::Medusa, true, 0),
+            L::Hydra | L::HydraPlusPlus => (DrafterKind::Hydra, true, 0),
             L::Eagle | L::EagleOnTargetEmbedding => (DrafterKind::Eagle, true, 2),
             L::Eagle3 => (DrafterKind::Eagle, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),

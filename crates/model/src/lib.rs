@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod config;
 mod eagle_model;
 mod features;
+mod hydra_model;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
@@ -29,6 +30,7 @@ pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use eagle_model::EagleModel;
 pub use features::FeatureSource;
+pub use hydra_model::HydraModel;
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{
     CachedTransformer, FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel,

@@ -4,11 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
+use forerun_model::checkpoint::DRAFTER_FILES;
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_model::{
     CachedTransformer, Checkpoint, Config, EagleModel, FeatureContext, FeatureHeads, FeatureModel,
-    LanguageModel, MedusaHeads, Speculator, SpeculatorKind, Team, Transformer, WeightType, Weights,
+    HydraModel, LanguageModel, MedusaHeads, ModelError, Speculator, SpeculatorKind, Team,
+    Transformer, WeightType, Weights,
 };
 use safetensors::SafeTensors;
 use std::collections::HashMap;
@@ -74,8 +76,8 @@ struct Tensors(HashMap<String, Vec<f64>>);
 
 impl Tensors {
     fn read(folder: &Path) -> Self {
-        let names = ["model.safetensors", "medusa_lm_head.safetensors"];
-        let file = names.map(|name| folder.join(name)).into_iter().find(|path| path.exists());
+        let file =
+            DRAFTER_FILES.map(|name| folder.join(name)).into_iter().find(|path| path.exists());
         let bytes = std::fs::read(file.unwrap()).unwrap();
         let tensors = SafeTensors::deserialize(&bytes).unwrap();
         let values = |data: &[u8]| {
@@ -213,7 +215,7 @@ fn assert_near(found: &[f32], expected: &[Vec<f64>], what: &str) {
 }
 
 fn logits(
-    model: &mut EagleModel,
+    model: &mut impl FeatureModel,
     tokens: &[TokenId],
     features: &Features,
     tree: &TokenTree,
@@ -393,6 +395,109 @@ fn medusa_is_what_its_paper_says_in_every_layout() {
     }
 }
 
+impl Target {
+    fn hydra(&self, layout: SpeculatorLayout, members: usize) -> (HydraModel, Tensors) {
+        let (speculator, tensors) = self.drafter(layout);
+        let weights = speculator.hydra(&self.weights, Some(WeightType::F32)).unwrap();
+        let team = Arc::new(Team::unpinned(members).unwrap());
+        (HydraModel::new(Arc::new(weights), team), tensors)
+    }
+}
+
+/// Head `h` reads the state, the last token and `h` drafted ones; Hydra++ makes the state of all features.
+#[test]
+fn hydra_is_what_its_paper_says() {
+    let target = target();
+    let (config, size) = (&target.config, target.config.hidden_size);
+    for layout in [SpeculatorLayout::Hydra, SpeculatorLayout::HydraPlusPlus] {
+        let plus = layout == SpeculatorLayout::HydraPlusPlus;
+        let (mut model, tensors) = target.hydra(layout, 2);
+        assert_eq!(model.n_heads(), MASKS);
+        let (tokens, tree) = (tokens(), tree().first(5));
+        let features = features(tokens.len() - 1, size);
+        let mut state = rows_of(&features).pop().unwrap();
+        if plus {
+            let of_prefix = |(name, values): (&String, &Vec<f64>)| {
+                Some((name.strip_prefix("prefix_embeding_layer.")?.to_owned(), values.clone()))
+            };
+            let prefix = Tensors(tensors.0.iter().filter_map(of_prefix).collect());
+            let rows: Vec<_> = rows_of(&features).into_iter().enumerate().collect();
+            let states = prefix.layer(config, &rows, &[], |_, _| true);
+            state = prefix.norm("norm.weight", states.last().unwrap());
+        }
+        let plus_bias = |name: &str, x: &[f64]| -> Vec<f64> {
+            let product = tensors.times(&format!("{name}.weight"), x);
+            product.iter().zip(&tensors.0[&format!("{name}.bias")]).map(|(x, b)| x + b).collect()
+        };
+        let silu = |x: &f64| x / (1.0 + (-x).exp());
+        let row = |path: Vec<TokenId>| {
+            let head = path.len() - 1;
+            let embedding = |&t: &TokenId| tensors.row("embed_tokens.weight", t as usize, size);
+            let read: Vec<&[f64]> =
+                std::iter::once(&state[..]).chain(path.iter().map(embedding)).collect();
+            let read = read.concat();
+            let first = if plus { 1 } else { 0 };
+            let name = |layer: usize, part: &str| format!("hydra_mlp.{head}.{layer}.{part}");
+            let acted = plus_bias(&name(first, "linear"), &read);
+            let carried = plus_bias(&name(first, "res_connection"), &read);
+            let mut x: Vec<f64> = carried.iter().zip(&acted).map(|(x, a)| x + silu(a)).collect();
+            if plus {
+                let acted = plus_bias(&name(3, "linear"), &x);
+                x = x.iter().zip(&acted).map(|(x, a)| x + silu(a)).collect();
+            }
+            let place = if plus { ".1" } else { "" };
+            plus_bias(&format!("hydra_lm_head.{head}{place}"), &x)
+        };
+        // The chain of three nodes has one more row than there are heads.
+        let nodes = [None, Some(0), Some(1), Some(3), Some(4)];
+        let mut short = TokenTree::chain(&[5, 6]);
+        short.push(Some(0), 8);
+        short.push(None, 9);
+        let path = |node: Option<usize>| {
+            let path = node.map_or(Vec::new(), |node| tree.path(node));
+            let path = path.into_iter().map(|node| tree.token(node));
+            tokens.last().copied().into_iter().chain(path).collect::<Vec<_>>()
+        };
+        let expected: Vec<_> = nodes.map(path).into_iter().map(row).collect();
+        let all = logits(&mut model, &tokens, &features, &short, 0);
+        assert_near(&all, &expected, &format!("{layout:?}"));
+        // Level by level, as a tree grows, and on another team: the same bits.
+        let (mut other, _) = target.hydra(layout, 1);
+        let mut grown = logits(&mut other, &tokens, &features, &TokenTree::new(), 0);
+        for node in 0..short.len() {
+            grown.extend(logits(&mut other, &tokens, &features, &short.first(node + 1), node + 1));
+        }
+        assert_eq!(grown, all, "{layout:?}");
+        let (sequence, cancel) = (SEQUENCE, &NEVER);
+        let (tokens, features) = (&tokens[..], &features);
+        let context =
+            FeatureContext { sequence, tokens, features, tree: &tree, first_row: 0, cancel };
+        let error = model.logits(&context).err();
+        assert_eq!(error, Some(ModelError::Context { position: 3, context: 3 }));
+    }
+}
+
+/// Rounds that go on, back and elsewhere, over more tokens than one pass takes.
+#[test]
+fn hydras_layer_answers_as_a_fresh_one() {
+    let target = target();
+    let mut text: Vec<TokenId> = (0..600).map(|index| index * 37 % 250).collect();
+    let all = features(text.len(), target.config.hidden_size);
+    let (mut model, _) = target.hydra(SpeculatorLayout::HydraPlusPlus, 2);
+    let chain = TokenTree::chain(&[5, 6]);
+    for (round, len) in [2, 3, 300, 301, 304, 304, 120, 310, 500, 5].into_iter().enumerate() {
+        // Another token here and there, so that what is held no longer agrees.
+        if round == 6 {
+            text[60] += 1;
+        }
+        let tokens = &text[..len];
+        let found = logits(&mut model, tokens, &all, &chain, 0);
+        let (mut fresh, _) = target.hydra(SpeculatorLayout::HydraPlusPlus, 1);
+        assert_eq!(found, logits(&mut fresh, tokens, &all, &chain, 0), "round {round}");
+    }
+    model.release(SEQUENCE);
+}
+
 /// Rounds that accept more or less of a tree, or go elsewhere: each answers as a fresh drafter would, and
 /// no more rows count as exact than were made of the target's features.
 #[test]
@@ -432,6 +537,8 @@ fn what_a_folder_holds_is_told_by_its_tensors() {
         (L::Medusa, SpeculatorKind::Medusa),
         (L::MedusaOfVllm, SpeculatorKind::Medusa),
         (L::MedusaOnTargetHead, SpeculatorKind::Medusa),
+        (L::Hydra, SpeculatorKind::Hydra),
+        (L::HydraPlusPlus, SpeculatorKind::Hydra),
         (L::Eagle, SpeculatorKind::Eagle),
         (L::EagleOnTargetEmbedding, SpeculatorKind::Eagle),
         (L::Eagle3, SpeculatorKind::Eagle3),
@@ -465,6 +572,7 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
             let speculator = speculator.unwrap();
             match speculator.kind() {
                 SpeculatorKind::Medusa => speculator.medusa(&target.weights, None).map(drop),
+                SpeculatorKind::Hydra => speculator.hydra(&target.weights, None).map(drop),
                 SpeculatorKind::ParallelMedusa => {
                     speculator.parallel(&target.weights, None).map(drop)
                 }
@@ -484,8 +592,15 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
     };
     let wide = Config { hidden_size: 60, head_dim: 10, ..target.config.clone() };
     let many = Config { vocab_size: 300, ..target.config.clone() };
-    for layout in [L::Medusa, L::MedusaOnTargetHead, L::Eagle, L::ParallelMedusa, L::ParallelEagle]
-    {
+    for layout in [
+        L::Medusa,
+        L::MedusaOnTargetHead,
+        L::Hydra,
+        L::HydraPlusPlus,
+        L::Eagle,
+        L::ParallelMedusa,
+        L::ParallelEagle,
+    ] {
         write(layout, &wide, None);
         let found = message(&path);
         assert!(found.contains("hidden size is 60") && found.contains("is 48"), "{found}");
@@ -505,6 +620,15 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
     let config = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, config.replace("\"n_mask_tokens\": 3", "\"n_mask_tokens\": 4")).unwrap();
     assert!(message(&path).contains("`n_mask_tokens` is 4; expected 3"), "{}", message(&path));
+    // Heads that read no tokens, and heads on another hidden state.
+    write(L::Hydra, &target.config, None);
+    rewrite(&path, |name| (!name.contains("res_connection")).then(|| name.to_owned()));
+    assert!(message(&path).contains("grounded_heads"), "{}", message(&path));
+    write(L::Hydra, &target.config, None);
+    let config = std::fs::read_to_string(path.join("config.json")).unwrap();
+    let config = config.replace("\"hidden_state_offset\": 0", "\"hidden_state_offset\": 1");
+    std::fs::write(path.join("config.json"), config).unwrap();
+    assert!(message(&path).contains("`hidden_state_offset` is 1"), "{}", message(&path));
     // A tensor too few, one too many.
     for (layout, lost, word) in [
         (L::Eagle, "layers.0.mlp.up_proj.weight", "`layers.0.mlp.up_proj.weight` is missing"),
@@ -516,6 +640,13 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
         ),
         (L::ParallelMedusa, "norm.weight", "`norm.weight` is missing"),
         (L::Medusa, "1.1.weight", "`1.1.weight` is missing"),
+        (L::Hydra, "hydra_lm_head.2.weight", "`hydra_lm_head.2.weight` is missing"),
+        (
+            L::HydraPlusPlus,
+            "prefix_embeding_layer.layers.0.mlp.up_proj.weight",
+            "layers.0.mlp.up_proj.weight` is missing",
+        ),
+        (L::HydraPlusPlus, "hydra_mlp.2.3.linear.weight", "2.3.linear.weight` is missing"),
         (L::Eagle3, "midlayer.mlp.down_proj.weight", "`midlayer.mlp.down_proj.weight` is missing"),
     ] {
         write(layout, &target.config, None);
@@ -532,8 +663,8 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
 
 /// Writes a folder's tensors anew under other names, or leaves them out.
 fn rewrite(folder: &Path, rename: impl Fn(&str) -> Option<String>) {
-    let names = ["model.safetensors", "medusa_lm_head.safetensors"];
-    let file = names.map(|name| folder.join(name)).into_iter().find(|path| path.exists()).unwrap();
+    let files = DRAFTER_FILES.map(|name| folder.join(name));
+    let file = files.into_iter().find(|path| path.exists()).unwrap();
     let bytes = std::fs::read(&file).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let renamed = tensors.iter().filter_map(|(name, view)| Some((rename(name)?, view)));

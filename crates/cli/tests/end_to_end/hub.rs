@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Finished, Hub, Models, Quirk, Run, small_etag};
+use crate::speculators::speculator;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -119,6 +120,42 @@ fn shards_and_a_drafter_come_from_the_hub_too() {
     hub.publish("other/drafter", "main", &models.drafter());
     let drafted = hub.generate("owner/name").with(&["--draft-model", "other/drafter"]);
     assert_text(&drafted.on_one_core().succeed(), &text_from(&models.target()));
+}
+
+/// Heads under the names that their authors gave their files.
+#[test]
+fn heads_come_from_the_hub_under_their_own_names() {
+    use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
+    let models = Models::pair();
+    let expected = text_from(&models.target());
+    let hub = Hub::serving(&models.target());
+    for (layout, drafter) in
+        [(SpeculatorLayout::Medusa, "medusa"), (SpeculatorLayout::HydraPlusPlus, "hydra")]
+    {
+        let heads = speculator(&models, layout);
+        let id = format!("heads/{drafter}");
+        hub.publish(&id, "main", &heads);
+        let run = || {
+            let run = hub.generate("owner/name").with(&["--draft-model", &id]);
+            run.with(&["--drafter", drafter, "--draft-tokens", "2"]).on_one_core()
+        };
+        let finished = run().succeed();
+        assert_eq!(finished.output(), expected, "{}", finished.errors);
+        assert!(finished.statistics().contains(&format!("{drafter}:")), "{}", finished.errors);
+        hub.take_asked();
+        assert_eq!(run().with(&["--offline"]).succeed().output(), expected);
+        assert!(hub.take_asked().is_empty());
+        // Pickled alone, they are refused before anything large is fetched.
+        let pickled = models.folder().join("pickled").join(drafter);
+        fs::create_dir_all(&pickled).unwrap();
+        fs::copy(heads.join("config.json"), pickled.join("config.json")).unwrap();
+        fs::write(pickled.join(format!("{drafter}_lm_head.pt")), "PK").unwrap();
+        hub.publish(&id, "pickled", &pickled);
+        let at = format!("{id}@pickled");
+        let refused = hub.generate("owner/name").with(&["--draft-model", &at]).finish();
+        let words = ["no safetensors weights, but .pt files", "convert"];
+        refused.assert_refused("pickled", &words);
+    }
 }
 
 #[test]

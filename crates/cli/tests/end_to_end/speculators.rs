@@ -9,9 +9,11 @@ use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorL
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-const LAYOUTS: [(SpeculatorLayout, &str); 6] = [
+const LAYOUTS: [(SpeculatorLayout, &str); 8] = [
     (SpeculatorLayout::Medusa, "medusa"),
     (SpeculatorLayout::MedusaOnTargetHead, "medusa"),
+    (SpeculatorLayout::Hydra, "hydra"),
+    (SpeculatorLayout::HydraPlusPlus, "hydra"),
     (SpeculatorLayout::EagleOnTargetEmbedding, "eagle"),
     (SpeculatorLayout::Eagle3, "eagle"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
@@ -19,7 +21,7 @@ const LAYOUTS: [(SpeculatorLayout, &str); 6] = [
 ];
 
 /// Writes a drafter for the target of `models`.
-fn speculator(models: &Models, layout: SpeculatorLayout) -> PathBuf {
+pub(crate) fn speculator(models: &Models, layout: SpeculatorLayout) -> PathBuf {
     let target = Checkpoint::open(&models.target()).unwrap();
     let path = models.folder().join(format!("{layout:?}"));
     let (hash, target) = (target.embedding_sha256().unwrap(), target.config());
@@ -91,6 +93,17 @@ fn what_does_not_go_together_is_refused_with_a_way_out() {
             }
         }
     }
+    // A pickled file says how to convert it, in the folder or named by itself.
+    let pickled = models.folder().join("pickled");
+    std::fs::create_dir(&pickled).unwrap();
+    std::fs::write(pickled.join("config.json"), "{\"medusa_num_heads\": 4}").unwrap();
+    std::fs::write(pickled.join("medusa_lm_head.pt"), b"PK\x03\x04...").unwrap();
+    for path in [pickled.clone(), pickled.join("medusa_lm_head.pt")] {
+        for options in ["", "--drafter medusa", "--drafter model"] {
+            let words = ["medusa_lm_head.pt", "weights_only=True", "medusa_lm_head.safetensors"];
+            run(&models, &path, options).finish().assert_refused(options, &words);
+        }
+    }
     let whole = run(&models, &models.drafter(), "--drafter eagle").finish();
     whole.assert_refused("a whole model", &["holds no drafter for --drafter eagle", "model"]);
     // Another target has another embedding.
@@ -100,6 +113,26 @@ fn what_does_not_go_together_is_refused_with_a_way_out() {
     });
     let other = run(&models, &path, "").finish();
     other.assert_refused("another target", &["made for the target the random target", "--model"]);
+}
+
+/// A small model that drafts by phrases.
+#[test]
+fn phrases_of_a_small_model_give_the_targets_text() {
+    let models = Models::pair();
+    let answer = |options: &str| -> Value {
+        let run = run(&models, &models.drafter(), &format!("--json {options}"));
+        serde_json::from_str(&run.succeed().output()).unwrap()
+    };
+    let expected = answer("--method autoregressive")["text"].clone();
+    for options in ["--draft-tokens 3", "--draft-tokens auto", "--draft-tokens 3 --tree top:4x6:12"]
+    {
+        let answer = answer(&format!("--drafter ouroboros {options}"));
+        assert!(answer["text"] == expected && answer["drafter"] == "ouroboros", "{answer}");
+    }
+    let options = "--drafter ouroboros --draft-tokens 3";
+    assert!(answer(options)["usage"]["speculative"]["draft_tokens"].as_u64() > Some(0));
+    let refused = run(&models, &models.drafter(), &format!("{options} --method pearl")).finish();
+    refused.assert_refused("pearl", &["ouroboros learns", "--method speculative"]);
 }
 
 /// A whole model with a token for all masks (PARD) drafts in one forward unless it is asked to go on token

@@ -5,12 +5,12 @@
 
 use super::error::HubError;
 use super::model_id::ModelId;
-use forerun_model::checkpoint::WeightIndex;
+use forerun_model::checkpoint::{DRAFTER_FILES, WeightIndex};
 use hf_hub::{Repo, RepoType};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The weights in one file, and the index of several.
+/// The weights in one file (those of drafters have other names, too), and the index of several.
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
 /// Every checkpoint of this kind has it.
@@ -136,7 +136,7 @@ fn missing_file(snapshot: &Path) -> Option<String> {
     if !has(CONFIG) {
         return Some(CONFIG.into());
     }
-    if has(SINGLE) {
+    if DRAFTER_FILES.iter().any(|name| has(name)) {
         return None;
     }
     let file = snapshot.join(INDEX);

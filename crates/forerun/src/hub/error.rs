@@ -124,7 +124,7 @@ pub enum HubError {
     /// A repository of another kind.
     #[error(
         "the hub model {model} has no {missing}{}: choose a repository with config.json and \
-         safetensors weights",
+         safetensors weights, or download it, convert its weights to safetensors and name the folder",
         if others.is_empty() { String::new() } else { format!(", but {others}") }
     )]
     NotAModel {

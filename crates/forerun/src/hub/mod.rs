@@ -15,10 +15,10 @@ pub use error::HubError;
 pub use model_id::ModelId;
 
 use crate::progress::{Progress, Step};
-use cache::{CONFIG, Cache, INDEX, Place, SINGLE};
+use cache::{CONFIG, Cache, INDEX, Place};
 use client::{Client, Repository};
 use forerun_model::LoadError;
-use forerun_model::checkpoint::WeightIndex;
+use forerun_model::checkpoint::{DRAFTER_FILES, WeightIndex};
 use std::env;
 use std::fs;
 use std::ops::ControlFlow;
@@ -128,7 +128,8 @@ impl Download<'_, '_> {
         if !self.has(CONFIG) {
             return Err(self.not_a_model(CONFIG).into());
         }
-        if !self.has(SINGLE) && !self.has(INDEX) {
+        let single = DRAFTER_FILES.into_iter().find(|name| self.has(name));
+        if single.is_none() && !self.has(INDEX) {
             return Err(self.not_a_model("safetensors weights").into());
         }
         for name in SMALL_FILES {
@@ -136,8 +137,8 @@ impl Download<'_, '_> {
                 self.file(name)?;
             }
         }
-        if self.has(SINGLE) {
-            return self.file(SINGLE);
+        if let Some(single) = single {
+            return self.file(single);
         }
         self.file(INDEX)?;
         let path = self.place.snapshot(&self.repository.commit).join(INDEX);

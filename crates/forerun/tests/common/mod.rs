@@ -111,6 +111,8 @@ impl Pair {
             L::Medusa,
             L::MedusaOfVllm,
             L::MedusaOnTargetHead,
+            L::Hydra,
+            L::HydraPlusPlus,
             L::Eagle,
             L::EagleOnTargetEmbedding,
             L::Eagle3,

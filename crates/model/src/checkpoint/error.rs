@@ -47,6 +47,20 @@ pub enum LoadError {
         /// The format recognised.
         found: String,
     },
+    /// Weights as PyTorch pickles them.
+    #[error(
+        "{file}: weights pickled by PyTorch are not read, since reading them runs what they say; \
+         convert them once where torch and safetensors are installed: python -c \"import torch; from \
+         safetensors.torch import save_file; save_file({{k: v.contiguous() for k, v in \
+         torch.load('{file}', map_location='cpu', weights_only=True).items()}}, '{into}')\"; then \
+         name the folder, with its config.json beside them"
+    )]
+    Pickle {
+        /// The file.
+        file: PathBuf,
+        /// Where the converted weights are looked for.
+        into: PathBuf,
+    },
     /// The operating system did not let a file be read.
     #[error("{path}: cannot be read: {cause}")]
     Read {

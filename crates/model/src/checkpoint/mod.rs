@@ -12,6 +12,7 @@ mod huggingface;
 mod llama2c;
 mod named_tensors;
 pub(crate) mod options;
+pub(crate) mod pickle;
 pub mod random;
 pub mod random_speculator;
 mod safetensors_file;
@@ -27,6 +28,7 @@ use std::{fmt, fs, io};
 
 pub use error::LoadError;
 pub use huggingface::WeightIndex;
+pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
 pub use tensor::{LayerTensor, Tensor};
 pub use tensor_rows::TensorRows;
@@ -92,7 +94,10 @@ impl Checkpoint {
             _ => LoadError::Read { path: path.to_owned(), cause },
         })?;
         if !kind.is_dir() {
-            return Self::from_llama2c(WeightFile::map(path.to_owned())?);
+            return match pickle::is_pickle(path) {
+                true => Err(pickle::error(path.to_owned())),
+                false => Self::from_llama2c(WeightFile::map(path.to_owned())?),
+            };
         }
         if path.join("config.json").exists() {
             return Self::open_huggingface(path);
@@ -111,8 +116,11 @@ impl Checkpoint {
         let single = directory.join("model.safetensors");
         let index_file = directory.join("model.safetensors.index.json");
         if !single.exists() && !index_file.exists() {
-            let hint = "nor is there a model.safetensors.index.json; weights in other formats \
-                        (pytorch_model.bin) have to be converted";
+            if let Some(file) = pickle::beside(directory) {
+                return Err(pickle::error(file));
+            }
+            let hint = "nor is there a model.safetensors.index.json; weights in other formats have \
+                        to be converted";
             return Err(LoadError::MissingFile { path: single, hint });
         }
         if single.exists() {

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use super::Dtype;
 use super::error::{LoadError, shortened};
 use super::huggingface::{WeightIndex, stored_dtype};
+use super::pickle;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
 
-/// The files of tensors that may lie in such a checkpoint, beside an index with its shards.
-const FILES: [&str; 2] = ["model.safetensors", "medusa_lm_head.safetensors"];
+/// The files of tensors that may lie in such a checkpoint, beside an index with its shards: the usual
+/// one, then those that authors of heads named.
+pub const DRAFTER_FILES: [&str; 3] =
+    ["model.safetensors", "medusa_lm_head.safetensors", "hydra_lm_head.safetensors"];
 
 /// Tensors by name, open for reading.
 pub(crate) struct NamedTensors {
@@ -22,17 +25,20 @@ impl NamedTensors {
     ///
     /// # Errors
     ///
-    /// When a file is missing, unreadable or broken.
+    /// When a file is missing, unreadable or broken, or there are only pickled ones.
     pub(crate) fn open(directory: &Path) -> Result<Option<Self>, LoadError> {
         let index = directory.join("model.safetensors.index.json");
-        let single = FILES.map(|name| directory.join(name));
+        let single = DRAFTER_FILES.map(|name| directory.join(name));
         let paths: Vec<PathBuf> = match single.into_iter().find(|path| path.exists()) {
             Some(path) => vec![path],
             None if index.exists() => {
                 let shards = WeightIndex::parse(&read_text(&index)?, &index)?;
                 shards.shards().iter().map(|name| directory.join(name)).collect()
             }
-            None => return Ok(None),
+            None => match pickle::beside(directory) {
+                Some(file) => return Err(pickle::error(file)),
+                None => return Ok(None),
+            },
         };
         let open = |path| {
             let file = WeightFile::map(path)?;

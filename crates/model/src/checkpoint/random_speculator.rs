@@ -25,6 +25,10 @@ pub enum SpeculatorLayout {
     MedusaOfVllm,
     /// Medusa with the target's head for all, as our own.
     MedusaOnTargetHead,
+    /// Hydra, whose heads read drafted tokens.
+    Hydra,
+    /// Hydra++: with dropout in its names, two layers a head, and a layer in front of all heads.
+    HydraPlusPlus,
     /// EAGLE, with an embedding of its own, as its authors write it.
     Eagle,
     /// EAGLE with the target's embedding, as our own.
@@ -62,8 +66,13 @@ impl RandomSpeculator<'_> {
         let file = dir.join("config.json");
         fs::write(&file, format!("{:#}\n", self.config_json()))
             .map_err(|cause| write_error(&file, cause))?;
-        let of_authors = self.layout == SpeculatorLayout::Medusa;
-        let name = if of_authors { "medusa_lm_head.safetensors" } else { "model.safetensors" };
+        let name = match self.layout {
+            SpeculatorLayout::Medusa => "medusa_lm_head.safetensors",
+            SpeculatorLayout::Hydra | SpeculatorLayout::HydraPlusPlus => {
+                "hydra_lm_head.safetensors"
+            }
+            _ => "model.safetensors",
+        };
         let file = dir.join(name);
         let mut tensors: Vec<(String, Stored)> =
             self.tensors().into_iter().map(|(name, values)| (name, values.stored())).collect();
@@ -98,6 +107,11 @@ impl RandomSpeculator<'_> {
                 "speculator": "medusa", "version": "2",
                 "medusa_num_heads": self.positions, "medusa_num_layers": 1,
             }),
+            L::Hydra | L::HydraPlusPlus => json!({
+                "hydra_num_heads": 4, "hydra_num_layers": 1, "grounded_heads": true,
+                "hydra_head_arch": if self.layout == L::Hydra { "mlp" } else { "prefix-mlp" },
+                "hidden_state_offset": 0,
+            }),
             L::Eagle | L::EagleOnTargetEmbedding => layer,
             L::Eagle3 => {
                 let mut config = layer;
@@ -126,6 +140,8 @@ impl RandomSpeculator<'_> {
         let masks = || self.normal("mask_embeddings.weight", [self.positions, self.size()], 1.0);
         match self.layout {
             L::Medusa | L::MedusaOfVllm | L::MedusaOnTargetHead => self.heads(),
+            L::Hydra => self.hydra_heads(),
+            L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix()].concat(),
             L::ParallelMedusa => [self.layer(true), vec![masks()]].concat(),
             L::EagleOnTargetEmbedding => [self.layer(false), self.fusion()].concat(),
             L::Eagle => {
@@ -225,6 +241,54 @@ impl RandomSpeculator<'_> {
             tensors
         };
         (0..self.positions).flat_map(head).collect()
+    }
+
+    /// Heads that hand the last token's embedding on, with a little of the rest.
+    fn hydra_heads(&self) -> Vec<(String, Values)> {
+        let (size, dropout) = (self.size(), self.layout == SpeculatorLayout::HydraPlusPlus);
+        let vector = |name: &str, deviation: f32| {
+            let (name, vector) = self.normal(name, [size, 1], deviation);
+            (name, Values { shape: vec![size], ..vector })
+        };
+        let head = |head: usize| {
+            let wide = (head + 2) * size;
+            let deviation = 1.0 / (wide as f32).sqrt();
+            let mut tensors = Vec::new();
+            let layers = if dropout { 2 } else { 1 };
+            for layer in 0..layers {
+                let place = if dropout { 2 * layer + 1 } else { layer };
+                let inputs = if layer == 0 { wide } else { size };
+                let name = |part: &str| format!("hydra_mlp.{head}.{place}.{part}");
+                tensors.push(self.normal(&name("linear.weight"), [size, inputs], deviation));
+                tensors.push(vector(&name("linear.bias"), 0.3));
+                if layer > 0 {
+                    continue;
+                }
+                let carried = name("res_connection.weight");
+                let (carried, mut values) = self.normal(&carried, [size, wide], 0.1 * deviation);
+                for row in 0..size {
+                    values.values[row * wide + wide - size + row] += 1.0;
+                }
+                tensors.push((carried, values));
+                tensors.push(vector(&name("res_connection.bias"), 0.02));
+            }
+            let name = if dropout { format!("{head}.1") } else { head.to_string() };
+            let matrix = format!("hydra_lm_head.{name}.weight");
+            let (vocab_size, spread) = (self.target.vocab_size, 2.5 / (size as f32).sqrt());
+            tensors.push(self.normal(&matrix, [vocab_size, size], spread));
+            let bias = format!("hydra_lm_head.{name}.bias");
+            let (bias, values) = self.normal(&bias, [vocab_size, 1], 0.1);
+            tensors.push((bias, Values { shape: vec![vocab_size], ..values }));
+            tensors
+        };
+        (0..self.positions).flat_map(head).collect()
+    }
+
+    /// The target's first layer with norms, and an embedding that nobody reads.
+    fn hydra_prefix(&self) -> Vec<(String, Values)> {
+        let embedding = ("embed_tokens.weight".to_owned(), self.of_target(Tensor::Embedding));
+        let all = self.layer(true).into_iter().chain([embedding]);
+        all.map(|(name, values)| (format!("prefix_embeding_layer.{name}"), values)).collect()
     }
 
     /// Normal values that follow from the seed and the name.

@@ -71,19 +71,21 @@ impl EagleWeights {
     }
 }
 
-/// A model's tensors under their short names.
-struct ShortNames<'a> {
-    tensors: &'a NamedTensors,
-    config: &'a Config,
+/// A model's tensors under their short names, with something in front of them.
+pub(super) struct ShortNames<'a> {
+    pub(super) tensors: &'a NamedTensors,
+    pub(super) config: &'a Config,
+    pub(super) prefix: &'static str,
 }
 
 impl TensorSource for ShortNames<'_> {
     fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
-        self.tensors.rows(&short_name(tensor), &tensor.shape(self.config), HINT)
+        let name = format!("{}{}", self.prefix, short_name(tensor));
+        self.tensors.rows(&name, &tensor.shape(self.config), HINT)
     }
 }
 
-fn short_name(tensor: Tensor) -> String {
+pub(super) fn short_name(tensor: Tensor) -> String {
     let name = tensor.to_string();
     name.strip_prefix("model.").map_or(name.clone(), str::to_owned)
 }
@@ -154,7 +156,7 @@ impl Speculator {
             own.iter().any(|known| known == name) || extra.contains(&name)
         })?;
         let weight_type = self.weight_type(weight_type)?;
-        let source = ShortNames { tensors, config };
+        let source = ShortNames { tensors, config, prefix: "" };
         let packing = Packing { source: &source, config, weight_type };
         let layer = |index: usize| {
             let norm = short_name(Tensor::Layer(index, LayerTensor::AttentionNorm));

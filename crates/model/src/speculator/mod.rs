@@ -4,6 +4,7 @@
 //! What a folder holds is told by its tensors, for published configurations are often wrong:
 //!
 //! * Medusa (Cai et al. 2024, arXiv 2401.10774), as its authors and as vLLM write it;
+//! * Hydra (Ankner et al. 2024, arXiv 2402.05109) and Hydra++, whose heads read what was drafted;
 //! * EAGLE (Li et al. 2024, arXiv 2401.15077) and EAGLE-2, which differ in their drafts alone, and
 //!   EAGLE-3;
 //! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations, which published
@@ -11,14 +12,17 @@
 //! * PARD (An et al. 2025, arXiv 2504.18583), which is a model of its own with a mask token.
 
 mod eagle3;
+mod hydra;
 mod layers;
 mod medusa;
 
+pub(crate) use hydra::HydraHead;
+pub use hydra::HydraWeights;
 pub use layers::EagleWeights;
 pub use medusa::MedusaWeights;
 
 use crate::checkpoint::options::Options;
-use crate::checkpoint::{Checkpoint, LoadError, NamedTensors, read_text};
+use crate::checkpoint::{Checkpoint, LoadError, NamedTensors, pickle, read_text};
 use crate::config::Config;
 use crate::features::FeatureSource;
 use crate::kernels::WeightType;
@@ -32,6 +36,8 @@ use std::path::{Path, PathBuf};
 pub enum SpeculatorKind {
     /// Residual heads on the target's last hidden state.
     Medusa,
+    /// Heads on the target's last hidden state and on the tokens behind it.
+    Hydra,
     /// A layer on tokens and the target's features, one token after another.
     Eagle,
     /// The same on hidden states from three depths of the target, with a head of its own (EAGLE-3).
@@ -52,7 +58,9 @@ impl SpeculatorKind {
     #[must_use]
     pub fn features(self, target: &Config) -> Option<FeatureSource> {
         match self {
-            Self::Medusa | Self::Eagle | Self::ParallelEagle => Some(FeatureSource::LastHidden),
+            Self::Medusa | Self::Hydra | Self::Eagle | Self::ParallelEagle => {
+                Some(FeatureSource::LastHidden)
+            }
             Self::Eagle3 => {
                 // As its authors' code has them, which counts the layers before.
                 let layers = target.num_hidden_layers;
@@ -78,8 +86,11 @@ impl SpeculatorKind {
     ///
     /// # Errors
     ///
-    /// When a file is unreadable or broken.
+    /// When a file is unreadable, broken, or pickled by PyTorch.
     pub fn of(directory: &Path) -> Result<Option<Self>, LoadError> {
+        if directory.is_file() && pickle::is_pickle(directory) {
+            return Err(pickle::error(directory.to_owned()));
+        }
         if !directory.is_dir() {
             return Ok(None);
         }
@@ -93,6 +104,9 @@ impl SpeculatorKind {
     fn of_tensors(tensors: &NamedTensors) -> Option<Self> {
         if medusa::Layout::of(tensors).is_some() {
             return Some(Self::Medusa);
+        }
+        if hydra::Layout::of(tensors).is_some() {
+            return Some(Self::Hydra);
         }
         if eagle3::prefix(tensors).is_some() {
             return Some(Self::Eagle3);
@@ -110,6 +124,7 @@ impl fmt::Display for SpeculatorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Medusa => "Medusa heads",
+            Self::Hydra => "Hydra heads",
             Self::Eagle => "an EAGLE drafter",
             Self::Eagle3 => "an EAGLE-3 drafter",
             Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
@@ -156,7 +171,7 @@ impl Speculator {
         let hash = options.text("target_embedding_sha256")?;
         let name = options.text("target")?.unwrap_or_else(|| "of another name".to_owned());
         let config = match kind {
-            SpeculatorKind::Medusa => None,
+            SpeculatorKind::Medusa | SpeculatorKind::Hydra => None,
             // Its name for itself is no model's.
             _ => Some(Config::parse(&options.without("architectures"), &file)?),
         };
@@ -166,6 +181,11 @@ impl Speculator {
         {
             let expected = format!("{masks}, as many as `{}` has rows", layers::MASK_EMBEDDINGS);
             return Err(options.invalid("n_mask_tokens", &told, &expected));
+        }
+        if kind == SpeculatorKind::Hydra {
+            // Other heads than those on the last hidden state were tried, and not published.
+            let supported = "0, the last hidden state";
+            options.only("hidden_state_offset", supported, |offset| offset.as_u64() == Some(0))?;
         }
         let speculator = Self { path: directory.to_owned(), kind, tensors, config };
         speculator.check(target, hash.map(|hash| (name, hash)))?;
@@ -199,7 +219,9 @@ impl Speculator {
                 ("vocabulary", config.vocab_size, of_target.vocab_size),
             ]),
             None => {
-                let size = medusa::Layout::of(&self.tensors).map_or(0, |layout| layout.hidden_size);
+                let of_medusa = medusa::Layout::of(&self.tensors).map(|own| own.hidden_size);
+                let of_hydra = || hydra::Layout::of(&self.tensors).map(|own| own.hidden_size);
+                let size = of_medusa.or_else(of_hydra).unwrap_or(0);
                 sizes.push(("hidden size", size, of_target.hidden_size));
             }
         }

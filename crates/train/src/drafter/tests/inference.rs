@@ -241,3 +241,94 @@ fn every_row_of_every_group_is_a_row_of_inference() {
         }
     }
 }
+
+/// What the head of `plain`'s target makes of a row.
+fn head_logits(target: &Plain, drafter: &Plain, row: &[f64]) -> Vec<f64> {
+    let head =
+        target.tensor("lm_head.weight").or_else(|| target.tensor("model.embed_tokens.weight"));
+    let row = drafter.norm("norm", row);
+    let inner = |weights: &Vec<f64>| weights.iter().zip(&row).map(|(w, x)| w * x).sum();
+    head.unwrap().iter().map(inner).collect()
+}
+
+/// Logits of a draft behind `tokens` by the engine, from the files that the trainer wrote: a row for each
+/// position. EAGLE's candidates are `drafted`.
+fn engine_logits(
+    kind: DrafterKind,
+    folder: &Path,
+    tokens: &[u32],
+    drafted: &[u32],
+    features: &[f32],
+) -> Vec<Vec<f32>> {
+    use forerun_core::{FeatureRows, Features, SequenceId, TokenTree};
+    use forerun_model::{
+        CachedTransformer, Checkpoint, EagleModel, FeatureContext, FeatureHeads, FeatureModel,
+        LanguageModel, MedusaHeads, Speculator, Team, Transformer, WeightType, Weights,
+    };
+    let (never, sequence) = (std::sync::atomic::AtomicBool::new(false), SequenceId(0));
+    let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
+    let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
+    let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
+    let team = Arc::new(Team::solo());
+    let own = Some(WeightType::F32);
+    let width = target.config().hidden_size;
+    let logits = match kind {
+        DrafterKind::Medusa => {
+            let weights = Arc::new(speculator.medusa(&target, own).unwrap());
+            let last = &features[features.len() - width..];
+            MedusaHeads::new(weights, team).logits(last).unwrap()
+        }
+        DrafterKind::ParallelspecMedusa => {
+            let weights = Arc::new(speculator.parallel(&target, own).unwrap());
+            let masks: Vec<u32> = weights.mask_tokens().collect();
+            let mut model = CachedTransformer::new(Transformer::new(weights, team));
+            model.logits(sequence, tokens, &TokenTree::chain(&masks), 0, &never).unwrap()
+        }
+        DrafterKind::Eagle | DrafterKind::ParallelspecEagle => {
+            let weights = Arc::new(speculator.eagle(&target, own).unwrap());
+            let masks: Vec<u32> = weights.layers().mask_tokens().collect();
+            let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
+            let mut told = Features::new();
+            told.push(FeatureRows::new(width, features.to_vec()));
+            let (tree, features, cancel) = (&tree, &told, &never);
+            let context = FeatureContext { sequence, tokens, features, tree, first_row: 0, cancel };
+            EagleModel::new(weights, team).logits(&context).unwrap()
+        }
+    };
+    logits.rows().map(<[f32]>::to_vec).collect()
+}
+
+/// The engine itself, on the files that the trainer wrote: its rows are those of training.
+#[test]
+fn what_is_drafted_in_training_is_what_the_engine_drafts() {
+    const CONTEXT: usize = 17;
+    for (seed, kind) in (0..).zip(DrafterKind::ALL) {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path();
+        let target = target(&folder.join("target"), seed);
+        let drafter = drafter(kind, &target);
+        let written = folder.join("drafter");
+        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        let [plain, of_target] = [&written, &folder.join("target")].map(|path| Plain::read(path));
+        let text = text(&target, 1, CONTEXT);
+        let options = DrafterOptions::of(kind, MASKS);
+        let anchors = [1, 4, 9, 12];
+        let rows = drafts(pair(&drafter, &target, &options), &text, &anchors).unwrap();
+        let hidden = target.config().hidden_size;
+        for (group, &anchor) in anchors.iter().enumerate() {
+            // A row of features reads the token behind its own. Medusa reads no token.
+            let behind = usize::from(kind.predicts_features() || kind == DrafterKind::Medusa);
+            let last = anchor + behind;
+            let (tokens, drafted) = text.inputs.split_at(last + 1);
+            let drafted = &drafted[..rows.len() - 1];
+            let features = &text.features[..(anchor + 1) * hidden];
+            let found = engine_logits(kind, folder, tokens, drafted, features);
+            assert_eq!(found.len(), rows.len(), "{kind}");
+            for (position, found) in found.iter().enumerate() {
+                let row = rows[position].get(group).unwrap().to_vec1::<f32>().unwrap();
+                let expected = head_logits(&of_target, &plain, &wide(&row));
+                assert_near(found, &expected, &format!("{kind}, anchor {anchor}, {position}"));
+            }
+        }
+    }
+}
