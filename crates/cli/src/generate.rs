@@ -2,6 +2,7 @@
 
 use crate::arguments::{AnswerArguments, GenerateArguments};
 use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
+use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
@@ -42,11 +43,17 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     request = suggested_sampling(request, &arguments.answers, &engine)?;
     let canceller = Canceller::new();
     cancel_on_interrupt(&canceller)?;
-    let mut output = Output { json: arguments.json, broken: None };
+    let mut output = Output { silent: arguments.json || arguments.show_drafts, broken: None };
     let on_text = |text: &str| output.write(text);
     let answer = engine.generate_interruptibly(&prompt, &request, &canceller, on_text)?;
     if let Some(error) = output.broken {
         return Err(error).context(OUTPUT);
+    }
+    if arguments.show_drafts {
+        let drafts = ShownDrafts::of(engine.tokenizer(), &prompt, &answer)?;
+        let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        write!(std::io::stdout(), "{}", drafts.painted(colours)).context(OUTPUT)?;
+        note(drafts.counted(&answer));
     }
     let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
     report(&engine, &answer, arguments.json, interrupted).context(OUTPUT)?;
@@ -174,15 +181,15 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
 /// Standard output, until somebody closes it.
 #[derive(Default)]
 pub(crate) struct Output {
-    /// Text is not written: a JSON object comes at the end.
-    json: bool,
+    /// Text is not written: something else comes at the end.
+    silent: bool,
     /// Why nothing more can be written.
     pub(crate) broken: Option<std::io::Error>,
 }
 
 impl Output {
     pub(crate) fn write(&mut self, text: &str) -> ControlFlow<()> {
-        if self.json {
+        if self.silent {
             return ControlFlow::Continue(());
         }
         let mut out = std::io::stdout().lock();

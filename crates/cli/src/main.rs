@@ -16,6 +16,7 @@ mod interrupts;
 mod make_pair;
 mod progress;
 mod quality;
+mod shown_drafts;
 mod simulate;
 #[cfg(feature = "train")]
 mod train;

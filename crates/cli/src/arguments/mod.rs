@@ -192,6 +192,11 @@ pub(crate) struct GenerateArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
+    /// Print the text, once it is whole, with what became of drafts: {+accepted+}, [-rejected-] (of a
+    /// tree the first candidate), the target's own tokens as they are; in colours on a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) show_drafts: bool,
+
     /// Print one JSON object instead of text
     #[arg(long)]
     pub(crate) json: bool,
@@ -231,7 +236,8 @@ pub(crate) struct AnswerArguments {
     pub(crate) model: Option<PathBuf>,
 
     /// The drafter: a model (drafts of one with another vocabulary are translated by their text, chains
-    /// only), or what was made for the target (Medusa, EAGLE, ParallelSpec, PARD), told by its tensors
+    /// only), or what was made for the target (Medusa, Hydra, EAGLE, ParallelSpec, PARD), told by its
+    /// tensors
     #[arg(long, value_name = "MODEL")]
     pub(crate) draft_model: Option<PathBuf>,
 
@@ -248,9 +254,11 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "METHOD")]
     pub(crate) method: Option<Method>,
 
-    /// Who drafts: none, model, easyspec (the model, several of its layers at a time), prompt-lookup,
-    /// lookahead (n-grams that the target guesses in the same pass), medusa (heads on the target's hidden state), eagle (a layer on its hidden states), parallel
-    /// (ParallelSpec, PARD: all positions in one forward) [default: what --draft-model is made for]
+    /// Who drafts: none, model, easyspec (the model, several of its layers at a time), ouroboros (the
+    /// model, with phrases that save passes and lengthen drafts), prompt-lookup, lookahead (n-grams that
+    /// the target guesses in the same pass), medusa (heads on the target's hidden state), hydra (heads
+    /// that read what was drafted, too), eagle (a layer on its hidden states), parallel (ParallelSpec,
+    /// PARD: all positions in one forward) [default: what --draft-model is made for]
     #[arg(long, value_name = "DRAFTER")]
     pub(crate) drafter: Option<DrafterKind>,
 

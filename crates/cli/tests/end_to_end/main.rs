@@ -27,6 +27,7 @@ mod peers;
 mod pipes;
 mod prompts;
 mod quality;
+mod show_drafts;
 mod simulate;
 mod speculators;
 mod trace;

@@ -1,0 +1,63 @@
+//! `--show-drafts`: the text is the same, and what became of drafts is told in it.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+
+/// The text without rejected candidates and marks, the number of rejections, and of accepted runs.
+fn unmarked(shown: &str) -> (String, usize, usize) {
+    let (mut text, mut rest, mut rejected) = (String::new(), shown, 0);
+    while let Some((before, behind)) = rest.split_once("[-") {
+        text += before;
+        rest = behind.split_once("-]").unwrap().1;
+        rejected += 1;
+    }
+    text += rest;
+    let accepted = text.matches("{+").count();
+    assert_eq!(text.matches("+}").count(), accepted, "{shown}");
+    (text.replace("{+", "").replace("+}", ""), rejected, accepted)
+}
+
+fn run(models: &Models, options: &str) -> Run {
+    let options: Vec<&str> = options.split(' ').collect();
+    Run::generate_with_drafter(models)
+        .with(&["--prompt", "one two one", "--max-tokens", "40", "--ignore-eos"])
+        .with(&options)
+}
+
+#[test]
+fn a_text_shows_what_became_of_drafts() {
+    let models = Models::pair();
+    let plain = run(&models, "--method autoregressive").succeed().output();
+    let shown = run(&models, "--method autoregressive --show-drafts").succeed();
+    assert_eq!(shown.output(), plain, "nothing was drafted");
+    for options in [
+        "--draft-tokens 3",
+        "--draft-tokens 2 --tree top:3x2",
+        "--method pearl --draft-tokens 3",
+        "--drafter model --draft-tokens 3 --temperature 0.9 --seed 7 --verify coupled",
+    ] {
+        let expected = run(&models, options).succeed().output();
+        let shown = run(&models, &format!("{options} --show-drafts")).succeed();
+        let (text, rejected, accepted) = unmarked(&shown.output());
+        assert_eq!(text, expected, "{options}");
+        assert!(rejected > 0 && accepted > 0, "{options}: {}", shown.output());
+        let counted = shown.errors.lines().find(|line| line.contains("draft tokens accepted"));
+        let counted: Vec<&str> = counted.unwrap().split([' ', ',']).collect();
+        let numbers: Vec<usize> = counted.iter().filter_map(|word| word.parse().ok()).collect();
+        assert_eq!(numbers[0] + numbers[2], 40, "{options}: {counted:?}");
+        // Which rounds PEARL has depends on the clock.
+        assert!(options.contains("pearl") || numbers[1] == rejected, "{options}: {counted:?}");
+    }
+    // A stop string ends the text in the middle of a piece.
+    let cut: String = plain.chars().skip(plain.chars().count() / 3).take(2).collect();
+    if cut.chars().all(char::is_alphanumeric) {
+        let stopped = |more: &[&str]| {
+            let run = run(&models, "--draft-tokens 3").with(&["--stop", &cut]).with(more);
+            run.succeed().output()
+        };
+        assert_eq!(unmarked(&stopped(&["--show-drafts"])).0, stopped(&[]));
+    }
+    let json = run(&models, "--json --show-drafts").finish();
+    json.assert_refused("two outputs", &["--show-drafts", "--json"]);
+}
