@@ -1,21 +1,22 @@
 //! Configurations: validated plans with names, each with the plain decoding that it is compared with.
 
+use crate::label::label;
 use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
     Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions, Placement,
-    Plan, PlanError, SpeculatorKind, Tree, WeightType, available_cores,
+    Plan, PlanError, SpeculatorKind, Tree, WeightType, available_cores, granted_cores,
 };
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The checkpoints that all configurations have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Models {
     /// The target.
     pub target: PathBuf,
-    /// The drafter.
+    /// The drafter of sweeps that name none.
     pub drafter: Option<PathBuf>,
     /// Whether they are the pair that `forerun generate` takes where it is told no model.
     pub embedded: bool,
@@ -32,8 +33,10 @@ pub struct Configuration {
     pub flags: String,
     /// Cores that it uses in total.
     pub cores: usize,
+    /// The temperature of its answers.
+    pub temperature: f32,
     /// The place in the list of the autoregressive decoding that it is compared with: weights of
-    /// another type are another model, so each type has its own.
+    /// another type are another model, so each type has its own, and so has each temperature.
     pub baseline: usize,
     /// Where it stands among those that compute layers in parallel, if it does.
     pub point: Option<LayerPoint>,
@@ -41,17 +44,31 @@ pub struct Configuration {
 
 /// Values of one combination.
 #[derive(Clone)]
-struct Choice {
-    method: Method,
-    drafter: DrafterKind,
-    draft_tokens: DraftTokens,
-    tree: Tree,
-    pearl: PearlOptions,
-    placement: Option<String>,
-    weight_type: Option<WeightType>,
+pub(crate) struct Choice {
+    pub(crate) method: Method,
+    pub(crate) drafter: DrafterKind,
+    /// What it drafts with, where it needs a checkpoint.
+    pub(crate) draft_model: Option<PathBuf>,
+    pub(crate) draft_tokens: DraftTokens,
+    pub(crate) tree: Tree,
+    pub(crate) pearl: PearlOptions,
+    pub(crate) placement: Option<String>,
+    pub(crate) weight_type: Option<WeightType>,
     /// EasySpec's.
-    layers: Option<LayerStrategy>,
-    calibration: Option<Calibration>,
+    pub(crate) layers: Option<LayerStrategy>,
+    pub(crate) calibration: Option<Calibration>,
+    pub(crate) temperature: f32,
+}
+
+/// Whose placements are compared in labels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cast {
+    /// The target works alone, or what drafts needs no device.
+    Target,
+    /// A drafter and the target in turn.
+    InTurn,
+    /// Both at the same time.
+    AtOnce,
 }
 
 impl Choice {
@@ -60,6 +77,7 @@ impl Choice {
         Self {
             method: Method::Autoregressive,
             drafter: DrafterKind::None,
+            draft_model: None,
             draft_tokens: DraftTokens::Auto,
             tree: Tree::None,
             pearl: PearlOptions::default(),
@@ -68,14 +86,39 @@ impl Choice {
             ..self.clone()
         }
     }
+
+    pub(crate) fn cast(&self) -> Cast {
+        match self.method {
+            _ if !self.drafter.has_model() => Cast::Target,
+            Method::Autoregressive => Cast::Target,
+            Method::Speculative => Cast::InTurn,
+            Method::Pearl | Method::Dsi => Cast::AtOnce,
+        }
+    }
+
+    /// The placement as its devices have it: all cores are the target's where no model drafts.
+    pub(crate) fn devices(&self) -> Result<Option<String>, PlanError> {
+        match &self.placement {
+            Some(text) if self.cast() == Cast::Target => all_to_the_target(text).map(Some),
+            text => Ok(text.clone()),
+        }
+    }
+
+    /// The cores that it is given.
+    pub(crate) fn cores(&self) -> BTreeSet<usize> {
+        let named = self.placement.as_ref();
+        let placement = named.and_then(|text| Placement::parse(text, &available_cores()).ok());
+        placement.map_or_else(|| granted_cores().into_iter().collect(), |own| cores_in(&own))
+    }
 }
 
-/// Every combination of every sweep, once, behind the autoregressive decoding of its weight type.
-/// Where no drafter model runs, the target gets all cores of a placement.
+/// Every combination of every sweep, once, behind the autoregressive decoding of its weight type and
+/// temperature. Where no drafter model runs, the target gets all cores of a placement.
 ///
 /// # Errors
 /// Names the first configuration that cannot run, or that would use another number of cores than
-/// autoregressive decoding, unless `unequal_cores` allows it.
+/// autoregressive decoding, unless `unequal_cores` allows it; and a draft model of a sweep that nothing
+/// drafts with.
 pub fn configurations(
     models: &Models,
     sweeps: &[Sweep],
@@ -85,21 +128,26 @@ pub fn configurations(
     for sweep in sweeps {
         choices.extend(combinations(models, sweep));
     }
+    let drafts =
+        |path: &&PathBuf| choices.iter().any(|own| own.draft_model.as_ref() == Some(*path));
+    if let Some(path) = sweeps.iter().flat_map(|own| &own.draft_models).find(|path| !drafts(path)) {
+        return Err(BenchError::UnusedDraftModel { path: path.clone() });
+    }
     let mut configurations: Vec<Configuration> = Vec::new();
-    let mut baselines: Vec<(Option<WeightType>, usize)> = Vec::new();
+    let mut baselines = Vec::new();
     let mut known = BTreeSet::new();
     for choice in &choices {
-        let weight_type = choice.weight_type;
-        let place = baselines.iter().find(|known| known.0 == weight_type).map(|known| known.1);
+        let of = (choice.weight_type, choice.temperature);
+        let place = baselines.iter().find(|(known, _)| *known == of).map(|&(_, place)| place);
         let baseline = match place {
             Some(place) => place,
             None => {
                 let place = configurations.len();
                 let plain = choice.plain();
                 let plain = build(models, &plain, &choices, place)?;
-                known.insert(format!("{:?}", plain.plan));
+                known.insert(identity(&plain));
                 configurations.push(plain);
-                baselines.push((weight_type, place));
+                baselines.push((of, place));
                 place
             }
         };
@@ -109,7 +157,7 @@ pub fn configurations(
             _ => build(models, choice, &choices, baseline)?,
         };
         // What two combinations write differently may be the same plan.
-        if !known.insert(format!("{:?}", configuration.plan)) {
+        if !known.insert(identity(&configuration)) {
             continue;
         }
         let plain = &configurations[baseline];
@@ -126,49 +174,104 @@ pub fn configurations(
     Ok(configurations)
 }
 
+/// What a configuration is, whatever it is called.
+fn identity(own: &Configuration) -> String {
+    format!("{:?} {}", own.plan, own.temperature)
+}
+
 /// A list's values, or the default one.
 fn or<T: Clone>(values: &[T], default: T) -> Vec<T> {
     if values.is_empty() { vec![default] } else { values.to_vec() }
 }
 
 fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
-    let drafter = match &models.drafter {
-        // What cannot be read is told when it is opened.
-        Some(path) => {
-            let found = SpeculatorKind::of(path).ok().flatten();
-            found.map_or(DrafterKind::Model, DrafterKind::of)
-        }
-        None => DrafterKind::PromptLookup,
-    };
     let placements: Vec<_> = sweep.placements.iter().cloned().map(Some).collect();
+    let drafters = drafters(models, sweep);
     let mut choices = Vec::new();
-    for weight_type in or(&sweep.weight_types, None) {
-        for placement in or(&placements, None) {
-            for method in or(&sweep.methods, Method::Speculative) {
-                let pearl = if method == Method::Pearl { &sweep.pearl[..] } else { &[] };
-                for pearl in or(pearl, PearlOptions::default()) {
-                    for drafter in or(&sweep.drafters, drafter) {
-                        let (tree, draft_tokens) = (Tree::None, DraftTokens::Auto);
-                        let placement = placement.clone();
-                        let choice = Choice {
-                            method,
-                            drafter,
-                            draft_tokens,
-                            tree,
-                            pearl,
-                            placement,
-                            weight_type,
-                            layers: None,
-                            calibration: None,
-                        };
-                        let easyspec = of_easyspec(sweep, &choice);
-                        choices.extend(easyspec.iter().flat_map(|choice| drafts(sweep, choice)));
-                    }
+    for temperature in or(&sweep.temperatures, 0.0) {
+        for weight_type in or(&sweep.weight_types, None) {
+            for placement in or(&placements, None) {
+                for method in or(&sweep.methods, Method::Speculative) {
+                    let choice = Choice {
+                        method,
+                        drafter: DrafterKind::None,
+                        draft_model: None,
+                        draft_tokens: DraftTokens::Auto,
+                        tree: Tree::None,
+                        pearl: PearlOptions::default(),
+                        placement: placement.clone(),
+                        weight_type,
+                        layers: None,
+                        calibration: None,
+                        temperature,
+                    };
+                    choices.extend(of_method(sweep, &drafters, &choice));
                 }
             }
         }
     }
     choices
+}
+
+/// A choice of a method with all that may draft, and how.
+fn of_method(
+    sweep: &Sweep,
+    drafters: &[(DrafterKind, Option<PathBuf>)],
+    choice: &Choice,
+) -> Vec<Choice> {
+    let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
+    let mut choices = Vec::new();
+    for pearl in or(pearl, PearlOptions::default()) {
+        for (drafter, draft_model) in drafters {
+            let (drafter, draft_model) = (*drafter, draft_model.clone());
+            let choice = Choice { drafter, draft_model, pearl, ..choice.clone() };
+            let easyspec = of_easyspec(sweep, &choice);
+            choices.extend(easyspec.iter().flat_map(|choice| drafts(sweep, choice)));
+        }
+    }
+    choices
+}
+
+/// Who drafts with what: each drafter that needs a checkpoint with all those that it can draft with.
+fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>)> {
+    let common = || models.drafter.iter().cloned().collect();
+    let paths: Vec<PathBuf> =
+        if sweep.draft_models.is_empty() { common() } else { sweep.draft_models.clone() };
+    if sweep.drafters.is_empty() && paths.is_empty() {
+        return vec![(DrafterKind::PromptLookup, None)];
+    }
+    if sweep.drafters.is_empty() {
+        // What cannot be read is told when it is opened.
+        let kind = |path: &Path| SpeculatorKind::of(path).ok().flatten().map(DrafterKind::of);
+        let with = |path: PathBuf| (kind(&path).unwrap_or(DrafterKind::Model), Some(path));
+        return paths.into_iter().map(with).collect();
+    }
+    let mut all = Vec::new();
+    for &drafter in &sweep.drafters {
+        let fitting = paths.iter().filter(|path| drafter.has_model() && fits(drafter, path));
+        let mut with: Vec<_> = fitting.map(|path| (drafter, Some(path.clone()))).collect();
+        if with.is_empty() && drafter.has_model() && !paths.is_empty() {
+            // Opening it says what it is instead.
+            with.extend(paths.iter().map(|path| (drafter, Some(path.clone()))));
+        } else if with.is_empty() {
+            with.push((drafter, None));
+        }
+        all.append(&mut with);
+    }
+    all
+}
+
+/// Whether a checkpoint is made for a drafter, as far as that can be told before it is opened.
+fn fits(drafter: DrafterKind, path: &Path) -> bool {
+    match SpeculatorKind::of(path) {
+        // It continues texts, too.
+        Ok(Some(own @ SpeculatorKind::Pard { .. })) => {
+            !drafter.belongs_to_target() || DrafterKind::of(own) == drafter
+        }
+        Ok(Some(own)) => DrafterKind::of(own) == drafter,
+        Ok(None) if path.exists() => !drafter.belongs_to_target(),
+        _ => true,
+    }
 }
 
 /// A choice with every shape and length of drafts.
@@ -203,16 +306,12 @@ fn build(
     all: &[Choice],
     baseline: usize,
 ) -> Result<Configuration, BenchError> {
-    let name = name(choice, all);
+    let name = label(choice, all);
     let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
-    let model = choice.drafter.has_model();
-    let placement = match &choice.placement {
-        Some(text) if !model => Some(all_to_the_target(text).map_err(failed)?),
-        text => text.clone(),
-    };
+    let placement = choice.devices().map_err(failed)?;
     let options = Options {
         model: models.target.clone(),
-        draft_model: models.drafter.clone().filter(|_| model),
+        draft_model: choice.draft_model.clone(),
         further_drafters: Vec::new(),
         method: Some(choice.method),
         drafter: Some(choice.drafter),
@@ -229,7 +328,8 @@ fn build(
     let calibration = choice.calibration.unwrap_or_default();
     let layers = choice.layers.as_ref();
     let point = layers.and_then(|layers| LayerPoint::of(layers, &choice.tree, calibration));
-    Ok(Configuration { name, plan, flags, cores, baseline, point })
+    let temperature = choice.temperature;
+    Ok(Configuration { name, plan, flags, cores, temperature, baseline, point })
 }
 
 /// The placement's cores, each once.
@@ -256,48 +356,12 @@ fn all_to_the_target(placement: &str) -> Result<String, PlanError> {
     Ok(format!("target={}", cores.join("+")))
 }
 
-fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
+pub(crate) fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
     match draft_tokens {
         DraftTokens::Auto => "auto".into(),
         DraftTokens::Assisted => "assisted".into(),
         DraftTokens::Fixed(count) => count.to_string(),
     }
-}
-
-/// What tells a choice from all others: weight types and placements only where there are several.
-fn name(choice: &Choice, all: &[Choice]) -> String {
-    let mut name = choice.method.to_string();
-    if choice.method != Method::Autoregressive {
-        name += &format!(", {}", choice.drafter);
-        if let Some(layers) = &choice.layers {
-            name += &format!(" {}", layers.to_string().trim_start_matches("--"));
-        }
-        let several = all
-            .iter()
-            .any(|other| other.calibration.is_some() && other.calibration != choice.calibration);
-        if let Some(calibration) = choice.calibration.filter(|_| several) {
-            name += &format!(" {calibration}");
-        }
-        name += &format!(", {}", draft_tokens_text(choice.draft_tokens));
-        if choice.tree != Tree::None {
-            name += &format!(", {}", choice.tree);
-        }
-        if choice.pearl != PearlOptions::default() {
-            name += &format!(", {}", choice.pearl);
-        }
-    }
-    let comparable = |other: &&Choice| {
-        choice.method != Method::Autoregressive || other.method == Method::Autoregressive
-    };
-    if let Some(placement) = &choice.placement
-        && all.iter().filter(comparable).any(|other| other.placement.as_ref() != Some(placement))
-    {
-        name += &format!(", {placement}");
-    }
-    if all.iter().any(|other| other.weight_type != choice.weight_type) {
-        name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));
-    }
-    name
 }
 
 /// The command line's options for a plan; the checkpoints as they are named.
@@ -326,7 +390,7 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     if let Some(weight_type) = plan.weight_type() {
         flags += &format!(" --dtype {weight_type}");
     }
-    flags + &format!(" --placement {}", plan.placement())
+    flags + &format!(" --placement {} --temperature {}", plan.placement(), choice.temperature)
 }
 
 #[cfg(test)]

@@ -15,6 +15,8 @@ pub struct Contestant {
     pub flags: String,
     /// Cores that it uses in total.
     pub cores: usize,
+    /// The temperature of its answers.
+    pub temperature: f32,
     /// The place in the list of our own plain decoding that it is compared with.
     pub baseline: usize,
     /// Who drafts.
@@ -29,10 +31,12 @@ impl Contestant {
     /// One of ours.
     #[must_use]
     pub fn of(configuration: &Configuration) -> Self {
-        let Configuration { name, flags, cores, baseline, plan, point } = configuration;
+        let Configuration { name, flags, cores, baseline, temperature, plan, point } =
+            configuration;
         let (name, flags, drafter) = (name.clone(), flags.clone(), plan.drafter());
-        let (baseline, point) = (*baseline, point.clone());
-        Self { name, flags, cores: *cores, baseline, drafter, point, peer: None }
+        let (cores, baseline, temperature) = (*cores, *baseline, *temperature);
+        let point = point.clone();
+        Self { name, flags, cores, temperature, baseline, drafter, point, peer: None }
     }
 
     /// Whether it is a peer.
@@ -54,7 +58,10 @@ pub fn contestants(
     let mut all: Vec<Contestant> = configurations.iter().map(Contestant::of).collect();
     for (peer, spec) in peers.iter().enumerate() {
         let refused = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
-        let is_its = |own: &Configuration| own.plan.weight_type() == spec.weight_type;
+        // They answer greedily.
+        let is_its = |own: &Configuration| {
+            own.plan.weight_type() == spec.weight_type && own.temperature == 0.0
+        };
         let baseline = configurations.iter().position(is_its).ok_or_else(|| {
             let weights = spec.weight_type.map_or("auto".into(), |own: WeightType| own.to_string());
             refused(format!("nothing of ours has its dtype, {weights}: name the same in a sweep"))
@@ -78,7 +85,17 @@ pub fn contestants(
                 let command: Vec<String> = spec.command.iter().map(|part| quoted(part)).collect();
                 let (flags, cores) = (command.join(" "), configurations[baseline].cores);
                 let peer = Some(PeerTask { peer, drafter, draft_tokens });
-                all.push(Contestant { name, flags, cores, baseline, drafter, point: None, peer });
+                let (temperature, point) = (0.0, None);
+                all.push(Contestant {
+                    name,
+                    flags,
+                    cores,
+                    temperature,
+                    baseline,
+                    drafter,
+                    point,
+                    peer,
+                });
             }
         }
     }

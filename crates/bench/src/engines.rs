@@ -54,12 +54,20 @@ pub struct LeftOut {
 
 /// Loaded configurations.
 pub struct Engines {
-    engines: Vec<(String, Forerun)>,
+    engines: Vec<Own>,
     /// Where the target's template is: each conversation reads its own.
     model: PathBuf,
     template: ChatTemplate,
     chats: bool,
+    /// Without the configurations' temperatures.
     request: Request,
+}
+
+/// A configuration's engine.
+struct Own {
+    name: String,
+    engine: Forerun,
+    temperature: f32,
 }
 
 impl Engines {
@@ -79,10 +87,12 @@ impl Engines {
             let engine = Forerun::open_with(&configuration.plan, &mut loader);
             let name = &configuration.name;
             let engine = engine.map_err(|cause| load_error(name, cause))?;
-            engines.push((name.clone(), engine));
+            let (name, temperature) = (name.clone(), configuration.temperature);
+            engines.push(Own { name, engine, temperature });
         }
-        let (name, first) = engines.first().ok_or(BenchError::NoPrompts("no configuration"))?;
-        let model = loader.locate(first.plan().model()).map_err(|cause| load_error(name, cause))?;
+        let first = engines.first().ok_or(BenchError::NoPrompts("no configuration"))?;
+        let model = loader.locate(first.engine.plan().model());
+        let model = model.map_err(|cause| load_error(&first.name, cause))?;
         let template = ChatTemplate::beside(&model).map_err(|error| chat_error(error.into()))?;
         let chats = match style {
             PromptStyle::Auto => !template.is_plain(),
@@ -98,22 +108,23 @@ impl Engines {
         self.chats
     }
 
-    /// What every answer is asked with.
+    /// What every answer is asked with, but for its temperature.
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
 
     /// The tokens of a prompt of one turn, as our engines get them.
     pub(crate) fn encode(&self, prompt: &Prompt) -> Result<Vec<TokenId>, BenchError> {
-        let (Some((_, engine)), [turn]) = (self.engines.first(), &prompt.turns[..]) else {
+        let (Some(own), [turn]) = (self.engines.first(), &prompt.turns[..]) else {
             return Err(BenchError::NoPrompts("peers answer prompts of one turn only"));
         };
-        self.encode_turn(engine, prompt, turn)
+        self.encode_turn(&own.engine, prompt, turn)
     }
 
     /// The text of tokens.
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
-        self.engines.first().map_or(String::new(), |(_, engine)| engine.tokenizer().decode(tokens))
+        let first = self.engines.first();
+        first.map_or(String::new(), |own| own.engine.tokenizer().decode(tokens))
     }
 
     /// How much more probable a configuration finds its own token than another one, in nats, behind so
@@ -126,13 +137,14 @@ impl Engines {
         position: usize,
         [own, other]: [TokenId; 2],
     ) -> Option<f64> {
+        let Own { engine, temperature, .. } = self.engines.get(configuration)?;
         let request = Request {
             max_tokens: position + 1,
             logprobs: Some(MAX_LOGPROBS),
+            temperature: *temperature,
             ..self.request.clone()
         };
         let tokens = self.encode(prompt).ok()?;
-        let engine = &self.engines.get(configuration)?.1;
         let on_text = |_: &str| ControlFlow::Continue(());
         let answer = engine.generate_tokens(tokens, &request, &Canceller::new(), on_text).ok()?;
         let place = answer.logprobs?.into_iter().nth(position)?;
@@ -145,7 +157,9 @@ impl Engines {
     /// # Errors
     /// If a prompt cannot be encoded.
     pub fn fitting(&self, prompts: Vec<Prompt>) -> Result<(Vec<Prompt>, Vec<LeftOut>), BenchError> {
-        let Some((_, engine)) = self.engines.first() else { return Ok((prompts, Vec::new())) };
+        let Some(Own { engine, .. }) = self.engines.first() else {
+            return Ok((prompts, Vec::new()));
+        };
         let context = engine.config().max_position_embeddings;
         let (mut fitting, mut left_out) = (Vec::new(), Vec::new());
         for prompt in prompts {
@@ -187,11 +201,13 @@ impl Engines {
 
     fn turns(
         &self,
-        engine: &Forerun,
+        own: &Own,
         prompt: &Prompt,
         sample: bool,
     ) -> Result<Vec<TurnRecord>, ChatError> {
-        let (request, canceller) = (&self.request, Canceller::new());
+        let Own { engine, temperature, .. } = own;
+        let request = &Request { temperature: *temperature, ..self.request.clone() };
+        let canceller = Canceller::new();
         let on_text = |_: &str| ControlFlow::Continue(());
         let sample = |turn: usize| (sample && turn == 0).then_some(SAMPLE_SPANS);
         if !self.is_chat(prompt) {
@@ -224,15 +240,15 @@ impl Answerer for Engines {
         repeat: usize,
         sample: bool,
     ) -> Result<AnswerRecord, BenchError> {
-        let (name, engine) = &self.engines[configuration];
+        let own = &self.engines[configuration];
         reset_peak_memory();
-        let turns = self.turns(engine, prompt, sample).map_err(|cause| BenchError::Answer {
-            configuration: name.clone(),
+        let turns = self.turns(own, prompt, sample).map_err(|cause| BenchError::Answer {
+            configuration: own.name.clone(),
             prompt: prompt.id.clone(),
             cause: Box::new(cause),
         })?;
         Ok(AnswerRecord {
-            configuration: name.clone(),
+            configuration: own.name.clone(),
             prompt: prompt.id.clone(),
             category: prompt.category.clone(),
             repeat,

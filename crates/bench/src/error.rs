@@ -74,6 +74,14 @@ pub enum BenchError {
         /// Why not.
         cause: Box<PlanError>,
     },
+    /// A draft model that was named in vain.
+    #[error(
+        "nothing drafts with the draft model {path}: name a drafter that it is made for, or leave it out"
+    )]
+    UnusedDraftModel {
+        /// The draft model.
+        path: PathBuf,
+    },
     /// An unfair comparison.
     #[error(
         "{name:?} would use {cores} cores, but {baseline:?} {baseline_cores}: give all the same \

@@ -13,6 +13,7 @@ mod engines;
 pub mod equality;
 mod error;
 mod journal;
+mod label;
 pub mod layer_point;
 pub mod metrics;
 pub mod peers;

@@ -68,6 +68,9 @@ pub enum Metric {
     DraftMsPerToken,
     /// Milliseconds a token in which the target computed, alone or not.
     VerifyMsPerToken,
+    /// Median of how long draft jobs ran in a round that drafted, in milliseconds; for rounds, see
+    /// [`Round`].
+    DraftMsPerRound,
     /// Median of what a round took over the longer of its drafting and verifying; for rounds, see
     /// [`Round`].
     RoundP50,
@@ -85,7 +88,7 @@ pub enum Metric {
 
 impl Metric {
     /// All of them, in the order of tables.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::SpeedRatio,
         Self::TokensPerSecond,
         Self::TokensPerSecondVariance,
@@ -106,6 +109,7 @@ impl Metric {
         Self::OtherShare,
         Self::DraftMsPerToken,
         Self::VerifyMsPerToken,
+        Self::DraftMsPerRound,
         Self::RoundP50,
         Self::RoundP90,
         Self::WastedDraftShare,
@@ -151,6 +155,7 @@ impl Metric {
             Self::OtherShare => "other %",
             Self::DraftMsPerToken => "draft ms/token",
             Self::VerifyMsPerToken => "verify ms/token",
+            Self::DraftMsPerRound => "draft ms/round",
             Self::RoundP50 => "round/longer p50",
             Self::RoundP90 => "round/longer p90",
             Self::WastedDraftShare => "drafts wasted %",
@@ -191,6 +196,7 @@ impl Metric {
             Self::WaitingShare => pool.share(3),
             Self::OtherShare => pool.share(4),
             Self::DraftMsPerToken => pool.ms_per_token([0, 2]),
+            Self::DraftMsPerRound => percentile(pool.drafting_ms(), 0.5),
             Self::RoundP50 => percentile(pool.rounds(), 0.5),
             Self::RoundP90 => percentile(pool.rounds(), 0.9),
             Self::VerifyMsPerToken => pool.ms_per_token([1, 2]),
@@ -323,6 +329,12 @@ impl<'a> Pool<'a> {
 
     fn gaps_ms(&self) -> Vec<f64> {
         self.own().flat_map(gaps_ns).map(|gap| gap as f64 / 1e6).collect()
+    }
+
+    /// How long rounds drafted.
+    fn drafting_ms(&self) -> Vec<f64> {
+        let rounds = self.own().flat_map(|turn| &turn.rounds);
+        rounds.map(|round| round.draft_ns as f64 / 1e6).collect()
     }
 
     /// What rounds took over the longer of drafting and verifying.
@@ -509,6 +521,20 @@ mod tests {
         for metric in Metric::SHARES.into_iter().chain(times) {
             assert_eq!(metric.of(&pool), None, "{metric:?}");
         }
+    }
+
+    #[test]
+    fn the_time_of_drafting_is_that_of_the_middle_round() {
+        let round = |draft_ns| Round { round_ns: 9_000_000, draft_ns, score_ns: 4_000_000 };
+        let mut own = turn(&[(10, 4)]);
+        own.rounds = [2_000_000, 500_000, 6_000_000].map(round).to_vec();
+        let records = [own, turn(&[(10, 4)])].map(|turn| answer("x", "p", 0, turn));
+        let mut pool = Pool::default();
+        pool.add(&records[1], &records[1]);
+        assert_eq!(Metric::DraftMsPerRound.of(&pool), None);
+        pool.add(&records[0], &records[1]);
+        assert_near(Metric::DraftMsPerRound, &pool, 2.0);
+        assert_near(Metric::RoundP50, &pool, 2.25);
     }
 
     #[test]

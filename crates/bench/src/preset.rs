@@ -144,13 +144,14 @@ mod tests {
         assert_eq!(names(Preset::EasySpecVariance, &cores), expected);
         let [first, .., last] = cores[..] else { return };
         let ladder = names(Preset::EasySpecLadder, &[first, last]);
-        let (one, two) = (format!("cpu:{first}"), format!("cpu:{first}+cpu:{last}"));
+        let joint = if last == first + 1 { '-' } else { '+' };
+        let two = format!("{first}{joint}{last}");
         let expected = [
-            format!("autoregressive, target={one}"),
-            format!("autoregressive, target={two}"),
-            format!("speculative, model, 5, drafter={two},target={two},shared"),
-            format!("speculative, model, 5, top:4x5, drafter={two},target={two},shared"),
-            format!("speculative, easyspec lp 4, 5, top:4x5, drafter={two},target={two},shared"),
+            format!("autoregressive, on {first}"),
+            format!("autoregressive, on {two}"),
+            format!("speculative, model, 5, on {two}"),
+            format!("speculative, model, 5, top:4x5, on {two}"),
+            format!("speculative, easyspec lp 4, 5, top:4x5, on {two}"),
         ];
         assert_eq!(ladder, expected);
         // On a single core the first two are one.

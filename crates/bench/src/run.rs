@@ -28,9 +28,9 @@ pub struct Schedule {
     pub repeats: usize,
     /// Prompts that each configuration answers before, without being measured.
     pub warm_ups: usize,
-    /// Whether every answer must be that of autoregressive decoding: at temperature 0, and where
+    /// Whether every answer above temperature 0, too, must be that of autoregressive decoding: where
     /// verification is coupled.
-    pub compare: bool,
+    pub compare_sampled: bool,
     /// The options of `forerun generate` that ask for these answers, beside those of a configuration.
     pub request_flags: String,
     /// Whether prompts of one turn are put as conversations, too.
@@ -116,9 +116,10 @@ fn check(
     let is_own = |own: &&Contestant| own.name == answer.configuration && !own.is_peer();
     let own = contestants.iter().find(is_own);
     let prompt = prompts.iter().find(|prompt| prompt.id == answer.prompt);
-    let (true, Some(own), Some(prompt)) = (schedule.compare, own, prompt) else {
+    let (Some(own), Some(prompt)) = (own, prompt) else { return Ok(()) };
+    if own.temperature > 0.0 && !schedule.compare_sampled {
         return Ok(());
-    };
+    }
     let plain = &contestants[own.baseline].name;
     let is_plain =
         |known: &&AnswerRecord| known.configuration == *plain && known.prompt == answer.prompt;
@@ -182,19 +183,25 @@ mod tests {
         }
     }
 
-    fn setting() -> (Vec<Contestant>, Vec<Prompt>) {
+    fn setting(temperature: f32) -> (Vec<Contestant>, Vec<Prompt>) {
         let models = Models { target: "t".into(), ..Models::default() };
-        let sweep = Sweep { draft_tokens: vec![DraftTokens::Fixed(3)], ..Sweep::default() };
+        let (draft_tokens, temperatures) = (vec![DraftTokens::Fixed(3)], vec![temperature]);
+        let sweep = Sweep { draft_tokens, temperatures, ..Sweep::default() };
         let configurations = configurations(&models, &[sweep], false).unwrap();
         (contestants(&configurations, &[]).unwrap(), vec![prompt("p", "c"), prompt("q", "c")])
     }
 
-    fn go(
+    fn go(folder: &Path, schedule: &Schedule, script: Script) -> (Script, Result<(), BenchError>) {
+        go_at(0.0, folder, schedule, script)
+    }
+
+    fn go_at(
+        temperature: f32,
         folder: &Path,
         schedule: &Schedule,
         mut script: Script,
     ) -> (Script, Result<(), BenchError>) {
-        let (contestants, prompts) = setting();
+        let (contestants, prompts) = setting(temperature);
         script.names = contestants.iter().map(|c| c.name.clone()).collect();
         let mut journal = Journal::open(folder, &json!(1), Provenance::default()).unwrap();
         let (done, total) = (std::cell::Cell::new(journal.answers.len()), 2 * 2 * schedule.repeats);
@@ -209,7 +216,7 @@ mod tests {
 
     fn twice() -> Schedule {
         let request_flags = "--max-tokens 9 --seed 7".into();
-        Schedule { repeats: 2, warm_ups: 1, compare: true, request_flags, chats: false }
+        Schedule { repeats: 2, warm_ups: 1, compare_sampled: true, request_flags, chats: false }
     }
 
     #[test]
@@ -246,7 +253,8 @@ mod tests {
             let error = outcome.unwrap_err().to_string();
             assert!(error.contains("position 2") && error.contains("token 99"), "{error}");
             assert!(error.contains("forerun generate --model t --method"), "{error}");
-            assert!(error.contains(" --max-tokens 9 --seed 7 --prompt "), "{error}");
+            let words = " --temperature 0 --max-tokens 9 --seed 7 --prompt ";
+            assert!(error.contains(words), "{error}");
             assert!(error.contains("--prompt 'text of"), "{error}");
             let (_, outcome) = go(folder.path(), &twice(), Script::default());
             outcome.unwrap();
@@ -258,10 +266,13 @@ mod tests {
         let error = outcome.unwrap_err().to_string();
         let words = "printf '%s\\n' 'text of q' | forerun chat --model t --method";
         assert!(error.contains(words) && error.ends_with("--seed 7"), "{error}");
-        // Where sampling promises only the same distribution, texts may differ.
-        let folder = tempfile::tempdir().unwrap();
-        let other = Script { differs_at: Some("1q0"), ..Script::default() };
-        let (_, outcome) = go(folder.path(), &Schedule { compare: false, ..twice() }, other);
-        outcome.unwrap();
+        // Where sampling promises only the same distribution, texts may differ; nowhere else.
+        for (temperature, compare_sampled) in [(0.0, false), (1.0, false), (1.0, true)] {
+            let folder = tempfile::tempdir().unwrap();
+            let other = Script { differs_at: Some("1q0"), ..Script::default() };
+            let schedule = Schedule { compare_sampled, ..twice() };
+            let (_, outcome) = go_at(temperature, folder.path(), &schedule, other);
+            assert_eq!(outcome.is_ok(), temperature > 0.0 && !compare_sampled);
+        }
     }
 }

@@ -10,12 +10,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// Every combination of these values is a configuration. An empty list is the default value.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sweep {
     /// Decoders; autoregressive decoding is always compared.
     pub methods: Vec<Method>,
-    /// Drafters; by default the draft model, or prompt lookup where there is none.
+    /// Drafters; by default what each draft model is made for, or prompt lookup where there is none.
     pub drafters: Vec<DrafterKind>,
+    /// Checkpoints to draft with, each by the drafters that it is made for; by default the one that all
+    /// sweeps have in common.
+    pub draft_models: Vec<PathBuf>,
     /// Tokens drafted in a row.
     pub draft_tokens: Vec<DraftTokens>,
     /// Shapes of drafts.
@@ -30,6 +33,8 @@ pub struct Sweep {
     pub layers: Vec<LayerStrategy>,
     /// When EasySpec's drafter makes its cache exact.
     pub calibrations: Vec<Calibration>,
+    /// Temperatures, each with its own baseline; by default 0.
+    pub temperatures: Vec<f32>,
 }
 
 /// Sweeps in a TOML file, such as
@@ -51,6 +56,10 @@ pub struct Sweep {
 /// drafter = "prompt-lookup"
 /// dtype = ["bf16", "int8"]
 ///
+/// [[sweep]]
+/// draft-model = ["heads", "other-heads"]
+/// temperature = [0, 1]
+///
 /// [[peer]]
 /// name = "llama.cpp"
 /// command = ["build/llama_peer", "-m", "target-q8_0.gguf", "-md", "drafter-q8_0.gguf"]
@@ -58,12 +67,12 @@ pub struct Sweep {
 /// drafter = ["none", "model", "prompt-lookup"]
 /// draft-tokens = 4
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SweepFile {
     /// The target's checkpoint.
     pub model: Option<PathBuf>,
-    /// The drafter's checkpoint.
-    pub draft_model: Option<PathBuf>,
+    /// The checkpoints to draft with in sweeps that name none.
+    pub draft_models: Vec<PathBuf>,
     /// Each a product of its lists.
     pub sweeps: Vec<Sweep>,
     /// Other engines that answer in turn with ours.
@@ -74,7 +83,8 @@ pub struct SweepFile {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct RawFile {
     model: Option<PathBuf>,
-    draft_model: Option<PathBuf>,
+    #[serde(default)]
+    draft_model: Values,
     #[serde(default)]
     sweep: Vec<RawSweep>,
     #[serde(default)]
@@ -99,6 +109,7 @@ struct RawPeer {
 struct RawSweep {
     method: Values,
     drafter: Values,
+    draft_model: Values,
     draft_tokens: Values,
     tree: Values,
     pearl: Values,
@@ -107,6 +118,7 @@ struct RawSweep {
     lp: Values,
     layer_groups: Values,
     calibration: Values,
+    temperature: Values,
 }
 
 /// A value or a list of values.
@@ -121,6 +133,7 @@ enum Values {
 #[serde(untagged)]
 enum Value {
     Number(u32),
+    Fraction(f64),
     Text(String),
 }
 
@@ -134,12 +147,17 @@ impl Values {
     fn texts(&self) -> Vec<String> {
         let text = |value: &Value| match value {
             Value::Number(number) => number.to_string(),
+            Value::Fraction(number) => number.to_string(),
             Value::Text(text) => text.clone(),
         };
         match self {
             Self::One(value) => vec![text(value)],
             Self::Many(values) => values.iter().map(text).collect(),
         }
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        self.texts().into_iter().map(PathBuf::from).collect()
     }
 
     fn parsed<T: FromStr<Err: ToString>>(&self, option: &str) -> Result<Vec<T>, String> {
@@ -169,7 +187,7 @@ impl FromStr for SweepFile {
         let raw: RawFile = toml::from_str(text).map_err(|error| error.to_string())?;
         let sweeps = raw.sweep.iter().map(RawSweep::parsed).collect::<Result<_, _>>()?;
         let peers = raw.peer.iter().map(RawPeer::parsed).collect::<Result<_, _>>()?;
-        Ok(Self { model: raw.model, draft_model: raw.draft_model, sweeps, peers })
+        Ok(Self { model: raw.model, draft_models: raw.draft_model.paths(), sweeps, peers })
     }
 }
 
@@ -205,6 +223,8 @@ impl RawSweep {
             calibrations: self.calibration.parsed("calibration")?,
             methods: self.method.parsed("method")?,
             drafters: self.drafter.parsed("drafter")?,
+            draft_models: self.draft_model.paths(),
+            temperatures: self.temperature.parsed("temperature")?,
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
             trees: self.tree.parsed("tree")?,
             pearl: self.pearl.parsed("pearl")?,
@@ -226,7 +246,8 @@ mod tests {
     fn values_and_lists_are_read() {
         let file: SweepFile = "model = 'a'\n[[sweep]]\ndraft-tokens = [1, 'auto']\ntree = 'top:2x3'\n\
              [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']\n\
-             [[sweep]]\ndrafter = 'easyspec'\nlp = 2\nlayer-groups = ['0,1-2']\ncalibration = 'never'"
+             [[sweep]]\ndrafter = 'easyspec'\nlp = 2\nlayer-groups = ['0,1-2']\ncalibration = 'never'\n\
+             [[sweep]]\ndraft-model = ['b', 'c/d']\ntemperature = [0, 0.7]"
             .parse()
             .unwrap();
         assert_eq!(file.model, Some("a".into()));
@@ -247,8 +268,17 @@ mod tests {
             calibrations: vec![Calibration::Never],
             ..Sweep::default()
         };
-        assert_eq!(file.sweeps, [first, second, third]);
-        assert!(file.peers.is_empty());
+        let fourth = Sweep {
+            draft_models: vec!["b".into(), "c/d".into()],
+            temperatures: vec![0.0, 0.7],
+            ..Sweep::default()
+        };
+        assert_eq!(file.sweeps, [first, second, third, fourth]);
+        assert!(file.peers.is_empty() && file.draft_models.is_empty());
+        let file: SweepFile = "draft-model = 'd'".parse().unwrap();
+        assert_eq!(file.draft_models, [PathBuf::from("d")]);
+        let file: SweepFile = "draft-model = ['d', 'e']".parse().unwrap();
+        assert_eq!(file.draft_models, [PathBuf::from("d"), "e".into()]);
         let text = "[[peer]]\nname = 'p'\ncommand = ['run', '-x']\ndtype = 'int8'\ndrafter = ['none', \
                     'model']\ndraft-tokens = 4\n[[peer]]\nname = 'q'\ncommand = ['q']";
         let file: SweepFile = text.parse().unwrap();
@@ -270,6 +300,7 @@ mod tests {
         assert!(error("[[sweep]]\ndrafter = 'me'").contains("drafter: \"me\" is not one of"));
         assert!(error("[[sweep]]\ndtype = 'q4'").contains("int8"));
         assert!(error("[[sweep]]\nlp = 'x'").contains("lp: "));
+        assert!(error("[[sweep]]\ntemperature = 'hot'").contains("temperature: "));
         assert!(error("[[sweep]]\nlayer-groups = '0,2'").contains("layer 1"));
         assert!(error("[[sweep]]\ncalibration = 'now'").contains("on-mismatch"));
         assert!(error("[[sweep").contains("1"));

@@ -198,6 +198,7 @@ mod tests {
             name: name.into(),
             flags: String::new(),
             cores: 1,
+            temperature: 0.0,
             baseline: 0,
             drafter,
             point: None,

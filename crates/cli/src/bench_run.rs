@@ -22,16 +22,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Options of `forerun bench run`.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Debug)]
 pub(crate) struct RunBenchArguments {
     /// The target: a Hugging Face directory, a llama2.c file, or a hub id; without it, a small
     /// random pair
     #[arg(long, value_name = "MODEL")]
     model: Option<PathBuf>,
 
-    /// The drafter
-    #[arg(long, value_name = "MODEL")]
-    draft_model: Option<PathBuf>,
+    /// The drafters, models or what was made for the target: each is compared, by the drafters that it
+    /// is made for
+    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    draft_model: Vec<PathBuf>,
 
     /// Take hub models from the cache only
     #[arg(long)]
@@ -55,9 +56,10 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "STYLE", default_value = "auto")]
     prompts_as: PromptStyle,
 
-    /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-tokens,
-    /// tree, pearl, placement, dtype, lp, layer-groups, calibration, each a value or a list; model
-    /// and draft-model before them; tables "peer" for other engines, as bench/peers makes them
+    /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-model,
+    /// draft-tokens, tree, pearl, placement, dtype, temperature, lp, layer-groups, calibration, each a
+    /// value or a list; model and draft-model before them; tables "peer" for other engines, as
+    /// bench/peers makes them
     #[arg(long, value_name = "FILE")]
     sweep: Option<PathBuf>,
 
@@ -71,8 +73,8 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "METHODS", value_delimiter = ',')]
     method: Vec<Method>,
 
-    /// Drafters: model, easyspec, prompt-lookup, medusa, eagle, parallel [default: model where there is
-    /// one]
+    /// Drafters: model, easyspec, ouroboros, prompt-lookup, lookahead, medusa, hydra, eagle, parallel
+    /// [default: what the draft models are made for]
     #[arg(long, value_name = "DRAFTERS", value_delimiter = ',')]
     drafter: Vec<DrafterKind>,
 
@@ -90,7 +92,7 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
     calibration: Vec<Calibration>,
 
-    /// Tokens drafted in a row: numbers, auto [default: auto]
+    /// Tokens drafted in a row: numbers, auto, assisted [default: auto]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
     draft_tokens: Vec<DraftTokens>,
 
@@ -128,9 +130,9 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
     max_tokens: usize,
 
-    /// 0 always takes the most probable token; of several, each is a comparison of its own in
-    /// OUT/temperature-T [default: 0, or the preset's]
-    #[arg(long, value_name = "TEMPERATURES", value_delimiter = ',')]
+    /// Temperatures, each compared with its own autoregressive decoding; 0 always takes the most
+    /// probable token [default: 0, or the preset's]
+    #[arg(long, value_name = "T", value_delimiter = ',')]
     temperature: Vec<f32>,
 
     /// Sample among the K most probable tokens; 0 is all
@@ -160,45 +162,8 @@ pub(crate) struct RunBenchArguments {
     out: PathBuf,
 }
 
-impl RunBenchArguments {
-    /// That of a comparison of its own.
-    fn temperature(&self) -> f32 {
-        self.temperature.first().copied().unwrap_or(0.0)
-    }
-
-    /// The same for each of the temperatures.
-    fn by_temperature(&self) -> Vec<Self> {
-        let all: &[f32] = match (&self.temperature[..], self.preset) {
-            ([], Some(preset)) => preset.temperatures(),
-            ([], None) => &[0.0],
-            (given, _) => given,
-        };
-        let own = |&temperature: &f32| {
-            let folder = format!("temperature-{temperature}");
-            let out = if all.len() > 1 { self.out.join(folder) } else { self.out.clone() };
-            Self { temperature: vec![temperature], out, ..self.clone() }
-        };
-        all.iter().map(own).collect()
-    }
-}
-
-/// Runs a comparison, or one for each temperature, and writes the reports.
-pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
-    let all = arguments.by_temperature();
-    for own in &all {
-        request(own).validate()?;
-    }
-    for own in &all {
-        if all.len() > 1 {
-            writeln!(std::io::stdout(), "temperature {}", own.temperature())?;
-        }
-        compare(own)?;
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
 /// Runs a comparison and writes its report.
-fn compare(arguments: &RunBenchArguments) -> anyhow::Result<()> {
+pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     // Whatever can be refused is refused before a model is loaded.
     if arguments.repeats == 0 {
         return Err(BenchError::NoRepeats.into());
@@ -210,10 +175,14 @@ fn compare(arguments: &RunBenchArguments) -> anyhow::Result<()> {
     let sweeps = sweeps(arguments, &file);
     let unequal =
         arguments.unequal_cores || arguments.preset.is_some_and(Preset::has_unequal_cores);
+    for &temperature in sweeps.iter().flat_map(|sweep| &sweep.temperatures) {
+        Request { temperature, ..request.clone() }.validate()?;
+    }
+    request.validate()?;
     let configurations = configurations(&models, &sweeps, unequal)?;
+    check_peers(&configurations, &file, &prompts)?;
     let contestants = contestants(&configurations, &file.peers)?;
-    check_peers(arguments, &file, &prompts)?;
-    let mut setting = setting(arguments, &models);
+    let mut setting = setting(arguments, &models, &configurations);
     let identity = identity(arguments, &models, &configurations, &contestants, &prompts);
     let session = Provenance::now(std::env::args());
     let mut journal = Journal::open(&arguments.out, &identity, session)?;
@@ -231,8 +200,8 @@ fn compare(arguments: &RunBenchArguments) -> anyhow::Result<()> {
     let schedule = Schedule {
         repeats: arguments.repeats,
         warm_ups: arguments.warm_ups,
-        compare: compares(arguments),
-        request_flags: request_flags(arguments),
+        compare_sampled: compares_sampled(arguments),
+        request_flags: request_flags(arguments, &configurations),
         chats: engines.chats(),
     };
     if !journal.answers.is_empty() {
@@ -257,7 +226,7 @@ fn compare(arguments: &RunBenchArguments) -> anyhow::Result<()> {
         prompts: &prompts,
         left_out: &left_out,
         repeats: arguments.repeats,
-        compared: schedule.compare,
+        compared: schedule.compare_sampled || temperatures(&configurations) == [0.0],
         setting: &setting,
         same_text: &same_text,
     };
@@ -265,18 +234,18 @@ fn compare(arguments: &RunBenchArguments) -> anyhow::Result<()> {
     report::write(&arguments.out, &summary)?;
     writeln!(std::io::stdout(), "{}", report::short(&summary))?;
     note(format_args!("written: {}", arguments.out.join("report.html").display()));
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Peers answer one turn, greedily.
 fn check_peers(
-    arguments: &RunBenchArguments,
+    configurations: &[Configuration],
     file: &SweepFile,
     prompts: &[Prompt],
 ) -> anyhow::Result<()> {
     let Some(peer) = file.peers.first() else { return Ok(()) };
     let name = &peer.name;
-    if arguments.temperature() != 0.0 {
+    if temperatures(configurations) != [0.0] {
         anyhow::bail!("the peer {name:?} answers greedily: leave --temperature at 0");
     }
     if let Some(prompt) = prompts.iter().find(|prompt| prompt.turns.len() > 1) {
@@ -289,17 +258,35 @@ fn check_peers(
     Ok(())
 }
 
-/// Whether every answer must be autoregressive decoding's: a seed is always given, so verification is
-/// coupled unless rejection was asked for.
-fn compares(arguments: &RunBenchArguments) -> bool {
-    let rejection = VerificationChoice::Always(forerun::Verification::Rejection);
-    arguments.temperature() == 0.0 || arguments.verify != rejection
+/// Whether answers above temperature 0, too, must be autoregressive decoding's: a seed is always given,
+/// so verification is coupled unless rejection was asked for.
+fn compares_sampled(arguments: &RunBenchArguments) -> bool {
+    arguments.verify != VerificationChoice::Always(forerun::Verification::Rejection)
 }
 
+/// The temperatures that are compared, each once.
+fn temperatures(configurations: &[Configuration]) -> Vec<f32> {
+    let mut temperatures: Vec<f32> = configurations.iter().map(|own| own.temperature).collect();
+    temperatures.sort_by(f32::total_cmp);
+    temperatures.dedup();
+    temperatures
+}
+
+/// The checkpoints that are drafted with, each once.
+fn draft_models(configurations: &[Configuration]) -> Vec<&Path> {
+    let mut paths = Vec::new();
+    for path in configurations.iter().filter_map(|own| own.plan.draft_model()) {
+        if !paths.contains(&path) {
+            paths.push(path);
+        }
+    }
+    paths
+}
+
+/// What all answers are asked with but for their temperature.
 fn request(arguments: &RunBenchArguments) -> Request {
     Request {
         max_tokens: arguments.max_tokens,
-        temperature: arguments.temperature(),
         top_k: arguments.top_k,
         top_p: arguments.top_p,
         seed: Some(arguments.seed),
@@ -309,12 +296,11 @@ fn request(arguments: &RunBenchArguments) -> Request {
     }
 }
 
-/// The options of `forerun generate` for the same request.
-fn request_flags(arguments: &RunBenchArguments) -> String {
+/// The options of `forerun generate` for the same request, beside the temperature.
+fn request_flags(arguments: &RunBenchArguments, configurations: &[Configuration]) -> String {
     let RunBenchArguments { max_tokens, top_k, top_p, seed, .. } = arguments;
-    let temperature = arguments.temperature();
-    let mut flags = format!("--max-tokens {max_tokens} --temperature {temperature} --seed {seed}");
-    if temperature > 0.0 {
+    let mut flags = format!("--max-tokens {max_tokens} --seed {seed}");
+    if temperatures(configurations) != [0.0] {
         // Only coupled answers are compared.
         flags += &format!(" --top-k {top_k} --top-p {top_p} --verify coupled");
     }
@@ -339,13 +325,15 @@ fn models(
     file: &SweepFile,
 ) -> anyhow::Result<(Models, Option<DemonstrationPair>)> {
     let target = arguments.model.clone().or_else(|| file.model.clone());
-    let drafter = arguments.draft_model.clone().or_else(|| file.draft_model.clone());
+    let of_sweep = file.sweeps.iter().flat_map(|sweep| &sweep.draft_models);
+    let mut all = common_draft_models(arguments, file).iter().chain(of_sweep);
+    let drafter = common_draft_models(arguments, file).first().cloned();
+    if let (None, Some(_)) = (&target, all.next()) {
+        anyhow::bail!("a draft model was given without --model: name the target");
+    }
     match (target, drafter) {
         (Some(target), drafter) => Ok((Models { target, drafter, embedded: false }, None)),
-        (None, Some(_)) => {
-            anyhow::bail!("a draft model was given without --model: name the target")
-        }
-        (None, None) => {
+        (None, _) => {
             note(
                 "no --model given: using the demonstration pair, small models that were trained on old novels",
             );
@@ -356,7 +344,13 @@ fn models(
     }
 }
 
-/// The file's sweeps, and that of the flags where there are flags or nothing else.
+/// The draft models of sweeps that name none: the flag's, else the file's.
+fn common_draft_models<'a>(arguments: &'a RunBenchArguments, file: &'a SweepFile) -> &'a [PathBuf] {
+    if arguments.draft_model.is_empty() { &file.draft_models } else { &arguments.draft_model }
+}
+
+/// The file's sweeps, and that of the flags where there are flags or nothing else. Draft models and
+/// temperatures of the flags are those of all sweeps that name none.
 fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     let flags = Sweep {
         methods: arguments.method.clone(),
@@ -371,11 +365,25 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
             parallel.chain(arguments.layer_groups.iter().cloned()).collect()
         },
         calibrations: arguments.calibration.clone(),
+        ..Sweep::default()
     };
     let mut sweeps = file.sweeps.clone();
     sweeps.extend(arguments.preset.into_iter().flat_map(|own| own.sweeps(&granted_cores())));
     if sweeps.is_empty() || flags != Sweep::default() {
         sweeps.push(flags);
+    }
+    let common = common_draft_models(arguments, file);
+    for sweep in &mut sweeps {
+        if sweep.temperatures.is_empty() {
+            sweep.temperatures = match (&arguments.temperature[..], arguments.preset) {
+                ([], Some(preset)) => preset.temperatures().to_vec(),
+                (given, _) => given.to_vec(),
+            };
+        }
+        // A single one is what a sweep has by itself.
+        if sweep.draft_models.is_empty() && common.len() > 1 {
+            sweep.draft_models = common.to_vec();
+        }
     }
     sweeps
 }
@@ -390,16 +398,20 @@ fn called(models: &Models, path: &Path) -> String {
 }
 
 /// What was compared, in words.
-fn setting(arguments: &RunBenchArguments, models: &Models) -> BTreeMap<String, String> {
-    let drafter = models.drafter.as_ref().map_or("none".into(), |path| called(models, path));
+fn setting(
+    arguments: &RunBenchArguments,
+    models: &Models,
+    configurations: &[Configuration],
+) -> BTreeMap<String, String> {
+    let paths = draft_models(configurations);
+    let drafters: Vec<String> = paths.iter().map(|path| called(models, path)).collect();
     let filters = format!("top-k {}, top-p {}", arguments.top_k, arguments.top_p);
-    let sampling = match arguments.temperature() {
+    let verification = if compares_sampled(arguments) { "coupled" } else { "rejection" };
+    let sampling = |temperature: f32| match temperature {
         0.0 => "greedy".into(),
-        temperature if compares(arguments) => {
-            format!("temperature {temperature}, {filters}, coupled")
-        }
-        temperature => format!("temperature {temperature}, {filters}, rejection"),
+        temperature => format!("temperature {temperature}, {filters}, {verification}"),
     };
+    let sampling: Vec<String> = temperatures(configurations).into_iter().map(sampling).collect();
     let limit = arguments.limit.map_or(String::new(), |n| format!(", {n} of each category"));
     let ends = if arguments.ignore_eos { ", ends of text ignored" } else { "" };
     let style = match arguments.prompts_as {
@@ -409,18 +421,18 @@ fn setting(arguments: &RunBenchArguments, models: &Models) -> BTreeMap<String, S
     };
     let mut setting: BTreeMap<String, String> = [
         ("model", called(models, &models.target)),
-        ("draft model", drafter),
+        ("draft model", if paths.is_empty() { "none".into() } else { drafters.join(", ") }),
         ("suites", arguments.suite.join(", ") + &limit),
         ("prompts as", style.into()),
-        ("sampling", sampling),
+        ("sampling", sampling.join("; ")),
         ("seed", arguments.seed.to_string()),
         ("tokens an answer", format!("at most {}{ends}", arguments.max_tokens)),
         ("repeats, warm-ups", format!("{}, {}", arguments.repeats, arguments.warm_ups)),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let mut paths = std::iter::once(&models.target).chain(&models.drafter);
-    if let Some(made) = paths.find_map(|path| made_model(path)) {
+    let mut paths = std::iter::once(models.target.as_path()).chain(paths);
+    if let Some(made) = paths.find_map(made_model) {
         setting.insert(MADE_PAIR.into(), made);
     }
     setting
@@ -434,19 +446,22 @@ fn identity(
     contestants: &[Contestant],
     prompts: &[Prompt],
 ) -> serde_json::Value {
-    let model = |path: &PathBuf| (called(models, path), bytes(path));
+    let model = |path: &Path| (called(models, path), bytes(path));
     let configuration = |own: &Configuration| {
         let plan = &own.plan;
         let parts =
             (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
         let easyspec = plan.easyspec().map_or(String::new(), |own| format!("{own:?} "));
-        format!("{}: {parts:?} {easyspec}{}", own.name, plan.placement())
+        // The demonstration pair lies elsewhere each time.
+        let drafter = plan.draft_model().map(|path| called(models, path) + " ").unwrap_or_default();
+        let (temperature, placement) = (own.temperature, plan.placement());
+        format!("{}: {parts:?} {drafter}{easyspec}{placement} at {temperature}", own.name)
     };
     let peer = |own: &Contestant| format!("{}: {:?} {}", own.name, own.peer, own.flags);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "target": model(&models.target),
-        "drafter": models.drafter.as_ref().map(model),
+        "drafters": draft_models(configurations).into_iter().map(model).collect::<Vec<_>>(),
         "request": format!("{:?}", request(arguments)),
         "prompts_as": format!("{:?}", arguments.prompts_as),
         "repeats": arguments.repeats,

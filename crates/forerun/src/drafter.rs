@@ -13,8 +13,8 @@ use forerun_draft::{
 use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
 use forerun_model::{
     CachedTransformer, EagleModel, FeatureSource, Forward, HydraModel, LayerGroups, LoadError,
-    MedusaHeads, Place, Sharing, Shuttle, Speculator, SpeculatorKind, Team, Transformer, WeightType,
-    Weights,
+    MedusaHeads, Place, Sharing, Shuttle, Speculator, SpeculatorKind, Team, Transformer,
+    WeightType, Weights,
 };
 use forerun_runtime::{Engine, SharedDevice};
 use std::path::Path;

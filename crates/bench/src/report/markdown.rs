@@ -9,13 +9,14 @@ use crate::metrics::Metric;
 use crate::summary::{OVERALL, Summary};
 
 /// The columns of the table by category.
-const SHORT: [Metric; 6] = [
+const SHORT: [Metric; 7] = [
     Metric::SpeedRatio,
     Metric::TokensPerSecond,
     Metric::FirstTokenMs,
     Metric::PerTokenMs,
     Metric::MeanAcceptedTokens,
     Metric::AcceptanceRate,
+    Metric::DraftMsPerRound,
 ];
 
 /// Tables of a run: all metrics overall, the main ones by category and over prompts, acceptance by

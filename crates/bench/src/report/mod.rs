@@ -167,11 +167,9 @@ fn notes(summary: &Summary) -> Vec<String> {
                  token by token."
                 .into()
         }
-        false => {
-            "Answers were sampled with rejection: they have the target's distribution, but are \
-                  other texts, and were not compared."
-                .into()
-        }
+        false => "Answers above temperature 0 were sampled with rejection: they have the target's \
+                 distribution, but are other texts, and were not compared."
+            .into(),
     });
     if let Some(made) = summary.setting.get(MADE_PAIR) {
         notes.push(format!(
@@ -187,6 +185,12 @@ fn notes(summary: &Summary) -> Vec<String> {
         (Some(cores), _) => format!("Every configuration uses {cores} cores in total."),
         _ => "There is no configuration.".into(),
     });
+    if summary.configurations.iter().any(|own| own.name.contains(", on ")) {
+        notes.push(
+            "Cores stand behind \"on\": those of drafter/target, or all where both work there in turn."
+                .into(),
+        );
+    }
     if !summary.left_out.is_empty() {
         notes.push(format!(
             "{} prompts were left out for all, since prompt and answer do not fit the context: {}.",

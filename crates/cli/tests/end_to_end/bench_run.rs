@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run};
+use crate::speculators::speculator;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -176,6 +177,117 @@ fn sampled_answers_are_compared_where_they_are_coupled() {
     assert!(page("coupled").contains("all are the same"));
     bench(&models, &out("rejection")).with(&warm).with(&["--verify", "rejection"]).succeed();
     assert!(page("rejection").contains("were not compared"));
+}
+
+/// A target with a small model and drafters of its own, at two temperatures, in one run.
+#[test]
+fn several_draft_models_and_temperatures_are_compared_in_one_run() {
+    use forerun_model::checkpoint::random_speculator::SpeculatorLayout as L;
+    let models = Models::pair();
+    let parallel = [L::ParallelMedusa, L::ParallelEagle].map(|layout| speculator(&models, layout));
+    let [medusa, hydra] = [L::Medusa, L::Hydra].map(|layout| speculator(&models, layout));
+    let sweep = models.folder().join("sweep.toml");
+    let (target, small, [on_tokens, on_features]) = (models.target(), models.drafter(), parallel);
+    let placement = Run::one_core_placement();
+    let own = format!("[[sweep]]\ndraft-tokens = 2\nplacement = '{placement}'\n");
+    let text = format!(
+        "model = {target:?}\ndraft-model = {small:?}\n\n{own}drafter = ['model', 'ouroboros']\n\n\
+         {own}draft-model = [{on_tokens:?}, {on_features:?}, {medusa:?}]\n\n\
+         {own}draft-model = {hydra:?}\ndrafter = 'hydra'\ntree = 'top:2x2'\ntemperature = 1\n",
+    );
+    fs::write(&sweep, text).unwrap();
+    let (prompts, out) = (models.folder().join("prompts.jsonl"), models.folder().join("out"));
+    fs::write(&prompts, PROMPTS).unwrap();
+    let run = || {
+        let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
+        let run = run.with(&["-n", "16", "--limit", "1", "--temperature", "0,1"]);
+        run.with_path("--suite", &prompts).with_path("--sweep", &sweep)
+    };
+    let output = run().with_path("--out", &out).succeed().output();
+    let names: Vec<&str> = output.lines().map(|l| l.split("  ").next().unwrap()).collect();
+    let drafted = [
+        "model, 2",
+        "ouroboros, 2",
+        "parallel ParallelMedusa, 2",
+        "parallel ParallelEagle, 2",
+        "medusa, 2",
+    ];
+    for temperature in [0, 1] {
+        for drafted in drafted {
+            let name = format!("speculative, {drafted}, T {temperature}");
+            assert!(names.contains(&name.as_str()), "no {name}: {names:?}");
+        }
+        assert!(names.contains(&format!("autoregressive, T {temperature}").as_str()), "{names:?}");
+    }
+    assert!(names.contains(&"speculative, hydra, 2, top:2x2, T 1"), "{names:?}");
+    assert_eq!(names.len(), 13);
+    let answers = answers(&out);
+    assert_eq!(answers.len(), 13 * 2);
+    // Every temperature has its own text, and its own plain decoding is the baseline.
+    let text = |name: &str| {
+        let of = |answer: &&Value| answer["configuration"] == name && answer["prompt"] == "a";
+        answers.iter().find(of).unwrap()["turns"][0]["text"].clone()
+    };
+    assert_ne!(text("autoregressive, T 0"), text("autoregressive, T 1"));
+    assert_eq!(text("speculative, medusa, 2, T 1"), text("autoregressive, T 1"));
+    let summary = fs::read_to_string(out.join("summary.json")).unwrap();
+    let summary: Value = serde_json::from_str(&summary).unwrap();
+    for own in summary["configurations"].as_array().unwrap() {
+        let name = own["name"].as_str().unwrap();
+        let temperature = &name[name.len() - 3..];
+        assert_eq!(own["baseline"], format!("autoregressive, {temperature}"), "{name}");
+        let drafted = own["cells"]["overall"]["metrics"]["draft_ms_per_round"].is_object();
+        assert_eq!(drafted, !name.starts_with("autoregressive"), "{name}");
+    }
+    let table = fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(table.contains("| draft ms/round |") && table.contains("greedy; temperature 1"));
+    assert!(table.contains("ParallelEagle --method speculative --drafter parallel"), "{table}");
+    // A draft model that nobody drafts with is an oversight.
+    let text = format!("[[sweep]]\ndraft-model = {medusa:?}\ndrafter = 'lookahead'\n");
+    fs::write(&sweep, text).unwrap();
+    let refused = run().with_path("--model", &models.target()).finish();
+    refused.assert_refused("an idle draft model", &["nothing drafts with", "Medusa"]);
+}
+
+/// The sweep of ParallelSpec's tables, as it is in the repository, on random drafters.
+#[test]
+fn the_sweep_of_parallelspecs_tables_runs() {
+    use forerun_model::checkpoint::random_speculator::SpeculatorLayout as L;
+    let models = Models::pair();
+    for (layout, name) in [
+        (L::MedusaOnTargetHead, "medusa"),
+        (L::EagleOnTargetEmbedding, "eagle"),
+        (L::ParallelMedusa, "parallelspec-medusa"),
+        (L::ParallelEagle, "parallelspec-eagle"),
+    ] {
+        fs::rename(speculator(&models, layout), models.folder().join(name)).unwrap();
+    }
+    let text = include_str!("../../../../docs/bench/parallelspec.toml");
+    let text = text.replace("\"models/", &format!("\"{}/", models.folder().display()));
+    let (sweep, prompts) = (models.folder().join("s.toml"), models.folder().join("p.jsonl"));
+    fs::write(&sweep, text).unwrap();
+    fs::write(&prompts, PROMPTS.lines().next().unwrap()).unwrap();
+    let run = Run::forerun().with(&["bench", "run", "--repeats", "1", "--warm-ups", "0"]);
+    let run = run.with(&["-n", "8", "--temperature", "0,1"]).with_path("--suite", &prompts);
+    let run = run.with_path("--sweep", &sweep).with_path("--out", &models.folder().join("out"));
+    let output = run.succeed().output();
+    let names: Vec<&str> = output.lines().map(|l| l.split("  ").next().unwrap()).collect();
+    for name in [
+        "speculative, model, assisted, T 1",
+        "speculative, ouroboros, 4, T 0",
+        "speculative, prompt-lookup, 10, T 0",
+        "speculative, lookahead, 10, T 1",
+        "speculative, medusa, 4, top:10x4:63, T 0",
+        "speculative, parallel parallelspec-medusa, 4, T 0",
+        "speculative, eagle, 5, top:10x5:25, T 1",
+        "speculative, parallel parallelspec-eagle, 8, T 0",
+    ] {
+        assert!(names.contains(&name), "no {name}: {names:?}");
+    }
+    // A table of 14 methods at two temperatures, and a figure of 4 drafters at 8 lengths, of which each
+    // has one in the table.
+    assert_eq!(names.len(), 14 * 2 + 4 * 7);
+    assert!(!names.contains(&"speculative, medusa, 8, T 1"), "{names:?}");
 }
 
 #[test]
