@@ -92,6 +92,14 @@ impl Learner for DrafterLearner<'_> {
             let expected = format!("a draft of {draft_tokens} tokens needs at least {least}");
             return refuse("context", &options.context, &expected);
         }
+        let DrafterOptions { classification_weight, feature_noise, .. } = self.options;
+        for (option, value) in
+            [("classification weight", classification_weight), ("feature noise", feature_noise)]
+        {
+            if !(value.is_finite() && value >= 0.0) {
+                return refuse(option, &value, "it is 0 or more");
+            }
+        }
         for (option, share) in [("group share", group_share), ("decay", decay)] {
             if !(share > 0.0 && share <= 1.0) {
                 return refuse(option, &share, "it goes from 0, which it may not be, to 1");

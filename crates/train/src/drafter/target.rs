@@ -67,6 +67,11 @@ impl Target {
         &self.head
     }
 
+    /// One of its tensors, as checkpoints store them.
+    pub(crate) fn tensor(&self, tensor: Stored) -> Result<Vec<f32>> {
+        self.model.tensor(tensor)
+    }
+
     pub(crate) fn final_norm(&self) -> &[f32] {
         &self.final_norm
     }
@@ -86,7 +91,7 @@ impl Target {
     /// # Errors
     /// Where the library fails; for a token that there is not.
     pub(crate) fn read(&self, batch: &Batch) -> Result<Text> {
-        let hidden = self.model.hidden(&batch.inputs, batch.context)?.detach();
+        let hidden = self.model.frozen(&batch.inputs, batch.context)?;
         Ok(Text {
             inputs: batch.inputs.clone().into(),
             targets: batch.targets.clone().into(),

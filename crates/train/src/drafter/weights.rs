@@ -3,9 +3,11 @@
 
 use super::options::DrafterKind;
 use super::target::Target;
-use crate::model::{INITIAL_DEVIATION, Parameter};
+use crate::model::Parameter;
+use crate::ops::elementwise::inner;
 use candle_core::{Device, Result, Tensor, Var};
 use forerun_model::Config;
+use forerun_model::checkpoint::{LayerTensor, Tensor as Stored};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
@@ -27,27 +29,24 @@ pub(super) struct Part {
     /// As [`Weights::get`] knows it; empty for Medusa's heads.
     name: &'static str,
     pub(super) tensors: Vec<(String, Vec<usize>)>,
-    /// Deviation of first values by tensor; where there is none, they are those of [`Self::first`].
-    deviations: Vec<f32>,
-    first: f32,
+    first: First,
+}
+
+/// What a parameter begins with.
+#[derive(Clone, Copy, Debug)]
+enum First {
+    Zeros,
+    /// Normal numbers of this deviation.
+    Random(f32),
+    /// Normal numbers: rows of this width have another deviation in their first half than in their second.
+    Halves(usize, [f32; 2]),
+    /// The target's own tensors, one behind the other.
+    Target(&'static [Stored]),
 }
 
 impl Part {
-    fn constant(
-        name: &'static str,
-        stored: impl Into<String>,
-        shape: &[usize],
-        first: f32,
-    ) -> Self {
-        let tensors = vec![(stored.into(), shape.to_vec())];
-        Self { name, tensors, deviations: Vec::new(), first }
-    }
-
-    fn random(name: &'static str, tensors: &[(&str, [usize; 2], f32)]) -> Self {
-        let of =
-            |&(stored, shape, _): &(&str, [usize; 2], f32)| (stored.to_owned(), shape.to_vec());
-        let deviations = tensors.iter().map(|tensor| tensor.2).collect();
-        Self { name, tensors: tensors.iter().map(of).collect(), deviations, first: 0.0 }
+    fn one(name: &'static str, stored: impl Into<String>, shape: &[usize], first: First) -> Self {
+        Self { name, tensors: vec![(stored.into(), shape.to_vec())], first }
     }
 
     fn shape(&self) -> Vec<usize> {
@@ -57,19 +56,32 @@ impl Part {
         }
     }
 
-    fn first_values(&self, random: &mut StdRng) -> Result<Vec<f32>> {
-        let mut values = Vec::new();
-        for (number, (_, shape)) in self.tensors.iter().enumerate() {
-            let count = shape.iter().product();
-            match self.deviations.get(number) {
-                None => values.resize(values.len() + count, self.first),
-                Some(&deviation) => {
-                    let normal = Normal::new(0.0, deviation).map_err(candle_core::Error::wrap)?;
-                    values.extend(normal.sample_iter(&mut *random).take(count));
+    fn first_values(&self, target: &Target, random: &mut StdRng) -> Result<Vec<f32>> {
+        let count: usize = self.shape().iter().product();
+        let mut normal = |deviation: f32, count: usize| {
+            let normal = Normal::new(0.0, deviation).map_err(candle_core::Error::wrap)?;
+            Ok(normal.sample_iter(&mut *random).take(count).collect::<Vec<f32>>())
+        };
+        match self.first {
+            First::Zeros => Ok(vec![0.0; count]),
+            First::Random(deviation) => normal(deviation, count),
+            First::Halves(width, deviations) => {
+                let mut values = Vec::with_capacity(count);
+                while values.len() < count {
+                    for deviation in deviations {
+                        values.extend(normal(deviation, width / 2)?);
+                    }
                 }
+                Ok(values)
+            }
+            First::Target(tensors) => {
+                let mut values = Vec::with_capacity(count);
+                for &tensor in tensors {
+                    values.extend(target.tensor(tensor)?);
+                }
+                Ok(values)
             }
         }
-        Ok(values)
     }
 }
 
@@ -84,88 +96,104 @@ pub(super) const FC_BIAS: &str = "fc_bias";
 pub(super) const MASK_EMBEDDINGS: &str = "mask_embeddings";
 pub(super) const MASK_FEATURES: &str = "mask_features";
 
-/// All parameters of a drafter, in the order of its forward pass. `spread` is the deviation of the
-/// target's embedding, as that of masks should be.
-fn parts(kind: DrafterKind, draft_tokens: usize, config: &Config, spread: f32) -> Vec<Part> {
+const ATTENTION_TENSORS: [Stored; 4] = [
+    Stored::Layer(0, LayerTensor::Query),
+    Stored::Layer(0, LayerTensor::Key),
+    Stored::Layer(0, LayerTensor::Value),
+    Stored::Layer(0, LayerTensor::Output),
+];
+const MLP_TENSORS: [Stored; 3] = [
+    Stored::Layer(0, LayerTensor::Gate),
+    Stored::Layer(0, LayerTensor::Up),
+    Stored::Layer(0, LayerTensor::Down),
+];
+
+/// Root mean squares of what a drafter reads: masks should be as large, and neither half of what `fc`
+/// reads should drown the other.
+#[derive(Clone, Copy, Debug)]
+struct Sizes {
+    embedding: f32,
+    feature: f32,
+}
+
+impl Sizes {
+    /// Those of a target. A feature comes out of the final norm, so it is as large as that norm's weights.
+    fn of(target: &Target) -> Self {
+        let size = |values: &[f32]| (inner(values, values) / values.len() as f32).sqrt();
+        Self { embedding: size(target.embedding()), feature: size(target.final_norm()) }
+    }
+}
+
+/// All parameters of a drafter, in the order of its forward pass.
+fn parts(kind: DrafterKind, draft_tokens: usize, config: &Config, sizes: Sizes) -> Vec<Part> {
     let hidden = config.hidden_size;
     if kind == DrafterKind::Medusa {
         // Zeros: at first every head is the target's own (Medusa, §2.1.1).
         let head = |head: usize| {
             let name = |what| format!("{head}.0.linear.{what}");
             [
-                Part::constant("", name("weight"), &[hidden, hidden], 0.0),
-                Part::constant("", name("bias"), &[hidden], 0.0),
+                Part::one("", name("weight"), &[hidden, hidden], First::Zeros),
+                Part::one("", name("bias"), &[hidden], First::Zeros),
             ]
         };
         return (0..draft_tokens).flat_map(head).collect();
     }
     let mut parts = Vec::new();
+    let mut masks = |name, stored, size| {
+        let first = First::Random(size);
+        parts.push(Part::one(name, stored, &[draft_tokens, hidden], first));
+    };
     if kind.has_masks() {
-        let masks = ("mask_embeddings.weight", [draft_tokens, hidden], spread);
-        parts.push(Part::random(MASK_EMBEDDINGS, &[masks]));
+        masks(MASK_EMBEDDINGS, "mask_embeddings.weight", sizes.embedding);
     }
     if kind == DrafterKind::ParallelspecEagle {
-        let masks = ("mask_features.weight", [draft_tokens, hidden], spread);
-        parts.push(Part::random(MASK_FEATURES, &[masks]));
+        masks(MASK_FEATURES, "mask_features.weight", sizes.feature);
     }
     if kind.predicts_features() {
-        let fc = ("fc.weight", [hidden, 2 * hidden], (2.0 * hidden as f32).powf(-0.5));
-        parts.push(Part::random(FC, &[fc]));
-        parts.push(Part::constant(FC_BIAS, "fc.bias", &[hidden], 0.0));
-    } else {
-        let name = "layers.0.input_layernorm.weight";
-        parts.push(Part::constant(ATTENTION_NORM, name, &[hidden], 1.0));
+        let deviation = (2.0 * hidden as f32).powf(-0.5);
+        let of_embedding = deviation * sizes.feature / sizes.embedding.max(f32::MIN_POSITIVE);
+        let first = First::Halves(2 * hidden, [of_embedding, deviation]);
+        parts.push(Part::one(FC, "fc.weight", &[hidden, 2 * hidden], first));
+        parts.push(Part::one(FC_BIAS, "fc.bias", &[hidden], First::Zeros));
     }
-    let (q_size, kv_size) = (config.q_size(), config.kv_size());
-    // What adds to the residual stream of two half layers begins smaller (GPT-2).
-    let (into, out_of) = (INITIAL_DEVIATION, INITIAL_DEVIATION / std::f32::consts::SQRT_2);
-    parts.push(Part::random(
-        ATTENTION,
-        &[
-            ("layers.0.self_attn.q_proj.weight", [q_size, hidden], into),
-            ("layers.0.self_attn.k_proj.weight", [kv_size, hidden], into),
-            ("layers.0.self_attn.v_proj.weight", [kv_size, hidden], into),
-            ("layers.0.self_attn.o_proj.weight", [hidden, q_size], out_of),
-        ],
-    ));
-    let name = "layers.0.post_attention_layernorm.weight";
-    parts.push(Part::constant(MLP_NORM, name, &[hidden], 1.0));
-    let intermediate = config.intermediate_size;
-    parts.push(Part::random(
-        MLP,
-        &[
-            ("layers.0.mlp.gate_proj.weight", [intermediate, hidden], into),
-            ("layers.0.mlp.up_proj.weight", [intermediate, hidden], into),
-            ("layers.0.mlp.down_proj.weight", [hidden, intermediate], out_of),
-        ],
-    ));
+    // The layer begins as the target's first one, which reads embeddings as this one does: its heads look at
+    // near tokens already, which masks would have to find out from nothing (LOG.md).
+    let mut layer = |name, tensors: &'static [Stored]| {
+        // A drafter's names have no `model.` in front.
+        let stored = |tensor: &Stored| {
+            (tensor.to_string().trim_start_matches("model.").to_owned(), tensor.shape(config))
+        };
+        let stored = tensors.iter().map(stored).collect();
+        parts.push(Part { name, tensors: stored, first: First::Target(tensors) });
+    };
+    if !kind.predicts_features() {
+        layer(ATTENTION_NORM, &[Stored::Layer(0, LayerTensor::AttentionNorm)]);
+    }
+    layer(ATTENTION, &ATTENTION_TENSORS);
+    layer(MLP_NORM, &[Stored::Layer(0, LayerTensor::MlpNorm)]);
+    layer(MLP, &MLP_TENSORS);
     if kind == DrafterKind::ParallelspecMedusa {
-        parts.push(Part::constant(FINAL_NORM, "norm.weight", &[hidden], 1.0));
+        layer(FINAL_NORM, &[Stored::FinalNorm]);
     }
     parts
 }
 
 impl Weights {
-    /// First values: normal with deviation 0.02 or what suits the tensor, masks as far apart as the
-    /// target's embedding, the final norm the target's.
+    /// First values: the layer is the target's first one, heads are the target's own, and what else there is
+    /// is normal.
     pub(super) fn random(
         kind: DrafterKind,
         draft_tokens: usize,
         target: &Target,
         seed: u64,
     ) -> Result<Self> {
-        let square = crate::ops::elementwise::inner(target.embedding(), target.embedding());
-        let spread = (square / target.embedding().len() as f32).sqrt();
         let mut number = 0;
-        Self::build(parts(kind, draft_tokens, target.config(), spread), |part| {
+        Self::build(parts(kind, draft_tokens, target.config(), Sizes::of(target)), |part| {
             number += 1;
             // A generator for each parameter: its values depend on nothing else.
             let mut random =
                 StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9).wrapping_add(number));
-            match part.name {
-                FINAL_NORM => Ok(target.final_norm().to_vec()),
-                _ => part.first_values(&mut random),
-            }
+            part.first_values(target, &mut random)
         })
     }
 
@@ -176,7 +204,9 @@ impl Weights {
         config: &Config,
         mut tensor: impl FnMut(&str, &[usize]) -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self, E> {
-        Self::build(parts(kind, draft_tokens, config, 0.0), |part| {
+        // What it would begin with does not matter.
+        let sizes = Sizes { embedding: 1.0, feature: 1.0 };
+        Self::build(parts(kind, draft_tokens, config, sizes), |part| {
             let mut values = Vec::new();
             for (name, shape) in &part.tensors {
                 values.extend(tensor(name, shape)?);
