@@ -119,7 +119,7 @@ fn a_changed_answer_fails_by_name() {
         "token 1 instead of",
         "seeds 0 and 0",
         "forerun generate",
-        "--max-tokens 12 --temperature 0 --seed 0",
+        "--temperature 0 --max-tokens 12 --seed 0",
     ];
     refused.assert_refused("another answer", &words);
 }
