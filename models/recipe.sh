@@ -36,8 +36,8 @@ stand_on_target() {
     shift
     forerun train "$@" --target "$out/target" --out "$out/$name" --shards "$out/shards" \
         --data "$corpus"/books-train-*.txt.gz --validation "$corpus"/books-val.txt.gz \
-        --distillation-share 1 --learning-rate 3e-3 --final-share 0.05 --warmup 30 --steps 300 \
-        --sequences 4 --accumulation 1
+        --distillation-share 1 --learning-rate 2e-3 --final-share 0.05 --warmup 60 --steps 1000 \
+        --sequences 2 --accumulation 1
 }
 stand_on_target medusa medusa --heads 4
 stand_on_target eagle eagle

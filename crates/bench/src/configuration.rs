@@ -169,9 +169,20 @@ pub fn configurations(
                 baseline_cores: plain.cores,
             });
         }
-        configurations.push(configuration);
+        configurations.push(numbered(configuration, &configurations));
     }
     Ok(configurations)
+}
+
+/// Answers are known by the names of configurations, so that no two may have the same.
+fn numbered(mut configuration: Configuration, others: &[Configuration]) -> Configuration {
+    let name = configuration.name.clone();
+    let mut number = 1;
+    while others.iter().any(|other| other.name == configuration.name) {
+        number += 1;
+        configuration.name = format!("{name} ({number})");
+    }
+    configuration
 }
 
 /// What a configuration is, whatever it is called.
@@ -479,8 +490,9 @@ mod tests {
         let all = of(sweep).unwrap();
         assert!(all.len() == 3 && all.iter().all(|c| c.cores == 2));
         assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
-        let on = format!("on {first}/{last}");
-        assert!(all[1].name.ends_with(&on) && all[1].flags.contains(&shared), "{:?}", all[1]);
+        assert!(all[1].name.ends_with(&format!("on {first}>{last}")), "{}", all[1].name);
+        assert!(all[2].name.ends_with(&format!("on {first}/{last}")), "{}", all[2].name);
+        assert!(all[1].flags.contains(&shared), "{}", all[1].flags);
     }
 
     #[test]

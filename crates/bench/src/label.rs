@@ -81,14 +81,15 @@ fn tells_placement(choice: &Choice, all: &[Choice]) -> bool {
 }
 
 /// A placement in a label: `on 0-1` where all work there, `on 0/1-3` with the drafters' cores before the
-/// target's, groups parted by semicolons.
+/// target's, groups parted by semicolons, devices that a model has in turn by `>`.
 fn on_cores(text: &str) -> String {
     let Ok(placement) = Placement::parse(text, &available_cores()) else { return text.to_owned() };
     let drafters: Vec<String> =
         (0..).map_while(|at| placement.drafter(at)).map(ToString::to_string).collect();
     let targets: Vec<String> =
         (0..).map_while(|at| placement.target(at)).map(ToString::to_string).collect();
-    let [drafters, targets] = [drafters, targets].map(|own| own.join(";").replace("cpu:", ""));
+    let [drafters, targets] =
+        [drafters, targets].map(|own| own.join(";").replace("cpu:", "").replace('/', ">"));
     match drafters.is_empty() || drafters == targets {
         true => format!("on {targets}"),
         false => format!("on {drafters}/{targets}"),

@@ -175,7 +175,7 @@ impl Reply {
     /// What cannot be, in an answer to a question.
     fn flaw(&self, question: &Question<'_>) -> Option<String> {
         let (count, wanted) = (self.tokens.len(), question.max_tokens);
-        let committed: usize = self.commits.iter().map(|&(_, tokens)| tokens).sum();
+        let committed = self.commits.iter().fold(0_usize, |sum, own| sum.saturating_add(own.1));
         let last_ns = self.commits.iter().map(|&(at_ns, _)| at_ns).max().unwrap_or(0);
         if count == 0 || count > wanted || (question.ignore_eos && count < wanted) {
             let exactly = if question.ignore_eos { "" } else { "1 to " };
@@ -186,6 +186,12 @@ impl Reply {
         }
         if self.total_ns == 0 || last_ns > self.total_ns {
             return Some(format!("a token at {last_ns} ns of {} ns", self.total_ns));
+        }
+        let drafted = |&(drafted, accepted): &(u64, u64)| {
+            accepted <= drafted && drafted <= question.draft_tokens as u64
+        };
+        if self.rounds.len() > count || !self.rounds.iter().all(drafted) {
+            return Some(format!("rounds of more than {} draft tokens", question.draft_tokens));
         }
         let early = self.commits.windows(2).any(|pair| pair[1].0 < pair[0].0);
         early.then(|| "tokens that came before earlier ones".to_owned())
@@ -450,6 +456,7 @@ mod tests {
             (Reply { commits: vec![(10, 1)], ..right.clone() }, question(2, true), "1 have a time"),
             (Reply { total_ns: 20, ..right.clone() }, question(2, true), "of 20 ns"),
             (Reply { total_ns: 0, ..right.clone() }, question(2, true), "of 0 ns"),
+            (Reply { rounds: vec![(9, 9)], ..right.clone() }, question(2, true), "0 draft tokens"),
             (Reply { commits: vec![(30, 1), (10, 1)], ..right }, question(2, true), "earlier"),
         ] {
             let flaw = reply.flaw(&question).unwrap();

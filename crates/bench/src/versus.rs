@@ -134,9 +134,9 @@ fn speeds(answers: &[AnswerRecord]) -> BTreeMap<&str, Speeds<'_>> {
     speeds
 }
 
-/// Who drafts, but for how a model does it.
+/// Who drafts, but for how a whole model does it: heads on the target are nobody else's.
 fn kind(drafter: DrafterKind) -> DrafterKind {
-    if drafter.has_model() { DrafterKind::Model } else { drafter }
+    if drafter == DrafterKind::EasySpec { DrafterKind::Model } else { drafter }
 }
 
 /// Compares every peer's first answers with our plain decoding's. `gap` tells how much more probable the
