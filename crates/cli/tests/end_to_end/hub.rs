@@ -274,7 +274,7 @@ fn an_interrupt_ends_a_download_at_once_and_the_next_run_goes_on() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::Stall(10_000));
-    let mut running = hub.generate("owner/name").start();
+    let mut running = hub.generate("owner/name").heeding_interrupts().start();
     let since = Instant::now();
     let has_begun = || {
         let partials = hub.partials();

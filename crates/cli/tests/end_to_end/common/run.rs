@@ -51,6 +51,22 @@ impl Run {
         Self { command, input: None, reader: Reader::Eager }
     }
 
+    /// The same, ended by interrupts even where whoever runs this test ignores them, as a shell's jobs in
+    /// the background do.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn heeding_interrupts(self) -> Self {
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(self.command.get_program());
+        command.args(self.command.get_args());
+        for (name, value) in self.command.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        Self { command, ..self }
+    }
+
     /// `forerun generate` with the target of `models`.
     pub(crate) fn generate(models: &Models) -> Self {
         Self::forerun().with(&["generate"]).with_path("--model", &models.target())
