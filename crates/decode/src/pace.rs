@@ -14,8 +14,8 @@ use crate::estimates::{Acceptance, Mean, TokenTime};
 pub struct Pace {
     length: usize,
     mode: DraftLength,
-    /// Tokens that may be drafted beside one forward, as a multiple of γ.
-    stretch: usize,
+    /// Whether a round ends with the target's pass and the drafter goes on meanwhile (not the paper's).
+    goes_on: bool,
     /// A forward with one row while the drafter stands still, and while it works.
     alone_ns: Mean,
     beside_ns: Mean,
@@ -35,18 +35,21 @@ pub struct Pace {
 const PLAIN_EVERY: u32 = 64;
 /// Rounds without drafting after which it is tried again.
 const TRY_EVERY: u32 = 48;
+/// How much faster a longer draft has to be.
+const WORTH: f64 = 1.001;
 /// Draft length while nothing is known.
 const FIRST_LENGTH: usize = 3;
 
 impl Pace {
-    /// Always γ tokens (`Fixed`), or up to so many (`Auto`). `goes_on` lets a drafter that is done make
-    /// as many again while the target is still busy.
+    /// Always γ tokens (`Fixed`), or up to so many (`Auto`). With `goes_on` a round ends with the target's
+    /// pass: a drafter that is late is not waited for, and one that is done with a fixed γ makes as many
+    /// again while the target is still busy.
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, goes_on: bool) -> Self {
         Self {
             length,
             mode,
-            stretch: if goes_on && mode == DraftLength::Fixed { 2 } else { 1 },
+            goes_on,
             alone_ns: Mean::default(),
             beside_ns: Mean::default(),
             row_ns: Mean::default(),
@@ -71,9 +74,10 @@ impl Pace {
         Self { first_score: true, token_time, ..self.clone() }
     }
 
-    /// γ of the next round; 0 if the drafter should rest.
+    /// γ of the next round, in which the target scores so many unverified tokens; 0 if the drafter should
+    /// rest.
     #[must_use]
-    pub fn next_length(&self) -> usize {
+    pub fn next_length(&self, unverified: usize) -> usize {
         if self.mode == DraftLength::Fixed {
             return self.length;
         }
@@ -81,7 +85,9 @@ impl Pace {
         if self.first_score {
             return first;
         }
-        if !self.alone_ns.is_known() || self.since_plain >= PLAIN_EVERY {
+        // Nothing unverified is left behind for a plain round, unless it is long overdue.
+        let overdue = if unverified == 0 { PLAIN_EVERY } else { 2 * PLAIN_EVERY };
+        if !self.alone_ns.is_known() || self.since_plain >= overdue {
             return 0;
         }
         if !self.token_time.is_known() {
@@ -95,7 +101,7 @@ impl Pace {
 
     /// Tokens that may be drafted beside one forward where γ is so much.
     pub(crate) fn most(&self, gamma: usize) -> usize {
-        gamma * self.stretch
+        if self.goes_on && self.mode == DraftLength::Fixed { 2 * gamma } else { gamma }
     }
 
     /// Tokens that one draft job should make.
@@ -135,24 +141,33 @@ impl Pace {
         self.beside_ns.or(self.alone_ns.or(f64::INFINITY))
     }
 
-    /// The length of the most tokens a second; 0 is plain decoding.
+    /// The length of the most tokens a second; 0 is plain decoding. More tokens must be worth something.
     fn best_length(&self) -> usize {
         let plain = 1.0 / self.alone_ns.or(f64::INFINITY);
         let speeds = (1..=self.length).map(|length| (length, self.speed(length)));
-        speeds.fold((0, plain), |best, next| if next.1 > best.1 { next } else { best }).0
+        speeds.fold((0, plain), |best, next| if next.1 > best.1 * WORTH { next } else { best }).0
     }
 
     /// Expected tokens a nanosecond with γ = `length`.
     ///
     /// Rounds are of two kinds. Without unverified tokens a round commits one token, and with the
-    /// probability α of acceptance the next one has γ − 1 unverified ones. Such a round commits
-    /// `1 + α + … + α^(γ−1)` tokens, and is followed by another such with probability `α^γ`.
+    /// probability α of acceptance the next one has n − 1 unverified ones, n being the tokens that were
+    /// drafted: γ, or fewer where the round ends with the target's pass. Such a round commits
+    /// `1 + α + … + α^(n−1)` tokens, and is followed by another such with probability `α^n`.
     fn speed(&self, length: usize) -> f64 {
         let alpha = self.acceptance.rate(1.0).min(0.999);
-        let all = alpha.powi(length as i32);
-        let draft_ns = self.token_time.of(length);
-        let score_ns = |rows: usize| self.one_row_ns() + (rows - 1) as f64 * self.row_ns.or(0.0);
-        let (pre_ns, post_ns) = (draft_ns.max(score_ns(1)), draft_ns.max(score_ns(length)));
+        let score_ns = |rows: f64| self.one_row_ns() + (rows - 1.0) * self.row_ns.or(0.0);
+        let (asked, asked_ns) = (length as f64, self.token_time.of(length));
+        // At least one token is waited for.
+        let (drafted, least_ns) = match self.goes_on && asked_ns > 0.0 {
+            true => {
+                let in_time = asked * score_ns(1.0) / asked_ns;
+                (in_time.clamp(1.0, asked), self.token_time.of(1))
+            }
+            false => (asked, asked_ns),
+        };
+        let (pre_ns, post_ns) = (least_ns.max(score_ns(1.0)), least_ns.max(score_ns(drafted)));
+        let all = alpha.powf(drafted);
         // Shares of the two kinds in the long run.
         let post = if length == 1 { 0.0 } else { alpha / (alpha + 1.0 - all) };
         let tokens = (1.0 - post) + post * (1.0 - all) / (1.0 - alpha);
@@ -186,7 +201,7 @@ mod tests {
         let mut lengths = Vec::new();
         let (mut unverified, mut right) = (0, 0);
         for _ in 0..rounds {
-            let gamma = pace.next_length();
+            let gamma = pace.next_length(unverified);
             lengths.push(gamma);
             let rows = unverified as u64 + 1;
             pace.observe_score(rows as usize, score_ns[0] + (rows - 1) * score_ns[1], gamma > 0);
@@ -230,12 +245,40 @@ mod tests {
             let lengths = run_by(pace, 300, forwards_ns, [1_000_000, 10_000], 10);
             lengths.into_iter().rfind(|&length| length > 0)
         };
-        let mut knowing = Pace::new(16, DraftLength::Auto, true).in_forwards_of(6);
+        let mut knowing = Pace::new(16, DraftLength::Auto, false).in_forwards_of(6);
         assert_eq!(last(&mut knowing), Some(6));
         // All of a forward's tokens are asked for in one job, and as many forwards as a job is worth.
         assert_eq!((knowing.at_once(6), knowing.at_once(4), knowing.at_once(16)), (6, 4, 6));
         let quick = Pace::new(16, DraftLength::Fixed, true).in_forwards_of(usize::MAX);
         assert_eq!((quick.at_once(8), quick.token_time.of(9)), (8, 0.0));
+    }
+
+    #[test]
+    fn a_drafter_that_is_not_waited_for_may_be_late() {
+        let last = |goes_on: bool| {
+            let mut pace = Pace::new(16, DraftLength::Auto, goes_on);
+            *run(&mut pace, 300, 700_000, [1_000_000, 0], 3).last().unwrap()
+        };
+        // Two tokens take 1.4 times as long as a pass, and 0.97 of their gain is what waiting costs.
+        assert_eq!((last(true), last(false)), (2, 0));
+    }
+
+    #[test]
+    fn a_plain_round_leaves_nothing_unverified_behind() {
+        let mut pace = Pace::new(4, DraftLength::Auto, true);
+        run(&mut pace, 8, 200_000, [1_000_000, 0], 7);
+        let (mut plain, mut rounds) = (Vec::new(), 0);
+        while plain.len() < 4 {
+            let unverified = if rounds % 3 == 0 { 0 } else { 3 };
+            let gamma = pace.next_length(unverified);
+            if gamma == 0 {
+                plain.push(unverified);
+            }
+            pace.observe_score(unverified + 1, 1_000_000, gamma > 0);
+            rounds += 1;
+        }
+        assert_eq!(plain, [0; 4]);
+        assert!((4 * 60..4 * 70).contains(&rounds), "{rounds}");
     }
 
     #[test]

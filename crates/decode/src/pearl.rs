@@ -75,7 +75,7 @@ impl Decoder for Pearl {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let gamma = self.pace.next_length();
+        let gamma = self.pace.next_length(self.drafting.len());
         if self.drafting.len() == 0 && !self.options.pre_verify {
             self.draft_alone(sequence, gamma, cluster)?;
         }
