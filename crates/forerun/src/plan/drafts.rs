@@ -1,0 +1,165 @@
+//! Decides how many tokens are drafted, and in which shape.
+
+use super::{DrafterKind, Options, PlanError, UnknownValue};
+use forerun_core::DraftShape;
+use forerun_decode::DraftLength;
+use forerun_draft::{LookaheadDrafter, PHRASE_TOKENS};
+use std::fmt;
+use std::str::FromStr;
+
+/// Chains that the automatic draft length may grow to.
+const AUTO_LENGTH: usize = 16;
+/// Depth of an automatic tree.
+const AUTO_DEPTH: usize = 5;
+/// Phrases behind a draft of Ouroboros.
+const OUROBOROS_PHRASES: usize = 3;
+/// Tokens in a row, and nodes of a tree, that may be asked for.
+const MAX_DRAFT_TOKENS: usize = 64;
+const MAX_NODES: usize = 512;
+
+/// How many tokens are drafted in a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DraftTokens {
+    /// As many as pay by measured times and acceptance, none where drafting does not pay.
+    #[default]
+    Auto,
+    /// Always this many.
+    Fixed(usize),
+    /// Two more where all of them were accepted, else one less (assisted generation, as Hugging Face's
+    /// transformers schedules it); it begins with 5.
+    Assisted,
+}
+
+/// The shape of drafts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Tree {
+    /// A chain.
+    #[default]
+    None,
+    /// `top:W`, `top:WxD`: the W most probable nodes at each depth. `top:WxD:N`: those expanded,
+    /// the N most probable of all their children.
+    Top {
+        /// Nodes at each depth.
+        width: usize,
+        /// Depths; `None` takes the number of draft tokens.
+        depth: Option<usize>,
+        /// Nodes of the whole tree.
+        budget: Option<usize>,
+    },
+    /// `sampled:3,2,1`: independently drawn children of each node, by depth.
+    Sampled {
+        /// Children by depth.
+        branching: Vec<usize>,
+    },
+}
+
+/// The shape of drafts, and whether their length adapts.
+pub(super) fn shape(
+    options: &Options,
+    drafter: DrafterKind,
+) -> Result<(DraftShape, DraftLength), PlanError> {
+    let range = |option, found: String, expected| PlanError::Range { option, found, expected };
+    let (length, asked) = match options.draft_tokens {
+        DraftTokens::Auto => (DraftLength::Auto, None),
+        DraftTokens::Assisted => (DraftLength::Assisted, None),
+        DraftTokens::Fixed(count) if (1..=MAX_DRAFT_TOKENS).contains(&count) => {
+            (DraftLength::Fixed, Some(count))
+        }
+        DraftTokens::Fixed(count) => {
+            return Err(range("--draft-tokens", count.to_string(), "auto, assisted or 1 to 64"));
+        }
+    };
+    let longest = match length {
+        DraftLength::Assisted => MAX_DRAFT_TOKENS,
+        _ => AUTO_LENGTH,
+    };
+    let shape = match &options.tree {
+        // Its window is a tree in any case.
+        Tree::None if drafter == DrafterKind::Lookahead => DraftShape::Top {
+            width: LookaheadDrafter::NODES / LookaheadDrafter::DEPTH,
+            depth: asked.unwrap_or(LookaheadDrafter::DEPTH),
+            budget: Some(LookaheadDrafter::NODES),
+        },
+        // Its phrases are branches behind what the model drafts.
+        Tree::None if drafter == DrafterKind::Ouroboros => DraftShape::Top {
+            width: OUROBOROS_PHRASES,
+            depth: asked.unwrap_or(AUTO_DEPTH) + PHRASE_TOKENS,
+            budget: None,
+        },
+        Tree::None => DraftShape::Chain { length: asked.unwrap_or(longest) },
+        Tree::Top { width, depth, budget } => DraftShape::Top {
+            width: *width,
+            depth: depth.or(asked).unwrap_or(AUTO_DEPTH),
+            budget: *budget,
+        },
+        Tree::Sampled { branching } => DraftShape::Sampled { branching: branching.clone() },
+    };
+    let nodes = shape.max_nodes();
+    if nodes == 0 || nodes > MAX_NODES || shape.depth() > MAX_DRAFT_TOKENS {
+        return Err(range(
+            "--tree",
+            options.tree.to_string(),
+            "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5 or sampled:3,2,1",
+        ));
+    }
+    Ok((shape, length))
+}
+
+impl FromStr for DraftTokens {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "assisted" => Ok(Self::Assisted),
+            _ => text
+                .parse()
+                .map(Self::Fixed)
+                .map_err(|_| UnknownValue::new(text, "auto, assisted, 1, 2, … 64")),
+        }
+    }
+}
+
+impl FromStr for Tree {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        const EXPECTED: &str = "none, top:W, top:WxD, top:WxD:N, sampled:B1,B2,…";
+        let number = |text: &str| text.parse().map_err(|_| UnknownValue::new(text, EXPECTED));
+        match text.split_once(':') {
+            None if text == "none" => Ok(Self::None),
+            Some(("top", size)) => {
+                let (size, budget) = match size.split_once(':') {
+                    None => (size, None),
+                    Some((size, budget)) => (size, Some(number(budget)?)),
+                };
+                let (width, depth) = match size.split_once('x') {
+                    None => (size, None),
+                    Some((width, depth)) => (width, Some(number(depth)?)),
+                };
+                Ok(Self::Top { width: number(width)?, depth, budget })
+            }
+            Some(("sampled", sizes)) => Ok(Self::Sampled {
+                branching: sizes.split(',').map(number).collect::<Result<_, _>>()?,
+            }),
+            _ => Err(UnknownValue::new(text, EXPECTED)),
+        }
+    }
+}
+
+impl fmt::Display for Tree {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => f.write_str("none"),
+            Self::Top { width, depth, budget } => {
+                write!(f, "top:{width}")?;
+                depth.map_or(Ok(()), |depth| write!(f, "x{depth}"))?;
+                budget.map_or(Ok(()), |budget| write!(f, ":{budget}"))
+            }
+            Self::Sampled { branching } => {
+                let sizes: Vec<String> = branching.iter().map(ToString::to_string).collect();
+                write!(f, "sampled:{}", sizes.join(","))
+            }
+        }
+    }
+}
