@@ -3,7 +3,7 @@
 mod drafter;
 mod shown;
 
-use crate::arguments::{LmArguments, TextArguments, Train};
+use crate::arguments::{LmArguments, StepArguments, TextArguments, Train};
 use crate::interrupts::{self, INTERRUPTED};
 use crate::note;
 use anyhow::{Context, bail};
@@ -44,13 +44,13 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     };
     let tokenizer = tokenizer(arguments, &run)?;
     let dataset = dataset(text, &text.data, &run, &tokenizer)?;
-    let options = options(arguments);
+    let LmArguments { step, steps, learning_rate, distillation_share, .. } = arguments;
+    let options = options(step, *steps, *learning_rate, *distillation_share);
     let config = config(arguments, &dataset);
     let begin = || match &from {
         Some(checkpoint) => Llama::load(checkpoint),
-        None => Llama::random(&config, arguments.steps_between.seed),
+        None => Llama::random(&config, step.seed),
     };
-    let steps = options.schedule.steps;
     let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, begin)?;
     note(format_args!(
         "{:.2}M parameters, {} training tokens, {} held out; at step {} of {steps}",
@@ -61,7 +61,7 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     ));
     let interrupted = Arc::new(AtomicBool::new(false));
     listen(&interrupted, None)?;
-    if !train(&mut trainer, steps, &interrupted)? {
+    if !train(&mut trainer, *steps, &interrupted)? {
         return Ok(INTERRUPTED.into());
     }
     let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
@@ -160,28 +160,33 @@ fn dataset(
     Ok(Dataset::prepare(data, tokenizer, &folder, &options, on_progress)?)
 }
 
-fn options(arguments: &LmArguments) -> TrainOptions {
-    let between = &arguments.steps_between;
+/// The options of a run of so many steps.
+fn options(
+    step: &StepArguments,
+    steps: u64,
+    learning_rate: f64,
+    distillation_share: f32,
+) -> TrainOptions {
     TrainOptions {
-        context: arguments.context,
-        sequences: arguments.sequences,
-        accumulation: arguments.accumulation,
+        context: step.context,
+        sequences: step.sequences,
+        accumulation: step.accumulation,
         schedule: Schedule {
-            peak: arguments.learning_rate,
-            final_share: between.final_share,
-            warmup_steps: between.warmup,
-            steps: arguments.steps,
+            peak: learning_rate,
+            final_share: step.final_share,
+            warmup_steps: step.warmup,
+            steps,
         },
         optimizer: AdamWOptions {
-            weight_decay: arguments.weight_decay,
-            max_gradient_norm: between.max_gradient_norm,
+            weight_decay: step.weight_decay,
+            max_gradient_norm: step.max_gradient_norm,
             ..AdamWOptions::default()
         },
-        seed: between.seed,
-        evaluate_every: between.evaluate_every,
-        evaluation_tokens: arguments.evaluation_tokens,
-        save_every: between.save_every,
-        distillation_share: arguments.distillation_share,
+        seed: step.seed,
+        evaluate_every: step.evaluate_every,
+        evaluation_tokens: step.evaluation_tokens,
+        save_every: step.save_every,
+        distillation_share,
     }
 }
 
@@ -196,7 +201,7 @@ fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
         num_key_value_heads: arguments.kv_heads.unwrap_or((heads / 2).max(1)),
         head_dim: arguments.hidden / heads.max(1),
         vocab_size: dataset.vocab_size(),
-        max_position_embeddings: arguments.context,
+        max_position_embeddings: arguments.step.context,
         tie_word_embeddings: !arguments.untied,
         bos_token_id: Some(dataset.separator()),
         eos_token_ids: vec![dataset.separator()],

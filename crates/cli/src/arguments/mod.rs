@@ -22,7 +22,7 @@ pub(crate) use simulate::{Merge, PlotArguments};
 #[cfg(feature = "train")]
 pub(crate) use train::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration, LmArguments,
-    MedusaArguments, ParallelArguments, TextArguments, Train,
+    MedusaArguments, ParallelArguments, StepArguments, TextArguments, Train,
 };
 
 /// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text

@@ -56,9 +56,29 @@ pub(crate) struct TextArguments {
     pub(crate) f32: bool,
 }
 
-/// Which steps there are, and what is looked at between them.
+/// What a step is made of, and what is looked at between steps. Drafters have other defaults.
 #[derive(Args, Debug)]
 pub(crate) struct StepArguments {
+    /// Tokens of a sequence; of a model that begins with random weights also the longest that it sees
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    pub(crate) context: usize,
+
+    /// Sequences that are computed at once
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) sequences: usize,
+
+    /// Batches of these whose gradients make one step
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) accumulation: usize,
+
+    /// Share of the learning rate by which matrices shrink each step
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    pub(crate) weight_decay: f32,
+
+    /// Held-out tokens of a test
+    #[arg(long, value_name = "N", default_value_t = 65_536)]
+    pub(crate) evaluation_tokens: u64,
+
     /// Share of the learning rate that is left at the end of the cosine
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     pub(crate) final_share: f64,
@@ -135,18 +155,6 @@ pub(crate) struct LmArguments {
     #[arg(long)]
     pub(crate) untied: bool,
 
-    /// Tokens of a sequence, and the longest that the model sees
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) context: usize,
-
-    /// Sequences that are computed at once
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(crate) sequences: usize,
-
-    /// Batches of these whose gradients make one step
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(crate) accumulation: usize,
-
     /// Steps in all
     #[arg(long, value_name = "N", default_value_t = 5000)]
     pub(crate) steps: u64,
@@ -155,16 +163,8 @@ pub(crate) struct LmArguments {
     #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
     pub(crate) learning_rate: f64,
 
-    /// Share of the learning rate by which matrices shrink each step
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
-    pub(crate) weight_decay: f32,
-
-    /// Held-out tokens of a test
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
-    pub(crate) evaluation_tokens: u64,
-
     #[command(flatten)]
-    pub(crate) steps_between: StepArguments,
+    pub(crate) step: StepArguments,
 }
 
 /// Options of `forerun train medusa`.
@@ -238,6 +238,12 @@ pub(crate) struct FeatureArguments {
 
 /// Options of all drafters that stand on their target. Defaults are those of ParallelSpec's table 3.
 #[derive(Args, Debug)]
+#[command(
+    mut_arg("sequences", |own| own.default_value("4")),
+    mut_arg("accumulation", |own| own.default_value("8")),
+    mut_arg("weight_decay", |own| own.default_value("0")),
+    mut_arg("evaluation_tokens", |own| own.default_value("16384"))
+)]
 pub(crate) struct DrafterArguments {
     /// The target: a Hugging Face directory or a llama2.c file, with its tokenizer.json
     #[arg(long, value_name = "DIR")]
@@ -264,18 +270,6 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "SHARE")]
     pub(crate) decay: Option<f32>,
 
-    /// Tokens of a sequence
-    #[arg(long, value_name = "N", default_value_t = 512)]
-    pub(crate) context: usize,
-
-    /// Sequences that are computed at once
-    #[arg(long, value_name = "N", default_value_t = 4)]
-    pub(crate) sequences: usize,
-
-    /// Batches of these whose gradients make one step
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(crate) accumulation: usize,
-
     /// Steps in all [default: what --epochs takes]
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     pub(crate) steps: Option<u64>,
@@ -288,16 +282,8 @@ pub(crate) struct DrafterArguments {
     #[arg(long, value_name = "RATE")]
     pub(crate) learning_rate: Option<f64>,
 
-    /// Share of the learning rate by which matrices shrink each step
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub(crate) weight_decay: f32,
-
-    /// Held-out tokens of a test
-    #[arg(long, value_name = "N", default_value_t = 16_384)]
-    pub(crate) evaluation_tokens: u64,
-
     #[command(flatten)]
-    pub(crate) steps_between: StepArguments,
+    pub(crate) step: StepArguments,
 }
 
 /// Options of `forerun distill`.

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use forerun::Canceller;
 use forerun_train::data::{Batches, Dataset, Split};
 use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
-use forerun_train::{AdamWOptions, Dtype, Schedule, TrainOptions, Trainer};
+use forerun_train::{Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -116,9 +116,9 @@ fn own_text(
     let file = run.join("self-distilled.jsonl");
     let options = [
         format!("--count={count}"),
-        format!("--max-tokens={}", arguments.context),
+        format!("--max-tokens={}", arguments.step.context),
         format!("--temperature={}", arguments.self_distillation_temperature),
-        format!("--seed={}", arguments.steps_between.seed),
+        format!("--seed={}", arguments.step.seed),
         "--method=autoregressive".to_owned(),
     ];
     let (target, prompts) = (&arguments.target, &arguments.text.data);
@@ -137,36 +137,18 @@ fn options(
     let eagle = matches!(drafter.kind, DrafterKind::Eagle | DrafterKind::ParallelspecEagle);
     let (rate, beta2, epochs) = if eagle { (5e-5, 0.95, 40) } else { (5e-4, 0.999, 20) };
     let soft_share = if drafter.kind == DrafterKind::Eagle { 1.0 } else { 0.0 };
-    let DrafterArguments { context, sequences, accumulation, .. } = *arguments;
-    let between = &arguments.steps_between;
+    let step = &arguments.step;
     let steps = match arguments.steps {
         Some(steps) => steps,
         None => {
-            let batches = Batches::new(dataset, sequences, context, between.seed)?;
+            let batches = Batches::new(dataset, step.sequences, step.context, step.seed)?;
             let epochs = arguments.epochs.unwrap_or(epochs);
-            (epochs * batches.epoch_steps()).div_ceil(accumulation.max(1) as u64)
+            (epochs * batches.epoch_steps()).div_ceil(step.accumulation.max(1) as u64)
         }
     };
-    Ok(TrainOptions {
-        context,
-        sequences,
-        accumulation,
-        schedule: Schedule {
-            peak: arguments.learning_rate.unwrap_or(rate),
-            final_share: between.final_share,
-            warmup_steps: between.warmup,
-            steps,
-        },
-        optimizer: AdamWOptions {
-            beta2,
-            weight_decay: arguments.weight_decay,
-            max_gradient_norm: between.max_gradient_norm,
-            ..AdamWOptions::default()
-        },
-        seed: between.seed,
-        evaluate_every: between.evaluate_every,
-        evaluation_tokens: arguments.evaluation_tokens,
-        save_every: between.save_every,
-        distillation_share: arguments.distillation_share.unwrap_or(soft_share),
-    })
+    let rate = arguments.learning_rate.unwrap_or(rate);
+    let share = arguments.distillation_share.unwrap_or(soft_share);
+    let mut options = super::options(step, steps, rate, share);
+    options.optimizer.beta2 = beta2;
+    Ok(options)
 }
