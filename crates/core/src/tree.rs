@@ -73,8 +73,8 @@ impl TryFrom<RawTree> for TokenTree {
 impl TokenTree {
     /// A tree without nodes: only the prefix itself.
     #[must_use]
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self { tokens: Vec::new(), parents: Vec::new(), depths: Vec::new() }
     }
 
     /// A chain of tokens, each the only child of the one before.

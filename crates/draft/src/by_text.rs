@@ -16,7 +16,7 @@ use crate::{DraftContext, Drafter};
 use forerun_core::{
     Draft, DraftShape, Proposal, Sampling, SequenceId, TokenId, TokenTree, Verification,
 };
-use forerun_model::{LanguageModel, ModelError};
+use forerun_model::{LanguageModel, LogitsContext, ModelError};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -73,7 +73,8 @@ impl<M: LanguageModel, T: Translator> Drafter for TextDrafter<M, T> {
         let room = model.context_length().saturating_sub(start.saturating_sub(1));
         let mut translated = Vec::new();
         while start > 0 && own.len() < start + wanted.min(room) {
-            let logits = model.logits(sequence, &own, &TokenTree::new(), 0, cancel)?;
+            let wanted = LogitsContext { cancel, ..LogitsContext::behind(sequence, &own) };
+            let logits = model.logits(&wanted)?;
             let position = tokens.len() + translated.len();
             let Some(row) = logits.rows().next() else { break };
             let token = most_probable(&**translator, sampling, row, position);

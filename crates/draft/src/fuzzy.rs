@@ -18,11 +18,10 @@
 
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
-use forerun_model::{FuzzyContext, LanguageModel, LayerGroups, LayeredModel, Logits, ModelError};
+use forerun_model::{LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext, ModelError};
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
 
 /// When a round opens with an exact forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,25 +166,8 @@ impl<M: LayeredModel> LanguageModel for Fuzzy<M> {
         self.model.context_length()
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let Self { model, groups, exact } = self;
-        let exact = *exact;
-        model.fuzzy_logits(&FuzzyContext {
-            sequence,
-            tokens,
-            exact,
-            tree,
-            first_row,
-            groups,
-            cancel,
-        })
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        self.model.fuzzy_logits(context, &self.groups, self.exact)
     }
 
     fn release(&mut self, sequence: SequenceId) {

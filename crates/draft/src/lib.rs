@@ -29,8 +29,8 @@ pub use ouroboros::{OuroborosDrafter, PHRASE_TOKENS};
 pub use parallel::{Masks, ParallelDrafter, ParallelEagleDrafter};
 pub use prompt_lookup::PromptLookup;
 
-use forerun_core::{Draft, DraftShape, Randomness, Sampling, SequenceId, TokenId, Told};
-use forerun_model::ModelError;
+use forerun_core::{Draft, DraftShape, Randomness, Sampling, SequenceId, TokenId, TokenTree, Told};
+use forerun_model::{LogitsContext, ModelError};
 use std::sync::atomic::AtomicBool;
 
 /// What a drafter is given.
@@ -51,6 +51,15 @@ pub struct DraftContext<'a> {
     pub told: &'a Told,
     /// Set when the draft is no longer wanted; looked at between layers and between tokens.
     pub cancel: &'a AtomicBool,
+}
+
+impl DraftContext<'_> {
+    /// What a model of the same vocabulary is asked for: the rows from `first_row` on of the tokens and of
+    /// candidates behind them.
+    pub(crate) fn rows<'a>(&'a self, tree: &'a TokenTree, first_row: usize) -> LogitsContext<'a> {
+        let Self { sequence, tokens, cancel, .. } = *self;
+        LogitsContext { sequence, tokens, tree, first_row, cancel }
+    }
 }
 
 /// Proposes candidates for the tokens behind a sequence.

@@ -51,8 +51,7 @@ struct ModelRows<'a, M> {
 
 impl<M: LanguageModel> Rows for ModelRows<'_, M> {
     fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
-        let DraftContext { sequence, tokens, cancel, .. } = *self.context;
-        let logits = self.model.logits(sequence, tokens, tree, first_row, cancel)?;
+        let logits = self.model.logits(&self.context.rows(tree, first_row))?;
         Ok(self.last.insert(logits).rows_below(self.vocab_size).collect())
     }
 }
@@ -83,56 +82,12 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::grow::node_of;
-    use forerun_core::{DraftShape, KeyedRandomness, Node, Sampling, TokenId, Told};
+    use forerun_core::{DraftShape, KeyedRandomness, Sampling, TokenId, Told};
+    use forerun_model::fake::{TableModel, behind};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
-
-    /// Logits are a hash of the tokens before them.
-    struct Hashed;
-
-    impl Hashed {
-        fn row(tokens: &[TokenId]) -> [f32; VOCAB] {
-            let hash = tokens.iter().fold(7_u64, |hash, &token| {
-                (hash ^ u64::from(token)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29)
-            });
-            std::array::from_fn(|token| (hash >> (8 * token) & 255) as f32 / 64.0)
-        }
-    }
-
-    impl LanguageModel for Hashed {
-        fn vocab_size(&self) -> usize {
-            VOCAB
-        }
-
-        fn context_length(&self) -> usize {
-            64
-        }
-
-        fn logits(
-            &mut self,
-            _sequence: SequenceId,
-            tokens: &[TokenId],
-            tree: &TokenTree,
-            first_row: usize,
-            _cancel: &AtomicBool,
-        ) -> Result<Logits, ModelError> {
-            let values = (first_row..=tree.len())
-                .flat_map(|row| Self::row(&[tokens, &path(tree, node_of(row))].concat()))
-                .collect();
-            Ok(Logits { values, vocab_size: VOCAB, computed_tokens: 0 })
-        }
-
-        fn release(&mut self, _sequence: SequenceId) {}
-    }
-
-    fn path(tree: &TokenTree, node: Option<Node>) -> Vec<TokenId> {
-        let Some(node) = node else { return Vec::new() };
-        let mut path = path(tree, tree.parent(node));
-        path.push(tree.token(node));
-        path
-    }
+    const MODEL: TableModel = TableModel::new(7, VOCAB, 4.0);
 
     fn paths(prompt: &[TokenId], shape: &DraftShape) -> Vec<Vec<TokenId>> {
         let context = DraftContext {
@@ -145,8 +100,9 @@ mod tests {
             told: &Told::default(),
             cancel: &AtomicBool::new(false),
         };
-        let tree = ModelDrafter::new(Hashed).draft(&context).unwrap().tree;
-        let mut paths: Vec<_> = (0..tree.len()).map(|node| path(&tree, Some(node))).collect();
+        let tree = ModelDrafter::new(MODEL).draft(&context).unwrap().tree;
+        let mut paths: Vec<_> =
+            (0..tree.len()).map(|node| behind(&[], &tree, Some(node))).collect();
         paths.sort();
         paths
     }
@@ -164,9 +120,9 @@ mod tests {
             let end = all.len();
             for parent in begin..end {
                 let (score, path) = all[parent].clone();
-                let row = Hashed::row(&[prompt, &path].concat()).map(f64::from);
-                let sum: f64 = row.iter().map(|logit| logit.exp()).sum();
-                for (token, logit) in row.iter().enumerate() {
+                let row = MODEL.row(&[prompt, &path].concat()).into_iter().map(f64::from);
+                let sum: f64 = row.clone().map(f64::exp).sum();
+                for (token, logit) in row.enumerate() {
                     let path = [&path[..], &[token as TokenId]].concat();
                     all.push((score + logit - sum.ln(), path));
                 }

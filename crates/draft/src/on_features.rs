@@ -1,9 +1,8 @@
 //! A model on its target's features, as others ask a model: each round's features are brought to it.
 
 use crate::DraftContext;
-use forerun_core::{Features, SequenceId, TokenId, TokenTree};
-use forerun_model::{FeatureContext, FeatureModel, LanguageModel, Logits, ModelError};
-use std::sync::atomic::AtomicBool;
+use forerun_core::{Features, SequenceId};
+use forerun_model::{FeatureModel, LanguageModel, Logits, LogitsContext, ModelError};
 
 /// A round's model.
 pub(crate) struct OnFeatures<M> {
@@ -39,16 +38,8 @@ impl<M: FeatureModel> LanguageModel for OnFeatures<M> {
         self.model.context_length()
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let Self { model, features } = self;
-        model.logits(&FeatureContext { sequence, tokens, features, tree, first_row, cancel })
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        self.model.logits(context, &self.features)
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -136,14 +136,13 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
         plan: &Plan,
         pool: &Pool,
     ) -> Result<TokenTree, ModelError> {
-        let DraftContext { sequence, tokens, cancel, .. } = *context;
         let sampling = own_sampling(context.sampling, self.vocab_size);
-        let sampler = sampling.behind(tokens, context.prompt_len);
+        let sampler = sampling.behind(context.tokens, context.prompt_len);
         let known = self.model.vocab_size();
         let mut chain = TokenTree::new();
         while chain.len() < plan.chain {
             let (end, mut tree) = (chain.len().checked_sub(1), chain.clone());
-            let last = end.map_or(tokens.last().copied(), |node| Some(chain.token(node)));
+            let last = end.map_or(context.tokens.last().copied(), |node| Some(chain.token(node)));
             // The last token of the chain needs no candidate behind it.
             let room = plan.chain - chain.len() - 1;
             for phrase in last.into_iter().flat_map(|last| pool.behind(last)).take(plan.width) {
@@ -151,7 +150,7 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
                 insert(&mut tree, end, readable.take(room), usize::MAX);
             }
             let first_row = chain.len();
-            let logits = self.model.logits(sequence, tokens, &tree, first_row, cancel)?;
+            let logits = self.model.logits(&context.rows(&tree, first_row))?;
             let rows: Vec<&[f32]> = logits.rows_below(self.vocab_size).collect();
             let mut at = end;
             loop {
@@ -235,7 +234,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
 mod tests {
     use super::*;
     use forerun_core::{KeyedRandomness, Sampling, Told};
-    use forerun_model::Logits;
+    use forerun_model::{Logits, LogitsContext};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
@@ -261,14 +260,8 @@ mod tests {
             512
         }
 
-        fn logits(
-            &mut self,
-            _sequence: SequenceId,
-            tokens: &[TokenId],
-            tree: &TokenTree,
-            first_row: usize,
-            _cancel: &AtomicBool,
-        ) -> Result<Logits, ModelError> {
+        fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+            let LogitsContext { tokens, tree, first_row, .. } = *context;
             self.forwards += 1;
             let last =
                 |row: usize| node_of(row).map_or(tokens[tokens.len() - 1], |n| tree.token(n));

@@ -72,7 +72,7 @@ impl<M: LanguageModel> ParallelDrafter<M> {
 
 impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let DraftContext { sequence, tokens, cancel, .. } = *context;
+        let tokens = context.tokens;
         let known = self.model.vocab_size();
         if tokens.iter().any(|&token| token as usize >= known) {
             return Ok(Draft::empty());
@@ -84,7 +84,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
             return Ok(Draft::empty());
         }
         let masks = self.masks.chain(shape.depth());
-        let logits = self.model.logits(sequence, tokens, &masks, 0, cancel)?;
+        let logits = self.model.logits(&context.rows(&masks, 0))?;
         let vocab_size = self.vocab_size;
         let sampling = own_sampling(context.sampling, vocab_size);
         let context = &DraftContext { sampling: &sampling, ..*context };

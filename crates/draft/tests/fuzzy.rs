@@ -8,7 +8,8 @@ use forerun_core::{
 use forerun_draft::{Calibration, DraftContext, Drafter, FuzzyDrafter, ModelDrafter};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, LayerGroups, Team, Transformer, Weights,
+    CachedTransformer, Checkpoint, Config, LanguageModel, LayerGroups, LogitsContext, Team,
+    Transformer, Weights,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -106,8 +107,7 @@ fn rows(model: &CachedTransformer, count: usize) -> Vec<Vec<u32>> {
 /// The same of a fresh exact forward.
 fn fresh(weights: &Arc<Weights>, tokens: &[TokenId]) -> Vec<Vec<u32>> {
     let mut model = model(weights);
-    let none = AtomicBool::new(false);
-    model.logits(SEQUENCE, tokens, &TokenTree::new(), 0, &none).unwrap();
+    model.logits(&LogitsContext::behind(SEQUENCE, tokens)).unwrap();
     rows(&model, tokens.len())
 }
 

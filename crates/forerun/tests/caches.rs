@@ -7,20 +7,20 @@
 mod common;
 
 use common::Pair;
-use forerun_core::{Sampling, SequenceId, TokenId, TokenTree};
+use forerun_core::{Sampling, SequenceId, TokenId};
 use forerun_decode::{
     Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
 };
 use forerun_draft::{InHalves, ModelDrafter};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Forward, LanguageModel, Logits, ModelError, Pipeline, Place,
-    Sharing, Shuttle, Team, Transformer, Weights,
+    CachedTransformer, Checkpoint, Forward, LanguageModel, Logits, LogitsContext, ModelError,
+    Pipeline, Place, Sharing, Shuttle, Team, Transformer, Weights,
 };
 use forerun_runtime::{Engine, InlineCluster, SharedDevice};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A model whose every answer is compared with that of the same model without caches.
 struct Compared {
@@ -59,18 +59,11 @@ impl LanguageModel for Compared {
         self.model.context_length()
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let cached = self.model.logits(sequence, tokens, tree, first_row, cancel)?;
-        let fresh = model(&self.weights).logits(sequence, tokens, tree, first_row, cancel)?;
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        let cached = self.model.logits(context)?;
+        let fresh = model(&self.weights).logits(context)?;
         let bits = |logits: &Logits| logits.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&cached), bits(&fresh), "{tokens:?} {tree:?}");
+        assert_eq!(bits(&cached), bits(&fresh), "{:?} {:?}", context.tokens, context.tree);
         self.rows.fetch_add(cached.rows().count(), Ordering::Relaxed);
         Ok(cached)
     }

@@ -13,9 +13,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
-    Node, Proposal, Purpose, Randomness, Role, Sampling, Scores, SequenceId, TokenId, TokenTree,
-    Told, Verdict, Verification, reference, verify,
+    Cluster, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Key,
+    KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampling, Scores, SequenceId,
+    TokenId, TokenTree, Told, Verdict, Verification, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace,
@@ -26,14 +26,14 @@ use forerun_draft::{
     Masks, MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
     PromptLookup,
 };
+use forerun_model::fake::{TableModel, behind};
 use forerun_model::{
-    FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel, LayerGroups,
-    LayeredModel, Logits, ModelError,
+    FeatureHeads, FeatureModel, LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext,
+    ModelError,
 };
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 const VOCAB: usize = 3;
@@ -43,56 +43,7 @@ const REPLICAS: usize = 3;
 const PROMPT: [TokenId; 6] = [0, 1, 0, 1, 0, 1];
 
 // ---------------------------------------------------------------------------------------------
-// Models: a table from prefixes to logits
-
-/// A language model whose logits are a hash of the prefix.
-#[derive(Clone, Copy)]
-struct TableModel {
-    seed: u64,
-    /// Spread of the logits.
-    scale: f32,
-    vocab_size: usize,
-}
-
-impl TableModel {
-    fn row(self, prefix: &[TokenId]) -> Vec<f32> {
-        let logit = |token| {
-            let hash = prefix.iter().fold(self.seed, |hash, &token| {
-                (hash ^ u64::from(token + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
-            });
-            let randomness = KeyedRandomness { seed: hash, sample: 0 };
-            let key = Key { position: token, purpose: Purpose::Sample, candidate: 0 };
-            (randomness.uniform(key) as f32 - 0.5) * self.scale
-        };
-        (0..self.vocab_size).map(logit).collect()
-    }
-}
-
-impl LanguageModel for TableModel {
-    fn vocab_size(&self) -> usize {
-        self.vocab_size
-    }
-
-    fn context_length(&self) -> usize {
-        64
-    }
-
-    fn logits(
-        &mut self,
-        _sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        _cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let rows = rows_of(tree).skip(first_row);
-        let values = rows.flat_map(|at| self.row(&behind(tokens, tree, at))).collect();
-        let (vocab_size, computed_tokens) = (self.vocab_size, tokens.len() + tree.len());
-        Ok(Logits { values, vocab_size, computed_tokens })
-    }
-
-    fn release(&mut self, _sequence: SequenceId) {}
-}
+// Models: tables from prefixes to logits, and what is told beside them
 
 /// A model whose fuzzy rows are those of another table.
 struct FuzzyTable(TableModel);
@@ -114,23 +65,21 @@ impl LanguageModel for FuzzyTable {
         self.0.context_length()
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        self.0.logits(sequence, tokens, tree, first_row, cancel)
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        self.0.logits(context)
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
 impl LayeredModel for FuzzyTable {
-    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
-        let FuzzyContext { tokens, tree, exact, first_row, .. } = *context;
+    fn fuzzy_logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        _groups: &LayerGroups,
+        exact: usize,
+    ) -> Result<Logits, ModelError> {
+        let LogitsContext { tokens, tree, first_row, .. } = *context;
         let row = |at| self.table(tokens, exact, at).row(&behind(tokens, tree, at));
         let values = rows_of(tree).skip(first_row).flat_map(row).collect();
         Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
@@ -153,19 +102,13 @@ impl LanguageModel for TellingTable {
         self.table.context_length()
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        let LogitsContext { tokens, tree, .. } = *context;
         let feature = |prefix: &[TokenId]| self.table.row(prefix)[0];
         let of_tokens = (1..=tokens.len()).map(|len| feature(&tokens[..len]));
         let nodes = (0..tree.len()).map(|node| feature(&behind(tokens, tree, Some(node))));
         self.features = of_tokens.chain(nodes).collect();
-        self.table.logits(sequence, tokens, tree, first_row, cancel)
+        self.table.logits(context)
     }
 
     fn features(&self, _sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
@@ -194,8 +137,12 @@ impl FeatureModel for FeatureTable {
         64
     }
 
-    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError> {
-        let FeatureContext { tokens, features, tree, first_row, .. } = *context;
+    fn logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        features: &Features,
+    ) -> Result<Logits, ModelError> {
+        let LogitsContext { tokens, tree, first_row, .. } = *context;
         let feature = features.rows_from(tokens.len() - 2).next().unwrap();
         let last = &tokens[tokens.len() - 1..];
         let values = rows_of(tree).skip(first_row);
@@ -396,12 +343,6 @@ fn deviation(a: &Joint, b: &Joint) -> f64 {
     a.keys().chain(b.keys()).map(|key| (at(a, key) - at(b, key)).abs()).fold(0.0, f64::max)
 }
 
-/// The tokens before a row of a tree behind `tokens`.
-fn behind(tokens: &[TokenId], tree: &TokenTree, at: Option<Node>) -> Vec<TokenId> {
-    let path = at.map_or(Vec::new(), |node| tree.path(node));
-    tokens.iter().copied().chain(path.into_iter().map(|node| tree.token(node))).collect()
-}
-
 /// The rows of a tree: that of the prefix, then those behind its nodes.
 fn rows_of(tree: &TokenTree) -> impl Iterator<Item = Option<Node>> {
     (0..=tree.len()).map(|row| row.checked_sub(1))
@@ -467,7 +408,7 @@ fn iid(branching: &[usize]) -> DraftShape {
     DraftShape::Sampled { branching: branching.to_vec() }
 }
 
-const DRAFT_MODEL: TableModel = TableModel { seed: 77, scale: 3.0, vocab_size: VOCAB };
+const DRAFT_MODEL: TableModel = TableModel::new(77, VOCAB, 3.0);
 
 fn model_drafter() -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(DRAFT_MODEL))
@@ -483,7 +424,7 @@ fn unchanged(enumerator: Enumerator) -> Arc<dyn Randomness + Send + Sync> {
 }
 
 fn target(seed: u64) -> TableModel {
-    TableModel { seed, scale: 4.0, vocab_size: VOCAB }
+    TableModel::new(seed, VOCAB, 4.0)
 }
 
 /// Runs one cell of the matrix over targets and sampling options.

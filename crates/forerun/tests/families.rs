@@ -14,13 +14,14 @@ use forerun::{
     TokenId, WeightType, Weights,
 };
 use forerun_core::{SequenceId, TokenTree};
-use forerun_model::{CachedTransformer, Isa, LanguageModel, ReferenceModel, Transformer};
+use forerun_model::{
+    CachedTransformer, Isa, LanguageModel, LogitsContext, ReferenceModel, Transformer,
+};
 use serde_json::{Value, json};
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const FAMILIES: [&str; 9] = [
     "llama-bias",
@@ -125,8 +126,8 @@ fn the_forward_pass_agrees_with_the_peer() {
             let mut model = CachedTransformer::new(Transformer::new(Arc::clone(&weights), team));
             for (number, golden) in (0..).zip(goldens(family)) {
                 let tree = TokenTree::chain(&golden.generated[..199]);
-                let (sequence, cancel) = (SequenceId(number), AtomicBool::new(false));
-                let logits = model.logits(sequence, &golden.prompt, &tree, 0, &cancel).unwrap();
+                let prompt = LogitsContext::behind(SequenceId(number), &golden.prompt);
+                let logits = model.logits(&LogitsContext { tree: &tree, ..prompt }).unwrap();
                 largest = largest.max(assert_rows(family, &golden, logits.rows()));
             }
         }

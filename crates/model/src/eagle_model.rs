@@ -16,13 +16,14 @@
 //! That a row is a guess is noted in its cache as a fuzzy one: a round opens with what is exact.
 
 use crate::caches::Caches;
+use crate::forward::{Forward, Inputs, Pass};
 use crate::kernels::{Activations, linear};
 use crate::kv_cache::{Keep, KvCache};
-use crate::language_model::{FeatureContext, FeatureModel, Logits, ModelError, PREFILL_ROWS};
+use crate::language_model::{FeatureModel, Logits, LogitsContext, ModelError, PREFILL_ROWS};
 use crate::layers::LayerOrder;
 use crate::speculator::EagleWeights;
 use crate::team::Team;
-use crate::transformer::{Inputs, Pass, Transformer};
+use crate::transformer::Transformer;
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -121,8 +122,8 @@ impl EagleModel {
         self.rounds.get(sequence).map(|round| &round.cache)
     }
 
-    fn check(&self, context: &FeatureContext<'_>) -> Result<(), ModelError> {
-        let FeatureContext { tokens, features, tree, .. } = *context;
+    fn check(&self, context: &LogitsContext<'_>, features: &Features) -> Result<(), ModelError> {
+        let LogitsContext { tokens, tree, .. } = *context;
         if tokens.len() < 2 {
             return Err(ModelError::Empty);
         }
@@ -152,8 +153,12 @@ impl FeatureModel for EagleModel {
         self.transformer.config().max_position_embeddings
     }
 
-    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError> {
-        self.check(context)?;
+    fn logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        features: &Features,
+    ) -> Result<Logits, ModelError> {
+        self.check(context, features)?;
         let mut round = self.rounds.take(context.sequence).unwrap_or_else(|| Round {
             cache: self.transformer.new_cache(),
             first_token: None,
@@ -165,7 +170,7 @@ impl FeatureModel for EagleModel {
         // A call that failed may have left some.
         fusion.clear();
         let mut passes = Passes { weights, transformer, fusion, computed_tokens: 0 };
-        let values = passes.logits(&mut round, context);
+        let values = passes.logits(&mut round, context, features);
         let computed_tokens = passes.computed_tokens;
         self.rounds.put(context.sequence, round);
         let values = self.weights.of_all_tokens(values?);
@@ -189,9 +194,10 @@ impl Passes<'_> {
     fn logits(
         &mut self,
         round: &mut Round,
-        context: &FeatureContext<'_>,
+        context: &LogitsContext<'_>,
+        features: &Features,
     ) -> Result<Vec<f32>, ModelError> {
-        let FeatureContext { tokens, features, tree, first_row, cancel, .. } = *context;
+        let LogitsContext { tokens, tree, first_row, cancel, .. } = *context;
         let own = &tokens[1..];
         if round.first_token != Some(tokens[0]) {
             round.cache.seek(&[], &TokenTree::new(), Keep::Exact);
@@ -325,9 +331,9 @@ impl Passes<'_> {
         let count = new.len() - round.cache.tree_len();
         self.fusion.make(self.weights);
         let inputs = Inputs { hidden: &self.fusion.hidden, beside: &self.fusion.beside };
-        let (order, inputs) = (LayerOrder::Sequential, Some(inputs));
-        let pass = Pass { tree: new, first_wanted, order, inputs, exact, cancel };
-        let logits = self.transformer.run(&pass, &mut round.cache);
+        let pass = Pass::new(new, first_wanted, LayerOrder::Sequential, cancel);
+        let pass = Pass { inputs: Some(inputs), exact, ..pass };
+        let logits = self.transformer.forward(&pass, &mut round.cache);
         self.fusion.clear();
         self.computed_tokens += count;
         logits.map_err(|_cancelled| ModelError::Cancelled)

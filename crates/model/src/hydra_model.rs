@@ -14,13 +14,14 @@
 
 use crate::caches::Caches;
 use crate::features::FeatureSource;
+use crate::forward::{Forward, Inputs, Pass};
 use crate::kernels::{Activations, exp, linear};
 use crate::kv_cache::{Keep, KvCache};
-use crate::language_model::{FeatureContext, FeatureModel, Logits, ModelError, PREFILL_ROWS};
+use crate::language_model::{FeatureModel, Logits, LogitsContext, ModelError, PREFILL_ROWS};
 use crate::layers::LayerOrder;
 use crate::speculator::{HydraHead, HydraWeights};
 use crate::team::Team;
-use crate::transformer::{Inputs, Pass, Transformer};
+use crate::transformer::Transformer;
 use forerun_core::{Features, SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,8 +54,8 @@ impl HydraModel {
         self.weights.n_heads()
     }
 
-    fn check(&self, context: &FeatureContext<'_>) -> Result<(), ModelError> {
-        let FeatureContext { tokens, features, tree, .. } = *context;
+    fn check(&self, context: &LogitsContext<'_>, features: &Features) -> Result<(), ModelError> {
+        let LogitsContext { tokens, tree, .. } = *context;
         let (vocab_size, context) = (self.weights.vocab_size, self.weights.context_length);
         if tokens.len() < 2 {
             return Err(ModelError::Empty);
@@ -155,10 +156,9 @@ fn last_state(
         let hidden: Vec<f32> = rows.flatten().copied().collect();
         let inputs = Some(Inputs { hidden: &hidden, beside: &[] });
         // No row's logits are wanted: the head is never read.
-        let (first_wanted, exact) = (tree.len(), tree.len());
-        let order = LayerOrder::Sequential;
-        let pass = Pass { tree: &tree, first_wanted, order, inputs, exact, cancel };
-        prefix.run(&pass, cache).map_err(|_cancelled| ModelError::Cancelled)?;
+        let pass = Pass::new(&tree, tree.len(), LayerOrder::Sequential, cancel);
+        let pass = Pass { inputs, ..pass };
+        prefix.forward(&pass, cache).map_err(|_cancelled| ModelError::Cancelled)?;
         cache.seek(&tokens[..end], &none, Keep::Exact);
         held = end;
     }
@@ -176,9 +176,13 @@ impl FeatureModel for HydraModel {
     }
 
     /// As the trait has it; there are no rows behind more nodes than heads allow.
-    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError> {
-        self.check(context)?;
-        let FeatureContext { sequence, tokens, features, tree, first_row, cancel } = *context;
+    fn logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        features: &Features,
+    ) -> Result<Logits, ModelError> {
+        self.check(context, features)?;
+        let LogitsContext { sequence, tokens, tree, first_row, cancel } = *context;
         let (read, last) = tokens.split_at(tokens.len() - 1);
         let state = self.state(sequence, read, features, cancel)?;
         let depth = |row: usize| row.checked_sub(1).map_or(0, |node| tree.depth(node));

@@ -2,9 +2,9 @@
 
 use crate::caches::Caches;
 use crate::config::Config;
+use crate::forward::{Forward, Pass};
 use crate::kv_cache::{Keep, KvCache};
 use crate::layers::{LayerGroups, LayerOrder};
-use crate::pipeline::Forward;
 use crate::transformer::Transformer;
 use forerun_core::{
     FeatureRows, Features, RowLogprobs, Sampling, SamplingError, Scores, SequenceId, TokenId,
@@ -86,6 +86,32 @@ pub enum ModelError {
     Sampling(#[from] SamplingError),
 }
 
+/// What a model is asked for: the rows from `first_row` on. Row 0 predicts the token behind `tokens`, row
+/// `node + 1` the one behind a node of `tree`, which hangs behind `tokens`.
+#[derive(Clone, Copy)]
+pub struct LogitsContext<'a> {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// All tokens before the first row.
+    pub tokens: &'a [TokenId],
+    /// Candidates, or masks, behind them.
+    pub tree: &'a TokenTree,
+    /// The first row wanted.
+    pub first_row: usize,
+    /// Set when the logits are no longer wanted.
+    pub cancel: &'a AtomicBool,
+}
+
+impl<'a> LogitsContext<'a> {
+    /// The row behind some tokens, which stays wanted.
+    #[must_use]
+    pub fn behind(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
+        static NOTHING: TokenTree = TokenTree::new();
+        static NEVER: AtomicBool = AtomicBool::new(false);
+        Self { sequence, tokens, tree: &NOTHING, first_row: 0, cancel: &NEVER }
+    }
+}
+
 /// What drafters and scorers need of a model.
 pub trait LanguageModel {
     /// Number of tokens in the vocabulary.
@@ -94,22 +120,14 @@ pub trait LanguageModel {
     /// Largest number of tokens in a sequence.
     fn context_length(&self) -> usize;
 
-    /// Logits of the rows from `first_row` on: row 0 predicts the token behind `tokens`, row
-    /// `node + 1` the one behind a node of `tree`, which hangs behind `tokens`.
+    /// Logits of the rows that are asked for.
     ///
     /// What was computed before for the same sequence and agrees with these tokens is not computed
     /// again.
     ///
     /// # Errors
     /// See [`ModelError`].
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError>;
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError>;
 
     /// Features of what the last call of [`LanguageModel::logits`] was about: index `i` is token `i`,
     /// and the tree's nodes follow the tokens. `None` where the model keeps none.
@@ -121,23 +139,6 @@ pub trait LanguageModel {
     fn release(&mut self, sequence: SequenceId);
 }
 
-/// The rows that a model on the target's features is asked for.
-#[derive(Clone, Copy)]
-pub struct FeatureContext<'a> {
-    /// The sequence.
-    pub sequence: SequenceId,
-    /// All tokens before the first row, at least two.
-    pub tokens: &'a [TokenId],
-    /// The target's features of all of them but the last, or more.
-    pub features: &'a Features,
-    /// Candidates, or masks, behind them.
-    pub tree: &'a TokenTree,
-    /// The first row wanted, as in [`LanguageModel::logits`].
-    pub first_row: usize,
-    /// Set when the logits are no longer wanted.
-    pub cancel: &'a AtomicBool,
-}
-
 /// A model that reads the target's features beside the tokens (EAGLE).
 pub trait FeatureModel {
     /// Number of tokens in the vocabulary.
@@ -146,12 +147,17 @@ pub trait FeatureModel {
     /// Largest number of tokens in a sequence.
     fn context_length(&self) -> usize;
 
-    /// As [`LanguageModel::logits`]. What follows the tokens has no features of the target's: the
-    /// model takes its own prediction of them, and never keeps such a row for another call's tokens.
+    /// As [`LanguageModel::logits`], behind at least two tokens and the target's `features` of all of
+    /// them but the last, or of more. What follows the tokens has none: the model takes its own
+    /// prediction of them, and never keeps such a row for another call's tokens.
     ///
     /// # Errors
     /// See [`ModelError`].
-    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError>;
+    fn logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        features: &Features,
+    ) -> Result<Logits, ModelError>;
 
     /// Forgets a sequence.
     fn release(&mut self, sequence: SequenceId);
@@ -169,34 +175,21 @@ pub trait FeatureHeads {
     fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError>;
 }
 
-/// What a fuzzy pass is asked for: the rows of [`LanguageModel::logits`], computed by groups of layers.
-#[derive(Clone, Copy)]
-pub struct FuzzyContext<'a> {
-    /// The sequence.
-    pub sequence: SequenceId,
-    /// All tokens before the first row.
-    pub tokens: &'a [TokenId],
-    /// How many of them have to be exact. Where they are not held so, everything fuzzy that is held
-    /// is dropped, and they are computed layer by layer: EasySpec's calibration.
-    pub exact: usize,
-    /// Candidates behind them.
-    pub tree: &'a TokenTree,
-    /// The first row wanted.
-    pub first_row: usize,
-    /// How the tokens behind the exact ones, and the tree, are computed: all layers of the model.
-    pub groups: &'a LayerGroups,
-    /// Set when the logits are no longer wanted.
-    pub cancel: &'a AtomicBool,
-}
-
 /// A language model of layers, which can be computed in groups. That is an approximation, for drafts
 /// only: its caches tell fuzzy entries from exact ones, and [`LanguageModel::logits`] never uses any.
 pub trait LayeredModel: LanguageModel {
-    /// As [`LanguageModel::logits`], by groups of layers.
+    /// As [`LanguageModel::logits`], by groups of all layers behind the first `exact` tokens. Where these
+    /// are not held exactly, everything fuzzy that is held is dropped, and they are computed layer by
+    /// layer: EasySpec's calibration.
     ///
     /// # Errors
     /// See [`ModelError`].
-    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError>;
+    fn fuzzy_logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        groups: &LayerGroups,
+        exact: usize,
+    ) -> Result<Logits, ModelError>;
 }
 
 /// What is to be scored.
@@ -228,7 +221,7 @@ pub fn score(
     context: &ScoreContext<'_>,
 ) -> Result<Scores, ModelError> {
     let ScoreContext { sequence, tokens, tree, cancel, .. } = *context;
-    let logits = model.logits(sequence, tokens, tree, 0, cancel)?;
+    let logits = model.logits(&LogitsContext { sequence, tokens, tree, first_row: 0, cancel })?;
     let sampler = context.sampling.behind(tokens, context.prompt_len);
     let features = |from: usize| {
         let features = model.features(sequence, from..tokens.len() + tree.len());
@@ -264,7 +257,8 @@ impl<F: Forward> CachedTransformer<F> {
         Self { transformer, caches: Caches::new() }
     }
 
-    fn check(&self, tokens: &[TokenId], tree: &TokenTree) -> Result<(), ModelError> {
+    fn check(&self, context: &LogitsContext<'_>) -> Result<(), ModelError> {
+        let LogitsContext { tokens, tree, .. } = *context;
         let (context, vocab_size) = (self.context_length(), self.transformer.embedded_tokens());
         if tokens.is_empty() {
             return Err(ModelError::Empty);
@@ -283,10 +277,11 @@ impl<F: Forward> CachedTransformer<F> {
     /// Runs passes on the sequence's cache, which stays with what it then holds even if they fail.
     fn with_passes(
         &mut self,
-        sequence: SequenceId,
-        cancel: &AtomicBool,
+        context: &LogitsContext<'_>,
         run: impl FnOnce(&mut Passes<'_>) -> Result<Vec<f32>, ModelError>,
     ) -> Result<Logits, ModelError> {
+        self.check(context)?;
+        let LogitsContext { sequence, cancel, .. } = *context;
         let cache = self.caches.take(sequence);
         let mut cache = cache.unwrap_or_else(|| self.transformer.new_cache());
         let mut passes = Passes {
@@ -324,17 +319,8 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         self.transformer.config().max_position_embeddings
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        self.check(tokens, tree)?;
-        let wanted = Rows { tokens, tree, first: first_row };
-        self.with_passes(sequence, cancel, |passes| passes.logits(wanted))
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        self.with_passes(context, |passes| passes.logits(context))
     }
 
     fn features(&self, sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
@@ -347,21 +333,15 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
 }
 
 impl<F: Forward> LayeredModel for CachedTransformer<F> {
-    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
-        let FuzzyContext { sequence, tokens, tree, first_row, cancel, .. } = *context;
-        self.check(tokens, tree)?;
-        let wanted = Rows { tokens, tree, first: first_row };
-        let (groups, exact) = (context.groups, context.exact.min(tokens.len()));
-        self.with_passes(sequence, cancel, |passes| passes.fuzzy_logits(wanted, groups, exact))
+    fn fuzzy_logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        groups: &LayerGroups,
+        exact: usize,
+    ) -> Result<Logits, ModelError> {
+        let exact = exact.min(context.tokens.len());
+        self.with_passes(context, |passes| passes.fuzzy_logits(context, groups, exact))
     }
-}
-
-/// Rows that are wanted: those from `first` on.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    tokens: &'a [TokenId],
-    tree: &'a TokenTree,
-    first: usize,
 }
 
 /// The forward passes of one call.
@@ -374,7 +354,7 @@ struct Passes<'a> {
 
 impl Passes<'_> {
     /// The rows as the model has them.
-    fn logits(&mut self, wanted: Rows<'_>) -> Result<Vec<f32>, ModelError> {
+    fn logits(&mut self, wanted: &LogitsContext<'_>) -> Result<Vec<f32>, ModelError> {
         self.rows(wanted, LayerOrder::Sequential, Keep::Exact)
     }
 
@@ -382,33 +362,32 @@ impl Passes<'_> {
     /// groups of layers.
     fn fuzzy_logits(
         &mut self,
-        wanted: Rows<'_>,
+        wanted: &LogitsContext<'_>,
         groups: &LayerGroups,
         exact: usize,
     ) -> Result<Vec<f32>, ModelError> {
-        let Rows { tokens, tree, mut first } = wanted;
+        let LogitsContext { sequence, tokens, tree, mut first_row, .. } = *wanted;
         let keep = Keep::Fuzzy { exact };
         let mut logits = Vec::new();
         if self.seek(wanted, keep) < exact {
             // Bonus calibration. Its last row is the first that is wanted, or of no use.
-            let none = TokenTree::new();
-            let last = self.logits(Rows { tokens: &tokens[..exact], tree: &none, first: 0 })?;
-            if exact == tokens.len() && first == 0 {
-                (logits, first) = (last, 1);
+            let last = self.logits(&LogitsContext::behind(sequence, &tokens[..exact]))?;
+            if exact == tokens.len() && first_row == 0 {
+                (logits, first_row) = (last, 1);
             }
         }
-        if first <= tree.len() {
-            let wanted = Rows { first, ..wanted };
-            logits.extend(self.rows(wanted, LayerOrder::Groups(groups), keep)?);
+        if first_row <= tree.len() {
+            let wanted = LogitsContext { first_row, ..*wanted };
+            logits.extend(self.rows(&wanted, LayerOrder::Groups(groups), keep)?);
         }
         Ok(logits)
     }
 
     /// Keeps what is held of the tokens and of the tree before the wanted rows: those have to be
     /// computed, whether or not they were before. Returns the number of tokens.
-    fn seek(&mut self, wanted: Rows<'_>, keep: Keep) -> usize {
-        let Rows { tokens, tree, first } = wanted;
-        let held = match first.checked_sub(1) {
+    fn seek(&mut self, wanted: &LogitsContext<'_>, keep: Keep) -> usize {
+        let LogitsContext { tokens, tree, first_row, .. } = *wanted;
+        let held = match first_row.checked_sub(1) {
             Some(nodes) => self.cache.seek(tokens, &tree.first(nodes), keep),
             None => self.cache.seek(&tokens[..tokens.len() - 1], &TokenTree::new(), keep),
         };
@@ -418,11 +397,11 @@ impl Passes<'_> {
     /// Seeks, computes what is missing of the prefix in passes of bounded size, then the tree.
     fn rows(
         &mut self,
-        wanted: Rows<'_>,
+        wanted: &LogitsContext<'_>,
         order: LayerOrder<'_>,
         keep: Keep,
     ) -> Result<Vec<f32>, ModelError> {
-        let Rows { tokens, tree, first } = wanted;
+        let LogitsContext { tokens, tree, first_row, .. } = *wanted;
         let held = self.seek(wanted, keep);
         let mut missing = &tokens[held..];
         while missing.len() > PREFILL_ROWS {
@@ -434,7 +413,7 @@ impl Passes<'_> {
         // The rest of the prefix and the tree behind it are one tree to the forward pass.
         let mut new = TokenTree::chain(missing);
         new.graft(missing.len().checked_sub(1), tree);
-        let logits = self.pass(&new, missing.len() + first - 1, order)?;
+        let logits = self.pass(&new, missing.len() + first_row - 1, order)?;
         Ok(logits)
     }
 
@@ -446,7 +425,8 @@ impl Passes<'_> {
         order: LayerOrder<'_>,
     ) -> Result<Vec<f32>, ModelError> {
         let new = tree.len() - self.cache.tree_len();
-        let logits = self.transformer.forward(tree, first_wanted, order, self.cache, self.cancel);
+        let pass = Pass::new(tree, first_wanted, order, self.cancel);
+        let logits = self.transformer.forward(&pass, self.cache);
         let logits = logits.map_err(|_cancelled| ModelError::Cancelled)?.to_vec();
         self.computed_tokens += new;
         Ok(logits)

@@ -5,8 +5,9 @@
 //! calibration makes it, and the rows behind it are fuzzy, behind an exact prefix. Every strategy sees
 //! the same rows.
 
+use crate::forward::Forward;
 use crate::kv_cache::{Keep, KvCache};
-use crate::language_model::{CachedTransformer, LanguageModel, ModelError};
+use crate::language_model::{CachedTransformer, LanguageModel, LogitsContext, ModelError};
 use crate::layers::{LayerGroups, LayerOrder};
 use crate::quality::LogProbabilities;
 use crate::team::Team;
@@ -14,7 +15,6 @@ use crate::transformer::{Observed, STATES, Transformer};
 use crate::weights::Weights;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const SEQUENCE: SequenceId = SequenceId(0);
 
@@ -188,7 +188,8 @@ impl LayerProbe {
         let exact = exactly(&mut self.transformer, first + 1);
         let target = self.target.as_mut().map(|target| {
             let (prefix, rest) = tokens[..end].split_at(first + 2);
-            target.logits(SEQUENCE, prefix, &TokenTree::chain(rest), 0, &AtomicBool::new(false))
+            let tree = &TokenTree::chain(rest);
+            target.logits(&LogitsContext { tree, ..LogitsContext::behind(SEQUENCE, prefix) })
         });
         let target = target.transpose()?.map(|logits| logits.values);
         let vocab_size = self.transformer.config().vocab_size;

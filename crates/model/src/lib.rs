@@ -8,7 +8,9 @@ mod caches;
 pub mod checkpoint;
 pub mod config;
 mod eagle_model;
+pub mod fake;
 mod features;
+pub mod forward;
 mod hydra_model;
 mod kernels;
 pub mod kv_cache;
@@ -30,15 +32,16 @@ pub use checkpoint::{Checkpoint, LoadError};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use eagle_model::EagleModel;
 pub use features::FeatureSource;
+pub use forward::{Forward, Pass};
 pub use hydra_model::HydraModel;
 pub use kernels::{Isa, IsaError, PackedMatrix, UnknownWeightType, WeightType};
 pub use language_model::{
-    CachedTransformer, FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel,
-    LayeredModel, Logits, ModelError, ScoreContext, score,
+    CachedTransformer, FeatureHeads, FeatureModel, LanguageModel, LayeredModel, Logits,
+    LogitsContext, ModelError, ScoreContext, score,
 };
 pub use layers::{GroupWork, LayerGroups, LayerGroupsError, LayerOrder};
 pub use medusa_heads::MedusaHeads;
-pub use pipeline::{Forward, Pipeline, PipelineError, Place, Sharing, Shuttle};
+pub use pipeline::{Pipeline, PipelineError, Place, Sharing, Shuttle};
 pub use reference::ReferenceModel;
 pub use speculator::{Speculator, SpeculatorKind};
 pub use team::{Stay, Team, TeamError};

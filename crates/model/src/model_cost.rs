@@ -1,6 +1,7 @@
 //! What a forward pass of a model costs on a team, by its number of rows.
 
-use crate::kv_cache::Keep;
+use crate::forward::{Forward, Pass};
+use crate::kv_cache::{Keep, KvCache};
 use crate::layers::{GroupWork, LayerOrder};
 use crate::team::Team;
 use crate::transformer::Transformer;
@@ -13,7 +14,7 @@ use std::time::Instant;
 /// A model behind a past of some tokens, ready to be measured.
 pub struct ModelProbe {
     transformer: Transformer,
-    cache: crate::kv_cache::KvCache,
+    cache: KvCache,
     past: Vec<TokenId>,
 }
 
@@ -73,7 +74,8 @@ impl ModelProbe {
 
     fn forward(&mut self, tree: &TokenTree, first_wanted: usize, order: LayerOrder<'_>) {
         let never = AtomicBool::new(false);
-        let logits = self.transformer.forward(tree, first_wanted, order, &mut self.cache, &never);
+        let pass = Pass::new(tree, first_wanted, order, &never);
+        let logits = self.transformer.forward(&pass, &mut self.cache);
         std::hint::black_box(logits.map(<[f32]>::len).unwrap_or(0));
     }
 }

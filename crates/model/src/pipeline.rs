@@ -11,90 +11,14 @@
 
 use crate::config::Config;
 use crate::features::FeatureSource;
+use crate::forward::{Cancelled, Forward, Inputs, Pass};
 use crate::kv_cache::KvCache;
-use crate::layers::LayerOrder;
 use crate::team::Team;
-use crate::transformer::{Cancelled, Inputs, Pass, Transformer};
+use crate::transformer::Transformer;
 use crate::weights::Weights;
-use forerun_core::{Node, TokenTree};
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-
-/// What computes a model's forward passes, on one device or on several in turn. Caches are the caller's.
-pub trait Forward {
-    /// The model's shape.
-    fn config(&self) -> &Config;
-
-    /// Tokens that have an embedding.
-    fn embedded_tokens(&self) -> usize;
-
-    /// An empty cache for this model.
-    fn new_cache(&self) -> KvCache;
-
-    /// As [`Transformer::forward`].
-    ///
-    /// # Errors
-    /// [`Cancelled`] once `cancel` is set.
-    fn forward(
-        &mut self,
-        tree: &TokenTree,
-        first_wanted: Node,
-        order: LayerOrder<'_>,
-        cache: &mut KvCache,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled>;
-}
-
-impl Forward for Transformer {
-    fn config(&self) -> &Config {
-        self.config()
-    }
-
-    fn embedded_tokens(&self) -> usize {
-        self.embedded_tokens()
-    }
-
-    fn new_cache(&self) -> KvCache {
-        self.new_cache()
-    }
-
-    fn forward(
-        &mut self,
-        tree: &TokenTree,
-        first_wanted: Node,
-        order: LayerOrder<'_>,
-        cache: &mut KvCache,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled> {
-        self.forward(tree, first_wanted, order, cache, cancel)
-    }
-}
-
-impl<F: Forward + ?Sized> Forward for Box<F> {
-    fn config(&self) -> &Config {
-        (**self).config()
-    }
-
-    fn embedded_tokens(&self) -> usize {
-        (**self).embedded_tokens()
-    }
-
-    fn new_cache(&self) -> KvCache {
-        (**self).new_cache()
-    }
-
-    fn forward(
-        &mut self,
-        tree: &TokenTree,
-        first_wanted: Node,
-        order: LayerOrder<'_>,
-        cache: &mut KvCache,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled> {
-        (**self).forward(tree, first_wanted, order, cache, cancel)
-    }
-}
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device that several models have in turn.
 pub trait Place {
@@ -203,15 +127,7 @@ impl Forward for Pipeline {
     }
 
     /// The cache holds what it held before until the last stage is done.
-    fn forward(
-        &mut self,
-        tree: &TokenTree,
-        first_wanted: Node,
-        order: LayerOrder<'_>,
-        cache: &mut KvCache,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled> {
-        let exact = order.exact_among(tree.len());
+    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
         let last = self.stages.len() - 1;
         for index in 0..=last {
             let (before, from_here) = self.stages.split_at_mut(index);
@@ -219,7 +135,7 @@ impl Forward for Pipeline {
             // What the stage before hands on.
             let hidden = before.last().map(|stage| stage.model.hidden());
             let inputs = hidden.map(|hidden| Inputs { hidden, beside: &[] });
-            let pass = Pass { tree, first_wanted, order, inputs, exact, cancel };
+            let pass = Pass { inputs: inputs.or(pass.inputs), ..*pass };
             let mut outcome = Ok(());
             place.visit(&mut || {
                 outcome = model.run_layers(&pass, layers.clone(), cache);
@@ -319,23 +235,16 @@ impl Forward for Shuttle {
         self.first.model.new_cache()
     }
 
-    fn forward(
-        &mut self,
-        tree: &TokenTree,
-        first_wanted: Node,
-        order: LayerOrder<'_>,
-        cache: &mut KvCache,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled> {
+    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
         let sharing = self.sharing.clone();
         let Home { model, place } = self.next_home();
         // A part of a prompt makes no token.
-        if first_wanted < tree.len() {
+        if pass.first_wanted < pass.tree.len() {
             sharing.count();
         }
         let mut outcome = Ok(());
         place.visit(&mut || {
-            outcome = model.forward(tree, first_wanted, order, cache, cancel).map(|_logits| ());
+            outcome = model.forward(pass, cache).map(|_logits| ());
         });
         outcome?;
         Ok(model.last_logits())

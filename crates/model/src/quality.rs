@@ -1,13 +1,12 @@
 //! How well models predict tokens, and how far their distributions are from those of the first one: the
 //! same model in another weight type, or its drafter.
 
-use crate::language_model::{CachedTransformer, LanguageModel, Logits, ModelError};
+use crate::language_model::{CachedTransformer, LanguageModel, Logits, LogitsContext, ModelError};
 use crate::team::Team;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// Rows of a pass. Their logits are in memory for all models at the same time.
 const ROWS: usize = 32;
@@ -85,10 +84,9 @@ impl QualityProbe {
         end: usize,
     ) -> Result<(), ModelError> {
         let (prefix, rest) = (&window[..=start], TokenTree::chain(&window[start + 1..end]));
-        let never = AtomicBool::new(false);
-        let logits =
-            |model: &mut CachedTransformer| model.logits(SEQUENCE, prefix, &rest, 0, &never);
-        let logits = self.models.iter_mut().map(logits).collect::<Result<Vec<_>, _>>()?;
+        let context = LogitsContext { tree: &rest, ..LogitsContext::behind(SEQUENCE, prefix) };
+        let logits = self.models.iter_mut().map(|model| model.logits(&context));
+        let logits = logits.collect::<Result<Vec<_>, _>>()?;
         let mut rows: Vec<_> = logits.iter().map(Logits::rows).collect();
         for &token in &window[start + 1..=end] {
             // Each model has a row for every token.

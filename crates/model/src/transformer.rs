@@ -7,6 +7,7 @@ pub(crate) use observed::{Observed, STATES};
 
 use crate::config::Config;
 use crate::features::FeatureSource;
+use crate::forward::{Cancelled, Forward, Inputs, Pass};
 use crate::kernels::{
     Activations, AttentionShape, Rope, Visible, add, linear, rms_norm, silu_times,
 };
@@ -19,12 +20,7 @@ use forerun_core::{Node, TokenTree};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// A forward pass was cancelled between two layers; the cache holds what it held before.
-#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the forward pass was cancelled")]
-pub struct Cancelled;
+use std::sync::atomic::Ordering;
 
 /// A model on a team: weights and the scratch memory of its forward passes.
 pub struct Transformer {
@@ -39,27 +35,6 @@ pub struct Transformer {
     group_work: GroupWork,
     /// The hidden states that caches keep for drafters.
     features: Option<FeatureSource>,
-}
-
-/// Rows that are made of something else than tokens.
-#[derive(Clone, Copy)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) hidden: &'a [f32], // [new nodes, hidden]
-    pub(crate) beside: &'a [f32], // [new nodes, hidden], or nothing
-}
-
-/// A forward pass over the nodes of a tree that a cache does not hold.
-#[derive(Clone, Copy)]
-pub(crate) struct Pass<'a> {
-    pub(crate) tree: &'a TokenTree,
-    /// The first node whose logits are wanted.
-    pub(crate) first_wanted: Node,
-    pub(crate) order: LayerOrder<'a>,
-    /// What the first layer reads of each new node; `None` is its token's embedding.
-    pub(crate) inputs: Option<Inputs<'a>>,
-    /// So many first nodes are what the model is; the others follow what is only guessed.
-    pub(crate) exact: usize,
-    pub(crate) cancel: &'a AtomicBool,
 }
 
 /// Activations, kept between passes so that no pass allocates once they have grown.
@@ -107,16 +82,18 @@ impl Transformer {
     pub fn with_features(self, features: FeatureSource) -> Self {
         Self { features: Some(features), ..self }
     }
+}
 
-    /// The model's shape.
-    #[must_use]
-    pub fn config(&self) -> &Config {
+impl Forward for Transformer {
+    fn config(&self) -> &Config {
         self.weights.config()
     }
 
-    /// An empty cache for this model.
-    #[must_use]
-    pub fn new_cache(&self) -> KvCache {
+    fn embedded_tokens(&self) -> usize {
+        self.weights.embedded_tokens()
+    }
+
+    fn new_cache(&self) -> KvCache {
         let cache = KvCache::new(self.weights.layers.len(), self.shape, self.weights.weight_type());
         match &self.features {
             Some(features) => cache.with_features(features.width(self.config().hidden_size)),
@@ -124,47 +101,14 @@ impl Transformer {
         }
     }
 
-    /// Tokens that have an embedding.
-    pub(crate) fn embedded_tokens(&self) -> usize {
-        self.weights.embedded_tokens()
-    }
-
-    /// Computes the nodes of `tree` that `cache` does not hold yet, and returns the logits of the
-    /// nodes from `first_wanted` on: `[tree.len() − first_wanted, vocab]`.
-    ///
-    /// The tree hangs behind the cache's prefix, and the nodes that the cache holds must be the
-    /// first of `tree` (as [`KvCache::seek`] leaves them). Afterwards the cache holds all of
-    /// `tree`, and knows which of it is exact.
-    ///
-    /// # Errors
-    /// [`Cancelled`] once `cancel` is set, looked at between layers.
-    ///
-    /// # Panics
-    /// If a node from `first_wanted` on is held already, a token is not in the vocabulary, or the
-    /// order's groups are not those of this model: a programming error.
-    pub fn forward(
-        &mut self,
-        tree: &TokenTree,
-        first_wanted: Node,
-        order: LayerOrder<'_>,
-        cache: &mut KvCache,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled> {
-        let exact = order.exact_among(tree.len());
-        self.run(&Pass { tree, first_wanted, order, inputs: None, exact, cancel }, cache)
-    }
-
-    /// The same, for rows that may be made of something else than tokens.
-    pub(crate) fn run(
-        &mut self,
-        pass: &Pass<'_>,
-        cache: &mut KvCache,
-    ) -> Result<&[f32], Cancelled> {
+    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
         self.run_layers(pass, 0..self.weights.layers.len(), cache)?;
         self.finish(pass, cache);
         Ok(self.last_logits())
     }
+}
 
+impl Transformer {
     /// The part of a pass that is these layers' (of groups, those that begin there). Where they are not
     /// the first, the pass's inputs are what those before them have left in [`Transformer::hidden`].
     pub(crate) fn run_layers(

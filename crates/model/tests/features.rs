@@ -7,11 +7,10 @@ use forerun_core::{FeatureRows, SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::Tensor;
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, FeatureSource, LanguageModel, Team, Transformer, WeightType,
-    Weights,
+    CachedTransformer, Checkpoint, FeatureSource, LanguageModel, LogitsContext, Team, Transformer,
+    WeightType, Weights,
 };
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const SEQUENCE: SequenceId = SequenceId(7);
 
@@ -34,8 +33,8 @@ fn all(
     tokens: &[TokenId],
     tree: &TokenTree,
 ) -> (Vec<f32>, FeatureRows) {
-    let never = AtomicBool::new(false);
-    let logits = model.logits(SEQUENCE, tokens, tree, 0, &never).unwrap();
+    let context = LogitsContext { tree, ..LogitsContext::behind(SEQUENCE, tokens) };
+    let logits = model.logits(&context).unwrap();
     (logits.values, model.features(SEQUENCE, 0..tokens.len() + tree.len()).unwrap())
 }
 
@@ -120,7 +119,6 @@ fn a_model_that_was_not_asked_has_none() {
     let weights = Arc::new(Weights::load(&checkpoint).unwrap());
     let transformer = Transformer::new(weights, Arc::new(Team::solo()));
     let mut model = CachedTransformer::new(transformer);
-    let never = AtomicBool::new(false);
-    model.logits(SEQUENCE, &[1, 2], &TokenTree::new(), 0, &never).unwrap();
+    model.logits(&LogitsContext::behind(SEQUENCE, &[1, 2])).unwrap();
     assert_eq!(model.features(SEQUENCE, 0..2), None);
 }

@@ -8,12 +8,12 @@ use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_model::config::{SlidingLayers, SlidingWindow};
+use forerun_model::fake::behind;
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, FuzzyContext, GroupWork, Isa, LanguageModel,
-    LayerGroups, LayerOrder, LayeredModel, ReferenceModel, Team, Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, GroupWork, Isa, LanguageModel, LayerGroups, LayerOrder,
+    LayeredModel, LogitsContext, ReferenceModel, Team, Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 const SEQUENCE: SequenceId = SequenceId(0);
@@ -145,20 +145,15 @@ proptest! {
             let kept = agreeing.min(tokens.len() - usize::from(first_row == 0));
             let before = exact;
             exact = exact.min(kept).max(wanted);
-            let cancel = AtomicBool::new(false);
-            let logits = model.fuzzy_logits(&FuzzyContext {
-                sequence: SEQUENCE, tokens: &tokens, exact: wanted, tree: &tree, first_row,
-                groups: &groups, cancel: &cancel,
-            }).unwrap();
+            let context = LogitsContext::behind(SEQUENCE, &tokens);
+            let context = LogitsContext { tree: &tree, first_row, ..context };
+            let logits = model.fuzzy_logits(&context, &groups, wanted).unwrap();
             prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
             if groups.is_exact() {
                 exact = tokens.len();
             }
             for (row, logits) in (first_row..).zip(logits.rows()) {
-                let mut prefix = tokens.clone();
-                if let Some(node) = row.checked_sub(1) {
-                    prefix.extend(tree.path(node).into_iter().map(|node| tree.token(node)));
-                }
+                let prefix = behind(&tokens, &tree, row.checked_sub(1));
                 // Nodes that need no row may be what was held behind the tokens, exactly.
                 let path = row.checked_sub(1).map(|node| tree.path(node)).unwrap_or_default();
                 let also = path.iter().zip(tokens.len()..before).take_while(|&(&node, place)| {
@@ -174,9 +169,7 @@ proptest! {
             held.clone_from(&tokens);
         }
         // Exact rows never come from fuzzy entries.
-        let none = TokenTree::new();
-        let cancel = AtomicBool::new(false);
-        let logits = model.logits(SEQUENCE, &tokens, &none, 0, &cancel).unwrap();
+        let logits = model.logits(&LogitsContext::behind(SEQUENCE, &tokens)).unwrap();
         prop_assert_eq!(bits(&logits.values), bits(models.reference.logits(&tokens).last().unwrap()));
     }
 }
@@ -188,18 +181,9 @@ fn long_prompts_have_the_bits_of_one_pass() {
     let groups = LayerGroups::parallel(LAYERS, 3);
     let models = &models()[models().len() - 1];
     for exact in [0, 100, 300, 450] {
-        let cancel = AtomicBool::new(false);
         let (tree, mut model) = (TokenTree::chain(&[3, 4]), model(models, 2));
-        let context = FuzzyContext {
-            sequence: SEQUENCE,
-            tokens: &tokens,
-            exact,
-            tree: &tree,
-            first_row: 0,
-            groups: &groups,
-            cancel: &cancel,
-        };
-        let logits = model.fuzzy_logits(&context).unwrap();
+        let context = LogitsContext { tree: &tree, ..LogitsContext::behind(SEQUENCE, &tokens) };
+        let logits = model.fuzzy_logits(&context, &groups, exact).unwrap();
         let all = [&tokens[..], &[3, 4]].concat();
         let rows = models.reference.logits_by(&all, LayerOrder::Groups(&groups), exact);
         for (logits, row) in logits.rows().zip(&rows[449..]) {
@@ -211,26 +195,16 @@ fn long_prompts_have_the_bits_of_one_pass() {
 /// After a calibration the cache is what a fresh exact forward leaves, bit for bit.
 #[test]
 fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
-    let cancel = AtomicBool::new(false);
-    let none = TokenTree::new();
     for (number, models) in models().iter().enumerate() {
         let groups = LayerGroups::parallel(LAYERS, 2 + number % 4);
         let work = [GroupWork::Layers, GroupWork::Products][number / 3 % 2];
         let mut fuzzy = model_by(models, 1 + number % 3, work);
         let mut tokens: Vec<TokenId> = (0..20).map(|index| index * 11 % 250).collect();
         for round in 0..4_u32 {
-            let opening = FuzzyContext {
-                sequence: SEQUENCE,
-                tokens: &tokens,
-                exact: tokens.len(),
-                tree: &none,
-                first_row: 0,
-                groups: &groups,
-                cancel: &cancel,
-            };
-            let logits = fuzzy.fuzzy_logits(&opening).unwrap();
+            let opening = LogitsContext::behind(SEQUENCE, &tokens);
+            let logits = fuzzy.fuzzy_logits(&opening, &groups, tokens.len()).unwrap();
             let mut fresh = model(models, 1);
-            let expected = fresh.logits(SEQUENCE, &tokens, &none, 0, &cancel).unwrap();
+            let expected = fresh.logits(&opening).unwrap();
             assert_eq!(bits(&logits.values), bits(&expected.values));
             let rows = |model: &CachedTransformer| {
                 let (prefix, tree, rows) = model.cache(SEQUENCE).unwrap().snapshot();
@@ -240,7 +214,8 @@ fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
             // A fuzzy chain, of which a part is accepted, and a token of the target's.
             let drafted = [7 + round, 8, 9];
             let tree = TokenTree::chain(&drafted);
-            fuzzy.fuzzy_logits(&FuzzyContext { tree: &tree, first_row: 1, ..opening }).unwrap();
+            let drafting = LogitsContext { tree: &tree, first_row: 1, ..opening };
+            fuzzy.fuzzy_logits(&drafting, &groups, tokens.len()).unwrap();
             let accepted = &drafted[..round as usize];
             tokens = [&tokens[..], accepted, &[40 + round]].concat();
         }

@@ -10,7 +10,8 @@ use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::random::{RandomDtype, example_config};
 use forerun_model::checkpoint::{Tensor, WeightFile};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, Team, Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, LanguageModel, LogitsContext, Team, Transformer,
+    WeightType, Weights,
 };
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
@@ -88,9 +89,9 @@ fn run(weights: &Arc<Weights>) {
     let mut tokens: Vec<TokenId> =
         (0..PROMPT as TokenId).map(|index| index * 97 % 32_000).collect();
     let draft = TokenTree::chain(&[5; ROWS - 1]);
-    let never = AtomicBool::new(false);
     for _ in 0..STEPS {
-        let logits = model.logits(SequenceId(0), &tokens, &draft, 0, &never).unwrap();
+        let prompt = LogitsContext::behind(SequenceId(0), &tokens);
+        let logits = model.logits(&LogitsContext { tree: &draft, ..prompt }).unwrap();
         assert!(logits.values.iter().all(|logit| logit.is_finite()));
         assert_eq!(logits.rows().count(), ROWS);
         tokens.push(7);

@@ -8,7 +8,8 @@ use forerun_model::checkpoint::random::{
 };
 use forerun_model::kv_cache::Keep;
 use forerun_model::{
-    Checkpoint, GroupWork, LayerGroups, LayerOrder, Team, Transformer, WeightType, Weights,
+    Checkpoint, Forward, GroupWork, LayerGroups, LayerOrder, Pass, Team, Transformer, WeightType,
+    Weights,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -43,13 +44,14 @@ fn check(checkpoint: &Checkpoint) {
             let n_layers = checkpoint.config().num_hidden_layers;
             let together = LayerGroups::of_sizes(&[n_layers]);
             let orders = [LayerOrder::Sequential, LayerOrder::Groups(&together)];
-            transformer.forward(&prefill, 5, orders[0], &mut cache, &never).unwrap();
+            transformer.forward(&Pass::new(&prefill, 5, orders[0], &never), &mut cache).unwrap();
             for round in 0..4 {
                 for (tree, order) in [&tree, &one].into_iter().flat_map(|t| orders.map(|o| (t, o)))
                 {
                     cache.seek(&prompt, &TokenTree::new(), Keep::Exact);
                     let counted = allocation_counter::measure(|| {
-                        transformer.forward(tree, 0, order, &mut cache, &never).unwrap();
+                        let pass = Pass::new(tree, 0, order, &never);
+                        transformer.forward(&pass, &mut cache).unwrap();
                     });
                     let expected = if round == 0 { counted.count_total } else { 0 };
                     assert_eq!(counted.count_total, expected, "{weight_type}, {members} members");

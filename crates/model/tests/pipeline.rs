@@ -6,9 +6,9 @@
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, FeatureSource, Forward, FuzzyContext, LanguageModel,
-    LayerGroups, LayeredModel, ModelError, Pipeline, PipelineError, Place, Sharing, Shuttle, Team,
-    Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, FeatureSource, Forward, LanguageModel, LayerGroups,
+    LayeredModel, LogitsContext, ModelError, Pipeline, PipelineError, Place, Sharing, Shuttle,
+    Team, Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -114,9 +114,8 @@ fn pipeline(weights: &Arc<Weights>, places: Vec<Noting>) -> OnDevices {
     CachedTransformer::new(Box::new(pipeline))
 }
 
-fn bits(model: &mut impl LanguageModel, step: &Asked, cancel: &AtomicBool) -> Vec<u32> {
-    let Asked { tokens, tree, first_row } = step;
-    let logits = model.logits(SEQUENCE, tokens, tree, *first_row, cancel).unwrap();
+fn bits(model: &mut impl LanguageModel, asked: &Asked, cancel: &AtomicBool) -> Vec<u32> {
+    let logits = model.logits(&asked.context(cancel)).unwrap();
     logits.values.iter().map(|logit| logit.to_bits()).collect()
 }
 
@@ -126,6 +125,13 @@ struct Asked {
     tokens: Vec<TokenId>,
     tree: TokenTree,
     first_row: usize,
+}
+
+impl Asked {
+    fn context<'a>(&'a self, cancel: &'a AtomicBool) -> LogitsContext<'a> {
+        let Self { tokens, tree, first_row } = self;
+        LogitsContext { sequence: SEQUENCE, tokens, tree, first_row: *first_row, cancel }
+    }
 }
 
 /// Requests that go on behind one another, or go back.
@@ -196,18 +202,9 @@ proptest! {
             let by_share = [share > 0, share > 1].map(|last| if last { "last" } else { "first" });
             prop_assert_eq!(world.take_visits(), by_share);
             // Layers in groups, as a fuzzy drafter computes them, too.
-            let Asked { tokens, tree, first_row } = asked;
-            let context = FuzzyContext {
-                sequence: SEQUENCE,
-                tokens,
-                exact: tokens.len(),
-                tree,
-                first_row: *first_row,
-                groups: &groups,
-                cancel: &world.cancel,
-            };
+            let (context, exact) = (asked.context(&world.cancel), asked.tokens.len());
             let fuzzy = [&mut whole as &mut dyn LayeredModel, &mut shuttle]
-                .map(|model| model.fuzzy_logits(&context).unwrap().values);
+                .map(|model| model.fuzzy_logits(&context, &groups, exact).unwrap().values);
             prop_assert_eq!(&fuzzy[0], &fuzzy[1]);
             world.take_visits();
         }
@@ -217,7 +214,6 @@ proptest! {
 #[test]
 fn passes_go_where_nobody_is_unless_they_are_shared_out() {
     let weights = &weights()[0];
-    let never = AtomicBool::new(false);
     for (first_is_free, last_is_free, expected) in [
         (true, true, "last"),
         (true, false, "first"),
@@ -229,7 +225,7 @@ fn passes_go_where_nobody_is_unless_they_are_shared_out() {
         let places: [Box<dyn Place>; 2] =
             [Box::new(place("first", first_is_free)), Box::new(place("last", last_is_free))];
         let mut model = CachedTransformer::new(Shuttle::new(weights, places, Sharing::default()));
-        model.logits(SEQUENCE, &[1, 2], &TokenTree::new(), 0, &never).unwrap();
+        model.logits(&LogitsContext::behind(SEQUENCE, &[1, 2])).unwrap();
         assert_eq!(world.take_visits(), [expected]);
     }
 }
@@ -246,7 +242,7 @@ fn parts_of_a_prompt_count_for_no_token() {
     let mut tokens: Vec<TokenId> = (0..400).map(|index| index % 7).collect();
     sharing.last_has(Some(2));
     for _ in 0..3 {
-        model.logits(SEQUENCE, &tokens, &TokenTree::new(), 0, &world.cancel).unwrap();
+        model.logits(&LogitsContext::behind(SEQUENCE, &tokens)).unwrap();
         tokens.push(3);
     }
     assert_eq!(world.take_visits(), ["last", "last", "last", "first"]);
@@ -268,16 +264,15 @@ fn what_ends_a_pass_between_stages_leaves_the_cache_as_it_was() {
     world.take_visits();
     for (stage, held) in [(0, 6), (1, 12)] {
         *moods[stage].lock().unwrap() = Mood::Cancels;
-        let Asked { tokens, tree, .. } = asked(12 + stage);
-        let ended = cut.logits(SEQUENCE, &tokens, &tree, 0, &world.cancel).err();
+        let asked = asked(12 + stage);
+        let ended = cut.logits(&asked.context(&world.cancel)).err();
         assert_eq!(ended, Some(ModelError::Cancelled));
         // The next stage looks before its first layer.
         assert_eq!(world.take_visits(), &["a", "b", "c"][..stage + 2]);
         let (prefix, nodes, _) = cut.cache(SEQUENCE).unwrap().snapshot();
-        assert_eq!((&prefix[..], nodes.len()), (&tokens[..held], 0));
+        assert_eq!((&prefix[..], nodes.len()), (&asked.tokens[..held], 0));
         *moods[stage].lock().unwrap() = Mood::Calm;
         world.cancel.store(false, Ordering::Relaxed);
-        let asked = asked(12 + stage);
         assert_eq!(bits(&mut cut, &asked, &world.cancel), bits(&mut whole, &asked, &world.cancel));
         world.take_visits();
     }

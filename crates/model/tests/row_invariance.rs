@@ -8,9 +8,10 @@ use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
+use forerun_model::fake::behind;
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, Isa, LanguageModel, ModelError, ReferenceModel, Team,
-    Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, Isa, LanguageModel, LogitsContext, ModelError,
+    ReferenceModel, Team, Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,14 +118,11 @@ fn check_rows(
     tree: &TokenTree,
     first_row: usize,
 ) -> Result<(), TestCaseError> {
-    let cancel = AtomicBool::new(false);
-    let logits = model.logits(SEQUENCE, tokens, tree, first_row, &cancel).unwrap();
+    let context = LogitsContext { tree, first_row, ..LogitsContext::behind(SEQUENCE, tokens) };
+    let logits = model.logits(&context).unwrap();
     prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
     for (row, logits) in (first_row..).zip(logits.rows()) {
-        let mut prefix = tokens.to_vec();
-        if let Some(node) = row.checked_sub(1) {
-            prefix.extend(tree.path(node).into_iter().map(|node| tree.token(node)));
-        }
+        let prefix = behind(tokens, tree, row.checked_sub(1));
         let bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
         prop_assert_eq!(bits, expected(kind, &prefix), "row {} behind {:?}", row, prefix);
     }
@@ -243,7 +241,8 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
                 }
                 switch.store(true, Ordering::Relaxed);
             });
-            model.logits(SEQUENCE, &tokens, &tree, 0, &switch).map(|logits| logits.values.len())
+            let context = LogitsContext::behind(SEQUENCE, &tokens);
+            model.logits(&LogitsContext { tree: &tree, cancel: &switch, ..context })
         });
         match outcome {
             Err(error) => {
@@ -267,9 +266,9 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
 #[test]
 fn what_a_model_cannot_do_is_an_error() {
     let mut model = model((WeightType::F32, Isa::best(), 0), 1);
-    let cancel = AtomicBool::new(false);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
-        model.logits(SEQUENCE, tokens, tree, 0, &cancel).err().unwrap().to_string()
+        let context = LogitsContext { tree, ..LogitsContext::behind(SEQUENCE, tokens) };
+        model.logits(&context).err().unwrap().to_string()
     };
     assert!(error(&[], &TokenTree::new()).contains("at least one token"));
     assert!(error(&[1, 5_000], &TokenTree::new()).contains("token 5000"));

@@ -8,20 +8,18 @@ use forerun_model::checkpoint::DRAFTER_FILES;
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, EagleModel, FeatureContext, FeatureHeads, FeatureModel,
-    HydraModel, LanguageModel, MedusaHeads, ModelError, Speculator, SpeculatorKind, Team,
+    CachedTransformer, Checkpoint, Config, EagleModel, FeatureHeads, FeatureModel, HydraModel,
+    LanguageModel, LogitsContext, MedusaHeads, ModelError, Speculator, SpeculatorKind, Team,
     Transformer, WeightType, Weights,
 };
 use safetensors::SafeTensors;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use tempfile::TempDir;
 
 const SEQUENCE: SequenceId = SequenceId(7);
 const MASKS: usize = 3;
-static NEVER: AtomicBool = AtomicBool::new(false);
 
 /// A target, and the folders of its drafters.
 struct Target {
@@ -221,9 +219,8 @@ fn logits(
     tree: &TokenTree,
     first_row: usize,
 ) -> Vec<f32> {
-    let (sequence, cancel) = (SEQUENCE, &NEVER);
-    let context = FeatureContext { sequence, tokens, features, tree, first_row, cancel };
-    model.logits(&context).unwrap().values
+    let context = LogitsContext { tree, first_row, ..LogitsContext::behind(SEQUENCE, tokens) };
+    model.logits(&context, features).unwrap().values
 }
 
 /// ```text
@@ -350,7 +347,8 @@ fn parallelspec_is_what_its_paper_says() {
     let rows: Vec<_> = real.chain(masked).map(<[f64]>::to_vec).enumerate().collect();
     let states = tensors.layer(config, &rows, &[], all);
     let expected = tensors.logits(&states[tokens.len() - 1..]);
-    let found = model.logits(SEQUENCE, &tokens, &masks, 0, &NEVER).unwrap();
+    let context = LogitsContext { tree: &masks, ..LogitsContext::behind(SEQUENCE, &tokens) };
+    let found = model.logits(&context).unwrap();
     assert_near(&found.values, &expected, "on tokens");
 }
 
@@ -468,11 +466,8 @@ fn hydra_is_what_its_paper_says() {
             grown.extend(logits(&mut other, &tokens, &features, &short.first(node + 1), node + 1));
         }
         assert_eq!(grown, all, "{layout:?}");
-        let (sequence, cancel) = (SEQUENCE, &NEVER);
-        let (tokens, features) = (&tokens[..], &features);
-        let context =
-            FeatureContext { sequence, tokens, features, tree: &tree, first_row: 0, cancel };
-        let error = model.logits(&context).err();
+        let context = LogitsContext { tree: &tree, ..LogitsContext::behind(SEQUENCE, &tokens) };
+        let error = model.logits(&context, &features).err();
         assert_eq!(error, Some(ModelError::Context { position: 3, context: 3 }));
     }
 }

@@ -1,12 +1,11 @@
 //! When a device group's models ran: the forward passes inside its jobs.
 
-use forerun_core::{FeatureRows, SequenceId, TokenId, TokenTree};
+use forerun_core::{FeatureRows, Features, SequenceId};
 use forerun_model::{
-    FeatureContext, FeatureHeads, FeatureModel, FuzzyContext, LanguageModel, LayeredModel, Logits,
+    FeatureHeads, FeatureModel, LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext,
     ModelError,
 };
 use std::ops::Range;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -65,16 +64,9 @@ impl<M: LanguageModel> LanguageModel for Timed<M> {
         self.model.context_length()
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
         let started = Instant::now();
-        let logits = self.model.logits(sequence, tokens, tree, first_row, cancel);
+        let logits = self.model.logits(context);
         self.note(started, logits)
     }
 
@@ -96,9 +88,13 @@ impl<M: FeatureModel> FeatureModel for Timed<M> {
         self.model.context_length()
     }
 
-    fn logits(&mut self, context: &FeatureContext<'_>) -> Result<Logits, ModelError> {
+    fn logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        features: &Features,
+    ) -> Result<Logits, ModelError> {
         let started = Instant::now();
-        let logits = self.model.logits(context);
+        let logits = self.model.logits(context, features);
         self.note(started, logits)
     }
 
@@ -120,9 +116,14 @@ impl<M: FeatureHeads> FeatureHeads for Timed<M> {
 }
 
 impl<M: LayeredModel> LayeredModel for Timed<M> {
-    fn fuzzy_logits(&mut self, context: &FuzzyContext<'_>) -> Result<Logits, ModelError> {
+    fn fuzzy_logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        groups: &LayerGroups,
+        exact: usize,
+    ) -> Result<Logits, ModelError> {
         let started = Instant::now();
-        let logits = self.model.fuzzy_logits(context);
+        let logits = self.model.fuzzy_logits(context, groups, exact);
         self.note(started, logits)
     }
 }

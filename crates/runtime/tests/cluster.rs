@@ -12,21 +12,30 @@ use forerun_decode::{
     generate,
 };
 use forerun_draft::ModelDrafter;
-use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_model::fake::{answer, one_hot};
+use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{Canceller, Engine, Runtime, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const VOCAB: usize = 8;
 /// Tokens that make the fake model misbehave when they are the last of a sequence.
 const PANIC: TokenId = 6;
 const HANG: TokenId = 7;
 
-/// Predicts the last token plus one, modulo 5; records how often a sequence was released.
-#[derive(Clone, Default)]
+/// Predicts the last token plus one, modulo 5; records how often a sequence was released, and panics once
+/// it has no call left.
+#[derive(Clone)]
 struct Fake {
     released: Arc<AtomicUsize>,
+    calls_left: usize,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self { released: Arc::default(), calls_left: usize::MAX }
+    }
 }
 
 impl LanguageModel for Fake {
@@ -38,31 +47,19 @@ impl LanguageModel for Fake {
         1_000
     }
 
-    fn logits(
-        &mut self,
-        _sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let last = *tokens.last().ok_or(ModelError::Empty)?;
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        assert_ne!(self.calls_left, 0, "out of order");
+        self.calls_left -= 1;
+        let last = *context.tokens.last().ok_or(ModelError::Empty)?;
         assert_ne!(last, PANIC, "the fake model was told to panic");
         if last == HANG {
             // A long forward: it looks for cancellation between its layers.
-            while !cancel.load(Ordering::Relaxed) {
+            while !context.cancel.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             return Err(ModelError::Cancelled);
         }
-        let row = |row: usize| {
-            let token = row.checked_sub(1).map_or(last, |node| tree.token(node));
-            let mut logits = [0.0; VOCAB];
-            logits[(token as usize + 1) % 5] = 10.0;
-            logits
-        };
-        let values = (first_row..=tree.len()).flat_map(row).collect();
-        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
+        Ok(answer(context, VOCAB, |prefix| one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)))
     }
 
     fn release(&mut self, _sequence: SequenceId) {
@@ -332,39 +329,6 @@ fn jobs_and_completions_survive_serialisation() {
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
 }
 
-/// The fake model, which panics at one of its calls.
-struct Fragile {
-    fake: Fake,
-    calls_left: usize,
-}
-
-impl LanguageModel for Fragile {
-    fn vocab_size(&self) -> usize {
-        self.fake.vocab_size()
-    }
-
-    fn context_length(&self) -> usize {
-        self.fake.context_length()
-    }
-
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        assert_ne!(self.calls_left, 0, "out of order");
-        self.calls_left -= 1;
-        self.fake.logits(sequence, tokens, tree, first_row, cancel)
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.fake.release(sequence);
-    }
-}
-
 /// Which replica, or which drafter, panics at which of its calls.
 fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
     let worker = |own: Role| WorkerSpec {
@@ -373,7 +337,7 @@ fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
         roles: vec![own],
         build: Box::new(move |_| {
             let calls_left = if own == role { calls_left } else { usize::MAX };
-            let model = Fragile { fake: Fake::default(), calls_left };
+            let model = Fake { calls_left, ..Fake::default() };
             Ok(match own {
                 Role::Drafter(index) => Engine::new().with_drafter(index, ModelDrafter::new(model)),
                 Role::Target(index) => Engine::new().with_target(index, model),

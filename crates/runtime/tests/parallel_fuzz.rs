@@ -5,18 +5,18 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, Job, JobError, Key, KeyedRandomness, Outcome,
-    Purpose, Role, Sampling, SequenceId, Ticket, TokenId, TokenTree, Verification,
+    Purpose, Role, Sampling, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl,
     Schedule, Sequence, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
-use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_model::fake::TableModel;
+use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{Engine, InlineCluster};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 /// What a world draws from.
 #[derive(Clone, Copy)]
@@ -38,53 +38,41 @@ impl Dice {
     }
 }
 
-/// A language model whose logits are a hash of the last two tokens; it fails once in so many calls.
+/// A model that reads two tokens, and fails once in so many calls.
 #[derive(Clone, Copy)]
 struct Table {
-    seed: u64,
-    vocab_size: usize,
-    context: usize,
+    model: TableModel,
     fails_one_in: usize,
     dice: Dice,
 }
 
+impl Table {
+    fn new(seed: u64, vocab_size: usize, context_length: usize, dice: &Dice) -> Self {
+        let model =
+            TableModel { reads: 2, context_length, ..TableModel::new(seed, vocab_size, 6.0) };
+        Self { model, fails_one_in: 0, dice: *dice }
+    }
+}
+
 impl LanguageModel for Table {
     fn vocab_size(&self) -> usize {
-        self.vocab_size
+        self.model.vocab_size
     }
 
     fn context_length(&self) -> usize {
-        self.context
+        self.model.context_length
     }
 
-    fn logits(
-        &mut self,
-        _sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        _cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let (len, context) = (tokens.len() + tree.max_depth(), self.context);
-        assert!(!tokens.is_empty() && len <= context, "{len} of {context}");
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        let LogitsContext { tokens, tree, .. } = *context;
+        let (len, longest) = (tokens.len() + tree.max_depth(), self.model.context_length);
+        assert!(!tokens.is_empty() && len <= longest, "{len} of {longest}");
         let mut all = tokens.iter().chain(tree.tokens());
-        assert!(all.all(|&token| (token as usize) < self.vocab_size));
+        assert!(all.all(|&token| (token as usize) < self.model.vocab_size));
         if self.fails_one_in > 0 && self.dice.one_in(self.fails_one_in) {
             return Err(ModelError::Empty);
         }
-        let row = |row: usize| {
-            let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
-            let path = path.into_iter().map(|node| tree.token(node));
-            let behind: Vec<TokenId> = tokens.iter().copied().chain(path).collect();
-            let last = behind[behind.len().saturating_sub(2)..].iter();
-            let hash = last.fold(self.seed, |hash, &token| 16 * hash + u64::from(token) + 1);
-            let randomness = KeyedRandomness { seed: hash, sample: 0 };
-            let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };
-            (0..self.vocab_size).map(move |token| 6.0 * randomness.uniform(key(token)) as f32)
-        };
-        let values = (first_row..=tree.len()).flat_map(row).collect();
-        let vocab_size = self.vocab_size;
-        Ok(Logits { values, vocab_size, computed_tokens: tokens.len() + tree.len() })
+        self.model.logits(context)
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
@@ -166,7 +154,7 @@ impl World {
     fn new(dice: &mut Dice) -> Self {
         let vocab_size = 3 + dice.below(4);
         let context = 4 + dice.below(40);
-        let target = Table { seed: 1, vocab_size, context, fails_one_in: 0, dice: *dice };
+        let target = Table::new(1, vocab_size, context, dice);
         let prompt_len = 1 + dice.below(3);
         let prompt = (0..prompt_len).map(|_| dice.below(vocab_size) as TokenId).collect();
         let eos = if dice.one_in(2) { vec![dice.below(vocab_size) as TokenId] } else { vec![] };
@@ -202,14 +190,12 @@ impl World {
     }
 
     fn drafter(&self, dice: &mut Dice, fails_one_in: usize) -> Box<dyn Drafter> {
-        let model = Table {
-            seed: if dice.one_in(2) { self.target.seed } else { 5 },
-            vocab_size: (self.target.vocab_size + dice.below(3)).max(4) - 1,
-            context: if dice.one_in(2) { 1 + dice.below(20) } else { 90 },
-            fails_one_in,
-            dice: *dice,
-        };
-        let model = ModelDrafter::new(model).for_vocabulary(self.target.vocab_size);
+        let target = self.target.model;
+        let seed = if dice.one_in(2) { target.seed } else { 5 };
+        let vocab_size = (target.vocab_size + dice.below(3)).max(4) - 1;
+        let context = if dice.one_in(2) { 1 + dice.below(20) } else { 90 };
+        let model = Table { fails_one_in, ..Table::new(seed, vocab_size, context, dice) };
+        let model = ModelDrafter::new(model).for_vocabulary(target.vocab_size);
         let drafter: Box<dyn Drafter> =
             if dice.one_in(3) { Box::new(PromptLookup) } else { Box::new(model) };
         // One drafter makes chains of one kind; an empty one is of both.

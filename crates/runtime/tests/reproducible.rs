@@ -5,61 +5,25 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
-    Role, Sampling, SequenceId, Ticket, TokenId, TokenTree, Verification,
+    Role, Sampling, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, PearlOptions, Schedule, Sequence,
     generate,
 };
 use forerun_draft::{Drafter, ModelDrafter, PromptLookup};
-use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_model::fake::TableModel;
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const VOCAB: usize = 3;
 const REPLICAS: usize = 3;
 
-/// A language model whose logits are a hash of the last two tokens, so that its text repeats itself.
-#[derive(Clone, Copy)]
-struct Table {
-    seed: u64,
-}
-
-impl LanguageModel for Table {
-    fn vocab_size(&self) -> usize {
-        VOCAB
-    }
-
-    fn context_length(&self) -> usize {
-        1_000
-    }
-
-    fn logits(
-        &mut self,
-        _sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        _cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let row = |row: usize| {
-            let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
-            let path = path.into_iter().map(|node| tree.token(node));
-            let behind: Vec<TokenId> = tokens.iter().copied().chain(path).collect();
-            let last = behind[behind.len().saturating_sub(2)..].iter();
-            let hash = last.fold(self.seed, |hash, &token| 4 * hash + u64::from(token) + 1);
-            let randomness = KeyedRandomness { seed: hash, sample: 0 };
-            let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };
-            (0..VOCAB).map(move |token| 12.0 * randomness.uniform(key(token)) as f32)
-        };
-        let values = (first_row..=tree.len()).flat_map(row).collect();
-        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
-    }
-
-    fn release(&mut self, _sequence: SequenceId) {}
+/// A model of few tokens, of which it reads two, so that its text repeats itself.
+fn table(seed: u64) -> TableModel {
+    TableModel { reads: 2, ..TableModel::new(seed, VOCAB, 12.0) }
 }
 
 /// Devices of changing speeds: jobs end in another order, and take other times, for every seed.
@@ -101,8 +65,7 @@ fn text(decoder: &mut dyn Decoder, drafter: impl Drafter + 'static, seed: u64) -
 
 /// What comes of the engine's drafters.
 fn text_of(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenId> {
-    let engine =
-        (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, Table { seed: 1 }));
+    let engine = (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, table(1)));
     let randomness = KeyedRandomness { seed: 11, sample: 0 };
     let verification = Verification::Rejection;
     let sampling = Sampling { temperature: 1.0, verification, randomness, ..Sampling::greedy() };
@@ -117,8 +80,7 @@ fn text_of(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenI
 
 /// Runs in many orders; what they tell apart must be nothing.
 fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
-    let model =
-        (0..60).map(|order| text(&mut *decoder(), ModelDrafter::new(Table { seed: 9 }), order));
+    let model = (0..60).map(|order| text(&mut *decoder(), ModelDrafter::new(table(9)), order));
     assert_eq!(model.collect::<BTreeSet<_>>().len(), 1, "{name}, model");
     let lookup = (0..60).map(|order| text(&mut *decoder(), PromptLookup, order));
     assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
@@ -161,9 +123,9 @@ fn nor_does_it_with_several_drafters() {
     for (replicas, length) in [(1, 1), (2, 2), (3, 1), (3, 4)] {
         let texts = (0..60).map(|order| {
             let engine = Engine::new()
-                .with_drafter(0, ModelDrafter::new(Table { seed: 9 }))
+                .with_drafter(0, ModelDrafter::new(table(9)))
                 .with_drafter(1, PromptLookup)
-                .with_drafter(2, ModelDrafter::new(Table { seed: 4 }));
+                .with_drafter(2, ModelDrafter::new(table(4)));
             let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
             let mut decoder = Dsi::new(replicas, lookahead).with_drafters(3).reproducible();
             text_of(&mut decoder, engine, order)

@@ -11,7 +11,8 @@ use forerun_decode::{
     Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
 };
 use forerun_draft::ModelDrafter;
-use forerun_model::{LanguageModel, Logits, ModelError, Place};
+use forerun_model::fake::{answer, one_hot};
+use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError, Place};
 use forerun_runtime::{Engine, Runtime, Seat, SharedDevice, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -49,28 +50,14 @@ impl LanguageModel for Staged {
         1_000
     }
 
-    fn logits(
-        &mut self,
-        _sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
-        let last = *tokens.last().ok_or(ModelError::Empty)?;
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        let last = *context.tokens.last().ok_or(ModelError::Empty)?;
         for (index, seat) in self.seats.iter().enumerate() {
             let mut outcome = Ok(());
-            seat.visit(&mut || outcome = Self::part(index, last, cancel));
+            seat.visit(&mut || outcome = Self::part(index, last, context.cancel));
             outcome?;
         }
-        let row = |row: usize| {
-            let token = row.checked_sub(1).map_or(last, |node| tree.token(node));
-            let mut logits = [0.0; VOCAB];
-            logits[(token as usize + 1) % 5] = 10.0;
-            logits
-        };
-        let values = (first_row..=tree.len()).flat_map(row).collect();
-        Ok(Logits { values, vocab_size: VOCAB, computed_tokens: tokens.len() + tree.len() })
+        Ok(answer(context, VOCAB, |prefix| one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)))
     }
 
     fn release(&mut self, _sequence: SequenceId) {}

@@ -9,12 +9,12 @@ use crate::oracle::{Player, VOCABULARY};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, Scores, SequenceId, TokenId,
-    TokenTree, Told,
+    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, Scores, SequenceId, TokenTree,
+    Told,
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
-use forerun_model::{LanguageModel, Logits, ModelError};
+use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{Engine, Runtime, WorkerSpec};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -167,14 +167,8 @@ impl LanguageModel for WaitingModel {
         usize::MAX
     }
 
-    fn logits(
-        &mut self,
-        sequence: SequenceId,
-        tokens: &[TokenId],
-        tree: &TokenTree,
-        first_row: usize,
-        cancel: &AtomicBool,
-    ) -> Result<Logits, ModelError> {
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        let LogitsContext { sequence, tokens, tree, first_row, cancel } = *context;
         let job = Job::Score {
             sequence,
             tokens: tokens.into(),

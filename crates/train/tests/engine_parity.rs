@@ -3,15 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use candle_core::Device;
-use forerun_core::{SequenceId, TokenTree};
+use forerun_core::SequenceId;
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, Team, Transformer, Weights,
+    CachedTransformer, Checkpoint, Config, LanguageModel, LogitsContext, Team, Transformer, Weights,
 };
 use forerun_train::{Dtype, Llama, Targets, export};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 const CONTEXT: usize = 75;
 
@@ -34,8 +33,7 @@ fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
     let team = Arc::new(Team::unpinned(1).unwrap());
     let mut model = CachedTransformer::new(Transformer::new(weights, team));
     let mut row = |end: usize| {
-        let (tree, go_on) = (TokenTree::new(), AtomicBool::new(false));
-        model.logits(SequenceId(0), &tokens[..end], &tree, 0, &go_on).unwrap().values
+        model.logits(&LogitsContext::behind(SequenceId(0), &tokens[..end])).unwrap().values
     };
     (1..=tokens.len()).map(&mut row).collect()
 }

@@ -20,7 +20,7 @@ pub(crate) struct Observed {
 }
 
 impl Transformer {
-    /// As [`Transformer::forward`] with all rows wanted, noting what goes on. Where `whole_layers` are
+    /// As [`Forward::forward`](crate::Forward::forward) with all rows wanted, noting what goes on. Where `whole_layers` are
     /// grouped, their MLPs are so, too: each reads the group's hidden state and its own layer's
     /// attention, not what the layers before it added.
     pub(crate) fn forward_observed(

@@ -262,10 +262,10 @@ fn engine_logits(
 ) -> Vec<Vec<f32>> {
     use forerun_core::{FeatureRows, Features, SequenceId, TokenTree};
     use forerun_model::{
-        CachedTransformer, Checkpoint, EagleModel, FeatureContext, FeatureHeads, FeatureModel,
-        LanguageModel, MedusaHeads, Speculator, Team, Transformer, WeightType, Weights,
+        CachedTransformer, Checkpoint, EagleModel, FeatureHeads, FeatureModel, LanguageModel,
+        LogitsContext, MedusaHeads, Speculator, Team, Transformer, WeightType, Weights,
     };
-    let (never, sequence) = (std::sync::atomic::AtomicBool::new(false), SequenceId(0));
+    let wanted = LogitsContext::behind(SequenceId(0), tokens);
     let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
     let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
     let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
@@ -282,7 +282,7 @@ fn engine_logits(
             let weights = Arc::new(speculator.parallel(&target, own).unwrap());
             let masks: Vec<u32> = weights.mask_tokens().collect();
             let mut model = CachedTransformer::new(Transformer::new(weights, team));
-            model.logits(sequence, tokens, &TokenTree::chain(&masks), 0, &never).unwrap()
+            model.logits(&LogitsContext { tree: &TokenTree::chain(&masks), ..wanted }).unwrap()
         }
         DrafterKind::Eagle | DrafterKind::ParallelspecEagle => {
             let weights = Arc::new(speculator.eagle(&target, own).unwrap());
@@ -290,9 +290,8 @@ fn engine_logits(
             let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
             let mut told = Features::new();
             told.push(FeatureRows::new(width, features.to_vec()));
-            let (tree, features, cancel) = (&tree, &told, &never);
-            let context = FeatureContext { sequence, tokens, features, tree, first_row: 0, cancel };
-            EagleModel::new(weights, team).logits(&context).unwrap()
+            let wanted = LogitsContext { tree: &tree, ..wanted };
+            EagleModel::new(weights, team).logits(&wanted, &told).unwrap()
         }
     };
     logits.rows().map(<[f32]>::to_vec).collect()
