@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use forerun::Canceller;
 use forerun_model::Config;
 use forerun_model::checkpoint::Checkpoint;
-use forerun_train::data::{Dataset, PrepareOptions, Split};
+use forerun_train::data::{Dataset, Framing, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{AdamWOptions, Dtype, Learner, Llama, Schedule, TrainOptions, Trainer, export};
 use shown::{DataBar, Shown};
@@ -43,7 +43,7 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let tokenizer = tokenizer(arguments, &run)?;
-    let dataset = dataset(text, &text.data, &run, &tokenizer)?;
+    let dataset = dataset(text, &text.data, &run, &tokenizer, PrepareOptions::default().framing)?;
     let LmArguments { step, steps, learning_rate, distillation_share, .. } = arguments;
     let options = options(step, *steps, *learning_rate, *distillation_share);
     let config = config(arguments, &dataset);
@@ -147,11 +147,13 @@ fn dataset(
     data: &[PathBuf],
     run: &Path,
     tokenizer: &Path,
+    framing: Framing,
 ) -> anyhow::Result<Dataset> {
     let share = if arguments.validation.is_empty() { HELD_OUT } else { 0.0 };
     let options = PrepareOptions {
         validation_files: arguments.validation.clone(),
         held_out_share: arguments.held_out.unwrap_or(share),
+        framing,
         ..PrepareOptions::default()
     };
     let folder = arguments.shards.clone().unwrap_or_else(|| run.join("shards"));

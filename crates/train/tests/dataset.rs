@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{books, contents, quiet, tokenizer, write_books};
-use forerun_train::data::{DataError, Dataset, PrepareOptions, Progress, Split};
+use forerun_train::data::{DataError, Dataset, Framing, PrepareOptions, Progress, Split};
 
 /// Sources in a folder: two training files, one validation file, a tokenizer.
 struct Sources {
@@ -270,6 +270,76 @@ fn another_data_set_is_not_taken_for_the_one_that_is_asked_for() {
     assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer)[0], books(11, 3, 2000)[0]);
 }
 
+/// As of Llama 2: pieces with a space in front, bytes for what is no piece, a BOS in front of a text.
+fn tokenizer_of_pieces() -> serde_json::Value {
+    let letters = ('a'..='z').chain("▁ABCDEFGHIJKLMNOPQRSTUVWXYZ.,".chars()).map(String::from);
+    let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
+    let special = ["<unk>", "<s>", "</s>"].map(String::from);
+    let vocabulary = special.into_iter().chain(bytes).chain(letters).chain(["▁t".to_owned()]);
+    let vocabulary: serde_json::Map<_, _> =
+        vocabulary.enumerate().map(|(id, token)| (token, id.into())).collect();
+    let added = |id: u32, content: &str| {
+        serde_json::json!({
+            "id": id, "content": content, "special": true, "single_word": false, "lstrip": false,
+            "rstrip": false, "normalized": false,
+        })
+    };
+    let bos = serde_json::json!({ "SpecialToken": { "id": "<s>", "type_id": 0 } });
+    let text = serde_json::json!({ "Sequence": { "id": "A", "type_id": 0 } });
+    serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "pre_tokenizer": null,
+        "added_tokens": [added(0, "<unk>"), added(1, "<s>"), added(2, "</s>")],
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "Prepend", "prepend": "▁" },
+            { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
+        ] },
+        "post_processor": {
+            "type": "TemplateProcessing", "single": [bos, text], "pair": [bos, text, bos, text],
+            "special_tokens": { "<s>": { "id": "<s>", "ids": [1], "tokens": ["<s>"] } },
+        },
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
+            { "type": "ByteFallback" }, { "type": "Fuse" },
+            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ] },
+        "model": {
+            "type": "BPE", "vocab": vocabulary, "merges": [["▁", "t"]], "byte_fallback": true,
+            "unk_token": "<unk>", "dropout": null, "fuse_unk": true, "ignore_merges": false,
+            "continuing_subword_prefix": null, "end_of_word_suffix": null,
+        },
+    })
+}
+
+#[test]
+fn a_drafter_reads_documents_as_its_target_does() {
+    let mut sources = Sources::new();
+    sources.tokenizer = sources.path("pieces.json");
+    std::fs::write(&sources.tokenizer, tokenizer_of_pieces().to_string()).unwrap();
+    let options =
+        PrepareOptions { framing: Framing::OfTarget { eos: 2 }, ..sources.options.clone() };
+    let dataset = sources.prepare_with("set", &options).unwrap();
+    let (stream, mut all) = (dataset.tokens(Split::Training), Vec::new());
+    stream.read(0, stream.len() as usize, &mut all);
+    let engine = tokenizers::Tokenizer::from_file(&sources.tokenizer).unwrap();
+    let expected: Vec<u32> = books(11, 3, 2000)
+        .iter()
+        .flat_map(|book| {
+            let prompt = engine.encode(&book[..], true).unwrap();
+            assert_eq!(prompt.get_ids()[0], 1, "a prompt begins with its BOS");
+            [prompt.get_ids(), &[2]].concat()
+        })
+        .collect();
+    assert_eq!(all[..expected.len()], expected);
+    // A model of its own cannot be made of it, nor can another framing pass for this one.
+    let error =
+        |options: &PrepareOptions| sources.prepare_with("set", options).err().unwrap().to_string();
+    assert!(error(&sources.options).contains("byte-level tokenizer"));
+    let other = PrepareOptions { framing: Framing::OfTarget { eos: 1 }, ..options.clone() };
+    assert!(error(&other).contains("tokenizers"), "{}", error(&other));
+    let none = PrepareOptions { framing: Framing::OfTarget { eos: 9999 }, ..options };
+    assert!(error(&none).contains("no token 9999, the target's EOS"));
+}
+
 #[test]
 fn what_cannot_be_prepared_is_an_error() {
     let mut sources = Sources::new();
@@ -279,7 +349,8 @@ fn what_cannot_be_prepared_is_an_error() {
     let options = sources.options.clone();
     let wrong = PrepareOptions { held_out_share: 1.5, ..options.clone() };
     assert!(error(&sources, &wrong).contains("held_out_share is 1.5"));
-    let wrong = PrepareOptions { separator: "</s>".to_owned(), ..options.clone() };
+    let wrong =
+        PrepareOptions { framing: Framing::Separated("</s>".to_owned()), ..options.clone() };
     assert!(error(&sources, &wrong).contains("no token \"</s>\""));
     let wrong = PrepareOptions { validation_files: vec![sources.path("none")], ..options.clone() };
     assert!(error(&sources, &wrong).contains("none"));

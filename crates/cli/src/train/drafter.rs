@@ -9,7 +9,7 @@ use crate::interrupts::INTERRUPTED;
 use crate::{distill, note};
 use anyhow::{Context, bail};
 use forerun::Canceller;
-use forerun_train::data::{Batches, Dataset, Split};
+use forerun_train::data::{Batches, Dataset, Framing, Split};
 use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
 use forerun_train::{Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
@@ -68,7 +68,13 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
             None => return Ok(INTERRUPTED.into()),
         },
     };
-    let dataset = dataset(text, &data, &run, &tokenizer)?;
+    let Some(&eos) = target.config().eos_token_ids.first() else {
+        bail!(
+            "{}: its config.json has no eos_token_id, the token that parts documents: add it",
+            arguments.target.display()
+        );
+    };
+    let dataset = dataset(text, &data, &run, &tokenizer, Framing::OfTarget { eos })?;
     let options = options(&drafter, arguments, &dataset)?;
     let steps = options.schedule.steps;
     let mut trainer = Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options, drafter)?;
@@ -113,12 +119,16 @@ fn own_text(
     count: usize,
     interrupted: &Arc<AtomicBool>,
 ) -> anyhow::Result<Option<PathBuf>> {
-    let file = run.join("self-distilled.jsonl");
+    // Texts by other settings are other texts: none of them is gone on with.
+    let (temperature, context, seed) =
+        (arguments.self_distillation_temperature, arguments.step.context, arguments.step.seed);
+    let name = format!("self-distilled-{temperature}-{context}-{seed}.jsonl");
+    let file = run.join(name);
     let options = [
         format!("--count={count}"),
-        format!("--max-tokens={}", arguments.step.context),
-        format!("--temperature={}", arguments.self_distillation_temperature),
-        format!("--seed={}", arguments.step.seed),
+        format!("--max-tokens={context}"),
+        format!("--temperature={temperature}"),
+        format!("--seed={seed}"),
         "--method=autoregressive".to_owned(),
     ];
     let (target, prompts) = (&arguments.target, &arguments.text.data);

@@ -67,6 +67,31 @@ fn a_drafter_of_the_target_is_told_by_its_tensors_and_gives_its_text() {
     }
 }
 
+/// The trained drafters of the demonstration target: its text, in fewer forwards than it has tokens.
+#[test]
+fn the_demonstration_targets_own_drafters_save_it_forwards() {
+    let family = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
+    let generate = |options: &[&str], drafter: Option<&str>| {
+        let run = Run::forerun().with(&["generate"]).with_path("--model", &family.join("target"));
+        let run = match drafter {
+            Some(name) => run.with_path("--draft-model", &family.join(name)),
+            None => run.with(&["--method", "autoregressive"]),
+        };
+        let length = ["--max-tokens", "64", "--ignore-eos", "--json"];
+        let run = run.on_one_core().with(&["--prompt", "It was a cold"]).with(&length);
+        run.with(options).succeed().json()
+    };
+    let plain = generate(&[], None);
+    for name in ["medusa", "parallelspec-medusa", "eagle", "parallelspec-eagle"] {
+        for options in [&["--draft-tokens", "4"][..], &["--draft-tokens", "4", "--tree", "top:3x4"]] {
+            let drafted = generate(options, Some(name));
+            assert_eq!(drafted["text"], plain["text"], "{name} {options:?}");
+            let forwards = drafted["usage"]["speculative"]["target_forwards"].as_u64().unwrap();
+            assert!(forwards < 50, "{name} {options:?}: {forwards} forwards for 64 tokens");
+        }
+    }
+}
+
 #[test]
 fn what_does_not_go_together_is_refused_with_a_way_out() {
     let models = Models::pair();

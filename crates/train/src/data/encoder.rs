@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
+use super::Framing;
 use super::error::{DataError, reading};
 use crate::files::sha256_of;
 
@@ -54,22 +55,32 @@ pub(crate) struct Encoder {
     tokenizer: Tokenizer,
     path: PathBuf,
     sha256: String,
+    /// Tokens in front of every document.
+    prefix: Vec<u32>,
+    /// The token behind every document.
     separator: u32,
+    /// Whether tokens spell bytes, as of GPT-2; else pieces of text, as sentencepiece's.
+    spells_bytes: bool,
+    /// Whether every token must be known by the bytes that it spells.
+    exact: bool,
     token_bytes: Vec<u32>,
 }
 
 impl Encoder {
-    /// Reads a `tokenizer.json` whose tokens spell bytes; `separator` is the token behind documents.
+    /// Reads a `tokenizer.json`.
     ///
     /// # Errors
-    /// If the file cannot be read, its tokens do not spell bytes, or there is no such separator.
-    pub(crate) fn load(path: &Path, separator: &str) -> Result<Self, DataError> {
+    /// If the file cannot be read, there is no such separator, or the tokens do not spell bytes where
+    /// they have to.
+    pub(crate) fn load(path: &Path, framing: &Framing) -> Result<Self, DataError> {
         let unusable = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let bytes = std::fs::read(path).map_err(reading(path))?;
         let sha256 = sha256_of(&bytes[..]).map_err(reading(path))?;
         let mut tokenizer =
             Tokenizer::from_bytes(&bytes).map_err(|error| unusable(error.to_string()))?;
-        if !matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_))) {
+        let exact = matches!(framing, Framing::Separated(_));
+        let spells_bytes = matches!(tokenizer.get_decoder(), Some(DecoderWrapper::ByteLevel(_)));
+        if exact && !spells_bytes {
             let reason = "training needs a byte-level tokenizer, as of GPT-2, Llama 3 or Qwen";
             return Err(unusable(reason.to_owned()));
         }
@@ -77,11 +88,32 @@ impl Encoder {
         tokenizer.with_truncation(None).map_err(|error| unusable(error.to_string()))?;
         // What looks like a separator within a text is text.
         tokenizer.set_encode_special_tokens(true);
-        let separator = tokenizer
-            .token_to_id(separator)
-            .ok_or_else(|| unusable(format!("it has no token {separator:?} to part documents")))?;
-        let token_bytes = token_bytes(&tokenizer);
-        Ok(Self { tokenizer, path: path.to_owned(), sha256, separator, token_bytes })
+        let (prefix, separator) = match framing {
+            Framing::Separated(token) => {
+                let missing = || unusable(format!("it has no token {token:?} to part documents"));
+                (Vec::new(), tokenizer.token_to_id(token).ok_or_else(missing)?)
+            }
+            Framing::OfTarget { eos } => {
+                let missing = || unusable(format!("it has no token {eos}, the target's EOS"));
+                tokenizer.id_to_token(*eos).ok_or_else(missing)?;
+                let prefix = prefix(&tokenizer).map_err(|error| unusable(error.to_string()))?;
+                // What stands behind one document need not stand in front of the next, too.
+                (if prefix == [*eos] { Vec::new() } else { prefix }, *eos)
+            }
+        };
+        let token_bytes = token_bytes(&tokenizer, spells_bytes);
+        let path = path.to_owned();
+        Ok(Self { tokenizer, path, sha256, prefix, separator, spells_bytes, exact, token_bytes })
+    }
+
+    /// Tokens in front of every document.
+    pub(crate) fn prefix(&self) -> &[u32] {
+        &self.prefix
+    }
+
+    /// Whether every document's tokens must spell it byte by byte.
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
     }
 
     /// The SHA-256 of the tokenizer's file.
@@ -99,13 +131,15 @@ impl Encoder {
         &self.token_bytes
     }
 
-    /// The tokens of each text, without separators.
+    /// The tokens of each text, without what stands in front and behind.
     ///
     /// # Errors
     /// If the library fails.
     pub(crate) fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
         let mut tokens = vec![Vec::new(); texts.len()];
-        let owned = |(owner, text)| pieces(text, PIECE_BYTES).map(move |piece| (owner, piece));
+        // Pieces of text have a space in front of them, so such a text stays whole.
+        let least = if self.spells_bytes { PIECE_BYTES } else { usize::MAX };
+        let owned = |(owner, text)| pieces(text, least).map(move |piece| (owner, piece));
         let mut parts = texts.iter().copied().enumerate().flat_map(owned).peekable();
         while parts.peek().is_some() {
             let (mut owners, mut batch, mut bytes) = (Vec::new(), Vec::new(), 0);
@@ -133,8 +167,17 @@ impl Encoder {
     }
 }
 
-/// By token: how many bytes it spells. A byte-level vocabulary writes each byte as a character.
-fn token_bytes(tokenizer: &Tokenizer) -> Vec<u32> {
+/// The tokens that the tokenizer itself puts in front of a text: its BOS, where it has one.
+fn prefix(tokenizer: &Tokenizer) -> tokenizers::Result<Vec<u32>> {
+    let (framed, bare) = (tokenizer.encode("a", true)?, tokenizer.encode("a", false)?);
+    let (framed, bare) = (framed.get_ids(), bare.get_ids());
+    let before = framed.windows(bare.len().max(1)).position(|window| window == bare);
+    Ok(framed[..before.unwrap_or(0)].to_vec())
+}
+
+/// By token: how many bytes it spells. A byte-level vocabulary writes each byte as a character; one of
+/// pieces writes a space as `▁`, and bytes that are no piece as `<0x0A>`.
+fn token_bytes(tokenizer: &Tokenizer, spells_bytes: bool) -> Vec<u32> {
     let vocabulary = tokenizer.get_vocab(true);
     let added = tokenizer.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&last| last as usize + 1);
@@ -143,7 +186,9 @@ fn token_bytes(tokenizer: &Tokenizer) -> Vec<u32> {
         bytes[token as usize] = match added.get(&token) {
             Some(added) if added.special => 0,
             Some(added) => added.content.len() as u32,
-            None => spelling.chars().count() as u32,
+            None if spells_bytes => spelling.chars().count() as u32,
+            None if spelling.len() == 6 && spelling.starts_with("<0x") => 1,
+            None => spelling.replace('▁', " ").len() as u32,
         };
     }
     bytes

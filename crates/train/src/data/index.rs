@@ -19,6 +19,9 @@ const VERSION: u32 = 1;
 pub(crate) struct Recipe {
     /// SHA-256 of `tokenizer.json`.
     pub(crate) tokenizer_sha256: String,
+    /// Tokens in front of every document.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) prefix: Vec<u32>,
     /// The token behind every document.
     pub(crate) separator: u32,
     /// Documents of each million that are held out of the training files.
@@ -34,7 +37,8 @@ pub(crate) struct Recipe {
 impl Recipe {
     /// What of it is not as in `other`.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
-        if self.tokenizer_sha256 != other.tokenizer_sha256 || self.separator != other.separator {
+        let tokens = |recipe: &Self| (recipe.prefix.clone(), recipe.separator);
+        if self.tokenizer_sha256 != other.tokenizer_sha256 || tokens(self) != tokens(other) {
             Some("tokenizers")
         } else if self.sources != other.sources {
             Some("source files")
@@ -64,7 +68,7 @@ pub(crate) struct Source {
 pub(crate) struct DocumentEntry {
     /// Its file, by place among the sources.
     pub(crate) source: usize,
-    /// Its tokens, the separator behind it included.
+    /// Its tokens, with what stands in front and behind.
     pub(crate) tokens: u64,
     /// Bytes of its text.
     pub(crate) bytes: u64,

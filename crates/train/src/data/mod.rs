@@ -15,7 +15,7 @@ pub use documents::{Document, Documents};
 pub(crate) use encoder::pieces;
 pub use error::DataError;
 pub(crate) use permutation::{mixed, uniform};
-pub use prepare::PrepareOptions;
 pub(crate) use prepare::SEPARATOR;
+pub use prepare::{Framing, PrepareOptions};
 pub use progress::{OnProgress, Phase, Progress};
 pub use shards::{Dataset, Split, TokenStream};

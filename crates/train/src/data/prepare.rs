@@ -24,6 +24,20 @@ pub(crate) const SEPARATOR: &str = "<|endoftext|>";
 
 const MILLION: u32 = 1_000_000;
 
+/// What stands around the documents, and so which tokenizers will do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// For a model to be made: this token behind every document. Its loss is counted by bytes, so the
+    /// tokenizer has to spell them.
+    Separated(String),
+    /// For what stands on a target: as it reads text. Its tokenizer, of whatever kind, puts its BOS in
+    /// front, where it does so for a prompt; this token, its EOS, stands behind.
+    OfTarget {
+        /// The token.
+        eos: u32,
+    },
+}
+
 /// How a data set is made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareOptions {
@@ -33,8 +47,8 @@ pub struct PrepareOptions {
     pub held_out_share: f64,
     /// Chooses which documents these are, by their text.
     pub seed: u64,
-    /// The token behind every document.
-    pub separator: String,
+    /// What stands around the documents.
+    pub framing: Framing,
     /// Most tokens of a shard.
     pub shard_tokens: u64,
     /// Replace what the folder holds where it was made of something else.
@@ -47,7 +61,7 @@ impl Default for PrepareOptions {
             validation_files: Vec::new(),
             held_out_share: 0.0,
             seed: 0,
-            separator: SEPARATOR.to_owned(),
+            framing: Framing::Separated(SEPARATOR.to_owned()),
             shard_tokens: 1 << 27,
             rebuild: false,
         }
@@ -55,7 +69,7 @@ impl Default for PrepareOptions {
 }
 
 impl Dataset {
-    /// Encodes text files (see [`Documents`]) with a byte-level `tokenizer.json` into `folder`.
+    /// Encodes text files (see [`Documents`]) with a `tokenizer.json` into `folder`.
     ///
     /// What the folder holds is used as it is, where it was made of the same. The index is written
     /// last, so that an interrupted preparation is never taken for a finished one; the next begins
@@ -63,7 +77,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If a file cannot be read or written, the text is not UTF-8, the tokenizer does not spell it
-    /// byte by byte, a validation document is to be learnt, or the folder holds another data set.
+    /// byte by byte where it has to, a validation document is to be learnt, or the folder holds another data set.
     pub fn prepare(
         files: &[PathBuf],
         tokenizer: &Path,
@@ -71,7 +85,7 @@ impl Dataset {
         options: &PrepareOptions,
         on_progress: OnProgress<'_>,
     ) -> Result<Self, DataError> {
-        let encoder = Encoder::load(tokenizer, &options.separator)?;
+        let encoder = Encoder::load(tokenizer, &options.framing)?;
         let recipe = recipe(files, &encoder, options, on_progress)?;
         fs::create_dir_all(folder).map_err(writing(folder))?;
         let lock_path = folder.join(".lock");
@@ -163,6 +177,7 @@ fn recipe(
     }
     Ok(Recipe {
         tokenizer_sha256: encoder.sha256().to_owned(),
+        prefix: encoder.prefix().to_vec(),
         separator: encoder.separator(),
         held_out_ppm: (options.held_out_share * f64::from(MILLION)).round() as u32,
         seed: options.seed,
@@ -230,10 +245,10 @@ impl<'a> Preparation<'a> {
     fn add(&mut self, batch: &[Document], path: &Path, validation: bool) -> Result<(), DataError> {
         let texts: Vec<&str> = batch.iter().map(|document| &document.text[..]).collect();
         let encoded = self.encoder.encode(&texts)?;
-        for (document, mut tokens) in batch.iter().zip(encoded) {
+        for (document, text_tokens) in batch.iter().zip(encoded) {
             let (number, bytes) = (document.number, document.text.len() as u64);
-            let spelt = self.encoder.spelt_bytes(&tokens);
-            if spelt != bytes {
+            let spelt = self.encoder.spelt_bytes(&text_tokens);
+            if self.encoder.is_exact() && spelt != bytes {
                 let path = path.to_owned();
                 return Err(DataError::NotSpelt { path, document: number, spelt, bytes });
             }
@@ -245,6 +260,8 @@ impl<'a> Preparation<'a> {
                 return Err(DataError::LeakedDocument { path, document: number });
             }
             let held_out = validation || self.is_held_out(&digest);
+            let mut tokens = self.encoder.prefix().to_vec();
+            tokens.extend(text_tokens);
             tokens.push(self.encoder.separator());
             let writer = if held_out { &mut self.held_out } else { &mut self.training };
             let shards = if held_out { &mut self.index.held_out } else { &mut self.index.training };
