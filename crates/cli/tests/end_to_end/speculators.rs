@@ -83,7 +83,8 @@ fn the_demonstration_targets_own_drafters_save_it_forwards() {
     };
     let plain = generate(&[], None);
     for name in ["medusa", "parallelspec-medusa", "eagle", "parallelspec-eagle"] {
-        for options in [&["--draft-tokens", "4"][..], &["--draft-tokens", "4", "--tree", "top:3x4"]] {
+        for options in [&["--draft-tokens", "4"][..], &["--draft-tokens", "4", "--tree", "top:3x4"]]
+        {
             let drafted = generate(options, Some(name));
             assert_eq!(drafted["text"], plain["text"], "{name} {options:?}");
             let forwards = drafted["usage"]["speculative"]["target_forwards"].as_u64().unwrap();
