@@ -5,8 +5,8 @@
 #
 # CORPUS holds books-train-*.txt.gz and books-val.txt.gz, or any texts of your own under these names; OUT
 # gets target/, drafter/, deep-drafter/, and drafters that stand on the target: medusa/, eagle/,
-# parallelspec-medusa/, parallelspec-eagle/ and parallelspec-medusa-8/. Each run may be interrupted (Ctrl-C, or killed): the same
-# command goes on where it was. On two AVX-512 cores all of it takes about three hours.
+# parallelspec-medusa/, parallelspec-eagle/ and parallelspec-medusa-8/. Each run may be interrupted (Ctrl-C, or
+# killed): the same command goes on where it was. On two AVX-512 cores all of it takes about four hours.
 set -eu
 corpus=${1:?"usage: models/recipe.sh CORPUS OUT"}
 out=${2:?"usage: models/recipe.sh CORPUS OUT"}
