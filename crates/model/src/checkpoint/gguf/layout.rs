@@ -1,8 +1,8 @@
 //! The layout of a GGUF file: header, metadata, names and places of tensors, then their bytes.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The version that is written.
 const VERSION: u32 = 3;
@@ -87,9 +87,12 @@ pub(super) struct TensorInfo {
     pub(super) bytes: usize,
 }
 
-/// A file that is being written: tensors follow in the order in which they were announced.
+/// A file that is being written: tensors follow in the order in which they were announced. It lies beside
+/// its place until it is whole, so that whoever is interrupted leaves no half file there.
 pub(super) struct Layout {
     out: BufWriter<File>,
+    partial: PathBuf,
+    file: PathBuf,
     /// Bytes since the first tensor's place.
     written: u64,
 }
@@ -119,9 +122,12 @@ impl Layout {
             offset = (offset + *bytes as u64).next_multiple_of(ALIGNMENT);
         }
         head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(file)?);
-        out.write_all(&head)?;
-        Ok(Self { out, written: 0 })
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        let partial = file.with_file_name(format!(".{name}.{}", std::process::id()));
+        let out = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
+        let mut layout = Self { out, partial, file: file.to_owned(), written: 0 };
+        layout.out.write_all(&head)?;
+        Ok(layout)
     }
 
     /// Fills up to the next tensor's place.
@@ -130,9 +136,18 @@ impl Layout {
         self.write_all(&[0; ALIGNMENT as usize][..missing as usize])
     }
 
-    /// Hands all to the system.
+    /// Hands all to the disk, and gives the file its name.
     pub(super) fn finish(mut self) -> io::Result<()> {
-        self.out.flush()
+        self.out.flush()?;
+        self.out.get_ref().sync_all()?;
+        fs::rename(&self.partial, &self.file)
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // Where the file is whole it has its name by now.
+        drop(fs::remove_file(&self.partial));
     }
 }
 

@@ -141,6 +141,30 @@ fn a_file_is_that_of_the_description() {
     assert_eq!(floats(bytes, head.len()), head);
 }
 
+/// Whatever interrupts the writing leaves the earlier file, and nothing beside it.
+#[test]
+fn a_file_is_there_only_once_it_is_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("model.gguf");
+    std::fs::write(&file, "earlier").unwrap();
+    let infos = || [info("weight".to_owned(), &[8], GgufType::F32)];
+    let files = || std::fs::read_dir(folder.path()).unwrap().count();
+
+    let mut layout = Layout::create(&file, &[], &infos()).unwrap();
+    layout.write_all(&[7; 32]).unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"earlier");
+    drop(layout);
+    assert_eq!((std::fs::read(&file).unwrap(), files()), (b"earlier".to_vec(), 1));
+
+    let mut layout = Layout::create(&file, &[], &infos()).unwrap();
+    layout.write_all(&[7; 32]).unwrap();
+    layout.end_tensor().unwrap();
+    layout.finish().unwrap();
+    assert_eq!((read(&file).1["weight"].0.clone(), files()), (vec![8], 1));
+    // A name that no file can have.
+    assert!(Layout::create(&folder.path().join("no/such.gguf"), &[], &infos()).is_err());
+}
+
 #[test]
 fn rotated_rows_are_neighbours() {
     assert_eq!([0, 1, 2, 3, 4, 5].map(|row| half_split_row(row, 6)), [0, 3, 1, 4, 2, 5]);
