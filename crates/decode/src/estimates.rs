@@ -95,6 +95,11 @@ impl TokenTime {
         tokens.div_ceil(self.per_forward) as f64 * self.ns.or(0.0)
     }
 
+    /// Tokens that so many forwards make.
+    pub(crate) fn in_forwards(&self, forwards: usize) -> usize {
+        forwards.saturating_mul(self.per_forward)
+    }
+
     pub(crate) fn is_known(&self) -> bool {
         self.ns.is_known()
     }
@@ -107,6 +112,6 @@ impl TokenTime {
     /// must be worth its messages, and a forward gives what it has.
     pub(crate) fn at_once(&self, most: usize) -> usize {
         let worth = JOB_NS / self.ns.or(JOB_NS).max(1.0);
-        (worth as usize).max(1).saturating_mul(self.per_forward).clamp(1, most.max(1))
+        self.in_forwards((worth as usize).max(1)).clamp(1, most.max(1))
     }
 }

@@ -7,7 +7,9 @@ use crate::estimates::{Mean, TokenTime};
 ///
 /// A target forward of t₂ and a draft token of t₁ need `⌈t₂ / (lookahead · t₁)⌉` replicas to keep up
 /// (DSI, equation 1). The automatic mode takes the smallest lookahead that needs no more replicas than
-/// there are; t₂ is what jobs took of late, with all the rows that replicas had to compute.
+/// there are; t₂ is what jobs took of late, with all the rows that replicas had to compute. A drafter that
+/// makes several tokens in one forward (ParallelSpec, PARD) is reckoned by its forwards, and asked for
+/// whole ones.
 #[derive(Clone, Debug)]
 pub struct Lookahead {
     length: usize,
@@ -36,6 +38,12 @@ impl Lookahead {
         }
     }
 
+    /// The same for a drafter that makes so many tokens in one forward.
+    #[must_use]
+    pub fn in_forwards_of(self, tokens: usize) -> Self {
+        Self { token_time: self.token_time.in_forwards_of(tokens), ..self }
+    }
+
     /// The same with all that it has learned, for a new answer.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
@@ -52,8 +60,9 @@ impl Lookahead {
             DraftLength::Auto if !known => FIRST_LENGTH.min(self.length),
             DraftLength::Auto => {
                 let ratio = self.score_ns.or(0.0) / self.token_time.or(1.0).max(1.0);
-                // Rounding must not ask for another token.
-                ((ratio / self.replicas as f64 - 1e-6).ceil() as usize).clamp(1, self.length)
+                // Rounding must not ask for another forward.
+                let forwards = (ratio / self.replicas as f64 - 1e-6).ceil() as usize;
+                self.token_time.in_forwards(forwards.max(1)).min(self.length)
             }
         }
     }
@@ -108,6 +117,24 @@ mod tests {
         // A drafter slower than the target, and one out of proportion.
         assert_eq!(learned(1, 1_000, 5_000).length(), 1);
         assert_eq!(learned(1, 1_000_000, 1).length(), 64);
+    }
+
+    #[test]
+    fn a_drafter_of_several_tokens_a_forward_is_asked_for_whole_forwards() {
+        let learned = |per_forward: usize, replicas| {
+            let lookahead = Lookahead::new(64, DraftLength::Auto, replicas);
+            let mut lookahead = lookahead.in_forwards_of(per_forward);
+            for _ in 0..20 {
+                lookahead.observe_score(10_000_000);
+                lookahead.observe_draft(4, 4_u64.div_ceil(per_forward as u64) * 1_000_000);
+            }
+            (lookahead.length(), lookahead.at_once())
+        };
+        // A target forward takes ten of the drafter's, which the replicas share.
+        assert_eq!((learned(1, 5), learned(4, 5), learned(4, 10)), ((2, 1), (8, 4), (4, 4)));
+        assert_eq!(learned(4, 1), (40, 4));
+        // One that makes any number at once.
+        assert_eq!(learned(usize::MAX, 5), (64, 64));
     }
 
     #[test]
