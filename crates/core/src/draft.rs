@@ -28,6 +28,17 @@ pub enum DraftShape {
         /// Children of each node, by depth.
         branching: Vec<usize>,
     },
+    /// A deterministic chain, and phrases behind its last token as branches of one tree (Ouroboros).
+    Phrases {
+        /// Tokens of the chain (γ).
+        length: usize,
+        /// Phrases at the most.
+        width: usize,
+        /// Tokens of a phrase at the most.
+        phrase: usize,
+        /// Nodes of the whole tree at most, if that is bounded.
+        budget: Option<usize>,
+    },
 }
 
 impl DraftShape {
@@ -38,10 +49,34 @@ impl DraftShape {
             Self::Chain { length } => *length,
             Self::Top { depth, .. } => *depth,
             Self::Sampled { branching } => branching.len(),
+            Self::Phrases { length, phrase, .. } => length.saturating_add(*phrase),
         }
     }
 
-    /// The same shape, cut to at most `depth` tokens in a row.
+    /// The number of draft tokens that decoders decide on: the depth but for phrases, which lengthen a
+    /// draft at no cost of the drafter's.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        match self {
+            Self::Phrases { length, .. } => *length,
+            _ => self.depth(),
+        }
+    }
+
+    /// The same shape of at most `length` draft tokens. Phrases stay behind them; without any there are
+    /// none.
+    #[must_use]
+    pub fn of_length(&self, length: usize) -> Self {
+        match *self {
+            Self::Phrases { length: own, width, phrase, budget } if length > 0 => {
+                Self::Phrases { length: length.min(own), width, phrase, budget }
+            }
+            _ => self.at_most(length),
+        }
+    }
+
+    /// The same shape, cut to at most `depth` tokens in a row: phrases first, what the drafter makes
+    /// itself last.
     #[must_use]
     pub fn at_most(&self, depth: usize) -> Self {
         match self {
@@ -51,6 +86,11 @@ impl DraftShape {
             }
             Self::Sampled { branching } => {
                 Self::Sampled { branching: branching.iter().copied().take(depth).collect() }
+            }
+            Self::Phrases { length, width, phrase, budget } => {
+                let length = depth.min(*length);
+                let phrase = (depth - length).min(*phrase);
+                Self::Phrases { length, width: *width, phrase, budget: *budget }
             }
         }
     }
@@ -72,6 +112,10 @@ impl DraftShape {
                     level = level.saturating_mul(children);
                     nodes.saturating_add(level)
                 })
+            }
+            Self::Phrases { length, width, phrase, budget } => {
+                let nodes = width.saturating_mul(*phrase).saturating_add(*length);
+                nodes.min(budget.unwrap_or(usize::MAX))
             }
         }
     }
@@ -182,6 +226,22 @@ mod tests {
             assert!(draft.tree.is_empty() && draft.extend(make(&[6])));
             assert_eq!(draft, make(&[6]));
         }
+    }
+
+    #[test]
+    fn phrases_are_cut_first_and_no_part_of_a_draft_length() {
+        let phrases =
+            |length, phrase| DraftShape::Phrases { length, width: 3, phrase, budget: Some(15) };
+        let whole = phrases(5, 4);
+        assert_eq!((whole.depth(), whole.length(), whole.max_nodes()), (9, 5, 15));
+        for (depth, length, phrase) in [(20, 5, 4), (9, 5, 4), (6, 5, 1), (5, 5, 0), (2, 2, 0)] {
+            assert_eq!(whole.at_most(depth), phrases(length, phrase));
+        }
+        assert_eq!((whole.of_length(9), whole.of_length(2)), (whole.clone(), phrases(2, 4)));
+        assert_eq!((whole.of_length(0).depth(), phrases(2, 1).max_nodes()), (0, 5));
+        // Others have no phrases.
+        let chain = DraftShape::Chain { length: 5 };
+        assert_eq!((chain.length(), chain.of_length(3)), (5, chain.at_most(3)));
     }
 
     #[test]

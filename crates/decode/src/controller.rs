@@ -120,25 +120,25 @@ impl Controller {
     #[must_use]
     pub fn next_shape(&self) -> DraftShape {
         let chain = matches!(self.shape, DraftShape::Chain { .. });
-        let depth = match (self.length, self.phase) {
-            (DraftLength::Fixed, _) => self.shape.depth(),
+        let length = match (self.length, self.phase) {
+            (DraftLength::Fixed, _) => self.shape.length(),
             (DraftLength::Assisted, _) => self.assisted,
             (DraftLength::Auto, Phase::Plain | Phase::Pause) => 0,
             (DraftLength::Auto, Phase::Trial(_)) if chain => {
-                self.best_depth(true).max(TRIAL_LENGTH)
+                self.best_length(true).max(TRIAL_LENGTH)
             }
-            (DraftLength::Auto, Phase::Trial(_)) => self.shape.depth(),
+            (DraftLength::Auto, Phase::Trial(_)) => self.shape.length(),
             (DraftLength::Auto, Phase::Drafting) if self.since_plain >= PLAIN_EVERY => 0,
-            (DraftLength::Auto, Phase::Drafting) => self.best_depth(false),
+            (DraftLength::Auto, Phase::Drafting) => self.best_length(false),
         };
-        self.shape.at_most(depth)
+        self.shape.of_length(length)
     }
 
     /// Learns from a round.
     pub(crate) fn observe(&mut self, round: &Round) {
         if round.drafted > 0 {
             self.assisted = match round.accepted >= self.assisted {
-                true => (self.assisted + 2).min(self.shape.depth()),
+                true => (self.assisted + 2).min(self.shape.length()),
                 false => self.assisted.saturating_sub(1).max(1),
             };
         }
@@ -168,12 +168,12 @@ impl Controller {
 
     /// Goes on to the next phase where the present one is over.
     fn turn(&mut self, measured: bool) {
-        let hopeless = measured && self.best_depth(true) == 0;
+        let hopeless = measured && self.best_length(true) == 0;
         self.phase = match self.phase {
             Phase::Plain if self.estimates.plain_ns.is_known() => self.start_trial(),
             Phase::Trial(_) if hopeless => Phase::Pause,
             Phase::Trial(left) if measured && left > 1 => Phase::Trial(left - 1),
-            Phase::Trial(_) | Phase::Drafting if measured && self.best_depth(false) == 0 => {
+            Phase::Trial(_) | Phase::Drafting if measured && self.best_length(false) == 0 => {
                 Phase::Pause
             }
             Phase::Trial(_) if measured => Phase::Drafting,
@@ -200,31 +200,31 @@ impl Controller {
         self.lost_ns + cost_ns <= TRIAL_SHARE * self.elapsed_ns
     }
 
-    /// The depth of the most tokens a second by the present estimates, or by the best that they
+    /// The length of the most tokens a second by the present estimates, or by the best that they
     /// allow; 0 is plain decoding.
-    fn best_depth(&self, optimistic: bool) -> usize {
-        let depth = self.shape.depth();
-        let depths = match self.shape {
-            DraftShape::Chain { .. } => 1..=depth,
+    fn best_length(&self, optimistic: bool) -> usize {
+        let length = self.shape.length();
+        let lengths = match self.shape {
+            DraftShape::Chain { .. } => 1..=length,
             // Of a tree there is all or nothing.
-            _ => depth..=depth,
+            _ => length..=length,
         };
         let plain = 1.0 / self.estimates.plain_ns.or(1.0);
-        let speeds = depths.map(|depth| (depth, self.speed(depth, optimistic)));
+        let speeds = lengths.map(|length| (length, self.speed(length, optimistic)));
         speeds.fold((0, plain), |best, next| if next.1 > best.1 { next } else { best }).0
     }
 
-    /// Expected tokens a nanosecond with drafts of this depth.
-    fn speed(&self, depth: usize, optimistic: bool) -> f64 {
+    /// Expected tokens a nanosecond with drafts of this length.
+    fn speed(&self, length: usize, optimistic: bool) -> f64 {
         let estimates = &self.estimates;
         let is_chain = matches!(self.shape, DraftShape::Chain { .. });
         let (tokens, nodes) = if is_chain {
             // Leviathan 2023, equation 1.
             let doubt = if optimistic { 2.0 } else { 0.0 };
             let acceptance = estimates.acceptance.rate(doubt).min(0.999);
-            ((1.0 - acceptance.powi(depth as i32 + 1)) / (1.0 - acceptance), depth as f64)
+            ((1.0 - acceptance.powi(length as i32 + 1)) / (1.0 - acceptance), length as f64)
         } else {
-            let best = depth as f64 + 1.0;
+            let best = self.shape.depth() as f64 + 1.0;
             let tokens = estimates.tokens.or(best);
             let nodes = estimates.nodes.or(self.shape.max_nodes() as f64);
             (if optimistic { best.min(tokens + 1.0) } else { tokens }, nodes)

@@ -14,7 +14,8 @@
 //! calibrates only behind a mismatch; here that is one of several policies. Which rows are fuzzy is
 //! the cache's knowledge: a round says which tokens must be exact, and nothing is rolled back. Where
 //! drafting runs ahead of verification, a job that lengthens the last draft may belong to its round, since
-//! such jobs are of few tokens.
+//! such jobs are of few tokens. An answer opens with an exact forward whatever was drafted before it on the
+//! same sequence, so that equal requests are drafted alike.
 
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
@@ -108,12 +109,12 @@ impl<M: LayeredModel> FuzzyDrafter<M> {
 
     /// How many tokens a round's forwards must have exactly before them.
     fn exact_tokens(&self, context: &DraftContext<'_>) -> usize {
-        let continues = || {
-            let last = self.last.get(&context.sequence);
-            last.is_some_and(|last| last.is_continued_by(context.tokens))
-        };
+        // Of the same answer.
+        let last = self.last.get(&context.sequence);
+        let last = last.filter(|last| last.prompt_len == context.prompt_len);
+        let continues = || last.is_some_and(|last| last.is_continued_by(context.tokens));
         let opening = || {
-            let last = self.last.get(&context.sequence)?;
+            let last = last?;
             let goes_on = last.is_lengthened_to(context.tokens);
             (goes_on && context.tokens.len() < last.opened + self.round).then_some(last.opened)
         };
@@ -139,7 +140,7 @@ impl<M: LayeredModel> Drafter for FuzzyDrafter<M> {
         };
         if remembers {
             let last = self.last.entry(context.sequence).or_default();
-            last.remember(context.tokens, exact, &draft.tree);
+            last.remember(context, exact, &draft.tree);
         }
         Ok(draft)
     }
@@ -179,16 +180,18 @@ impl<M: LayeredModel> LanguageModel for Fuzzy<M> {
 #[derive(Default)]
 struct LastDraft {
     tokens: Vec<TokenId>,
+    /// How many of them are the prompt.
+    prompt_len: usize,
     /// How many of them stood before the round that it is of.
     opened: usize,
     tree: TokenTree,
 }
 
 impl LastDraft {
-    fn remember(&mut self, tokens: &[TokenId], opened: usize, tree: &TokenTree) {
-        self.opened = opened;
+    fn remember(&mut self, context: &DraftContext<'_>, opened: usize, tree: &TokenTree) {
+        (self.prompt_len, self.opened) = (context.prompt_len, opened);
         self.tokens.clear();
-        self.tokens.extend_from_slice(tokens);
+        self.tokens.extend_from_slice(context.tokens);
         self.tree.copy_from(tree, tree.len());
     }
 
@@ -228,7 +231,7 @@ mod tests {
     fn a_draft_is_continued_by_what_does_not_contradict_it() {
         let mut tree = TokenTree::chain(&[3, 4]);
         tree.push(None, 5);
-        let last = LastDraft { tokens: vec![1, 2], opened: 2, tree };
+        let last = LastDraft { tokens: vec![1, 2], prompt_len: 2, opened: 2, tree };
         let table: &[(&[TokenId], bool)] = &[
             // All of a path accepted, and the bonus token.
             (&[1, 2, 3, 4, 9], true),
@@ -258,7 +261,7 @@ mod tests {
         ] {
             assert_eq!(last.is_lengthened_to(tokens), lengthens, "{tokens:?}");
         }
-        let none = LastDraft { tokens: vec![1], opened: 1, tree: TokenTree::new() };
+        let none = LastDraft { tokens: vec![1], prompt_len: 1, opened: 1, tree: TokenTree::new() };
         assert!(none.is_continued_by(&[1, 2]), "nothing was drafted, so nothing was rejected");
     }
 

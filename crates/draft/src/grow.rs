@@ -46,7 +46,10 @@ pub(crate) fn grow(
     rows: &mut dyn Rows,
 ) -> Result<Draft, ModelError> {
     match shape {
-        DraftShape::Chain { length } => sampled(context, &vec![1; *length], rows),
+        // Who has no phrases drafts the chain alone.
+        DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
+            sampled(context, &vec![1; *length], rows)
+        }
         // Equal draws would be equal siblings: one is enough where draws are determined.
         DraftShape::Sampled { branching } if context.sampling.is_deterministic() => {
             sampled(context, &vec![1; branching.len()], rows)

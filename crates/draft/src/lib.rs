@@ -1,8 +1,10 @@
 //! The drafters: who proposes tokens, and how. One file each.
 //!
 //! This crate may touch language models, but neither files nor threads nor clocks. A drafter is a
-//! function of the tokens it is given; what it remembers only saves it work.
+//! function of the tokens it is given, and of what the target told of the same answer; what it remembers
+//! else only saves it work.
 
+mod answer;
 mod by_text;
 mod eagle;
 mod fuzzy;
@@ -25,7 +27,7 @@ pub use in_halves::InHalves;
 pub use lookahead::LookaheadDrafter;
 pub use medusa::MedusaDrafter;
 pub use model::ModelDrafter;
-pub use ouroboros::{OuroborosDrafter, PHRASE_TOKENS};
+pub use ouroboros::{OuroborosDrafter, PHRASE_TOKENS, with_phrases};
 pub use parallel::{Masks, ParallelDrafter, ParallelEagleDrafter};
 pub use prompt_lookup::PromptLookup;
 

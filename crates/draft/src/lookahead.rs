@@ -16,6 +16,7 @@
 //! accepted as any other. Tokens that fill the window are the sequence's own, by a fixed rule instead of
 //! chance.
 
+use crate::answer::Answer;
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Proposal, Scored, SequenceId, TokenId, TokenTree};
 use forerun_model::ModelError;
@@ -31,10 +32,11 @@ const GUESSES: usize = 7;
 /// Drafts n-grams that the target has guessed itself.
 #[derive(Default)]
 pub struct LookaheadDrafter {
-    sequences: HashMap<SequenceId, Trajectories>,
+    /// By sequence, its present answer.
+    sequences: HashMap<SequenceId, (Answer, Trajectories)>,
 }
 
-/// What is kept of a sequence.
+/// What is kept of an answer.
 struct Trajectories {
     /// By level: a guess for each column.
     levels: VecDeque<Vec<TokenId>>, // [NGRAM − 1][WINDOW]
@@ -124,12 +126,11 @@ fn insert(tree: &mut TokenTree, chain: impl Iterator<Item = TokenId>, depth: usi
 impl Drafter for LookaheadDrafter {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let DraftContext { sequence, tokens, shape, told, .. } = *context;
-        let own = self.sequences.entry(sequence).or_insert_with(|| Trajectories::new(tokens));
-        if tokens.len() < own.len {
+        let anew = || (Answer::default(), Trajectories::new(tokens));
+        let (answer, own) = self.sequences.entry(sequence).or_insert_with(anew);
+        if !answer.goes_on(context) {
             *own = Trajectories::new(tokens);
-        } else if tokens.len() > own.len
-            && let Some(scored) = &told.scored
-        {
+        } else if let Some(scored) = &told.scored {
             own.advance(scored, tokens);
         }
         let last = tokens.last().copied().unwrap_or(0);
@@ -170,10 +171,20 @@ mod tests {
     }
 
     fn draft(drafter: &mut LookaheadDrafter, tokens: &[TokenId], told: &Told) -> TokenTree {
+        draft_behind(3, drafter, tokens, told)
+    }
+
+    /// Drafts behind tokens of which so many are the prompt.
+    fn draft_behind(
+        prompt_len: usize,
+        drafter: &mut LookaheadDrafter,
+        tokens: &[TokenId],
+        told: &Told,
+    ) -> TokenTree {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens,
-            prompt_len: 3,
+            prompt_len,
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape: &DraftShape::Top { width: 7, depth: LookaheadDrafter::DEPTH, budget: None },
@@ -211,6 +222,25 @@ mod tests {
         assert_eq!(lengths[0], 1, "nothing is known at first");
         let late: usize = lengths[20..].iter().sum();
         assert!(late >= 60, "{lengths:?}");
+    }
+
+    /// A chat's turns share a sequence: one answer's n-grams are not the next one's.
+    #[test]
+    fn an_answer_knows_nothing_of_earlier_ones() {
+        let mut drafter = LookaheadDrafter::new();
+        let (mut tokens, mut told) = (vec![1, 2, 7], Told::default());
+        for _ in 0..8 {
+            let tree = draft(&mut drafter, &tokens, &told);
+            let rows = tokens.last().into_iter().chain(tree.tokens()).map(|&token| next(token));
+            told.scored = Some(Arc::new(Scored { tokens: rows.collect(), tree }));
+            tokens.push(next(tokens[tokens.len() - 1]));
+        }
+        tokens.extend([7, 7]);
+        let rewritten = [&[4][..], &tokens[1..]].concat();
+        for (prompt_len, tokens) in [(5, &tokens), (3, &rewritten)] {
+            let fresh = draft_behind(prompt_len, &mut LookaheadDrafter::new(), tokens, &told);
+            assert_eq!(draft_behind(prompt_len, &mut drafter, tokens, &told), fresh);
+        }
     }
 
     #[test]

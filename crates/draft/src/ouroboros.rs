@@ -11,10 +11,11 @@
 //! 3. Drafts are longer by phrases: several that begin with the draft's last token stand behind it, as
 //!    branches of one tree.
 //!
-//! Deviations: the small model makes no phrases beside drafting (the paper has it look ahead). The pool is a
-//! sequence's own, so that an answer does not depend on earlier ones. Candidates are verified as
+//! Deviations: the small model makes no phrases beside drafting (the paper has it look ahead). The pool is an
+//! answer's own, so that it does not depend on earlier ones. Candidates are verified as
 //! deterministic ones above temperature 0, too.
 
+use crate::answer::Answer;
 use crate::grow::{node_of, own_sampling};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Proposal, Scored, SequenceId, TokenId, TokenTree};
@@ -31,10 +32,11 @@ pub struct OuroborosDrafter<M> {
     model: M,
     /// Tokens that may be candidates: all below this.
     vocab_size: usize,
-    sequences: HashMap<SequenceId, Pool>,
+    /// By sequence, its present answer.
+    sequences: HashMap<SequenceId, (Answer, Pool)>,
 }
 
-/// The phrases of a sequence.
+/// The phrases of an answer.
 #[derive(Default)]
 struct Pool {
     /// By their first token: what follows it, the latest last.
@@ -91,6 +93,20 @@ impl Pool {
     }
 }
 
+/// A shape as this drafter fills it: of the depth of one that has no phrases, the last tokens are theirs.
+#[must_use]
+pub fn with_phrases(shape: &DraftShape) -> DraftShape {
+    let width = match shape {
+        DraftShape::Phrases { .. } => return shape.clone(),
+        DraftShape::Chain { .. } => 1,
+        DraftShape::Top { width, .. } => *width,
+        DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
+    };
+    let depth = shape.depth();
+    let length = depth.saturating_sub(PHRASE_TOKENS).max(depth.min(1));
+    DraftShape::Phrases { length, width, phrase: depth - length, budget: Some(shape.max_nodes()) }
+}
+
 /// What of a shape the model drafts, and what phrases add.
 struct Plan {
     /// Tokens of the model's chain.
@@ -104,15 +120,15 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(shape: &DraftShape) -> Self {
-        let width = match shape {
-            DraftShape::Chain { .. } => 1,
-            DraftShape::Top { width, .. } => *width,
-            DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
+    /// Of a shape, and the tokens that the model can still read.
+    fn of(shape: &DraftShape, left: usize) -> Self {
+        let shape = with_phrases(shape).at_most(left);
+        let (width, phrase) = match shape {
+            DraftShape::Phrases { width, phrase, .. } => (width, phrase),
+            _ => (0, 0),
         };
-        let chain = shape.depth().saturating_sub(PHRASE_TOKENS).max(shape.depth().min(1));
         let budget = shape.max_nodes();
-        Self { chain: chain.min(budget), phrase: shape.depth() - chain, width, budget }
+        Self { chain: shape.length().min(budget), phrase, width, budget }
     }
 }
 
@@ -193,9 +209,9 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
             return Ok(Draft::empty());
         }
         let left = self.model.context_length().saturating_sub(tokens.len().saturating_sub(1));
-        let plan = Plan::of(&context.shape.at_most(left));
-        let mut pool = self.sequences.remove(&sequence).unwrap_or_default();
-        if tokens.len() < pool.read {
+        let plan = Plan::of(context.shape, left);
+        let (mut answer, mut pool) = self.sequences.remove(&sequence).unwrap_or_default();
+        if !answer.goes_on(context) {
             pool = Pool::default();
         }
         pool.read_text(tokens);
@@ -209,7 +225,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
         let mut tree = match chain {
             Ok(chain) => chain,
             Err(error) => {
-                self.sequences.insert(sequence, pool);
+                self.sequences.insert(sequence, (answer, pool));
                 return Err(error);
             }
         };
@@ -219,7 +235,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
                 insert(&mut tree, Some(end), phrase, plan.budget);
             }
         }
-        self.sequences.insert(sequence, pool);
+        self.sequences.insert(sequence, (answer, pool));
         Ok(Draft { tree, proposal: Proposal::Deterministic })
     }
 
@@ -282,10 +298,21 @@ mod tests {
         shape: &DraftShape,
         told: &Told,
     ) -> TokenTree {
+        draft_behind(1, drafter, tokens, shape, told)
+    }
+
+    /// Drafts behind tokens of which so many are the prompt.
+    fn draft_behind(
+        prompt_len: usize,
+        drafter: &mut OuroborosDrafter<Counting>,
+        tokens: &[TokenId],
+        shape: &DraftShape,
+        told: &Told,
+    ) -> TokenTree {
         let context = DraftContext {
             sequence: SequenceId(0),
             tokens,
-            prompt_len: 1,
+            prompt_len,
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
@@ -343,6 +370,40 @@ mod tests {
         let last = (0..VOCAB as TokenId).find(|&token| next(token) == 20).unwrap();
         let shape = DraftShape::Chain { length: 3 };
         assert_eq!(draft(&mut drafter, &[last], &shape, &told), TokenTree::chain(&[20, 21, 22]));
+    }
+
+    /// A chat's turns share a sequence. What an earlier one has taught must not come into a later one's
+    /// drafts, whatever became of its text.
+    #[test]
+    fn an_answer_knows_nothing_of_earlier_ones() {
+        // Behind `last` the model drafts four tokens, and of the last of them the target told a phrase.
+        let last = 7;
+        let end = (0..4).fold(last, |token, _| next(token));
+        let scored = Scored { tree: TokenTree::chain(&[end, 71]), tokens: vec![end, 71, 72] };
+        let told = Told { scored: Some(Arc::new(scored)), ..Told::default() };
+        let earlier = [1, 20, 30, 40, 50, 60, last];
+        let draft_again = |prompt_len, tokens: &[TokenId]| {
+            let mut drafter = OuroborosDrafter::new(Counting::default());
+            draft(&mut drafter, &earlier, &SHAPE, &told);
+            draft_behind(prompt_len, &mut drafter, tokens, &SHAPE, &Told::default())
+        };
+        let longer = [&earlier[..], &[3, last]].concat();
+        for (prompt_len, tokens) in [
+            // Asked again, when it was asked but once.
+            (1, &earlier[..]),
+            // The next turn.
+            (9, &longer),
+            // Another answer of the same length, and a longer one.
+            (1, &[1, 9, 9, 9, 9, 9, last]),
+            (1, &[1, 9, 9, 9, 9, 9, 9, 9, last]),
+        ] {
+            let mut fresh = OuroborosDrafter::new(Counting::default());
+            let expected = draft_behind(prompt_len, &mut fresh, tokens, &SHAPE, &Told::default());
+            assert_eq!(draft_again(prompt_len, tokens), expected, "{prompt_len} {tokens:?}");
+        }
+        // The same answer goes on with what it knows.
+        let known = draft_again(1, &longer);
+        assert!(known.child_with(Some(3), 71).is_some(), "{known:?}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Drafter for PromptLookup {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let width = match context.shape {
             DraftShape::Chain { .. } => 1,
-            DraftShape::Top { width, .. } => *width,
+            DraftShape::Top { width, .. } | DraftShape::Phrases { width, .. } => *width,
             DraftShape::Sampled { branching } => branching.first().copied().unwrap_or(0),
         };
         let depth = context.shape.depth().min(MAX_TOKENS);

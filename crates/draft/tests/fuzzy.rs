@@ -53,6 +53,7 @@ fn samplings() -> [Sampling; 2] {
 /// A conversation of rounds: drafts, and answers to them that accept more or less.
 struct Rounds {
     tokens: Vec<TokenId>,
+    prompt_len: usize,
     /// The longest path of the last draft was accepted as a whole.
     accepted_all: bool,
 }
@@ -60,7 +61,7 @@ struct Rounds {
 impl Rounds {
     fn new() -> Self {
         let tokens = (0..PROMPT as u32).map(|index| index * 37 % 250).collect();
-        Self { tokens, accepted_all: false }
+        Self { tokens, prompt_len: PROMPT, accepted_all: false }
     }
 
     fn draft(
@@ -72,7 +73,7 @@ impl Rounds {
         let context = DraftContext {
             sequence: SEQUENCE,
             tokens: &self.tokens,
-            prompt_len: PROMPT,
+            prompt_len: self.prompt_len,
             sampling,
             randomness: &KeyedRandomness { seed: 3, sample: 0 },
             shape,
@@ -206,6 +207,34 @@ fn calibrated_drafts_are_a_function_of_the_tokens() {
         }
         drafter.release(SEQUENCE);
         assert!(drafter.model().cache(SEQUENCE).is_none());
+    }
+}
+
+/// A chat's turns share a sequence and its cache: a turn is drafted as by a fresh drafter, though it may go on
+/// where the last one's draft ended.
+#[test]
+fn an_answer_is_drafted_alike_whatever_came_before_it() {
+    let weights = weights();
+    for policy in POLICIES {
+        for (shape, sampling) in shapes().iter().flat_map(|s| samplings().map(|own| (s, own))) {
+            let groups = LayerGroups::parallel(LAYERS, 4);
+            let new = || FuzzyDrafter::new(model(&weights), groups.clone(), policy);
+            let (mut drafter, mut rounds) = (new(), Rounds::new());
+            for _ in 0..3 {
+                let draft = rounds.draft(&mut drafter, shape, &sampling);
+                // All is accepted.
+                rounds.answer(&draft.tree, 0);
+            }
+            rounds.prompt_len = rounds.tokens.len();
+            let mut fresh = new();
+            assert_eq!(
+                rounds.draft(&mut drafter, shape, &sampling),
+                rounds.draft(&mut fresh, shape, &sampling),
+                "{policy} {shape:?}"
+            );
+            let held = [&drafter, &fresh].map(|own| rows(own.model(), rounds.tokens.len()));
+            assert_eq!(held[0], held[1], "{policy} {shape:?}");
+        }
     }
 }
 

@@ -37,7 +37,7 @@ const REPRODUCIBLE_LENGTH: usize = 4;
 impl Learned {
     /// Nothing yet.
     pub(crate) fn new(plan: &Plan, pattern: Pattern) -> Self {
-        Self::of(plan, pattern, plan.length(), plan.shape().depth())
+        Self::of(plan, pattern, plan.length(), plan.shape().length())
     }
 
     /// A decoder for an answer to a prompt of that many tokens. It starts with what was learned; but
@@ -53,10 +53,10 @@ impl Learned {
         if reproducible {
             // An asked length stays, and an adapting one becomes this.
             let (mode, length) = match plan.length() {
-                DraftLength::Fixed => (DraftLength::Fixed, plan.shape().depth()),
+                DraftLength::Fixed => (DraftLength::Fixed, plan.shape().length()),
                 DraftLength::Auto => (DraftLength::Fixed, REPRODUCIBLE_LENGTH),
                 // Acceptance alone decides.
-                DraftLength::Assisted => (DraftLength::Assisted, plan.shape().depth()),
+                DraftLength::Assisted => (DraftLength::Assisted, plan.shape().length()),
             };
             learned = Self::of(plan, self.pattern, mode, length);
         }
@@ -76,20 +76,18 @@ impl Learned {
     }
 
     fn of(plan: &Plan, pattern: Pattern, mode: DraftLength, length: usize) -> Self {
-        let shape = plan.shape().at_most(pattern.positions.unwrap_or(length).min(length));
+        let shape = plan.shape().of_length(pattern.positions.unwrap_or(length).min(length));
         let controller = Controller::new(shape, mode);
         let pace = Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager);
+        // Each drafter's tokens are verified by its share of the replicas.
+        let replicas = plan.placement().replicas().div_ceil(drafters(plan));
+        let lookahead = Lookahead::new(length, mode, replicas);
         let in_one = pattern.positions.unwrap_or(usize::MAX);
         Self {
             pattern,
             controller: if pattern.at_once { controller.at_once() } else { controller },
             pace: if pattern.at_once { pace.in_forwards_of(in_one) } else { pace },
-            // Each drafter's tokens are verified by its share of the replicas.
-            lookahead: Lookahead::new(
-                length,
-                mode,
-                plan.placement().replicas().div_ceil(drafters(plan)),
-            ),
+            lookahead: if pattern.at_once { lookahead.in_forwards_of(in_one) } else { lookahead },
         }
     }
 

@@ -195,6 +195,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forerun_draft::PHRASE_TOKENS;
 
     fn plan(change: impl FnOnce(&mut Options)) -> Result<Plan, String> {
         let mut options = Options { model: "target".into(), ..Options::default() };
@@ -323,6 +324,34 @@ mod tests {
             },
             "no drafter group",
         );
+    }
+
+    /// They are no part of the number of draft tokens, and so take nothing of what that may be.
+    #[test]
+    fn phrases_come_on_top_of_the_draft_tokens() {
+        let shape = |draft_tokens, tree: &str| {
+            let plan = plan(|options| {
+                options.draft_model = Some("drafter".into());
+                options.drafter = Some(DrafterKind::Ouroboros);
+                (options.draft_tokens, options.tree) =
+                    (draft_tokens, tree.parse().unwrap_or_default());
+            })?;
+            Ok::<_, String>((plan.shape().length(), plan.shape().depth()))
+        };
+        let automatic = shape(DraftTokens::Auto, "none");
+        assert_eq!(automatic.map(|(length, depth)| depth - length), Ok(PHRASE_TOKENS));
+        for (draft_tokens, length) in [
+            (DraftTokens::Fixed(1), 1),
+            (DraftTokens::Fixed(61), 61),
+            (DraftTokens::Fixed(64), 64),
+            (DraftTokens::Assisted, 64),
+        ] {
+            assert_eq!(shape(draft_tokens, "none"), Ok((length, length + PHRASE_TOKENS)));
+        }
+        let error = shape(DraftTokens::Fixed(65), "none").err().unwrap_or_default();
+        assert!(error.contains("--draft-tokens is 65") && error.contains("1 to 64"), "{error}");
+        // A tree's depth is that of all.
+        assert_eq!(shape(DraftTokens::Fixed(3), "top:4x6:12"), Ok((2, 6)));
     }
 
     #[test]

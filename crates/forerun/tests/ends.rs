@@ -8,7 +8,7 @@ mod common;
 use common::Pair;
 use forerun::{
     Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request, TokenId,
-    Tree,
+    Tree, Verification, VerificationChoice, Work,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -16,13 +16,14 @@ use std::ops::ControlFlow;
 const TOKENS: usize = 14;
 
 fn engines(pair: &Pair) -> Vec<Forerun> {
-    use DrafterKind::{Model, PromptLookup};
+    use DrafterKind::{Model, Ouroboros, PromptLookup};
     let in_turn = Method::Speculative;
     let cells = [
         (Method::Autoregressive, DrafterKind::None, Tree::None, "eager"),
         (in_turn, Model, Tree::None, "eager"),
         (in_turn, Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
         (in_turn, Model, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
+        (in_turn, Ouroboros, Tree::None, "eager"),
         (in_turn, PromptLookup, Tree::None, "eager"),
         (Method::Pearl, Model, Tree::None, "eager"),
         (Method::Pearl, Model, Tree::None, "paper"),
@@ -35,7 +36,7 @@ fn engines(pair: &Pair) -> Vec<Forerun> {
     let engine = |(method, drafter, tree, pearl): (Method, DrafterKind, Tree, &str)| {
         let options = Options {
             model: pair.target.clone(),
-            draft_model: (drafter == Model).then(|| pair.drafter.clone()),
+            draft_model: drafter.has_model().then(|| pair.drafter.clone()),
             method: Some(method),
             drafter: Some(drafter),
             draft_tokens: DraftTokens::Fixed(3),
@@ -94,6 +95,47 @@ fn max_tokens_and_end_of_text_may_fall_anywhere_on_a_generated_pair() {
 fn max_tokens_and_end_of_text_may_fall_anywhere_on_the_real_pair() {
     if let Some(pair) = Pair::real() {
         check_tokens(&pair);
+    }
+}
+
+/// Ouroboros with the target as its own drafter, so that all that it drafts is right: an end, a schedule and
+/// a seed shorten its phrases, not what the model drafts itself.
+#[test]
+fn phrases_take_nothing_of_a_models_own_draft() {
+    let pair = Pair::generated();
+    let engine = |draft_tokens| {
+        let options = Options {
+            model: pair.target.clone(),
+            draft_model: Some(pair.target.clone()),
+            drafter: Some(DrafterKind::Ouroboros),
+            draft_tokens,
+            ..Options::default()
+        };
+        Forerun::open(&Plan::new(options).unwrap()).unwrap()
+    };
+    let drafts = |answer: &forerun::Answer| -> Vec<usize> {
+        let drafts = answer.trace.spans.iter().filter(|span| span.work == Work::Draft);
+        drafts.map(|span| span.rows).collect()
+    };
+    let [fixed, assisted, auto] =
+        [DraftTokens::Fixed(5), DraftTokens::Assisted, DraftTokens::Auto].map(engine);
+    for prompt in &pair.prompts[..6] {
+        let prompt = pair.tokenizer().encode(prompt).unwrap();
+        for end in 2..=6 {
+            let short = answer(&fixed, &prompt, &Request { max_tokens: end, ..request() });
+            assert_eq!(short.statistics.target_forwards, 1, "all of {end} tokens in one round");
+        }
+        // 5 tokens and the target's, then 7, then 9.
+        let long = answer(&assisted, &prompt, &Request { max_tokens: 24, ..request() });
+        assert!(long.statistics.target_forwards <= 3, "{:?}", long.statistics);
+        let seeded = Request {
+            temperature: 1.0,
+            seed: Some(1),
+            verification: VerificationChoice::Always(Verification::Rejection),
+            ..request()
+        };
+        let seeded = answer(&auto, &prompt, &seeded);
+        assert!(drafts(&seeded)[0] >= 4, "{:?}", drafts(&seeded));
     }
 }
 

@@ -593,7 +593,10 @@ fn speculative_decoding_with_lookahead_is_exact() {
 #[test]
 fn speculative_decoding_with_phrases_is_exact() {
     let drafter = || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(DRAFT_MODEL)) };
-    for shape in [chain(1), chain(3), top(2, 2), top(3, 5), best(3), iid(&[2, 1])] {
+    let phrases =
+        |length, phrase| DraftShape::Phrases { length, width: 2, phrase, budget: Some(6) };
+    let shapes = [chain(1), chain(3), top(2, 2), top(3, 5), best(3), iid(&[2, 1])];
+    for shape in shapes.into_iter().chain([phrases(1, 2), phrases(2, 3)]) {
         let name = format!("speculative, ouroboros, {shape:?}");
         assert_exact_of(&name, &drafter, &|| speculative(&shape), (4, true));
     }

@@ -11,8 +11,9 @@ use forerun_decode::{
     Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, PearlOptions, Schedule, Sequence,
     generate,
 };
-use forerun_draft::{Drafter, ModelDrafter, PromptLookup};
+use forerun_draft::{Calibration, Drafter, FuzzyDrafter, ModelDrafter, PromptLookup};
 use forerun_model::fake::TableModel;
+use forerun_model::{LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -24,6 +25,54 @@ const REPLICAS: usize = 3;
 /// A model of few tokens, of which it reads two, so that its text repeats itself.
 fn table(seed: u64) -> TableModel {
     TableModel { reads: 2, ..TableModel::new(seed, VOCAB, 12.0) }
+}
+
+/// A table of a model by groups of layers: a row depends on which rows before it are exact, and these are
+/// held as a cache holds them.
+#[derive(Default)]
+struct FuzzyTable {
+    held: Vec<(TokenId, bool)>,
+}
+
+impl LanguageModel for FuzzyTable {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        1_000
+    }
+
+    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+        table(9).logits(context)
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {
+        self.held.clear();
+    }
+}
+
+impl LayeredModel for FuzzyTable {
+    fn fuzzy_logits(
+        &mut self,
+        context: &LogitsContext<'_>,
+        _groups: &LayerGroups,
+        exact: usize,
+    ) -> Result<Logits, ModelError> {
+        let tokens = context.tokens;
+        let agrees = |(held, token): &(&(TokenId, bool), &TokenId)| held.0 == **token;
+        let same = self.held.iter().zip(tokens).take_while(agrees).count();
+        self.held.truncate(same);
+        let first_fuzzy = self.held.iter().position(|&(_, is_exact)| !is_exact).unwrap_or(same);
+        if first_fuzzy < exact.min(tokens.len()) {
+            self.held.truncate(first_fuzzy);
+        }
+        let new = (self.held.len()..tokens.len()).map(|at| (tokens[at], at < exact));
+        self.held.extend(new);
+        let fuzzy = self.held.iter().map(|&(_, is_exact)| u64::from(!is_exact));
+        let seed = fuzzy.fold(9, |hash: u64, fuzzy| hash.wrapping_mul(31).wrapping_add(fuzzy)) >> 8;
+        table(seed % 1_000).logits(context)
+    }
 }
 
 /// Devices of changing speeds: jobs end in another order, and take other times, for every seed.
@@ -84,6 +133,21 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
     assert_eq!(model.collect::<BTreeSet<_>>().len(), 1, "{name}, model");
     let lookup = (0..60).map(|order| text(&mut *decoder(), PromptLookup, order));
     assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
+    for (calibration, round) in [
+        (Calibration::EveryRound, 1),
+        (Calibration::EveryRound, 5),
+        (Calibration::OnMismatch, 5),
+        (Calibration::PrefillOnly, 5),
+        (Calibration::Never, 5),
+    ] {
+        let fuzzy = (0..60).map(|order| {
+            let groups = LayerGroups::of_sizes(&[2]);
+            let drafter = FuzzyDrafter::new(FuzzyTable::default(), groups, calibration);
+            text(&mut *decoder(), drafter.in_rounds_of(round), order)
+        });
+        let texts = fuzzy.collect::<BTreeSet<_>>();
+        assert_eq!(texts.len(), 1, "{name}, easyspec {calibration} in rounds of {round}");
+    }
 }
 
 #[test]
@@ -121,16 +185,22 @@ fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
 #[test]
 fn nor_does_it_with_several_drafters() {
     for (replicas, length) in [(1, 1), (2, 2), (3, 1), (3, 4)] {
-        let texts = (0..60).map(|order| {
-            let engine = Engine::new()
-                .with_drafter(0, ModelDrafter::new(table(9)))
-                .with_drafter(1, PromptLookup)
-                .with_drafter(2, ModelDrafter::new(table(4)));
-            let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
-            let mut decoder = Dsi::new(replicas, lookahead).with_drafters(3).reproducible();
-            text_of(&mut decoder, engine, order)
-        });
-        let texts = texts.collect::<BTreeSet<_>>();
-        assert_eq!(texts.len(), 1, "dsi, {replicas} replicas, lookahead {length}");
+        for calibration in [Calibration::EveryRound, Calibration::OnMismatch] {
+            let texts = (0..60).map(|order| {
+                let groups = LayerGroups::of_sizes(&[2]);
+                let fuzzy = FuzzyDrafter::new(FuzzyTable::default(), groups, calibration);
+                let engine = Engine::new()
+                    .with_drafter(0, ModelDrafter::new(table(9)))
+                    .with_drafter(1, PromptLookup)
+                    .with_drafter(2, ModelDrafter::new(table(4)))
+                    .with_drafter(3, fuzzy.in_rounds_of(5));
+                let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+                let mut decoder = Dsi::new(replicas, lookahead).with_drafters(4).reproducible();
+                text_of(&mut decoder, engine, order)
+            });
+            let texts = texts.collect::<BTreeSet<_>>();
+            let name = format!("dsi, {replicas} replicas, lookahead {length}, {calibration}");
+            assert_eq!(texts.len(), 1, "{name}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Devices: what they play, what their passes take, what goes wrong with them.
 
 use crate::Cost;
-use forerun_core::{DraftShape, Job, JobOutput, Role, SequenceId, TokenId, TokenTree};
+use forerun_core::{Job, JobOutput, Role, SequenceId, TokenId, TokenTree};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -124,8 +124,7 @@ impl Held {
         // The last token is always computed: its row is what is asked for.
         let missing = tokens.len() - held.min(tokens.len().saturating_sub(1));
         let (count, rows) = match job {
-            Job::Draft { shape: DraftShape::Chain { length }, .. } => (*length, missing),
-            Job::Draft { shape, .. } => (shape.depth(), missing),
+            Job::Draft { shape, .. } => (shape.length(), missing),
             Job::Score { tree, .. } => (1, missing + tree.len()),
         };
         let next_ns = cost.next_ns.unwrap_or_else(|| cost.forward.of(1));

@@ -3,7 +3,7 @@
 use super::{DrafterKind, Options, PlanError, UnknownValue};
 use forerun_core::DraftShape;
 use forerun_decode::DraftLength;
-use forerun_draft::{LookaheadDrafter, PHRASE_TOKENS};
+use forerun_draft::{LookaheadDrafter, PHRASE_TOKENS, with_phrases};
 use std::fmt;
 use std::str::FromStr;
 
@@ -81,9 +81,13 @@ pub(super) fn shape(
             budget: Some(LookaheadDrafter::NODES),
         },
         // Its phrases are branches behind what the model drafts.
-        Tree::None if drafter == DrafterKind::Ouroboros => DraftShape::Top {
+        Tree::None if drafter == DrafterKind::Ouroboros => DraftShape::Phrases {
+            length: asked.unwrap_or(match length {
+                DraftLength::Assisted => longest,
+                _ => AUTO_DEPTH,
+            }),
             width: OUROBOROS_PHRASES,
-            depth: asked.unwrap_or(AUTO_DEPTH) + PHRASE_TOKENS,
+            phrase: PHRASE_TOKENS,
             budget: None,
         },
         Tree::None => DraftShape::Chain { length: asked.unwrap_or(longest) },
@@ -95,13 +99,14 @@ pub(super) fn shape(
         Tree::Sampled { branching } => DraftShape::Sampled { branching: branching.clone() },
     };
     let nodes = shape.max_nodes();
-    if nodes == 0 || nodes > MAX_NODES || shape.depth() > MAX_DRAFT_TOKENS {
+    if nodes == 0 || nodes > MAX_NODES || shape.length() > MAX_DRAFT_TOKENS {
         return Err(range(
             "--tree",
             options.tree.to_string(),
             "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5 or sampled:3,2,1",
         ));
     }
+    let shape = if drafter == DrafterKind::Ouroboros { with_phrases(&shape) } else { shape };
     Ok((shape, length))
 }
 
