@@ -204,11 +204,11 @@ impl Output {
 }
 
 /// Writes a timeline: for Perfetto, as text if the file's name ends in `.txt`, as a picture if in
-/// `.svg`.
+/// `.svg`. Text and picture have devices as lanes.
 pub(crate) fn write_trace(file: &Path, trace: &Trace) -> anyhow::Result<()> {
     let text = match file.extension().and_then(OsStr::to_str) {
-        Some("txt") => timeline(trace),
-        Some("svg") => trace.to_svg("Timeline"),
+        Some("txt") => timeline(&trace.with_devices_as_lanes()),
+        Some("svg") => trace.with_devices_as_lanes().to_svg("Timeline"),
         _ => trace.to_perfetto().to_string(),
     };
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))

@@ -154,7 +154,8 @@ fn timelines(summary: &Summary) -> String {
     for own in &summary.configurations {
         if let Some(trace) = own.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
             content += &format!("<h3>{}</h3>\n", escaped(&own.name));
-            content += &timeline(&format!("timeline of {}", own.name), trace);
+            let label = format!("timeline of {}", own.name);
+            content += &timeline(&label, &trace.with_devices_as_lanes());
         }
     }
     content

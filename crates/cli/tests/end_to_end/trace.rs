@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run};
+use forerun::available_cores;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -58,6 +59,33 @@ fn a_trace_as_text_shows_a_line_for_each_lane() {
     }
     assert!(picture.contains("target") && picture.contains("drafter"), "{picture}");
     assert!(picture.contains(['S', 's']), "{picture}");
+}
+
+/// Where the target's layers are on two devices, the picture shows which of them worked when.
+#[test]
+fn a_picture_has_a_lane_for_each_device_that_is_had_in_turn() {
+    let cores = available_cores();
+    let [first, .., last] = cores[..] else { return };
+    let models = Models::pair();
+    for name in ["trace.txt", "trace.svg"] {
+        let file = models.folder().join(name);
+        let run = Run::generate(&models).with(&["-p", "Hello", "-n", "20", "--ignore-eos"]);
+        let placement = format!("target=cpu:{first}/cpu:{last}");
+        run.with(&["--placement", &placement]).with_path("--trace", &file).succeed();
+        let picture = fs::read_to_string(&file).unwrap();
+        assert!(!picture.contains("target"), "{picture}");
+        match picture.lines().collect::<Vec<_>>()[..] {
+            [on_first, on_last] if name.ends_with("txt") => {
+                assert!(on_first.starts_with(&format!("cpu:{first} ")), "{picture}");
+                assert!(on_last.starts_with(&format!("cpu:{last} ")), "{picture}");
+                assert!(picture.contains('S'), "{picture}");
+            }
+            _ => {
+                let lanes = [first, last].map(|core| format!(">cpu:{core}<"));
+                assert!(lanes.iter().all(|lane| picture.contains(lane)), "{picture}");
+            }
+        }
+    }
 }
 
 #[test]

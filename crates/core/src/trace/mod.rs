@@ -165,6 +165,27 @@ impl Trace {
         Self { lanes: self.devices.clone(), devices: Vec::new(), spans }
     }
 
+    /// The trace as pictures show it: in place of lanes that have several devices in turn stand these
+    /// devices, with what was done on them.
+    #[must_use]
+    pub fn with_devices_as_lanes(&self) -> Self {
+        let moves =
+            |lane| self.spans.iter().any(|span| span.lane == lane && !span.visits.is_empty());
+        let staying: Vec<usize> = (0..self.lanes.len()).filter(|&lane| !moves(lane)).collect();
+        let visits = self.by_device();
+        let names = staying.iter().map(|&lane| self.lanes[lane].clone());
+        let own = self.spans.iter().filter_map(|span| {
+            let lane = staying.iter().position(|&lane| lane == span.lane)?;
+            Some(Span { lane, ..span.clone() })
+        });
+        let below = |span: Span| Span { lane: staying.len() + span.lane, ..span };
+        Self {
+            lanes: names.chain(visits.lanes).collect(),
+            devices: Vec::new(),
+            spans: own.chain(visits.spans.into_iter().map(below)).collect(),
+        }
+    }
+
     /// Marks the span that an outcome speaks of.
     pub fn mark(&mut self, outcome: &Outcome) {
         // It ended lately, so the search starts at the end.
@@ -268,6 +289,26 @@ cpu:1 |DDSSS|
 ";
         assert_eq!(trace.by_device().to_ascii(90), picture);
         assert!(trace.by_device().spans.iter().all(|span| span.visits.is_empty()));
+        assert_eq!(trace.with_devices_as_lanes(), trace.by_device());
+    }
+
+    /// A target in two stages, and a drafter on a device of its own.
+    #[test]
+    fn pictures_have_a_lane_for_every_device() {
+        let mut trace = sample();
+        assert_eq!(trace.with_devices_as_lanes(), trace);
+        trace.devices = vec!["cpu:1".into(), "cpu:2".into()];
+        for span in trace.spans.iter_mut().filter(|span| span.lane == 1) {
+            let half = span.start_ns + 200;
+            let first = Visit { device: 0, start_ns: span.start_ns, end_ns: half };
+            span.visits = vec![first, Visit { device: 1, start_ns: half, end_ns: span.end_ns }];
+        }
+        let picture = "\
+drafter cpu:0 |DDDD....dddd.xx.|
+cpu:1         |....SS......ss..|
+cpu:2         |......SS......ss|
+";
+        assert_eq!(trace.with_devices_as_lanes().to_ascii(100), picture);
     }
 
     #[test]
