@@ -12,7 +12,7 @@ use forerun::{Commit, DrafterKind, TokenId, WeightType};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
@@ -94,7 +94,7 @@ struct Reply {
 struct Process {
     name: String,
     child: Child,
-    questions: ChildStdin,
+    questions: Sender<Vec<u8>>,
     lines: Receiver<std::io::Result<String>>,
     patience: Duration,
     hello: Hello,
@@ -117,6 +117,20 @@ fn lines_of(replies: ChildStdout) -> Receiver<std::io::Result<String>> {
     receive
 }
 
+/// Writes a peer's lines as it takes them in: one that does not read must not hold up who asks, whose
+/// patience ends. The peer's own end ends the writing.
+fn lines_to(mut questions: ChildStdin) -> Sender<Vec<u8>> {
+    let (send, receive) = channel::<Vec<u8>>();
+    spawn(move || {
+        for line in receive {
+            if questions.write_all(&line).is_err() {
+                return;
+            }
+        }
+    });
+    send
+}
+
 impl Process {
     fn start(spec: &PeerSpec, patience: Duration) -> Result<Self, BenchError> {
         let failed = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
@@ -131,7 +145,8 @@ impl Process {
         let (Some(questions), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed("it has no pipes".into()));
         };
-        let (name, lines) = (spec.name.clone(), lines_of(replies));
+        let name = spec.name.clone();
+        let (questions, lines) = (lines_to(questions), lines_of(replies));
         let mut process = Self { name, child, questions, lines, patience, hello: Hello::default() };
         process.hello = process.read()?;
         Ok(process)
@@ -158,7 +173,8 @@ impl Process {
         let failed = |reason: String| BenchError::Peer { name: self.name.clone(), reason };
         let mut line = serde_json::to_vec(question).map_err(|error| failed(error.to_string()))?;
         line.push(b'\n');
-        self.questions.write_all(&line).map_err(|error| failed(error.to_string()))?;
+        // If nobody writes it any more, the peer has ended, which reading tells.
+        drop(self.questions.send(line));
         let reply: Reply = self.read()?;
         let reason = match &reply.error {
             Some(reason) => reason.clone(),
@@ -431,6 +447,29 @@ mod tests {
     fn a_peer_that_hangs_is_ended() {
         let error = Process::start(&spec("exec sleep 600"), Duration::from_millis(50)).unwrap_err();
         assert!(error.to_string().contains("it said nothing"), "{error}");
+    }
+
+    /// A pipe takes in 64 KiB before somebody reads.
+    #[cfg(unix)]
+    #[test]
+    fn a_peer_that_does_not_read_is_ended() {
+        let hello = r#"echo '{"version": "1", "threads": 1, "weights": "f32"}'"#;
+        let mut process =
+            Process::start(&spec(&format!("{hello}; exec sleep 600")), PATIENCE).unwrap();
+        process.patience = Duration::from_millis(50);
+        let question = Question {
+            drafter: "none".into(),
+            draft_tokens: 0,
+            prompt: &vec![12_345; 50_000],
+            max_tokens: 1,
+            ignore_eos: false,
+        };
+        let error = process.ask(&question).unwrap_err().to_string();
+        assert!(error.contains("it said nothing"), "{error}");
+        // One that is gone is told apart.
+        let mut process = Process::start(&spec(hello), PATIENCE).unwrap();
+        let error = process.ask(&question).unwrap_err().to_string();
+        assert!(error.contains("it ended"), "{error}");
     }
 
     #[test]
