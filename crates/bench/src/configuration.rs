@@ -1,6 +1,6 @@
 //! Configurations: validated plans with names, each with the plain decoding that it is compared with.
 
-use crate::label::label;
+use crate::label::Labels;
 use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
@@ -61,7 +61,7 @@ pub(crate) struct Choice {
 }
 
 /// Whose placements are compared in labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cast {
     /// The target works alone, or what drafts needs no device.
     Target,
@@ -99,7 +99,9 @@ impl Choice {
     /// The placement as its devices have it: all cores are the target's where no model drafts.
     pub(crate) fn devices(&self) -> Result<Option<String>, PlanError> {
         match &self.placement {
-            Some(text) if self.cast() == Cast::Target => all_to_the_target(text).map(Some),
+            Some(text) if self.cast() == Cast::Target => {
+                all_to_the_target(text, self.method).map(Some)
+            }
             text => Ok(text.clone()),
         }
     }
@@ -133,6 +135,7 @@ pub fn configurations(
     if let Some(path) = sweeps.iter().flat_map(|own| &own.draft_models).find(|path| !drafts(path)) {
         return Err(BenchError::UnusedDraftModel { path: path.clone() });
     }
+    let labels = Labels::of(&choices);
     let mut configurations: Vec<Configuration> = Vec::new();
     let mut baselines = Vec::new();
     let mut known = BTreeSet::new();
@@ -144,7 +147,7 @@ pub fn configurations(
             None => {
                 let place = configurations.len();
                 let plain = choice.plain();
-                let plain = build(models, &plain, &choices, place)?;
+                let plain = build(models, &plain, &labels, place)?;
                 known.insert(identity(&plain));
                 configurations.push(plain);
                 baselines.push((of, place));
@@ -153,8 +156,8 @@ pub fn configurations(
         };
         let configuration = match choice.method {
             // On other cores it is another configuration.
-            Method::Autoregressive => build(models, &choice.plain(), &choices, baseline)?,
-            _ => build(models, choice, &choices, baseline)?,
+            Method::Autoregressive => build(models, &choice.plain(), &labels, baseline)?,
+            _ => build(models, choice, &labels, baseline)?,
         };
         // What two combinations write differently may be the same plan.
         if !known.insert(identity(&configuration)) {
@@ -314,10 +317,10 @@ fn of_easyspec(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
 fn build(
     models: &Models,
     choice: &Choice,
-    all: &[Choice],
+    labels: &Labels<'_>,
     baseline: usize,
 ) -> Result<Configuration, BenchError> {
-    let name = label(choice, all);
+    let name = labels.label(choice);
     let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
     let placement = choice.devices().map_err(failed)?;
     let options = Options {
@@ -359,12 +362,17 @@ fn cores_of(plan: &Plan) -> BTreeSet<usize> {
     groups.flat_map(|group| group.cores().iter().copied()).collect()
 }
 
-/// The same cores, all for the target.
-fn all_to_the_target(placement: &str) -> Result<String, PlanError> {
+/// The same cores, all for the target: as they are if they were so, else as one team.
+fn all_to_the_target(placement: &str, method: Method) -> Result<String, PlanError> {
     let placement = Placement::parse(placement, &available_cores())?;
+    let are_its_own = placement.drafter(0).is_none();
+    if are_its_own && (placement.replicas() == 1 || method == Method::Dsi) {
+        return Ok(placement.to_string());
+    }
     let cores: Vec<String> =
         cores_in(&placement).iter().map(|core| format!("cpu:{core}")).collect();
-    Ok(format!("target={}", cores.join("+")))
+    let team = format!("target={}", cores.join("+"));
+    Ok(Placement::parse(&team, &available_cores())?.to_string())
 }
 
 pub(crate) fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
@@ -493,6 +501,25 @@ mod tests {
         assert!(all[1].name.ends_with(&format!("on {first}>{last}")), "{}", all[1].name);
         assert!(all[2].name.ends_with(&format!("on {first}/{last}")), "{}", all[2].name);
         assert!(all[1].flags.contains(&shared), "{}", all[1].flags);
+    }
+
+    #[test]
+    fn a_target_alone_stays_where_it_was_placed() {
+        let cores = available_cores();
+        let [first, .., last] = cores[..] else { return };
+        let placed = |method, placement: &str| {
+            let (drafters, placements) = (vec![DrafterKind::PromptLookup], vec![placement.into()]);
+            let sweep = Sweep { methods: vec![method], drafters, placements, ..Sweep::default() };
+            let all = of(sweep).unwrap();
+            assert!(all.iter().all(|own| own.cores == 2));
+            all.iter().map(|own| own.plan.placement().to_string()).collect::<Vec<_>>()
+        };
+        let pipeline = format!("target=cpu:{first}/cpu:{last}");
+        assert_eq!(placed(Method::Speculative, &pipeline), [&pipeline[..], &pipeline]);
+        // Several replicas are one target to whoever has no use for them.
+        let replicas = format!("target=cpu:{first},target=cpu:{last}");
+        let [plain, dsi] = &placed(Method::Dsi, &replicas)[..] else { panic!("two") };
+        assert!(!plain.contains(',') && *dsi == replicas, "{plain}; {dsi}");
     }
 
     #[test]

@@ -1,46 +1,92 @@
 //! What configurations are called: a few words, and of what they have in common nothing.
 
-use crate::configuration::{Choice, draft_tokens_text};
+use crate::configuration::{Cast, Choice, draft_tokens_text};
 use forerun::{DrafterKind, Method, PearlOptions, Placement, Tree, available_cores};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What tells a choice from all others in a report: draft models, placements, weight types and
-/// temperatures only where there are several.
-pub(crate) fn label(choice: &Choice, all: &[Choice]) -> String {
-    let mut name = choice.method.to_string();
-    if choice.method != Method::Autoregressive {
-        name += &format!(", {}", choice.drafter);
-        if let Some(path) = &choice.draft_model {
-            name += &draft_model_name(path, choice, all);
+/// What labels tell choices apart by.
+pub(crate) struct Labels<'a> {
+    all: &'a [Choice],
+    /// Of choices that are compared with each other, all placements.
+    placements: BTreeMap<Compared, BTreeSet<Option<String>>>,
+    /// All sets of cores.
+    cores: BTreeSet<BTreeSet<usize>>,
+}
+
+/// Whose placements are compared: plain decoding's or others', and what the devices are for.
+type Compared = (bool, Cast);
+
+fn compared(choice: &Choice) -> Compared {
+    (choice.method == Method::Autoregressive, choice.cast())
+}
+
+/// A choice's devices; one that cannot be placed has none, and fails when it is planned.
+fn devices(choice: &Choice) -> Option<String> {
+    choice.devices().ok().flatten()
+}
+
+impl<'a> Labels<'a> {
+    /// Those of all choices.
+    pub(crate) fn of(all: &'a [Choice]) -> Self {
+        let mut placements = BTreeMap::<Compared, BTreeSet<Option<String>>>::new();
+        for choice in all {
+            placements.entry(compared(choice)).or_default().insert(devices(choice));
         }
-        if let Some(layers) = &choice.layers {
-            name += &format!(" {}", layers.to_string().trim_start_matches("--"));
-        }
-        let several = all
-            .iter()
-            .any(|other| other.calibration.is_some() && other.calibration != choice.calibration);
-        if let Some(calibration) = choice.calibration.filter(|_| several) {
-            name += &format!(" {calibration}");
-        }
-        name += &format!(", {}", draft_tokens_text(choice.draft_tokens));
-        if choice.tree != Tree::None {
-            name += &format!(", {}", choice.tree);
-        }
-        if choice.pearl != PearlOptions::default() {
-            name += &format!(", {}", choice.pearl);
-        }
+        Self { all, placements, cores: all.iter().map(Choice::cores).collect() }
     }
-    if tells_placement(choice, all)
-        && let Ok(Some(placement)) = choice.devices()
-    {
-        name += &format!(", {}", on_cores(&placement));
+
+    /// What tells a choice from all others in a report: draft models, placements, weight types and
+    /// temperatures only where there are several.
+    pub(crate) fn label(&self, choice: &Choice) -> String {
+        let all = self.all;
+        let mut name = choice.method.to_string();
+        if choice.method != Method::Autoregressive {
+            name += &drafting(choice, all);
+        }
+        if self.tells_placement(choice)
+            && let Some(placement) = devices(choice)
+        {
+            name += &format!(", {}", on_cores(&placement));
+        }
+        if all.iter().any(|other| other.weight_type != choice.weight_type) {
+            name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));
+        }
+        if all.iter().any(|other| other.temperature != choice.temperature) {
+            name += &format!(", T {}", choice.temperature);
+        }
+        name
     }
-    if all.iter().any(|other| other.weight_type != choice.weight_type) {
-        name += &format!(", {}", choice.weight_type.map_or("auto".into(), |t| t.to_string()));
+
+    /// Whether a label tells the placement: others of its kind have another one, or anybody other cores.
+    fn tells_placement(&self, choice: &Choice) -> bool {
+        let (placement, cores) = (devices(choice), choice.cores());
+        let mut others = self.placements.get(&compared(choice)).into_iter().flatten();
+        others.any(|other| *other != placement) || self.cores.iter().any(|other| *other != cores)
     }
-    if all.iter().any(|other| other.temperature != choice.temperature) {
-        name += &format!(", T {}", choice.temperature);
+}
+
+/// Who drafts, and how.
+fn drafting(choice: &Choice, all: &[Choice]) -> String {
+    let mut name = format!(", {}", choice.drafter);
+    if let Some(path) = &choice.draft_model {
+        name += &draft_model_name(path, choice, all);
+    }
+    if let Some(layers) = &choice.layers {
+        name += &format!(" {}", layers.to_string().trim_start_matches("--"));
+    }
+    let several = all
+        .iter()
+        .any(|other| other.calibration.is_some() && other.calibration != choice.calibration);
+    if let Some(calibration) = choice.calibration.filter(|_| several) {
+        name += &format!(" {calibration}");
+    }
+    name += &format!(", {}", draft_tokens_text(choice.draft_tokens));
+    if choice.tree != Tree::None {
+        name += &format!(", {}", choice.tree);
+    }
+    if choice.pearl != PearlOptions::default() {
+        name += &format!(", {}", choice.pearl);
     }
     name
 }
@@ -67,17 +113,6 @@ fn draft_model_name(path: &Path, choice: &Choice, all: &[Choice]) -> String {
     };
     let parts = (1..path.components().count()).find(own);
     format!(" {}", parts.map_or(path.to_owned(), |parts| end(path, parts)).display())
-}
-
-/// Whether a label tells the placement: others of its kind have another one, or anybody other cores.
-fn tells_placement(choice: &Choice, all: &[Choice]) -> bool {
-    let comparable = |other: &&Choice| {
-        (choice.method == Method::Autoregressive) == (other.method == Method::Autoregressive)
-            && choice.cast() == other.cast()
-    };
-    let placement = choice.devices().ok().flatten();
-    all.iter().filter(comparable).any(|other| other.devices().ok().flatten() != placement)
-        || all.iter().any(|other| other.cores() != choice.cores())
 }
 
 /// A placement in a label: `on 0-1` where all work there, `on 0/1-3` with the drafters' cores before the
