@@ -113,6 +113,19 @@ pub enum BenchError {
         /// The hash of this run.
         expected: String,
     },
+    /// A folder with answers of peers that were others.
+    #[error(
+        "{file} has answers of other peers, which said {found} of themselves, and now {expected}: choose \
+         another --out, or delete that folder"
+    )]
+    OtherPeers {
+        /// The file.
+        file: PathBuf,
+        /// What they said.
+        found: String,
+        /// What they say.
+        expected: String,
+    },
     /// A line of the answers that cannot be read, and is not the last.
     #[error(
         "{file}, line {line}, cannot be read ({reason}): delete that line, or choose another --out"

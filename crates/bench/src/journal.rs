@@ -16,6 +16,8 @@ enum Line {
     Run { hash: String, identity: Value },
     /// A start of the program: an interrupted run has several.
     Session(Provenance),
+    /// What peers said of themselves, where there are any.
+    Peers { peers: Value },
     /// An answer.
     Answer(Box<AnswerRecord>),
 }
@@ -29,6 +31,8 @@ pub struct Journal {
     pub answers: Vec<AnswerRecord>,
     /// Starts of the program, this one the last.
     pub sessions: Vec<Provenance>,
+    /// What the peers of these answers said of themselves.
+    peers: Option<Value>,
 }
 
 impl Journal {
@@ -51,13 +55,30 @@ impl Journal {
         let found = read(&file, &bytes, &hash)?;
         let out = OpenOptions::new().create(true).append(true).open(&file).map_err(failed)?;
         out.set_len(found.length as u64).map_err(failed)?;
-        let mut journal = Self { file, out, answers: found.answers, sessions: found.sessions };
+        let Found { answers, sessions, peers, .. } = found;
+        let mut journal = Self { file, out, answers, sessions, peers };
         if found.length == 0 {
             journal.write(&Line::Run { hash, identity: identity.clone() })?;
         }
         journal.sessions.push(session.clone());
         journal.write(&Line::Session(session))?;
         Ok(journal)
+    }
+
+    /// Keeps what peers say of themselves. It belongs to the identity, but is known only once they run.
+    ///
+    /// # Errors
+    /// If there are answers of peers that said something else, or it cannot be written.
+    pub fn set_peers(&mut self, peers: Value) -> Result<(), BenchError> {
+        match self.peers.replace(peers.clone()) {
+            Some(found) if found == peers => Ok(()),
+            Some(found) if !self.answers.is_empty() => Err(BenchError::OtherPeers {
+                file: self.file.clone(),
+                found: found.to_string(),
+                expected: peers.to_string(),
+            }),
+            _ => self.write(&Line::Peers { peers }),
+        }
     }
 
     /// Whether there is an answer.
@@ -95,6 +116,7 @@ struct Found {
     length: usize,
     answers: Vec<AnswerRecord>,
     sessions: Vec<Provenance>,
+    peers: Option<Value>,
 }
 
 fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> {
@@ -115,6 +137,7 @@ fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> 
         match parsed {
             Line::Run { hash, .. } => other = Some(hash).filter(|hash| hash != expected),
             Line::Session(session) => found.sessions.push(session),
+            Line::Peers { peers } => found.peers = Some(peers),
             Line::Answer(answer) => found.answers.push(*answer),
         }
         found.length += line.len();
@@ -170,6 +193,22 @@ mod tests {
             let again = open(folder.path(), 1).unwrap();
             assert_eq!(again.answers.len(), kept + 1);
             assert!(again.has("b", "p", 0) && !again.has("b", "p", 1));
+        }
+    }
+
+    #[test]
+    fn answers_of_other_peers_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let peers = |version: u64| json!([["shell", { "version": version }]]);
+        // Nobody has answered yet.
+        open(folder.path(), 1).unwrap().set_peers(peers(1)).unwrap();
+        let mut journal = open(folder.path(), 1).unwrap();
+        journal.set_peers(peers(2)).unwrap();
+        journal.push(answer("a", "p", 0, turn(&[(5, 1)]))).unwrap();
+        open(folder.path(), 1).unwrap().set_peers(peers(2)).unwrap();
+        let error = open(folder.path(), 1).unwrap().set_peers(peers(3)).unwrap_err().to_string();
+        for word in ["other peers", "\"version\":2", "\"version\":3", "--out"] {
+            assert!(error.contains(word), "{word}: {error}");
         }
     }
 

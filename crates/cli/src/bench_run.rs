@@ -16,10 +16,11 @@ use forerun_bench::{
 use forerun_models::DemonstrationPair;
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::fs::Metadata;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Options of `forerun bench run`.
 #[derive(Args, Debug)]
@@ -209,6 +210,10 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     }
     let mut field = Field::new(engines, &file.peers, &contestants, unequal)?;
     let contestants = field.contestants().to_vec();
+    let peers: Vec<_> = file.peers.iter().map(|spec| &spec.name).zip(field.hellos()).collect();
+    if !peers.is_empty() {
+        journal.set_peers(json!(peers))?;
+    }
     for (spec, hello) in file.peers.iter().zip(field.hellos()) {
         let told = format!("{}; {}, {} threads", hello.version, hello.weights, hello.threads);
         setting.insert(format!("peer {}", spec.name), told);
@@ -446,7 +451,7 @@ fn identity(
     contestants: &[Contestant],
     prompts: &[Prompt],
 ) -> serde_json::Value {
-    let model = |path: &Path| (called(models, path), bytes(path));
+    let model = |path: &Path| (called(models, path), files(path, !models.embedded));
     let configuration = |own: &Configuration| {
         let plan = &own.plan;
         let parts =
@@ -471,13 +476,21 @@ fn identity(
     })
 }
 
-/// The size of a checkpoint, which tells most of those that were changed under one name.
-fn bytes(path: &Path) -> u64 {
-    let size = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
-    match std::fs::read_dir(path) {
-        Ok(entries) => entries.flatten().map(|entry| size(&entry.path())).sum(),
-        Err(_) => size(path),
-    }
+/// The files of a checkpoint, with their sizes and, if they are `dated`, when they were written last: what
+/// tells those that were changed under one name. The demonstration pair is unpacked anew each time.
+fn files(path: &Path, dated: bool) -> Vec<(String, u64, Option<Duration>)> {
+    let told = |path: PathBuf| {
+        let metadata = path.metadata().ok().filter(Metadata::is_file)?;
+        let written = metadata.modified().ok().filter(|_| dated);
+        let since = written.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        Some((path.file_name()?.to_string_lossy().into_owned(), metadata.len(), since))
+    };
+    let mut files: Vec<_> = match std::fs::read_dir(path) {
+        Ok(entries) => entries.flatten().filter_map(|entry| told(entry.path())).collect(),
+        Err(_) => told(path.to_owned()).into_iter().collect(),
+    };
+    files.sort_unstable();
+    files
 }
 
 /// A line on standard error: rewritten on a terminal, else a new one every half minute.

@@ -7,6 +7,7 @@ use crate::speculators::speculator;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 const PROMPTS: &str = r#"{"id": "a", "category": "first", "prompt": "Once upon a time"}
 {"id": "b", "category": "first", "prompt": "Once upon"}
@@ -92,6 +93,19 @@ fn an_interrupted_comparison_resumes_to_the_same_table() {
     // Another comparison has no place there.
     let other = bench(&models, &cut).with(&["--seed", "5"]).finish();
     other.assert_refused("another seed", &["another comparison", "--out"]);
+}
+
+/// A checkpoint that was written anew may be another one, though it has the same name and size.
+#[test]
+fn a_comparison_goes_on_with_the_same_files_only() {
+    let models = Models::pair();
+    let out = models.folder().join("out");
+    bench(&models, &out).succeed();
+    bench(&models, &out).succeed();
+    let weights = fs::File::options().write(true).open(models.drafter().join("model.safetensors"));
+    weights.unwrap().set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
+    let other = bench(&models, &out).finish();
+    other.assert_refused("written anew", &["another comparison", "--out"]);
 }
 
 #[test]

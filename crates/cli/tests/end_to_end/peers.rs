@@ -91,6 +91,20 @@ fn a_peer_stands_beside_ours_and_may_differ() {
 }
 
 #[test]
+fn a_comparison_goes_on_with_the_same_peers_only() {
+    let models = Models::pair();
+    let out = models.folder().join("out");
+    bench(&models, &out, 1, "1, 2, 3, 4", "").succeed();
+    bench(&models, &out, 1, "1, 2, 3, 4", "").succeed();
+    // It reads its script when it starts, and the command stays the same.
+    let other = bench(&models, &out, 1, "1, 2, 3, 4", "");
+    let script = models.folder().join("peer.sh");
+    let newer = fs::read_to_string(&script).unwrap().replace("shell 1", "shell 2");
+    fs::write(&script, newer).unwrap();
+    other.finish().assert_refused("another version", &["shell 1", "shell 2", "other peers"]);
+}
+
+#[test]
 fn peers_that_cannot_be_compared_are_refused() {
     let models = Models::pair();
     let out = models.folder().join("out");
