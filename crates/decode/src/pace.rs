@@ -101,7 +101,15 @@ impl Pace {
 
     /// Tokens that may be drafted beside one forward where γ is so much.
     pub(crate) fn most(&self, gamma: usize) -> usize {
-        if self.goes_on && self.mode == DraftLength::Fixed { 2 * gamma } else { gamma }
+        match self.mode {
+            DraftLength::Fixed if self.goes_on => 2 * gamma,
+            // What is under way as a round ends counts among the next one's: a drafter that hardly keeps up
+            // must not stand still for it.
+            DraftLength::Auto if self.goes_on && self.token_time.of(gamma) >= self.one_row_ns() => {
+                gamma + self.at_once(gamma)
+            }
+            _ => gamma,
+        }
     }
 
     /// Tokens that one draft job should make.
