@@ -51,6 +51,11 @@ impl Drafting {
         self.drafter
     }
 
+    /// Whether a job is under way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Whether this is the job under way.
     pub(crate) fn is_running(&self, ticket: Ticket) -> bool {
         self.running == Some(ticket)

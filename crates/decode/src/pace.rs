@@ -166,11 +166,12 @@ impl Pace {
         let alpha = self.acceptance.rate(1.0).min(0.999);
         let score_ns = |rows: f64| self.one_row_ns() + (rows - 1.0) * self.row_ns.or(0.0);
         let (asked, asked_ns) = (length as f64, self.token_time.of(length));
-        // At least one token is waited for.
+        // At least one token is waited for, and what its job makes with it.
         let (drafted, least_ns) = match self.goes_on && asked_ns > 0.0 {
             true => {
+                let least = self.at_once(length);
                 let in_time = asked * score_ns(1.0) / asked_ns;
-                (in_time.clamp(1.0, asked), self.token_time.of(1))
+                (in_time.clamp(least as f64, asked), self.token_time.of(least))
             }
             false => (asked, asked_ns),
         };
@@ -269,6 +270,15 @@ mod tests {
         };
         // Two tokens take 1.4 times as long as a pass, and 0.97 of their gain is what waiting costs.
         assert_eq!((last(true), last(false)), (Some(2), Some(0)));
+    }
+
+    #[test]
+    fn a_forward_that_is_waited_for_gives_all_that_it_makes() {
+        let forwards_ns = |gamma: usize| gamma.div_ceil(6) as u64 * 3_000_000;
+        let mut pace = Pace::new(6, DraftLength::Auto, true).in_forwards_of(6);
+        let lengths = run_by(&mut pace, 300, forwards_ns, [1_000_000, 0], 20);
+        // Four or five tokens in three passes' time are more than three, two are fewer.
+        assert!(lengths[200..].iter().filter(|&&length| length == 6).count() > 90, "{lengths:?}");
     }
 
     #[test]

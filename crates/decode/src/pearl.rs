@@ -85,6 +85,7 @@ impl Decoder for Pearl {
         let tree = self.drafting.first(unverified);
         let scoring = exchange::submit_score(0, sequence, &[], tree, cluster)?;
         self.scoring = Some(scoring);
+        let late = self.drafting.is_busy();
         // … and the drafter makes γ tokens behind it.
         let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
         let (least, most, at_once) = match self.options.schedule {
@@ -102,7 +103,7 @@ impl Decoder for Pearl {
             if completion.ticket == scoring {
                 self.scoring = None;
                 let answer = exchange::scored(sequence, unverified, completion)?;
-                self.pace.observe_score(unverified + 1, answer.duration_ns, drafts);
+                self.pace.observe_score(unverified + 1, answer.duration_ns, drafts || late);
                 scores = Some(answer.output);
             } else if let Some((tokens, ns)) = self.drafting.take(sequence, completion)? {
                 self.pace.observe_draft(tokens, ns);

@@ -109,8 +109,9 @@ impl<M: LayeredModel> FuzzyDrafter<M> {
 
     /// How many tokens a round's forwards must have exactly before them.
     fn exact_tokens(&self, context: &DraftContext<'_>) -> usize {
-        // Of the same answer.
-        let last = self.last.get(&context.sequence);
+        // Of the same answer, which is not at its beginning.
+        let begun = context.tokens.len() > context.prompt_len;
+        let last = self.last.get(&context.sequence).filter(|_| begun);
         let last = last.filter(|last| last.prompt_len == context.prompt_len);
         let continues = || last.is_some_and(|last| last.is_continued_by(context.tokens));
         let opening = || {

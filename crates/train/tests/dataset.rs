@@ -315,8 +315,11 @@ fn a_drafter_reads_documents_as_its_target_does() {
     let mut sources = Sources::new();
     sources.tokenizer = sources.path("pieces.json");
     std::fs::write(&sources.tokenizer, tokenizer_of_pieces().to_string()).unwrap();
-    let options =
-        PrepareOptions { framing: Framing::OfTarget { eos: 2 }, ..sources.options.clone() };
+    let of_target = |bos, eos| {
+        let framing = Framing::OfTarget { bos, eos };
+        PrepareOptions { framing, ..sources.options.clone() }
+    };
+    let options = of_target(vec![1], 2);
     let dataset = sources.prepare_with("set", &options).unwrap();
     let (stream, mut all) = (dataset.tokens(Split::Training), Vec::new());
     stream.read(0, stream.len() as usize, &mut all);
@@ -334,10 +337,31 @@ fn a_drafter_reads_documents_as_its_target_does() {
     let error =
         |options: &PrepareOptions| sources.prepare_with("set", options).err().unwrap().to_string();
     assert!(error(&sources.options).contains("byte-level tokenizer"));
-    let other = PrepareOptions { framing: Framing::OfTarget { eos: 1 }, ..options.clone() };
-    assert!(error(&other).contains("tokenizers"), "{}", error(&other));
-    let none = PrepareOptions { framing: Framing::OfTarget { eos: 9999 }, ..options };
-    assert!(error(&none).contains("no token 9999, the target's EOS"));
+    for other in [of_target(vec![1], 1), of_target(Vec::new(), 2)] {
+        assert!(error(&other).contains("tokenizers"), "{}", error(&other));
+    }
+    assert!(error(&of_target(vec![1], 9999)).contains("no token 9999"));
+}
+
+/// A normalizer may change what a target reads; a loss by bytes must not be counted on that.
+#[test]
+fn what_a_drafter_may_read_is_not_always_a_language_models_text() {
+    let mut sources = Sources::new();
+    let json = std::fs::read_to_string(&sources.tokenizer).unwrap();
+    let changing = json.replace(
+        "\"normalizer\": null",
+        "\"normalizer\": { \"type\": \"Replace\", \"pattern\": { \"String\": \"e\" }, \"content\": \"ee\" }",
+    );
+    assert_ne!(json, changing);
+    std::fs::write(&sources.tokenizer, changing).unwrap();
+    let options = sources.options.clone();
+    let framing = Framing::OfTarget { bos: Vec::new(), eos: 0 };
+    sources.options = PrepareOptions { framing, ..options.clone() };
+    sources.prepare("set");
+    // Used again by its like, and by no other.
+    sources.prepare("set");
+    let error = sources.prepare_with("set", &options).err().unwrap().to_string();
+    assert!(error.contains("tokenizers"), "{error}");
 }
 
 #[test]

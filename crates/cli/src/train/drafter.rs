@@ -8,7 +8,7 @@ use crate::arguments::{
 use crate::interrupts::INTERRUPTED;
 use crate::{distill, note};
 use anyhow::{Context, bail};
-use forerun::Canceller;
+use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Batches, Dataset, Framing, Split};
 use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
 use forerun_train::{Dtype, TrainOptions, Trainer};
@@ -60,21 +60,16 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     let target = Target::open(&arguments.target)?;
     let tokenizer = tokenizer(&arguments.target)?;
+    let framing = framing(&target, &arguments.target)?;
     let interrupted = Arc::new(AtomicBool::new(false));
     let data = match arguments.self_distillation {
         None => text.data.clone(),
-        Some(count) => match own_text(arguments, &run, count, &interrupted)? {
+        Some(count) => match own_text(&target, arguments, &run, count, &interrupted)? {
             Some(file) => vec![file],
             None => return Ok(INTERRUPTED.into()),
         },
     };
-    let Some(&eos) = target.config().eos_token_ids.first() else {
-        bail!(
-            "{}: its config.json has no eos_token_id, the token that parts documents: add it",
-            arguments.target.display()
-        );
-    };
-    let dataset = dataset(text, &data, &run, &tokenizer, Framing::OfTarget { eos })?;
+    let dataset = dataset(text, &data, &run, &tokenizer, framing)?;
     let options = options(&drafter, arguments, &dataset)?;
     let steps = options.schedule.steps;
     let mut trainer = Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options, drafter)?;
@@ -111,18 +106,33 @@ fn tokenizer(target: &Path) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
+/// What stands around a document where the target reads it: what a prompt begins with, and its EOS.
+fn framing(target: &Target, path: &Path) -> anyhow::Result<Framing> {
+    let Some(&eos) = target.config().eos_token_ids.first() else {
+        bail!(
+            "{}: its config.json has no eos_token_id, the token that parts documents: add it",
+            path.display()
+        );
+    };
+    let mut bos = Tokenizer::beside(path)?.encode("")?;
+    bos.retain(|&token| token != eos);
+    Ok(Framing::OfTarget { bos, eos })
+}
+
 /// Text that the target writes; `None` if an interrupt came first. From here on the process listens for
 /// interrupts.
 fn own_text(
+    target: &Target,
     arguments: &DrafterArguments,
     run: &Path,
     count: usize,
     interrupted: &Arc<AtomicBool>,
 ) -> anyhow::Result<Option<PathBuf>> {
-    // Texts by other settings are other texts: none of them is gone on with.
+    // Texts of another target or by other settings are other texts: none of them is gone on with.
     let (temperature, context, seed) =
         (arguments.self_distillation_temperature, arguments.step.context, arguments.step.seed);
-    let name = format!("self-distilled-{temperature}-{context}-{seed}.jsonl");
+    let of = &target.embedding_sha256()[..8];
+    let name = format!("self-distilled-{of}-{count}-{temperature}-{context}-{seed}.jsonl");
     let file = run.join(name);
     let options = [
         format!("--count={count}"),
@@ -131,8 +141,8 @@ fn own_text(
         format!("--seed={seed}"),
         "--method=autoregressive".to_owned(),
     ];
-    let (target, prompts) = (&arguments.target, &arguments.text.data);
-    let distill = DistillArguments::of_target(target, prompts, &file, &options)?;
+    let prompts = &arguments.text.data;
+    let distill = DistillArguments::of_target(&arguments.target, prompts, &file, &options)?;
     let canceller = Canceller::new();
     let done = distill::write(&distill, &canceller, || listen(interrupted, Some(&canceller)))?;
     Ok(done.then_some(file))

@@ -59,9 +59,7 @@ pub(crate) struct Encoder {
     prefix: Vec<u32>,
     /// The token behind every document.
     separator: u32,
-    /// Whether tokens spell bytes, as of GPT-2; else pieces of text, as sentencepiece's.
-    spells_bytes: bool,
-    /// Whether every token must be known by the bytes that it spells.
+    /// Whether a document's tokens must spell it, byte by byte.
     exact: bool,
     token_bytes: Vec<u32>,
 }
@@ -93,17 +91,18 @@ impl Encoder {
                 let missing = || unusable(format!("it has no token {token:?} to part documents"));
                 (Vec::new(), tokenizer.token_to_id(token).ok_or_else(missing)?)
             }
-            Framing::OfTarget { eos } => {
-                let missing = || unusable(format!("it has no token {eos}, the target's EOS"));
-                tokenizer.id_to_token(*eos).ok_or_else(missing)?;
-                let prefix = prefix(&tokenizer).map_err(|error| unusable(error.to_string()))?;
-                // What stands behind one document need not stand in front of the next, too.
-                (if prefix == [*eos] { Vec::new() } else { prefix }, *eos)
+            Framing::OfTarget { bos, eos } => {
+                for &token in bos.iter().chain([eos]) {
+                    let missing =
+                        || unusable(format!("it has no token {token}, as the target does"));
+                    tokenizer.id_to_token(token).ok_or_else(missing)?;
+                }
+                (bos.clone(), *eos)
             }
         };
         let token_bytes = token_bytes(&tokenizer, spells_bytes);
         let path = path.to_owned();
-        Ok(Self { tokenizer, path, sha256, prefix, separator, spells_bytes, exact, token_bytes })
+        Ok(Self { tokenizer, path, sha256, prefix, separator, exact, token_bytes })
     }
 
     /// Tokens in front of every document.
@@ -137,8 +136,8 @@ impl Encoder {
     /// If the library fails.
     pub(crate) fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<u32>>, DataError> {
         let mut tokens = vec![Vec::new(); texts.len()];
-        // Pieces of text have a space in front of them, so such a text stays whole.
-        let least = if self.spells_bytes { PIECE_BYTES } else { usize::MAX };
+        // A tokenizer that puts a space in front of a text would do so with its pieces.
+        let least = if self.exact { PIECE_BYTES } else { usize::MAX };
         let owned = |(owner, text)| pieces(text, least).map(move |piece| (owner, piece));
         let mut parts = texts.iter().copied().enumerate().flat_map(owned).peekable();
         while parts.peek().is_some() {
@@ -165,14 +164,6 @@ impl Encoder {
     pub(crate) fn spelt_bytes(&self, tokens: &[u32]) -> u64 {
         tokens.iter().map(|&token| u64::from(self.token_bytes[token as usize])).sum()
     }
-}
-
-/// The tokens that the tokenizer itself puts in front of a text: its BOS, where it has one.
-fn prefix(tokenizer: &Tokenizer) -> tokenizers::Result<Vec<u32>> {
-    let (framed, bare) = (tokenizer.encode("a", true)?, tokenizer.encode("a", false)?);
-    let (framed, bare) = (framed.get_ids(), bare.get_ids());
-    let before = framed.windows(bare.len().max(1)).position(|window| window == bare);
-    Ok(framed[..before.unwrap_or(0)].to_vec())
 }
 
 /// By token: how many bytes it spells. A byte-level vocabulary writes each byte as a character; one of

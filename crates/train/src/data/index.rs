@@ -100,6 +100,9 @@ pub(crate) struct Index {
     pub(crate) documents: Vec<DocumentEntry>,
     /// By token: bytes of text that it stands for.
     pub(crate) token_bytes: Vec<u32>,
+    /// Whether there are documents that their tokens do not spell byte by byte.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) inexact: bool,
 }
 
 /// The name of a shard.
@@ -132,6 +135,7 @@ impl Index {
             held_out,
             documents,
             token_bytes,
+            inexact: false,
         }
     }
 

@@ -30,10 +30,11 @@ pub enum Framing {
     /// For a model to be made: this token behind every document. Its loss is counted by bytes, so the
     /// tokenizer has to spell them.
     Separated(String),
-    /// For what stands on a target: as it reads text. Its tokenizer, of whatever kind, puts its BOS in
-    /// front, where it does so for a prompt; this token, its EOS, stands behind.
+    /// For what stands on a target: as it reads text, with its tokenizer, of whatever kind.
     OfTarget {
-        /// The token.
+        /// What stands in front of a prompt: its BOS, or nothing.
+        bos: Vec<u32>,
+        /// What ends its answers.
         eos: u32,
     },
 }
@@ -99,6 +100,12 @@ impl Dataset {
         }
         match Index::read(folder) {
             Ok(index) => match index.recipe.difference(&recipe) {
+                None if encoder.is_exact() && index.inexact => {
+                    return Err(DataError::Differs {
+                        folder: folder.to_owned(),
+                        what: "tokenizers",
+                    });
+                }
                 None => match Self::open(folder) {
                     Err(DataError::Broken { .. }) if options.rebuild => {}
                     opened => return opened,
@@ -248,9 +255,12 @@ impl<'a> Preparation<'a> {
         for (document, text_tokens) in batch.iter().zip(encoded) {
             let (number, bytes) = (document.number, document.text.len() as u64);
             let spelt = self.encoder.spelt_bytes(&text_tokens);
-            if self.encoder.is_exact() && spelt != bytes {
-                let path = path.to_owned();
-                return Err(DataError::NotSpelt { path, document: number, spelt, bytes });
+            if spelt != bytes {
+                if self.encoder.is_exact() {
+                    let path = path.to_owned();
+                    return Err(DataError::NotSpelt { path, document: number, spelt, bytes });
+                }
+                self.index.inexact = true;
             }
             let digest = digest(&document.text);
             if validation {
