@@ -133,7 +133,12 @@ fn a_target_gets_drafters_of_its_own() {
         .with(&["--self-distillation=40", "--self-distillation-temperature=1"])
         .succeed();
     assert!(finished.errors.contains("40 texts in"), "{}", finished.errors);
-    assert!(folder.join("own.training").join("self-distilled.jsonl").exists());
+    // Kept under its target and settings: number, temperature.
+    let kept = fs::read_dir(folder.join("own.training")).unwrap().any(|entry| {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        name.starts_with("self-distilled-") && name.contains("-40-1-") && name.ends_with(".jsonl")
+    });
+    assert!(kept);
 
     let refused = |run: Run, words: &[&str]| run.finish().assert_refused(words[0], words);
     let parallel = &["parallel", "--integration=medusa", "--feature-noise=1"];
