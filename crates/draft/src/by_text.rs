@@ -73,8 +73,8 @@ impl<M: LanguageModel, T: Translator> Drafter for TextDrafter<M, T> {
         let room = model.context_length().saturating_sub(start.saturating_sub(1));
         let mut translated = Vec::new();
         while start > 0 && own.len() < start + wanted.min(room) {
-            let wanted = LogitsContext { cancel, ..LogitsContext::behind(sequence, &own) };
-            let logits = model.logits(&wanted)?;
+            let behind = LogitsContext { cancel, ..LogitsContext::behind(sequence, &own) };
+            let logits = model.logits(&behind)?;
             let position = tokens.len() + translated.len();
             let Some(row) = logits.rows().next() else { break };
             let token = most_probable(&**translator, sampling, row, position);

@@ -111,8 +111,8 @@ impl<M: LayeredModel> FuzzyDrafter<M> {
     fn exact_tokens(&self, context: &DraftContext<'_>) -> usize {
         // Of the same answer, which is not at its beginning.
         let begun = context.tokens.len() > context.prompt_len;
-        let last = self.last.get(&context.sequence).filter(|_| begun);
-        let last = last.filter(|last| last.prompt_len == context.prompt_len);
+        let is_of_it = |last: &&LastDraft| begun && last.prompt_len == context.prompt_len;
+        let last = self.last.get(&context.sequence).filter(is_of_it);
         let continues = || last.is_some_and(|last| last.is_continued_by(context.tokens));
         let opening = || {
             let last = last?;

@@ -82,12 +82,12 @@ impl Learned {
         // Each drafter's tokens are verified by its share of the replicas.
         let replicas = plan.placement().replicas().div_ceil(drafters(plan));
         let lookahead = Lookahead::new(length, mode, replicas);
-        let in_one = pattern.positions.unwrap_or(usize::MAX);
+        let in_one = if pattern.at_once { pattern.positions.unwrap_or(usize::MAX) } else { 1 };
         Self {
             pattern,
             controller: if pattern.at_once { controller.at_once() } else { controller },
-            pace: if pattern.at_once { pace.in_forwards_of(in_one) } else { pace },
-            lookahead: if pattern.at_once { lookahead.in_forwards_of(in_one) } else { lookahead },
+            pace: pace.in_forwards_of(in_one),
+            lookahead: lookahead.in_forwards_of(in_one),
         }
     }
 

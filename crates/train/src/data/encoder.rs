@@ -100,7 +100,7 @@ impl Encoder {
                 (bos.clone(), *eos)
             }
         };
-        let token_bytes = token_bytes(&tokenizer, spells_bytes);
+        let token_bytes = token_bytes(&tokenizer);
         let path = path.to_owned();
         Ok(Self { tokenizer, path, sha256, prefix, separator, exact, token_bytes })
     }
@@ -166,9 +166,9 @@ impl Encoder {
     }
 }
 
-/// By token: how many bytes it spells. A byte-level vocabulary writes each byte as a character; one of
-/// pieces writes a space as `▁`, and bytes that are no piece as `<0x0A>`.
-fn token_bytes(tokenizer: &Tokenizer, spells_bytes: bool) -> Vec<u32> {
+/// By token: how many bytes it spells. A byte-level vocabulary writes each byte as a character; of others
+/// nobody counts a loss by bytes.
+fn token_bytes(tokenizer: &Tokenizer) -> Vec<u32> {
     let vocabulary = tokenizer.get_vocab(true);
     let added = tokenizer.get_added_tokens_decoder();
     let size = vocabulary.values().max().map_or(0, |&last| last as usize + 1);
@@ -177,9 +177,7 @@ fn token_bytes(tokenizer: &Tokenizer, spells_bytes: bool) -> Vec<u32> {
         bytes[token as usize] = match added.get(&token) {
             Some(added) if added.special => 0,
             Some(added) => added.content.len() as u32,
-            None if spells_bytes => spelling.chars().count() as u32,
-            None if spelling.len() == 6 && spelling.starts_with("<0x") => 1,
-            None => spelling.replace('▁', " ").len() as u32,
+            None => spelling.chars().count() as u32,
         };
     }
     bytes
