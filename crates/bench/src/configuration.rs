@@ -5,8 +5,9 @@ use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
-    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions, Placement,
-    Plan, PlanError, SpeculatorKind, Tree, WeightType, available_cores, granted_cores,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions,
+    Placement, Plan, PlanError, SpeculatorKind, Tree, WeightType, available_cores,
+    cores_within_quota,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -56,7 +57,7 @@ pub(crate) struct Choice {
     pub(crate) weight_type: Option<WeightType>,
     /// EasySpec's.
     pub(crate) layers: Option<LayerStrategy>,
-    pub(crate) calibration: Option<Calibration>,
+    pub(crate) calibration: Option<CalibrationPolicy>,
     pub(crate) temperature: f32,
 }
 
@@ -110,7 +111,7 @@ impl Choice {
     pub(crate) fn cores(&self) -> BTreeSet<usize> {
         let named = self.placement.as_ref();
         let placement = named.and_then(|text| Placement::parse(text, &available_cores()).ok());
-        placement.map_or_else(|| granted_cores().into_iter().collect(), |own| cores_in(&own))
+        placement.map_or_else(|| cores_within_quota().into_iter().collect(), |own| cores_in(&own))
     }
 }
 
@@ -305,10 +306,12 @@ fn of_easyspec(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
         return vec![choice.clone()];
     }
     let with = |layers: LayerStrategy| {
-        or(&sweep.calibrations, Calibration::default()).into_iter().map(move |calibration| Choice {
-            layers: Some(layers.clone()),
-            calibration: Some(calibration),
-            ..choice.clone()
+        or(&sweep.calibrations, CalibrationPolicy::default()).into_iter().map(move |calibration| {
+            Choice {
+                layers: Some(layers.clone()),
+                calibration: Some(calibration),
+                ..choice.clone()
+            }
         })
     };
     or(&sweep.layers, LayerStrategy::default()).into_iter().flat_map(with).collect()
@@ -326,7 +329,7 @@ fn build(
     let options = Options {
         model: models.target.clone(),
         draft_model: choice.draft_model.clone(),
-        further_drafters: Vec::new(),
+        additional_drafters: Vec::new(),
         method: Some(choice.method),
         drafter: Some(choice.drafter),
         draft_tokens: choice.draft_tokens,
@@ -527,7 +530,7 @@ mod tests {
         let sweep = Sweep {
             drafters: vec![DrafterKind::Model, DrafterKind::EasySpec],
             layers: vec![LayerStrategy::Parallel(2), "0,1-2,3".parse().unwrap()],
-            calibrations: vec![Calibration::EveryRound, Calibration::Never],
+            calibrations: vec![CalibrationPolicy::EveryRound, CalibrationPolicy::Never],
             placements: vec![one_core()],
             ..Sweep::default()
         };

@@ -93,7 +93,8 @@ impl Engines {
         let first = engines.first().ok_or(BenchError::NoPrompts("no configuration"))?;
         let model = loader.locate(first.engine.plan().model());
         let model = model.map_err(|cause| load_error(&first.name, cause))?;
-        let template = ChatTemplate::beside(&model).map_err(|error| chat_error(error.into()))?;
+        let template =
+            ChatTemplate::from_checkpoint(&model).map_err(|error| chat_error(error.into()))?;
         let chats = match style {
             PromptStyle::Auto => !template.is_plain(),
             PromptStyle::Text => false,
@@ -214,10 +215,10 @@ impl Engines {
             let answer = engine.complete(&prompt.turns[0], request)?;
             return Ok(vec![TurnRecord::of(&answer, sample(0))]);
         }
-        let mut chat = Chat::new(engine, ChatTemplate::beside(&self.model)?);
+        let mut chat = Chat::new(engine, ChatTemplate::from_checkpoint(&self.model)?);
         let mut turns = Vec::new();
         for (index, turn) in prompt.turns.iter().enumerate() {
-            let reply = chat.say(turn, request, &canceller, on_text)?;
+            let reply = chat.send(turn, request, &canceller, on_text)?;
             turns.push(TurnRecord::of(&reply.answer, sample(index)));
         }
         Ok(turns)

@@ -1,6 +1,6 @@
 //! Where configurations stand that compute a drafter's layers in parallel.
 
-use forerun::{Calibration, LayerStrategy, Tree};
+use forerun::{CalibrationPolicy, LayerStrategy, Tree};
 use serde::{Deserialize, Serialize};
 
 /// A place in EasySpec's figure 4.
@@ -17,7 +17,7 @@ pub struct LayerPoint {
 impl LayerPoint {
     /// The place of these options; others than the paper's have none.
     #[must_use]
-    pub fn of(layers: &LayerStrategy, tree: &Tree, calibration: Calibration) -> Option<Self> {
+    pub fn of(layers: &LayerStrategy, tree: &Tree, calibration: CalibrationPolicy) -> Option<Self> {
         let LayerStrategy::Parallel(layers) = *layers else { return None };
         let width = match *tree {
             Tree::None => 1,

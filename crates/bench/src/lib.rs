@@ -38,7 +38,7 @@ pub use journal::Journal;
 pub use peers::{Field, PeerSpec};
 pub use preset::Preset;
 pub use provenance::Provenance;
-pub use run::{Answerer, Progress, Schedule, run};
+pub use run::{Answerer, Progress, RunSchedule, run};
 pub use suite::Prompt;
 pub use summary::Summary;
 pub use sweep::{Sweep, SweepFile};

@@ -1,7 +1,7 @@
 //! Comparisons that have a name: those of the papers, on the cores of this machine.
 
 use crate::Sweep;
-use forerun::{Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, Tree};
+use forerun::{CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Tree};
 use std::fmt;
 use std::str::FromStr;
 
@@ -56,7 +56,7 @@ impl Preset {
             Self::EasySpecSweep => vec![Sweep {
                 trees: [1, 4, 8, 12].map(tree).to_vec(),
                 layers: (1..=5).map(LayerStrategy::Parallel).collect(),
-                calibrations: vec![Calibration::EveryRound, Calibration::Never],
+                calibrations: vec![CalibrationPolicy::EveryRound, CalibrationPolicy::Never],
                 ..drafted(DrafterKind::EasySpec)
             }],
             Self::EasySpecVariance => vec![

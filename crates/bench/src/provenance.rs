@@ -1,6 +1,6 @@
 //! Where numbers come from: command, version, commit, machine, date.
 
-use forerun::{Isa, granted_cores};
+use forerun::{Isa, cores_within_quota};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -38,7 +38,7 @@ impl Provenance {
             commit: option_env!("FORERUN_COMMIT").map(str::to_owned),
             started: jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S %:z").to_string(),
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
-            cores: granted_cores().len(),
+            cores: cores_within_quota().len(),
             instruction_set: Isa::from_environment()
                 .map_or("unknown".into(), |isa| isa.to_string()),
             kernel: kernel(),

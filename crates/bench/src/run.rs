@@ -23,7 +23,7 @@ pub trait Answerer {
 
 /// How often.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub struct RunSchedule {
     /// Answers of each configuration to each prompt.
     pub repeats: usize,
     /// Prompts that each configuration answers before, without being measured.
@@ -61,7 +61,7 @@ pub struct Progress<'a> {
 pub fn run(
     contestants: &[Contestant],
     prompts: &[Prompt],
-    schedule: &Schedule,
+    schedule: &RunSchedule,
     answerer: &mut impl Answerer,
     journal: &mut Journal,
     mut on_progress: impl FnMut(Progress<'_>),
@@ -109,7 +109,7 @@ pub fn run(
 fn check(
     contestants: &[Contestant],
     prompts: &[Prompt],
-    schedule: &Schedule,
+    schedule: &RunSchedule,
     answers: &[AnswerRecord],
     answer: &AnswerRecord,
 ) -> Result<(), BenchError> {
@@ -129,7 +129,7 @@ fn check(
 }
 
 /// The command that gives an answer again.
-fn reproduce(own: &Contestant, prompt: &Prompt, schedule: &Schedule) -> String {
+fn reproduce(own: &Contestant, prompt: &Prompt, schedule: &RunSchedule) -> String {
     let (flags, request) = (&own.flags, &schedule.request_flags);
     if !schedule.chats && prompt.turns.len() == 1 {
         return format!("forerun generate {flags} {request} --prompt {}", quoted(&prompt.turns[0]));
@@ -191,14 +191,18 @@ mod tests {
         (contestants(&configurations, &[]).unwrap(), vec![prompt("p", "c"), prompt("q", "c")])
     }
 
-    fn go(folder: &Path, schedule: &Schedule, script: Script) -> (Script, Result<(), BenchError>) {
+    fn go(
+        folder: &Path,
+        schedule: &RunSchedule,
+        script: Script,
+    ) -> (Script, Result<(), BenchError>) {
         go_at(0.0, folder, schedule, script)
     }
 
     fn go_at(
         temperature: f32,
         folder: &Path,
-        schedule: &Schedule,
+        schedule: &RunSchedule,
         mut script: Script,
     ) -> (Script, Result<(), BenchError>) {
         let (contestants, prompts) = setting(temperature);
@@ -214,9 +218,9 @@ mod tests {
         (script, outcome)
     }
 
-    fn twice() -> Schedule {
+    fn twice() -> RunSchedule {
         let request_flags = "--max-tokens 9 --seed 7".into();
-        Schedule { repeats: 2, warm_ups: 1, compare_sampled: true, request_flags, chats: false }
+        RunSchedule { repeats: 2, warm_ups: 1, compare_sampled: true, request_flags, chats: false }
     }
 
     #[test]
@@ -262,7 +266,7 @@ mod tests {
         // A conversation is typed again.
         let folder = tempfile::tempdir().unwrap();
         let liar = Script { differs_at: Some("1q0"), ..Script::default() };
-        let (_, outcome) = go(folder.path(), &Schedule { chats: true, ..twice() }, liar);
+        let (_, outcome) = go(folder.path(), &RunSchedule { chats: true, ..twice() }, liar);
         let error = outcome.unwrap_err().to_string();
         let words = "printf '%s\\n' 'text of q' | forerun chat --model t --method";
         assert!(error.contains(words) && error.ends_with("--seed 7"), "{error}");
@@ -270,7 +274,7 @@ mod tests {
         for (temperature, compare_sampled) in [(0.0, false), (1.0, false), (1.0, true)] {
             let folder = tempfile::tempdir().unwrap();
             let other = Script { differs_at: Some("1q0"), ..Script::default() };
-            let schedule = Schedule { compare_sampled, ..twice() };
+            let schedule = RunSchedule { compare_sampled, ..twice() };
             let (_, outcome) = go_at(temperature, folder.path(), &schedule, other);
             assert_eq!(outcome.is_ok(), temperature > 0.0 && !compare_sampled);
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The name of the row of all categories.
 pub const OVERALL: &str = "overall";
 /// Where a setting says that models were made for the measurement, and how.
-pub const MADE_PAIR: &str = "made pair";
+pub const SYNTHETIC_PAIR: &str = "made pair";
 
 /// What a run came to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -2,7 +2,8 @@
 
 use crate::{BenchError, PeerSpec};
 use forerun::{
-    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Tree, WeightType,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Tree,
+    WeightType,
 };
 use serde::Deserialize;
 use std::fs;
@@ -32,7 +33,7 @@ pub struct Sweep {
     /// Layers that EasySpec's drafter computes at the same time; other drafters have none.
     pub layers: Vec<LayerStrategy>,
     /// When EasySpec's drafter makes its cache exact.
-    pub calibrations: Vec<Calibration>,
+    pub calibrations: Vec<CalibrationPolicy>,
     /// Temperatures, each with its own baseline; by default 0.
     pub temperatures: Vec<f32>,
 }
@@ -265,7 +266,7 @@ mod tests {
         let third = Sweep {
             drafters: vec![DrafterKind::EasySpec],
             layers: vec![LayerStrategy::Parallel(2), "0,1-2".parse().unwrap()],
-            calibrations: vec![Calibration::Never],
+            calibrations: vec![CalibrationPolicy::Never],
             ..Sweep::default()
         };
         let fourth = Sweep {

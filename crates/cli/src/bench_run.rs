@@ -4,13 +4,13 @@ use crate::arguments::{layer_groups, only_weight_type};
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
-    Calibration, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request, Tree,
-    VerificationChoice, WeightType, granted_cores, made_model,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request,
+    Tree, VerificationChoice, WeightType, cores_within_quota, is_synthetic,
 };
-use forerun_bench::summary::{Described, MADE_PAIR};
+use forerun_bench::summary::{Described, SYNTHETIC_PAIR};
 use forerun_bench::{
     BenchError, Configuration, Contestant, Engines, Field, Journal, Models, Preset, Progress,
-    Prompt, PromptStyle, Provenance, Schedule, Summary, Sweep, SweepFile, configurations,
+    Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile, configurations,
     contestants, report, suite, versus,
 };
 use forerun_models::DemonstrationPair;
@@ -91,7 +91,7 @@ pub(crate) struct RunBenchArguments {
     /// With the drafter easyspec, when its cache is made exact: every-round, on-mismatch,
     /// prefill-only, never [default: every-round]
     #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
-    calibration: Vec<Calibration>,
+    calibration: Vec<CalibrationPolicy>,
 
     /// Tokens drafted in a row: numbers, auto, assisted [default: auto]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
@@ -198,7 +198,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         let reason = "none fits the model's context with an answer; lower --max-tokens";
         return Err(BenchError::NoPrompts(reason).into());
     }
-    let schedule = Schedule {
+    let schedule = RunSchedule {
         repeats: arguments.repeats,
         warm_ups: arguments.warm_ups,
         compare_sampled: compares_sampled(arguments),
@@ -373,7 +373,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         ..Sweep::default()
     };
     let mut sweeps = file.sweeps.clone();
-    sweeps.extend(arguments.preset.into_iter().flat_map(|own| own.sweeps(&granted_cores())));
+    sweeps.extend(arguments.preset.into_iter().flat_map(|own| own.sweeps(&cores_within_quota())));
     if sweeps.is_empty() || flags != Sweep::default() {
         sweeps.push(flags);
     }
@@ -398,7 +398,7 @@ fn called(models: &Models, path: &Path) -> String {
     if models.embedded {
         return "the demonstration pair".into();
     }
-    let made = made_model(path).map_or(String::new(), |made| format!(" ({made})"));
+    let made = is_synthetic(path).map_or(String::new(), |made| format!(" ({made})"));
     format!("{}{made}", path.display())
 }
 
@@ -437,8 +437,8 @@ fn setting(
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     let mut paths = std::iter::once(models.target.as_path()).chain(paths);
-    if let Some(made) = paths.find_map(made_model) {
-        setting.insert(MADE_PAIR.into(), made);
+    if let Some(made) = paths.find_map(is_synthetic) {
+        setting.insert(SYNTHETIC_PAIR.into(), made);
     }
     setting
 }

@@ -5,7 +5,7 @@ use crate::bench::{self, Quartiles};
 use crate::progress;
 use forerun::measure::BandwidthProbe;
 use forerun::model_cost::ModelProbe;
-use forerun::{Checkpoint, Isa, Placement, Weights, available_cores, granted_cores};
+use forerun::{Checkpoint, Isa, Placement, Weights, available_cores, cores_within_quota};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -91,7 +91,7 @@ fn cores() -> anyhow::Result<ExitCode> {
     for core in &cores {
         writeln!(out, "  cpu:{core}")?;
     }
-    let cores = granted_cores();
+    let cores = cores_within_quota();
     writeln!(out, "default placement")?;
     writeln!(out, "  pearl, dsi  {}", Placement::automatic(&cores, true, 1))?;
     writeln!(out, "  others      {}", Placement::automatic(&cores, false, 1))?;

@@ -141,7 +141,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         method: arguments.method,
         pearl: arguments.pearl,
         drafter: arguments.drafter,
-        further_drafters: arguments.also_draft.clone(),
+        additional_drafters: arguments.also_draft.clone(),
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
@@ -237,7 +237,7 @@ fn report(
     } else {
         writeln!(out)?;
         out.flush()?;
-        let also = plan.further_drafters().iter().map(|own| format!(" + {own}"));
+        let also = plan.additional_drafters().iter().map(|own| format!(" + {own}"));
         let drafters = plan.drafter().to_string() + &also.collect::<String>();
         note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
     }
@@ -264,7 +264,7 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
         "method": plan.method().to_string(),
         "drafter": plan.drafter().to_string(),
         "further_drafters":
-            plan.further_drafters().iter().map(ToString::to_string).collect::<Vec<_>>(),
+            plan.additional_drafters().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "placement": plan.placement().to_string(),
         "usage": {
             "prompt_tokens": answer.prompt_tokens,

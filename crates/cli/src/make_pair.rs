@@ -4,7 +4,9 @@ use crate::arguments::only_gguf_type;
 use crate::{export, note};
 use anyhow::Context;
 use clap::Args;
-use forerun::{Config, Dtype, GgufType, MadePairOptions, MadeResidual, MadeStep, make_pair};
+use forerun::{
+    CalibrationStep, Config, Dtype, GgufType, ResidualCalibration, SyntheticPairOptions, make_pair,
+};
 use forerun_models::DemonstrationPair;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -136,7 +138,7 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
         accepted.all_positions,
         accepted.distinct_4_grams * 100.0,
     )?;
-    if let Some(MadeResidual { scale, overlap }) = made.residual {
+    if let Some(ResidualCalibration { scale, overlap }) = made.residual {
         writeln!(
             stdout,
             "the drafter's rows four layers at a time: overlap {overlap:.3} with exact ones, on texts that \
@@ -166,7 +168,7 @@ fn demonstration(arguments: &MakePairArguments) -> anyhow::Result<Option<Demonst
     Ok(Some(DemonstrationPair::unpack().context("the tokenizer is the demonstration pair's")?))
 }
 
-fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> MadePairOptions {
+fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> SyntheticPairOptions {
     // The demonstration pair has one token that begins and ends; a made tokenizer has two.
     let (bos, eos) = if tokenizer.is_some() { (0, 0) } else { (256, 257) };
     let target = Config {
@@ -182,7 +184,7 @@ fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> MadePai
         eos_token_ids: vec![eos],
         ..Config::plain_llama()
     };
-    MadePairOptions {
+    SyntheticPairOptions {
         target,
         draft_layers: arguments.draft_layers,
         acceptance: arguments.acceptance,
@@ -198,16 +200,16 @@ fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> MadePai
 }
 
 /// A value that was tried, in a line.
-fn told(step: &MadeStep) -> String {
+fn told(step: &CalibrationStep) -> String {
     let which = |others: bool| if others { "other " } else { "" };
     match step {
-        MadeStep::Residual { scale, overlap, other_texts } => {
+        CalibrationStep::Residual { scale, overlap, other_texts } => {
             let which = which(*other_texts);
             format!(
                 "scale of the drafter's layers {scale:.4}: overlap {overlap:.3} on {which}texts"
             )
         }
-        MadeStep::Epsilon { epsilon, acceptance, prompts, other_prompts } => format!(
+        CalibrationStep::Epsilon { epsilon, acceptance, prompts, other_prompts } => format!(
             "scale {epsilon:.4}: acceptance {:.3} on {} positions of {prompts} {}prompts",
             acceptance.rate,
             acceptance.positions,

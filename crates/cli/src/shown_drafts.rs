@@ -36,7 +36,7 @@ impl ShownDrafts {
         let mut stream = TextStream::new(tokenizer, &tokenizer.encode(prompt)?);
         let (mut tokens, mut left) = (answer.tokens.iter(), answer.text.len());
         let mut last = Origin::Own;
-        for verified in &answer.verified {
+        for verified in &answer.verifications {
             for index in 0..verified.committed {
                 if let (true, Some(&candidate)) =
                     (index == verified.accepted, verified.rejected.first())

@@ -12,7 +12,9 @@ use forerun_model::Config;
 use forerun_model::checkpoint::Checkpoint;
 use forerun_train::data::{Dataset, Framing, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
-use forerun_train::{AdamWOptions, Dtype, Learner, Llama, Schedule, TrainOptions, Trainer, export};
+use forerun_train::{
+    AdamWOptions, Dtype, Learner, LearningRateSchedule, Llama, TrainOptions, Trainer, export,
+};
 use shown::{DataBar, Shown};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -35,7 +37,7 @@ pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
 fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     let text = &arguments.text;
     set_threads(text.threads)?;
-    let run = text.run.clone().map_or_else(|| beside(&text.out), Ok)?;
+    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
     std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
     let from = arguments.from.as_deref().map(Checkpoint::open).transpose()?;
     let teacher = match &arguments.teacher {
@@ -110,7 +112,7 @@ fn train<L: Learner>(
 }
 
 /// `DIR.training`.
-fn beside(out: &Path) -> anyhow::Result<PathBuf> {
+fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
     let Some(name) = out.file_name() else {
         bail!("--out {} names no directory that could be made", out.display())
     };
@@ -173,7 +175,7 @@ fn options(
         context: step.context,
         sequences: step.sequences,
         accumulation: step.accumulation,
-        schedule: Schedule {
+        schedule: LearningRateSchedule {
             peak: learning_rate,
             final_share: step.final_share,
             warmup_steps: step.warmup,

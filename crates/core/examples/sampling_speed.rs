@@ -65,7 +65,7 @@ fn main() {
                 ("temperature, coupled", coupled.clone()),
                 ("greedy, repetition penalty", penalised.clone()),
             ] {
-                let sampler = sampling.behind(&prefix, prefix.len() / 2);
+                let sampler = sampling.sampler(&prefix, prefix.len() / 2);
                 measure(name, |row| sampler.distribution(&rows[row], &tree, None).unwrap());
             }
             for (name, sampling) in [
@@ -74,15 +74,15 @@ fn main() {
                 ("coupled", coupled),
             ] {
                 let name = format!("8 candidates, {name}");
-                let sampler = sampling.behind(&prefix, 0);
+                let sampler = sampling.sampler(&prefix, 0);
                 measure(&name, |row| sampler.candidates(&rows[row], &tree, None, 8).unwrap());
             }
             measure("counting 1000 tokens' penalties", |_| {
-                black_box(penalised.behind(&prefix, 0));
+                black_box(penalised.sampler(&prefix, 0));
             });
             let point = Distribution::point(5);
             measure("20 log-probabilities", |row| RowLogprobs::new(&rows[row], &point, 20, 0));
-            let sampler = whole.behind(&prefix, 0);
+            let sampler = whole.sampler(&prefix, 0);
             let distribution = |row: &Vec<f32>| sampler.distribution(row, &tree, None).unwrap();
             let distributions: Vec<Distribution> = rows.iter().map(distribution).collect();
             let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };

@@ -4,8 +4,8 @@
 
 use crate::trace::Fate;
 use crate::{
-    Distribution, Draft, DraftShape, FeatureRows, Node, RowLogprobs, Sampling, TokenId,
-    TokenLogprob, TokenTree, Told,
+    Distribution, Draft, DraftShape, FeatureRows, Node, RowLogprobs, Sampling, TargetFeedback,
+    TokenId, TokenLogprob, TokenTree,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -55,7 +55,7 @@ pub enum Job {
         /// The candidates asked for.
         shape: DraftShape,
         /// What the target has told, where the drafter reads it.
-        told: Told,
+        feedback: TargetFeedback,
     },
     /// Score the token behind `tokens` and the one behind each node of `tree`.
     Score {
@@ -112,16 +112,16 @@ impl Scores {
     /// many tokens before it, where any were wanted. Scores that come from elsewhere have to be asked.
     #[must_use]
     pub fn fit(&self, nodes: usize, logprobs: Option<usize>, features_of: Option<usize>) -> bool {
-        let told = self.logprobs.as_ref().map(Vec::len);
+        let feedback = self.logprobs.as_ref().map(Vec::len);
         let features = self.features.as_ref().map(FeatureRows::len);
         self.rows.len() == nodes + 1
-            && told == logprobs.map(|_| nodes + 1)
+            && feedback == logprobs.map(|_| nodes + 1)
             && features == features_of.map(|tokens| tokens + nodes)
     }
 
     /// The rows behind the first `count`.
     #[must_use]
-    pub fn behind(mut self, count: usize) -> Self {
+    pub fn skip_rows(mut self, count: usize) -> Self {
         self.rows.drain(..count.min(self.rows.len()));
         if let Some(logprobs) = &mut self.logprobs {
             logprobs.drain(..count.min(logprobs.len()));

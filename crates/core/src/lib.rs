@@ -18,7 +18,7 @@ pub mod reference;
 mod sampler;
 mod sampling;
 mod support;
-mod told;
+mod target_feedback;
 pub mod trace;
 mod tree;
 mod verify;
@@ -34,7 +34,7 @@ pub use logprobs::{RowLogprobs, TokenLogprob};
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, Verification};
-pub use told::{Scored, Told};
+pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError};
 pub use verify::{Verdict, verify, verify_chains};
 

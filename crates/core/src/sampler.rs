@@ -122,7 +122,7 @@ mod tests {
 
     /// The distribution behind a prefix of `position` tokens.
     fn row(sampling: &Sampling, logits: &[f32], position: usize) -> Distribution {
-        let sampler = sampling.behind(&vec![0; position], position);
+        let sampler = sampling.sampler(&vec![0; position], position);
         sampler.distribution(logits, &TokenTree::new(), None).unwrap()
     }
 
@@ -177,7 +177,7 @@ mod tests {
         };
         let logits = [1.0, -1.0, 2.0, -2.0, 0.0, 0.5];
         // Prompt 0 3, answer 1 1; behind them 2 and, beside it, 1 with 3 below.
-        let sampler = all.behind(&[0, 3, 1, 1], 2);
+        let sampler = all.sampler(&[0, 3, 1, 1], 2);
         let mut tree = TokenTree::new();
         tree.push(None, 2);
         let one = tree.push(None, 1);
@@ -193,7 +193,7 @@ mod tests {
             let plain = row(&sampling(1.0, 0, 1.0), &expected, 0);
             assert_eq!(found, plain, "behind {at:?}");
             let greedy = Sampling { temperature: 0.0, ..all.clone() };
-            let found = greedy.behind(&[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
+            let found = greedy.sampler(&[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
             assert_eq!(found, Distribution::point(4));
         }
         // Each option alone asks for no more of the prefix than it needs, and means the same.
@@ -204,7 +204,7 @@ mod tests {
             (Sampling { logit_bias: [(1, 4.0)].into(), ..sampling(1.0, 0, 1.0) }, [1.0, 3.0, 2.0]),
         ];
         for (sampling_, expected) in alone {
-            let sampler = sampling_.behind(&[0, 1, 1], 1);
+            let sampler = sampling_.sampler(&[0, 1, 1], 1);
             let found = sampler.distribution(&logits[..3], &tree, Some(0)).unwrap();
             assert_eq!(found, row(&sampling(1.0, 0, 1.0), &expected, 0), "{sampling_:?}");
         }
@@ -213,10 +213,10 @@ mod tests {
     #[test]
     fn penalties_that_overflow_forbid_and_biases_of_no_token_are_errors() {
         let huge = Sampling { repetition_penalty: 3e38, ..sampling(1.0, 0, 1.0) };
-        let found = huge.behind(&[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
+        let found = huge.sampler(&[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found.unwrap().as_point(), Some(1));
         let beyond = Sampling { logit_bias: [(2, 1.0)].into(), ..Sampling::greedy() };
-        let found = beyond.behind(&[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
+        let found = beyond.sampler(&[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found, Err(SamplingError::BiasToken { token: 2, vocab_size: 2 }));
     }
 
@@ -225,7 +225,7 @@ mod tests {
         let coupled = Sampling { verification: Verification::Coupled, ..sampling(1.3, 3, 1.0) };
         let logits = [0.5, 1.5, -0.5, 1.0];
         let exact = row(&sampling(1.3, 3, 1.0), &logits, 0);
-        let sampler = coupled.behind(&[], 0);
+        let sampler = coupled.sampler(&[], 0);
         let tree = TokenTree::chain(&[0; 300]);
         let mut counts = [0_u32; 4];
         for seed in 0..200 {
@@ -233,7 +233,7 @@ mod tests {
                 randomness: crate::KeyedRandomness { seed, sample: 0 },
                 ..coupled.clone()
             };
-            let sampler = sampling.behind(&[], 0);
+            let sampler = sampling.sampler(&[], 0);
             for node in 0..300 {
                 let row = sampler.distribution(&logits, &tree, Some(node)).unwrap();
                 counts[row.as_point().unwrap() as usize] += 1;
@@ -256,13 +256,13 @@ mod tests {
             for position in 0..50 {
                 let prefix = vec![1; position];
                 let filtered = Sampling { verification, ..sampling(0.9, 2, 1.0) };
-                let sampler = filtered.behind(&prefix, 0);
+                let sampler = filtered.sampler(&prefix, 0);
                 let mut kept = sampler.candidates(&logits, &tree, None, 3).unwrap();
                 kept.sort_unstable_by_key(|candidate| candidate.0);
                 assert_eq!(kept.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [2, 3]);
                 let sampling =
                     Sampling { verification, presence_penalty: 0.3, ..sampling(0.9, 0, 1.0) };
-                let sampler = sampling.behind(&prefix, 0);
+                let sampler = sampling.sampler(&prefix, 0);
                 let candidates = sampler.candidates(&logits, &tree, None, 3).unwrap();
                 assert_eq!(candidates.len(), 3);
                 assert!(candidates[0].1 >= candidates[1].1 && candidates[0].1 < 0.0);
@@ -274,7 +274,7 @@ mod tests {
         }
         // Greedy candidates rank by penalised logits, too.
         let biased = Sampling { logit_bias: [(1, 2.0)].into(), ..Sampling::greedy() };
-        let candidates = biased.behind(&[0], 1).candidates(&logits, &tree, None, 2).unwrap();
+        let candidates = biased.sampler(&[0], 1).candidates(&logits, &tree, None, 2).unwrap();
         assert_eq!(candidates.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [1, 2]);
     }
 
@@ -287,7 +287,7 @@ mod tests {
                 logits[broken] = value;
                 let sampling = Sampling { logit_bias: [(0, 1.0)].into(), ..Sampling::greedy() };
                 for sampling in [Sampling::greedy(), sampling] {
-                    let sampler = sampling.behind(&[0; 4], 4);
+                    let sampler = sampling.sampler(&[0; 4], 4);
                     let found = sampler.distribution(&logits, &TokenTree::new(), None);
                     let message = found.unwrap_err().to_string();
                     let named = message.contains(&format!("token {broken} at position 4"));

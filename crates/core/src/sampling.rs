@@ -188,7 +188,7 @@ impl Sampling {
     /// The options at work behind a prefix, of which the first `prompt_len` tokens are the prompt and
     /// the others the answer so far.
     #[must_use]
-    pub fn behind(&self, tokens: &[TokenId], prompt_len: usize) -> Sampler<'_> {
+    pub fn sampler(&self, tokens: &[TokenId], prompt_len: usize) -> Sampler<'_> {
         Sampler::new(self, tokens, prompt_len)
     }
 }

@@ -78,7 +78,7 @@ fn check(draws: &mut Draws, len: usize) {
         let parent = draws.below(node + 1).checked_sub(1);
         tree.push(parent, token(draws));
     }
-    let sampler = sampling.behind(&prefix, prompt_len);
+    let sampler = sampling.sampler(&prefix, prompt_len);
     for at in [None, Some(0), Some(1), Some(2)] {
         let logits = draws.logits(len);
         let path = at.map_or(Vec::new(), |node| tree.path(node));
@@ -124,17 +124,17 @@ fn check(draws: &mut Draws, len: usize) {
         let logprobs = RowLogprobs::new(&logits, &row, width, 0).unwrap();
         let exact = reference::logprobs(&logits);
         let (emitted, _) = row.iter().last().unwrap();
-        let told = logprobs.of(&row, emitted);
+        let feedback = logprobs.of(&row, emitted);
         let close = |token: TokenId, logprob: f32| {
             (f64::from(logprob) - exact[token as usize]).abs()
                 < 1e-5 * (1.0 - exact[token as usize])
         };
-        assert!(close(emitted, told.logprob), "{what}");
-        assert!(told.top.iter().all(|&(token, logprob)| close(token, logprob)), "{what}");
+        assert!(close(emitted, feedback.logprob), "{what}");
+        assert!(feedback.top.iter().all(|&(token, logprob)| close(token, logprob)), "{what}");
         let mut order: Vec<usize> = (0..len).collect();
         // A stable sort, in which both zeros are equal.
         order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap());
-        let top: Vec<usize> = told.top.iter().map(|&(token, _)| token as usize).collect();
+        let top: Vec<usize> = feedback.top.iter().map(|&(token, _)| token as usize).collect();
         assert_eq!(top, order[..width.min(len)], "{what}");
     }
 }

@@ -1,6 +1,6 @@
 //! Autoregressive decoding: one target forward a token. The baseline, and what all else must equal.
 
-use crate::{DecodeError, Decoder, Sequence, exchange};
+use crate::{DecodeError, Decoder, Sequence, jobs};
 use forerun_core::{Cluster, Draft, Outcome, trace::Fate, verify};
 
 /// One token a step.
@@ -14,7 +14,7 @@ impl Decoder for Autoregressive {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let draft = Draft::empty();
-        let score = exchange::score(sequence, cluster, &draft.tree)?;
+        let score = jobs::score(sequence, cluster, &draft.tree)?;
         let position = sequence.tokens().len();
         let verdict = verify(&draft, &score.output.rows, position, sequence.randomness());
         sequence.commit(&draft, &verdict, &score.output);

@@ -1,13 +1,13 @@
 //! One of several drafters that run ahead, and how far the rows along its tokens are taken care of.
 
 use crate::Sequence;
-use crate::drafting::Drafting;
+use crate::draft_ahead::DraftAhead;
 use forerun_core::{Cluster, TokenId};
 
 /// What a drafter has ahead of the committed tokens.
 pub(crate) struct Chain {
     /// `None` once the drafter has failed.
-    pub(crate) drafting: Option<Drafting>,
+    pub(crate) drafting: Option<DraftAhead>,
     /// Every row before this position along the chain is in work, or has come.
     pub(crate) next_row: usize,
 }
@@ -15,12 +15,12 @@ pub(crate) struct Chain {
 impl Chain {
     /// Of the drafter of that index, with nothing ahead yet.
     pub(crate) fn new(drafter: usize) -> Self {
-        Self { drafting: Some(Drafting::new(drafter)), next_row: 0 }
+        Self { drafting: Some(DraftAhead::new(drafter)), next_row: 0 }
     }
 
     /// The tokens ahead.
     pub(crate) fn tokens(&self) -> &[TokenId] {
-        self.drafting.as_ref().map_or(&[], Drafting::tokens)
+        self.drafting.as_ref().map_or(&[], DraftAhead::tokens)
     }
 
     /// Whether nothing more will come of it, were it to have `length` tokens.

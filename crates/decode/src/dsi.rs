@@ -23,9 +23,9 @@
 //! draft there anyway, so of those that agree none has to be dropped.
 
 use crate::chain::{Chain, agreement};
-use crate::drafting::Drafting;
+use crate::draft_ahead::DraftAhead;
 use crate::replicas::Replicas;
-use crate::{DecodeError, Decoder, Lookahead, Sequence, exchange};
+use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs};
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Outcome, Proposal, Scores, Ticket, TokenId,
     TokenTree, trace::Fate, verify_chains,
@@ -34,7 +34,7 @@ use std::collections::BTreeMap;
 
 /// Verifies on several target replicas at once.
 pub struct Dsi {
-    lookahead: Lookahead,
+    lookahead: DsiLookahead,
     /// Whether a drafter that is late is waited for, so that the text of a seed does not depend on time.
     waits: bool,
     /// One for each drafter, the preferred one first.
@@ -71,7 +71,7 @@ impl Task {
 impl Dsi {
     /// With so many target replicas (the SP degree), and the first drafter.
     #[must_use]
-    pub fn new(replicas: usize, lookahead: Lookahead) -> Self {
+    pub fn new(replicas: usize, lookahead: DsiLookahead) -> Self {
         Self {
             lookahead,
             waits: false,
@@ -95,14 +95,14 @@ impl Dsi {
     #[must_use]
     pub fn reproducible(mut self) -> Self {
         for chain in &mut self.chains {
-            chain.drafting = chain.drafting.take().map(Drafting::one_by_one);
+            chain.drafting = chain.drafting.take().map(DraftAhead::one_token_per_job);
         }
         Self { waits: true, ..self }
     }
 
     /// The lookahead, with what it has learned.
     #[must_use]
-    pub fn lookahead(&self) -> &Lookahead {
+    pub fn lookahead(&self) -> &DsiLookahead {
         &self.lookahead
     }
 
@@ -119,7 +119,7 @@ impl Dsi {
         let mut index = 0;
         while let Some(chain) = self.chains.get_mut(index) {
             let drafting = chain.drafting.as_mut();
-            match drafting.map_or(Ok(()), |own| own.go_on(sequence, most, at_once, cluster)) {
+            match drafting.map_or(Ok(()), |own| own.continue_to(sequence, most, at_once, cluster)) {
                 // Then another one may stand here.
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.lose_drafter(index, &gone.to_string(), sequence, cluster);
@@ -191,7 +191,7 @@ impl Dsi {
         let (ahead, tokens) = task.path(frontier).split_at(task.first_row - frontier);
         let (tree, mut replica) = (TokenTree::chain(tokens), task.replica);
         let ticket = loop {
-            match exchange::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
+            match jobs::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
                     self.lose_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
@@ -263,7 +263,7 @@ impl Dsi {
                 return self.submit(Task { replica, ..task }, sequence, cluster);
             }
         }
-        let answer = exchange::scored(sequence, task.rows() - 1, completion)?;
+        let answer = jobs::take_scores(sequence, task.rows() - 1, completion)?;
         self.lookahead.observe_score(answer.duration_ns);
         self.arrived.insert((task.first_row, ticket), (task, answer.output));
         Ok(())
@@ -302,8 +302,8 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) {
         let Some(drafting) = self.chains[index].drafting.take() else { return };
-        let told = format!("drafter {} failed: {reason}", drafting.drafter());
-        sequence.statistics_mut().failures.push(told);
+        let feedback = format!("drafter {} failed: {reason}", drafting.drafter());
+        sequence.statistics_mut().failures.push(feedback);
         if self.chains.len() > 1 {
             self.chains.remove(index);
         }
@@ -316,8 +316,8 @@ impl Dsi {
     /// Decoding goes on without a target replica.
     fn lose_replica(&mut self, index: usize, reason: &str, sequence: &mut Sequence) {
         if self.replicas.fail(index) {
-            let told = format!("target replica {index} failed: {reason}");
-            sequence.statistics_mut().failures.push(told);
+            let feedback = format!("target replica {index} failed: {reason}");
+            sequence.statistics_mut().failures.push(feedback);
         }
     }
 
@@ -385,7 +385,7 @@ impl Decoder for Dsi {
         // Go on behind it, or start anew.
         let end = frontier + committed.len();
         if verdict.token.is_none() && committed.len() < scores.rows.len() && !leaves {
-            let scores = scores.behind(committed.len());
+            let scores = scores.skip_rows(committed.len());
             self.arrived.insert((end, ticket), (Task { first_row: end, ..task.clone() }, scores));
         }
         let mut all_agree = true;

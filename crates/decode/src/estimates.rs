@@ -27,12 +27,12 @@ impl Mean {
 
 /// Draft tokens accepted and tested.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Acceptance {
+pub(crate) struct AcceptanceEstimate {
     accepted: f64,
     tested: f64,
 }
 
-impl Acceptance {
+impl AcceptanceEstimate {
     /// Counts a verdict.
     pub(crate) fn add(&mut self, accepted: usize, rejected: bool) {
         self.accepted = self.accepted * FADE + accepted as f64;
@@ -79,7 +79,7 @@ impl TokenTime {
     }
 
     /// The same for a drafter that makes so many tokens in one forward.
-    pub(crate) fn in_forwards_of(self, tokens: usize) -> Self {
+    pub(crate) fn with_tokens_per_forward(self, tokens: usize) -> Self {
         Self { per_forward: tokens.max(1), ..self }
     }
 

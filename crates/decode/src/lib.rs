@@ -7,31 +7,31 @@
 
 mod autoregressive;
 mod chain;
-mod controller;
-mod drafting;
+mod draft_ahead;
 mod dsi;
+mod dsi_lookahead;
 mod estimates;
-mod exchange;
 mod generate;
-mod lookahead;
-mod pace;
+mod jobs;
 mod pearl;
+mod pearl_draft_length;
 mod pearl_options;
 mod replicas;
 mod sequence;
 mod speculative;
+mod speculative_draft_length;
 mod statistics;
 
 pub use autoregressive::Autoregressive;
-pub use controller::{Controller, DraftLength};
 pub use dsi::Dsi;
+pub use dsi_lookahead::DsiLookahead;
 pub use generate::{Decoder, generate};
-pub use lookahead::Lookahead;
-pub use pace::Pace;
 pub use pearl::Pearl;
-pub use pearl_options::{PearlOptions, Schedule, UnknownPearlOption};
-pub use sequence::{Finish, Limits, Sequence, Verified};
+pub use pearl_draft_length::PearlDraftLength;
+pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};
+pub use sequence::{Finish, Limits, Sequence, VerificationRecord};
 pub use speculative::Speculative;
+pub use speculative_draft_length::{DraftLength, SpeculativeDraftLength};
 pub use statistics::Statistics;
 
 use forerun_core::{ClusterError, JobError};

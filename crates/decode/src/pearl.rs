@@ -13,27 +13,27 @@
 //!
 //! Deviations: by default a round ends with the target's pass. The drafter, if it is done first, goes on
 //! for a while; if it is late, what it has is verified, and it is not interrupted. The paper's schedule,
-//! in which both wait for one another, is [`Schedule::Paper`]. Caches are not rolled back by either
+//! in which both wait for one another, is [`PearlSchedule::Paper`]. Caches are not rolled back by either
 //! side, and every draw has its own key; the published code reuses one for two positions.
 
-use crate::drafting::Drafting;
-use crate::{DecodeError, Decoder, Pace, PearlOptions, Schedule, Sequence, exchange};
+use crate::draft_ahead::DraftAhead;
+use crate::{DecodeError, Decoder, PearlDraftLength, PearlOptions, PearlSchedule, Sequence, jobs};
 use forerun_core::{Cluster, Outcome, Ticket, trace::Fate, verify};
 
 /// Drafts and verifies at the same time.
 pub struct Pearl {
     options: PearlOptions,
-    pace: Pace,
-    drafting: Drafting,
+    draft_length: PearlDraftLength,
+    drafting: DraftAhead,
     /// The target's job under way.
     scoring: Option<Ticket>,
 }
 
 impl Pearl {
-    /// A decoder whose draft length is as `pace` wants it.
+    /// A decoder whose draft length is as `draft_length` wants it.
     #[must_use]
-    pub fn new(options: PearlOptions, pace: Pace) -> Self {
-        Self { options, pace, drafting: Drafting::new(0), scoring: None }
+    pub fn new(options: PearlOptions, draft_length: PearlDraftLength) -> Self {
+        Self { options, draft_length, drafting: DraftAhead::new(0), scoring: None }
     }
 
     /// The same in a way that does not depend on who is done first: with rejection sampling and a fixed
@@ -42,15 +42,15 @@ impl Pearl {
     pub fn reproducible(mut self) -> Self {
         if !self.options.post_verify {
             // A late token would be tested in one run, and the bonus be drawn in another.
-            self.options.schedule = Schedule::Paper;
+            self.options.schedule = PearlSchedule::Paper;
         }
-        Self { drafting: self.drafting.one_by_one(), ..self }
+        Self { drafting: self.drafting.one_token_per_job(), ..self }
     }
 
     /// The pace, with what it has learned.
     #[must_use]
-    pub fn pace(&self) -> &Pace {
-        &self.pace
+    pub fn draft_length(&self) -> &PearlDraftLength {
+        &self.draft_length
     }
 
     /// Lets the drafter work alone until the chain is as long as asked.
@@ -61,7 +61,7 @@ impl Pearl {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         while !self.drafting.is_done(sequence, length) {
-            self.drafting.go_on(sequence, length, length, cluster)?;
+            self.drafting.continue_to(sequence, length, length, cluster)?;
             let completion = cluster.next_completion()?;
             self.drafting.take(sequence, completion)?;
         }
@@ -75,7 +75,7 @@ impl Decoder for Pearl {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let gamma = self.pace.next_length(self.drafting.len());
+        let gamma = self.draft_length.next_length(self.drafting.len());
         if self.drafting.len() == 0 && !self.options.pre_verify {
             self.draft_alone(sequence, gamma, cluster)?;
         }
@@ -83,30 +83,32 @@ impl Decoder for Pearl {
         // At the same time: the target scores what is unverified and the next position …
         let unverified = self.drafting.len();
         let tree = self.drafting.first(unverified);
-        let scoring = exchange::submit_score(0, sequence, &[], tree, cluster)?;
+        let scoring = jobs::submit_score(0, sequence, &[], tree, cluster)?;
         self.scoring = Some(scoring);
         let late = self.drafting.is_busy();
         // … and the drafter makes γ tokens behind it.
         let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
         let (least, most, at_once) = match self.options.schedule {
             _ if !drafts => (0, 0, 0),
-            Schedule::Eager => (1, self.pace.most(gamma), self.pace.at_once(gamma)),
-            Schedule::Paper => (gamma, gamma, gamma),
+            PearlSchedule::Eager => {
+                (1, self.draft_length.most(gamma), self.draft_length.at_once(gamma))
+            }
+            PearlSchedule::Paper => (gamma, gamma, gamma),
         };
         let (least, most) = (unverified + least, unverified + most);
         let mut scores = None;
         while scores.is_none() || !self.drafting.is_done(sequence, least) {
             if scores.is_none() || self.drafting.len() < least {
-                self.drafting.go_on(sequence, most, at_once, cluster)?;
+                self.drafting.continue_to(sequence, most, at_once, cluster)?;
             }
             let completion = cluster.next_completion()?;
             if completion.ticket == scoring {
                 self.scoring = None;
-                let answer = exchange::scored(sequence, unverified, completion)?;
-                self.pace.observe_score(unverified + 1, answer.duration_ns, drafts || late);
+                let answer = jobs::take_scores(sequence, unverified, completion)?;
+                self.draft_length.observe_score(unverified + 1, answer.duration_ns, drafts || late);
                 scores = Some(answer.output);
             } else if let Some((tokens, ns)) = self.drafting.take(sequence, completion)? {
-                self.pace.observe_draft(tokens, ns);
+                self.draft_length.observe_draft(tokens, ns);
             }
         }
         let scores = scores.unwrap_or_default();
@@ -115,7 +117,7 @@ impl Decoder for Pearl {
         let position = sequence.tokens().len();
         let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
         let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
-        self.pace.observe_verdict(accepted, verdict.rejected);
+        self.draft_length.observe_verdict(accepted, verdict.rejected);
         let fate = if verdict.rejected { Fate::Rejected } else { Fate::Accepted };
         cluster.observe(Outcome { ticket: scoring, accepted, fate });
         self.drafting.accept(accepted, cluster);

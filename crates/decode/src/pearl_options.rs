@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// When a round ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Schedule {
+pub enum PearlSchedule {
     /// With the target's pass, if there is a new token by then.
     #[default]
     Eager,
@@ -17,7 +17,7 @@ pub enum Schedule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PearlOptions {
     /// When a round ends.
-    pub schedule: Schedule,
+    pub schedule: PearlSchedule,
     /// Whether the target works while nothing is unverified. Otherwise the drafter runs alone then.
     pub pre_verify: bool,
     /// Whether the drafter works while something is unverified. Otherwise it waits, and full acceptance
@@ -27,7 +27,7 @@ pub struct PearlOptions {
 
 impl Default for PearlOptions {
     fn default() -> Self {
-        Self { schedule: Schedule::default(), pre_verify: true, post_verify: true }
+        Self { schedule: PearlSchedule::default(), pre_verify: true, post_verify: true }
     }
 }
 
@@ -46,8 +46,8 @@ impl FromStr for PearlOptions {
         let mut options = Self::default();
         for part in text.split(',') {
             match part.trim() {
-                "eager" => options.schedule = Schedule::Eager,
-                "paper" => options.schedule = Schedule::Paper,
+                "eager" => options.schedule = PearlSchedule::Eager,
+                "paper" => options.schedule = PearlSchedule::Paper,
                 "no-pre-verify" => options.pre_verify = false,
                 "no-post-verify" => options.post_verify = false,
                 other => return Err(UnknownPearlOption(other.to_owned())),
@@ -60,8 +60,8 @@ impl FromStr for PearlOptions {
 impl fmt::Display for PearlOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.schedule {
-            Schedule::Eager => "eager",
-            Schedule::Paper => "paper",
+            PearlSchedule::Eager => "eager",
+            PearlSchedule::Paper => "paper",
         })?;
         f.write_str(if self.pre_verify { "" } else { ",no-pre-verify" })?;
         f.write_str(if self.post_verify { "" } else { ",no-post-verify" })

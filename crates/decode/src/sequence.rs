@@ -2,8 +2,8 @@
 
 use crate::Statistics;
 use forerun_core::{
-    Draft, Features, Randomness, Sampling, Scored, Scores, SequenceId, TokenId, TokenLogprob, Told,
-    Verdict,
+    Draft, Features, Randomness, Sampling, Scores, SequenceId, TargetFeedback, TokenId,
+    TokenLogprob, Verdict, VerifiedDraft,
 };
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub enum Finish {
 
 /// What one verification came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerificationRecord {
     /// Tokens that were committed: those of a draft, then the target's own, if it had one.
     pub committed: usize,
     /// How many of them, the first ones, are a draft's.
@@ -57,10 +57,10 @@ pub struct Sequence {
     /// was the target's own, which it has not read yet.
     features: Option<Features>,
     /// What the target made of the last draft, where that is wanted.
-    scored: Option<Arc<Scored>>,
+    last_draft: Option<Arc<VerifiedDraft>>,
     finish: Option<Finish>,
     statistics: Statistics,
-    verified: Vec<Verified>,
+    verifications: Vec<VerificationRecord>,
 }
 
 impl Sequence {
@@ -91,10 +91,10 @@ impl Sequence {
             logprobs_wanted: None,
             logprobs: Vec::new(),
             features: None,
-            scored: None,
+            last_draft: None,
             finish: None,
             statistics: Statistics::default(),
-            verified: Vec::new(),
+            verifications: Vec::new(),
         };
         sequence.finish = sequence.limit_reached();
         sequence
@@ -119,8 +119,8 @@ impl Sequence {
     /// The same sequence, which will tell its drafter what the target made of each draft. The decoder
     /// must verify every draft before the next one.
     #[must_use]
-    pub fn with_scored(mut self) -> Self {
-        self.scored = Some(Arc::default());
+    pub fn with_draft_feedback(mut self) -> Self {
+        self.last_draft = Some(Arc::default());
         self
     }
 
@@ -168,9 +168,9 @@ impl Sequence {
 
     /// What a draft job brings of the target's: what was asked for.
     #[must_use]
-    pub(crate) fn told(&self) -> Told {
+    pub(crate) fn feedback(&self) -> TargetFeedback {
         let features = self.features.clone().unwrap_or_default();
-        Told { features, scored: self.scored.clone() }
+        TargetFeedback { features, last_draft: self.last_draft.clone() }
     }
 
     /// The sampling options.
@@ -199,8 +199,8 @@ impl Sequence {
 
     /// What each verification came to; their committed tokens are those behind the prompt.
     #[must_use]
-    pub fn verified(&self) -> &[Verified] {
-        &self.verified
+    pub fn verifications(&self) -> &[VerificationRecord] {
+        &self.verifications
     }
 
     /// Counters, for decoders to add their times to.
@@ -248,8 +248,8 @@ impl Sequence {
             let path = verdict.accepted[..accepted].iter().map(|&node| tokens + node);
             features.push(rows.gather((0..tokens).chain(path)));
         }
-        if let Some(scored) = &mut self.scored {
-            *scored = Arc::new(Scored::new(&draft.tree, scores));
+        if let Some(last_draft) = &mut self.last_draft {
+            *last_draft = Arc::new(VerifiedDraft::new(&draft.tree, scores));
         }
         // A rejection that stands behind the end of the sequence was none.
         let rejected = verdict.rejected && committed > accepted;
@@ -257,7 +257,7 @@ impl Sequence {
         let last = verdict.accepted[..accepted].last().copied();
         let tested = draft.tree.children(last).filter(|_| rejected);
         let rejected = tested.map(|node| draft.tree.token(node)).collect();
-        self.verified.push(Verified { committed, accepted, rejected });
+        self.verifications.push(VerificationRecord { committed, accepted, rejected });
         accepted
     }
 
@@ -351,17 +351,17 @@ mod tests {
         let mut commit = |accepted: &[Node], token, rejected| {
             let verdict = Verdict { accepted: accepted.to_vec(), token, rejected };
             sequence.commit(&draft, &verdict, &Scores::default());
-            sequence.verified().last().cloned()
+            sequence.verifications().last().cloned()
         };
-        let told = |committed, accepted, rejected: &[TokenId]| {
-            Some(Verified { committed, accepted, rejected: rejected.to_vec() })
+        let feedback = |committed, accepted, rejected: &[TokenId]| {
+            Some(VerificationRecord { committed, accepted, rejected: rejected.to_vec() })
         };
-        assert_eq!(commit(&[0], Some(7), true), told(2, 1, &[4, 5, 6]));
-        assert_eq!(commit(&[0], None, false), told(1, 1, &[]));
-        assert_eq!(commit(&[], Some(7), true), told(1, 0, &[3]));
+        assert_eq!(commit(&[0], Some(7), true), feedback(2, 1, &[4, 5, 6]));
+        assert_eq!(commit(&[0], None, false), feedback(1, 1, &[]));
+        assert_eq!(commit(&[], Some(7), true), feedback(1, 0, &[3]));
         // The sequence ends with the accepted token: nothing behind it was tested.
-        assert_eq!(commit(&[0], Some(7), true), told(1, 1, &[]));
-        let committed: usize = sequence.verified().iter().map(|own| own.committed).sum();
+        assert_eq!(commit(&[0], Some(7), true), feedback(1, 1, &[]));
+        let committed: usize = sequence.verifications().iter().map(|own| own.committed).sum();
         assert_eq!(committed, sequence.generated().len());
     }
 

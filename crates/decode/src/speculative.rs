@@ -11,25 +11,27 @@
 //!
 //! Deviation: γ may adapt to measured times and acceptance, down to no draft at all.
 
-use crate::{Controller, DecodeError, Decoder, Sequence, controller::Round, exchange};
+use crate::{
+    DecodeError, Decoder, Sequence, SpeculativeDraftLength, jobs, speculative_draft_length::Round,
+};
 use forerun_core::{Cluster, Draft, Outcome, trace::Fate, verify};
 
 /// Draft, then verify, in turn.
 pub struct Speculative {
-    controller: Controller,
+    draft_length: SpeculativeDraftLength,
 }
 
 impl Speculative {
     /// A decoder whose drafts are as the controller wants them.
     #[must_use]
-    pub fn new(controller: Controller) -> Self {
-        Self { controller }
+    pub fn new(draft_length: SpeculativeDraftLength) -> Self {
+        Self { draft_length }
     }
 
     /// The controller, with what it has learned.
     #[must_use]
-    pub fn controller(&self) -> &Controller {
-        &self.controller
+    pub fn draft_length(&self) -> &SpeculativeDraftLength {
+        &self.draft_length
     }
 }
 
@@ -40,18 +42,18 @@ impl Decoder for Speculative {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         // The target adds a token of its own, so a draft never needs the last place.
-        let shape = self.controller.next_shape().at_most(sequence.remaining().saturating_sub(1));
+        let shape = self.draft_length.next_shape().at_most(sequence.remaining().saturating_sub(1));
         let asked = match shape.depth() {
             0 => None,
-            _ => Some(exchange::draft(sequence, cluster, shape)?),
+            _ => Some(jobs::draft(sequence, cluster, shape)?),
         };
         let empty = Draft::empty();
         let draft = asked.as_ref().map_or(&empty, |answer| &answer.output);
-        let score = exchange::score(sequence, cluster, &draft.tree)?;
+        let score = jobs::score(sequence, cluster, &draft.tree)?;
         let position = sequence.tokens().len();
         let verdict = verify(draft, &score.output.rows, position, sequence.randomness());
         let accepted = sequence.commit(draft, &verdict, &score.output);
-        self.controller.observe(&Round {
+        self.draft_length.observe(&Round {
             asked: asked.is_some(),
             drafted: draft.tree.len(),
             accepted,

@@ -15,7 +15,7 @@
 //! Deviations: a draft is verified as its kind demands. EAGLE's code tests the most probable candidates as
 //! ours, but draws the siblings of its sampled trees without replacement.
 
-use crate::on_features::OnFeatures;
+use crate::feature_conditioned::FeatureConditioned;
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId};
 use forerun_model::{FeatureModel, ModelError};
@@ -23,13 +23,13 @@ use forerun_model::{FeatureModel, ModelError};
 /// Drafts with a layer on its target's features.
 pub struct EagleDrafter<M> {
     /// It grows drafts from rows as from any model's; these are made of features, too.
-    drafter: ModelDrafter<OnFeatures<M>>,
+    drafter: ModelDrafter<FeatureConditioned<M>>,
 }
 
 impl<M: FeatureModel> EagleDrafter<M> {
     /// A drafter that asks `model`.
     pub fn new(model: M) -> Self {
-        Self { drafter: ModelDrafter::new(OnFeatures::new(model)) }
+        Self { drafter: ModelDrafter::new(FeatureConditioned::new(model)) }
     }
 
     /// The model. Tests look at its caches.
@@ -41,7 +41,7 @@ impl<M: FeatureModel> EagleDrafter<M> {
 
 impl<M: FeatureModel> Drafter for EagleDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        match self.drafter.model_mut().takes(context) {
+        match self.drafter.model_mut().take_features(context) {
             true => self.drafter.draft(context),
             false => Ok(Draft::empty()),
         }

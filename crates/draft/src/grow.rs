@@ -18,20 +18,20 @@ use std::ops::Range;
 use std::ptr;
 
 /// What a tree grows from.
-pub(crate) trait Rows {
+pub(crate) trait RowSource {
     /// Logits of the rows from `first_row` on, of the candidates' tokens alone: row 0 proposes the
     /// token behind the prefix, row `node + 1` the one behind a node.
     fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError>;
 }
 
 /// Rows that depend on a node's depth alone: the first is the prefix's.
-pub(crate) struct ByDepth<'a> {
+pub(crate) struct DepthRows<'a> {
     pub(crate) logits: &'a Logits,
     /// Tokens that may be candidates: all below this.
     pub(crate) vocab_size: usize,
 }
 
-impl Rows for ByDepth<'_> {
+impl RowSource for DepthRows<'_> {
     fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
         let by_depth: Vec<&[f32]> = self.logits.rows_below(self.vocab_size).collect();
         let depths = (first_row..=tree.len()).map(|row| node_of(row).map_or(0, |n| tree.depth(n)));
@@ -43,7 +43,7 @@ impl Rows for ByDepth<'_> {
 pub(crate) fn grow(
     context: &DraftContext<'_>,
     shape: &DraftShape,
-    rows: &mut dyn Rows,
+    rows: &mut dyn RowSource,
 ) -> Result<Draft, ModelError> {
     match shape {
         // Who has no phrases drafts the chain alone.
@@ -77,9 +77,9 @@ pub(crate) fn own_sampling(sampling: &Sampling, vocab_size: usize) -> Cow<'_, Sa
 fn sampled(
     context: &DraftContext<'_>,
     branching: &[usize],
-    rows: &mut dyn Rows,
+    rows: &mut dyn RowSource,
 ) -> Result<Draft, ModelError> {
-    let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+    let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
     let mut tree = TokenTree::new();
     let mut proposed: Vec<Distribution> = Vec::new();
     for (depth, &children) in branching.iter().enumerate() {
@@ -110,9 +110,9 @@ fn top(
     width: usize,
     depth: usize,
     budget: Option<usize>,
-    rows: &mut dyn Rows,
+    rows: &mut dyn RowSource,
 ) -> Result<Draft, ModelError> {
-    let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+    let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
     let mut expanded = TokenTree::new();
     let mut considered: Vec<Candidate> = Vec::new();
     // The newest level: rows, each with its path's logarithmic probability and its candidate.

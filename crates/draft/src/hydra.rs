@@ -10,27 +10,27 @@
 //! Deviations: as Medusa's here. "Typical acceptance" is left out, and the tree holds the most probable of
 //! all paths instead of a searched shape (`--tree top:WxD:N`).
 
-use crate::on_features::OnFeatures;
+use crate::feature_conditioned::FeatureConditioned;
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId};
 use forerun_model::{FeatureModel, ModelError};
 
 /// Drafts with heads on its target's last feature and on the tokens behind it.
 pub struct HydraDrafter<M> {
-    drafter: ModelDrafter<OnFeatures<M>>,
+    drafter: ModelDrafter<FeatureConditioned<M>>,
     n_heads: usize,
 }
 
 impl<M: FeatureModel> HydraDrafter<M> {
     /// A drafter that asks `model`, which has so many heads.
     pub fn new(model: M, n_heads: usize) -> Self {
-        Self { drafter: ModelDrafter::new(OnFeatures::new(model)), n_heads }
+        Self { drafter: ModelDrafter::new(FeatureConditioned::new(model)), n_heads }
     }
 }
 
 impl<M: FeatureModel> Drafter for HydraDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        if !self.drafter.model_mut().takes(context) {
+        if !self.drafter.model_mut().take_features(context) {
             return Ok(Draft::empty());
         }
         let shape = context.shape.at_most(self.n_heads);

@@ -4,34 +4,36 @@
 //! function of the tokens it is given, and of what the target told of the same answer; what it remembers
 //! else only saves it work.
 
-mod answer;
-mod by_text;
+mod answer_tracker;
 mod eagle;
-mod fuzzy;
+mod feature_conditioned;
 mod grow;
 mod hydra;
-mod in_halves;
+mod layer_parallel;
 mod lookahead;
 mod medusa;
 mod model;
-mod on_features;
 mod ouroboros;
 mod parallel;
 mod prompt_lookup;
+mod two_device;
+mod vocab_translation;
 
-pub use by_text::{TextDrafter, Translator};
 pub use eagle::EagleDrafter;
-pub use fuzzy::{Calibration, FuzzyDrafter, UnknownCalibration};
 pub use hydra::HydraDrafter;
-pub use in_halves::InHalves;
+pub use layer_parallel::{CalibrationPolicy, LayerParallelDrafter, UnknownCalibrationPolicy};
 pub use lookahead::LookaheadDrafter;
 pub use medusa::MedusaDrafter;
 pub use model::ModelDrafter;
 pub use ouroboros::{OuroborosDrafter, PHRASE_TOKENS, with_phrases};
 pub use parallel::{Masks, ParallelDrafter, ParallelEagleDrafter};
 pub use prompt_lookup::PromptLookup;
+pub use two_device::TwoDeviceDrafter;
+pub use vocab_translation::{VocabTranslationDrafter, VocabTranslator};
 
-use forerun_core::{Draft, DraftShape, Randomness, Sampling, SequenceId, TokenId, TokenTree, Told};
+use forerun_core::{
+    Draft, DraftShape, Randomness, Sampling, SequenceId, TargetFeedback, TokenId, TokenTree,
+};
 use forerun_model::{LogitsContext, ModelError};
 use std::sync::atomic::AtomicBool;
 
@@ -50,7 +52,7 @@ pub struct DraftContext<'a> {
     /// The candidates asked for.
     pub shape: &'a DraftShape,
     /// What the target has told, for a drafter that reads it.
-    pub told: &'a Told,
+    pub feedback: &'a TargetFeedback,
     /// Set when the draft is no longer wanted; looked at between layers and between tokens.
     pub cancel: &'a AtomicBool,
 }

@@ -16,9 +16,9 @@
 //! accepted as any other. Tokens that fill the window are the sequence's own, by a fixed rule instead of
 //! chance.
 
-use crate::answer::Answer;
+use crate::answer_tracker::AnswerTracker;
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Proposal, Scored, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft};
 use forerun_model::ModelError;
 use std::collections::{HashMap, VecDeque};
 
@@ -33,7 +33,7 @@ const GUESSES: usize = 7;
 #[derive(Default)]
 pub struct LookaheadDrafter {
     /// By sequence, its present answer.
-    sequences: HashMap<SequenceId, (Answer, Trajectories)>,
+    sequences: HashMap<SequenceId, (AnswerTracker, Trajectories)>,
 }
 
 /// What is kept of an answer.
@@ -73,9 +73,9 @@ impl Trajectories {
     }
 
     /// Learns what the target made of the window, and moves it on to the present tokens.
-    fn advance(&mut self, scored: &Scored, tokens: &[TokenId]) {
+    fn advance(&mut self, last_draft: &VerifiedDraft, tokens: &[TokenId]) {
         let last = NGRAM - 2;
-        let new = (0..WINDOW).map(|column| scored.behind(self.path(last, column)));
+        let new = (0..WINDOW).map(|column| last_draft.token_after(self.path(last, column)));
         let new: Vec<Option<TokenId>> = new.collect();
         for (column, &token) in new.iter().enumerate() {
             let Some(token) = token else { continue };
@@ -125,13 +125,13 @@ fn insert(tree: &mut TokenTree, chain: impl Iterator<Item = TokenId>, depth: usi
 
 impl Drafter for LookaheadDrafter {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let DraftContext { sequence, tokens, shape, told, .. } = *context;
-        let anew = || (Answer::default(), Trajectories::new(tokens));
+        let DraftContext { sequence, tokens, shape, feedback, .. } = *context;
+        let anew = || (AnswerTracker::default(), Trajectories::new(tokens));
         let (answer, own) = self.sequences.entry(sequence).or_insert_with(anew);
-        if !answer.goes_on(context) {
+        if !answer.continues(context) {
             *own = Trajectories::new(tokens);
-        } else if let Some(scored) = &told.scored {
-            own.advance(scored, tokens);
+        } else if let Some(last_draft) = &feedback.last_draft {
+            own.advance(last_draft, tokens);
         }
         let last = tokens.last().copied().unwrap_or(0);
         let guesses = own.pool.get(&last).into_iter().flatten().rev();
@@ -161,7 +161,7 @@ impl Drafter for LookaheadDrafter {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{KeyedRandomness, Sampling, Told};
+    use forerun_core::{KeyedRandomness, Sampling, TargetFeedback};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
@@ -170,16 +170,20 @@ mod tests {
         (token * 5 + 3) % 101
     }
 
-    fn draft(drafter: &mut LookaheadDrafter, tokens: &[TokenId], told: &Told) -> TokenTree {
-        draft_behind(3, drafter, tokens, told)
+    fn draft(
+        drafter: &mut LookaheadDrafter,
+        tokens: &[TokenId],
+        feedback: &TargetFeedback,
+    ) -> TokenTree {
+        draft_after(3, drafter, tokens, feedback)
     }
 
     /// Drafts behind tokens of which so many are the prompt.
-    fn draft_behind(
+    fn draft_after(
         prompt_len: usize,
         drafter: &mut LookaheadDrafter,
         tokens: &[TokenId],
-        told: &Told,
+        feedback: &TargetFeedback,
     ) -> TokenTree {
         let context = DraftContext {
             sequence: SequenceId(0),
@@ -188,7 +192,7 @@ mod tests {
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape: &DraftShape::Top { width: 7, depth: LookaheadDrafter::DEPTH, budget: None },
-            told,
+            feedback,
             cancel: &AtomicBool::new(false),
         };
         drafter.draft(&context).unwrap().tree
@@ -199,9 +203,10 @@ mod tests {
     #[test]
     fn trajectories_converge_to_what_the_target_says() {
         let mut drafter = LookaheadDrafter::new();
-        let (mut tokens, mut told, mut lengths) = (vec![1, 2, 7], Told::default(), Vec::new());
+        let (mut tokens, mut feedback, mut lengths) =
+            (vec![1, 2, 7], TargetFeedback::default(), Vec::new());
         for _ in 0..40 {
-            let tree = draft(&mut drafter, &tokens, &told);
+            let tree = draft(&mut drafter, &tokens, &feedback);
             assert!(tree.len() <= LookaheadDrafter::NODES);
             for node in 0..tree.len() {
                 let twins = tree.children(tree.parent(node));
@@ -217,7 +222,7 @@ mod tests {
                 tokens.push(next(tree.token(node)));
             }
             lengths.push(tokens.len() - before);
-            told.scored = Some(Arc::new(Scored { tokens: rows.collect(), tree }));
+            feedback.last_draft = Some(Arc::new(VerifiedDraft { tokens: rows.collect(), tree }));
         }
         assert_eq!(lengths[0], 1, "nothing is known at first");
         let late: usize = lengths[20..].iter().sum();
@@ -228,28 +233,28 @@ mod tests {
     #[test]
     fn an_answer_knows_nothing_of_earlier_ones() {
         let mut drafter = LookaheadDrafter::new();
-        let (mut tokens, mut told) = (vec![1, 2, 7], Told::default());
+        let (mut tokens, mut feedback) = (vec![1, 2, 7], TargetFeedback::default());
         for _ in 0..8 {
-            let tree = draft(&mut drafter, &tokens, &told);
+            let tree = draft(&mut drafter, &tokens, &feedback);
             let rows = tokens.last().into_iter().chain(tree.tokens()).map(|&token| next(token));
-            told.scored = Some(Arc::new(Scored { tokens: rows.collect(), tree }));
+            feedback.last_draft = Some(Arc::new(VerifiedDraft { tokens: rows.collect(), tree }));
             tokens.push(next(tokens[tokens.len() - 1]));
         }
         tokens.extend([7, 7]);
         let rewritten = [&[4][..], &tokens[1..]].concat();
         for (prompt_len, tokens) in [(5, &tokens), (3, &rewritten)] {
-            let fresh = draft_behind(prompt_len, &mut LookaheadDrafter::new(), tokens, &told);
-            assert_eq!(draft_behind(prompt_len, &mut drafter, tokens, &told), fresh);
+            let fresh = draft_after(prompt_len, &mut LookaheadDrafter::new(), tokens, &feedback);
+            assert_eq!(draft_after(prompt_len, &mut drafter, tokens, &feedback), fresh);
         }
     }
 
     #[test]
     fn a_new_text_begins_anew_and_a_short_one_is_no_matter() {
         let mut drafter = LookaheadDrafter::new();
-        let first = draft(&mut drafter, &[4], &Told::default());
+        let first = draft(&mut drafter, &[4], &TargetFeedback::default());
         assert!(first.tokens().iter().all(|&token| token == 4));
-        draft(&mut drafter, &[4, 5, 6, 7], &Told::default());
-        let again = draft(&mut drafter, &[4], &Told::default());
+        draft(&mut drafter, &[4, 5, 6, 7], &TargetFeedback::default());
+        let again = draft(&mut drafter, &[4], &TargetFeedback::default());
         assert_eq!(again, first);
         drafter.release(SequenceId(0));
         assert!(drafter.sequences.is_empty());

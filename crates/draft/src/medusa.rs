@@ -13,7 +13,7 @@
 //! Deviations: the paper's "typical acceptance" changes the output's distribution, and is left out. Its
 //! tree is found by search; ours holds the most probable of all paths (`--tree top:WxD:N`).
 
-use crate::grow::{ByDepth, grow, own_sampling};
+use crate::grow::{DepthRows, grow, own_sampling};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId};
 use forerun_model::{FeatureHeads, ModelError};
@@ -34,14 +34,14 @@ impl<H: FeatureHeads> Drafter for MedusaDrafter<H> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         // In an answer's first round the target has read nothing yet.
         let last_read = context.tokens.len().checked_sub(2);
-        let feature = last_read.and_then(|token| context.told.features.rows_from(token).next());
+        let feature = last_read.and_then(|token| context.feedback.features.rows_from(token).next());
         let Some(feature) = feature else { return Ok(Draft::empty()) };
         let logits = self.heads.logits(feature)?;
         let vocab_size = self.heads.vocab_size();
         let sampling = own_sampling(context.sampling, vocab_size);
         let context = &DraftContext { sampling: &sampling, ..*context };
         let shape = context.shape.at_most(logits.rows().count());
-        grow(context, &shape, &mut ByDepth { logits: &logits, vocab_size })
+        grow(context, &shape, &mut DepthRows { logits: &logits, vocab_size })
     }
 
     fn release(&mut self, _sequence: SequenceId) {}

@@ -4,7 +4,7 @@
 //! does not have are no candidates; behind a token that the drafter does not have it drafts nothing.
 //! The drafter's distributions are over the tokens of both then, and are verified as such.
 
-use crate::grow::{Rows, grow, own_sampling};
+use crate::grow::{RowSource, grow, own_sampling};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId, TokenTree};
 use forerun_model::{LanguageModel, Logits, ModelError};
@@ -49,7 +49,7 @@ struct ModelRows<'a, M> {
     last: Option<Logits>,
 }
 
-impl<M: LanguageModel> Rows for ModelRows<'_, M> {
+impl<M: LanguageModel> RowSource for ModelRows<'_, M> {
     fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
         let logits = self.model.logits(&self.context.rows(tree, first_row))?;
         Ok(self.last.insert(logits).rows_below(self.vocab_size).collect())
@@ -82,8 +82,8 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{DraftShape, KeyedRandomness, Sampling, TokenId, Told};
-    use forerun_model::fake::{TableModel, behind};
+    use forerun_core::{DraftShape, KeyedRandomness, Sampling, TargetFeedback, TokenId};
+    use forerun_model::fake::{TableModel, row_prefix};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
@@ -97,12 +97,12 @@ mod tests {
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
-            told: &Told::default(),
+            feedback: &TargetFeedback::default(),
             cancel: &AtomicBool::new(false),
         };
         let tree = ModelDrafter::new(MODEL).draft(&context).unwrap().tree;
         let mut paths: Vec<_> =
-            (0..tree.len()).map(|node| behind(&[], &tree, Some(node))).collect();
+            (0..tree.len()).map(|node| row_prefix(&[], &tree, Some(node))).collect();
         paths.sort();
         paths
     }

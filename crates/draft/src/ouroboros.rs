@@ -15,10 +15,10 @@
 //! answer's own, so that it does not depend on earlier ones. Candidates are verified as
 //! deterministic ones above temperature 0, too.
 
-use crate::answer::Answer;
+use crate::answer_tracker::AnswerTracker;
 use crate::grow::{node_of, own_sampling};
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Proposal, Scored, SequenceId, TokenId, TokenTree};
+use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft};
 use forerun_model::{LanguageModel, ModelError};
 use std::collections::{HashMap, VecDeque};
 
@@ -33,7 +33,7 @@ pub struct OuroborosDrafter<M> {
     /// Tokens that may be candidates: all below this.
     vocab_size: usize,
     /// By sequence, its present answer.
-    sequences: HashMap<SequenceId, (Answer, Pool)>,
+    sequences: HashMap<SequenceId, (AnswerTracker, Pool)>,
 }
 
 /// The phrases of an answer.
@@ -59,7 +59,7 @@ impl Pool {
     }
 
     /// What may follow a token, the latest first.
-    fn behind(&self, token: TokenId) -> impl Iterator<Item = &[TokenId]> {
+    fn phrases_after(&self, token: TokenId) -> impl Iterator<Item = &[TokenId]> {
         self.phrases.get(&token).into_iter().flatten().rev().map(Vec::as_slice)
     }
 
@@ -72,15 +72,15 @@ impl Pool {
     }
 
     /// Takes how the target would go on behind each candidate, as far as the tree tells.
-    fn read_scores(&mut self, scored: &Scored) {
-        for node in 0..scored.tree.len() {
+    fn read_scores(&mut self, last_draft: &VerifiedDraft) {
+        for node in 0..last_draft.tree.len() {
             let (mut rest, mut at) = (Vec::new(), Some(node));
             while let Some(row) = at.map(|node| node + 1).filter(|_| rest.len() < PHRASE_TOKENS) {
-                let Some(&token) = scored.tokens.get(row) else { break };
+                let Some(&token) = last_draft.tokens.get(row) else { break };
                 rest.push(token);
-                at = scored.tree.child_with(at, token);
+                at = last_draft.tree.child_with(at, token);
             }
-            self.add(scored.tree.token(node), &rest);
+            self.add(last_draft.tree.token(node), &rest);
         }
     }
 
@@ -153,7 +153,7 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
         pool: &Pool,
     ) -> Result<TokenTree, ModelError> {
         let sampling = own_sampling(context.sampling, self.vocab_size);
-        let sampler = sampling.behind(context.tokens, context.prompt_len);
+        let sampler = sampling.sampler(context.tokens, context.prompt_len);
         let known = self.model.vocab_size();
         let mut chain = TokenTree::new();
         while chain.len() < plan.chain {
@@ -161,7 +161,9 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
             let last = end.map_or(context.tokens.last().copied(), |node| Some(chain.token(node)));
             // The last token of the chain needs no candidate behind it.
             let room = plan.chain - chain.len() - 1;
-            for phrase in last.into_iter().flat_map(|last| pool.behind(last)).take(plan.width) {
+            for phrase in
+                last.into_iter().flat_map(|last| pool.phrases_after(last)).take(plan.width)
+            {
                 let readable = phrase.iter().copied().take_while(|&token| (token as usize) < known);
                 insert(&mut tree, end, readable.take(room), usize::MAX);
             }
@@ -203,7 +205,7 @@ fn insert(
 
 impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let DraftContext { sequence, tokens, told, .. } = *context;
+        let DraftContext { sequence, tokens, feedback, .. } = *context;
         let known = self.model.vocab_size();
         if tokens.iter().any(|&token| token as usize >= known) {
             return Ok(Draft::empty());
@@ -211,12 +213,12 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
         let left = self.model.context_length().saturating_sub(tokens.len().saturating_sub(1));
         let plan = Plan::of(context.shape, left);
         let (mut answer, mut pool) = self.sequences.remove(&sequence).unwrap_or_default();
-        if !answer.goes_on(context) {
+        if !answer.continues(context) {
             pool = Pool::default();
         }
         pool.read_text(tokens);
-        if let Some(scored) = &told.scored {
-            pool.read_scores(scored);
+        if let Some(last_draft) = &feedback.last_draft {
+            pool.read_scores(last_draft);
         }
         let chain = self.chain(context, &plan, &pool);
         if let Ok(chain) = &chain {
@@ -230,7 +232,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
             }
         };
         if let Some(end) = tree.len().checked_sub(1) {
-            for phrase in pool.behind(tree.token(end)).take(plan.width) {
+            for phrase in pool.phrases_after(tree.token(end)).take(plan.width) {
                 let phrase = phrase.iter().copied().take(plan.phrase);
                 insert(&mut tree, Some(end), phrase, plan.budget);
             }
@@ -249,7 +251,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{KeyedRandomness, Sampling, Told};
+    use forerun_core::{KeyedRandomness, Sampling, TargetFeedback};
     use forerun_model::{Logits, LogitsContext};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
@@ -296,18 +298,18 @@ mod tests {
         drafter: &mut OuroborosDrafter<Counting>,
         tokens: &[TokenId],
         shape: &DraftShape,
-        told: &Told,
+        feedback: &TargetFeedback,
     ) -> TokenTree {
-        draft_behind(1, drafter, tokens, shape, told)
+        draft_after(1, drafter, tokens, shape, feedback)
     }
 
     /// Drafts behind tokens of which so many are the prompt.
-    fn draft_behind(
+    fn draft_after(
         prompt_len: usize,
         drafter: &mut OuroborosDrafter<Counting>,
         tokens: &[TokenId],
         shape: &DraftShape,
-        told: &Told,
+        feedback: &TargetFeedback,
     ) -> TokenTree {
         let context = DraftContext {
             sequence: SequenceId(0),
@@ -316,7 +318,7 @@ mod tests {
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
-            told,
+            feedback,
             cancel: &AtomicBool::new(false),
         };
         drafter.draft(&context).unwrap().tree
@@ -333,7 +335,7 @@ mod tests {
         let (mut tokens, mut forwards, mut depths) = (vec![7], Vec::new(), Vec::new());
         for _ in 0..30 {
             let before = drafter.model.forwards;
-            let tree = draft(&mut drafter, &tokens, &SHAPE, &Told::default());
+            let tree = draft(&mut drafter, &tokens, &SHAPE, &TargetFeedback::default());
             forwards.push(drafter.model.forwards - before);
             depths.push(tree.max_depth());
             assert!(tree.len() <= 16);
@@ -341,8 +343,8 @@ mod tests {
                 tokens.push(next(tokens[tokens.len() - 1]));
             }
             let expected = [0, 1, 2, 3].map(|node| tree.token(node));
-            let behind = tokens.len() - 3;
-            assert_eq!(expected[..3], tokens[behind..], "the model's chain");
+            let phrases_after = tokens.len() - 3;
+            assert_eq!(expected[..3], tokens[phrases_after..], "the model's chain");
             assert_eq!(expected[3], next(expected[2]));
         }
         assert_eq!((forwards[0], depths[0]), (4, 4), "nothing is known at first");
@@ -357,19 +359,24 @@ mod tests {
         // Behind 20 the target goes on with 21, 22; 22 is no candidate there.
         let mut tree = TokenTree::chain(&[20, 21]);
         tree.push(None, 30);
-        let scored = Scored { tree, tokens: vec![1, 21, 22, 31] };
+        let last_draft = VerifiedDraft { tree, tokens: vec![1, 21, 22, 31] };
         let mut pool = Pool::default();
-        pool.read_scores(&scored);
-        let behind = |token| pool.behind(token).map(<[_]>::to_vec).collect::<Vec<_>>();
-        assert_eq!(behind(20), [vec![21, 22]]);
-        assert_eq!((behind(21), behind(30)), (vec![vec![22]], vec![vec![31]]));
-        assert!(behind(1).is_empty());
+        pool.read_scores(&last_draft);
+        let phrases_after =
+            |token| pool.phrases_after(token).map(<[_]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(phrases_after(20), [vec![21, 22]]);
+        assert_eq!((phrases_after(21), phrases_after(30)), (vec![vec![22]], vec![vec![31]]));
+        assert!(phrases_after(1).is_empty());
         // It comes into the next draft.
         let mut drafter = OuroborosDrafter::new(Counting::default());
-        let told = Told { scored: Some(Arc::new(scored)), ..Told::default() };
+        let feedback =
+            TargetFeedback { last_draft: Some(Arc::new(last_draft)), ..TargetFeedback::default() };
         let last = (0..VOCAB as TokenId).find(|&token| next(token) == 20).unwrap();
         let shape = DraftShape::Chain { length: 3 };
-        assert_eq!(draft(&mut drafter, &[last], &shape, &told), TokenTree::chain(&[20, 21, 22]));
+        assert_eq!(
+            draft(&mut drafter, &[last], &shape, &feedback),
+            TokenTree::chain(&[20, 21, 22])
+        );
     }
 
     /// A chat's turns share a sequence. What an earlier one has taught must not come into a later one's
@@ -379,13 +386,15 @@ mod tests {
         // Behind `last` the model drafts four tokens, and of the last of them the target told a phrase.
         let last = 7;
         let end = (0..4).fold(last, |token, _| next(token));
-        let scored = Scored { tree: TokenTree::chain(&[end, 71]), tokens: vec![end, 71, 72] };
-        let told = Told { scored: Some(Arc::new(scored)), ..Told::default() };
+        let last_draft =
+            VerifiedDraft { tree: TokenTree::chain(&[end, 71]), tokens: vec![end, 71, 72] };
+        let feedback =
+            TargetFeedback { last_draft: Some(Arc::new(last_draft)), ..TargetFeedback::default() };
         let earlier = [1, 20, 30, 40, 50, 60, last];
         let draft_again = |prompt_len, tokens: &[TokenId]| {
             let mut drafter = OuroborosDrafter::new(Counting::default());
-            draft(&mut drafter, &earlier, &SHAPE, &told);
-            draft_behind(prompt_len, &mut drafter, tokens, &SHAPE, &Told::default())
+            draft(&mut drafter, &earlier, &SHAPE, &feedback);
+            draft_after(prompt_len, &mut drafter, tokens, &SHAPE, &TargetFeedback::default())
         };
         let longer = [&earlier[..], &[3, last]].concat();
         for (prompt_len, tokens) in [
@@ -398,7 +407,8 @@ mod tests {
             (1, &[1, 9, 9, 9, 9, 9, 9, 9, last]),
         ] {
             let mut fresh = OuroborosDrafter::new(Counting::default());
-            let expected = draft_behind(prompt_len, &mut fresh, tokens, &SHAPE, &Told::default());
+            let expected =
+                draft_after(prompt_len, &mut fresh, tokens, &SHAPE, &TargetFeedback::default());
             assert_eq!(draft_again(prompt_len, tokens), expected, "{prompt_len} {tokens:?}");
         }
         // The same answer goes on with what it knows.
@@ -413,18 +423,21 @@ mod tests {
             pool.add(9, &[token]);
         }
         pool.add(9, &[3]);
-        let kept: Vec<TokenId> = pool.behind(9).map(|rest| rest[0]).collect();
+        let kept: Vec<TokenId> = pool.phrases_after(9).map(|rest| rest[0]).collect();
         assert_eq!(kept, [3, 6, 5, 4, 2, 1]);
         let mut drafter = OuroborosDrafter::new(Counting::default());
         let text: Vec<TokenId> = (0..40).collect();
-        draft(&mut drafter, &text, &SHAPE, &Told::default());
-        let first = draft(&mut drafter, &text[..3], &SHAPE, &Told::default());
+        draft(&mut drafter, &text, &SHAPE, &TargetFeedback::default());
+        let first = draft(&mut drafter, &text[..3], &SHAPE, &TargetFeedback::default());
         let mut fresh = OuroborosDrafter::new(Counting::default());
-        assert_eq!(first, draft(&mut fresh, &text[..3], &SHAPE, &Told::default()));
+        assert_eq!(first, draft(&mut fresh, &text[..3], &SHAPE, &TargetFeedback::default()));
         // Shapes without room for phrases, and without any.
         for (length, expected) in [(1, 1), (0, 0)] {
             let shape = DraftShape::Chain { length };
-            assert_eq!(draft(&mut fresh, &text[..3], &shape, &Told::default()).len(), expected);
+            assert_eq!(
+                draft(&mut fresh, &text[..3], &shape, &TargetFeedback::default()).len(),
+                expected
+            );
         }
     }
 }

@@ -13,8 +13,8 @@
 //! mask is repeated as often as is asked. In the EAGLE integration rows are made of the target's features,
 //! too, and a mask's of a trained one.
 
-use crate::grow::{ByDepth, grow, own_sampling};
-use crate::on_features::OnFeatures;
+use crate::feature_conditioned::FeatureConditioned;
+use crate::grow::{DepthRows, grow, own_sampling};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
 use forerun_model::{FeatureModel, LanguageModel, ModelError};
@@ -88,7 +88,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
         let vocab_size = self.vocab_size;
         let sampling = own_sampling(context.sampling, vocab_size);
         let context = &DraftContext { sampling: &sampling, ..*context };
-        grow(context, &shape, &mut ByDepth { logits: &logits, vocab_size })
+        grow(context, &shape, &mut DepthRows { logits: &logits, vocab_size })
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -98,13 +98,13 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
 
 /// Drafts with masks on the target's features: ParallelSpec in place of EAGLE.
 pub struct ParallelEagleDrafter<M> {
-    drafter: ParallelDrafter<OnFeatures<M>>,
+    drafter: ParallelDrafter<FeatureConditioned<M>>,
 }
 
 impl<M: FeatureModel> ParallelEagleDrafter<M> {
     /// A drafter that asks `model`, which knows the masks.
     pub fn new(model: M, masks: Masks) -> Self {
-        Self { drafter: ParallelDrafter::new(OnFeatures::new(model), masks) }
+        Self { drafter: ParallelDrafter::new(FeatureConditioned::new(model), masks) }
     }
 
     /// The model. Tests look at its caches.
@@ -116,7 +116,7 @@ impl<M: FeatureModel> ParallelEagleDrafter<M> {
 
 impl<M: FeatureModel> Drafter for ParallelEagleDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        match self.drafter.model.takes(context) {
+        match self.drafter.model.take_features(context) {
             true => self.drafter.draft(context),
             false => Ok(Draft::empty()),
         }

@@ -66,7 +66,7 @@ fn insert(tree: &mut TokenTree, chain: &[TokenId], budget: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_core::{KeyedRandomness, Sampling, Told};
+    use forerun_core::{KeyedRandomness, Sampling, TargetFeedback};
     use std::sync::atomic::AtomicBool;
 
     fn draft(tokens: &[TokenId], shape: &DraftShape) -> TokenTree {
@@ -77,7 +77,7 @@ mod tests {
             sampling: &Sampling::greedy(),
             randomness: &KeyedRandomness { seed: 0, sample: 0 },
             shape,
-            told: &Told::default(),
+            feedback: &TargetFeedback::default(),
             cancel: &AtomicBool::new(false),
         };
         PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default()

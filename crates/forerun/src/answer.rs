@@ -2,7 +2,7 @@
 
 use forerun_core::trace::Trace;
 use forerun_core::{TokenId, TokenLogprob, Verification};
-use forerun_decode::{Finish, Statistics, Verified};
+use forerun_decode::{Finish, Statistics, VerificationRecord};
 use serde::{Deserialize, Serialize};
 
 /// A finished answer.
@@ -34,7 +34,7 @@ pub struct Answer {
     pub commits: Vec<Commit>,
     /// What each verification came to, in order. A stop string may end the answer before all of their
     /// tokens are told.
-    pub verified: Vec<Verified>,
+    pub verifications: Vec<VerificationRecord>,
     /// Counters of drafting and verification.
     pub statistics: Statistics,
     /// What every device group did, and when.

@@ -170,7 +170,7 @@ impl<'a> Chat<'a> {
     /// # Errors
     /// If the template refuses the message, it is too long, or decoding fails. The message is not
     /// part of the conversation then.
-    pub fn say(
+    pub fn send(
         &mut self,
         text: &str,
         request: &Request,

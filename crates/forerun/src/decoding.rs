@@ -2,25 +2,25 @@
 
 use crate::plan::{Method, Plan};
 use forerun_decode::{
-    Autoregressive, Controller, Decoder, DraftLength, Dsi, Lookahead, Pace, Pearl, Schedule,
-    Speculative,
+    Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength,
+    PearlSchedule, Speculative, SpeculativeDraftLength,
 };
 
 /// How a drafter drafts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pattern {
+pub(crate) struct DraftPattern {
     /// Positions in a row that it can make at the most.
     pub(crate) positions: Option<usize>,
     /// Whether it makes all of them in one forward.
-    pub(crate) at_once: bool,
+    pub(crate) one_forward: bool,
 }
 
 /// What answers taught about drafting, by method; each answer starts with it.
-pub(crate) struct Learned {
-    pattern: Pattern,
-    controller: Controller,
-    pace: Pace,
-    lookahead: Lookahead,
+pub(crate) struct LearnedDraftLengths {
+    pattern: DraftPattern,
+    speculative: SpeculativeDraftLength,
+    pearl: PearlDraftLength,
+    dsi: DsiLookahead,
 }
 
 /// A decoder of one answer.
@@ -34,9 +34,9 @@ pub(crate) enum ChosenDecoder {
 /// Draft tokens in a row where sampled text must not depend on measured times.
 const REPRODUCIBLE_LENGTH: usize = 4;
 
-impl Learned {
+impl LearnedDraftLengths {
     /// Nothing yet.
-    pub(crate) fn new(plan: &Plan, pattern: Pattern) -> Self {
+    pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
         Self::of(plan, pattern, plan.length(), plan.shape().length())
     }
 
@@ -62,41 +62,49 @@ impl Learned {
         }
         match method {
             Method::Autoregressive => ChosenDecoder::Autoregressive(Autoregressive),
-            Method::Speculative => ChosenDecoder::Speculative(Speculative::new(learned.controller)),
+            Method::Speculative => {
+                ChosenDecoder::Speculative(Speculative::new(learned.speculative))
+            }
             Method::Pearl => {
-                let decoder = Pearl::new(plan.pearl(), learned.pace);
+                let decoder = Pearl::new(plan.pearl(), learned.pearl);
                 ChosenDecoder::Pearl(if reproducible { decoder.reproducible() } else { decoder })
             }
             Method::Dsi => {
-                let decoder = Dsi::new(plan.placement().replicas(), learned.lookahead);
+                let decoder = Dsi::new(plan.placement().replicas(), learned.dsi);
                 let decoder = decoder.with_drafters(drafters(plan));
                 ChosenDecoder::Dsi(if reproducible { decoder.reproducible() } else { decoder })
             }
         }
     }
 
-    fn of(plan: &Plan, pattern: Pattern, mode: DraftLength, length: usize) -> Self {
+    fn of(plan: &Plan, pattern: DraftPattern, mode: DraftLength, length: usize) -> Self {
         let shape = plan.shape().of_length(pattern.positions.unwrap_or(length).min(length));
-        let controller = Controller::new(shape, mode);
-        let pace = Pace::new(length, mode, plan.pearl().schedule == Schedule::Eager);
+        let speculative = SpeculativeDraftLength::new(shape, mode);
+        let eager = plan.pearl().schedule == PearlSchedule::Eager;
+        let pearl = PearlDraftLength::new(length, mode, eager);
         // Each drafter's tokens are verified by its share of the replicas.
         let replicas = plan.placement().replicas().div_ceil(drafters(plan));
-        let lookahead = Lookahead::new(length, mode, replicas);
-        let in_one = if pattern.at_once { pattern.positions.unwrap_or(usize::MAX) } else { 1 };
+        let dsi = DsiLookahead::new(length, mode, replicas);
+        let per_forward =
+            if pattern.one_forward { pattern.positions.unwrap_or(usize::MAX) } else { 1 };
         Self {
             pattern,
-            controller: if pattern.at_once { controller.at_once() } else { controller },
-            pace: pace.in_forwards_of(in_one),
-            lookahead: lookahead.in_forwards_of(in_one),
+            speculative: if pattern.one_forward {
+                speculative.in_one_forward()
+            } else {
+                speculative
+            },
+            pearl: pearl.with_tokens_per_forward(per_forward),
+            dsi: dsi.with_tokens_per_forward(per_forward),
         }
     }
 
     fn for_new_answer(&self, prompt_tokens: usize) -> Self {
         Self {
             pattern: self.pattern,
-            controller: self.controller.for_new_answer(prompt_tokens),
-            pace: self.pace.for_new_answer(),
-            lookahead: self.lookahead.for_new_answer(),
+            speculative: self.speculative.for_new_answer(prompt_tokens),
+            pearl: self.pearl.for_new_answer(),
+            dsi: self.dsi.for_new_answer(),
         }
     }
 
@@ -105,16 +113,16 @@ impl Learned {
         match decoder {
             ChosenDecoder::Autoregressive(_) => {}
             ChosenDecoder::Speculative(decoder) => {
-                self.controller = decoder.controller().clone();
+                self.speculative = decoder.draft_length().clone();
             }
-            ChosenDecoder::Pearl(decoder) => self.pace = decoder.pace().clone(),
-            ChosenDecoder::Dsi(decoder) => self.lookahead = decoder.lookahead().clone(),
+            ChosenDecoder::Pearl(decoder) => self.pearl = decoder.draft_length().clone(),
+            ChosenDecoder::Dsi(decoder) => self.dsi = decoder.lookahead().clone(),
         }
     }
 }
 
 fn drafters(plan: &Plan) -> usize {
-    1 + plan.further_drafters().len()
+    1 + plan.additional_drafters().len()
 }
 
 impl ChosenDecoder {

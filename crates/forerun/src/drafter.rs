@@ -1,27 +1,28 @@
 //! The drafters of a plan: what their folders hold, loaded, and put to work on a device's team.
 
-use crate::decoding::Pattern;
+use crate::decoding::DraftPattern;
 use crate::engine::{ForerunError, OpenModel, open_located};
 use crate::loader::Loader;
-use crate::plan::{DrafterKind, FurtherDrafter, Plan};
+use crate::plan::{AdditionalDrafter, DrafterKind, Plan};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, TokenId};
 use forerun_draft::{
-    Calibration, Drafter, EagleDrafter, FuzzyDrafter, HydraDrafter, InHalves, Masks, MedusaDrafter,
-    ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, TextDrafter,
+    CalibrationPolicy, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks,
+    MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
+    TwoDeviceDrafter, VocabTranslationDrafter,
 };
 use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
 use forerun_model::{
-    CachedTransformer, EagleModel, FeatureSource, Forward, HydraModel, LayerGroups, LoadError,
-    MedusaHeads, Place, Sharing, Shuttle, Speculator, SpeculatorKind, Team, Transformer,
-    WeightType, Weights,
+    AlternatingModel, CachedTransformer, EagleModel, ExclusiveDevice, FeatureSource, Forward,
+    HydraModel, LayerGroups, LoadError, MedusaHeads, PassAssignment, Speculator, SpeculatorKind,
+    Team, Transformer, WeightType, Weights,
 };
 use forerun_runtime::{Engine, SharedDevice};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Tokens of EasySpec's rounds where drafting runs ahead: the paper's draft length.
-const FUZZY_ROUND: usize = 5;
+const LAYER_PARALLEL_ROUND: usize = 5;
 
 /// A drafter whose files are there and fit the target.
 pub(crate) struct OpenDrafter<'p> {
@@ -43,7 +44,7 @@ enum Files {
 struct WholeModel {
     model: OpenModel,
     /// EasySpec's layer groups.
-    fuzzy: Option<(LayerGroups, Calibration)>,
+    layer_parallel: Option<(LayerGroups, CalibrationPolicy)>,
     /// Whether phrases lengthen its drafts.
     phrases: bool,
     /// The token that stands for what is to be guessed (PARD).
@@ -63,9 +64,9 @@ impl<'p> OpenDrafter<'p> {
         loader: &mut Loader<'_>,
     ) -> Result<Vec<Self>, ForerunError> {
         let first = plan.draft_model().map(|name| (0, name, plan.drafter()));
-        let further = (1..).zip(plan.further_drafters()).filter_map(|(index, own)| match own {
-            FurtherDrafter::Model(name) => Some((index, name.as_path(), DrafterKind::Model)),
-            FurtherDrafter::PromptLookup => None,
+        let further = (1..).zip(plan.additional_drafters()).filter_map(|(index, own)| match own {
+            AdditionalDrafter::Model(name) => Some((index, name.as_path(), DrafterKind::Model)),
+            AdditionalDrafter::PromptLookup => None,
         });
         let open = |(index, name, asked)| {
             let files = Files::open(plan, (name, asked), target, loader)?;
@@ -100,17 +101,19 @@ impl<'p> OpenDrafter<'p> {
         let (target, shared) = target;
         let Self { index, name, files } = self;
         let asked = plan.weight_type();
-        let how = match files {
+        let weights = match files {
             Files::Model(whole) => {
                 let weights = loader.load(name, &whole.model.checkpoint, asked)?;
                 whole.loaded(weights, target)
             }
             Files::Speculator(speculator) => {
                 let (own, target) = (speculator.path().to_owned(), target.checkpoint.path());
-                loader.load_drafter((own, asked), target, || How::of(&speculator, shared, asked))?
+                loader.load_drafter((own, asked), target, || {
+                    DrafterWeights::of(&speculator, shared, asked)
+                })?
             }
         };
-        Ok(LoadedDrafter { index, how })
+        Ok(LoadedDrafter { index, weights })
     }
 }
 
@@ -154,23 +157,23 @@ impl Files {
         if translates {
             check_translation((plan, asked), target, &model)?;
         }
-        let fuzzy = match asked {
-            DrafterKind::EasySpec => fuzzy(plan, &model)?,
+        let layer_parallel = match asked {
+            DrafterKind::EasySpec => layer_parallel(plan, &model)?,
             _ => None,
         };
         let phrases = asked == DrafterKind::Ouroboros;
-        Ok(Self::Model(WholeModel { model, fuzzy, phrases, mask, translates }))
+        Ok(Self::Model(WholeModel { model, layer_parallel, phrases, mask, translates }))
     }
 }
 
 impl WholeModel {
-    fn loaded(self, weights: Arc<Weights>, target: &OpenModel) -> How {
-        let Self { model, fuzzy, phrases, mask, translates } = self;
+    fn loaded(self, weights: Arc<Weights>, target: &OpenModel) -> DrafterWeights {
+        let Self { model, layer_parallel, phrases, mask, translates } = self;
         if phrases {
-            return How::Ouroboros(weights);
+            return DrafterWeights::Ouroboros(weights);
         }
         if let Some(mask) = mask {
-            return How::Parallel { weights, masks: Masks::Repeated(mask) };
+            return DrafterWeights::Parallel { weights, masks: Masks::Repeated(mask) };
         }
         let translation = translates.then(|| {
             let ends = &model.checkpoint.config().eos_token_ids;
@@ -179,7 +182,7 @@ impl WholeModel {
             let drafter = (Arc::clone(&model.tokenizer), &ends[..]);
             Arc::new(Translation::new(target, of_target.vocab_size, drafter))
         });
-        How::Model { weights, fuzzy, translation }
+        DrafterWeights::Model { weights, layer_parallel, translation }
     }
 }
 
@@ -205,10 +208,10 @@ fn check_translation(
 }
 
 /// EasySpec's layer groups for a drafter, where the plan asks for it.
-fn fuzzy(
+fn layer_parallel(
     plan: &Plan,
     drafter: &OpenModel,
-) -> Result<Option<(LayerGroups, Calibration)>, ForerunError> {
+) -> Result<Option<(LayerGroups, CalibrationPolicy)>, ForerunError> {
     let Some(easyspec) = plan.easyspec() else { return Ok(None) };
     let groups = easyspec.layers.groups(drafter.checkpoint.config().num_hidden_layers);
     let groups = groups.map_err(|cause| {
@@ -222,16 +225,16 @@ fn fuzzy(
 #[derive(Clone)]
 pub(crate) struct LoadedDrafter {
     index: usize,
-    how: How,
+    weights: DrafterWeights,
 }
 
 #[derive(Clone)]
-pub(crate) enum How {
+pub(crate) enum DrafterWeights {
     /// A model that continues the text.
     Model {
         weights: Arc<Weights>,
         /// EasySpec's layer groups.
-        fuzzy: Option<(LayerGroups, Calibration)>,
+        layer_parallel: Option<(LayerGroups, CalibrationPolicy)>,
         /// How its tokens become the target's where they are others.
         translation: Option<Arc<Translation>>,
     },
@@ -247,7 +250,7 @@ pub(crate) enum How {
     Ouroboros(Arc<Weights>),
 }
 
-impl How {
+impl DrafterWeights {
     /// What belongs to a target, read for its weights.
     fn of(
         speculator: &Speculator,
@@ -270,26 +273,26 @@ impl How {
 }
 
 /// Where a drafter's model is.
-pub(crate) enum Site<'a> {
+pub(crate) enum DrafterDevice<'a> {
     /// On a device that its worker has for itself.
     Team(&'a Arc<Team>),
     /// On the first and the last of the target's.
     Shared {
         devices: [&'a Arc<SharedDevice>; 2],
         /// Each draft is made in halves, by what is told here; else each token where nobody is.
-        halves: Option<Sharing>,
+        halves: Option<PassAssignment>,
     },
 }
 
-impl Site<'_> {
+impl DrafterDevice<'_> {
     /// What computes a model's passes here, for a worker of that engine.
     fn passes(&self, engine: &Engine, weights: Arc<Weights>) -> Box<dyn Forward> {
         match self {
             Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
             Self::Shared { devices, halves } => {
-                let place = |device| Box::new(engine.seat(device)) as Box<dyn Place>;
+                let place = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
                 let sharing = halves.clone().unwrap_or_default();
-                Box::new(Shuttle::new(&weights, devices.map(place), sharing))
+                Box::new(AlternatingModel::new(&weights, devices.map(place), sharing))
             }
         }
     }
@@ -307,7 +310,7 @@ impl Site<'_> {
     fn engine_with(&self, engine: Engine, index: usize, drafter: impl Drafter + 'static) -> Engine {
         match self {
             Self::Shared { halves: Some(sharing), .. } => {
-                engine.with_drafter(index, InHalves::new(drafter, sharing.clone()))
+                engine.with_drafter(index, TwoDeviceDrafter::new(drafter, sharing.clone()))
             }
             _ => engine.with_drafter(index, drafter),
         }
@@ -321,62 +324,69 @@ impl LoadedDrafter {
     }
 
     /// How it drafts.
-    pub(crate) fn pattern(&self) -> Pattern {
-        let with_masks = |masks: usize| Pattern { positions: Some(masks + 1), at_once: true };
-        match &self.how {
-            How::Model { .. } | How::Ouroboros(_) => Pattern::default(),
-            How::Parallel { masks: Masks::Repeated(_), .. } => {
-                Pattern { positions: None, at_once: true }
+    pub(crate) fn pattern(&self) -> DraftPattern {
+        let with_masks =
+            |masks: usize| DraftPattern { positions: Some(masks + 1), one_forward: true };
+        match &self.weights {
+            DrafterWeights::Model { .. } | DrafterWeights::Ouroboros(_) => DraftPattern::default(),
+            DrafterWeights::Parallel { masks: Masks::Repeated(_), .. } => {
+                DraftPattern { positions: None, one_forward: true }
             }
-            How::Parallel { masks: Masks::Own(masks), .. } => with_masks(masks.len()),
-            How::Eagle(weights) => match weights.layers().mask_tokens().len() {
-                0 => Pattern::default(),
+            DrafterWeights::Parallel { masks: Masks::Own(masks), .. } => with_masks(masks.len()),
+            DrafterWeights::Eagle(weights) => match weights.layers().mask_tokens().len() {
+                0 => DraftPattern::default(),
                 masks => with_masks(masks),
             },
-            How::Medusa(weights) => Pattern { positions: Some(weights.n_heads()), at_once: true },
-            How::Hydra(weights) => Pattern { positions: Some(weights.n_heads()), at_once: false },
+            DrafterWeights::Medusa(weights) => {
+                DraftPattern { positions: Some(weights.n_heads()), one_forward: true }
+            }
+            DrafterWeights::Hydra(weights) => {
+                DraftPattern { positions: Some(weights.n_heads()), one_forward: false }
+            }
         }
     }
 
-    /// An engine that drafts with it, at `site`, for a target of that vocabulary.
+    /// An engine that drafts with it, at `device`, for a target of that vocabulary.
     ///
     /// # Errors
     /// If it cannot draft there.
     pub(crate) fn on(
         self,
         engine: Engine,
-        site: &Site<'_>,
+        device: &DrafterDevice<'_>,
         vocab_size: usize,
     ) -> Result<Engine, String> {
         let model = |engine: &Engine, weights| {
-            engine.timed(CachedTransformer::new(site.passes(engine, weights)))
+            engine.timed(CachedTransformer::new(device.passes(engine, weights)))
         };
         let index = self.index;
-        Ok(match self.how {
-            How::Model { weights, fuzzy, translation } => {
+        Ok(match self.weights {
+            DrafterWeights::Model { weights, layer_parallel, translation } => {
                 let model = model(&engine, weights);
-                match (translation, fuzzy) {
+                match (translation, layer_parallel) {
                     (None, None) => {
                         let drafter = ModelDrafter::new(model).for_vocabulary(vocab_size);
-                        site.engine_with(engine, index, drafter)
+                        device.engine_with(engine, index, drafter)
                     }
                     (None, Some((groups, calibration))) => {
-                        let drafter = FuzzyDrafter::new(model, groups, calibration);
-                        let drafter = drafter.in_rounds_of(FUZZY_ROUND);
-                        site.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
+                        let drafter = LayerParallelDrafter::new(model, groups, calibration);
+                        let drafter = drafter.in_rounds_of(LAYER_PARALLEL_ROUND);
+                        device.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
                     }
-                    (Some(by_text), _) => {
-                        site.engine_with(engine, index, TextDrafter::new(model, by_text))
-                    }
+                    (Some(by_text), _) => device.engine_with(
+                        engine,
+                        index,
+                        VocabTranslationDrafter::new(model, by_text),
+                    ),
                 }
             }
-            How::Parallel { weights, masks } => {
+            DrafterWeights::Parallel { weights, masks } => {
                 let drafter = ParallelDrafter::new(model(&engine, weights), masks);
-                site.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
+                device.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
             }
-            How::Eagle(weights) => {
+            DrafterWeights::Eagle(weights) => {
                 let masks = weights.layers().mask_tokens();
-                let model = engine.timed(EagleModel::new(weights, Arc::clone(site.team()?)));
+                let model = engine.timed(EagleModel::new(weights, Arc::clone(device.team()?)));
                 match masks.is_empty() {
                     true => engine.with_drafter(index, EagleDrafter::new(model)),
                     false => {
@@ -385,18 +395,18 @@ impl LoadedDrafter {
                     }
                 }
             }
-            How::Medusa(weights) => {
-                let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(site.team()?)));
+            DrafterWeights::Medusa(weights) => {
+                let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(device.team()?)));
                 engine.with_drafter(index, MedusaDrafter::new(heads))
             }
-            How::Hydra(weights) => {
+            DrafterWeights::Hydra(weights) => {
                 let heads = weights.n_heads();
-                let model = engine.timed(HydraModel::new(weights, Arc::clone(site.team()?)));
+                let model = engine.timed(HydraModel::new(weights, Arc::clone(device.team()?)));
                 engine.with_drafter(index, HydraDrafter::new(model, heads))
             }
-            How::Ouroboros(weights) => {
+            DrafterWeights::Ouroboros(weights) => {
                 let drafter = OuroborosDrafter::new(model(&engine, weights));
-                site.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
+                device.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
             }
         })
     }

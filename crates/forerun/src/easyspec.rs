@@ -1,6 +1,6 @@
 //! How EasySpec's drafter computes, as it is asked for.
 
-use forerun_draft::Calibration;
+use forerun_draft::CalibrationPolicy;
 use forerun_model::{LayerGroups, LayerGroupsError};
 use std::fmt;
 use std::str::FromStr;
@@ -70,7 +70,7 @@ pub struct EasySpec {
     /// Which layers are computed at the same time.
     pub layers: LayerStrategy,
     /// When the drafter's cache is made exact.
-    pub calibration: Calibration,
+    pub calibration: CalibrationPolicy,
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Loaded models on their devices, and answers from them.
 
 use crate::answer::Answer;
-use crate::decoding::Learned;
+use crate::decoding::LearnedDraftLengths;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::loader::Loader;
 use crate::plan::{DrafterKind, Method, Plan, PlanError};
@@ -184,7 +184,7 @@ pub struct Forerun {
     runtime: Runtime,
     sequences: AtomicU64,
     /// What earlier answers taught about drafting; each answer starts with it.
-    learned: Mutex<Learned>,
+    learned: Mutex<LearnedDraftLengths>,
 }
 
 impl Forerun {
@@ -216,7 +216,7 @@ impl Forerun {
         let runtime = Runtime::start(workers(plan, &loaded)?)?;
         let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
         let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
-        let learned = Mutex::new(Learned::new(plan, pattern));
+        let learned = Mutex::new(LearnedDraftLengths::new(plan, pattern));
         let (plan, sequences, tokenizer) = (plan.clone(), AtomicU64::new(0), target.tokenizer);
         Ok(Self {
             plan,
@@ -230,7 +230,7 @@ impl Forerun {
         })
     }
 
-    fn lock_learned(&self) -> MutexGuard<'_, Learned> {
+    fn lock_learned(&self) -> MutexGuard<'_, LearnedDraftLengths> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -378,7 +378,7 @@ impl Forerun {
             sequence = sequence.with_features();
         }
         if self.plan.drafter().reads_scores() && place.method == Method::Speculative {
-            sequence = sequence.with_scored();
+            sequence = sequence.with_draft_feedback();
         }
         let mut cluster = self.runtime.cluster_with(canceller);
         let decoding = Decoding { method: place.method, canceller, reproducible };
@@ -405,7 +405,7 @@ impl Forerun {
             first_token_ns: sink.commits.first().map_or(0, |commit| commit.at_ns),
             total_ns,
             commits: sink.commits,
-            verified: sequence.verified().to_vec(),
+            verifications: sequence.verifications().to_vec(),
             statistics,
             trace,
         })
@@ -495,7 +495,7 @@ fn cached(cause: ForerunError) -> ForerunError {
 
 fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
-    let tokenizer = Arc::new(Tokenizer::beside(path)?);
+    let tokenizer = Arc::new(Tokenizer::from_checkpoint(path)?);
     let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
     // Tokens that were added, as padding is, may lie beyond: no text of the model's own has them.
     if largest as usize >= expected {

@@ -23,12 +23,12 @@ mod gguf;
 mod hub;
 mod layer_analysis;
 mod loader;
-mod made_pair;
 mod plan;
 mod progress;
 mod quality;
 mod request;
 mod sink;
+mod synthetic_pair;
 mod text_stream;
 mod tokenizer;
 mod translation;
@@ -48,23 +48,24 @@ pub use layer_analysis::{
     SearchStep, barrier_us,
 };
 pub use loader::Loader;
-pub use made_pair::{
-    MadeAcceptance, MadePair, MadePairError, MadePairOptions, MadeResidual, MadeStep, made_model,
-    make_pair,
-};
 pub use plan::{
-    DraftTokens, DrafterKind, FurtherDrafter, Method, Options, Plan, PlanError, Tree, UnknownValue,
+    AdditionalDrafter, DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree,
+    UnknownValue,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
+pub use synthetic_pair::{
+    AcceptanceCalibration, CalibrationStep, ResidualCalibration, SyntheticPair, SyntheticPairError,
+    SyntheticPairOptions, is_synthetic, make_pair,
+};
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Visit, Work};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
-pub use forerun_decode::{Finish, PearlOptions, Schedule, Statistics, Verified};
-pub use forerun_draft::{Calibration, UnknownCalibration};
+pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
+pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};
 pub use forerun_model::checkpoint::Dtype;
 pub use forerun_model::checkpoint::gguf::GgufType;
 pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
@@ -76,5 +77,5 @@ pub use forerun_model::{
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{
-    Placement, PlacementError, ThreadCluster, available_cores, granted_cores,
+    Placement, PlacementError, ThreadCluster, available_cores, cores_within_quota,
 };

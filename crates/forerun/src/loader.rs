@@ -1,6 +1,6 @@
 //! How models are found and loaded.
 
-use crate::drafter::How;
+use crate::drafter::DrafterWeights;
 use crate::engine::ForerunError;
 use crate::progress::{Progress, Step};
 use forerun_model::{Checkpoint, LoadError, WeightType, Weights};
@@ -17,7 +17,7 @@ type SharedKey = (PathBuf, Option<WeightType>);
 struct Shared {
     models: HashMap<SharedKey, Arc<Weights>>,
     /// Drafters that belong to a target, by the target's checkpoint, too.
-    drafters: HashMap<(SharedKey, PathBuf), How>,
+    drafters: HashMap<(SharedKey, PathBuf), DrafterWeights>,
 }
 
 /// Finds models, on disk or on the hub, loads them, and tells how far it is.
@@ -124,8 +124,8 @@ impl<'a> Loader<'a> {
         &mut self,
         key: SharedKey,
         target: &Path,
-        read: impl FnOnce() -> Result<How, LoadError>,
-    ) -> Result<How, ForerunError> {
+        read: impl FnOnce() -> Result<DrafterWeights, LoadError>,
+    ) -> Result<DrafterWeights, ForerunError> {
         let key = (key, target.to_owned());
         if let Some(how) = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key)) {
             return Ok(how.clone());

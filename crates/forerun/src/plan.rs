@@ -6,7 +6,7 @@ mod drafts;
 mod error;
 mod method;
 
-pub use drafters::{DrafterKind, FurtherDrafter};
+pub use drafters::{AdditionalDrafter, DrafterKind};
 pub use drafts::{DraftTokens, Tree};
 pub use error::{PlanError, UnknownValue};
 pub use method::Method;
@@ -14,9 +14,9 @@ pub use method::Method;
 use crate::easyspec::{EasySpec, LayerStrategy};
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
-use forerun_draft::Calibration;
+use forerun_draft::CalibrationPolicy;
 use forerun_model::{SpeculatorKind, WeightType};
-use forerun_runtime::{Placement, available_cores, granted_cores};
+use forerun_runtime::{Placement, available_cores, cores_within_quota};
 use std::path::PathBuf;
 
 /// What a user asks for; [`Plan::new`] turns it into a plan or an error.
@@ -32,7 +32,7 @@ pub struct Options {
     /// The drafter; by default what the draft model is made for, where one is named.
     pub drafter: Option<DrafterKind>,
     /// Drafters beside that one, for [`Method::Dsi`]; of those that are right the first one is followed.
-    pub further_drafters: Vec<FurtherDrafter>,
+    pub additional_drafters: Vec<AdditionalDrafter>,
     /// Tokens drafted in a row; with DSI those of one verification (its lookahead).
     pub draft_tokens: DraftTokens,
     /// The shape of drafts.
@@ -48,7 +48,7 @@ pub struct Options {
     /// Which of the drafter's layers EasySpec computes at the same time.
     pub layers: Option<LayerStrategy>,
     /// When EasySpec makes the drafter's cache exact.
-    pub calibration: Option<Calibration>,
+    pub calibration: Option<CalibrationPolicy>,
 }
 
 /// What runs where.
@@ -58,7 +58,7 @@ pub struct Plan {
     draft_model: Option<PathBuf>,
     method: Method,
     drafter: DrafterKind,
-    further_drafters: Vec<FurtherDrafter>,
+    additional_drafters: Vec<AdditionalDrafter>,
     shape: DraftShape,
     length: DraftLength,
     pearl: PearlOptions,
@@ -73,7 +73,7 @@ impl Plan {
     /// # Errors
     /// Says which options do not go together, and what to do.
     pub fn new(options: Options) -> Result<Self, PlanError> {
-        Self::build(options, &available_cores(), &granted_cores())
+        Self::build(options, &available_cores(), &cores_within_quota())
     }
 
     /// The same for a machine of the given cores.
@@ -95,9 +95,9 @@ impl Plan {
             method::check_features(found, method)?;
         }
         method::check_in_turn(&options, method, drafter)?;
-        let further_drafters = drafters::further(&options, method)?;
+        let additional_drafters = drafters::further(&options, method)?;
         let easyspec = drafters::easyspec(&options, method, drafter)?;
-        let models = drafters::models(drafter, &further_drafters);
+        let models = drafters::models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, [cores, granted])?;
         if let Some(found) = found {
             cores::check_device(found, &placement)?;
@@ -109,7 +109,7 @@ impl Plan {
             draft_model,
             method,
             drafter,
-            further_drafters,
+            additional_drafters,
             shape,
             length,
             pearl,
@@ -157,8 +157,8 @@ impl Plan {
 
     /// The drafters beside that one.
     #[must_use]
-    pub fn further_drafters(&self) -> &[FurtherDrafter] {
-        &self.further_drafters
+    pub fn additional_drafters(&self) -> &[AdditionalDrafter] {
+        &self.additional_drafters
     }
 
     /// The shape of drafts.
@@ -211,24 +211,29 @@ mod tests {
         assert_eq!(drafted.method(), Method::Speculative);
         assert_eq!(drafted.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
         assert_eq!(drafted.length(), DraftLength::Auto);
-        let beside = plan(|options| {
+        let parallel = plan(|options| {
             options.draft_model = Some("drafter".into());
             options.method = Some(Method::Pearl);
         })?;
-        assert_eq!(beside.placement().to_string(), "drafter=cpu:0,target=cpu:1");
+        assert_eq!(parallel.placement().to_string(), "drafter=cpu:0,target=cpu:1");
         let lookup = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
         assert_eq!(lookup.method(), Method::Speculative);
         assert_eq!(lookup.placement().devices().len(), 1);
         let easyspec = |options: &mut Options| {
             options.draft_model = Some("drafter".into());
             options.drafter = Some(DrafterKind::EasySpec);
-            options.calibration = Some(Calibration::OnMismatch);
+            options.calibration = Some(CalibrationPolicy::OnMismatch);
         };
-        let fuzzy = plan(easyspec)?;
-        assert_eq!(fuzzy.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
-        let expected =
-            EasySpec { calibration: Calibration::OnMismatch, layers: LayerStrategy::Parallel(4) };
-        assert_eq!((fuzzy.method(), fuzzy.easyspec()), (Method::Speculative, Some(&expected)));
+        let layer_parallel = plan(easyspec)?;
+        assert_eq!(layer_parallel.placement().to_string(), "drafter=cpu:0-1,target=cpu:0-1,shared");
+        let expected = EasySpec {
+            calibration: CalibrationPolicy::OnMismatch,
+            layers: LayerStrategy::Parallel(4),
+        };
+        assert_eq!(
+            (layer_parallel.method(), layer_parallel.easyspec()),
+            (Method::Speculative, Some(&expected))
+        );
         let plain = plan(|options| {
             easyspec(options);
             options.method = Some(Method::Autoregressive);
@@ -236,11 +241,11 @@ mod tests {
         assert_eq!(plain.easyspec(), None);
         let several = plan(|options| {
             (options.method, options.draft_model) = (Some(Method::Dsi), Some("drafter".into()));
-            options.further_drafters =
+            options.additional_drafters =
                 ["other", "prompt-lookup"].into_iter().flat_map(str::parse).collect();
         })?;
-        let expected = [FurtherDrafter::Model("other".into()), FurtherDrafter::PromptLookup];
-        assert_eq!(several.further_drafters(), expected);
+        let expected = [AdditionalDrafter::Model("other".into()), AdditionalDrafter::PromptLookup];
+        assert_eq!(several.additional_drafters(), expected);
         let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
         assert_eq!(several.placement().to_string(), shared);
         // One flag switches a drafted run to its baseline.
@@ -261,7 +266,7 @@ mod tests {
         refuse(|o| o.drafter = Some(DrafterKind::Model), "--draft-model DIR");
         refuse(|o| o.drafter = Some(DrafterKind::EasySpec), "\"easyspec\" needs a checkpoint");
         refuse(|o| o.layers = Some(LayerStrategy::Parallel(2)), "--drafter easyspec");
-        refuse(|o| o.calibration = Some(Calibration::Never), "leave --calibration out");
+        refuse(|o| o.calibration = Some(CalibrationPolicy::Never), "leave --calibration out");
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
@@ -313,7 +318,7 @@ mod tests {
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
-                o.further_drafters = vec![FurtherDrafter::PromptLookup];
+                o.additional_drafters = vec![AdditionalDrafter::PromptLookup];
             },
             "speculative has one drafter",
         );

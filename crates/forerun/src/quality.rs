@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn the_first_tokens_are_those_of_the_whole_text() {
         let pair = RandomPair::make().unwrap();
-        let tokenizer = Tokenizer::beside(pair.target()).unwrap();
+        let tokenizer = Tokenizer::from_checkpoint(pair.target()).unwrap();
         let text = "Ein Fuß, zwei Füße – 😀. ".repeat(40);
         let whole = tokenizer.encode(&text).unwrap();
         assert_eq!(bos(&tokenizer, &whole).unwrap(), Some(whole[0]));

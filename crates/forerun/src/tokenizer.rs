@@ -47,7 +47,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// If there is none or it is broken.
-    pub fn beside(checkpoint: &Path) -> Result<Self, TokenizerError> {
+    pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
         let folder = if checkpoint.is_dir() {
             checkpoint
         } else {

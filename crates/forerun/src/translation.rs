@@ -2,7 +2,7 @@
 
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
-use forerun_draft::Translator;
+use forerun_draft::VocabTranslator;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -112,7 +112,7 @@ impl Translation {
     }
 }
 
-impl Translator for Translation {
+impl VocabTranslator for Translation {
     type Progress = Progress;
 
     fn to_drafter<'a>(&self, progress: &'a mut Progress, tokens: &[TokenId]) -> &'a [TokenId] {

@@ -1,12 +1,13 @@
 //! The workers of a plan: which thread plays what, on which cores.
 
-use crate::drafter::{LoadedDrafter, Site};
-use crate::plan::{DrafterKind, FurtherDrafter, Method, Plan};
+use crate::drafter::{DrafterDevice, LoadedDrafter};
+use crate::plan::{AdditionalDrafter, DrafterKind, Method, Plan};
 use forerun_core::Role;
-use forerun_decode::Schedule;
+use forerun_decode::PearlSchedule;
 use forerun_draft::{LookaheadDrafter, PromptLookup};
 use forerun_model::{
-    CachedTransformer, FeatureSource, Forward, Pipeline, Place, Sharing, Team, Transformer, Weights,
+    CachedTransformer, ExclusiveDevice, FeatureSource, Forward, PassAssignment,
+    PipelineParallelModel, Team, Transformer, Weights,
 };
 use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
 use std::sync::Arc;
@@ -31,9 +32,9 @@ pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, S
     for (group, mut roles) in plan.placement().devices() {
         let all = roles.len();
         roles.retain(|role| in_turn.iter().all(|(own, _)| own != role));
-        if let Some(cast) = Cast::new(plan, loaded, &roles) {
+        if let Some(worker_plan) = WorkerPlan::new(plan, loaded, &roles) {
             let cores = group.cores().to_vec();
-            whole.push(cast.worker(&group.to_string(), cores, Vec::new()));
+            whole.push(worker_plan.worker(&group.to_string(), cores, Vec::new()));
         }
         if roles.len() < all {
             let device = SharedDevice::new(&group)?;
@@ -45,9 +46,9 @@ pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, S
             let known = shared.iter().find(|(own, _)| own.same_cores(group));
             known.map(|(_, device)| Arc::clone(device))
         };
-        if let Some(cast) = Cast::new(plan, loaded, &[role]) {
+        if let Some(worker_plan) = WorkerPlan::new(plan, loaded, &[role]) {
             let devices = groups.each().iter().filter_map(device).collect();
-            moving.push(cast.worker(&groups.to_string(), Vec::new(), devices));
+            moving.push(worker_plan.worker(&groups.to_string(), Vec::new(), devices));
         }
     }
     let lookup = |index| WorkerSpec {
@@ -56,8 +57,8 @@ pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, S
         roles: vec![Role::Drafter(index)],
         build: Box::new(move |_| Ok(Engine::new().with_drafter(index, PromptLookup))),
     };
-    let further = (1..).zip(plan.further_drafters());
-    let further = further.filter(|(_, own)| **own == FurtherDrafter::PromptLookup);
+    let further = (1..).zip(plan.additional_drafters());
+    let further = further.filter(|(_, own)| **own == AdditionalDrafter::PromptLookup);
     let alone = looks_up_alone(plan).then_some(0);
     let lookups = alone.into_iter().chain(further.map(|(index, _)| index));
     Ok(lookups.map(lookup).chain(whole).chain(moving).collect())
@@ -74,7 +75,7 @@ fn looks_up(plan: &Plan) -> bool {
 }
 
 /// What one worker plays.
-struct Cast {
+struct WorkerPlan {
     target: Arc<Weights>,
     features: Option<FeatureSource>,
     /// Of the target.
@@ -86,24 +87,24 @@ struct Cast {
     halves: bool,
 }
 
-impl Cast {
+impl WorkerPlan {
     /// What is played by roles of the placement, if anything.
     fn new(plan: &Plan, loaded: &Loaded, roles: &[Role]) -> Option<Self> {
         let Loaded { target, features, drafters } = loaded;
         let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
         let own = drafters.iter().zip(0..);
         let own = own.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
-        let beside = looks_up(plan) && !looks_up_alone(plan) && replicas.contains(&0);
-        let cast = Self {
+        let draft_on_target = looks_up(plan) && !looks_up_alone(plan) && replicas.contains(&0);
+        let worker_plan = Self {
             target: Arc::clone(target),
             features: features.clone(),
             replicas,
             drafters: own.map(|(drafter, _)| drafter.clone()).collect(),
-            lookup: beside.then(|| plan.drafter()),
+            lookup: draft_on_target.then(|| plan.drafter()),
             // In the paper's rounds, a job makes all of a round's tokens.
-            halves: plan.method() == Method::Pearl && plan.pearl().schedule == Schedule::Paper,
+            halves: plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper,
         };
-        (!cast.roles().is_empty()).then_some(cast)
+        (!worker_plan.roles().is_empty()).then_some(worker_plan)
     }
 
     /// The roles as decoders know them.
@@ -146,15 +147,16 @@ impl Cast {
             let replica = engine.timed(replica);
             engine = engine.with_target(index, replica);
         }
-        let site = match devices {
-            [first, .., last] => {
-                Site::Shared { devices: [first, last], halves: self.halves.then(Sharing::default) }
-            }
-            _ => Site::Team(team),
+        let device = match devices {
+            [first, .., last] => DrafterDevice::Shared {
+                devices: [first, last],
+                halves: self.halves.then(PassAssignment::default),
+            },
+            _ => DrafterDevice::Team(team),
         };
         let vocab_size = self.target.config().vocab_size;
         for drafter in self.drafters {
-            engine = drafter.on(engine, &site, vocab_size)?;
+            engine = drafter.on(engine, &device, vocab_size)?;
         }
         Ok(match self.lookup {
             Some(DrafterKind::Lookahead) => engine.with_drafter(0, LookaheadDrafter::new()),
@@ -177,8 +179,9 @@ impl Cast {
                 None => whole,
             }));
         }
-        let place = |device| Box::new(engine.seat(device)) as Box<dyn Place>;
-        let pipeline = Pipeline::new(&self.target, devices.iter().map(place).collect());
+        let place = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
+        let pipeline =
+            PipelineParallelModel::new(&self.target, devices.iter().map(place).collect());
         let pipeline = pipeline.map_err(|error| error.to_string())?;
         Ok(Box::new(match &self.features {
             Some(features) => pipeline.with_features(features),

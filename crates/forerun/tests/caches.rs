@@ -9,12 +9,13 @@ mod common;
 use common::Pair;
 use forerun_core::{Sampling, SequenceId, TokenId};
 use forerun_decode::{
-    Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
+    Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
-use forerun_draft::{InHalves, ModelDrafter};
+use forerun_draft::{ModelDrafter, TwoDeviceDrafter};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Forward, LanguageModel, Logits, LogitsContext, ModelError,
-    Pipeline, Place, Sharing, Shuttle, Team, Transformer, Weights,
+    AlternatingModel, CachedTransformer, Checkpoint, ExclusiveDevice, Forward, LanguageModel,
+    Logits, LogitsContext, ModelError, PassAssignment, PipelineParallelModel, Team, Transformer,
+    Weights,
 };
 use forerun_runtime::{Engine, InlineCluster, SharedDevice};
 use std::ops::ControlFlow;
@@ -43,11 +44,11 @@ impl Compared {
 
 /// The model on one device.
 fn alone(weights: &Arc<Weights>) -> Box<dyn Forward> {
-    Box::new(Transformer::new(Arc::clone(weights), Arc::new(Team::solo())))
+    Box::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
 fn model(weights: &Arc<Weights>) -> CachedTransformer {
-    CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::solo())))
+    CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
 impl LanguageModel for Compared {
@@ -85,17 +86,18 @@ fn apart(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
 fn in_turn(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
     let engine = Engine::new();
     let devices = ["a", "b"].map(SharedDevice::anywhere);
-    let places = || devices.each_ref().map(|own| Box::new(engine.seat(own)) as Box<dyn Place>);
+    let places =
+        || devices.each_ref().map(|own| Box::new(engine.lease(own)) as Box<dyn ExclusiveDevice>);
     let target = |weights: &Arc<Weights>| -> Box<dyn Forward> {
-        Box::new(Pipeline::new(weights, places().into()).unwrap())
+        Box::new(PipelineParallelModel::new(weights, places().into()).unwrap())
     };
-    let sharing = Sharing::default();
+    let sharing = PassAssignment::default();
     let drafter = |weights: &Arc<Weights>| -> Box<dyn Forward> {
-        Box::new(Shuttle::new(weights, places(), sharing.clone()))
+        Box::new(AlternatingModel::new(weights, places(), sharing.clone()))
     };
     let drafter = ModelDrafter::new(Compared::load(&pair.drafter, rows, drafter));
     let target = Compared::load(&pair.target, rows, target);
-    engine.with_target(0, target).with_drafter(0, InHalves::new(drafter, sharing))
+    engine.with_target(0, target).with_drafter(0, TwoDeviceDrafter::new(drafter, sharing))
 }
 
 /// Decodes, jobs being run in the order of a seed, and tells how many rejections there were.
@@ -123,27 +125,27 @@ fn run(
 fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
     let pair = Pair::generated();
     let tokenizer = pair.tokenizer();
-    let (mut beside, mut spread, mut shared) = (0, 0, 0);
+    let (mut separate, mut spread, mut shared) = (0, 0, 0);
     // A prompt of one token, and longer ones.
     for (number, text) in ["k", "ka lo", &pair.prompts[0]].into_iter().enumerate() {
         let prompt = tokenizer.encode(text).unwrap();
         let order = number as u64;
         for length in [1, 2, 4] {
-            let pace = || Pace::new(length, DraftLength::Fixed, true);
+            let pace = || PearlDraftLength::new(length, DraftLength::Fixed, true);
             for options in ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"] {
                 let mut decoder = Pearl::new(options.parse().unwrap(), pace());
-                beside += run(&pair, apart, &mut decoder, (&prompt, order));
+                separate += run(&pair, apart, &mut decoder, (&prompt, order));
                 let mut decoder = Pearl::new(options.parse().unwrap(), pace());
                 shared += run(&pair, in_turn, &mut decoder, (&prompt, order));
             }
             for replicas in [1, 2] {
-                let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+                let lookahead = DsiLookahead::new(length, DraftLength::Fixed, replicas);
                 let mut decoder = Dsi::new(replicas, lookahead);
                 spread += run(&pair, apart, &mut decoder, (&prompt, order));
             }
         }
     }
     // Where jobs run is nobody's concern.
-    assert!(beside == shared && beside > 100, "{beside} and {shared} rejections");
+    assert!(separate == shared && separate > 100, "{separate} and {shared} rejections");
     assert!(spread > 10, "{spread} rejections show little");
 }

@@ -44,9 +44,9 @@ fn request(max_tokens: usize) -> Request {
     Request { max_tokens, ignore_eos: true, ..Request::default() }
 }
 
-fn say(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
+fn send(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
     let go_on = |_: &str| ControlFlow::Continue(());
-    chat.say(text, &request(max_tokens), &Canceller::new(), go_on).unwrap()
+    chat.send(text, &request(max_tokens), &Canceller::new(), go_on).unwrap()
 }
 
 /// Tokens that the target computed for an answer.
@@ -84,7 +84,7 @@ fn a_turn_computes_only_what_is_new() {
     let long = "a question of many words ".repeat(10);
     let mut before: Option<Answer> = None;
     for text in [&long[..], "and another one", "and a last one"] {
-        let answer = say(&mut chat, text, 20).answer;
+        let answer = send(&mut chat, text, 20).answer;
         let all = answer.prompt_tokens + answer.tokens.len() - 1;
         let new = before.map_or(all, |before| {
             let new = new_tokens(&engine, &chat, &before, &answer);
@@ -102,7 +102,7 @@ fn a_turn_computes_only_what_is_new() {
     }
     // A new beginning frees the caches.
     chat.reset();
-    let answer = say(&mut chat, "and another one", 20).answer;
+    let answer = send(&mut chat, "and another one", 20).answer;
     assert_eq!(scored(&answer), answer.prompt_tokens + answer.tokens.len() - 1);
 }
 
@@ -123,11 +123,11 @@ fn an_interrupted_answer_stays_as_far_as_it_came() {
             }
             ControlFlow::Continue(())
         };
-        let reply = chat.say("tell me all", &request(500), &canceller, interrupt).unwrap();
+        let reply = chat.send("tell me all", &request(500), &canceller, interrupt).unwrap();
         assert!(reply.kept);
         assert_eq!(reply.answer.finish, Finish::Stopped, "{method}");
         assert!(reply.answer.tokens.len() < 500, "{method}");
-        let next = say(&mut chat, "go on", 30).answer;
+        let next = send(&mut chat, "go on", 30).answer;
         let all: Vec<Message> = chat.messages().collect();
         assert_eq!(all[2], Message::assistant(&*reply.answer.text));
         let fresh = afresh(&engine, chat.template(), &all[..4], 30);
@@ -139,10 +139,10 @@ fn an_interrupted_answer_stays_as_far_as_it_came() {
         let canceller = Canceller::new();
         canceller.cancel();
         let go_on = |_: &str| ControlFlow::Continue(());
-        let reply = chat.say("never", &request(30), &canceller, go_on).unwrap();
+        let reply = chat.send("never", &request(30), &canceller, go_on).unwrap();
         assert!(!reply.kept && reply.answer.text.is_empty(), "{method}");
         assert_eq!(chat.messages().count(), 5);
-        let (again, fresh) = (say(&mut chat, "go on", 30), chat.messages().collect::<Vec<_>>());
+        let (again, fresh) = (send(&mut chat, "go on", 30), chat.messages().collect::<Vec<_>>());
         let fresh = afresh(&engine, chat.template(), &fresh[..6], 30);
         assert_eq!(fresh.tokens, again.answer.tokens, "{method}");
     }
@@ -157,7 +157,7 @@ fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
         let mut chat = Chat::new(&engine, template(pair.target()));
         let turn = |turn: usize| {
             chat.set_method(METHODS[method_of(turn)]).unwrap();
-            let answer = say(&mut chat, ["one", "two", "three", "four"][turn], 40).answer;
+            let answer = send(&mut chat, ["one", "two", "three", "four"][turn], 40).answer;
             assert!(answer.statistics.drafts == 0 || method_of(turn) > 0, "{turn}");
             assert!(answer.statistics.drafts > 0 || method_of(turn).is_multiple_of(3), "{turn}");
             // All that was begun is told of this answer, and nothing of it of the next.
@@ -187,7 +187,7 @@ fn the_oldest_turns_go_when_the_context_is_full() {
     chat.set_system("be brief").unwrap();
     let mut forgotten = 0;
     for turn in 0..8 {
-        let reply = say(&mut chat, &format!("{turn} ").repeat(200), 50);
+        let reply = send(&mut chat, &format!("{turn} ").repeat(200), 50);
         forgotten += reply.forgotten_turns;
         assert!(reply.answer.prompt_tokens + 50 <= context);
         assert_eq!(reply.answer.tokens.len(), 50);
@@ -203,14 +203,14 @@ fn the_oldest_turns_go_when_the_context_is_full() {
     let around = "[system] be brief\n[user] \n[assistant] ";
     let tokens = |text: &str| engine.tokenizer().encode(text).unwrap().len();
     let fixed = tokens(around) + 1;
-    let reply = say(&mut chat, &"x".repeat(context - fixed - 20), 50);
+    let reply = send(&mut chat, &"x".repeat(context - fixed - 20), 50);
     assert_eq!(reply.answer.finish, Finish::Context);
     assert!((1..50).contains(&reply.answer.tokens.len()), "{}", reply.answer.tokens.len());
     // One that does not even fit alone is refused, and all is as before.
     let before: Vec<Message> = chat.messages().collect();
     let go_on = |_: &str| ControlFlow::Continue(());
     let long = "x".repeat(context + 100);
-    let error = chat.say(&long, &request(50), &Canceller::new(), go_on).err().unwrap();
+    let error = chat.send(&long, &request(50), &Canceller::new(), go_on).err().unwrap();
     let ChatError::TooLong { tokens, context: limit, system: true } = error else {
         panic!("{error}")
     };
@@ -220,7 +220,7 @@ fn the_oldest_turns_go_when_the_context_is_full() {
     assert_eq!(chat.messages().collect::<Vec<_>>(), before);
     // Shortened by as much, it fits.
     let short = &long[over..];
-    let reply = chat.say(short, &request(50), &Canceller::new(), go_on).unwrap();
+    let reply = chat.send(short, &request(50), &Canceller::new(), go_on).unwrap();
     assert_eq!(reply.answer.tokens.len(), 1);
 }
 
@@ -230,7 +230,7 @@ fn an_answer_ends_where_the_template_ends_turns() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
     let mut chat = Chat::new(&engine, template(pair.target()));
-    let whole = say(&mut chat, "hello", 40).answer;
+    let whole = send(&mut chat, "hello", 40).answer;
     // A token that comes late, under the name that the tokenizer's file has for it.
     let first = |token: &TokenId| whole.tokens.iter().position(|other| other == token).unwrap();
     let end = whole.tokens.iter().copied().max_by_key(first).unwrap();
@@ -243,11 +243,11 @@ fn an_answer_ends_where_the_template_ends_turns() {
     for method in METHODS {
         let mut chat = Chat::new(&engine, template(pair.target()));
         chat.set_method(method).unwrap();
-        assert_eq!(say(&mut chat, "hello", 40).answer.tokens, whole.tokens, "{method}");
+        assert_eq!(send(&mut chat, "hello", 40).answer.tokens, whole.tokens, "{method}");
         chat.reset();
         let request = Request { max_tokens: 40, ..Request::default() };
         let go_on = |_: &str| ControlFlow::Continue(());
-        let answer = chat.say("hello", &request, &Canceller::new(), go_on).unwrap().answer;
+        let answer = chat.send("hello", &request, &Canceller::new(), go_on).unwrap().answer;
         assert_eq!(answer.finish, Finish::Eos, "{method}");
         assert_eq!(answer.tokens, whole.tokens[..=first(&end)], "{method}");
     }
@@ -270,7 +270,7 @@ fn control_tokens_within_a_message_are_text() {
         None => json["added_tokens"] = serde_json::json!([control]),
     }
     std::fs::write(&file, json.to_string()).unwrap();
-    let tokenizer = forerun::Tokenizer::beside(pair.target()).unwrap();
+    let tokenizer = forerun::Tokenizer::from_checkpoint(pair.target()).unwrap();
     let end = tokenizer.encode("<|end|>").unwrap().last().copied().unwrap();
     let template = pair.target().join("t.jinja");
     std::fs::write(&template, "{% for m in messages %}{{ m.content }}<|end|>{% endfor %}").unwrap();

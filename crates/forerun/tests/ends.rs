@@ -144,7 +144,9 @@ fn phrases_take_nothing_of_a_models_own_draft() {
 #[test]
 fn the_ends_above_fall_on_every_kind_of_place() {
     use forerun_core::{DraftShape, Sampling, SequenceId};
-    use forerun_decode::{Controller, DraftLength, Limits, Sequence, Speculative, generate};
+    use forerun_decode::{
+        DraftLength, Limits, Sequence, Speculative, SpeculativeDraftLength, generate,
+    };
     use forerun_draft::ModelDrafter;
     use forerun_model::{CachedTransformer, Checkpoint, Team, Transformer, Weights};
     use forerun_runtime::{Engine, InlineCluster};
@@ -153,7 +155,7 @@ fn the_ends_above_fall_on_every_kind_of_place() {
     let pair = Pair::generated();
     let model = |path| {
         let weights = Weights::load(&Checkpoint::open(path).unwrap()).unwrap();
-        CachedTransformer::new(Transformer::new(Arc::new(weights), Arc::new(Team::solo())))
+        CachedTransformer::new(Transformer::new(Arc::new(weights), Arc::new(Team::single_thread())))
     };
     let engine = Engine::new()
         .with_target(0, model(&pair.target))
@@ -165,7 +167,8 @@ fn the_ends_above_fall_on_every_kind_of_place() {
         let prompt = pair.tokenizer().encode(prompt).unwrap();
         let limits = Limits { max_tokens: TOKENS, context_length: 2_000, eos: Vec::new() };
         let mut sequence = Sequence::new(SequenceId(id), prompt, sampling.clone(), limits);
-        let controller = Controller::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
+        let controller =
+            SpeculativeDraftLength::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
         let mut decoder = Speculative::new(controller);
         generate(&mut decoder, &mut sequence, &mut cluster, |tokens| {
             for place in 0..tokens.len() - 1 {

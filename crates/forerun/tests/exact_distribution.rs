@@ -15,18 +15,19 @@
 use forerun_core::{
     Cluster, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Key,
     KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampling, Scores, SequenceId,
-    TokenId, TokenTree, Told, Verdict, Verification, reference, verify,
+    TargetFeedback, TokenId, TokenTree, Verdict, Verification, reference, verify,
 };
 use forerun_decode::{
-    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace,
-    Pearl, PearlOptions, Schedule, Sequence, Speculative, generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
+    PearlDraftLength, PearlOptions, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength,
+    generate,
 };
 use forerun_draft::{
-    Calibration, DraftContext, Drafter, EagleDrafter, FuzzyDrafter, HydraDrafter, LookaheadDrafter,
-    Masks, MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
-    PromptLookup,
+    CalibrationPolicy, DraftContext, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter,
+    LookaheadDrafter, Masks, MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter,
+    ParallelEagleDrafter, PromptLookup,
 };
-use forerun_model::fake::{TableModel, behind};
+use forerun_model::fake::{TableModel, row_prefix};
 use forerun_model::{
     FeatureHeads, FeatureModel, LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext,
     ModelError,
@@ -45,10 +46,10 @@ const PROMPT: [TokenId; 6] = [0, 1, 0, 1, 0, 1];
 // ---------------------------------------------------------------------------------------------
 // Models: tables from prefixes to logits, and what is told beside them
 
-/// A model whose fuzzy rows are those of another table.
-struct FuzzyTable(TableModel);
+/// A model whose approximate rows are those of another table.
+struct LayerParallelTable(TableModel);
 
-impl FuzzyTable {
+impl LayerParallelTable {
     /// The table of a row behind `tokens`, of which so many are exact.
     fn table(&self, tokens: &[TokenId], exact: usize, at: Option<Node>) -> TableModel {
         let is_exact = at.is_none() && exact == tokens.len();
@@ -56,7 +57,7 @@ impl FuzzyTable {
     }
 }
 
-impl LanguageModel for FuzzyTable {
+impl LanguageModel for LayerParallelTable {
     fn vocab_size(&self) -> usize {
         self.0.vocab_size()
     }
@@ -72,15 +73,15 @@ impl LanguageModel for FuzzyTable {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-impl LayeredModel for FuzzyTable {
-    fn fuzzy_logits(
+impl LayeredModel for LayerParallelTable {
+    fn layer_parallel_logits(
         &mut self,
         context: &LogitsContext<'_>,
         _groups: &LayerGroups,
         exact: usize,
     ) -> Result<Logits, ModelError> {
         let LogitsContext { tokens, tree, first_row, .. } = *context;
-        let row = |at| self.table(tokens, exact, at).row(&behind(tokens, tree, at));
+        let row = |at| self.table(tokens, exact, at).row(&row_prefix(tokens, tree, at));
         let values = rows_of(tree).skip(first_row).flat_map(row).collect();
         Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
     }
@@ -106,7 +107,7 @@ impl LanguageModel for TellingTable {
         let LogitsContext { tokens, tree, .. } = *context;
         let feature = |prefix: &[TokenId]| self.table.row(prefix)[0];
         let of_tokens = (1..=tokens.len()).map(|len| feature(&tokens[..len]));
-        let nodes = (0..tree.len()).map(|node| feature(&behind(tokens, tree, Some(node))));
+        let nodes = (0..tree.len()).map(|node| feature(&row_prefix(tokens, tree, Some(node))));
         self.features = of_tokens.chain(nodes).collect();
         self.table.logits(context)
     }
@@ -146,7 +147,7 @@ impl FeatureModel for FeatureTable {
         let feature = features.rows_from(tokens.len() - 2).next().unwrap();
         let last = &tokens[tokens.len() - 1..];
         let values = rows_of(tree).skip(first_row);
-        let values = values.flat_map(|at| self.row(feature, &behind(last, tree, at))).collect();
+        let values = values.flat_map(|at| self.row(feature, &row_prefix(last, tree, at))).collect();
         Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
     }
 
@@ -297,7 +298,7 @@ impl<'a> Experiment<'a> {
         let mut sequence =
             Sequence::with_randomness(id, prompt, self.sampling.clone(), limits, randomness);
         if self.features {
-            sequence = sequence.with_features().with_scored();
+            sequence = sequence.with_features().with_draft_feedback();
         }
         let mut generated = 0;
         generate(&mut *(self.decoder)(), &mut sequence, &mut cluster, |tokens| {
@@ -388,7 +389,7 @@ fn more_options() -> Vec<Sampling> {
 }
 
 fn speculative(shape: &DraftShape) -> Box<dyn Decoder> {
-    Box::new(Speculative::new(Controller::new(shape.clone(), DraftLength::Fixed)))
+    Box::new(Speculative::new(SpeculativeDraftLength::new(shape.clone(), DraftLength::Fixed)))
 }
 
 fn chain(length: usize) -> DraftShape {
@@ -414,9 +415,9 @@ fn model_drafter() -> Box<dyn Drafter> {
     Box::new(ModelDrafter::new(DRAFT_MODEL))
 }
 
-fn fuzzy_drafter(calibration: Calibration) -> Box<dyn Drafter> {
+fn layer_parallel_drafter(calibration: CalibrationPolicy) -> Box<dyn Drafter> {
     let groups = LayerGroups::of_sizes(&[2]);
-    Box::new(FuzzyDrafter::new(FuzzyTable(DRAFT_MODEL), groups, calibration))
+    Box::new(LayerParallelDrafter::new(LayerParallelTable(DRAFT_MODEL), groups, calibration))
 }
 
 fn unchanged(enumerator: Enumerator) -> Arc<dyn Randomness + Send + Sync> {
@@ -520,16 +521,16 @@ fn speculative_decoding_with_prompt_lookup_is_exact() {
 
 /// EasySpec: whichever rows of the drafter are fuzzy, by whichever policy.
 #[test]
-fn speculative_decoding_with_fuzzy_rows_is_exact() {
+fn speculative_decoding_with_layer_parallel_rows_is_exact() {
     for calibration in [
-        Calibration::EveryRound,
-        Calibration::OnMismatch,
-        Calibration::PrefillOnly,
-        Calibration::Never,
+        CalibrationPolicy::EveryRound,
+        CalibrationPolicy::OnMismatch,
+        CalibrationPolicy::PrefillOnly,
+        CalibrationPolicy::Never,
     ] {
         for shape in [chain(2), chain(3), top(2, 1), top(2, 2), top(3, 3), best(3), iid(&[2, 1])] {
             let name = format!("speculative, easyspec {calibration}, {shape:?}");
-            assert_exact(&name, &|| fuzzy_drafter(calibration), &|| speculative(&shape));
+            assert_exact(&name, &|| layer_parallel_drafter(calibration), &|| speculative(&shape));
         }
     }
 }
@@ -537,8 +538,8 @@ fn speculative_decoding_with_fuzzy_rows_is_exact() {
 /// The same where drafting goes on behind tokens that are not yet verified.
 #[test]
 fn drafting_fuzzily_beside_verification_is_exact() {
-    for calibration in [Calibration::EveryRound, Calibration::OnMismatch] {
-        let drafter = || fuzzy_drafter(calibration);
+    for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::OnMismatch] {
+        let drafter = || layer_parallel_drafter(calibration);
         let name = format!("pearl, easyspec {calibration}");
         assert_exact(&name, &drafter, &|| pearl(2, "eager"));
         let name = format!("dsi, easyspec {calibration}");
@@ -547,7 +548,11 @@ fn drafting_fuzzily_beside_verification_is_exact() {
     // Rounds of several jobs.
     let in_rounds = || -> Box<dyn Drafter> {
         let groups = LayerGroups::of_sizes(&[2]);
-        let drafter = FuzzyDrafter::new(FuzzyTable(DRAFT_MODEL), groups, Calibration::EveryRound);
+        let drafter = LayerParallelDrafter::new(
+            LayerParallelTable(DRAFT_MODEL),
+            groups,
+            CalibrationPolicy::EveryRound,
+        );
         Box::new(drafter.in_rounds_of(2))
     };
     assert_exact("pearl, easyspec in rounds", &in_rounds, &|| pearl(2, "eager"));
@@ -629,7 +634,7 @@ fn parallel_drafting_is_exact() {
 /// The controller has measured before, and drafts from the first round on.
 #[test]
 fn an_adapting_draft_length_is_exact() {
-    let mut learner = Speculative::new(Controller::new(chain(2), DraftLength::Auto));
+    let mut learner = Speculative::new(SpeculativeDraftLength::new(chain(2), DraftLength::Auto));
     // It learns from a drafter that is always right, so that drafting pays.
     let perfect = ModelDrafter::new(target(1));
     let engine = Engine::new().with_target(0, target(1)).with_drafter(0, perfect);
@@ -639,7 +644,7 @@ fn an_adapting_draft_length_is_exact() {
     let (id, sampling) = (SequenceId(0), sampling(1.0, 0, 1.0));
     let mut sequence = Sequence::new(id, PROMPT.to_vec(), sampling, limits);
     generate(&mut learner, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
-    let learned = learner.controller().for_new_answer(PROMPT.len());
+    let learned = learner.draft_length().for_new_answer(PROMPT.len());
     assert_eq!(learned.next_shape(), chain(2), "it drafts at once");
     let decoder = || -> Box<dyn Decoder> { Box::new(Speculative::new(learned.clone())) };
     assert_exact("speculative, model, auto", &model_drafter, &decoder);
@@ -647,12 +652,12 @@ fn an_adapting_draft_length_is_exact() {
 
 fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
     let options: PearlOptions = options.parse().unwrap();
-    let goes_on = options.schedule == Schedule::Eager;
-    Box::new(Pearl::new(options, Pace::new(length, DraftLength::Fixed, goes_on)))
+    let goes_on = options.schedule == PearlSchedule::Eager;
+    Box::new(Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, goes_on)))
 }
 
 fn dsi(replicas: usize, lookahead: usize) -> Dsi {
-    Dsi::new(replicas, Lookahead::new(lookahead, DraftLength::Fixed, replicas))
+    Dsi::new(replicas, DsiLookahead::new(lookahead, DraftLength::Fixed, replicas))
 }
 
 /// The joint distribution of as many tokens as several rounds reach, whatever is ready first.
@@ -738,8 +743,8 @@ fn dsi_with_several_drafters_is_exact() {
                     let experiment = Experiment::of(sampling.clone(), drafter, &decoder);
                     let experiment = Experiment { others, order, ..experiment };
                     let deviation = experiment.deviation();
-                    let told = format!("{name}, {replicas} {lookahead} {order:?} {sampling:?}");
-                    assert!(deviation < 1e-6, "{told}: off by {deviation}");
+                    let feedback = format!("{name}, {replicas} {lookahead} {order:?} {sampling:?}");
+                    assert!(deviation < 1e-6, "{feedback}: off by {deviation}");
                     branches += experiment.enumerate().1;
                 }
             }
@@ -905,9 +910,9 @@ fn mutant_one_uniform_for_several_drafters() {
 #[test]
 fn mutant_ratio_test_on_most_probable_candidates() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
-        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+        let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
         let row = |at: Option<Node>| {
-            let logits = DRAFT_MODEL.row(&behind(context.tokens, &draft.tree, at));
+            let logits = DRAFT_MODEL.row(&row_prefix(context.tokens, &draft.tree, at));
             sampler.distribution(&logits, &draft.tree, at).unwrap()
         };
         let rows = rows_of(&draft.tree).map(row).collect();
@@ -923,17 +928,17 @@ fn mutant_ratio_test_on_most_probable_candidates() {
 /// The same of EasySpec's own drafts: what is exact for them as they are verified here is not by the
 /// published rule.
 #[test]
-fn mutant_ratio_test_on_fuzzy_candidates() {
+fn mutant_ratio_test_on_layer_parallel_candidates() {
     struct Ratio(Box<dyn Drafter>);
 
     impl Drafter for Ratio {
         fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
             let draft = self.0.draft(context)?;
-            let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+            let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
             let (tokens, tree) = (context.tokens, &draft.tree);
             let row = |at: Option<Node>| {
-                let table = FuzzyTable(DRAFT_MODEL).table(tokens, tokens.len(), at);
-                sampler.distribution(&table.row(&behind(tokens, tree, at)), tree, at).unwrap()
+                let table = LayerParallelTable(DRAFT_MODEL).table(tokens, tokens.len(), at);
+                sampler.distribution(&table.row(&row_prefix(tokens, tree, at)), tree, at).unwrap()
             };
             let rows = rows_of(tree).map(row).collect();
             Ok(Draft { proposal: Proposal::Sampled(rows), ..draft })
@@ -942,7 +947,7 @@ fn mutant_ratio_test_on_fuzzy_candidates() {
         fn release(&mut self, _sequence: SequenceId) {}
     }
 
-    let ours = || fuzzy_drafter(Calibration::EveryRound);
+    let ours = || layer_parallel_drafter(CalibrationPolicy::EveryRound);
     let published = || -> Box<dyn Drafter> { Box::new(Ratio(ours())) };
     for shape in [top(1, 2), top(2, 1), top(2, 2)] {
         let decoder = || speculative(&shape);
@@ -975,7 +980,7 @@ fn mutant_a_repeated_sibling_is_tested_once() {
 #[test]
 fn mutant_a_token_is_dropped_for_its_own_low_confidence() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
-        let sampler = context.sampling.behind(context.tokens, context.prompt_len);
+        let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
         let logits = DRAFT_MODEL.row(context.tokens);
         let row = sampler.distribution(&logits, &TokenTree::new(), None).unwrap();
         let confident = draft.tree.tokens().first().is_some_and(|&t| row.probability(t) > 0.4);
@@ -1043,7 +1048,7 @@ fn drafted(
         prompt_len: sequence.prompt_len(),
         sampling: sequence.sampling().clone(),
         shape,
-        told: Told::default(),
+        feedback: TargetFeedback::default(),
     };
     cluster.submit(Role::Drafter(0), job)?;
     let Ok(JobOutput::Draft(draft)) = cluster.next_completion()?.output else { panic!() };
@@ -1074,9 +1079,9 @@ impl Decoder for WarpedHere {
         let draft = drafted(sequence, cluster, self.shape.clone())?;
         let (tokens, sampling) = (sequence.tokens(), sequence.sampling());
         let prompt_len = if self.prompt_apart { sequence.prompt_len() } else { 0 };
-        let sampler = sampling.behind(tokens, prompt_len);
+        let sampler = sampling.sampler(tokens, prompt_len);
         let row = |at| {
-            let logits = self.target.row(&behind(tokens, &draft.tree, at));
+            let logits = self.target.row(&row_prefix(tokens, &draft.tree, at));
             sampler.distribution(&logits, &draft.tree, at.filter(|_| self.own_path)).unwrap()
         };
         let scores = Scores { rows: rows_of(&draft.tree).map(row).collect(), ..Scores::default() };

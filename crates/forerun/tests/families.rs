@@ -126,7 +126,7 @@ fn the_forward_pass_agrees_with_the_peer() {
             let mut model = CachedTransformer::new(Transformer::new(Arc::clone(&weights), team));
             for (number, golden) in (0..).zip(goldens(family)) {
                 let tree = TokenTree::chain(&golden.generated[..199]);
-                let prompt = LogitsContext::behind(SequenceId(number), &golden.prompt);
+                let prompt = LogitsContext::next_token(SequenceId(number), &golden.prompt);
                 let logits = model.logits(&LogitsContext { tree: &tree, ..prompt }).unwrap();
                 largest = largest.max(assert_rows(family, &golden, logits.rows()));
             }

@@ -90,7 +90,7 @@ fn the_reference_agrees_with_the_peer() {
 #[test]
 fn tokenizers_encode_and_stream_as_the_peer() {
     for (path, golden) in goldens() {
-        let tokenizer = Tokenizer::beside(&path).unwrap();
+        let tokenizer = Tokenizer::from_checkpoint(&path).unwrap();
         for case in golden["encodings"].as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
             assert_eq!(tokenizer.encode(text).unwrap(), ids(&case["ids"]), "{text:?}");

@@ -14,8 +14,8 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Answer, Calibration, Canceller, Checkpoint, DraftTokens, DrafterKind, EasySpec, Forerun,
-    FurtherDrafter, LayerStrategy, Method, Options, PearlOptions, Plan, Request, Statistics,
+    AdditionalDrafter, Answer, CalibrationPolicy, Canceller, Checkpoint, DraftTokens, DrafterKind,
+    EasySpec, Forerun, LayerStrategy, Method, Options, PearlOptions, Plan, Request, Statistics,
     TokenId, TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
@@ -321,11 +321,11 @@ fn check_logprobs(told: &TokenLogprob, token: TokenId, row: &[f32], request: &Re
     assert!(better.count() < told.top.len() && told.top.iter().all(|top| top.1 >= least));
 }
 
-fn further(own: Also, pair: &Pair) -> FurtherDrafter {
+fn further(own: Also, pair: &Pair) -> AdditionalDrafter {
     match own {
-        Also::Drafter => FurtherDrafter::Model(pair.drafter.clone()),
-        Also::Target => FurtherDrafter::Model(pair.target.clone()),
-        Also::PromptLookup => FurtherDrafter::PromptLookup,
+        Also::Drafter => AdditionalDrafter::Model(pair.drafter.clone()),
+        Also::Target => AdditionalDrafter::Model(pair.target.clone()),
+        Also::PromptLookup => AdditionalDrafter::PromptLookup,
     }
 }
 
@@ -357,7 +357,7 @@ fn run_matrix_at(
                 .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone())),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
-            further_drafters: cell.also.iter().map(|own| further(*own, pair)).collect(),
+            additional_drafters: cell.also.iter().map(|own| further(*own, pair)).collect(),
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
@@ -456,10 +456,10 @@ fn every_way_of_decoding_gives_the_tokens_of_a_target_of_another_family() {
 fn easyspec_cells() -> Vec<Cell> {
     let policies = || {
         [
-            Calibration::EveryRound,
-            Calibration::OnMismatch,
-            Calibration::PrefillOnly,
-            Calibration::Never,
+            CalibrationPolicy::EveryRound,
+            CalibrationPolicy::OnMismatch,
+            CalibrationPolicy::PrefillOnly,
+            CalibrationPolicy::Never,
         ]
     };
     let trees = [1, 4, 8, 12].map(|width| Tree::Top { width, depth: None, budget: None });
@@ -468,7 +468,7 @@ fn easyspec_cells() -> Vec<Cell> {
     let shapes = trees.into_iter().chain([Tree::None, sampled, budget]);
     let own = "0-2,3-7,8".parse().unwrap();
     let strategies: Vec<_> = (1..=5).map(LayerStrategy::Parallel).chain([own]).collect();
-    let cell = |(tree, layers, calibration): (Tree, LayerStrategy, Calibration)| Cell {
+    let cell = |(tree, layers, calibration): (Tree, LayerStrategy, CalibrationPolicy)| Cell {
         method: Method::Speculative,
         drafter: DrafterKind::EasySpec,
         also: &[],
@@ -489,7 +489,7 @@ fn easyspec_cells() -> Vec<Cell> {
         .flat_map(with_policies)
         .map(cell);
     // Beside verification, too, where drafts go on behind tokens that are not yet verified.
-    let beside = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
+    let runs_in_parallel = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
         let layers = [1, 2, 4].map(LayerStrategy::Parallel);
         let all = layers.into_iter().map(|layers| (Tree::None, layers)).flat_map(with_policies);
         all.map(move |own| {
@@ -498,7 +498,7 @@ fn easyspec_cells() -> Vec<Cell> {
             Cell { must_reject: if method == Method::Dsi { 0 } else { own.must_reject }, ..own }
         })
     });
-    in_turn.chain(beside).collect()
+    in_turn.chain(runs_in_parallel).collect()
 }
 
 #[test]
@@ -543,9 +543,9 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
     let first_place = |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
     let all = std::iter::once(plain).chain(cells().into_iter().map(first_place)).collect();
     run_matrix_at(&Pair::generated(), all, 3, |_, cell| shared_placement(cell));
-    let beside = |cell: &Cell| cell.method != Method::Speculative;
-    let fuzzy = easyspec_cells().into_iter().filter(beside).collect();
-    run_matrix_at(&Pair::deep(), fuzzy, 13, |_, cell| shared_placement(cell));
+    let runs_in_parallel = |cell: &Cell| cell.method != Method::Speculative;
+    let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
+    run_matrix_at(&Pair::deep(), layer_parallel, 13, |_, cell| shared_placement(cell));
 }
 
 /// Drafters that belong to a target, in every layout: those on its features draft and verify in turn,
@@ -595,16 +595,16 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         if in_turn {
             continue;
         }
-        let beside = |method, count, options| Cell {
+        let runs_in_parallel = |method, count, options| Cell {
             // Whether a late drafter's token is tested follows the clock.
             must_reject: 0,
             must_accept: 0,
             ..own(method, DraftTokens::Fixed(count), Tree::None, options)
         };
         cells.extend([
-            beside(Method::Pearl, 3, "eager"),
-            beside(Method::Pearl, 3, "paper"),
-            beside(Method::Dsi, 2, "eager"),
+            runs_in_parallel(Method::Pearl, 3, "eager"),
+            runs_in_parallel(Method::Pearl, 3, "paper"),
+            runs_in_parallel(Method::Dsi, 2, "eager"),
         ]);
     }
     cells

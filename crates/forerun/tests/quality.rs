@@ -29,7 +29,7 @@ fn options(model: &Path) -> QualityOptions {
 }
 
 fn measure(options: &QualityOptions, text: &str) -> Result<QualityReport, QualityError> {
-    QualityBench::open(options, text)?.run(&Arc::new(Team::solo()), |_, _| ())
+    QualityBench::open(options, text)?.run(&Arc::new(Team::single_thread()), |_, _| ())
 }
 
 /// How far the loss is from that of f32, as a share of it.
@@ -82,7 +82,7 @@ fn the_length_of_windows_and_of_the_text_is_as_asked() {
         let mut seen = Vec::new();
         let bench = QualityBench::open(&options, &TEXT[..1200]).unwrap();
         let progress = |done, all| seen.push((done, all));
-        let report = bench.run(&Arc::new(Team::solo()), progress).unwrap();
+        let report = bench.run(&Arc::new(Team::single_thread()), progress).unwrap();
         assert_eq!((report.tokens, report.types.len()), (expected, 1));
         assert_eq!(report.window, window.unwrap_or(512));
         // BOS and one byte after another.

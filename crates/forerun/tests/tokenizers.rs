@@ -29,7 +29,7 @@ fn real(name: &str) -> Option<(TempDir, Tokenizer)> {
     let file = common::data_folder()?.join("tokenizers").join(name);
     let folder = TempDir::new().unwrap();
     fs::copy(file, folder.path().join("tokenizer.json")).unwrap();
-    let tokenizer = Tokenizer::beside(folder.path()).unwrap();
+    let tokenizer = Tokenizer::from_checkpoint(folder.path()).unwrap();
     Some((folder, tokenizer))
 }
 
@@ -77,7 +77,7 @@ fn changed(
     if let Some(config) = config {
         fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
     }
-    let tokenizer = Tokenizer::beside(folder.path()).map_err(|error| error.to_string());
+    let tokenizer = Tokenizer::from_checkpoint(folder.path()).map_err(|error| error.to_string());
     (folder, tokenizer)
 }
 

@@ -42,7 +42,7 @@ fn forward(criterion: &mut Criterion) {
             group.sample_size(20).warm_up_time(Duration::from_millis(500));
             group.measurement_time(Duration::from_secs(2));
             for past in PASTS {
-                let team = Arc::new(Team::solo());
+                let team = Arc::new(Team::single_thread());
                 let mut probe = ModelProbe::new(Arc::clone(&weights), team, past, ROWS[1]);
                 assert_eq!(probe.past(), past);
                 for rows in ROWS {

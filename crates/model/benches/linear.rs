@@ -14,7 +14,7 @@ const ROWS: [usize; 3] = [1, 8, 16];
 type MakeProbe = fn(WeightType, usize, usize) -> LinearProbe;
 
 fn linear(criterion: &mut Criterion) {
-    let team = Team::solo();
+    let team = Team::single_thread();
     // Sizes are [outputs, inputs].
     let layers: [(&str, MakeProbe, [usize; 2]); 2] = [
         ("linear in cache 1024x1024", LinearProbe::resident, [1024, 1024]),

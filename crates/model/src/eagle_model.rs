@@ -53,22 +53,22 @@ struct Round {
 /// `fc(features)`, or a guess as it is, with the embedding beside them.
 struct Fusion {
     team: Arc<Team>,
-    fused: Vec<f32>,   // [rows, inputs of `fc`]
-    guessed: Vec<f32>, // [rows behind those, hidden]
-    beside: Vec<f32>,  // [rows, hidden]
-    hidden: Vec<f32>,  // [rows, hidden]
+    fused: Vec<f32>,      // [rows, inputs of `fc`]
+    guessed: Vec<f32>,    // [rows behind those, hidden]
+    embeddings: Vec<f32>, // [rows, hidden]
+    hidden: Vec<f32>,     // [rows, hidden]
     activations: Activations,
 }
 
 impl Fusion {
     fn new(team: Arc<Team>) -> Self {
-        let [fused, guessed, beside, hidden] = [(); 4].map(|()| Vec::new());
-        Self { team, fused, guessed, beside, hidden, activations: Activations::default() }
+        let [fused, guessed, embeddings, hidden] = [(); 4].map(|()| Vec::new());
+        Self { team, fused, guessed, embeddings, hidden, activations: Activations::default() }
     }
 
     /// Leaves nothing of rows that no pass took.
     fn clear(&mut self) {
-        for rows in [&mut self.fused, &mut self.guessed, &mut self.beside] {
+        for rows in [&mut self.fused, &mut self.guessed, &mut self.embeddings] {
             rows.clear();
         }
     }
@@ -76,7 +76,7 @@ impl Fusion {
     /// Adds the row of a token and of the feature before it, the target's or a mask's.
     fn add(&mut self, weights: &EagleWeights, token: TokenId, feature: &[f32]) {
         let pairs = weights.has_pairs();
-        embed(weights, token, if pairs { &mut self.fused } else { &mut self.beside });
+        embed(weights, token, if pairs { &mut self.fused } else { &mut self.embeddings });
         self.fused.extend_from_slice(feature);
     }
 
@@ -85,7 +85,7 @@ impl Fusion {
         if weights.has_pairs() {
             return self.add(weights, token, guess);
         }
-        embed(weights, token, &mut self.beside);
+        embed(weights, token, &mut self.embeddings);
         self.guessed.extend_from_slice(guess);
     }
 
@@ -222,7 +222,7 @@ impl Passes<'_> {
             // What was missing is still in front of the cache's tree, but no longer to be computed.
             (missing, done) = (&[], end);
             if end < tree.len() {
-                round.cache.seek(own, &tree.first(end), Keep::Fuzzy { exact: own.len() });
+                round.cache.seek(own, &tree.first(end), Keep::Approximate { exact: own.len() });
             }
         }
         Ok(logits)
@@ -330,7 +330,7 @@ impl Passes<'_> {
     ) -> Result<&[f32], ModelError> {
         let count = new.len() - round.cache.tree_len();
         self.fusion.make(self.weights);
-        let inputs = Inputs { hidden: &self.fusion.hidden, beside: &self.fusion.beside };
+        let inputs = Inputs { hidden: &self.fusion.hidden, embeddings: &self.fusion.embeddings };
         let pass = Pass::new(new, first_wanted, LayerOrder::Sequential, cancel);
         let pass = Pass { inputs: Some(inputs), exact, ..pass };
         let logits = self.transformer.forward(&pass, &mut round.cache);
@@ -363,7 +363,7 @@ impl Round {
         if self.rows != own.len() || self.tree.len() < tree.len() {
             return false;
         }
-        let keep = Keep::Fuzzy { exact: own.len() };
+        let keep = Keep::Approximate { exact: own.len() };
         let held = self.cache.seek(own, tree, keep);
         let goes_on = (held.tokens, held.nodes) == (own.len(), tree.len())
             && self.tree.first(tree.len()) == *tree;

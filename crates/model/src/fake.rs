@@ -65,14 +65,14 @@ pub fn answer(
     row: impl Fn(&[TokenId]) -> Vec<f32>,
 ) -> Logits {
     let LogitsContext { tokens, tree, first_row, .. } = *context;
-    let row = |number: usize| row(&behind(tokens, tree, number.checked_sub(1)));
+    let row = |number: usize| row(&row_prefix(tokens, tree, number.checked_sub(1)));
     let values = (first_row..=tree.len()).flat_map(row).collect();
     Logits { values, vocab_size, computed_tokens: tokens.len() + tree.len() }
 }
 
 /// The tokens before a row: those before a tree, and those on the way to a node.
 #[must_use]
-pub fn behind(tokens: &[TokenId], tree: &TokenTree, at: Option<Node>) -> Vec<TokenId> {
+pub fn row_prefix(tokens: &[TokenId], tree: &TokenTree, at: Option<Node>) -> Vec<TokenId> {
     let path = at.map_or(Vec::new(), |node| tree.path(node));
     tokens.iter().copied().chain(path.into_iter().map(|node| tree.token(node))).collect()
 }

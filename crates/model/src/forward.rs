@@ -28,8 +28,8 @@ pub struct Pass<'a> {
 /// Rows that are made of something else than tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct Inputs<'a> {
-    pub(crate) hidden: &'a [f32], // [new nodes, hidden]
-    pub(crate) beside: &'a [f32], // [new nodes, hidden], or nothing
+    pub(crate) hidden: &'a [f32],     // [new nodes, hidden]
+    pub(crate) embeddings: &'a [f32], // [new nodes, hidden], or nothing
 }
 
 impl<'a> Pass<'a> {

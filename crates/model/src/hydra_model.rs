@@ -154,7 +154,7 @@ fn last_state(
         let tree = TokenTree::chain(&tokens[held..end]);
         let rows = features.rows_from(held).take(end - held);
         let hidden: Vec<f32> = rows.flatten().copied().collect();
-        let inputs = Some(Inputs { hidden: &hidden, beside: &[] });
+        let inputs = Some(Inputs { hidden: &hidden, embeddings: &[] });
         // No row's logits are wanted: the head is never read.
         let pass = Pass::new(&tree, tree.len(), LayerOrder::Sequential, cancel);
         let pass = Pass { inputs, ..pass };

@@ -31,8 +31,8 @@ pub enum Keep {
     /// What a fresh exact forward would compute.
     Exact,
     /// Fuzzy entries, too, as long as the first `exact` tokens are held exactly. Where they are not,
-    /// all fuzzy entries are dropped, so that they can be computed anew (EasySpec's calibration).
-    Fuzzy {
+    /// all approximate entries are dropped, so that they can be computed anew (EasySpec's calibration).
+    Approximate {
         /// Tokens that have to be exact.
         exact: usize,
     },
@@ -77,7 +77,7 @@ impl KvCache {
         let exact = self.exact_among(agreeing, &path);
         let wanted = match keep {
             Keep::Exact => tokens.len(),
-            Keep::Fuzzy { exact } => exact.min(tokens.len()),
+            Keep::Approximate { exact } => exact.min(tokens.len()),
         };
         let held = if exact < wanted { exact } else { agreeing + path.len() };
         if held < self.prefix.len() {
@@ -358,22 +358,22 @@ mod tests {
     }
 
     /// Adds rows that were computed by groups of layers.
-    fn write_fuzzily(cache: &mut KvCache, tree: &TokenTree) {
+    fn write_approximately(cache: &mut KvCache, tree: &TokenTree) {
         let groups = LayerGroups::of_sizes(&[2]);
         write_by(cache, tree, LayerOrder::Groups(&groups));
     }
 
     /// Exact `[1, 2]`, then what [`sample`] has, exact down to its second node, the rest fuzzy.
-    fn half_fuzzy() -> KvCache {
+    fn half_approximate() -> KvCache {
         let mut cache = cache(&[1, 2], &sample().first(2));
-        write_fuzzily(&mut cache, &sample());
+        write_approximately(&mut cache, &sample());
         cache
     }
 
     #[test]
-    fn fuzzy_rows_are_never_held_exactly() {
+    fn approximate_rows_are_never_held_exactly() {
         let none = TokenTree::new();
-        // Tokens; what is kept of them if fuzzy rows may be; if all must be exact; if the first three
+        // Tokens; what is kept of them if approximate rows may be; if all must be exact; if the first three
         // must.
         let table: &[(&[TokenId], [usize; 3])] = &[
             (&[1, 2, 3, 4, 7, 9], [5, 3, 5]),
@@ -384,9 +384,10 @@ mod tests {
             (&[1, 9], [1, 1, 1]),
         ];
         for &(tokens, kept) in table {
-            let keeps = [Keep::Fuzzy { exact: 0 }, Keep::Exact, Keep::Fuzzy { exact: 3 }];
+            let keeps =
+                [Keep::Approximate { exact: 0 }, Keep::Exact, Keep::Approximate { exact: 3 }];
             for (keep, tokens_kept) in keeps.into_iter().zip(kept) {
-                let mut cache = half_fuzzy();
+                let mut cache = half_approximate();
                 let held = cache.seek(tokens, &none, keep);
                 assert_eq!(held, Held { tokens: tokens_kept, nodes: 0 }, "{tokens:?} {keep:?}");
                 assert_eq!(cache.exact_len(), kept[1], "{tokens:?} {keep:?}");
@@ -399,32 +400,32 @@ mod tests {
     }
 
     #[test]
-    fn a_calibration_drops_all_that_is_fuzzy() {
+    fn a_calibration_drops_all_approximate_rows() {
         // Four tokens must be exact, three are: nothing fuzzy stays, though the path agrees.
-        let mut cache = half_fuzzy();
-        let held = cache.seek(&[1, 2, 3, 4, 7], &TokenTree::new(), Keep::Fuzzy { exact: 4 });
+        let mut cache = half_approximate();
+        let held = cache.seek(&[1, 2, 3, 4, 7], &TokenTree::new(), Keep::Approximate { exact: 4 });
         assert_eq!(held, Held { tokens: 3, nodes: 0 });
         check(&mut cache);
-        // Of a tree the fuzzy nodes stay while the prefix is as exact as it must be.
+        // Of a tree the approximate nodes stay while the prefix is as exact as it must be.
         let mut wanted = TokenTree::chain(&[4, 7]);
         wanted.push(None, 5);
-        for (keep, nodes) in [(Keep::Exact, 0), (Keep::Fuzzy { exact: 3 }, 2)] {
-            let mut cache = half_fuzzy();
+        for (keep, nodes) in [(Keep::Exact, 0), (Keep::Approximate { exact: 3 }, 2)] {
+            let mut cache = half_approximate();
             assert_eq!(cache.seek(&[1, 2, 3], &wanted.first(2), keep), Held { tokens: 3, nodes });
             check(&mut cache);
         }
-        let mut cache = half_fuzzy();
+        let mut cache = half_approximate();
         let held = cache.seek(&[1, 2], &sample(), Keep::Exact);
         assert_eq!(held, Held { tokens: 2, nodes: 2 }, "the exact nodes");
     }
 
     #[test]
-    fn an_exact_forward_behind_a_fuzzy_row_is_fuzzy() {
+    fn an_exact_forward_after_an_approximate_row_is_approximate() {
         let none = TokenTree::new();
         let mut cache = cache(&[1, 2], &none);
-        write_fuzzily(&mut cache, &TokenTree::chain(&[3]));
+        write_approximately(&mut cache, &TokenTree::chain(&[3]));
         write(&mut cache, &TokenTree::chain(&[3, 4]));
-        assert_eq!(cache.seek(&[1, 2, 3, 4], &none, Keep::Fuzzy { exact: 2 }).tokens, 4);
+        assert_eq!(cache.seek(&[1, 2, 3, 4], &none, Keep::Approximate { exact: 2 }).tokens, 4);
         write(&mut cache, &TokenTree::chain(&[5]));
         assert_eq!(cache.seek(&[1, 2, 3, 4, 5], &none, Keep::Exact).tokens, 2);
         // Layers that are alone are exact, however they are called.

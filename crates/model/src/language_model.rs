@@ -105,7 +105,7 @@ pub struct LogitsContext<'a> {
 impl<'a> LogitsContext<'a> {
     /// The row behind some tokens, which stays wanted.
     #[must_use]
-    pub fn behind(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
+    pub fn next_token(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
         static NOTHING: TokenTree = TokenTree::new();
         static NEVER: AtomicBool = AtomicBool::new(false);
         Self { sequence, tokens, tree: &NOTHING, first_row: 0, cancel: &NEVER }
@@ -176,7 +176,7 @@ pub trait FeatureHeads {
 }
 
 /// A language model of layers, which can be computed in groups. That is an approximation, for drafts
-/// only: its caches tell fuzzy entries from exact ones, and [`LanguageModel::logits`] never uses any.
+/// only: its caches tell approximate entries from exact ones, and [`LanguageModel::logits`] never uses any.
 pub trait LayeredModel: LanguageModel {
     /// As [`LanguageModel::logits`], by groups of all layers behind the first `exact` tokens. Where these
     /// are not held exactly, everything fuzzy that is held is dropped, and they are computed layer by
@@ -184,7 +184,7 @@ pub trait LayeredModel: LanguageModel {
     ///
     /// # Errors
     /// See [`ModelError`].
-    fn fuzzy_logits(
+    fn layer_parallel_logits(
         &mut self,
         context: &LogitsContext<'_>,
         groups: &LayerGroups,
@@ -222,7 +222,7 @@ pub fn score(
 ) -> Result<Scores, ModelError> {
     let ScoreContext { sequence, tokens, tree, cancel, .. } = *context;
     let logits = model.logits(&LogitsContext { sequence, tokens, tree, first_row: 0, cancel })?;
-    let sampler = context.sampling.behind(tokens, context.prompt_len);
+    let sampler = context.sampling.sampler(tokens, context.prompt_len);
     let features = |from: usize| {
         let features = model.features(sequence, from..tokens.len() + tree.len());
         features.ok_or(ModelError::NoFeatures)
@@ -333,14 +333,14 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
 }
 
 impl<F: Forward> LayeredModel for CachedTransformer<F> {
-    fn fuzzy_logits(
+    fn layer_parallel_logits(
         &mut self,
         context: &LogitsContext<'_>,
         groups: &LayerGroups,
         exact: usize,
     ) -> Result<Logits, ModelError> {
         let exact = exact.min(context.tokens.len());
-        self.with_passes(context, |passes| passes.fuzzy_logits(context, groups, exact))
+        self.with_passes(context, |passes| passes.layer_parallel_logits(context, groups, exact))
     }
 }
 
@@ -360,18 +360,18 @@ impl Passes<'_> {
 
     /// The rows behind `exact` tokens that are computed exactly unless they are held so, the others by
     /// groups of layers.
-    fn fuzzy_logits(
+    fn layer_parallel_logits(
         &mut self,
         wanted: &LogitsContext<'_>,
         groups: &LayerGroups,
         exact: usize,
     ) -> Result<Vec<f32>, ModelError> {
         let LogitsContext { sequence, tokens, tree, mut first_row, .. } = *wanted;
-        let keep = Keep::Fuzzy { exact };
+        let keep = Keep::Approximate { exact };
         let mut logits = Vec::new();
         if self.seek(wanted, keep) < exact {
             // Bonus calibration. Its last row is the first that is wanted, or of no use.
-            let last = self.logits(&LogitsContext::behind(sequence, &tokens[..exact]))?;
+            let last = self.logits(&LogitsContext::next_token(sequence, &tokens[..exact]))?;
             if exact == tokens.len() && first_row == 0 {
                 (logits, first_row) = (last, 1);
             }

@@ -1,4 +1,4 @@
-//! What is lost where layers are computed in groups: how near the states of fuzzy rows are to the
+//! What is lost where layers are computed in groups: how near the states of approximate rows are to the
 //! exact ones (EasySpec, table 5), and how near their distributions.
 //!
 //! A text is walked through in rounds, as drafting goes: the first row of a round is exact, as
@@ -28,7 +28,7 @@ pub struct Strategy {
     pub whole_layers: bool,
 }
 
-/// Mean cosine similarities of one layer's states in fuzzy rows with those in exact ones.
+/// Mean cosine similarities of one layer's states in approximate rows with those in exact ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Similarities {
     /// The hidden state that attention reads.
@@ -43,7 +43,7 @@ pub struct Similarities {
     pub values: f64,
 }
 
-/// How a strategy did, on average over all fuzzy rows.
+/// How a strategy did, on average over all approximate rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StrategyScore {
     /// By layer.
@@ -103,7 +103,7 @@ struct Sums {
 }
 
 impl LayerProbe {
-    /// Rounds of one exact row and `depth` fuzzy ones.
+    /// Rounds of one exact row and `depth` approximate ones.
     ///
     /// # Panics
     /// If a strategy's groups are not those of the model's layers.
@@ -175,13 +175,13 @@ impl LayerProbe {
         cache: &mut KvCache,
     ) -> Result<(), ModelError> {
         let none = TokenTree::new();
-        let fuzzy = TokenTree::chain(&tokens[first + 1..end]);
+        let approximate = TokenTree::chain(&tokens[first + 1..end]);
         let mut exactly = |transformer: &mut Transformer, from: usize| {
             cache.seek(&tokens[..from], &none, Keep::Exact);
             let rows = TokenTree::chain(&tokens[from..end]);
             transformer.forward_observed(&rows, LayerOrder::Sequential, false, cache)
         };
-        if fuzzy.is_empty() {
+        if approximate.is_empty() {
             return Ok(());
         }
         drop(exactly(&mut self.transformer, first));
@@ -189,7 +189,7 @@ impl LayerProbe {
         let target = self.target.as_mut().map(|target| {
             let (prefix, rest) = tokens[..end].split_at(first + 2);
             let tree = &TokenTree::chain(rest);
-            target.logits(&LogitsContext { tree, ..LogitsContext::behind(SEQUENCE, prefix) })
+            target.logits(&LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, prefix) })
         });
         let target = target.transpose()?.map(|logits| logits.values);
         let vocab_size = self.transformer.config().vocab_size;
@@ -200,15 +200,19 @@ impl LayerProbe {
         for (strategy, sums) in self.strategies.iter().zip(&mut self.sums) {
             cache.seek(&tokens[..=first], &none, Keep::Exact);
             let order = LayerOrder::Groups(&strategy.groups);
-            let seen =
-                self.transformer.forward_observed(&fuzzy, order, strategy.whole_layers, cache);
-            sums.add(&exact, &seen, fuzzy.len(), vocab_size);
+            let seen = self.transformer.forward_observed(
+                &approximate,
+                order,
+                strategy.whole_layers,
+                cache,
+            );
+            sums.add(&exact, &seen, approximate.len(), vocab_size);
             sums.acceptance += acceptance(&seen.logits);
         }
         // The last strategy's rows give way to exact ones again.
         cache.seek(&tokens[..=first], &none, Keep::Exact);
-        self.transformer.forward_observed(&fuzzy, LayerOrder::Sequential, false, cache);
-        self.rows += fuzzy.len();
+        self.transformer.forward_observed(&approximate, LayerOrder::Sequential, false, cache);
+        self.rows += approximate.len();
         Ok(())
     }
 
@@ -246,17 +250,17 @@ impl LayerProbe {
 }
 
 impl Sums {
-    fn add(&mut self, exact: &Observed, fuzzy: &Observed, rows: usize, vocab_size: usize) {
-        for (sums, (exact, fuzzy)) in
-            self.layers.iter_mut().zip(exact.layers.iter().zip(&fuzzy.layers))
+    fn add(&mut self, exact: &Observed, approximate: &Observed, rows: usize, vocab_size: usize) {
+        for (sums, (exact, approximate)) in
+            self.layers.iter_mut().zip(exact.layers.iter().zip(&approximate.layers))
         {
-            for (sum, (exact, fuzzy)) in sums.iter_mut().zip(exact.iter().zip(fuzzy)) {
+            for (sum, (exact, approximate)) in sums.iter_mut().zip(exact.iter().zip(approximate)) {
                 let width = exact.len() / rows;
-                let pairs = exact.chunks_exact(width).zip(fuzzy.chunks_exact(width));
+                let pairs = exact.chunks_exact(width).zip(approximate.chunks_exact(width));
                 *sum += pairs.map(|(a, b)| cosine(a, b)).sum::<f64>();
             }
         }
-        let (overlap, agreements) = overlap(&exact.logits, &fuzzy.logits, vocab_size);
+        let (overlap, agreements) = overlap(&exact.logits, &approximate.logits, vocab_size);
         self.overlap += overlap;
         self.agreements += agreements;
     }
@@ -345,7 +349,7 @@ mod tests {
         assert_eq!(first, scores[3].layers[2]);
     }
 
-    /// The distributions are those of the reference's fuzzy rows behind an exact prefix.
+    /// The distributions are those of the reference's approximate rows behind an exact prefix.
     #[test]
     fn overlaps_are_those_of_the_reference() {
         let strategies = [strategy(&[1, 3, 2], false)];
@@ -356,10 +360,10 @@ mod tests {
         for first in (0..tokens.len()).step_by(5) {
             let end = tokens.len().min(first + 5);
             let order = LayerOrder::Groups(&strategies[0].groups);
-            let fuzzy = reference.logits_by(&tokens[..end], order, first + 1);
+            let approximate = reference.logits_by(&tokens[..end], order, first + 1);
             for row in first + 1..end {
                 sum += LogProbabilities::of(&exact[row])
-                    .overlap_with(&LogProbabilities::of(&fuzzy[row]));
+                    .overlap_with(&LogProbabilities::of(&approximate[row]));
                 rows += 1;
             }
         }
@@ -381,7 +385,7 @@ mod tests {
     #[test]
     fn what_a_model_cannot_see_is_an_error() {
         let weights = Arc::new(Weights::load(&checkpoint()).unwrap());
-        let team = Arc::new(Team::solo());
+        let team = Arc::new(Team::single_thread());
         let mut probe = LayerProbe::new(weights, None, &team, 4, Vec::new());
         assert!(probe.score(&[1, 999]).unwrap_err().to_string().contains("token 999"));
         assert!(probe.score(&vec![1; 513]).unwrap_err().to_string().contains("512"));

@@ -41,9 +41,11 @@ pub use language_model::{
 };
 pub use layers::{GroupWork, LayerGroups, LayerGroupsError, LayerOrder};
 pub use medusa_heads::MedusaHeads;
-pub use pipeline::{Pipeline, PipelineError, Place, Sharing, Shuttle};
+pub use pipeline::{
+    AlternatingModel, ExclusiveDevice, PassAssignment, PipelineError, PipelineParallelModel,
+};
 pub use reference::ReferenceModel;
 pub use speculator::{Speculator, SpeculatorKind};
-pub use team::{Stay, Team, TeamError};
+pub use team::{AffinityGuard, Team, TeamError};
 pub use transformer::Transformer;
 pub use weights::Weights;

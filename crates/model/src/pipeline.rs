@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device that several models have in turn.
-pub trait Place {
+pub trait ExclusiveDevice {
     /// The device's threads, but for the first, which is the visitor's.
     fn team(&self) -> &Arc<Team>;
 
@@ -48,7 +48,7 @@ pub struct PipelineError {
 }
 
 /// A model whose layers are on several devices: each has some of them, one behind the other.
-pub struct Pipeline {
+pub struct PipelineParallelModel {
     stages: Vec<Stage>,
 }
 
@@ -56,10 +56,10 @@ pub struct Pipeline {
 struct Stage {
     layers: Range<usize>,
     model: Transformer,
-    place: Box<dyn Place>,
+    place: Box<dyn ExclusiveDevice>,
 }
 
-impl Pipeline {
+impl PipelineParallelModel {
     /// Cuts a model into a stage for each place, such that a pass takes about the same time on each: the
     /// head goes with the last layers.
     ///
@@ -68,7 +68,10 @@ impl Pipeline {
     ///
     /// # Panics
     /// If there is no place: a programming error.
-    pub fn new(weights: &Arc<Weights>, places: Vec<Box<dyn Place>>) -> Result<Self, PipelineError> {
+    pub fn new(
+        weights: &Arc<Weights>,
+        places: Vec<Box<dyn ExclusiveDevice>>,
+    ) -> Result<Self, PipelineError> {
         assert!(!places.is_empty(), "a pipeline has a stage");
         let (n_layers, stages) = (weights.layers.len(), places.len());
         if stages > n_layers {
@@ -76,7 +79,7 @@ impl Pipeline {
         }
         let head = weights.head().bytes();
         let layer = weights.bytes_read().saturating_sub(head) / n_layers;
-        let stage = |(layers, place): (Range<usize>, Box<dyn Place>)| {
+        let stage = |(layers, place): (Range<usize>, Box<dyn ExclusiveDevice>)| {
             let model = Transformer::new(Arc::clone(weights), Arc::clone(place.team()));
             Stage { layers, model, place }
         };
@@ -113,7 +116,7 @@ fn cut(n_layers: usize, stages: usize, layer: usize, head: usize) -> Vec<Range<u
     ranges
 }
 
-impl Forward for Pipeline {
+impl Forward for PipelineParallelModel {
     fn config(&self) -> &Config {
         self.stages[0].model.config()
     }
@@ -134,7 +137,7 @@ impl Forward for Pipeline {
             let Stage { layers, model, place } = &mut from_here[0];
             // What the stage before hands on.
             let hidden = before.last().map(|stage| stage.model.hidden());
-            let inputs = hidden.map(|hidden| Inputs { hidden, beside: &[] });
+            let inputs = hidden.map(|hidden| Inputs { hidden, embeddings: &[] });
             let pass = Pass { inputs: inputs.or(pass.inputs), ..*pass };
             let mut outcome = Ok(());
             place.visit(&mut || {
@@ -149,25 +152,25 @@ impl Forward for Pipeline {
     }
 }
 
-/// How the passes of a [`Shuttle`] are shared out among its devices. Clones are one: whoever drafts tells
+/// How the passes of a [`AlternatingModel`] are shared out among its devices. Clones are one: whoever drafts tells
 /// it, and the shuttle asks.
 #[derive(Clone, Debug)]
-pub struct Sharing(Arc<AtomicUsize>);
+pub struct PassAssignment(Arc<AtomicUsize>);
 
 /// Every pass goes where nobody is.
 const WHERE_NOBODY_IS: usize = usize::MAX;
 
-impl Default for Sharing {
+impl Default for PassAssignment {
     /// Every pass goes where nobody is, and rather to the last device.
     fn default() -> Self {
         Self(Arc::new(AtomicUsize::new(WHERE_NOBODY_IS)))
     }
 }
 
-impl Sharing {
+impl PassAssignment {
     /// The next `count` passes that make a token are for the last device, those behind them for the
     /// first; `None` sends every pass where nobody is.
-    pub fn last_has(&self, count: Option<usize>) {
+    pub fn assign_to_last(&self, count: Option<usize>) {
         self.0.store(count.unwrap_or(WHERE_NOBODY_IS), Ordering::Relaxed);
     }
 
@@ -185,35 +188,35 @@ impl Sharing {
 }
 
 /// A whole model on two devices, of which each pass has one.
-pub struct Shuttle {
-    first: Home,
-    last: Home,
-    sharing: Sharing,
+pub struct AlternatingModel {
+    first: DeviceModel,
+    last: DeviceModel,
+    sharing: PassAssignment,
 }
 
 /// The model on one of them.
-struct Home {
+struct DeviceModel {
     model: Transformer,
-    place: Box<dyn Place>,
+    place: Box<dyn ExclusiveDevice>,
 }
 
-impl Shuttle {
+impl AlternatingModel {
     /// A model at two places, the first and the last of those that it shares with another one's layers.
     #[must_use]
     pub fn new(
         weights: &Arc<Weights>,
-        [first, last]: [Box<dyn Place>; 2],
-        sharing: Sharing,
+        [first, last]: [Box<dyn ExclusiveDevice>; 2],
+        sharing: PassAssignment,
     ) -> Self {
-        let home = |place: Box<dyn Place>| {
+        let home = |place: Box<dyn ExclusiveDevice>| {
             let model = Transformer::new(Arc::clone(weights), Arc::clone(place.team()));
-            Home { model, place }
+            DeviceModel { model, place }
         };
         Self { first: home(first), last: home(last), sharing }
     }
 
     /// Where the next pass is computed.
-    fn next_home(&mut self) -> &mut Home {
+    fn next_home(&mut self) -> &mut DeviceModel {
         let to_last = match self.sharing.left() {
             Some(left) => left > 0,
             None => self.last.place.is_free() || !self.first.place.is_free(),
@@ -222,7 +225,7 @@ impl Shuttle {
     }
 }
 
-impl Forward for Shuttle {
+impl Forward for AlternatingModel {
     fn config(&self) -> &Config {
         self.first.model.config()
     }
@@ -237,7 +240,7 @@ impl Forward for Shuttle {
 
     fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
         let sharing = self.sharing.clone();
-        let Home { model, place } = self.next_home();
+        let DeviceModel { model, place } = self.next_home();
         // A part of a prompt makes no token.
         if pass.first_wanted < pass.tree.len() {
             sharing.count();
@@ -278,10 +281,10 @@ mod tests {
 
     #[test]
     fn shares_are_counted_down() {
-        let sharing = Sharing::default();
+        let sharing = PassAssignment::default();
         sharing.count();
         assert_eq!(sharing.left(), None);
-        sharing.last_has(Some(2));
+        sharing.assign_to_last(Some(2));
         let lefts: Vec<_> = (0..4)
             .map(|_| {
                 sharing.count();

@@ -84,7 +84,7 @@ impl QualityProbe {
         end: usize,
     ) -> Result<(), ModelError> {
         let (prefix, rest) = (&window[..=start], TokenTree::chain(&window[start + 1..end]));
-        let context = LogitsContext { tree: &rest, ..LogitsContext::behind(SEQUENCE, prefix) };
+        let context = LogitsContext { tree: &rest, ..LogitsContext::next_token(SEQUENCE, prefix) };
         let logits = self.models.iter_mut().map(|model| model.logits(&context));
         let logits = logits.collect::<Result<Vec<_>, _>>()?;
         let mut rows: Vec<_> = logits.iter().map(Logits::rows).collect();
@@ -197,7 +197,7 @@ mod tests {
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         let types = [WeightType::F32, WeightType::Int8, WeightType::F32];
         let weights = types.map(|dtype| Arc::new(Weights::load_as(&checkpoint, dtype).unwrap()));
-        let team = Arc::new(Team::solo());
+        let team = Arc::new(Team::single_thread());
         let mut probe = QualityProbe::new(weights, &team);
         let slow = [WeightType::F32, WeightType::Int8]
             .map(|dtype| ReferenceModel::load_as(&checkpoint, dtype, team.isa()).unwrap());
@@ -246,7 +246,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write_random_checkpoint(folder.path(), &example_config(), 5, RandomDtype::F32).unwrap();
         let weights = Weights::load(&Checkpoint::open(folder.path()).unwrap()).unwrap();
-        let mut probe = QualityProbe::new([Arc::new(weights)], &Arc::new(Team::solo()));
+        let mut probe = QualityProbe::new([Arc::new(weights)], &Arc::new(Team::single_thread()));
         let error = probe.score(&[1; 514]).unwrap_err();
         assert!(matches!(error, ModelError::Context { context: 512, .. }), "{error}");
     }

@@ -102,7 +102,7 @@ impl ReferenceModel {
         let mut hidden: Vec<Vec<f32>> = tokens.iter().map(embed).collect();
         let groups: Vec<_> =
             (0..order.len(self.layers.len())).map(|group| order.group(group)).collect();
-        // What attention reads: a fuzzy row keeps to the hidden state at its group's beginning.
+        // What attention reads: a approximate row keeps to the hidden state at its group's beginning.
         let mut inputs = hidden.clone();
         for (index, layer) in self.layers.iter().enumerate() {
             let begins = groups.iter().any(|group| group.start == index);

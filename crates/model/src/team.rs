@@ -10,7 +10,7 @@ mod parts;
 mod stay;
 
 pub(crate) use parts::Parts;
-pub use stay::Stay;
+pub use stay::AffinityGuard;
 
 use crate::kernels::Isa;
 use std::cell::UnsafeCell;
@@ -91,7 +91,7 @@ impl Team {
     /// One member, the caller itself, not pinned. Like every team it uses the best instructions, or
     /// those that `FORERUN_ISA` names ([`Isa::from_environment`]).
     #[must_use]
-    pub fn solo() -> Self {
+    pub fn single_thread() -> Self {
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
         let shared = Shared {
             run: AtomicUsize::new(0),
@@ -132,7 +132,7 @@ impl Team {
     /// # Errors
     /// [`TeamError::Spawn`] if a thread cannot be started.
     pub fn unpinned(members: usize) -> Result<Self, TeamError> {
-        let mut team = Self::solo();
+        let mut team = Self::single_thread();
         for number in 1..members {
             team.add_helper(number, None)?;
         }
@@ -144,7 +144,7 @@ impl Team {
     /// # Errors
     /// If a core does not exist or may not be used, or a thread cannot be started.
     pub fn pinned(cores: &[usize]) -> Result<Self, TeamError> {
-        let mut team = Self::solo();
+        let mut team = Self::single_thread();
         for (number, &core) in cores.iter().enumerate() {
             if number == 0 {
                 pin_this_thread(core)?;

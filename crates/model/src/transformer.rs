@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::features::FeatureSource;
 use crate::forward::{Cancelled, Forward, Inputs, Pass};
 use crate::kernels::{
-    Activations, AttentionShape, Rope, Visible, add, linear, rms_norm, silu_times,
+    Activations, AttentionShape, Rope, TreeMask, add, linear, rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
 use crate::layers::{GroupWork, LayerOrder};
@@ -41,14 +41,14 @@ pub struct Transformer {
 #[derive(Default)]
 struct Scratch {
     hidden: Vec<f32>,      // [rows, hidden]
-    beside: Vec<f32>,      // [rows, hidden] of embeddings, where attention reads them
+    embeddings: Vec<f32>,  // [rows, hidden] of embeddings, where attention reads them
     normed: Vec<f32>,      // [rows, hidden]
     gate_up: Vec<f32>,     // [rows, 2, intermediate]
     inner: Vec<f32>,       // [rows, intermediate]
     delta: Vec<f32>,       // [rows, hidden]
     rope_tables: Vec<f32>, // [rows, 2, head_dim/2]
     logits: Vec<f32>,      // [wanted rows, vocab]
-    visible: Visible,
+    visible: TreeMask,
     activations: Activations,
     /// One for each layer of the largest group so far.
     blocks: Vec<AttentionBlock>,
@@ -190,9 +190,11 @@ impl Transformer {
         cache.reserve(tree.len());
         match inputs {
             None => self.embed(&tree.tokens()[held..]),
-            Some(Inputs { hidden, beside }) => {
+            Some(Inputs { hidden, embeddings }) => {
                 let scratch = &mut self.scratch;
-                for (kept, rows) in [(&mut scratch.hidden, hidden), (&mut scratch.beside, beside)] {
+                for (kept, rows) in
+                    [(&mut scratch.hidden, hidden), (&mut scratch.embeddings, embeddings)]
+                {
                     kept.clear();
                     kept.extend_from_slice(rows);
                 }
@@ -200,12 +202,12 @@ impl Transformer {
         }
         let depths = (held..tree.len()).map(|node| tree.depth(node));
         self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
-        self.look(tree, held, first_slot);
+        self.build_tree_mask(tree, held, first_slot);
         first_slot + held
     }
 
     /// What each node from `held` on sees, the tree's slots starting at `first_slot`.
-    fn look(&mut self, tree: &TokenTree, held: usize, first_slot: usize) {
+    fn build_tree_mask(&mut self, tree: &TokenTree, held: usize, first_slot: usize) {
         let visible = &mut self.scratch.visible;
         visible.clear();
         // A node whose depth counts all nodes up to it ends a chain of all of them.
@@ -241,13 +243,13 @@ impl Transformer {
     /// from `first_slot` on.
     fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
         let Self { weights, team, rope, shape, scratch, parts, group_work, .. } = self;
-        let Scratch { blocks, hidden, beside, rope_tables, visible, .. } = scratch;
+        let Scratch { blocks, hidden, embeddings, rope_tables, visible, .. } = scratch;
         let input = AttentionInput {
             rope,
             shape: *shape,
             epsilon: weights.config().rms_norm_eps,
             hidden,
-            beside,
+            embeddings,
             rope_tables,
             visible,
             first_slot,

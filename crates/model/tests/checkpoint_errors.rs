@@ -411,8 +411,8 @@ fn tensors_of_another_family() {
 
 /// The folder of third-party checkpoints, which is beside the repository and no part of it.
 fn data() -> Option<PathBuf> {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let data = std::env::var_os("FORERUN_DATA").map_or_else(beside, PathBuf::from);
+    let shared_data = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let data = std::env::var_os("FORERUN_DATA").map_or_else(shared_data, PathBuf::from);
     if data.is_dir() {
         return Some(data);
     }

@@ -33,7 +33,7 @@ fn all(
     tokens: &[TokenId],
     tree: &TokenTree,
 ) -> (Vec<f32>, FeatureRows) {
-    let context = LogitsContext { tree, ..LogitsContext::behind(SEQUENCE, tokens) };
+    let context = LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, tokens) };
     let logits = model.logits(&context).unwrap();
     (logits.values, model.features(SEQUENCE, 0..tokens.len() + tree.len()).unwrap())
 }
@@ -117,8 +117,8 @@ fn features_are_the_embedding_the_residual_stream_and_what_the_head_reads() {
 fn a_model_that_was_not_asked_has_none() {
     let (_dir, checkpoint) = checkpoint();
     let weights = Arc::new(Weights::load(&checkpoint).unwrap());
-    let transformer = Transformer::new(weights, Arc::new(Team::solo()));
+    let transformer = Transformer::new(weights, Arc::new(Team::single_thread()));
     let mut model = CachedTransformer::new(transformer);
-    model.logits(&LogitsContext::behind(SEQUENCE, &[1, 2])).unwrap();
+    model.logits(&LogitsContext::next_token(SEQUENCE, &[1, 2])).unwrap();
     assert_eq!(model.features(SEQUENCE, 0..2), None);
 }

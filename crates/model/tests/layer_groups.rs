@@ -1,5 +1,5 @@
 //! Fuzzy forwards: whatever was computed before, and wherever, every row has the bits of the slow
-//! reference's fuzzy forward, and what has to be exact those of an exact one.
+//! reference's layer-parallel forward, and what has to be exact those of an exact one.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_model::config::{SlidingLayers, SlidingWindow};
-use forerun_model::fake::behind;
+use forerun_model::fake::row_prefix;
 use forerun_model::{
     CachedTransformer, Checkpoint, Config, GroupWork, Isa, LanguageModel, LayerGroups, LayerOrder,
     LayeredModel, LogitsContext, ReferenceModel, Team, Transformer, WeightType, Weights,
@@ -117,7 +117,7 @@ proptest! {
     ))]
 
     #[test]
-    fn every_row_has_the_bits_of_the_references_fuzzy_forward(
+    fn every_row_has_the_bits_of_the_references_layer_parallel_forward(
         kind in 0..models().len(), members in 1..6_usize, groups in groups(),
         by_products in any::<bool>(), steps in prop::collection::vec(step(), 1..7),
     ) {
@@ -145,15 +145,15 @@ proptest! {
             let kept = agreeing.min(tokens.len() - usize::from(first_row == 0));
             let before = exact;
             exact = exact.min(kept).max(wanted);
-            let context = LogitsContext::behind(SEQUENCE, &tokens);
+            let context = LogitsContext::next_token(SEQUENCE, &tokens);
             let context = LogitsContext { tree: &tree, first_row, ..context };
-            let logits = model.fuzzy_logits(&context, &groups, wanted).unwrap();
+            let logits = model.layer_parallel_logits(&context, &groups, wanted).unwrap();
             prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
             if groups.is_exact() {
                 exact = tokens.len();
             }
             for (row, logits) in (first_row..).zip(logits.rows()) {
-                let prefix = behind(&tokens, &tree, row.checked_sub(1));
+                let prefix = row_prefix(&tokens, &tree, row.checked_sub(1));
                 // Nodes that need no row may be what was held behind the tokens, exactly.
                 let path = row.checked_sub(1).map(|node| tree.path(node)).unwrap_or_default();
                 let also = path.iter().zip(tokens.len()..before).take_while(|&(&node, place)| {
@@ -168,8 +168,8 @@ proptest! {
             }
             held.clone_from(&tokens);
         }
-        // Exact rows never come from fuzzy entries.
-        let logits = model.logits(&LogitsContext::behind(SEQUENCE, &tokens)).unwrap();
+        // Exact rows never come from approximate entries.
+        let logits = model.logits(&LogitsContext::next_token(SEQUENCE, &tokens)).unwrap();
         prop_assert_eq!(bits(&logits.values), bits(models.reference.logits(&tokens).last().unwrap()));
     }
 }
@@ -182,8 +182,8 @@ fn long_prompts_have_the_bits_of_one_pass() {
     let models = &models()[models().len() - 1];
     for exact in [0, 100, 300, 450] {
         let (tree, mut model) = (TokenTree::chain(&[3, 4]), model(models, 2));
-        let context = LogitsContext { tree: &tree, ..LogitsContext::behind(SEQUENCE, &tokens) };
-        let logits = model.fuzzy_logits(&context, &groups, exact).unwrap();
+        let context = LogitsContext { tree: &tree, ..LogitsContext::next_token(SEQUENCE, &tokens) };
+        let logits = model.layer_parallel_logits(&context, &groups, exact).unwrap();
         let all = [&tokens[..], &[3, 4]].concat();
         let rows = models.reference.logits_by(&all, LayerOrder::Groups(&groups), exact);
         for (logits, row) in logits.rows().zip(&rows[449..]) {
@@ -198,11 +198,12 @@ fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
     for (number, models) in models().iter().enumerate() {
         let groups = LayerGroups::parallel(LAYERS, 2 + number % 4);
         let work = [GroupWork::Layers, GroupWork::Products][number / 3 % 2];
-        let mut fuzzy = model_by(models, 1 + number % 3, work);
+        let mut approximate = model_by(models, 1 + number % 3, work);
         let mut tokens: Vec<TokenId> = (0..20).map(|index| index * 11 % 250).collect();
         for round in 0..4_u32 {
-            let opening = LogitsContext::behind(SEQUENCE, &tokens);
-            let logits = fuzzy.fuzzy_logits(&opening, &groups, tokens.len()).unwrap();
+            let opening = LogitsContext::next_token(SEQUENCE, &tokens);
+            let logits =
+                approximate.layer_parallel_logits(&opening, &groups, tokens.len()).unwrap();
             let mut fresh = model(models, 1);
             let expected = fresh.logits(&opening).unwrap();
             assert_eq!(bits(&logits.values), bits(&expected.values));
@@ -210,12 +211,12 @@ fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
                 let (prefix, tree, rows) = model.cache(SEQUENCE).unwrap().snapshot();
                 ([&prefix, tree.tokens()].concat(), rows)
             };
-            assert_eq!(rows(&fuzzy), rows(&fresh), "round {round}");
+            assert_eq!(rows(&approximate), rows(&fresh), "round {round}");
             // A fuzzy chain, of which a part is accepted, and a token of the target's.
             let drafted = [7 + round, 8, 9];
             let tree = TokenTree::chain(&drafted);
             let drafting = LogitsContext { tree: &tree, first_row: 1, ..opening };
-            fuzzy.fuzzy_logits(&drafting, &groups, tokens.len()).unwrap();
+            approximate.layer_parallel_logits(&drafting, &groups, tokens.len()).unwrap();
             let accepted = &drafted[..round as usize];
             tokens = [&tokens[..], accepted, &[40 + round]].concat();
         }

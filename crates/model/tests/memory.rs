@@ -90,7 +90,7 @@ fn run(weights: &Arc<Weights>) {
         (0..PROMPT as TokenId).map(|index| index * 97 % 32_000).collect();
     let draft = TokenTree::chain(&[5; ROWS - 1]);
     for _ in 0..STEPS {
-        let prompt = LogitsContext::behind(SequenceId(0), &tokens);
+        let prompt = LogitsContext::next_token(SequenceId(0), &tokens);
         let logits = model.logits(&LogitsContext { tree: &draft, ..prompt }).unwrap();
         assert!(logits.values.iter().all(|logit| logit.is_finite()));
         assert_eq!(logits.rows().count(), ROWS);
@@ -141,13 +141,13 @@ impl Watch {
     fn start() -> Self {
         let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (shared_peak, shared_stop) = (Arc::clone(&peak), Arc::clone(&stop));
-        let look = move || {
+        let build_tree_mask = move || {
             while !shared_stop.load(Ordering::Relaxed) {
                 shared_peak.fetch_max(own_memory(), Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(1));
             }
         };
-        Self { peak, stop, thread: Some(thread::spawn(look)) }
+        Self { peak, stop, thread: Some(thread::spawn(build_tree_mask)) }
     }
 
     /// The most so far, in bytes.

@@ -6,9 +6,9 @@
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, FeatureSource, Forward, LanguageModel, LayerGroups,
-    LayeredModel, LogitsContext, ModelError, Pipeline, PipelineError, Place, Sharing, Shuttle,
-    Team, Transformer, WeightType, Weights,
+    AlternatingModel, CachedTransformer, Checkpoint, Config, ExclusiveDevice, FeatureSource,
+    Forward, LanguageModel, LayerGroups, LayeredModel, LogitsContext, ModelError, PassAssignment,
+    PipelineError, PipelineParallelModel, Team, Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -38,7 +38,7 @@ struct Noting {
     visits: Arc<Mutex<Vec<&'static str>>>,
 }
 
-impl Place for Noting {
+impl ExclusiveDevice for Noting {
     fn team(&self) -> &Arc<Team> {
         &self.team
     }
@@ -102,15 +102,16 @@ fn source() -> FeatureSource {
 
 /// The model on one device.
 fn whole(weights: &Arc<Weights>) -> CachedTransformer {
-    let model = Transformer::new(Arc::clone(weights), Arc::new(Team::solo()));
+    let model = Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread()));
     CachedTransformer::new(model.with_features(source()))
 }
 
 type OnDevices = CachedTransformer<Box<dyn Forward>>;
 
 fn pipeline(weights: &Arc<Weights>, places: Vec<Noting>) -> OnDevices {
-    let places = places.into_iter().map(|place| Box::new(place) as Box<dyn Place>).collect();
-    let pipeline = Pipeline::new(weights, places).unwrap().with_features(&source());
+    let places =
+        places.into_iter().map(|place| Box::new(place) as Box<dyn ExclusiveDevice>).collect();
+    let pipeline = PipelineParallelModel::new(weights, places).unwrap().with_features(&source());
     CachedTransformer::new(Box::new(pipeline))
 }
 
@@ -187,14 +188,14 @@ proptest! {
     ) {
         let weights = &weights()[kind];
         let world = World::default();
-        let places: [Box<dyn Place>; 2] =
+        let places: [Box<dyn ExclusiveDevice>; 2] =
             [Box::new(world.place("first", 1)), Box::new(world.place("last", 2))];
-        let sharing = Sharing::default();
-        let shuttle = Shuttle::new(weights, places, sharing.clone());
+        let sharing = PassAssignment::default();
+        let shuttle = AlternatingModel::new(weights, places, sharing.clone());
         let (mut whole, mut shuttle) = (whole(weights), CachedTransformer::new(shuttle));
         let groups = LayerGroups::of_sizes(&[1, LAYERS - 2, 1]);
         for (asked, share) in requests.iter().zip(shares) {
-            sharing.last_has(Some(share));
+            sharing.assign_to_last(Some(share));
             for _ in 0..2 {
                 let expected = bits(&mut whole, asked, &world.cancel);
                 prop_assert_eq!(bits(&mut shuttle, asked, &world.cancel), expected);
@@ -203,9 +204,9 @@ proptest! {
             prop_assert_eq!(world.take_visits(), by_share);
             // Layers in groups, as a fuzzy drafter computes them, too.
             let (context, exact) = (asked.context(&world.cancel), asked.tokens.len());
-            let fuzzy = [&mut whole as &mut dyn LayeredModel, &mut shuttle]
-                .map(|model| model.fuzzy_logits(&context, &groups, exact).unwrap().values);
-            prop_assert_eq!(&fuzzy[0], &fuzzy[1]);
+            let approximate = [&mut whole as &mut dyn LayeredModel, &mut shuttle]
+                .map(|model| model.layer_parallel_logits(&context, &groups, exact).unwrap().values);
+            prop_assert_eq!(&approximate[0], &approximate[1]);
             world.take_visits();
         }
     }
@@ -222,10 +223,14 @@ fn passes_go_where_nobody_is_unless_they_are_shared_out() {
     ] {
         let world = World::default();
         let place = |name, free| Noting { free, ..world.place(name, 1) };
-        let places: [Box<dyn Place>; 2] =
+        let places: [Box<dyn ExclusiveDevice>; 2] =
             [Box::new(place("first", first_is_free)), Box::new(place("last", last_is_free))];
-        let mut model = CachedTransformer::new(Shuttle::new(weights, places, Sharing::default()));
-        model.logits(&LogitsContext::behind(SEQUENCE, &[1, 2])).unwrap();
+        let mut model = CachedTransformer::new(AlternatingModel::new(
+            weights,
+            places,
+            PassAssignment::default(),
+        ));
+        model.logits(&LogitsContext::next_token(SEQUENCE, &[1, 2])).unwrap();
         assert_eq!(world.take_visits(), [expected]);
     }
 }
@@ -234,15 +239,15 @@ fn passes_go_where_nobody_is_unless_they_are_shared_out() {
 #[test]
 fn parts_of_a_prompt_count_for_no_token() {
     let world = World::default();
-    let places: [Box<dyn Place>; 2] =
+    let places: [Box<dyn ExclusiveDevice>; 2] =
         [Box::new(world.place("first", 1)), Box::new(world.place("last", 1))];
-    let sharing = Sharing::default();
-    let shuttle = Shuttle::new(&weights()[0], places, sharing.clone());
+    let sharing = PassAssignment::default();
+    let shuttle = AlternatingModel::new(&weights()[0], places, sharing.clone());
     let mut model = CachedTransformer::new(shuttle);
     let mut tokens: Vec<TokenId> = (0..400).map(|index| index % 7).collect();
-    sharing.last_has(Some(2));
+    sharing.assign_to_last(Some(2));
     for _ in 0..3 {
-        model.logits(&LogitsContext::behind(SEQUENCE, &tokens)).unwrap();
+        model.logits(&LogitsContext::next_token(SEQUENCE, &tokens)).unwrap();
         tokens.push(3);
     }
     assert_eq!(world.take_visits(), ["last", "last", "last", "first"]);
@@ -292,8 +297,9 @@ fn more_stages_than_layers_are_refused() {
     let config = Config { num_hidden_layers: 1, ..example_config() };
     let weights = load(&config, WeightType::F32);
     let world = World::default();
-    let places = ["a", "b"].map(|name| Box::new(world.place(name, 1)) as Box<dyn Place>).into();
-    let error = Pipeline::new(&weights, places).err().unwrap();
+    let places =
+        ["a", "b"].map(|name| Box::new(world.place(name, 1)) as Box<dyn ExclusiveDevice>).into();
+    let error = PipelineParallelModel::new(&weights, places).err().unwrap();
     assert_eq!(error, PipelineError { n_layers: 1, stages: 2 });
     let message = error.to_string();
     assert!(message.contains("1 layer cannot be cut into 2 stages"), "{message}");

@@ -8,7 +8,7 @@ use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_model::fake::behind;
+use forerun_model::fake::row_prefix;
 use forerun_model::{
     CachedTransformer, Checkpoint, Config, Isa, LanguageModel, LogitsContext, ModelError,
     ReferenceModel, Team, Transformer, WeightType, Weights,
@@ -118,11 +118,11 @@ fn check_rows(
     tree: &TokenTree,
     first_row: usize,
 ) -> Result<(), TestCaseError> {
-    let context = LogitsContext { tree, first_row, ..LogitsContext::behind(SEQUENCE, tokens) };
+    let context = LogitsContext { tree, first_row, ..LogitsContext::next_token(SEQUENCE, tokens) };
     let logits = model.logits(&context).unwrap();
     prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
     for (row, logits) in (first_row..).zip(logits.rows()) {
-        let prefix = behind(tokens, tree, row.checked_sub(1));
+        let prefix = row_prefix(tokens, tree, row.checked_sub(1));
         let bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
         prop_assert_eq!(bits, expected(kind, &prefix), "row {} behind {:?}", row, prefix);
     }
@@ -241,7 +241,7 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
                 }
                 switch.store(true, Ordering::Relaxed);
             });
-            let context = LogitsContext::behind(SEQUENCE, &tokens);
+            let context = LogitsContext::next_token(SEQUENCE, &tokens);
             model.logits(&LogitsContext { tree: &tree, cancel: &switch, ..context })
         });
         match outcome {
@@ -267,7 +267,7 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
 fn what_a_model_cannot_do_is_an_error() {
     let mut model = model((WeightType::F32, Isa::best(), 0), 1);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
-        let context = LogitsContext { tree, ..LogitsContext::behind(SEQUENCE, tokens) };
+        let context = LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, tokens) };
         model.logits(&context).err().unwrap().to_string()
     };
     assert!(error(&[], &TokenTree::new()).contains("at least one token"));

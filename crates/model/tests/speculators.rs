@@ -109,19 +109,19 @@ impl Tensors {
         &self,
         config: &Config,
         rows: &[(usize, Vec<f64>)],
-        beside: &[Vec<f64>],
+        embeddings: &[Vec<f64>],
         sees: impl Fn(usize, usize) -> bool,
     ) -> Vec<Vec<f64>> {
         let dim = config.head_dim;
-        let layer = if beside.is_empty() { "layers.0" } else { "midlayer" };
+        let layer = if embeddings.is_empty() { "layers.0" } else { "midlayer" };
         let name = |part: &str| format!("{layer}.{part}.weight");
         let project = |part: &str, turned: bool| -> Vec<Vec<f64>> {
             let of_row = |(index, (position, row)): (usize, &(usize, Vec<f64>))| {
-                let normed = match beside.get(index) {
+                let normed = match embeddings.get(index) {
                     None => self.norm(&name("input_layernorm"), row),
-                    Some(beside) => {
-                        let beside = self.norm(&name("input_layernorm"), beside);
-                        [beside, self.norm(&name("hidden_norm"), row)].concat()
+                    Some(embeddings) => {
+                        let embeddings = self.norm(&name("input_layernorm"), embeddings);
+                        [embeddings, self.norm(&name("hidden_norm"), row)].concat()
                     }
                 };
                 let mut heads = self.times(&name(&format!("self_attn.{part}_proj")), &normed);
@@ -219,7 +219,7 @@ fn logits(
     tree: &TokenTree,
     first_row: usize,
 ) -> Vec<f32> {
-    let context = LogitsContext { tree, first_row, ..LogitsContext::behind(SEQUENCE, tokens) };
+    let context = LogitsContext { tree, first_row, ..LogitsContext::next_token(SEQUENCE, tokens) };
     model.logits(&context, features).unwrap().values
 }
 
@@ -285,18 +285,18 @@ fn eagle_3_is_what_its_paper_says() {
         |token: TokenId| tensors.row("embed_tokens.weight", token as usize, size).to_vec();
     let real = rows_of(&features).into_iter().map(|f| tensors.times("fc.weight", &f));
     let mut rows: Vec<(usize, Vec<f64>)> = real.enumerate().collect();
-    let mut beside: Vec<Vec<f64>> = tokens[1..].iter().map(|&token| embedding(token)).collect();
+    let mut embeddings: Vec<Vec<f64>> = tokens[1..].iter().map(|&token| embedding(token)).collect();
     let real = rows.len();
     let sees = |row: usize, other: usize| {
         other < real || row == other || tree.path(row - real).contains(&(other - real))
     };
     for node in 0..tree.len() {
-        let guesses = tensors.layer(config, &rows, &beside, sees);
+        let guesses = tensors.layer(config, &rows, &embeddings, sees);
         let above = tree.parent(node).map_or(real - 1, |parent| real + parent);
         rows.push((real - 1 + tree.depth(node), guesses[above].clone()));
-        beside.push(embedding(tree.token(node)));
+        embeddings.push(embedding(tree.token(node)));
     }
-    let guesses = tensors.layer(config, &rows, &beside, sees);
+    let guesses = tensors.layer(config, &rows, &embeddings, sees);
     let found = logits(&mut model, &tokens, &features, &tree, 0);
     let known = tensors.logits(&guesses[real - 1..]);
     for (found, known) in found.chunks_exact(config.vocab_size).zip(&known) {
@@ -340,14 +340,14 @@ fn parallelspec_is_what_its_paper_says() {
     let (speculator, tensors) = target.drafter(SpeculatorLayout::ParallelMedusa);
     let weights = speculator.parallel(&target.weights, Some(WeightType::F32)).unwrap();
     assert_eq!(weights.mask_tokens(), first_mask..first_mask + MASKS as TokenId);
-    let team = Arc::new(Team::solo());
+    let team = Arc::new(Team::single_thread());
     let mut model = CachedTransformer::new(Transformer::new(Arc::new(weights), team));
     let real = tokens.iter().map(|&t| tensors.row("embed_tokens.weight", t as usize, size));
     let masked = (0..MASKS).map(|mask| tensors.row("mask_embeddings.weight", mask, size));
     let rows: Vec<_> = real.chain(masked).map(<[f64]>::to_vec).enumerate().collect();
     let states = tensors.layer(config, &rows, &[], all);
     let expected = tensors.logits(&states[tokens.len() - 1..]);
-    let context = LogitsContext { tree: &masks, ..LogitsContext::behind(SEQUENCE, &tokens) };
+    let context = LogitsContext { tree: &masks, ..LogitsContext::next_token(SEQUENCE, &tokens) };
     let found = model.logits(&context).unwrap();
     assert_near(&found.values, &expected, "on tokens");
 }
@@ -386,7 +386,7 @@ fn medusa_is_what_its_paper_says_in_every_layout() {
             tensors.times(own, &state.collect::<Vec<_>>())
         });
         let expected: Vec<_> = expected.collect();
-        let mut heads = MedusaHeads::new(Arc::new(weights), Arc::new(Team::solo()));
+        let mut heads = MedusaHeads::new(Arc::new(weights), Arc::new(Team::single_thread()));
         assert_near(&heads.logits(&feature).unwrap().values, &expected, &format!("{layout:?}"));
         let message = heads.logits(&feature[1..]).err().unwrap().to_string();
         assert!(message.contains("48 numbers") && message.contains("has 47"), "{message}");
@@ -466,7 +466,7 @@ fn hydra_is_what_its_paper_says() {
             grown.extend(logits(&mut other, &tokens, &features, &short.first(node + 1), node + 1));
         }
         assert_eq!(grown, all, "{layout:?}");
-        let context = LogitsContext { tree: &tree, ..LogitsContext::behind(SEQUENCE, &tokens) };
+        let context = LogitsContext { tree: &tree, ..LogitsContext::next_token(SEQUENCE, &tokens) };
         let error = model.logits(&context, &features).err();
         assert_eq!(error, Some(ModelError::Context { position: 3, context: 3 }));
     }

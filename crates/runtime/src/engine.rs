@@ -1,7 +1,7 @@
 //! What a device group has loaded, and how it runs one job.
 
-use crate::shared_device::{DeviceVisit, Seat, SharedDevice, VisitLog};
-use crate::timed::{Forward, ForwardLog, Timed};
+use crate::shared_device::{DeviceLease, DeviceVisit, SharedDevice, VisitLog};
+use crate::timed::{ForwardLog, ForwardTiming, Timed};
 use forerun_core::{Job, JobError, JobOutput, Key, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
@@ -72,8 +72,8 @@ impl Engine {
 
     /// A seat on a device that other workers have in turn, for a model of this engine.
     #[must_use]
-    pub fn seat(&self, device: &Arc<SharedDevice>) -> Seat {
-        Seat::new(device, self.visits.clone())
+    pub fn lease(&self, device: &Arc<SharedDevice>) -> DeviceLease {
+        DeviceLease::new(device, self.visits.clone())
     }
 
     /// The visits of shared devices since the last call.
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     /// The forward passes since the last call.
-    pub(crate) fn take_forwards(&self) -> Vec<Forward> {
+    pub(crate) fn take_forwards(&self) -> Vec<ForwardTiming> {
         self.forwards.take()
     }
 
@@ -112,7 +112,7 @@ impl Engine {
         match (role, job) {
             (
                 Role::Drafter(index),
-                Job::Draft { sequence, tokens, prompt_len, sampling, shape, told },
+                Job::Draft { sequence, tokens, prompt_len, sampling, shape, feedback },
             ) => {
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let context = DraftContext {
@@ -122,7 +122,7 @@ impl Engine {
                     sampling,
                     randomness: &OfDrafter { randomness, index },
                     shape,
-                    told,
+                    feedback,
                     cancel,
                 };
                 drafter.draft(&context).map(JobOutput::Draft)

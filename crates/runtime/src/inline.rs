@@ -1,7 +1,7 @@
 //! A cluster without threads: jobs run one after another where they are awaited.
 
 use crate::engine::{Engine, job_error};
-use crate::recorder::{Forwards, Recorder};
+use crate::recorder::{JobTimings, Recorder};
 use forerun_core::trace::Trace;
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
@@ -89,7 +89,7 @@ impl Cluster for InlineCluster {
         let started_ns = self.completed * 1_000;
         self.completed += 1;
         let completion = Completion { ticket, output, started_ns, finished_ns: started_ns + 1_000 };
-        self.recorder.record(0, &job, &completion, Forwards::default());
+        self.recorder.record(0, &job, &completion, JobTimings::default());
         Ok(completion)
     }
 

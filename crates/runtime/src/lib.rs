@@ -15,9 +15,9 @@ mod worker;
 pub use engine::Engine;
 pub use inline::InlineCluster;
 pub use placement::{
-    DeviceGroup, Groups, Placement, PlacementError, available_cores, granted_cores,
+    DeviceGroup, Groups, Placement, PlacementError, available_cores, cores_within_quota,
 };
-pub use shared_device::{Seat, SharedDevice};
+pub use shared_device::{DeviceLease, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use timed::Timed;
 pub use worker::{BuildEngine, WorkerSpec};

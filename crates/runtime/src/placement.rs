@@ -328,7 +328,7 @@ pub fn available_cores() -> Vec<usize> {
 /// As many of the available cores as this process gets time for: a container's quota may grant less
 /// than there are cores, and a larger team would wait for itself.
 #[must_use]
-pub fn granted_cores() -> Vec<usize> {
+pub fn cores_within_quota() -> Vec<usize> {
     let granted = std::thread::available_parallelism().map_or(1, usize::from);
     let mut cores = available_cores();
     cores.truncate(granted);

@@ -9,7 +9,7 @@ const MAX_SPANS: usize = 1 << 18;
 
 /// The forward passes of a job.
 #[derive(Debug, Default)]
-pub(crate) struct Forwards {
+pub(crate) struct JobTimings {
     /// Starts and ends on the cluster's clock.
     pub(crate) times_ns: Vec<[u64; 2]>,
     /// Tokens that they computed.
@@ -34,7 +34,7 @@ impl Recorder {
         lane: usize,
         job: &Job,
         completion: &Completion,
-        forwards: Forwards,
+        forwards: JobTimings,
     ) {
         let mut trace = self.lock();
         if trace.spans.len() >= MAX_SPANS {

@@ -5,7 +5,7 @@
 //! First come, first served.
 
 use crate::{DeviceGroup, StartError};
-use forerun_model::{Place, Stay, Team, TeamError};
+use forerun_model::{AffinityGuard, ExclusiveDevice, Team, TeamError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -37,7 +37,7 @@ impl SharedDevice {
     /// A device of one thread, its visitor's, which stays where it is.
     #[must_use]
     pub fn anywhere(name: &str) -> Arc<Self> {
-        Arc::new(Self::of(name, Team::solo(), None))
+        Arc::new(Self::of(name, Team::single_thread(), None))
     }
 
     fn of(name: &str, team: Team, core: Option<usize>) -> Self {
@@ -49,24 +49,24 @@ impl SharedDevice {
     /// # Errors
     /// [`TeamError::Pin`] if not.
     pub fn check(&self) -> Result<(), TeamError> {
-        self.core.map_or(Ok(()), |core| Stay::on(core).map(drop))
+        self.core.map_or(Ok(()), |core| AffinityGuard::on(core).map(drop))
     }
 }
 
-/// A worker's seat on a shared device (see [`Engine::seat`](crate::Engine::seat)): what is computed there
+/// A worker's seat on a shared device (see [`Engine::lease`](crate::Engine::seat)): what is computed there
 /// shows in the trace.
-pub struct Seat {
+pub struct DeviceLease {
     device: Arc<SharedDevice>,
     log: VisitLog,
 }
 
-impl Seat {
+impl DeviceLease {
     pub(crate) fn new(device: &Arc<SharedDevice>, log: VisitLog) -> Self {
         Self { device: Arc::clone(device), log }
     }
 }
 
-impl Place for Seat {
+impl ExclusiveDevice for DeviceLease {
     fn team(&self) -> &Arc<Team> {
         &self.device.team
     }
@@ -80,23 +80,23 @@ impl Place for Seat {
         let _turn = self.device.turns.wait();
         // The cores were there when the worker started. Should they have gone since, the system has moved
         // the team's threads as well, and the work is the same elsewhere.
-        let _stay = self.device.core.and_then(|core| Stay::on(core).ok());
-        let _noted = Noted { seat: self, started: Instant::now() };
+        let _stay = self.device.core.and_then(|core| AffinityGuard::on(core).ok());
+        let _noted = Noted { lease: self, started: Instant::now() };
         work();
     }
 }
 
 /// A visit that is noted when it ends.
 struct Noted<'a> {
-    seat: &'a Seat,
+    lease: &'a DeviceLease,
     started: Instant,
 }
 
 impl Drop for Noted<'_> {
     fn drop(&mut self) {
-        let device = Arc::clone(&self.seat.device.name);
+        let device = Arc::clone(&self.lease.device.name);
         let visit = DeviceVisit { device, started: self.started, finished: Instant::now() };
-        lock(&self.seat.log.0).push(visit);
+        lock(&self.lease.log.0).push(visit);
     }
 }
 
@@ -172,8 +172,8 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
 
-    fn seat(device: &Arc<SharedDevice>) -> Seat {
-        Seat::new(device, VisitLog::default())
+    fn lease(device: &Arc<SharedDevice>) -> DeviceLease {
+        DeviceLease::new(device, VisitLog::default())
     }
 
     #[test]
@@ -182,11 +182,11 @@ mod tests {
         let inside = Mutex::new(());
         let visits: Vec<Vec<DeviceVisit>> = thread::scope(|scope| {
             let visitor = || {
-                let seat = seat(&device);
+                let lease = lease(&device);
                 for _ in 0..200 {
-                    seat.visit(&mut || drop(inside.try_lock().unwrap()));
+                    lease.visit(&mut || drop(inside.try_lock().unwrap()));
                 }
-                seat.log.take()
+                lease.log.take()
             };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(visitor)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(all.len(), 800);
         all.sort();
         assert!(all.windows(2).all(|pair| pair[0].1 <= pair[1].0));
-        assert!(seat(&device).is_free());
+        assert!(lease(&device).is_free());
     }
 
     #[test]
@@ -204,16 +204,16 @@ mod tests {
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
             let visit = |number: u64| {
-                seat(&device).visit(&mut || lock(&order).push(number));
+                lease(&device).visit(&mut || lock(&order).push(number));
             };
-            seat(&device).visit(&mut || {
+            lease(&device).visit(&mut || {
                 for number in 1..=5 {
                     scope.spawn(move || visit(number));
                     while lock(&device.turns.queue).asked <= number {
                         thread::yield_now();
                     }
                 }
-                assert!(!seat(&device).is_free());
+                assert!(!lease(&device).is_free());
             });
         });
         assert_eq!(*lock(&order), [1, 2, 3, 4, 5]);
@@ -222,11 +222,11 @@ mod tests {
     #[test]
     fn who_panics_leaves_all_the_same() {
         let device = SharedDevice::anywhere("cpu:x");
-        let seat = seat(&device);
-        let fails = AssertUnwindSafe(|| seat.visit(&mut || panic!("out of luck")));
+        let lease = lease(&device);
+        let fails = AssertUnwindSafe(|| lease.visit(&mut || panic!("out of luck")));
         assert!(catch_unwind(fails).is_err());
-        assert!(seat.is_free());
-        seat.visit(&mut || ());
-        assert_eq!(seat.log.take().len(), 2);
+        assert!(lease.is_free());
+        lease.visit(&mut || ());
+        assert_eq!(lease.log.take().len(), 2);
     }
 }

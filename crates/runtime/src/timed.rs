@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// One call of a model.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Forward {
+pub(crate) struct ForwardTiming {
     pub(crate) started: Instant,
     pub(crate) finished: Instant,
     /// Tokens that it computed; 0 if it failed.
@@ -20,17 +20,17 @@ pub(crate) struct Forward {
 
 /// Forward passes since they were last asked for.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ForwardLog(Arc<Mutex<Vec<Forward>>>);
+pub(crate) struct ForwardLog(Arc<Mutex<Vec<ForwardTiming>>>);
 
 impl ForwardLog {
     /// Takes out what was noted since the last call.
-    pub(crate) fn take(&self) -> Vec<Forward> {
+    pub(crate) fn take(&self) -> Vec<ForwardTiming> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn note(&self, started: Instant, tokens: usize) {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        log.push(Forward { started, finished: Instant::now(), tokens });
+        log.push(ForwardTiming { started, finished: Instant::now(), tokens });
     }
 }
 
@@ -116,14 +116,14 @@ impl<M: FeatureHeads> FeatureHeads for Timed<M> {
 }
 
 impl<M: LayeredModel> LayeredModel for Timed<M> {
-    fn fuzzy_logits(
+    fn layer_parallel_logits(
         &mut self,
         context: &LogitsContext<'_>,
         groups: &LayerGroups,
         exact: usize,
     ) -> Result<Logits, ModelError> {
         let started = Instant::now();
-        let logits = self.model.fuzzy_logits(context, groups, exact);
+        let logits = self.model.layer_parallel_logits(context, groups, exact);
         self.note(started, logits)
     }
 }

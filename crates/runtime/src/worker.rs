@@ -1,7 +1,7 @@
 //! A worker: one thread that owns a device group's team, models, drafters and caches.
 
 use crate::engine::{Engine, job_error};
-use crate::recorder::{Forwards, Recorder};
+use crate::recorder::{JobTimings, Recorder};
 use forerun_core::{
     Completion, Job, JobError, JobOutput, KeyedRandomness, Role, SequenceId, Ticket,
 };
@@ -106,7 +106,7 @@ pub(crate) fn start(
         };
         drop(report.send(outcome));
         if let Some(engine) = engine {
-            Desk { lane, name, engine, clock, recorder }.serve(&messages);
+            WorkerLoop { lane, name, engine, clock, recorder }.serve(&messages);
         }
     };
     let thread = thread::Builder::new().name(format!("forerun-worker-{lane}")).spawn(body)?;
@@ -115,7 +115,7 @@ pub(crate) fn start(
 
 fn load(cores: &[usize], build: BuildEngine) -> Result<Engine, String> {
     let team = if cores.is_empty() {
-        Team::solo()
+        Team::single_thread()
     } else {
         Team::pinned(cores).map_err(|error| error.to_string())?
     };
@@ -123,7 +123,7 @@ fn load(cores: &[usize], build: BuildEngine) -> Result<Engine, String> {
 }
 
 /// Where a worker's jobs are done.
-struct Desk {
+struct WorkerLoop {
     lane: usize,
     name: String,
     engine: Engine,
@@ -131,7 +131,7 @@ struct Desk {
     recorder: Arc<Recorder>,
 }
 
-impl Desk {
+impl WorkerLoop {
     /// Runs jobs in the order of their arrival until the cluster is gone.
     fn serve(mut self, messages: &Receiver<Message>) {
         for message in messages {
@@ -155,7 +155,7 @@ impl Desk {
             let times_ns = [self.at(own.started), self.at(own.finished)];
             (own.device, times_ns)
         });
-        let forwards = Forwards { times_ns: times, computed_tokens, visits_ns: visits.collect() };
+        let forwards = JobTimings { times_ns: times, computed_tokens, visits_ns: visits.collect() };
         let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
         self.recorder.record(self.lane, &job, &completion, forwards);
         reply.send(completion);

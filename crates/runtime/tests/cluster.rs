@@ -4,12 +4,12 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobError,
-    JobOutput, Outcome, Role, Sampling, Scored, SequenceId, Ticket, TokenId, TokenTree, Told,
-    trace::Fate,
+    JobOutput, Outcome, Role, Sampling, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
+    VerifiedDraft, trace::Fate,
 };
 use forerun_decode::{
-    Controller, DecodeError, DraftLength, Dsi, Finish, Limits, Lookahead, Sequence, Speculative,
-    generate,
+    DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
+    SpeculativeDraftLength, generate,
 };
 use forerun_draft::ModelDrafter;
 use forerun_model::fake::{answer, one_hot};
@@ -111,8 +111,9 @@ fn sequence(id: u64, prompt: &[TokenId], max_tokens: usize) -> Sequence {
 }
 
 fn speculate(cluster: &mut dyn Cluster, sequence: &mut Sequence) -> Result<Finish, DecodeError> {
-    let controller = Controller::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
-    generate(&mut Speculative::new(controller), sequence, cluster, |_| ControlFlow::Continue(()))
+    let draft_length =
+        SpeculativeDraftLength::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
+    generate(&mut Speculative::new(draft_length), sequence, cluster, |_| ControlFlow::Continue(()))
 }
 
 #[test]
@@ -296,9 +297,9 @@ fn jobs_and_completions_survive_serialisation() {
     let (sequence, prompt_len) = (SequenceId(9), 2);
     let mut features = Features::new();
     features.push(FeatureRows::new(2, vec![0.5, -1.0, 0.25, 3.0]));
-    let scored = Scored { tree: TokenTree::chain(&[4]), tokens: vec![5, 6] };
-    let told = Told { features, scored: Some(Arc::new(scored)) };
-    let draft = Job::Draft { sequence, tokens, prompt_len, sampling, shape, told };
+    let last_draft = VerifiedDraft { tree: TokenTree::chain(&[4]), tokens: vec![5, 6] };
+    let feedback = TargetFeedback { features, last_draft: Some(Arc::new(last_draft)) };
+    let draft = Job::Draft { sequence, tokens, prompt_len, sampling, shape, feedback };
     let jobs = [score(4, &[1, 2]), draft];
     for job in jobs {
         let text = serde_json::to_string(&job).unwrap();
@@ -310,8 +311,9 @@ fn jobs_and_completions_survive_serialisation() {
         panic!()
     };
     let (logprobs, features_from) = (Some(2), None);
-    let told = Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from };
-    cluster.submit(Role::Target(0), told).unwrap();
+    let feedback =
+        Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from };
+    cluster.submit(Role::Target(0), feedback).unwrap();
     let draft = Completion {
         ticket: Ticket(3),
         output: Ok(JobOutput::Draft(Draft::empty())),
@@ -348,7 +350,7 @@ fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
     let roles = drafters.chain((0..3).map(Role::Target));
     let runtime = Runtime::start(roles.map(worker).collect()).unwrap();
     let mut sequence = sequence(0, &[0], 60);
-    let lookahead = Lookahead::new(2, DraftLength::Fixed, 3);
+    let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
     // Late drafters are waited for, so that a failure is seen before the answer ends.
     let mut decoder = Dsi::new(3, lookahead).with_drafters(2).reproducible();
     let go_on = |_: &[_]| ControlFlow::Continue(());
@@ -360,7 +362,7 @@ fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
 #[test]
 fn dsi_goes_on_without_who_panics_and_tells() {
     let text: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
-    let (mut seen, mut told) = (0, 0);
+    let (mut seen, mut feedback) = (0, 0);
     for calls_left in [0, 1, 4] {
         for role in [Role::Target(0), Role::Target(1), Role::Drafter(0), Role::Drafter(1)] {
             let sequence = dsi_with_a_panic(role, calls_left);
@@ -370,7 +372,7 @@ fn dsi_goes_on_without_who_panics_and_tells() {
             let must_be_told =
                 matches!(role, Role::Drafter(_)) || (role, calls_left) == (Role::Target(0), 0);
             seen += usize::from(must_be_told);
-            told += usize::from(must_be_told && failures.len() == 1);
+            feedback += usize::from(must_be_told && failures.len() == 1);
             for failure in failures {
                 let who = match role {
                     Role::Drafter(index) => format!("drafter {index} failed"),
@@ -380,5 +382,5 @@ fn dsi_goes_on_without_who_panics_and_tells() {
             }
         }
     }
-    assert_eq!(told, seen);
+    assert_eq!(feedback, seen);
 }

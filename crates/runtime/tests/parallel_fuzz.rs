@@ -8,8 +8,8 @@ use forerun_core::{
     Purpose, Role, Sampling, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
-    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl,
-    Schedule, Sequence, generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
+    PearlDraftLength, PearlSchedule, Sequence, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
 use forerun_model::fake::TableModel;
@@ -207,7 +207,7 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     let mode = if dice.one_in(2) { DraftLength::Fixed } else { DraftLength::Auto };
     let (length, reproducible) = (1 + dice.below(6), dice.one_in(3));
     if replicas > 0 {
-        let dsi = Dsi::new(replicas, Lookahead::new(length, mode, replicas));
+        let dsi = Dsi::new(replicas, DsiLookahead::new(length, mode, replicas));
         let dsi = dsi.with_drafters(drafters);
         let name = format!(
             "dsi, {replicas} replicas, {drafters} drafters, {length} {mode:?}, {reproducible}"
@@ -215,11 +215,11 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
         return (Box::new(if reproducible { dsi.reproducible() } else { dsi }), name);
     }
     let options = forerun_decode::PearlOptions {
-        schedule: if dice.one_in(2) { Schedule::Eager } else { Schedule::Paper },
+        schedule: if dice.one_in(2) { PearlSchedule::Eager } else { PearlSchedule::Paper },
         pre_verify: !dice.one_in(3),
         post_verify: !dice.one_in(3),
     };
-    let pearl = Pearl::new(options, Pace::new(length, mode, dice.one_in(2)));
+    let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)));
     let name = format!("pearl {options}, {length} {mode:?}, {reproducible}");
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
 }

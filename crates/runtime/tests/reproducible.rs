@@ -8,10 +8,10 @@ use forerun_core::{
     Role, Sampling, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
-    Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, PearlOptions, Schedule, Sequence,
-    generate,
+    Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
+    PearlSchedule, Sequence, generate,
 };
-use forerun_draft::{Calibration, Drafter, FuzzyDrafter, ModelDrafter, PromptLookup};
+use forerun_draft::{CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter, PromptLookup};
 use forerun_model::fake::TableModel;
 use forerun_model::{LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{Engine, InlineCluster};
@@ -30,11 +30,11 @@ fn table(seed: u64) -> TableModel {
 /// A table of a model by groups of layers: a row depends on which rows before it are exact, and these are
 /// held as a cache holds them.
 #[derive(Default)]
-struct FuzzyTable {
+struct LayerParallelTable {
     held: Vec<(TokenId, bool)>,
 }
 
-impl LanguageModel for FuzzyTable {
+impl LanguageModel for LayerParallelTable {
     fn vocab_size(&self) -> usize {
         VOCAB
     }
@@ -52,8 +52,8 @@ impl LanguageModel for FuzzyTable {
     }
 }
 
-impl LayeredModel for FuzzyTable {
-    fn fuzzy_logits(
+impl LayeredModel for LayerParallelTable {
+    fn layer_parallel_logits(
         &mut self,
         context: &LogitsContext<'_>,
         _groups: &LayerGroups,
@@ -63,14 +63,17 @@ impl LayeredModel for FuzzyTable {
         let agrees = |(held, token): &(&(TokenId, bool), &TokenId)| held.0 == **token;
         let same = self.held.iter().zip(tokens).take_while(agrees).count();
         self.held.truncate(same);
-        let first_fuzzy = self.held.iter().position(|&(_, is_exact)| !is_exact).unwrap_or(same);
-        if first_fuzzy < exact.min(tokens.len()) {
-            self.held.truncate(first_fuzzy);
+        let first_approximate =
+            self.held.iter().position(|&(_, is_exact)| !is_exact).unwrap_or(same);
+        if first_approximate < exact.min(tokens.len()) {
+            self.held.truncate(first_approximate);
         }
         let new = (self.held.len()..tokens.len()).map(|at| (tokens[at], at < exact));
         self.held.extend(new);
-        let fuzzy = self.held.iter().map(|&(_, is_exact)| u64::from(!is_exact));
-        let seed = fuzzy.fold(9, |hash: u64, fuzzy| hash.wrapping_mul(31).wrapping_add(fuzzy)) >> 8;
+        let approximate = self.held.iter().map(|&(_, is_exact)| u64::from(!is_exact));
+        let seed = approximate
+            .fold(9, |hash: u64, approximate| hash.wrapping_mul(31).wrapping_add(approximate))
+            >> 8;
         table(seed % 1_000).logits(context)
     }
 }
@@ -134,18 +137,19 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
     let lookup = (0..60).map(|order| text(&mut *decoder(), PromptLookup, order));
     assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
     for (calibration, round) in [
-        (Calibration::EveryRound, 1),
-        (Calibration::EveryRound, 5),
-        (Calibration::OnMismatch, 5),
-        (Calibration::PrefillOnly, 5),
-        (Calibration::Never, 5),
+        (CalibrationPolicy::EveryRound, 1),
+        (CalibrationPolicy::EveryRound, 5),
+        (CalibrationPolicy::OnMismatch, 5),
+        (CalibrationPolicy::PrefillOnly, 5),
+        (CalibrationPolicy::Never, 5),
     ] {
-        let fuzzy = (0..60).map(|order| {
+        let approximate = (0..60).map(|order| {
             let groups = LayerGroups::of_sizes(&[2]);
-            let drafter = FuzzyDrafter::new(FuzzyTable::default(), groups, calibration);
+            let drafter =
+                LayerParallelDrafter::new(LayerParallelTable::default(), groups, calibration);
             text(&mut *decoder(), drafter.in_rounds_of(round), order)
         });
-        let texts = fuzzy.collect::<BTreeSet<_>>();
+        let texts = approximate.collect::<BTreeSet<_>>();
         assert_eq!(texts.len(), 1, "{name}, easyspec {calibration} in rounds of {round}");
     }
 }
@@ -162,10 +166,10 @@ fn the_text_of_a_seed_by_pearl_does_not_depend_on_who_is_first() {
     ] {
         for length in [1, 3, 4] {
             let options: PearlOptions = options.parse().unwrap();
-            let goes_on = options.schedule == Schedule::Eager;
+            let goes_on = options.schedule == PearlSchedule::Eager;
             assert_one_text(&format!("pearl {options}, {length} tokens"), &|| {
-                let pace = Pace::new(length, DraftLength::Fixed, goes_on);
-                Box::new(Pearl::new(options, pace).reproducible())
+                let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, goes_on);
+                Box::new(Pearl::new(options, draft_length).reproducible())
             });
         }
     }
@@ -176,7 +180,7 @@ fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
     for (replicas, length) in [(1, 1), (1, 4), (2, 3), (3, 1), (3, 4)] {
         let name = format!("dsi, {replicas} replicas, lookahead {length}");
         assert_one_text(&name, &|| {
-            let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+            let lookahead = DsiLookahead::new(length, DraftLength::Fixed, replicas);
             Box::new(Dsi::new(replicas, lookahead).reproducible())
         });
     }
@@ -185,16 +189,17 @@ fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
 #[test]
 fn nor_does_it_with_several_drafters() {
     for (replicas, length) in [(1, 1), (2, 2), (3, 1), (3, 4)] {
-        for calibration in [Calibration::EveryRound, Calibration::OnMismatch] {
+        for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::OnMismatch] {
             let texts = (0..60).map(|order| {
                 let groups = LayerGroups::of_sizes(&[2]);
-                let fuzzy = FuzzyDrafter::new(FuzzyTable::default(), groups, calibration);
+                let approximate =
+                    LayerParallelDrafter::new(LayerParallelTable::default(), groups, calibration);
                 let engine = Engine::new()
                     .with_drafter(0, ModelDrafter::new(table(9)))
                     .with_drafter(1, PromptLookup)
                     .with_drafter(2, ModelDrafter::new(table(4)))
-                    .with_drafter(3, fuzzy.in_rounds_of(5));
-                let lookahead = Lookahead::new(length, DraftLength::Fixed, replicas);
+                    .with_drafter(3, approximate.in_rounds_of(5));
+                let lookahead = DsiLookahead::new(length, DraftLength::Fixed, replicas);
                 let mut decoder = Dsi::new(replicas, lookahead).with_drafters(4).reproducible();
                 text_of(&mut decoder, engine, order)
             });

@@ -8,12 +8,12 @@ use forerun_core::{
     Cluster, Job, JobError, JobOutput, Role, Sampling, SequenceId, TokenId, TokenTree,
 };
 use forerun_decode::{
-    Decoder, DraftLength, Dsi, Limits, Lookahead, Pace, Pearl, Sequence, generate,
+    Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
 use forerun_draft::ModelDrafter;
 use forerun_model::fake::{answer, one_hot};
-use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError, Place};
-use forerun_runtime::{Engine, Runtime, Seat, SharedDevice, WorkerSpec};
+use forerun_model::{ExclusiveDevice, LanguageModel, Logits, LogitsContext, ModelError};
+use forerun_runtime::{DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ const HANG: TokenId = 7;
 
 /// Predicts the last token plus one, modulo 5, in passes over several devices.
 struct Staged {
-    seats: Vec<Seat>,
+    seats: Vec<DeviceLease>,
 }
 
 impl Staged {
@@ -52,9 +52,9 @@ impl LanguageModel for Staged {
 
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
         let last = *context.tokens.last().ok_or(ModelError::Empty)?;
-        for (index, seat) in self.seats.iter().enumerate() {
+        for (index, lease) in self.seats.iter().enumerate() {
             let mut outcome = Ok(());
-            seat.visit(&mut || outcome = Self::part(index, last, context.cancel));
+            lease.visit(&mut || outcome = Self::part(index, last, context.cancel));
             outcome?;
         }
         Ok(answer(context, VOCAB, |prefix| one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)))
@@ -74,15 +74,15 @@ fn runtime(targets: usize) -> Runtime {
             roles: vec![role],
             build: Box::new(move |_| {
                 let engine = Engine::new();
-                let seat = |device: &Arc<SharedDevice>| engine.seat(device);
+                let lease = |device: &Arc<SharedDevice>| engine.lease(device);
                 Ok(match role {
                     Role::Target(index) => {
-                        let model = Staged { seats: devices.iter().map(seat).collect() };
+                        let model = Staged { seats: devices.iter().map(lease).collect() };
                         let model = engine.timed(model);
                         engine.with_target(index, model)
                     }
                     Role::Drafter(index) => {
-                        let model = engine.timed(Staged { seats: vec![seat(&devices[2])] });
+                        let model = engine.timed(Staged { seats: vec![lease(&devices[2])] });
                         engine.with_drafter(index, ModelDrafter::new(model))
                     }
                 })
@@ -129,8 +129,10 @@ fn decode(runtime: &Runtime, id: u64, decoder: &mut dyn Decoder) {
 fn drafter_and_target_never_share_a_device_at_one_time() {
     let runtime = runtime(1);
     for (number, options) in ["eager", "paper", "paper,no-pre-verify"].into_iter().enumerate() {
-        let mut decoder =
-            Pearl::new(options.parse().unwrap(), Pace::new(4, DraftLength::Fixed, true));
+        let mut decoder = Pearl::new(
+            options.parse().unwrap(),
+            PearlDraftLength::new(4, DraftLength::Fixed, true),
+        );
         decode(&runtime, number as u64, &mut decoder);
         let trace = runtime.take_trace();
         check(&trace);
@@ -145,7 +147,7 @@ fn drafter_and_target_never_share_a_device_at_one_time() {
 fn replicas_follow_one_another_over_the_devices() {
     let runtime = runtime(3);
     for seed in 0..5 {
-        let lookahead = Lookahead::new(2, DraftLength::Fixed, 3);
+        let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
         decode(&runtime, seed, &mut Dsi::new(3, lookahead));
         check(&runtime.take_trace());
     }

@@ -1,8 +1,8 @@
 //! One simulated answer, beside plain decoding's.
 
 use crate::{
-    Acceptance, Cancellation, Cost, Device, Fault, Method, Oracle, Pipeline, SimCluster, SimError,
-    Usage,
+    AcceptanceModel, Cancellation, Cost, Device, Fault, Oracle, SharedDevices, SimCluster,
+    SimError, SimulatedMethod, Usage,
 };
 use forerun_core::trace::Trace;
 use forerun_core::{Cluster, Role, Sampling, SequenceId, TokenId};
@@ -17,13 +17,13 @@ pub(crate) const PROMPT: usize = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Simulation {
     /// When tokens are drafted and verified.
-    pub method: Method,
+    pub method: SimulatedMethod,
     /// What each drafter's passes take.
     pub drafters: Vec<Cost>,
     /// What each target replica's passes take.
     pub targets: Vec<Cost>,
     /// Where each drafter's drafts are right; the last one goes on.
-    pub acceptance: Vec<Acceptance>,
+    pub acceptance: Vec<AcceptanceModel>,
     /// Tokens drafted in a row; 0 drafts none.
     pub draft_tokens: usize,
     /// Tokens to generate.
@@ -72,7 +72,7 @@ impl Simulation {
     ///
     /// # Errors
     /// As [`Simulation::run`].
-    pub fn measure_on(&self, pipeline: Pipeline) -> Result<SimulatedAnswer, SimError> {
+    pub fn measure_on(&self, pipeline: SharedDevices) -> Result<SimulatedAnswer, SimError> {
         self.decode(self.cluster()?.without_trace().on(pipeline))
     }
 
@@ -81,7 +81,7 @@ impl Simulation {
     /// # Errors
     /// As [`Simulation::run`].
     pub fn plain_ns(&self) -> Result<u64, SimError> {
-        let plain = Self { method: Method::Autoregressive, ..self.clone() };
+        let plain = Self { method: SimulatedMethod::Autoregressive, ..self.clone() };
         Ok(plain.measure()?.total_ns)
     }
 
@@ -102,9 +102,9 @@ impl Simulation {
             return Err(none("the number of drafters"));
         }
         let probabilities = self.acceptance.iter().flat_map(|acceptance| match acceptance {
-            Acceptance::Iid(probability) => std::slice::from_ref(probability),
-            Acceptance::ByPlace(probabilities) => probabilities,
-            Acceptance::Recorded(_) => &[],
+            AcceptanceModel::Iid(probability) => std::slice::from_ref(probability),
+            AcceptanceModel::ByPlace(probabilities) => probabilities,
+            AcceptanceModel::Recorded(_) => &[],
         });
         for probability in probabilities {
             if !(0.0..=1.0).contains(probability) {

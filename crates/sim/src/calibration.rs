@@ -1,6 +1,6 @@
 //! What was measured of real models on real devices, for simulations to take.
 
-use crate::{Acceptance, Cost, ForwardCost, SimError};
+use crate::{AcceptanceModel, Cost, ForwardCost, SimError};
 use serde::Deserialize;
 use std::fmt::Write;
 
@@ -125,10 +125,10 @@ impl Calibration {
 
     /// What was recorded of a prompt; they are counted round and round.
     #[must_use]
-    pub fn acceptance(&self, prompt: u64) -> Acceptance {
+    pub fn acceptance(&self, prompt: u64) -> AcceptanceModel {
         let line = prompt.checked_rem(self.agreement.len() as u64).unwrap_or(0) as usize;
         let record = self.agreement.get(line).map_or("", String::as_str);
-        Acceptance::Recorded(record.bytes().map(|byte| byte == b'1').collect())
+        AcceptanceModel::Recorded(record.bytes().map(|byte| byte == b'1').collect())
     }
 }
 
@@ -161,7 +161,7 @@ mod tests {
             (cost.forward.of(2), cost.first_ns, cost.link_ns),
             (11_000_000, Some(80_500_000), 20_000)
         );
-        assert_eq!(calibration.acceptance(3), Acceptance::Recorded(vec![false]));
+        assert_eq!(calibration.acceptance(3), AcceptanceModel::Recorded(vec![false]));
         for (from, to) in
             [("1101", "1121"), ("[4, 12", "[1, 12"), ("0.02", "-1"), ("layers", "layer")]
         {

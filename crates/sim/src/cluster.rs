@@ -2,7 +2,7 @@
 
 use crate::device::{Held, Passes};
 use crate::oracle::Player;
-use crate::pipeline::{Pipeline, Schedule};
+use crate::pipeline::{DeviceSchedule, SharedDevices};
 use crate::{Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
@@ -95,7 +95,7 @@ pub struct SimCluster {
     traces: bool,
     trace: Trace,
     /// What the devices behind these ones do, where drafter and target share them.
-    shared: Option<Schedule>,
+    shared: Option<DeviceSchedule>,
 }
 
 impl SimCluster {
@@ -151,8 +151,8 @@ impl SimCluster {
 
     /// The same, but all devices are those of a pipeline: what two jobs want at one time, one waits for.
     #[must_use]
-    pub fn on(self, pipeline: Pipeline) -> Self {
-        Self { shared: Some(Schedule::new(pipeline)), ..self }
+    pub fn on(self, pipeline: SharedDevices) -> Self {
+        Self { shared: Some(DeviceSchedule::new(pipeline)), ..self }
     }
 
     /// The virtual time, in nanoseconds.

@@ -2,8 +2,8 @@
 
 use forerun_core::DraftShape;
 use forerun_decode::{
-    Autoregressive, Controller, Decoder, DraftLength, Dsi, Lookahead, Pace, Pearl, PearlOptions,
-    Schedule, Speculative,
+    Autoregressive, Decoder, DraftLength, Dsi, DsiLookahead, Pearl, PearlDraftLength, PearlOptions,
+    PearlSchedule, Speculative, SpeculativeDraftLength,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,7 +12,7 @@ use std::str::FromStr;
 /// When tokens are drafted and verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Method {
+pub enum SimulatedMethod {
     /// One target forward a token.
     Autoregressive,
     /// Draft, then verify, in turn.
@@ -30,7 +30,7 @@ pub enum Method {
     Dsi,
 }
 
-impl Method {
+impl SimulatedMethod {
     /// All methods with their names.
     pub const NAMES: [(Self, &str); 7] = [
         (Self::Autoregressive, "autoregressive"),
@@ -52,14 +52,17 @@ impl Method {
     ) -> Box<dyn Decoder> {
         let chain = DraftShape::Chain { length: draft_tokens };
         let pearl = |options: PearlOptions| {
-            let goes_on = options.schedule == Schedule::Eager;
-            Box::new(Pearl::new(options, Pace::new(draft_tokens, DraftLength::Fixed, goes_on)))
+            let goes_on = options.schedule == PearlSchedule::Eager;
+            Box::new(Pearl::new(
+                options,
+                PearlDraftLength::new(draft_tokens, DraftLength::Fixed, goes_on),
+            ))
         };
-        let paper = PearlOptions { schedule: Schedule::Paper, ..PearlOptions::default() };
+        let paper = PearlOptions { schedule: PearlSchedule::Paper, ..PearlOptions::default() };
         match self {
             Self::Autoregressive => Box::new(Autoregressive),
             Self::Speculative => {
-                Box::new(Speculative::new(Controller::new(chain, DraftLength::Fixed)))
+                Box::new(Speculative::new(SpeculativeDraftLength::new(chain, DraftLength::Fixed)))
             }
             Self::Pearl => pearl(PearlOptions::default()),
             Self::PearlPaper => pearl(paper),
@@ -67,21 +70,21 @@ impl Method {
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
                 let each = targets.div_ceil(drafters.max(1));
-                let lookahead = Lookahead::new(draft_tokens, DraftLength::Fixed, each);
+                let lookahead = DsiLookahead::new(draft_tokens, DraftLength::Fixed, each);
                 Box::new(Dsi::new(targets, lookahead).with_drafters(drafters))
             }
         }
     }
 }
 
-impl fmt::Display for Method {
+impl fmt::Display for SimulatedMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = Self::NAMES.iter().find(|(method, _)| method == self);
         f.pad(name.map_or("", |(_, name)| name))
     }
 }
 
-impl FromStr for Method {
+impl FromStr for SimulatedMethod {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -12,7 +12,7 @@ pub(crate) const VOCABULARY: usize = 256;
 /// When a drafter proposes the target's token behind a true prefix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Acceptance {
+pub enum AcceptanceModel {
     /// At every position with the same probability, independently.
     Iid(f64),
     /// With a probability that depends on the place in the draft; the last one goes on.
@@ -22,13 +22,13 @@ pub enum Acceptance {
 }
 
 /// What models would answer. The text is a function of the seed; the target is greedy and always right,
-/// and a drafter is right as [`Acceptance`] says. Both are functions of the tokens before, as models are.
+/// and a drafter is right as [`AcceptanceModel`] says. Both are functions of the tokens before, as models are.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Oracle {
     /// Chooses the text and where drafters err.
     pub seed: u64,
     /// Where drafters are right; the drafter of that index, or the last one.
-    pub drafters: Vec<Acceptance>,
+    pub drafters: Vec<AcceptanceModel>,
 }
 
 impl Oracle {
@@ -54,12 +54,12 @@ impl Oracle {
         let uniform = || self.uniform(position, Purpose::Draft, drafter as TokenId);
         match self.drafters.get(drafter.min(last)) {
             None => false,
-            Some(Acceptance::Iid(probability)) => uniform() < *probability,
-            Some(Acceptance::ByPlace(probabilities)) => {
+            Some(AcceptanceModel::Iid(probability)) => uniform() < *probability,
+            Some(AcceptanceModel::ByPlace(probabilities)) => {
                 let own = probabilities.get(place).or(probabilities.last());
                 own.is_some_and(|&probability| uniform() < probability)
             }
-            Some(Acceptance::Recorded(record)) => {
+            Some(AcceptanceModel::Recorded(record)) => {
                 record.get(position.wrapping_sub(prompt_len)).copied().unwrap_or(false)
             }
         }

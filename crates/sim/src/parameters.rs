@@ -2,7 +2,8 @@
 
 use crate::calibration::ns;
 use crate::{
-    Acceptance, Calibration, Cancellation, Cost, ForwardCost, Method, SimError, Simulation,
+    AcceptanceModel, Calibration, Cancellation, Cost, ForwardCost, SimError, SimulatedMethod,
+    Simulation,
 };
 use forerun_model::LayerGroups;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Parameters {
     /// When tokens are drafted and verified.
-    pub method: Method,
+    pub method: SimulatedMethod,
     /// A target's forward pass of one row; 30.
     pub target_ms: Option<f64>,
     /// A target's first pass, which holds the prompt.
@@ -55,7 +56,7 @@ pub struct Parameters {
 impl Default for Parameters {
     fn default() -> Self {
         Self {
-            method: Method::default(),
+            method: SimulatedMethod::default(),
             target_ms: None,
             target_first_ms: None,
             row_ms: None,
@@ -172,7 +173,7 @@ impl Parameters {
         }
         let acceptance = match (self.acceptance, calibration) {
             (None, Some(calibration)) => calibration.acceptance(self.seed),
-            (given, _) => Acceptance::Iid(given.unwrap_or(ACCEPTANCE)),
+            (given, _) => AcceptanceModel::Iid(given.unwrap_or(ACCEPTANCE)),
         };
         let simulation = Simulation {
             method: self.method,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Devices that a target and its drafter share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pipeline {
+pub struct SharedDevices {
     /// Devices, each with the same share of the target's layers.
     pub devices: usize,
     /// Nanoseconds of sending the drafter's cache from one device to another.
@@ -19,17 +19,17 @@ pub struct Pipeline {
 }
 
 /// What the devices do, and will do for the jobs that have started.
-pub(crate) struct Schedule {
-    pipeline: Pipeline,
+pub(crate) struct DeviceSchedule {
+    pipeline: SharedDevices,
     /// For each device: starts and ends, and whose work it is.
     busy: Vec<Vec<(u64, u64, Ticket)>>,
     /// Where the drafter's cache is.
     drafts_on: Option<usize>,
 }
 
-impl Schedule {
-    pub(crate) fn new(pipeline: Pipeline) -> Self {
-        let pipeline = Pipeline { devices: pipeline.devices.max(1), ..pipeline };
+impl DeviceSchedule {
+    pub(crate) fn new(pipeline: SharedDevices) -> Self {
+        let pipeline = SharedDevices { devices: pipeline.devices.max(1), ..pipeline };
         Self { pipeline, busy: vec![Vec::new(); pipeline.devices], drafts_on: None }
     }
 

@@ -9,8 +9,8 @@ use crate::oracle::{Player, VOCABULARY};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, Scores, SequenceId, TokenTree,
-    Told,
+    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, Scores, SequenceId,
+    TargetFeedback, TokenTree,
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
@@ -144,7 +144,7 @@ impl Drafter for WaitingModel {
             prompt_len,
             sampling: context.sampling.clone(),
             shape: DraftShape::Chain { length },
-            told: Told::default(),
+            feedback: TargetFeedback::default(),
         };
         self.wait(&job, cancel)?;
         let chain = self.player.draft(index, tokens, prompt_len, length);

@@ -4,14 +4,15 @@
 
 use forerun_core::trace::{Fate, Trace, Work};
 use forerun_core::{
-    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TokenTree, Told,
+    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TargetFeedback,
+    TokenTree,
 };
 use forerun_decode::{
-    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
-    generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
+    SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
-    Acceptance, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
+    AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, ForwardCost, Oracle, SimCluster,
     SimError,
 };
 use proptest::prelude::*;
@@ -21,7 +22,7 @@ const ID: SequenceId = SequenceId(0);
 const PROMPT: usize = 5;
 const MS: u64 = 1_000_000;
 
-fn oracle(seed: u64, acceptance: Acceptance) -> Oracle {
+fn oracle(seed: u64, acceptance: AcceptanceModel) -> Oracle {
     Oracle { seed, drafters: vec![acceptance] }
 }
 
@@ -38,7 +39,10 @@ fn cluster(oracle: &Oracle, draft_ns: u64, target_ns: u64, faults: Vec<Fault>) -
 }
 
 fn speculative(length: usize) -> Box<dyn Decoder> {
-    Box::new(Speculative::new(Controller::new(DraftShape::Chain { length }, DraftLength::Fixed)))
+    Box::new(Speculative::new(SpeculativeDraftLength::new(
+        DraftShape::Chain { length },
+        DraftLength::Fixed,
+    )))
 }
 
 /// Generates and checks the text.
@@ -65,7 +69,7 @@ fn rounds(trace: &Trace) -> Vec<(usize, usize)> {
 
 #[test]
 fn plain_decoding_takes_exactly_its_passes() {
-    let oracle = oracle(3, Acceptance::Iid(0.5));
+    let oracle = oracle(3, AcceptanceModel::Iid(0.5));
     let target = Cost { first_ns: Some(90 * MS), ..Cost::constant(7 * MS) };
     let devices = devices(Cost::constant(MS), target);
     let mut cluster =
@@ -85,7 +89,7 @@ fn speculative_decoding_is_that_of_the_closed_form() {
     const TOKENS: usize = 4000;
     for (seed, alpha) in [0.0, 0.2, 0.5, 0.8, 0.95, 1.0].into_iter().enumerate() {
         for gamma in [1, 2, 4, 8] {
-            let oracle = oracle(seed as u64, Acceptance::Iid(alpha));
+            let oracle = oracle(seed as u64, AcceptanceModel::Iid(alpha));
             let mut cluster = cluster(&oracle, 3 * MS, 20 * MS, vec![]);
             run(&mut *speculative(gamma), &mut cluster, &oracle, TOKENS).unwrap();
             let mut rounds = rounds(cluster.trace());
@@ -109,13 +113,14 @@ fn speculative_decoding_is_that_of_the_closed_form() {
 
 #[test]
 fn recorded_and_placed_acceptance_are_followed() {
-    let recorded = oracle(1, Acceptance::Recorded(vec![true, true, false, true, false, false]));
+    let recorded =
+        oracle(1, AcceptanceModel::Recorded(vec![true, true, false, true, false, false]));
     let mut cluster_ = cluster(&recorded, MS, 10 * MS, vec![]);
     run(&mut *speculative(3), &mut cluster_, &recorded, 8).unwrap();
     // Two and a correction, one and a correction, the sixth is wrong, then none is right.
     let tokens: Vec<usize> = rounds(cluster_.trace()).iter().map(|round| round.0).collect();
     assert_eq!(tokens, [3, 2, 1, 1, 1]);
-    let placed = oracle(1, Acceptance::ByPlace(vec![1.0, 1.0, 0.0]));
+    let placed = oracle(1, AcceptanceModel::ByPlace(vec![1.0, 1.0, 0.0]));
     let mut cluster_ = cluster(&placed, MS, 10 * MS, vec![]);
     run(&mut *speculative(5), &mut cluster_, &placed, 30).unwrap();
     assert!(rounds(cluster_.trace()).iter().all(|&(tokens, _)| tokens <= 3));
@@ -123,7 +128,7 @@ fn recorded_and_placed_acceptance_are_followed() {
 
 #[test]
 fn rows_cost_what_was_measured() {
-    let oracle = oracle(1, Acceptance::Iid(1.0));
+    let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let points = vec![(1, 10 * MS), (5, 14 * MS)];
     let target = Cost { forward: ForwardCost::Rows { points }, ..Cost::constant(0) };
     let devices = devices(Cost { link_ns: MS, ..Cost::constant(2 * MS) }, target);
@@ -153,7 +158,7 @@ fn cancelled_jobs_end_as_the_policy_says() {
     let ends = |cancellation| {
         let target = Cost { layers: 4, ..Cost::constant(10 * MS) };
         let devices = devices(Cost::constant(4 * MS), target);
-        let oracle = oracle(1, Acceptance::Iid(1.0));
+        let oracle = oracle(1, AcceptanceModel::Iid(1.0));
         let mut cluster = SimCluster::new(devices, oracle, cancellation, vec![]).unwrap();
         let jobs: Vec<_> =
             (0..3).map(|_| cluster.submit(Role::Target(0), score(3)).unwrap()).collect();
@@ -163,7 +168,7 @@ fn cancelled_jobs_end_as_the_policy_says() {
             prompt_len: 1,
             sampling: Sampling::greedy(),
             shape: DraftShape::Chain { length: 1 },
-            told: Told::default(),
+            feedback: TargetFeedback::default(),
         };
         let draft = cluster.submit(Role::Drafter(0), draft).unwrap();
         assert_eq!(cluster.next_completion().unwrap().ticket, draft);
@@ -187,7 +192,7 @@ fn cancelled_jobs_end_as_the_policy_says() {
 
 #[test]
 fn a_stall_delays_and_a_death_ends_without_a_hang() {
-    let oracle = oracle(1, Acceptance::Iid(1.0));
+    let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let fault = |at_ms: u64, kind| Fault { device: 1, at_ns: at_ms * MS, kind };
     let stall = |at_ms, ms: u64| fault(at_ms, FaultKind::Stall { ns: ms * MS });
     let mut stalled = cluster(&oracle, MS, 10 * MS, vec![stall(15, 7), stall(30, 3)]);
@@ -205,7 +210,7 @@ fn a_stall_delays_and_a_death_ends_without_a_hang() {
 #[test]
 fn what_cannot_be_simulated_is_refused() {
     let make = |devices, faults| {
-        let oracle = oracle(1, Acceptance::Iid(1.0));
+        let oracle = oracle(1, AcceptanceModel::Iid(1.0));
         SimCluster::new(devices, oracle, Cancellation::Layer, faults).err().unwrap()
     };
     let pair = || devices(Cost::constant(1), Cost::constant(2));
@@ -215,7 +220,7 @@ fn what_cannot_be_simulated_is_refused() {
     assert_eq!(make(pair(), vec![fault]), SimError::NoSuchDevice { device: 2, devices: 2 });
     let flat = Cost { layers: 0, ..Cost::constant(1) };
     assert!(matches!(make(devices(flat.clone(), flat), vec![]), SimError::NoLayers { .. }));
-    let oracle = oracle(1, Acceptance::Iid(1.0));
+    let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let mut cluster = cluster(&oracle, 1, 1, vec![]);
     let nobody = cluster.submit(Role::Target(3), score(3));
     assert_eq!(nobody, Err(ClusterError::NoSuchRole(Role::Target(3))));
@@ -232,7 +237,7 @@ proptest! {
         stalls in prop::collection::vec((0_usize..2, 0_u64..900, 0_u64..90), 0..4),
         death in prop::option::of((0_usize..2, 0_u64..900)),
     ) {
-        let oracle = oracle(seed, Acceptance::Iid(alpha));
+        let oracle = oracle(seed, AcceptanceModel::Iid(alpha));
         let stall = |&(device, at, ns): &(usize, u64, u64)| {
             Fault { device, at_ns: at * MS, kind: FaultKind::Stall { ns: ns * MS } }
         };

@@ -5,10 +5,12 @@
 use forerun_core::trace::{Fate, Work};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
-    Autoregressive, Controller, DecodeError, Decoder, DraftLength, Dsi, Limits, Lookahead,
-    Sequence, Speculative, generate,
+    Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
+    Speculative, SpeculativeDraftLength, generate,
 };
-use forerun_sim::{Acceptance, Cancellation, Cost, Device, Fault, FaultKind, Oracle, SimCluster};
+use forerun_sim::{
+    AcceptanceModel, Cancellation, Cost, Device, Fault, FaultKind, Oracle, SimCluster,
+};
 use proptest::prelude::*;
 use std::ops::ControlFlow;
 
@@ -22,7 +24,7 @@ struct World {
     replicas: usize,
     lookahead: usize,
     /// Of each drafter.
-    acceptance: Vec<Acceptance>,
+    acceptance: Vec<AcceptanceModel>,
     seed: u64,
     tokens: usize,
     cancellation: Cancellation,
@@ -38,7 +40,7 @@ impl World {
             target_ns,
             replicas,
             lookahead,
-            acceptance: vec![Acceptance::Iid(acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(acceptance)],
             seed,
             tokens: 60,
             cancellation: Cancellation::Immediate,
@@ -79,13 +81,13 @@ impl World {
     fn decoder(&self) -> Dsi {
         let drafters = self.acceptance.len();
         let each = self.replicas.div_ceil(drafters);
-        let lookahead = Lookahead::new(self.lookahead, DraftLength::Fixed, each);
+        let lookahead = DsiLookahead::new(self.lookahead, DraftLength::Fixed, each);
         Dsi::new(self.replicas, lookahead).with_drafters(drafters)
     }
 
     fn speculative_ns(&self) -> u64 {
         let shape = forerun_core::DraftShape::Chain { length: self.lookahead };
-        let mut decoder = Speculative::new(Controller::new(shape, DraftLength::Fixed));
+        let mut decoder = Speculative::new(SpeculativeDraftLength::new(shape, DraftLength::Fixed));
         self.run(&mut decoder).unwrap().0
     }
 
@@ -125,7 +127,7 @@ proptest! {
     #[test]
     fn dsi_stays_within_proposition_one(percent in 1..=100_u64, bits in prop::collection::vec(any::<bool>(), 40)) {
         let world = World {
-            acceptance: vec![Acceptance::Recorded(bits.clone())],
+            acceptance: vec![AcceptanceModel::Recorded(bits.clone())],
             tokens: 40,
             ..World::sized(percent * MS, 100 * MS, 1, 0.0, 1)
         };
@@ -141,7 +143,7 @@ proptest! {
         others in prop::collection::vec(0.0..=1.0_f64, 1..4),
         replicas in 1..=8_usize,
     ) {
-        let others = others.into_iter().map(Acceptance::Iid);
+        let others = others.into_iter().map(AcceptanceModel::Iid);
         let acceptance = world.acceptance.iter().cloned().chain(others).collect();
         let world = World { acceptance, replicas, ..world };
         prop_assert!(world.dsi().0 <= world.plain_ns());
@@ -158,7 +160,7 @@ proptest! {
         faults in prop::collection::vec((0..7_usize, 0..4000_u64, any::<bool>()), 0..4),
         others in prop::collection::vec(0.0..=1.0_f64, 0..3),
     ) {
-        let others = others.into_iter().map(Acceptance::Iid);
+        let others = others.into_iter().map(AcceptanceModel::Iid);
         let acceptance: Vec<_> = world.acceptance.iter().cloned().chain(others).collect();
         let drafters = acceptance.len();
         let faults: Vec<Fault> = faults
@@ -284,7 +286,7 @@ fn a_drafter_that_dies_leaves_the_target_alone() {
 /// fifth token the second is wrong, too, and both start together. At the seventh it is the first that is right.
 #[test]
 fn of_those_that_agree_with_the_target_the_first_is_kept() {
-    let recorded = |text: &str| Acceptance::Recorded(text.chars().map(|c| c == 'y').collect());
+    let recorded = |text: &str| AcceptanceModel::Recorded(text.chars().map(|c| c == 'y').collect());
     let world = World {
         acceptance: vec![recorded("yynnyyyyyy"), recorded("yyyynynyyy")],
         replicas: 6,
@@ -338,7 +340,7 @@ fn a_drafter_and_a_replica_that_die_are_told() {
     };
     let oracle = Oracle { seed: world.seed, drafters: world.acceptance.clone() };
     let simulation = forerun_sim::Simulation {
-        method: forerun_sim::Method::Dsi,
+        method: forerun_sim::SimulatedMethod::Dsi,
         drafters: vec![Cost::constant(world.draft_ns)],
         targets: vec![Cost::constant(world.target_ns); world.replicas],
         acceptance: oracle.drafters,

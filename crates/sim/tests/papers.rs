@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_sim::Method;
+use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, PaperTable, expected_rounds};
 use forerun_sim::{Calibration, Simulation};
 
@@ -94,7 +94,7 @@ fn speculative_decoding_is_that_of_appendix_e() {
     assert_eq!((expected_rounds(0.0, 5, 50), expected_rounds(1.0, 4, 50)), (50.0, 10.0));
     for pair in &DSI_PAIRS {
         for lookahead in DSI_LOOKAHEADS {
-            let simulation = pair.simulation(Method::Speculative, lookahead);
+            let simulation = pair.simulation(SimulatedMethod::Speculative, lookahead);
             let answers = (0..TEXTS).map(|seed| {
                 let answer = Simulation { seed, ..simulation.clone() }.measure().unwrap();
                 let rounds = answer.statistics.target_forwards as f64;

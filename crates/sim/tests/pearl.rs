@@ -5,11 +5,12 @@
 use forerun_core::trace::Work;
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
-    Autoregressive, Controller, Decoder, DraftLength, Limits, Pace, Pearl, PearlOptions, Schedule,
-    Sequence, Speculative, generate,
+    Autoregressive, Decoder, DraftLength, Limits, Pearl, PearlDraftLength, PearlOptions,
+    PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_sim::{
-    Acceptance, Cancellation, Cost, Device, Method, Oracle, Pipeline, SimCluster, Simulation,
+    AcceptanceModel, Cancellation, Cost, Device, Oracle, SharedDevices, SimCluster,
+    SimulatedMethod, Simulation,
 };
 use proptest::prelude::*;
 use std::ops::ControlFlow;
@@ -17,7 +18,7 @@ use std::ops::ControlFlow;
 const MS: u64 = 1_000_000;
 
 fn cluster(
-    acceptance: Acceptance,
+    acceptance: AcceptanceModel,
     seed: u64,
     draft_ns: u64,
     target_ns: u64,
@@ -44,13 +45,13 @@ fn sequence(oracle: &Oracle, max_tokens: usize) -> Sequence {
 
 fn pearl(length: usize, options: &str) -> Pearl {
     let options: PearlOptions = options.parse().unwrap();
-    let goes_on = options.schedule == Schedule::Eager;
-    Pearl::new(options, Pace::new(length, DraftLength::Fixed, goes_on))
+    let goes_on = options.schedule == PearlSchedule::Eager;
+    Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, goes_on))
 }
 
 /// Which draft tokens are right, by position behind the prompt.
-fn recorded(text: &str) -> Acceptance {
-    Acceptance::Recorded(text.chars().map(|letter| letter == 'y').collect())
+fn recorded(text: &str) -> AcceptanceModel {
+    AcceptanceModel::Recorded(text.chars().map(|letter| letter == 'y').collect())
 }
 
 /// Runs some rounds and tells how many tokens each committed, and its unverified ones.
@@ -121,13 +122,13 @@ target  |sssSSSSSSSSS|
 #[test]
 fn the_papers_schedule_waits_for_gamma_tokens() {
     let options: PearlOptions = "paper".parse().unwrap();
-    let mut stretched = Pearl::new(options, Pace::new(3, DraftLength::Fixed, true));
+    let mut stretched = Pearl::new(options, PearlDraftLength::new(3, DraftLength::Fixed, true));
     let (_, unverified, _) = rounds(&mut stretched, "nyyyyyn", 4);
     assert_eq!(unverified, [0, 0, 2, 2]);
     // Nor does a seed's promise, which takes that schedule where the eager one would not keep it.
     let options: PearlOptions = "no-post-verify".parse().unwrap();
-    let pace = Pace::new(3, DraftLength::Fixed, true);
-    let mut promised = Pearl::new(options, pace).reproducible();
+    let draft_length = PearlDraftLength::new(3, DraftLength::Fixed, true);
+    let mut promised = Pearl::new(options, draft_length).reproducible();
     let (_, unverified, _) = rounds(&mut promised, "nyyyyyn", 4);
     assert_eq!(unverified, [0, 0, 2, 0]);
 }
@@ -137,7 +138,7 @@ fn the_papers_schedule_waits_for_gamma_tokens() {
 #[test]
 fn eager_rounds_end_with_the_targets_pass() {
     let run = |options, draft_ns, acceptance| {
-        let (mut cluster, oracle) = cluster(Acceptance::Iid(acceptance), 1, draft_ns, 3 * MS);
+        let (mut cluster, oracle) = cluster(AcceptanceModel::Iid(acceptance), 1, draft_ns, 3 * MS);
         let mut sequence = sequence(&oracle, 60);
         let mut decoder = pearl(2, options);
         generate(&mut decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
@@ -162,7 +163,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let time = |decoder: &mut dyn Decoder| {
-            let (mut cluster, oracle) = cluster(Acceptance::Iid(acceptance), seed, 10 * MS, 100 * MS);
+            let (mut cluster, oracle) = cluster(AcceptanceModel::Iid(acceptance), seed, 10 * MS, 100 * MS);
             let mut sequence = sequence(&oracle, 60);
             generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
             assert_eq!(sequence.tokens(), oracle.text(64));
@@ -173,7 +174,7 @@ proptest! {
         prop_assert!(time(&mut decoder) <= plain_ns);
         // The automatic length, too, though it looks at the target alone now and then.
         let options = if eager { "eager" } else { "paper" }.parse().unwrap();
-        let mut adapting = Pearl::new(options, Pace::new(16, DraftLength::Auto, eager));
+        let mut adapting = Pearl::new(options, PearlDraftLength::new(16, DraftLength::Auto, eager));
         prop_assert!(time(&mut adapting) <= plain_ns);
     }
 }
@@ -190,17 +191,20 @@ fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
             let (mut total_ns, mut tokens) = (0, 0);
             for seed in 0..20 {
                 let (mut cluster, oracle) =
-                    cluster(Acceptance::Iid(acceptance), seed, 10 * MS, target_ms * MS);
+                    cluster(AcceptanceModel::Iid(acceptance), seed, 10 * MS, target_ms * MS);
                 let mut sequence = sequence(&oracle, 200);
                 let go_on = |_: &[_]| ControlFlow::Continue(());
                 generate(&mut decoder, &mut sequence, &mut cluster, go_on).unwrap();
                 // As the engine does it: the next answer knows what this one has taught.
-                decoder = Pearl::new("eager".parse().unwrap(), decoder.pace().for_new_answer());
+                decoder =
+                    Pearl::new("eager".parse().unwrap(), decoder.draft_length().for_new_answer());
                 (total_ns, tokens) = (total_ns + cluster.now_ns(), tokens + 200);
             }
             tokens as f64 * 1e9 / total_ns as f64
         };
-        let of = |length, mode| Pearl::new("eager".parse().unwrap(), Pace::new(length, mode, true));
+        let of = |length, mode| {
+            Pearl::new("eager".parse().unwrap(), PearlDraftLength::new(length, mode, true))
+        };
         let fixed = (2..=10).map(|length| tokens_per_s(&|| of(length, DraftLength::Fixed)));
         let best = fixed.fold(0.0, f64::max);
         let automatic = tokens_per_s(&|| of(16, DraftLength::Auto));
@@ -216,7 +220,7 @@ fn pearl_is_faster_than_taking_turns_at_the_same_length() {
         let total_ns = |make: &dyn Fn() -> Box<dyn Decoder>| {
             let time = |seed| {
                 let (mut cluster, oracle) =
-                    cluster(Acceptance::Iid(acceptance), seed, 20 * MS, 100 * MS);
+                    cluster(AcceptanceModel::Iid(acceptance), seed, 20 * MS, 100 * MS);
                 let mut sequence = sequence(&oracle, 200);
                 let go_on = |_: &[_]| ControlFlow::Continue(());
                 generate(&mut *make(), &mut sequence, &mut cluster, go_on).unwrap();
@@ -226,7 +230,10 @@ fn pearl_is_faster_than_taking_turns_at_the_same_length() {
         };
         let chain = DraftShape::Chain { length: 5 };
         let turns = total_ns(&|| {
-            Box::new(Speculative::new(Controller::new(chain.clone(), DraftLength::Fixed)))
+            Box::new(Speculative::new(SpeculativeDraftLength::new(
+                chain.clone(),
+                DraftLength::Fixed,
+            )))
         });
         assert!(total_ns(&|| Box::new(pearl(5, "paper"))) < turns, "{acceptance}");
         assert!(total_ns(&|| Box::new(pearl(5, "eager"))) < turns, "{acceptance}");
@@ -239,10 +246,10 @@ fn pearl_is_faster_than_taking_turns_at_the_same_length() {
 fn drafter_and_target_share_devices_as_in_appendix_g() {
     for (devices, gamma) in (1..=5).flat_map(|g| (1..=6).map(move |gamma| (g, gamma))) {
         let simulation = Simulation {
-            method: Method::PearlPaper,
+            method: SimulatedMethod::PearlPaper,
             drafters: vec![Cost::constant(60 * MS)],
             targets: vec![Cost::constant(60 * MS * gamma as u64)],
-            acceptance: vec![Acceptance::Iid(0.8)],
+            acceptance: vec![AcceptanceModel::Iid(0.8)],
             draft_tokens: gamma,
             max_tokens: 100,
             seed: 4,
@@ -251,7 +258,7 @@ fn drafter_and_target_share_devices_as_in_appendix_g() {
         };
         let apart_ns = simulation.measure().unwrap().total_ns;
         let on = |transport_ns| {
-            simulation.measure_on(Pipeline { devices, transport_ns }).unwrap().total_ns
+            simulation.measure_on(SharedDevices { devices, transport_ns }).unwrap().total_ns
         };
         let first = gamma.div_ceil(2);
         let fits = devices * first >= gamma && devices * first <= gamma * (devices - 1);

@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::trace::Trace;
-use forerun_sim::{Cancellation, Fault, FaultKind, Method, Parameters, SimError, Simulation};
+use forerun_sim::{
+    Cancellation, Fault, FaultKind, Parameters, SimError, SimulatedMethod, Simulation,
+};
 
 fn simulation(parameters: &Parameters) -> Simulation {
     parameters.simulation(None).unwrap()
@@ -20,7 +22,7 @@ fn story(trace: &Trace) -> Vec<String> {
 
 #[test]
 fn threads_run_what_virtual_time_ran() {
-    for method in Method::NAMES.map(|(method, _)| method) {
+    for method in SimulatedMethod::NAMES.map(|(method, _)| method) {
         for cancel in [Cancellation::Immediate, Cancellation::Layer, Cancellation::RunToEnd] {
             let simulation = simulation(&Parameters {
                 method,
@@ -42,7 +44,7 @@ fn threads_run_what_virtual_time_ran() {
             assert_eq!(a.committed, b.committed, "{method} {cancel}");
             // Where devices work side by side, the text alone does not depend on who is first; a run
             // fails if that is another one.
-            if matches!(method, Method::Autoregressive | Method::Speculative) {
+            if matches!(method, SimulatedMethod::Autoregressive | SimulatedMethod::Speculative) {
                 assert!(waited.total_ns >= simulated.total_ns, "{method} {cancel}");
                 assert_eq!(story(&waited.trace), story(&simulated.trace), "{method} {cancel}");
                 assert_eq!(a.accepted, b.accepted);

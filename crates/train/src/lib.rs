@@ -30,5 +30,5 @@ pub use model::{Llama, ModelError, Parameter};
 pub use ops::{LossParts, Targets, Teacher};
 pub use optimizer::{AdamW, AdamWOptions};
 pub use options::{TrainError, TrainOptions};
-pub use schedule::Schedule;
+pub use schedule::LearningRateSchedule;
 pub use trainer::{Event, Trainer};

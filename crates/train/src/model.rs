@@ -214,7 +214,7 @@ impl Llama {
     /// # Errors
     /// Where the library fails; for a token that there is not.
     pub fn hidden(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
-        self.behind_layers(tokens, context, |x| x)
+        self.after_layers(tokens, context, |x| x)
     }
 
     /// As [`Self::hidden`], for a model that is not trained: nothing is kept for a backward pass.
@@ -222,14 +222,14 @@ impl Llama {
     /// # Errors
     /// As there.
     pub(crate) fn frozen(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
-        self.behind_layers(tokens, context, |x| x.detach())
+        self.after_layers(tokens, context, |x| x.detach())
     }
 
-    fn behind_layers(
+    fn after_layers(
         &self,
         tokens: &[u32],
         context: usize,
-        behind: impl Fn(Tensor) -> Tensor,
+        after_each: impl Fn(Tensor) -> Tensor,
     ) -> Result<Tensor> {
         if !tokens.len().is_multiple_of(context) || context > self.config.max_position_embeddings {
             candle_core::bail!(
@@ -249,7 +249,7 @@ impl Llama {
             };
             x = apply(attention, [&x, &layer.attention_norm, &layer.attention])?;
             let mlp = MlpBlock { shape: MlpShape::of(&self.config) };
-            x = behind(apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?);
+            x = after_each(apply(mlp, [&x, &layer.mlp_norm, &layer.mlp])?);
         }
         Ok(x)
     }

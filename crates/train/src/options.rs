@@ -7,7 +7,7 @@ use crate::metrics::MetricsError;
 use crate::model::ModelError;
 use crate::optimizer::AdamWOptions;
 use crate::plot::PlotError;
-use crate::schedule::Schedule;
+use crate::schedule::LearningRateSchedule;
 use forerun_model::Config;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -23,7 +23,7 @@ pub struct TrainOptions {
     /// Batches of these whose gradients make one step.
     pub accumulation: usize,
     /// Learning rates, and how many steps there are.
-    pub schedule: Schedule,
+    pub schedule: LearningRateSchedule,
     /// The optimizer's options.
     pub optimizer: AdamWOptions,
     /// Orders the batches.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Warm-up, then half a cosine (Loshchilov and Hutter 2017).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Schedule {
+pub struct LearningRateSchedule {
     /// The highest rate.
     pub peak: f64,
     /// What is left of it at the end.
@@ -15,7 +15,7 @@ pub struct Schedule {
     pub steps: u64,
 }
 
-impl Schedule {
+impl LearningRateSchedule {
     /// The rate of a step, counted from 0.
     #[must_use]
     pub fn rate(&self, step: u64) -> f64 {
@@ -35,7 +35,8 @@ mod tests {
 
     #[test]
     fn the_rate_rises_to_its_peak_and_falls_to_its_end() {
-        let schedule = Schedule { peak: 2.0, final_share: 0.1, warmup_steps: 10, steps: 110 };
+        let schedule =
+            LearningRateSchedule { peak: 2.0, final_share: 0.1, warmup_steps: 10, steps: 110 };
         assert_eq!(schedule.rate(0), 0.2);
         assert_eq!(schedule.rate(9), 2.0);
         assert_eq!(schedule.rate(10), 2.0);
@@ -44,7 +45,7 @@ mod tests {
         assert_eq!(schedule.rate(500), schedule.rate(110));
         let rates: Vec<f64> = (9..110).map(|step| schedule.rate(step)).collect();
         assert!(rates.is_sorted_by(|a, b| a >= b));
-        let none = Schedule { warmup_steps: 0, steps: 0, ..schedule };
+        let none = LearningRateSchedule { warmup_steps: 0, steps: 0, ..schedule };
         assert_eq!(none.rate(0), 2.0);
     }
 }

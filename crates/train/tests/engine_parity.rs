@@ -33,7 +33,7 @@ fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
     let team = Arc::new(Team::unpinned(1).unwrap());
     let mut model = CachedTransformer::new(Transformer::new(weights, team));
     let mut row = |end: usize| {
-        model.logits(&LogitsContext::behind(SequenceId(0), &tokens[..end])).unwrap().values
+        model.logits(&LogitsContext::next_token(SequenceId(0), &tokens[..end])).unwrap().values
     };
     (1..=tokens.len()).map(&mut row).collect()
 }

@@ -6,11 +6,11 @@
 use forerun_model::Config;
 use forerun_model::checkpoint::random::example_config;
 use forerun_train::data::{Dataset, PrepareOptions};
-use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
+use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::metrics::{Record, read_metrics};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
-    AdamWOptions, Dtype, Llama, Schedule, TrainError, TrainOptions, Trainer, export,
+    AdamWOptions, Dtype, LearningRateSchedule, Llama, TrainError, TrainOptions, Trainer, export,
 };
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
@@ -30,7 +30,12 @@ fn options() -> TrainOptions {
         context: 48,
         sequences: 3,
         accumulation: 2,
-        schedule: Schedule { peak: 3e-3, final_share: 0.1, warmup_steps: 5, steps: STEPS },
+        schedule: LearningRateSchedule {
+            peak: 3e-3,
+            final_share: 0.1,
+            warmup_steps: 5,
+            steps: STEPS,
+        },
         optimizer: AdamWOptions::default(),
         seed: 7,
         evaluate_every: 4,
@@ -80,7 +85,7 @@ fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainErr
     let target = Target::open(&path).unwrap();
     let drafter = DrafterOptions {
         group_share: 0.4,
-        ..DrafterOptions::of(DrafterKind::ParallelspecEagle, masks)
+        ..DrafterOptions::of(TrainedDrafterKind::ParallelspecEagle, masks)
     };
     let run = folder.join(name);
     let mut trainer =
@@ -214,7 +219,7 @@ fn a_run_of_other_options_is_not_taken_for_this_one() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare(folder);
-    let short = Schedule { steps: 2, ..options().schedule };
+    let short = LearningRateSchedule { steps: 2, ..options().schedule };
     train(folder, "run", TrainOptions { schedule: short, ..options() }).unwrap();
     let other = TrainOptions { schedule: short, seed: 8, ..options() };
     let error = train(folder, "run", other).unwrap_err().to_string();

@@ -28,7 +28,7 @@ fn training_twice_gives_the_same_files_and_the_separator_is_token_0() {
 fn the_engine_reads_it_and_puts_nothing_in_front() {
     let folder = tempfile::tempdir().unwrap();
     let file = tokenizer(folder.path(), 1);
-    let engine = forerun::Tokenizer::beside(folder.path()).unwrap();
+    let engine = forerun::Tokenizer::from_checkpoint(folder.path()).unwrap();
     let library = tokenizers::Tokenizer::from_file(&file).unwrap();
     for text in books(7, 4, 300) {
         let tokens = engine.encode(&text).unwrap();

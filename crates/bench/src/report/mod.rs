@@ -10,7 +10,7 @@ pub use markdown::markdown;
 
 use crate::BenchError;
 use crate::metrics::{Measured, Metric};
-use crate::summary::{ConfigurationSummary, MADE_PAIR, OVERALL, Summary};
+use crate::summary::{ConfigurationSummary, OVERALL, SYNTHETIC_PAIR, Summary};
 use crate::versus::{Quartiles, SameText, Versus};
 use std::path::Path;
 
@@ -171,7 +171,7 @@ fn notes(summary: &Summary) -> Vec<String> {
                  distribution, but are other texts, and were not compared."
             .into(),
     });
-    if let Some(made) = summary.setting.get(MADE_PAIR) {
+    if let Some(made) = summary.setting.get(SYNTHETIC_PAIR) {
         notes.push(format!(
             "A made pair, no trained one ({made}): speeds and acceptance are real, the text is noise."
         ));

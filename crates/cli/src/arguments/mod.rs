@@ -7,8 +7,8 @@ mod train;
 
 use clap::{Args, Parser, Subcommand};
 use forerun::{
-    Calibration, DraftTokens, DrafterKind, FurtherDrafter, GgufType, LayerStrategy, Method,
-    PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, GgufType, LayerStrategy,
+    Method, PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
 
@@ -265,7 +265,7 @@ pub(crate) struct AnswerArguments {
     /// A further drafter for dsi: a checkpoint, or prompt-lookup. It may be given several times; of
     /// those that are right the first is followed
     #[arg(long, value_name = "MODEL|prompt-lookup")]
-    pub(crate) also_draft: Vec<FurtherDrafter>,
+    pub(crate) also_draft: Vec<AdditionalDrafter>,
 
     #[command(flatten)]
     pub(crate) easyspec: EasySpecArguments,
@@ -374,7 +374,7 @@ pub(crate) struct EasySpecArguments {
     /// With --drafter easyspec, when the drafter's cache is made exact: every-round, on-mismatch,
     /// prefill-only, never [default: every-round]
     #[arg(long, value_name = "POLICY")]
-    pub(crate) calibration: Option<Calibration>,
+    pub(crate) calibration: Option<CalibrationPolicy>,
 }
 
 impl EasySpecArguments {

@@ -3,7 +3,7 @@
 use super::only_weight_type;
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::WeightType;
-use forerun_sim::Method;
+use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -92,8 +92,8 @@ pub(crate) struct HeatmapArguments {
 pub(crate) struct SimulatedRunArguments {
     /// When to draft and verify: autoregressive, speculative, pearl (rounds end with the target's pass),
     /// pearl-paper (rounds wait for the drafts), dsi (--draft-tokens is the lookahead)
-    #[arg(long, value_name = "METHOD", default_value_t = Method::Speculative)]
-    pub(crate) method: Method,
+    #[arg(long, value_name = "METHOD", default_value_t = SimulatedMethod::Speculative)]
+    pub(crate) method: SimulatedMethod,
 
     /// Take times and acceptance from what forerun simulate calibrate measured; options win
     #[arg(long, value_name = "FILE")]

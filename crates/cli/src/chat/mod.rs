@@ -65,7 +65,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
 fn template(arguments: &ChatArguments, beside: &Path) -> Result<ChatTemplate, ChatTemplateError> {
     match &arguments.chat_template {
         Some(choice) => ChatTemplate::choose(beside, choice),
-        None => ChatTemplate::beside(beside),
+        None => ChatTemplate::from_checkpoint(beside),
     }
 }
 
@@ -108,7 +108,7 @@ impl Session<'_> {
             match Command::parse(&line) {
                 Ok(Command::Quit) => return Ok(ExitCode::SUCCESS),
                 Ok(Command::Say(text)) => {
-                    let interrupted = self.say(&text)?;
+                    let interrupted = self.answer(&text)?;
                     // A script has nobody who could go on differently.
                     if interrupted && !input.is_terminal() {
                         return Ok(ExitCode::from(INTERRUPTED));
@@ -125,10 +125,10 @@ impl Session<'_> {
     }
 
     /// Answers a message. Returns whether the answer was interrupted.
-    fn say(&mut self, text: &str) -> anyhow::Result<bool> {
+    fn answer(&mut self, text: &str) -> anyhow::Result<bool> {
         let canceller = self.interrupts.for_new_answer();
         let mut output = Output::default();
-        let reply = self.chat.say(text, &self.request, &canceller, |text| output.write(text));
+        let reply = self.chat.send(text, &self.request, &canceller, |text| output.write(text));
         self.interrupts.answer_ended();
         if let Some(error) = output.broken {
             return Err(error).context(OUTPUT);

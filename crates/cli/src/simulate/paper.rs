@@ -2,7 +2,7 @@
 
 use super::run::read_calibration;
 use crate::arguments::PaperArguments;
-use forerun_sim::Method;
+use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, PaperTable, Waited};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -56,7 +56,8 @@ fn row(pair: &DsiPair, texts: u64) -> anyhow::Result<String> {
     let mut row = format!("| {} |", pair.name);
     let (mut turns, mut dsi) = (Vec::new(), Vec::new());
     for lookahead in DSI_LOOKAHEADS {
-        let own = [Method::Speculative, Method::Dsi].map(|m| pair.wait(m, lookahead, texts));
+        let own = [SimulatedMethod::Speculative, SimulatedMethod::Dsi]
+            .map(|m| pair.wait(m, lookahead, texts));
         let [own_turns, own_dsi] = own;
         turns.push(own_turns?);
         dsi.push(own_dsi?);

@@ -3,9 +3,10 @@
 use anyhow::{Context, ensure};
 use forerun::{Placement, ThreadCluster, TokenId};
 use forerun_core::{
-    Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TokenTree, Told,
+    Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback,
+    TokenTree,
 };
-use forerun_sim::{Calibration, MeasuredPasses, Method, Parameters};
+use forerun_sim::{Calibration, MeasuredPasses, Parameters, SimulatedMethod};
 use std::path::Path;
 use std::time::Instant;
 
@@ -203,7 +204,11 @@ impl Bench {
         draft_tokens: usize,
         prompt: Vec<TokenId>,
     ) -> anyhow::Result<(Vec<TokenId>, u64)> {
-        let method = if draft_tokens == 0 { Method::Autoregressive } else { Method::Speculative };
+        let method = if draft_tokens == 0 {
+            SimulatedMethod::Autoregressive
+        } else {
+            SimulatedMethod::Speculative
+        };
         let max_tokens = self.max_tokens;
         let parameters = Parameters { method, draft_tokens, max_tokens, ..Parameters::default() };
         let simulation = parameters.simulation(None)?;
@@ -258,7 +263,7 @@ impl Bench {
             prompt_len: tokens.len(),
             sampling: Sampling::greedy(),
             shape: DraftShape::Chain { length },
-            told: Told::default(),
+            feedback: TargetFeedback::default(),
         };
         self.done(Role::Drafter(0), job)
     }

@@ -1,6 +1,6 @@
 //! `forerun train medusa|eagle|parallel`: a target and text in, a drafter out.
 
-use super::{beside, dataset, listen, set_threads, train};
+use super::{dataset, listen, set_threads, train, training_folder};
 use crate::arguments::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
     MedusaArguments, ParallelArguments,
@@ -10,7 +10,7 @@ use crate::{distill, note};
 use anyhow::{Context, bail};
 use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Batches, Dataset, Framing, Split};
-use forerun_train::drafter::{DrafterKind, DrafterOptions, Target};
+use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::{Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,20 +18,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub(super) fn medusa(arguments: &MedusaArguments) -> anyhow::Result<ExitCode> {
-    let options = DrafterOptions::of(DrafterKind::Medusa, arguments.heads as usize);
+    let options = DrafterOptions::of(TrainedDrafterKind::Medusa, arguments.heads as usize);
     run(options, &arguments.drafter)
 }
 
 pub(super) fn eagle(arguments: &EagleArguments) -> anyhow::Result<ExitCode> {
-    let options = DrafterOptions::of(DrafterKind::Eagle, arguments.test_tokens as usize);
+    let options = DrafterOptions::of(TrainedDrafterKind::Eagle, arguments.test_tokens as usize);
     run(with_features(options, &arguments.features), &arguments.drafter)
 }
 
 pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode> {
     let FeatureArguments { classification_weight, feature_noise } = arguments.features;
     let kind = match arguments.integration {
-        Integration::Medusa => DrafterKind::ParallelspecMedusa,
-        Integration::Eagle => DrafterKind::ParallelspecEagle,
+        Integration::Medusa => TrainedDrafterKind::ParallelspecMedusa,
+        Integration::Eagle => TrainedDrafterKind::ParallelspecEagle,
     };
     let of_features = classification_weight.is_some() || feature_noise.is_some();
     if arguments.integration == Integration::Medusa && of_features {
@@ -55,7 +55,7 @@ fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> Draft
 fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Result<ExitCode> {
     let text = &arguments.text;
     set_threads(text.threads)?;
-    let run = text.run.clone().map_or_else(|| beside(&text.out), Ok)?;
+    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
     std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     let target = Target::open(&arguments.target)?;
@@ -114,7 +114,7 @@ fn framing(target: &Target, path: &Path) -> anyhow::Result<Framing> {
             path.display()
         );
     };
-    let mut bos = Tokenizer::beside(path)?.encode("")?;
+    let mut bos = Tokenizer::from_checkpoint(path)?.encode("")?;
     bos.retain(|&token| token != eos);
     Ok(Framing::OfTarget { bos, eos })
 }
@@ -154,9 +154,10 @@ fn options(
     arguments: &DrafterArguments,
     dataset: &Dataset,
 ) -> anyhow::Result<TrainOptions> {
-    let eagle = matches!(drafter.kind, DrafterKind::Eagle | DrafterKind::ParallelspecEagle);
+    let eagle =
+        matches!(drafter.kind, TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle);
     let (rate, beta2, epochs) = if eagle { (5e-5, 0.95, 40) } else { (5e-4, 0.999, 20) };
-    let soft_share = if drafter.kind == DrafterKind::Eagle { 1.0 } else { 0.0 };
+    let soft_share = if drafter.kind == TrainedDrafterKind::Eagle { 1.0 } else { 0.0 };
     let step = &arguments.step;
     let steps = match arguments.steps {
         Some(steps) => steps,

@@ -113,8 +113,8 @@ fn an_analysis_proposes_groups_that_generate_takes() {
     let groups = text.lines().nth(1).unwrap();
     assert!(groups.contains('-') && output.contains(&format!("--layer-groups {groups}")));
     let expected = run(&models, "--method autoregressive").succeed().output();
-    let fuzzy = format!("--drafter easyspec --layer-groups @{}", found.display());
-    assert_eq!(run(&models, &fuzzy).succeed().output(), expected);
+    let layer_parallel = format!("--drafter easyspec --layer-groups @{}", found.display());
+    assert_eq!(run(&models, &layer_parallel).succeed().output(), expected);
 }
 
 #[test]

@@ -18,7 +18,6 @@ mod hub;
 mod hub_failures;
 #[cfg(target_os = "linux")]
 mod interrupts;
-mod made_pair;
 mod methods;
 mod output;
 #[cfg(unix)]
@@ -30,6 +29,7 @@ mod quality;
 mod show_drafts;
 mod simulate;
 mod speculators;
+mod synthetic_pair;
 mod trace;
 #[cfg(all(feature = "train", target_os = "linux"))]
 mod train;

@@ -65,7 +65,7 @@ impl Trace {
             let width = (span.end_ns - span.start_ns) as f64 * scale;
             // A gap parts jobs that follow at once.
             let place = [x, TOP + span.lane as f64 * LANE, (width - 0.5).max(0.5), BAR];
-            rect(&mut svg, place, class(span), Some(&told(span, first_ns)));
+            rect(&mut svg, place, class(span), Some(&feedback(span, first_ns)));
         }
         svg + "</svg>\n"
     }
@@ -83,7 +83,7 @@ fn class(span: &Span) -> &'static str {
 }
 
 /// A span in words.
-fn told(span: &Span, first_ns: u64) -> String {
+fn feedback(span: &Span, first_ns: u64) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let work = match span.work {
         Work::Draft => "draft",
@@ -138,12 +138,12 @@ fn round_step(least: f64) -> f64 {
     steps.into_iter().find(|&step| step >= least).unwrap_or(10.0 * power)
 }
 
-fn rect(svg: &mut String, [x, y, width, height]: [f64; 4], class: &str, told: Option<&str>) {
+fn rect(svg: &mut String, [x, y, width, height]: [f64; 4], class: &str, feedback: Option<&str>) {
     *svg += &format!(
         "<rect x=\"{x:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"{height}\" class=\"{class}\""
     );
-    match told {
-        Some(told) => *svg += &format!("><title>{}</title></rect>\n", escaped(told)),
+    match feedback {
+        Some(feedback) => *svg += &format!("><title>{}</title></rect>\n", escaped(feedback)),
         None => *svg += "/>\n",
     }
 }

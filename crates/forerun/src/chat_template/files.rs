@@ -142,37 +142,37 @@ mod tests {
         let folder = tempfile::tempdir()?;
         let path = folder.path();
         let write = |file: &str, text: &str| std::fs::write(path.join(file), text);
-        assert!(ChatTemplate::beside(path)?.is_plain());
+        assert!(ChatTemplate::from_checkpoint(path)?.is_plain());
         write(CONFIG, r#"{"chat_template": null, "bos_token": null}"#)?;
-        assert!(ChatTemplate::beside(path)?.is_plain());
+        assert!(ChatTemplate::from_checkpoint(path)?.is_plain());
         write(
             CONFIG,
             r#"{"chat_template": "{{ bos_token }}{{ unk_token }}!", "bos_token": {"content": "<s>"},
                 "eos_token": "</s>", "add_bos_token": true}"#,
         )?;
         write(TOKENS, r#"{"bos_token": "<old>", "unk_token": "<unk>"}"#)?;
-        let template = ChatTemplate::beside(path)?;
+        let template = ChatTemplate::from_checkpoint(path)?;
         assert_eq!((say(&template)?, template.eos_token()), ("<s><unk>!".into(), Some("</s>")));
         write(
             CONFIG,
             r#"{"chat_template": [{"name": "default", "template": "one"},
                 {"name": "tool_use", "template": "two"}]}"#,
         )?;
-        assert_eq!(say(&ChatTemplate::beside(path)?)?, "one");
+        assert_eq!(say(&ChatTemplate::from_checkpoint(path)?)?, "one");
         assert_eq!(say(&ChatTemplate::choose(path, "tool_use")?)?, "two");
         assert!(ChatTemplate::choose(path, "plain")?.is_plain());
         // Files of their own come first.
         std::fs::create_dir(path.join(FURTHER_TEMPLATES))?;
         write("additional_chat_templates/rag.jinja", "three")?;
         write(TEMPLATE, "four")?;
-        assert_eq!(say(&ChatTemplate::beside(path)?)?, "four");
+        assert_eq!(say(&ChatTemplate::from_checkpoint(path)?)?, "four");
         assert_eq!(say(&ChatTemplate::choose(path, "rag")?)?, "three");
         write("other.txt", "five {{ eos_token }}")?;
         let other = path.join("other.txt").display().to_string();
         assert_eq!(say(&ChatTemplate::choose(path, &other)?)?, "five ");
         // A checkpoint may be a file in the folder, too.
         write("model.bin", "")?;
-        assert_eq!(say(&ChatTemplate::beside(&path.join("model.bin"))?)?, "four");
+        assert_eq!(say(&ChatTemplate::from_checkpoint(&path.join("model.bin"))?)?, "four");
         Ok(())
     }
 
@@ -184,7 +184,7 @@ mod tests {
             std::fs::write(path.join(CONFIG), config)?;
             let template = match choice {
                 Some(choice) => ChatTemplate::choose(path, choice),
-                None => ChatTemplate::beside(path),
+                None => ChatTemplate::from_checkpoint(path),
             };
             let message = template.err().map(|error| error.to_string()).unwrap_or_default();
             for word in words {

@@ -147,7 +147,7 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// If the files are broken, or several templates have no default.
-    pub fn beside(checkpoint: &Path) -> Result<Self, ChatTemplateError> {
+    pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, ChatTemplateError> {
         let folder = folder_of(checkpoint);
         match files::shipped(folder, None)? {
             Some(source) => Self::new(source, files::special_tokens(folder)?),

@@ -67,14 +67,14 @@ impl DrafterKind {
 
 /// Who drafts beside the first drafter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum FurtherDrafter {
+pub enum AdditionalDrafter {
     /// A language model of this checkpoint.
     Model(PathBuf),
     /// Earlier occurrences of the last tokens.
     PromptLookup,
 }
 
-impl FromStr for FurtherDrafter {
+impl FromStr for AdditionalDrafter {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -85,7 +85,7 @@ impl FromStr for FurtherDrafter {
     }
 }
 
-impl fmt::Display for FurtherDrafter {
+impl fmt::Display for AdditionalDrafter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Model(path) => write!(f, "{}", path.display()),
@@ -124,19 +124,22 @@ pub(super) fn roles(
 }
 
 /// The drafters beside the first one: DSI alone has any.
-pub(super) fn further(options: &Options, method: Method) -> Result<Vec<FurtherDrafter>, PlanError> {
+pub(super) fn further(
+    options: &Options,
+    method: Method,
+) -> Result<Vec<AdditionalDrafter>, PlanError> {
     match method {
-        Method::Dsi => Ok(options.further_drafters.clone()),
+        Method::Dsi => Ok(options.additional_drafters.clone()),
         // As the first one is left aside.
         Method::Autoregressive => Ok(Vec::new()),
-        _ if options.further_drafters.is_empty() => Ok(Vec::new()),
+        _ if options.additional_drafters.is_empty() => Ok(Vec::new()),
         _ => Err(PlanError::OneDrafter(method)),
     }
 }
 
 /// How many of them draft with a checkpoint of their own.
-pub(super) fn models(drafter: DrafterKind, further: &[FurtherDrafter]) -> usize {
-    let is_model = |own: &&FurtherDrafter| matches!(own, FurtherDrafter::Model(_));
+pub(super) fn models(drafter: DrafterKind, further: &[AdditionalDrafter]) -> usize {
+    let is_model = |own: &&AdditionalDrafter| matches!(own, AdditionalDrafter::Model(_));
     usize::from(drafter.has_model()) + further.iter().filter(is_model).count()
 }
 

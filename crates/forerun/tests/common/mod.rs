@@ -16,8 +16,8 @@ use tempfile::TempDir;
 /// checkout. Where there is none, tests of real checkpoints are skipped with a message; but a CI run
 /// without it would prove less than it seems to, and fails.
 pub(crate) fn data_folder() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let folder = std::env::var_os("FORERUN_DATA").map_or(beside, PathBuf::from);
+    let shared_data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let folder = std::env::var_os("FORERUN_DATA").map_or(shared_data, PathBuf::from);
     if folder.join("models").is_dir() {
         return Some(folder);
     }
@@ -168,7 +168,7 @@ impl Pair {
     }
 
     pub(crate) fn tokenizer(&self) -> Tokenizer {
-        Tokenizer::beside(&self.target).unwrap()
+        Tokenizer::from_checkpoint(&self.target).unwrap()
     }
 }
 

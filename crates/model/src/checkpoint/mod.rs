@@ -116,7 +116,7 @@ impl Checkpoint {
         let single = directory.join("model.safetensors");
         let index_file = directory.join("model.safetensors.index.json");
         if !single.exists() && !index_file.exists() {
-            if let Some(file) = pickle::beside(directory) {
+            if let Some(file) = pickle::find_pickled_weights(directory) {
                 return Err(pickle::error(file));
             }
             let hint = "nor is there a model.safetensors.index.json; weights in other formats have \

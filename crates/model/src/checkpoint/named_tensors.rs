@@ -35,7 +35,7 @@ impl NamedTensors {
                 let shards = WeightIndex::parse(&read_text(&index)?, &index)?;
                 shards.shards().iter().map(|name| directory.join(name)).collect()
             }
-            None => match pickle::beside(directory) {
+            None => match pickle::find_pickled_weights(directory) {
                 Some(file) => return Err(pickle::error(file)),
                 None => return Ok(None),
             },

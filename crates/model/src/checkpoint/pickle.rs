@@ -18,7 +18,7 @@ pub(crate) fn is_pickle(file: &Path) -> bool {
 
 /// The pickled weights that lie in a directory, if there are any: shards by the first of them. Without
 /// a configuration they may be anybody's, unless they are named as heads are.
-pub(super) fn beside(directory: &Path) -> Option<PathBuf> {
+pub(super) fn find_pickled_weights(directory: &Path) -> Option<PathBuf> {
     let has_config = directory.join("config.json").exists();
     let names = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.file_name());
     let is_pickled = |name: &String| {
@@ -54,10 +54,10 @@ mod tests {
         for name in ["tokenizer.bin", "stories.bin", "config.json"] {
             fs::write(folder.path().join(name), "").unwrap();
         }
-        assert_eq!(beside(folder.path()), None);
+        assert_eq!(find_pickled_weights(folder.path()), None);
         let other = tempfile::tempdir().unwrap();
         fs::write(other.path().join("stories.pt"), "").unwrap();
-        assert_eq!(beside(other.path()), None);
+        assert_eq!(find_pickled_weights(other.path()), None);
         for (name, into) in [
             ("zip.pt", "zip.safetensors"),
             ("pytorch_model-00002-of-00002.bin", "model-00002-of-00002.safetensors"),
@@ -66,7 +66,7 @@ mod tests {
         ] {
             let file = folder.path().join(name);
             fs::write(&file, "").unwrap();
-            assert_eq!(beside(folder.path()), Some(file.clone()));
+            assert_eq!(find_pickled_weights(folder.path()), Some(file.clone()));
             let message = error(file).to_string();
             assert!(message.contains(name) && message.contains(into), "{message}");
             assert!(message.contains("weights_only=True"), "{message}");

@@ -1,7 +1,7 @@
 //! Random checkpoints for tests and benches: any sizes, no download, and drafter/target pairs that
 //! agree often enough to exercise speculative decoding.
 
-mod made_pair;
+mod synthetic_pair;
 mod tokenizer;
 
 use std::borrow::Cow;
@@ -21,7 +21,7 @@ use super::tensor::{LayerTensor, Tensor};
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
 
 pub use super::Dtype as RandomDtype;
-pub use made_pair::{MADE_PAIR, MadeWeights};
+pub use synthetic_pair::{SYNTHETIC_PAIR, SyntheticWeights};
 pub use tokenizer::byte_pair_tokenizer;
 
 /// The token that the written tokenizer puts in front of a text.
@@ -147,7 +147,7 @@ struct RandomWeights<'a> {
     residual: f32,
     /// What multiplies queries: the more, the fewer positions a row attends to.
     sharpness: f32,
-    /// What `config.json` says under [`MADE_PAIR`].
+    /// What `config.json` says under [`SYNTHETIC_PAIR`].
     label: Option<Value>,
 }
 
@@ -186,7 +186,7 @@ impl<'a> RandomWeights<'a> {
         });
         let mut options = self.config.to_json(self.dtype);
         if let Some(label) = &self.label {
-            options[MADE_PAIR] = label.clone();
+            options[SYNTHETIC_PAIR] = label.clone();
         }
         let texts = [
             ("config.json", options),
@@ -279,7 +279,7 @@ impl RandomTensor {
 
     /// Writes the values from the one at `first` on.
     fn fill(&self, first: usize, bytes: &mut [u8]) {
-        let mut normal = Normal::behind(self.key, first);
+        let mut normal = Normal::skipping(self.key, first);
         for bytes in bytes.chunks_exact_mut(self.element_bytes()) {
             let value = self.mean + self.deviation * normal.next();
             match self.dtype {
@@ -343,7 +343,7 @@ impl Normal {
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
     /// As it is behind this many values; each takes two numbers.
-    fn behind(key: u64, values: usize) -> Self {
+    fn skipping(key: u64, values: usize) -> Self {
         Self { state: key.wrapping_add(Self::STEP.wrapping_mul(2 * values as u64)) }
     }
 

@@ -41,7 +41,7 @@ impl AttentionShape {
 /// (the prefix, and behind it the tree's first chain), then the rest of its path through the tree.
 /// A layer's window leaves out the first of them.
 #[derive(Default)]
-pub(crate) struct Visible {
+pub(crate) struct TreeMask {
     rows: Vec<VisibleRow>,
     /// The rest of all rows' paths.
     slots: Vec<usize>,
@@ -52,7 +52,7 @@ pub(crate) struct Visible {
 struct VisibleRow {
     /// Positions up to here lie in slots of the same number.
     straight: usize,
-    /// Part of [`Visible::slots`].
+    /// Part of [`TreeMask::slots`].
     rest: Range<usize>,
 }
 
@@ -68,7 +68,7 @@ impl VisibleRow {
     }
 }
 
-impl Visible {
+impl TreeMask {
     /// Starts anew.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
@@ -115,7 +115,7 @@ pub(crate) fn attention(
     shape: AttentionShape,
     queries: Queries<'_>,
     cached: &KeysValues,
-    visible: &Visible,
+    visible: &TreeMask,
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
@@ -130,7 +130,7 @@ fn by_task<C: Cached>(
     shape: AttentionShape,
     queries: Queries<'_>,
     cached: &Slots<C>,
-    visible: &Visible,
+    visible: &TreeMask,
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
@@ -176,7 +176,7 @@ struct Task<'a, C> {
     shape: AttentionShape,
     queries: Queries<'a>,
     cached: &'a Slots<C>,
-    visible: &'a Visible,
+    visible: &'a TreeMask,
     kv_head: usize,
     /// The queries, counted through rows and the heads of the group.
     first: usize,
@@ -514,7 +514,7 @@ mod tests {
                 paths.push([above, vec![node]].concat());
             }
             let (rows, slots) = (paths.len(), prefix + paths.len());
-            let mut visible = Visible::default();
+            let mut visible = TreeMask::default();
             for path in &paths {
                 let straight = path.iter().enumerate().take_while(|(at, node)| at == *node).count();
                 let rest = path[straight..].iter().rev().map(|node| prefix + node);

@@ -386,13 +386,13 @@ mod tests {
         for (isa, members) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
             let team = Team::unpinned(members).unwrap().with_isa(isa);
             let none = || sizes.iter().map(|size| vec![f32::NAN; size.0 * size.2]).collect();
-            let (mut alone, mut beside): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (none(), none());
+            let (mut alone, mut grouped): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (none(), none());
             for ((x, weights), out) in xs.iter().zip(&matrices).zip(&mut alone) {
                 linear(&team, x, weights, &mut Activations::default(), out);
             }
             let mut packed: Vec<Activations> =
                 sizes.iter().map(|_| Activations::default()).collect();
-            let operands = xs.iter().zip(&matrices).zip(packed.iter_mut().zip(&mut beside));
+            let operands = xs.iter().zip(&matrices).zip(packed.iter_mut().zip(&mut grouped));
             let before = team.runs();
             linear_group(
                 &team,
@@ -404,11 +404,11 @@ mod tests {
                 }),
             );
             assert_eq!(team.runs() - before, if members == 1 { 0 } else { 2 });
-            for (alone, beside) in alone.iter().zip(&beside) {
-                assert_eq!(bits(alone), bits(beside), "{isa}, {members} members");
+            for (alone, grouped) in alone.iter().zip(&grouped) {
+                assert_eq!(bits(alone), bits(grouped), "{isa}, {members} members");
             }
         }
-        linear_group(&Team::solo(), []);
+        linear_group(&Team::single_thread(), []);
     }
 
     #[test]
@@ -416,7 +416,7 @@ mod tests {
         let (a, b, x) = (values(5 * 7, 1), values(20 * 7, 2), values(3 * 7, 3));
         let both = PackedMatrix::pack_all(WeightType::Bf16, &[&a, &b], 7);
         assert_eq!(both.outputs(), 25);
-        let team = Team::solo();
+        let team = Team::single_thread();
         let mut out = vec![0.0; 3 * 25];
         linear(&team, &x, &both, &mut Activations::default(), &mut out);
         let all = reference::rounded(WeightType::Bf16, &[a, b].concat(), 7);
@@ -430,7 +430,7 @@ mod tests {
             let mut x = values(40, 2);
             x[3] = broken;
             let mut out = vec![0.0; 16];
-            linear(&Team::solo(), &x, &packed, &mut Activations::default(), &mut out);
+            linear(&Team::single_thread(), &x, &packed, &mut Activations::default(), &mut out);
             assert!(out.iter().all(|value| value.is_nan()));
         }
     }

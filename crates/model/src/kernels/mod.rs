@@ -29,7 +29,7 @@ pub(crate) mod reference;
 mod shared;
 
 pub(crate) use activations::Activations;
-pub(crate) use attention::{AttentionShape, Queries, Visible, attention};
+pub(crate) use attention::{AttentionShape, Queries, TreeMask, attention};
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::{Product, linear, linear_group};
 pub(crate) use packed::{BLOCK, quantize_weights};

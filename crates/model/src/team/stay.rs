@@ -5,14 +5,14 @@ use std::marker::PhantomData;
 
 /// The calling thread's stay on a core. When it ends, the thread may go wherever it could before.
 #[derive(Debug)]
-pub struct Stay {
+pub struct AffinityGuard {
     #[cfg(target_os = "linux")]
     before: rustix::thread::CpuSet,
     /// It is of the thread that began it.
     _thread: PhantomData<*const ()>,
 }
 
-impl Stay {
+impl AffinityGuard {
     /// Brings the calling thread to a core.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl Stay {
     }
 }
 
-impl Drop for Stay {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         // A thread that cannot leave works on all the same.
         #[cfg(target_os = "linux")]
@@ -40,12 +40,12 @@ impl Drop for Stay {
 
 impl Team {
     /// A team led by whoever comes: its other members are pinned to all cores but the first, which is
-    /// for the [`Stay`] of the thread that runs something on the team.
+    /// for the [`AffinityGuard`] of the thread that runs something on the team.
     ///
     /// # Errors
     /// If a core does not exist or may not be used, or a thread cannot be started.
     pub fn of_visitors(cores: &[usize]) -> Result<Self, TeamError> {
-        let mut team = Self::solo();
+        let mut team = Self::single_thread();
         for (number, &core) in cores.iter().enumerate().skip(1) {
             team.add_helper(number, Some(core))?;
         }
@@ -64,12 +64,12 @@ mod tests {
         let body = || {
             let all = sched_getaffinity(None).unwrap();
             let core = (0..rustix::thread::CpuSet::MAX_CPU).find(|&core| all.is_set(core)).unwrap();
-            let stay = Stay::on(core).unwrap();
+            let stay = AffinityGuard::on(core).unwrap();
             let there = sched_getaffinity(None).unwrap();
             assert!(there.count() == 1 && there.is_set(core));
             drop(stay);
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
-            assert!(Stay::on(1_000_000).unwrap_err().to_string().contains("1000000"));
+            assert!(AffinityGuard::on(1_000_000).unwrap_err().to_string().contains("1000000"));
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
             sched_setaffinity(None, &all).unwrap();
         };

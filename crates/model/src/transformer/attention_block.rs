@@ -2,7 +2,7 @@
 //! same one (EasySpec, algorithm 2).
 
 use crate::kernels::{
-    Activations, AttentionShape, KeysValues, Product, Queries, Rope, Visible, attention,
+    Activations, AttentionShape, KeysValues, Product, Queries, Rope, TreeMask, attention,
     linear_group, norm_heads, rms_norm,
 };
 use crate::layers::GroupWork;
@@ -28,9 +28,9 @@ pub(super) struct AttentionInput<'a> {
     pub(super) shape: AttentionShape,
     pub(super) epsilon: f32,
     pub(super) hidden: &'a [f32],      // [rows, hidden]
-    pub(super) beside: &'a [f32],      // [rows, hidden] of embeddings, where attention reads them
+    pub(super) embeddings: &'a [f32],  // [rows, hidden] of embeddings, where attention reads them
     pub(super) rope_tables: &'a [f32], // [rows, 2, head_dim/2]
-    pub(super) visible: &'a Visible,
+    pub(super) visible: &'a TreeMask,
     /// The rows' keys and values go to the slots from here on.
     pub(super) first_slot: usize,
 }
@@ -62,7 +62,7 @@ impl AttentionBlock {
 
     /// What the projections read, in `normed`.
     fn norm(&mut self, team: &Team, input: &AttentionInput<'_>, norm: &AttentionNorm) {
-        let AttentionInput { hidden, beside, epsilon, .. } = *input;
+        let AttentionInput { hidden, embeddings, epsilon, .. } = *input;
         let (isa, normed) = (team.isa(), &mut self.normed);
         match norm {
             AttentionNorm::None => {
@@ -76,10 +76,10 @@ impl AttentionBlock {
             AttentionNorm::Both { embedding, hidden: of_hidden } => {
                 let size = of_hidden.len();
                 normed.resize(2 * hidden.len(), 0.0);
-                let rows = beside.chunks_exact(size).zip(hidden.chunks_exact(size));
-                for (out, (beside, hidden)) in normed.chunks_exact_mut(2 * size).zip(rows) {
+                let rows = embeddings.chunks_exact(size).zip(hidden.chunks_exact(size));
+                for (out, (embeddings, hidden)) in normed.chunks_exact_mut(2 * size).zip(rows) {
                     let (first, second) = out.split_at_mut(size);
-                    rms_norm(isa, beside, embedding, epsilon, first);
+                    rms_norm(isa, embeddings, embedding, epsilon, first);
                     rms_norm(isa, hidden, of_hidden, epsilon, second);
                 }
             }

@@ -2,7 +2,7 @@
 
 use super::{PublishedTable, headings, mean_ns, mean_times};
 use crate::parameters::busy_targets;
-use crate::{Acceptance, Cancellation, Cost, Method, SimError, Simulation};
+use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
 /// A pair of DSI's table 2.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,16 +51,17 @@ impl DsiPair {
     /// Fifty tokens with this pair. DSI has as many replicas as equation 1 asks for and one for the row at
     /// the frontier, seven at the most.
     #[must_use]
-    pub fn simulation(&self, method: Method, lookahead: usize) -> Simulation {
+    pub fn simulation(&self, method: SimulatedMethod, lookahead: usize) -> Simulation {
         let [target_ns, draft_ns] = [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64);
         let cost = |ns| Cost { layers: 32, ..Cost::constant(ns) };
         let busy = busy_targets(target_ns, draft_ns, lookahead);
-        let replicas = if method == Method::Dsi { (busy + 1).min(DSI_REPLICAS) } else { 1 };
+        let replicas =
+            if method == SimulatedMethod::Dsi { (busy + 1).min(DSI_REPLICAS) } else { 1 };
         Simulation {
             method,
             drafters: vec![cost(draft_ns)],
             targets: vec![cost(target_ns); replicas],
-            acceptance: vec![Acceptance::Iid(self.acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(self.acceptance)],
             draft_tokens: lookahead,
             max_tokens: 50,
             seed: 0,
@@ -86,7 +87,12 @@ impl DsiPair {
     ///
     /// # Errors
     /// If there are no texts, or a thread cannot start.
-    pub fn wait(&self, method: Method, lookahead: usize, texts: u64) -> Result<Waited, SimError> {
+    pub fn wait(
+        &self,
+        method: SimulatedMethod,
+        lookahead: usize,
+        texts: u64,
+    ) -> Result<Waited, SimError> {
         let simulation = self.simulation(method, lookahead);
         let mut measured = Vec::new();
         for seed in 0..texts {
@@ -108,8 +114,8 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
         let mut row = vec![pair.name.to_owned()];
         let mut best = [f64::INFINITY; 2];
         for lookahead in DSI_LOOKAHEADS {
-            let turns = mean_ns(&pair.simulation(Method::Speculative, lookahead), texts)?;
-            let dsi = mean_ns(&pair.simulation(Method::Dsi, lookahead), texts)?;
+            let turns = mean_ns(&pair.simulation(SimulatedMethod::Speculative, lookahead), texts)?;
+            let dsi = mean_ns(&pair.simulation(SimulatedMethod::Dsi, lookahead), texts)?;
             row.push(format!("{:.2}", turns / dsi));
             best = [best[0].min(turns), best[1].min(dsi)];
         }
@@ -152,19 +158,19 @@ pub(super) fn against_tensor_parallel(texts: u64) -> Result<PublishedTable, SimE
             method,
             drafters: vec![Cost::constant(DRAFT_NS)],
             targets: vec![Cost::constant(TARGET_NS); targets],
-            acceptance: vec![Acceptance::Iid(acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(acceptance)],
             draft_tokens: lookahead,
             max_tokens: 100,
             seed: 0,
             cancellation: Cancellation::Immediate,
             faults: Vec::new(),
         };
-        let dsi_ns = mean_ns(&simulation(Method::Dsi, LOOKAHEAD, REPLICAS), texts)?;
+        let dsi_ns = mean_ns(&simulation(SimulatedMethod::Dsi, LOOKAHEAD, REPLICAS), texts)?;
         let plain_ns = 100.0 * TARGET_NS as f64;
         // The drafter's time and the target's follow one another, so a faster target is a sum.
         let (mut needed, mut with_tp_ns) = (f64::INFINITY, f64::INFINITY);
         for lookahead in 1..=LONGEST_LOOKAHEAD {
-            let turns = mean_times(&simulation(Method::Speculative, lookahead, 1), texts)?;
+            let turns = mean_times(&simulation(SimulatedMethod::Speculative, lookahead, 1), texts)?;
             let left_ns = dsi_ns - turns.drafters_ns;
             if left_ns > 0.0 {
                 needed = needed.min(turns.targets_ns / left_ns);
@@ -229,7 +235,7 @@ pub(super) fn closed_form(texts: u64) -> Result<PublishedTable, SimError> {
     for pair in &DSI_PAIRS {
         let mut row = vec![pair.name.to_owned()];
         for lookahead in DSI_LOOKAHEADS {
-            let simulation = pair.simulation(Method::Speculative, lookahead);
+            let simulation = pair.simulation(SimulatedMethod::Speculative, lookahead);
             let expected = expected_rounds(pair.acceptance, lookahead, simulation.max_tokens);
             let round_ms = lookahead as f64 * pair.draft_ms + pair.target_ms;
             let simulated_ms = mean_ns(&simulation, texts)? / 1e6;

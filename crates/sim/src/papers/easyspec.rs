@@ -6,7 +6,9 @@
 //! follow from their acceptance alone.
 
 use super::{PublishedTable, Times, acceptance_at, headings, mean_times, tokens_per_round};
-use crate::{Acceptance, Cancellation, Cost, ForwardCost, Method, SimError, Simulation};
+use crate::{
+    AcceptanceModel, Cancellation, Cost, ForwardCost, SimError, SimulatedMethod, Simulation,
+};
 use forerun_model::LayerGroups;
 
 /// Draft tokens in a row, and layers at a time.
@@ -153,7 +155,7 @@ impl Family {
         if method != EASYSPEC {
             return Cost::constant(ns(pass));
         }
-        // A round is a whole pass and then fuzzy ones, in which a group's attentions take the time of one.
+        // A round is a whole pass and then approximate ones, in which a group's attentions take the time of one.
         let [drafted, _, _, alpha] = self.methods[method][0];
         let fuzzy = (drafted / rounds(alpha) - pass) / (DEPTH - 1) as f64;
         let groups: Vec<usize> = LayerGroups::parallel(self.layers, LAYER_PARALLEL)
@@ -176,10 +178,10 @@ impl Family {
         let per_round = alpha * DEPTH as f64 + 1.0;
         let acceptance = acceptance_at(per_round, |rate| tokens_per_round(rate, DEPTH));
         Simulation {
-            method: Method::Speculative,
+            method: SimulatedMethod::Speculative,
             drafters: vec![draft],
             targets: vec![Cost::constant(ns(verification))],
-            acceptance: vec![Acceptance::Iid(acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(acceptance)],
             draft_tokens: DEPTH,
             max_tokens: TOKENS,
             seed: 0,

@@ -1,7 +1,7 @@
 //! PEARL's tables (arXiv 2408.11850) of HumanEval.
 
 use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
-use crate::{Acceptance, Cancellation, Cost, Method, SimError, Simulation};
+use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
 /// A pair of PEARL's experiments on HumanEval.
 struct PearlPair {
@@ -90,7 +90,7 @@ impl PearlPair {
 
     fn tokens_per_second(
         &self,
-        method: Method,
+        method: SimulatedMethod,
         draft_tokens: usize,
         texts: u64,
     ) -> Result<f64, SimError> {
@@ -100,7 +100,7 @@ impl PearlPair {
     fn tokens_per_second_at(
         &self,
         acceptance: f64,
-        method: Method,
+        method: SimulatedMethod,
         draft_tokens: usize,
         texts: u64,
     ) -> Result<f64, SimError> {
@@ -108,7 +108,7 @@ impl PearlPair {
             method,
             drafters: vec![Cost::constant((1e9 / self.draft_speed) as u64)],
             targets: vec![Cost::constant((1e9 / self.target_speed) as u64)],
-            acceptance: vec![Acceptance::Iid(acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(acceptance)],
             draft_tokens,
             max_tokens: 512,
             seed: 0,
@@ -132,12 +132,15 @@ pub(super) fn speed(texts: u64) -> Result<PublishedTable, SimError> {
         let over_plain = |method, length| {
             Ok::<f64, SimError>(pair.tokens_per_second(method, length, texts)? / pair.target_speed)
         };
-        let turns = over_plain(Method::Speculative, pair.best_length)?;
-        let (paper, eager) =
-            (over_plain(Method::PearlPaper, gamma)?, over_plain(Method::Pearl, gamma)?);
+        let turns = over_plain(SimulatedMethod::Speculative, pair.best_length)?;
+        let (paper, eager) = (
+            over_plain(SimulatedMethod::PearlPaper, gamma)?,
+            over_plain(SimulatedMethod::Pearl, gamma)?,
+        );
         let often = pair.run_length / (pair.run_length + 1.0);
         let at_run_length =
-            pair.tokens_per_second_at(often, Method::PearlPaper, gamma, texts)? / pair.target_speed;
+            pair.tokens_per_second_at(often, SimulatedMethod::PearlPaper, gamma, texts)?
+                / pair.target_speed;
         rows.push(vec![
             pair.name.into(),
             format!("{:.1}", pair.ratio()),
@@ -175,7 +178,11 @@ pub(super) fn ablations(texts: u64) -> Result<PublishedTable, SimError> {
         let Some(published) = pair.ablations else { continue };
         let gamma = pair.ratio().round() as usize;
         let mut row = vec![pair.name.to_owned()];
-        let methods = [Method::PearlNoPreVerify, Method::PearlNoPostVerify, Method::PearlPaper];
+        let methods = [
+            SimulatedMethod::PearlNoPreVerify,
+            SimulatedMethod::PearlNoPostVerify,
+            SimulatedMethod::PearlPaper,
+        ];
         for (method, published) in methods.into_iter().zip(published) {
             let speed = pair.tokens_per_second(method, gamma, texts)? / pair.target_speed;
             row.extend([format!("{speed:.2}"), format!("{published:.2}")]);
@@ -205,7 +212,7 @@ pub(super) fn length(texts: u64) -> Result<PublishedTable, SimError> {
     by_length(
         "PEARL (arXiv 2408.11850), table 5, HumanEval: tokens/s by γ",
         |pair| pair.by_length,
-        Method::PearlPaper,
+        SimulatedMethod::PearlPaper,
         texts,
     )
 }
@@ -214,7 +221,7 @@ pub(super) fn speculative_length(texts: u64) -> Result<PublishedTable, SimError>
     by_length(
         "PEARL (arXiv 2408.11850), table 14, HumanEval: tokens/s of speculative decoding by γ",
         |pair| pair.speculative,
-        Method::Speculative,
+        SimulatedMethod::Speculative,
         texts,
     )
 }
@@ -222,7 +229,7 @@ pub(super) fn speculative_length(texts: u64) -> Result<PublishedTable, SimError>
 fn by_length(
     title: &str,
     published: impl Fn(&PearlPair) -> &'static [(usize, f64)],
-    method: Method,
+    method: SimulatedMethod,
     texts: u64,
 ) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();

@@ -1,7 +1,10 @@
 //! PEARL's tables (arXiv 2408.11850) of other tasks, and of drafter and target on the same devices.
 
 use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
-use crate::{Acceptance, Calibration, Cancellation, Cost, Method, Pipeline, SimError, Simulation};
+use crate::{
+    AcceptanceModel, Calibration, Cancellation, Cost, SharedDevices, SimError, SimulatedMethod,
+    Simulation,
+};
 
 /// A pair of Llamas: tokens a second of drafter and target alone (table 10).
 #[derive(Clone, Copy)]
@@ -25,10 +28,10 @@ impl Llamas {
 
     fn simulation(self, acceptance: f64, gamma: usize) -> Simulation {
         Simulation {
-            method: Method::PearlPaper,
+            method: SimulatedMethod::PearlPaper,
             drafters: vec![Cost::constant((1e9 / self.draft_speed) as u64)],
             targets: vec![Cost::constant((1e9 / self.target_speed) as u64)],
-            acceptance: vec![Acceptance::Iid(acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(acceptance)],
             draft_tokens: gamma,
             max_tokens: TOKENS,
             seed: 0,
@@ -93,7 +96,7 @@ pub(super) fn by_length(texts: u64) -> Result<PublishedTable, SimError> {
 }
 
 /// Devices of a 70B target (appendix C.3), and what sending the drafter's cache takes at 1024 tokens (table 16).
-const PIPELINE: Pipeline = Pipeline { devices: 3, transport_ns: 1_600_000 };
+const PIPELINE: SharedDevices = SharedDevices { devices: 3, transport_ns: 1_600_000 };
 
 /// Tokens a second of PEARL with the acceptance rate that its published speed implies, on devices of its own
 /// and on the target's.

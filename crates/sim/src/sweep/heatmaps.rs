@@ -11,7 +11,7 @@
 use super::table::significant;
 use super::{Rows, SweepError};
 use crate::parameters::busy_targets;
-use crate::{Acceptance, Cancellation, Cost, Method, SimError, Simulation};
+use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 use std::fmt::Write as _;
 
 /// A grid of drafters; a row of the table for each, which stands for all lookaheads.
@@ -71,21 +71,21 @@ impl Heatmaps {
         (latency as f64 / self.latencies as f64, acceptance as f64 / self.acceptances.max(1) as f64)
     }
 
-    fn simulation(&self, index: usize, method: Method, lookahead: usize) -> Simulation {
+    fn simulation(&self, index: usize, method: SimulatedMethod, lookahead: usize) -> Simulation {
         let (latency, acceptance) = self.drafter(index);
         let draft_ns = (latency * TARGET_NS as f64).round() as u64;
         // One more than equation 1 counts, for the row at the frontier, where there are as many.
         let needed = busy_targets(TARGET_NS, draft_ns, lookahead);
         let replicas = match method {
-            Method::Dsi if needed <= self.replicas => (needed + 1).min(self.replicas),
-            Method::Dsi => needed + 1,
+            SimulatedMethod::Dsi if needed <= self.replicas => (needed + 1).min(self.replicas),
+            SimulatedMethod::Dsi => needed + 1,
             _ => 1,
         };
         Simulation {
             method,
             drafters: vec![Cost::constant(draft_ns)],
             targets: vec![Cost::constant(TARGET_NS); replicas],
-            acceptance: vec![Acceptance::Iid(acceptance)],
+            acceptance: vec![AcceptanceModel::Iid(acceptance)],
             draft_tokens: lookahead,
             max_tokens: self.tokens,
             seed: 0,
@@ -98,7 +98,7 @@ impl Heatmaps {
     fn time(
         &self,
         index: usize,
-        method: Method,
+        method: SimulatedMethod,
         lookahead: usize,
         rounds: &mut u64,
     ) -> Result<f64, SimError> {
@@ -116,12 +116,13 @@ impl Heatmaps {
     fn best(
         &self,
         index: usize,
-        method: Method,
+        method: SimulatedMethod,
         rounds: &mut u64,
     ) -> Result<(Best, f64), SimError> {
         let draft_ns = (self.drafter(index).0 * TARGET_NS as f64).round() as u64;
         let is_feasible = |&lookahead: &usize| {
-            method != Method::Dsi || busy_targets(TARGET_NS, draft_ns, lookahead) <= self.replicas
+            method != SimulatedMethod::Dsi
+                || busy_targets(TARGET_NS, draft_ns, lookahead) <= self.replicas
         };
         let different = self.lookaheads.min(self.tokens.saturating_sub(1).max(1));
         let mut best = Best { time: f64::INFINITY, lookahead: 0 };
@@ -142,8 +143,8 @@ impl Heatmaps {
 
     fn values(&self, index: usize, rounds: &mut u64) -> Result<[f64; 13], SimError> {
         let plain = self.tokens as f64;
-        let (turns, turns_at_one) = self.best(index, Method::Speculative, rounds)?;
-        let (dsi, dsi_at_one) = self.best(index, Method::Dsi, rounds)?;
+        let (turns, turns_at_one) = self.best(index, SimulatedMethod::Speculative, rounds)?;
+        let (dsi, dsi_at_one) = self.best(index, SimulatedMethod::Dsi, rounds)?;
         Ok([
             turns.time,
             turns.lookahead as f64,

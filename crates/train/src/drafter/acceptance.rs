@@ -10,7 +10,7 @@
 
 use super::forward::Drafter;
 use super::objective::Pair;
-use super::options::DrafterKind;
+use super::options::TrainedDrafterKind;
 use super::target::{Target, Text};
 use crate::metrics::number_or_null;
 use crate::ops::draft_head::{Distributions, LOGIT_ROWS};
@@ -174,7 +174,7 @@ pub(super) fn normed(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> {
 pub(super) fn drafts(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Result<Vec<Tensor>> {
     let Pair { drafter, target, options } = pair;
     let positions = options.positions();
-    if drafter.kind == DrafterKind::Medusa {
+    if drafter.kind == TrainedDrafterKind::Medusa {
         let size = (text.inputs.len(), target.config().hidden_size);
         let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
         let rows = drafter.medusa(&features.index_select(&at(anchors, text, text.context)?, 0)?)?;

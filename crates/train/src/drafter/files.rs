@@ -2,7 +2,7 @@
 //! checkpoints have them. What is the target's is not stored: the hash of its embedding is.
 
 use super::forward::Drafter;
-use super::options::DrafterKind;
+use super::options::TrainedDrafterKind;
 use super::target::Target;
 use super::weights::{StoredTensor, Weights};
 use crate::export::{ExportError, Weights as Stored, write_weights};
@@ -56,7 +56,7 @@ pub enum DrafterFileError {
 /// What a `config.json` says of our own.
 #[derive(Deserialize)]
 struct Described {
-    speculator: DrafterKind,
+    speculator: TrainedDrafterKind,
     #[serde(alias = "medusa_num_heads")]
     n_mask_tokens: Option<usize>,
     target: String,
@@ -86,7 +86,7 @@ impl Drafter {
 
     fn describe(&self, target: &Target, dtype: Dtype) -> Value {
         let mut config = self.config.to_json(dtype);
-        if self.kind == DrafterKind::Medusa {
+        if self.kind == TrainedDrafterKind::Medusa {
             config = json!({
                 "hidden_size": self.config.hidden_size,
                 "vocab_size": self.config.vocab_size,

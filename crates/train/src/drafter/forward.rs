@@ -1,6 +1,6 @@
 //! A drafter's rows: what it reads, its one layer, and what goes to the target's head.
 
-use super::options::DrafterKind;
+use super::options::TrainedDrafterKind;
 use super::target::{Target, Text};
 use super::weights::{
     ATTENTION, ATTENTION_NORM, FC, FC_BIAS, FINAL_NORM, MASK_EMBEDDINGS, MASK_FEATURES, MLP,
@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// A drafter with its weights in f32.
 pub struct Drafter {
-    pub(super) kind: DrafterKind,
+    pub(super) kind: TrainedDrafterKind,
     /// Medusa's heads, or masks; 0 for EAGLE.
     pub(super) size: usize,
     /// Its layer is one of the target's shape.
@@ -33,7 +33,7 @@ impl Drafter {
     /// # Errors
     /// Where the library fails.
     pub fn random(
-        kind: DrafterKind,
+        kind: TrainedDrafterKind,
         draft_tokens: usize,
         target: &Target,
         seed: u64,
@@ -43,12 +43,12 @@ impl Drafter {
     }
 
     pub(super) fn new(
-        kind: DrafterKind,
+        kind: TrainedDrafterKind,
         draft_tokens: usize,
         target: &Config,
         weights: Weights,
     ) -> Self {
-        let size = if kind == DrafterKind::Eagle { 0 } else { draft_tokens };
+        let size = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
         let config = Config { num_hidden_layers: 1, ..target.clone() };
         let frequencies: Vec<f32> =
             (0..config.head_dim / 2).map(|pair| config.rope_frequency(pair)).collect();
@@ -60,7 +60,7 @@ impl Drafter {
 
     /// What it is.
     #[must_use]
-    pub fn kind(&self) -> DrafterKind {
+    pub fn kind(&self) -> TrainedDrafterKind {
         self.kind
     }
 

@@ -20,5 +20,5 @@ pub use acceptance::{PositionAcceptance, mean_accepted_tokens};
 pub use files::DrafterFileError;
 pub use forward::Drafter;
 pub use learner::DrafterLearner;
-pub use options::{DrafterKind, DrafterOptions};
+pub use options::{DrafterOptions, TrainedDrafterKind};
 pub use target::Target;

@@ -5,7 +5,7 @@
 //! feature there. Labels beyond the sequence's end are ignored (figure 3's −100).
 
 use super::forward::Drafter;
-use super::options::{DrafterKind, DrafterOptions};
+use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::target::{Target, Text};
 use crate::data::mixed;
 use crate::ops::draft_head::{Distributions, DraftHeadLoss, DraftLabels};
@@ -56,7 +56,7 @@ impl Objective<'_> {
         distributions: Option<&Arc<Distributions>>,
     ) -> Result<Tensor> {
         let Pair { drafter, target, options } = self.pair;
-        let (rows, labels) = if drafter.kind == DrafterKind::Medusa {
+        let (rows, labels) = if drafter.kind == TrainedDrafterKind::Medusa {
             let size = (text.inputs.len(), target.config().hidden_size);
             let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
             (drafter.medusa(&features)?, self.labels_of_heads(drafter.size, text))

@@ -6,7 +6,7 @@ use std::fmt;
 /// What a drafter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum DrafterKind {
+pub enum TrainedDrafterKind {
     /// Medusa's heads: head `h` predicts, from the feature of a token, the token `h + 2` behind it.
     Medusa,
     /// One layer in place of Medusa's heads, which reads tokens and masks.
@@ -17,7 +17,7 @@ pub enum DrafterKind {
     ParallelspecEagle,
 }
 
-impl DrafterKind {
+impl TrainedDrafterKind {
     /// All of them.
     pub const ALL: [Self; 4] =
         [Self::Medusa, Self::ParallelspecMedusa, Self::Eagle, Self::ParallelspecEagle];
@@ -41,7 +41,7 @@ impl DrafterKind {
 }
 
 /// The name in checkpoints.
-impl fmt::Display for DrafterKind {
+impl fmt::Display for TrainedDrafterKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Medusa => "medusa",
@@ -56,7 +56,7 @@ impl fmt::Display for DrafterKind {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrafterOptions {
     /// What it is.
-    pub kind: DrafterKind,
+    pub kind: TrainedDrafterKind,
     /// Medusa's heads; the masks of a parallel drafter; how many features EAGLE predicts from its own
     /// in tests of acceptance.
     pub draft_tokens: usize,
@@ -75,7 +75,7 @@ impl DrafterOptions {
     /// What the papers chose: λ_k = 0.8^k for Medusa and its replacement; for EAGLE the sum over a
     /// group (eq. 4), a weight of 0.1, and noise from −0.1 to 0.1.
     #[must_use]
-    pub fn of(kind: DrafterKind, draft_tokens: usize) -> Self {
+    pub fn of(kind: TrainedDrafterKind, draft_tokens: usize) -> Self {
         let features = kind.predicts_features();
         Self {
             kind,
@@ -91,14 +91,14 @@ impl DrafterOptions {
     #[must_use]
     pub fn positions(&self) -> usize {
         match self.kind {
-            DrafterKind::Medusa => self.draft_tokens,
+            TrainedDrafterKind::Medusa => self.draft_tokens,
             _ => self.draft_tokens + 1,
         }
     }
 
     /// What the loss of a position, counted from 0, counts.
     pub(crate) fn position_weight(&self, position: usize) -> f32 {
-        let power = position + usize::from(self.kind == DrafterKind::Medusa);
+        let power = position + usize::from(self.kind == TrainedDrafterKind::Medusa);
         self.decay.powi(power as i32)
     }
 }

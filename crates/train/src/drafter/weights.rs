@@ -1,7 +1,7 @@
 //! The tensors of a drafter: their names and shapes in checkpoints, their first values, and how the
 //! trainer holds them.
 
-use super::options::DrafterKind;
+use super::options::TrainedDrafterKind;
 use super::target::Target;
 use crate::model::Parameter;
 use crate::ops::elementwise::inner;
@@ -125,9 +125,14 @@ impl Sizes {
 }
 
 /// All parameters of a drafter, in the order of its forward pass.
-fn parts(kind: DrafterKind, draft_tokens: usize, config: &Config, sizes: Sizes) -> Vec<Part> {
+fn parts(
+    kind: TrainedDrafterKind,
+    draft_tokens: usize,
+    config: &Config,
+    sizes: Sizes,
+) -> Vec<Part> {
     let hidden = config.hidden_size;
-    if kind == DrafterKind::Medusa {
+    if kind == TrainedDrafterKind::Medusa {
         // Zeros: at first every head is the target's own (Medusa, §2.1.1).
         let head = |head: usize| {
             let name = |what| format!("{head}.0.linear.{what}");
@@ -146,7 +151,7 @@ fn parts(kind: DrafterKind, draft_tokens: usize, config: &Config, sizes: Sizes) 
     if kind.has_masks() {
         masks(MASK_EMBEDDINGS, "mask_embeddings.weight", sizes.embedding);
     }
-    if kind == DrafterKind::ParallelspecEagle {
+    if kind == TrainedDrafterKind::ParallelspecEagle {
         masks(MASK_FEATURES, "mask_features.weight", sizes.feature);
     }
     if kind.predicts_features() {
@@ -172,7 +177,7 @@ fn parts(kind: DrafterKind, draft_tokens: usize, config: &Config, sizes: Sizes) 
     layer(ATTENTION, &ATTENTION_TENSORS);
     layer(MLP_NORM, &[Stored::Layer(0, LayerTensor::MlpNorm)]);
     layer(MLP, &MLP_TENSORS);
-    if kind == DrafterKind::ParallelspecMedusa {
+    if kind == TrainedDrafterKind::ParallelspecMedusa {
         layer(FINAL_NORM, &[Stored::FinalNorm]);
     }
     parts
@@ -182,7 +187,7 @@ impl Weights {
     /// First values: the layer is the target's first one, heads are the target's own, and what else there is
     /// is normal.
     pub(super) fn random(
-        kind: DrafterKind,
+        kind: TrainedDrafterKind,
         draft_tokens: usize,
         target: &Target,
         seed: u64,
@@ -199,7 +204,7 @@ impl Weights {
 
     /// Values of tensors of these names and shapes, as `tensor` gives them.
     pub(super) fn read<E: From<candle_core::Error>>(
-        kind: DrafterKind,
+        kind: TrainedDrafterKind,
         draft_tokens: usize,
         config: &Config,
         mut tensor: impl FnMut(&str, &[usize]) -> std::result::Result<Vec<f32>, E>,

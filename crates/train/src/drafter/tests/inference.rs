@@ -183,7 +183,7 @@ fn assert_near(a: &[f32], b: &[f64], what: &str) {
 #[test]
 fn what_is_drafted_in_training_is_what_inference_drafts() {
     const CONTEXT: usize = 17;
-    for (seed, kind) in (0..).zip(DrafterKind::ALL) {
+    for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
         let target = target(&folder.path().join("target"), seed);
         let drafter = drafter(kind, &target);
@@ -214,7 +214,8 @@ fn what_is_drafted_in_training_is_what_inference_drafts() {
 #[test]
 fn every_row_of_every_group_is_a_row_of_inference() {
     const CONTEXT: usize = 11;
-    for (seed, kind) in [(1, DrafterKind::ParallelspecMedusa), (2, DrafterKind::ParallelspecEagle)]
+    for (seed, kind) in
+        [(1, TrainedDrafterKind::ParallelspecMedusa), (2, TrainedDrafterKind::ParallelspecEagle)]
     {
         let folder = tempfile::tempdir().unwrap();
         let target = target(&folder.path().join("target"), seed);
@@ -254,7 +255,7 @@ fn head_logits(target: &Plain, drafter: &Plain, row: &[f64]) -> Vec<f64> {
 /// Logits of a draft behind `tokens` by the engine, from the files that the trainer wrote: a row for each
 /// position. EAGLE's candidates are `drafted`.
 fn engine_logits(
-    kind: DrafterKind,
+    kind: TrainedDrafterKind,
     folder: &Path,
     tokens: &[u32],
     drafted: &[u32],
@@ -265,26 +266,26 @@ fn engine_logits(
         CachedTransformer, Checkpoint, EagleModel, FeatureHeads, FeatureModel, LanguageModel,
         LogitsContext, MedusaHeads, Speculator, Team, Transformer, WeightType, Weights,
     };
-    let wanted = LogitsContext::behind(SequenceId(0), tokens);
+    let wanted = LogitsContext::next_token(SequenceId(0), tokens);
     let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
     let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
     let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
-    let team = Arc::new(Team::solo());
+    let team = Arc::new(Team::single_thread());
     let own = Some(WeightType::F32);
     let width = target.config().hidden_size;
     let logits = match kind {
-        DrafterKind::Medusa => {
+        TrainedDrafterKind::Medusa => {
             let weights = Arc::new(speculator.medusa(&target, own).unwrap());
             let last = &features[features.len() - width..];
             MedusaHeads::new(weights, team).logits(last).unwrap()
         }
-        DrafterKind::ParallelspecMedusa => {
+        TrainedDrafterKind::ParallelspecMedusa => {
             let weights = Arc::new(speculator.parallel(&target, own).unwrap());
             let masks: Vec<u32> = weights.mask_tokens().collect();
             let mut model = CachedTransformer::new(Transformer::new(weights, team));
             model.logits(&LogitsContext { tree: &TokenTree::chain(&masks), ..wanted }).unwrap()
         }
-        DrafterKind::Eagle | DrafterKind::ParallelspecEagle => {
+        TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => {
             let weights = Arc::new(speculator.eagle(&target, own).unwrap());
             let masks: Vec<u32> = weights.layers().mask_tokens().collect();
             let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
@@ -301,7 +302,7 @@ fn engine_logits(
 #[test]
 fn what_is_drafted_in_training_is_what_the_engine_drafts() {
     const CONTEXT: usize = 17;
-    for (seed, kind) in (0..).zip(DrafterKind::ALL) {
+    for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path();
         let target = target(&folder.join("target"), seed);
@@ -316,7 +317,8 @@ fn what_is_drafted_in_training_is_what_the_engine_drafts() {
         let hidden = target.config().hidden_size;
         for (group, &anchor) in anchors.iter().enumerate() {
             // A row of features reads the token behind its own. Medusa reads no token.
-            let behind = usize::from(kind.predicts_features() || kind == DrafterKind::Medusa);
+            let behind =
+                usize::from(kind.predicts_features() || kind == TrainedDrafterKind::Medusa);
             let last = anchor + behind;
             let (tokens, drafted) = text.inputs.split_at(last + 1);
             let drafted = &drafted[..rows.len() - 1];

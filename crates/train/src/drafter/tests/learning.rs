@@ -6,7 +6,7 @@ use crate::drafter::objective::Objective;
 use crate::drafter::{DrafterLearner, PositionAcceptance, mean_accepted_tokens};
 use crate::learner::Learner;
 use crate::ops::groups::Groups;
-use crate::{AdamW, AdamWOptions, Schedule, TrainOptions};
+use crate::{AdamW, AdamWOptions, LearningRateSchedule, TrainOptions};
 use std::sync::Arc;
 
 fn options(context: usize) -> TrainOptions {
@@ -14,7 +14,12 @@ fn options(context: usize) -> TrainOptions {
         context,
         sequences: 2,
         accumulation: 1,
-        schedule: Schedule { peak: 5e-3, final_share: 0.1, warmup_steps: 20, steps: 400 },
+        schedule: LearningRateSchedule {
+            peak: 5e-3,
+            final_share: 0.1,
+            warmup_steps: 20,
+            steps: 400,
+        },
         optimizer: AdamWOptions { weight_decay: 0.0, ..AdamWOptions::default() },
         seed: 3,
         evaluate_every: 0,
@@ -27,7 +32,7 @@ fn options(context: usize) -> TrainOptions {
 /// The loss of each kind changes with every parameter as its gradient says.
 #[test]
 fn gradients_agree_with_finite_differences() {
-    for (seed, kind) in (0..).zip(DrafterKind::ALL) {
+    for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
         let target = target(folder.path(), seed);
         let drafter = drafter(kind, &target);
@@ -77,7 +82,7 @@ fn gradients_agree_with_finite_differences() {
 #[test]
 fn losses_are_those_of_the_equations() {
     const CONTEXT: usize = 10;
-    for (seed, kind) in (0..).zip(DrafterKind::ALL) {
+    for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
         let target = target(folder.path(), seed);
         let drafter = drafter(kind, &target);
@@ -107,7 +112,7 @@ fn losses_are_those_of_the_equations() {
             f64::from(logits[token as usize]) - sum.ln()
         };
         let mut expected = 0.0;
-        let depths = if kind == DrafterKind::Eagle { 1 } else { options.positions() };
+        let depths = if kind == TrainedDrafterKind::Eagle { 1 } else { options.positions() };
         // Every draft whose first label is there; labels beyond the end are ignored.
         for anchor in 0..tokens {
             let one = Groups::new(tokens, masks, vec![anchor]);
@@ -118,7 +123,7 @@ fn losses_are_those_of_the_equations() {
                         continue;
                     }
                     let place = sequence * CONTEXT + place;
-                    let row: Vec<f32> = if kind == DrafterKind::Medusa {
+                    let row: Vec<f32> = if kind == TrainedDrafterKind::Medusa {
                         let size = (2 * CONTEXT, hidden);
                         let features = Tensor::from_slice(&text.features, size, &Device::Cpu);
                         let rows = drafter.medusa(&features.unwrap()).unwrap();
@@ -130,7 +135,7 @@ fn losses_are_those_of_the_equations() {
                     }
                     .to_vec1()
                     .unwrap();
-                    let power = if kind == DrafterKind::Medusa { depth + 1 } else { depth };
+                    let power = if kind == TrainedDrafterKind::Medusa { depth + 1 } else { depth };
                     let lambda = 0.5 * 0.7_f64.powi(power as i32);
                     let nll = -log_probability(&row, text.targets[place]);
                     if kind.predicts_features() {
@@ -177,7 +182,7 @@ fn greedy_batch(target: &Target, rows: usize, context: usize) -> Batch {
 }
 
 /// Trains a drafter on one batch alone; returns what its drafts on it are worth.
-fn overfit(kind: DrafterKind) -> Vec<PositionAcceptance> {
+fn overfit(kind: TrainedDrafterKind) -> Vec<PositionAcceptance> {
     const CONTEXT: usize = 20;
     let folder = tempfile::tempdir().unwrap();
     let target = target(folder.path(), 4);
@@ -210,7 +215,7 @@ fn overfit(kind: DrafterKind) -> Vec<PositionAcceptance> {
 /// A target of 55,000 parameters, its own greedy text, the papers' losses.
 #[test]
 fn one_batch_can_be_learnt_by_heart() {
-    for kind in DrafterKind::ALL {
+    for kind in TrainedDrafterKind::ALL {
         let acceptance = overfit(kind);
         for (position, rates) in acceptance.iter().enumerate() {
             assert!(rates.agreement > 0.95, "{kind}, position {position}: {acceptance:?}");
@@ -224,7 +229,7 @@ fn one_batch_can_be_learnt_by_heart() {
 #[test]
 fn acceptance_is_that_of_drafts_along_the_text() {
     const CONTEXT: usize = 14;
-    for kind in DrafterKind::ALL {
+    for kind in TrainedDrafterKind::ALL {
         let folder = tempfile::tempdir().unwrap();
         let target = target(folder.path(), 4);
         let drafter = drafter(kind, &target);
@@ -282,7 +287,7 @@ fn tokens_per_forward_follow_from_the_rates() {
 
 #[test]
 fn a_drafter_survives_its_files_and_knows_its_target() {
-    for kind in DrafterKind::ALL {
+    for kind in TrainedDrafterKind::ALL {
         let folder = tempfile::tempdir().unwrap();
         let target = target(&folder.path().join("target"), 2);
         let drafter = drafter(kind, &target);

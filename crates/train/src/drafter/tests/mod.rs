@@ -8,7 +8,7 @@ mod learning;
 
 use super::objective::Pair;
 use super::target::Text;
-use super::{Drafter, DrafterKind, DrafterOptions, Target};
+use super::{Drafter, DrafterOptions, Target, TrainedDrafterKind};
 use crate::data::Batch;
 use candle_core::{Device, Tensor};
 use forerun_model::Config;
@@ -39,7 +39,7 @@ fn text(target: &Target, rows: usize, context: usize) -> Text {
 }
 
 /// A drafter whose parameters are all away from their first values.
-fn drafter(kind: DrafterKind, target: &Target) -> Drafter {
+fn drafter(kind: TrainedDrafterKind, target: &Target) -> Drafter {
     let drafter = Drafter::random(kind, MASKS, target, 5).unwrap();
     for (number, parameter) in drafter.parameters().iter().enumerate() {
         let values = parameter.values.flatten_all().unwrap().to_vec1::<f32>().unwrap();

@@ -1,0 +1,172 @@
+//! `forerun make-pair` and `forerun export`: pairs of random models that are right as often as asked, that
+//! say what they are, and that other engines can read.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+/// A small pair, but for what `more` asks for.
+fn make_pair(out: &Path, more: &[&str]) -> Run {
+    let small = [
+        ["--layers", "4"],
+        ["--hidden", "64"],
+        ["--intermediate", "96"],
+        ["--heads", "4"],
+        ["--kv-heads", "2"],
+        ["--context", "160"],
+        ["--prompts", "24"],
+        ["-n", "48"],
+    ];
+    let small = small.iter().filter(|option| !more.contains(&option[0])).flatten();
+    let run = Run::forerun().with(&["make-pair"]).with(&small.copied().collect::<Vec<_>>());
+    run.with_path("--out", out).with(more)
+}
+
+fn json(file: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
+}
+
+#[test]
+fn a_pair_is_right_as_often_as_asked_and_says_what_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pair");
+    let more = ["--vocab-size", "700", "--acceptance", "0.7", "--tolerance", "0.06"];
+    let made = make_pair(&out, &more).succeed();
+    assert!(made.errors.contains("other prompts"), "{}", made.errors);
+    let label = &json(&out.join("target/config.json"))["forerun_made_pair"];
+    let acceptance = label["acceptance"].as_f64().unwrap();
+    assert!((acceptance - 0.7).abs() <= 0.06, "{label}");
+    assert!(label["positions"].as_u64().unwrap() > 300, "{label}");
+    assert!(made.output().contains(&format!("acceptance {acceptance:.3}")), "{}", made.output());
+    let card = fs::read_to_string(out.join("drafter/README.md")).unwrap();
+    assert!(card.contains("Random weights") && card.contains("forerun make-pair"), "{card}");
+
+    // It is a pair like any other, with a tokenizer of its own.
+    let [target, drafter] = ["target", "drafter"].map(|part| out.join(part));
+    let generate = |method: &str| {
+        let run =
+            Run::forerun().with(&["generate", "--json", "-p", "Once upon a time", "-n", "40"]);
+        let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
+        run.with(&["--method", method, "--draft-tokens", "3"]).on_one_core().succeed().json()
+    };
+    let (plain, drafted) = (generate("autoregressive"), generate("speculative"));
+    assert_eq!(plain["text"], drafted["text"]);
+    assert_eq!(plain["tokens"], drafted["tokens"]);
+
+    // Reports say that it was made.
+    let report = folder.path().join("report");
+    let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "8"]);
+    let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
+    run.with_path("--out", &report).on_one_core().succeed();
+    for page in ["report.md", "report.html"] {
+        let page = fs::read_to_string(report.join(page)).unwrap();
+        let words = format!("made to an acceptance of {acceptance:.2} at temperature 0");
+        assert!(page.contains("A made pair, no trained one") && page.contains(&words), "{page}");
+    }
+
+    // What is there stays unless it is to be replaced.
+    let refused = make_pair(&out, &more).finish();
+    refused.assert_refused("another pair", &["is there already", "--force"]);
+    make_pair(&out, &more).with(&["--force"]).succeed();
+    let again = &json(&out.join("target/config.json"))["forerun_made_pair"];
+    assert_eq!(again, label, "the same seed makes the same pair");
+}
+
+/// A deep drafter, by default one whose approximate rows nobody would accept.
+#[test]
+fn a_deep_drafter_keeps_the_overlap_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pair");
+    let more = ["--vocab-size", "600", "--layers", "12", "--draft-layers", "10", "-n", "24"];
+    let deep = ["--acceptance", "0.7", "--tolerance", "0.1", "--prompts", "8"];
+    let made = make_pair(&out, &[&more[..], &deep[..]].concat());
+    let made = made.with(&["--fuzzy-overlap", "0.85"]).succeed();
+    assert!(made.errors.contains("scale of the drafter's layers"), "{}", made.errors);
+    assert!(made.output().contains("four layers at a time: overlap 0."), "{}", made.output());
+    let label = &json(&out.join("drafter/config.json"))["forerun_made_pair"];
+    assert!((label["fuzzy_overlap"].as_f64().unwrap() - 0.85).abs() <= 0.1, "{label}");
+    assert!((label["acceptance"].as_f64().unwrap() - 0.7).abs() <= 0.1, "{label}");
+    let scale = label["residual"].as_f64().unwrap();
+    assert!(scale > 0.0 && scale < 1.0, "{label}");
+    let card = fs::read_to_string(out.join("target/README.md")).unwrap();
+    assert!(card.contains("4 layers at a time (EasySpec)"), "{card}");
+
+    // Another text, and the analysis that tells the same.
+    let prompts = folder.path().join("prompts.txt");
+    fs::write(
+        &prompts,
+        "The quick brown fox jumps over the lazy dog, and then it sleeps for long.\n",
+    )
+    .unwrap();
+    let analysis = Run::forerun().with(&["analyze", "layers", "--lp", "4", "--rounds", "0"]);
+    let analysis = analysis.with_path("--model", &out.join("drafter"));
+    let output = analysis.with_path("--prompts", &prompts).succeed().output();
+    let row = output.lines().find_map(|line| line.strip_prefix("lp 4 ")).unwrap();
+    let overlap: f64 = row.split_whitespace().nth(5).unwrap().parse().unwrap();
+    assert!((overlap - 0.85).abs() < 0.15, "{output}");
+
+    // It drafts, and the text is the target's.
+    let generate = |options: &[&str]| {
+        let run = Run::forerun().with(&["generate", "--json", "-p", "Once upon", "-n", "32"]);
+        let run = run.with_path("--model", &out.join("target")).with(options);
+        let run = run.with_path("--draft-model", &out.join("drafter"));
+        run.on_one_core().succeed().json()
+    };
+    let plain = generate(&["--method", "autoregressive"]);
+    let layer_parallel = generate(&["--drafter", "easyspec", "--draft-tokens", "5"]);
+    assert_eq!(plain["tokens"], layer_parallel["tokens"]);
+}
+
+#[test]
+fn the_demonstration_tokenizer_comes_along_and_so_do_gguf_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pair");
+    let more = ["--tolerance", "0.2", "--dtype", "f32", "--gguf", "q8_0,bf16"];
+    make_pair(&out, &more).with(&["--temperature", "1"]).succeed();
+    let config = json(&out.join("target/config.json"));
+    assert_eq!(config["vocab_size"], 4096);
+    assert_eq!(config["forerun_made_pair"]["temperature"], 1.0);
+    let tokenizer = json(&out.join("drafter/tokenizer.json"));
+    assert_eq!(tokenizer["added_tokens"][0]["content"], "<|endoftext|>");
+    let bytes = |name: &str| fs::read(out.join(name)).unwrap();
+    for name in ["target-q8_0.gguf", "target-bf16.gguf", "drafter-q8_0.gguf", "drafter-bf16.gguf"] {
+        assert_eq!(&bytes(name)[..8], b"GGUF\x03\0\0\0", "{name}");
+    }
+    assert!(bytes("target-q8_0.gguf").len() < bytes("target-bf16.gguf").len());
+
+    // The same file by itself.
+    let file = folder.path().join("own.gguf");
+    let export = Run::forerun().with(&["export", "--type", "bf16"]).with_path("--gguf", &file);
+    let exported = export.with_path("--model", &out.join("target")).succeed();
+    assert!(exported.errors.contains("as GPT-2"), "{}", exported.errors);
+    assert_eq!(fs::read(&file).unwrap(), bytes("target-bf16.gguf"));
+}
+
+#[test]
+fn what_makes_no_pair_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("pair");
+    for (more, words) in [
+        (&["--draft-layers", "4"][..], &["number of layers is 4", "1 to 3"][..]),
+        (&["--acceptance", "1"], &["acceptance is 1", "0.98"]),
+        (&["--tolerance", "0"], &["tolerance is 0"]),
+        (&["--fuzzy-overlap", "1"], &["fuzzy overlap is 1", "0.99"]),
+        (&["--fuzzy-overlap", "0.9"], &["number of layers is 1", "4 or more"]),
+        (&["-n", "200"], &["context is 160"]),
+        (&["--heads", "5"], &["num_key_value_heads"]),
+        (&["--dtype", "q4"], &["f32, bf16, f16"]),
+    ] {
+        make_pair(&out, more).finish().assert_refused(&more.join(" "), words);
+    }
+    let models = Models::pair();
+    let file = models.folder().join("model.gguf");
+    let export = || Run::forerun().with(&["export"]).with_path("--gguf", &file);
+    let refused = export().with_path("--model", &models.target()).with(&["--type", "q8_0"]);
+    refused.finish().assert_refused("rows without blocks", &["hidden_size", "multiples of 32"]);
+    let refused = export().with_path("--model", &models.target()).with(&["--type", "q2_k"]);
+    refused.finish().assert_refused("another type", &["q2_k", "q8_0"]);
+    assert!(!file.exists());
+}

@@ -1,0 +1,40 @@
+//! Streams an answer, and stops it from the callback or from another thread:
+//! `cargo run --example streaming`.
+use forerun::{Canceller, Forerun, Options, Plan, RandomPair, Request};
+use std::io::Write;
+use std::ops::ControlFlow;
+use std::thread;
+use std::time::Duration;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let pair = RandomPair::make()?;
+    let options = Options {
+        model: pair.target().into(),
+        draft_model: Some(pair.drafter().into()),
+        ..Options::default()
+    };
+    let engine = Forerun::open(&Plan::new(options)?)?;
+
+    // A time limit. Cancelling also stops a forward pass that is under way.
+    let canceller = Canceller::new();
+    let timer = canceller.clone();
+    thread::spawn(move || {
+        thread::sleep(Duration::from_secs(2));
+        timer.cancel();
+    });
+
+    let request = Request { temperature: 0.8, seed: Some(7), ..Request::default() };
+    let mut characters = 0;
+    let answer =
+        engine.generate_interruptibly("Once upon a time", &request, &canceller, |text| {
+            print!("{text}");
+            characters += text.chars().count();
+            // A broken pipe, or enough text, ends the answer.
+            match std::io::stdout().flush() {
+                Ok(()) if characters < 200 => ControlFlow::Continue(()),
+                _ => ControlFlow::Break(()),
+            }
+        })?;
+    println!("\n{:?}, {} tokens", answer.finish, answer.tokens.len());
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! How often a made pair's drafter is right, by real speculative decoding.
+
+use super::{SyntheticPairError, SyntheticPairOptions};
+use crate::{
+    Canceller, DraftTokens, Forerun, Loader, Method, Options, Plan, Request, VerificationChoice,
+};
+use forerun_core::trace::{Fate, Trace, Work};
+use forerun_core::{TokenId, Verification};
+use forerun_runtime::cores_within_quota;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Tokens drafted in a row while acceptance is measured.
+pub(super) const DRAFT_TOKENS: usize = 4;
+/// Tokens of the random prompts.
+pub(super) const PROMPT_TOKENS: usize = 16;
+/// Positions behind the same so many tokens count as one.
+const CONTEXT: usize = 8;
+/// What was measured of a pair.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AcceptanceCalibration {
+    /// Accepted over tested draft tokens, at positions behind different tokens: those behind eight tokens
+    /// that came before (where text runs in circles, say) do not count.
+    pub rate: f64,
+    /// Those positions.
+    pub positions: usize,
+    /// Accepted over tested draft tokens at all positions.
+    pub rate_of_all: f64,
+    /// All positions that were tested.
+    pub all_positions: usize,
+    /// Share of the answers' sequences of four tokens that are different from each other.
+    pub distinct_4_grams: f64,
+}
+
+/// Acceptance of the pair as it lies there, by speculative decoding of random prompts on all cores.
+pub(super) fn measure_pair(
+    options: &SyntheticPairOptions,
+    [target, drafter]: [&Path; 2],
+    prompts: usize,
+    other_prompts: bool,
+) -> Result<AcceptanceCalibration, SyntheticPairError> {
+    let cores: Vec<String> =
+        cores_within_quota().iter().map(|core| format!("cpu:{core}")).collect();
+    let cores = cores.join("+");
+    let plan = Plan::new(Options {
+        model: target.to_owned(),
+        draft_model: Some(drafter.to_owned()),
+        method: Some(Method::Speculative),
+        draft_tokens: DraftTokens::Fixed(DRAFT_TOKENS),
+        placement: Some(format!("drafter={cores},target={cores},shared")),
+        ..Options::default()
+    })?;
+    let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;
+    let mut counted = Counted::default();
+    for prompt in 0..prompts as u64 {
+        let seed = prompt_seed(options.seed, prompt, other_prompts);
+        let tokens = random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size);
+        let request = Request {
+            max_tokens: options.max_tokens,
+            temperature: options.temperature,
+            seed: Some(seed),
+            verification: VerificationChoice::Always(Verification::Rejection),
+            ignore_eos: true,
+            ..Request::default()
+        };
+        let go_on = |_: &str| ControlFlow::Continue(());
+        let answer = engine.generate_tokens(tokens.clone(), &request, &Canceller::new(), go_on)?;
+        counted.add(tokens, &answer.tokens, &answer.trace);
+    }
+    Ok(counted.acceptance())
+}
+
+/// What a prompt follows from, of those that a search sees, or of the others.
+pub(super) fn prompt_seed(seed: u64, prompt: u64, other_prompts: bool) -> u64 {
+    // Even numbers are the search's prompts, odd ones those that it does not see.
+    seed ^ (2 * prompt + u64::from(other_prompts)).wrapping_mul(0x9e37_79b9)
+}
+
+/// A text: so many tokens, drawn from all.
+pub(super) fn random_tokens(seed: u64, count: usize, vocab_size: usize) -> Vec<TokenId> {
+    let mut state = seed;
+    let mut next = || {
+        // Steele's SplitMix64.
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^ (bits >> 31)
+    };
+    (0..count).map(|_| (next() % vocab_size.max(1) as u64) as TokenId).collect()
+}
+
+/// Tested draft tokens, and what was written.
+#[derive(Default)]
+struct Counted {
+    contexts: HashSet<Vec<TokenId>>,
+    /// Tested and accepted, behind different tokens.
+    distinct: [usize; 2],
+    /// Tested and accepted, all of them.
+    all: [usize; 2],
+    grams: HashSet<Vec<TokenId>>,
+    all_grams: usize,
+}
+
+impl Counted {
+    /// Adds an answer of speculative decoding in turn: every target pass tests what was drafted and adds
+    /// a token of its own.
+    fn add(&mut self, prompt: Vec<TokenId>, answer: &[TokenId], trace: &Trace) {
+        let grams = answer.windows(4);
+        self.all_grams += grams.len();
+        self.grams.extend(grams.map(<[TokenId]>::to_vec));
+        let mut position = prompt.len();
+        let mut text = prompt;
+        text.extend(answer);
+        let mut passes: Vec<_> =
+            trace.spans.iter().filter(|span| span.work == Work::Score).collect();
+        passes.sort_by_key(|span| span.start_ns);
+        for pass in passes {
+            let rejected = pass.fate == Fate::Rejected;
+            for offset in 0..pass.accepted + usize::from(rejected) {
+                let accepted = usize::from(offset < pass.accepted);
+                let count = |counts: &mut [usize; 2]| {
+                    counts[0] += 1;
+                    counts[1] += accepted;
+                };
+                count(&mut self.all);
+                let end = (position + offset).min(text.len());
+                if self.contexts.insert(text[end.saturating_sub(CONTEXT)..end].to_vec()) {
+                    count(&mut self.distinct);
+                }
+            }
+            position += pass.accepted + 1;
+        }
+    }
+
+    fn acceptance(&self) -> AcceptanceCalibration {
+        let rate = |[tested, accepted]: [usize; 2]| accepted as f64 / tested.max(1) as f64;
+        AcceptanceCalibration {
+            rate: rate(self.distinct),
+            positions: self.distinct[0],
+            rate_of_all: rate(self.all),
+            all_positions: self.all[0],
+            distinct_4_grams: self.grams.len() as f64 / self.all_grams.max(1) as f64,
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::RandomPair;
+
+    #[test]
+    fn every_tested_token_is_counted_but_a_known_context_once() {
+        let pair = RandomPair::make().unwrap();
+        let plan = Plan::new(Options {
+            model: pair.target().to_owned(),
+            draft_model: Some(pair.drafter().to_owned()),
+            draft_tokens: DraftTokens::Fixed(3),
+            ..Options::default()
+        });
+        let engine = Forerun::open(&plan.unwrap()).unwrap();
+        let request = Request { max_tokens: 60, ignore_eos: true, ..Request::default() };
+        let mut counted = Counted::default();
+        let (mut tested, mut accepted) = (0, 0);
+        for _ in 0..2 {
+            let prompt = random_tokens(5, PROMPT_TOKENS, 258);
+            let go_on = |_: &str| ControlFlow::Continue(());
+            let answer =
+                engine.generate_tokens(prompt.clone(), &request, &Canceller::new(), go_on).unwrap();
+            counted.add(prompt, &answer.tokens, &answer.trace);
+            tested += answer.statistics.tested.iter().sum::<u64>() as usize;
+            accepted += answer.statistics.accepted.iter().sum::<u64>() as usize;
+        }
+        assert_eq!(counted.all, [tested, accepted]);
+        // The second answer is the first one again: nothing in it is new.
+        assert!(counted.distinct[0] * 2 <= tested, "{:?} of {tested}", counted.distinct);
+        assert!(counted.distinct[0] > 0 && counted.acceptance().distinct_4_grams <= 0.5);
+    }
+}
