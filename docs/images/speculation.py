@@ -17,10 +17,10 @@ from tokenizers import Tokenizer
 
 COMMAND = [
     '$ forerun generate --prompt "She turned to him and" --temperature 0.5 --seed 3 \\',
-    "      --method pearl --draft-tokens 3 --show-drafts --trace timeline.svg",
+    "      --method pearl --draft-tokens 3 -n 48 --show-drafts --trace timeline.svg",
 ]
 WIDTH, MARGIN = 900, 28
-FONT, ADVANCE, LINE = 14.5, 8.72, 23
+FONT, ADVANCE, LINE = 14, 8.43, 23
 COLUMNS = int((WIDTH - 2 * MARGIN) / ADVANCE)
 PLAY_S, HOLD_S = 11.0, 6.0
 # It opens with the whole text, so that whoever shows no animation has that.

@@ -1,13 +1,13 @@
 //! Configurations: validated plans with names, each with the plain decoding that it is compared with.
 
+use crate::choice::{Choice, cores_in, draft_tokens_text};
 use crate::label::Labels;
 use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions,
-    Placement, Plan, PlanError, SpeculatorKind, Tree, WeightType, available_cores,
-    cores_within_quota,
+    Plan, SpeculatorKind, Tree,
 };
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -41,78 +41,6 @@ pub struct Configuration {
     pub baseline: usize,
     /// Where it stands among those that compute layers in parallel, if it does.
     pub point: Option<LayerPoint>,
-}
-
-/// Values of one combination.
-#[derive(Clone)]
-pub(crate) struct Choice {
-    pub(crate) method: Method,
-    pub(crate) drafter: DrafterKind,
-    /// What it drafts with, where it needs a checkpoint.
-    pub(crate) draft_model: Option<PathBuf>,
-    pub(crate) draft_tokens: DraftTokens,
-    pub(crate) tree: Tree,
-    pub(crate) pearl: PearlOptions,
-    pub(crate) placement: Option<String>,
-    pub(crate) weight_type: Option<WeightType>,
-    /// EasySpec's.
-    pub(crate) layers: Option<LayerStrategy>,
-    pub(crate) calibration: Option<CalibrationPolicy>,
-    pub(crate) temperature: f32,
-}
-
-/// Whose placements are compared in labels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Cast {
-    /// The target works alone, or what drafts needs no device.
-    Target,
-    /// A drafter and the target in turn.
-    InTurn,
-    /// Both at the same time.
-    AtOnce,
-}
-
-impl Choice {
-    /// Autoregressive decoding in its place.
-    fn plain(&self) -> Self {
-        Self {
-            method: Method::Autoregressive,
-            drafter: DrafterKind::None,
-            draft_model: None,
-            draft_tokens: DraftTokens::Auto,
-            tree: Tree::None,
-            pearl: PearlOptions::default(),
-            layers: None,
-            calibration: None,
-            ..self.clone()
-        }
-    }
-
-    pub(crate) fn cast(&self) -> Cast {
-        match self.method {
-            _ if !self.drafter.has_model() => Cast::Target,
-            Method::Autoregressive => Cast::Target,
-            Method::Speculative => Cast::InTurn,
-            Method::Pearl | Method::Dsi => Cast::AtOnce,
-        }
-    }
-
-    /// The placement as its devices have it: all cores are the target's where no model drafts.
-    pub(crate) fn devices(&self) -> Result<Option<String>, PlanError> {
-        match &self.placement {
-            Some(text) if self.cast() == Cast::Target => {
-                all_to_the_target(text, self.method).map(Some)
-            }
-            text => Ok(text.clone()),
-        }
-    }
-
-    /// The cores that it is given.
-    pub(crate) fn cores(&self) -> BTreeSet<usize> {
-        let named = self.placement.as_ref();
-        let placement = named.and_then(|text| Placement::parse(text, &available_cores()).ok());
-        placement.map_or_else(|| cores_within_quota().into_iter().collect(), |own| cores_in(&own))
-    }
 }
 
 /// Every combination of every sweep, once, behind the autoregressive decoding of its weight type and
@@ -349,11 +277,6 @@ fn build(
     Ok(Configuration { name, plan, flags, cores, temperature, baseline, point })
 }
 
-/// The placement's cores, each once.
-fn cores_in(placement: &Placement) -> BTreeSet<usize> {
-    placement.devices().iter().flat_map(|(group, _)| group.cores().iter().copied()).collect()
-}
-
 /// The cores that a plan uses.
 fn cores_of(plan: &Plan) -> BTreeSet<usize> {
     let placement = plan.placement();
@@ -363,27 +286,6 @@ fn cores_of(plan: &Plan) -> BTreeSet<usize> {
     let replicas = (0..placement.replicas()).filter_map(|replica| placement.target(replica));
     let groups = replicas.flat_map(|groups| groups.each().iter());
     groups.flat_map(|group| group.cores().iter().copied()).collect()
-}
-
-/// The same cores, all for the target: as they are if they were so, else as one team.
-fn all_to_the_target(placement: &str, method: Method) -> Result<String, PlanError> {
-    let placement = Placement::parse(placement, &available_cores())?;
-    let are_its_own = placement.drafter(0).is_none();
-    if are_its_own && (placement.replicas() == 1 || method == Method::Dsi) {
-        return Ok(placement.to_string());
-    }
-    let cores: Vec<String> =
-        cores_in(&placement).iter().map(|core| format!("cpu:{core}")).collect();
-    let team = format!("target={}", cores.join("+"));
-    Ok(Placement::parse(&team, &available_cores())?.to_string())
-}
-
-pub(crate) fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
-    match draft_tokens {
-        DraftTokens::Auto => "auto".into(),
-        DraftTokens::Assisted => "assisted".into(),
-        DraftTokens::Fixed(count) => count.to_string(),
-    }
 }
 
 /// The command line's options for a plan; the checkpoints as they are named.
@@ -419,6 +321,7 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use forerun::{WeightType, available_cores};
 
     fn of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
         let models =

@@ -1,6 +1,6 @@
 //! What configurations are called: a few words, and of what they have in common nothing.
 
-use crate::configuration::{Cast, Choice, draft_tokens_text};
+use crate::choice::{Choice, ModelConcurrency, draft_tokens_text};
 use forerun::{DrafterKind, Method, PearlOptions, Placement, Tree, available_cores};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ pub(crate) struct Labels<'a> {
 }
 
 /// Whose placements are compared: plain decoding's or others', and what the devices are for.
-type Compared = (bool, Cast);
+type Compared = (bool, ModelConcurrency);
 
 fn compared(choice: &Choice) -> Compared {
-    (choice.method == Method::Autoregressive, choice.cast())
+    (choice.method == Method::Autoregressive, choice.concurrency())
 }
 
 /// A choice's devices; one that cannot be placed has none, and fails when it is planned.

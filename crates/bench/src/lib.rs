@@ -7,6 +7,7 @@
 //!
 //! This crate may touch files, clocks, the processes of peers and the facade; it knows nothing of what is below that.
 
+mod choice;
 pub mod configuration;
 pub mod contestant;
 mod engines;

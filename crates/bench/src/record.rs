@@ -1,7 +1,7 @@
 //! What is kept of an answer: all that metrics need, and the text to compare.
 
 use crate::times::{Round, Times};
-use forerun::{Answer, Commit, Finish, TokenId, Trace, Work};
+use forerun::{Answer, Commit, Finish, SpanKind, TokenId, Trace};
 use serde::{Deserialize, Serialize};
 
 /// A prompt's answer by one configuration in one repeat.
@@ -80,12 +80,12 @@ impl Counts {
         Self {
             committed: statistics.committed,
             committing_forwards: statistics.target_forwards,
-            target_forwards: forwards(Work::Score),
-            drafter_forwards: forwards(Work::Draft),
+            target_forwards: forwards(SpanKind::Score),
+            drafter_forwards: forwards(SpanKind::Draft),
             draft_tokens: statistics.draft_tokens,
             tested: statistics.tested.clone(),
             accepted: statistics.accepted.clone(),
-            scored_rows: spans(Work::Score).map(|span| span.rows as u64).sum(),
+            scored_rows: spans(SpanKind::Score).map(|span| span.rows as u64).sum(),
         }
     }
 }

@@ -3,14 +3,19 @@
 use crate::Prompt;
 use crate::record::{AnswerRecord, Counts, TurnRecord};
 use crate::times::Times;
-use forerun::{Commit, Fate, Span, Trace, Work};
+use forerun::{Commit, Span, SpanKind, SpanOutcome, Trace};
 
 /// A span of one row.
-pub(crate) fn span(lane: usize, work: Work, [start, end]: [u64; 2], forwards: &[[u64; 2]]) -> Span {
+pub(crate) fn span(
+    lane: usize,
+    work: SpanKind,
+    [start, end]: [u64; 2],
+    forwards: &[[u64; 2]],
+) -> Span {
     // Sequences and tickets play no part in metrics; their types stay below the facade.
     let json = serde_json::json!({
         "lane": lane, "work": work, "sequence": 0, "ticket": start, "rows": 1, "start_ns": start,
-        "end_ns": end, "forwards_ns": forwards, "accepted": 0, "fate": Fate::Accepted,
+        "end_ns": end, "forwards_ns": forwards, "accepted": 0, "fate": SpanOutcome::Accepted,
     });
     serde_json::from_value(json).unwrap_or_else(|error| panic!("{error}"))
 }

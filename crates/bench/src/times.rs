@@ -1,6 +1,6 @@
 //! Where the time of an answer went, from the spans of its trace.
 
-use forerun::{Span, Trace, Work};
+use forerun::{Span, SpanKind, Trace};
 use serde::{Deserialize, Serialize};
 
 /// The parts of an answer's time, in nanoseconds. They are disjoint and add up to the whole, from
@@ -35,7 +35,7 @@ impl Times {
         for span in &trace.spans {
             let whole = [span.start_ns, span.end_ns];
             add(JOB, whole);
-            let kind = if span.work == Work::Draft { DRAFT } else { VERIFY };
+            let kind = if span.work == SpanKind::Draft { DRAFT } else { VERIFY };
             match span.forwards_ns.as_slice() {
                 [] => add(kind, whole),
                 forwards => forwards.iter().for_each(|&forward| add(kind, forward)),
@@ -92,7 +92,7 @@ impl Round {
     #[must_use]
     pub fn all_of(trace: &Trace) -> Vec<Self> {
         let of = |work| trace.spans.iter().filter(move |span| span.work == work);
-        let mut scores: Vec<_> = of(Work::Score).collect();
+        let mut scores: Vec<_> = of(SpanKind::Score).collect();
         scores.sort_by_key(|span| span.start_ns);
         if scores.windows(2).any(|pair| pair[0].lane != pair[1].lane) {
             return Vec::new();
@@ -103,7 +103,7 @@ impl Round {
                 |span: &Span| span.end_ns.min(end).saturating_sub(span.start_ns.max(start));
             Self {
                 round_ns: end - start,
-                draft_ns: of(Work::Draft).map(within).sum(),
+                draft_ns: of(SpanKind::Draft).map(within).sum(),
                 score_ns: pair[0].end_ns - start,
             }
         };
@@ -133,11 +133,11 @@ mod tests {
         let mut trace = Trace::new(vec!["drafter".into(), "target".into()]);
         trace.spans = vec![
             // Drafts from 0 to 100, computing from 10 to 90.
-            span(0, Work::Draft, [0, 100], &[[10, 50], [50, 90]]),
+            span(0, SpanKind::Draft, [0, 100], &[[10, 50], [50, 90]]),
             // Verifies from 100 to 200, computing from 110 to 190.
-            span(1, Work::Score, [100, 200], &[[110, 190]]),
+            span(1, SpanKind::Score, [100, 200], &[[110, 190]]),
             // Beside it the next draft, computing from 150 to 230.
-            span(0, Work::Draft, [140, 240], &[[150, 230]]),
+            span(0, SpanKind::Draft, [140, 240], &[[150, 230]]),
         ];
         let times = Times::of(&trace, 300);
         let expected = Times {
@@ -155,28 +155,29 @@ mod tests {
     fn rounds_last_from_one_target_job_to_the_next() {
         let mut trace = Trace::new(vec!["drafter".into(), "target".into()]);
         trace.spans = vec![
-            span(1, Work::Score, [0, 900], &[]),
-            span(1, Work::Score, [1000, 1100], &[]),
-            span(0, Work::Draft, [1000, 1050], &[]),
-            span(0, Work::Draft, [1060, 1125], &[]),
-            span(1, Work::Score, [1120, 1200], &[]),
+            span(1, SpanKind::Score, [0, 900], &[]),
+            span(1, SpanKind::Score, [1000, 1100], &[]),
+            span(0, SpanKind::Draft, [1000, 1050], &[]),
+            span(0, SpanKind::Draft, [1060, 1125], &[]),
+            span(1, SpanKind::Score, [1120, 1200], &[]),
             // Nothing is drafted beside the next one.
-            span(1, Work::Score, [1210, 1300], &[]),
-            span(1, Work::Score, [1310, 1400], &[]),
+            span(1, SpanKind::Score, [1210, 1300], &[]),
+            span(1, SpanKind::Score, [1310, 1400], &[]),
         ];
         let rounds = Round::all_of(&trace);
         assert_eq!(rounds[0], Round { round_ns: 120, draft_ns: 110, score_ns: 100 });
         assert_eq!(rounds[1], Round { round_ns: 90, draft_ns: 5, score_ns: 80 });
         assert_eq!(rounds.len(), 2);
         assert_eq!(rounds[1].over_the_longer(), 1.125);
-        trace.spans.push(span(0, Work::Score, [1500, 1600], &[]));
+        trace.spans.push(span(0, SpanKind::Score, [1500, 1600], &[]));
         assert_eq!(Round::all_of(&trace), []);
     }
 
     #[test]
     fn a_job_without_recorded_passes_computes_throughout() {
         let mut trace = Trace::new(vec!["target".into()]);
-        trace.spans = vec![span(0, Work::Draft, [0, 30], &[]), span(0, Work::Score, [30, 90], &[])];
+        trace.spans =
+            vec![span(0, SpanKind::Draft, [0, 30], &[]), span(0, SpanKind::Score, [30, 90], &[])];
         let times = Times::of(&trace, 100);
         assert_eq!(times.parts(), [30, 60, 0, 10, 0]);
         assert_eq!(Times::of(&Trace::default(), 7).waiting_ns, 7);

@@ -1,11 +1,11 @@
 //! `forerun bench run`: methods compared on prompts.
 
-use crate::arguments::{layer_groups, only_weight_type};
+use crate::arguments::values::{layer_groups, only_weight_type};
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request,
-    Tree, VerificationChoice, WeightType, cores_within_quota, is_synthetic,
+    Tree, VerificationChoice, WeightType, cores_within_quota, synthetic_pair_label,
 };
 use forerun_bench::summary::{Described, SYNTHETIC_PAIR};
 use forerun_bench::{
@@ -398,7 +398,7 @@ fn called(models: &Models, path: &Path) -> String {
     if models.embedded {
         return "the demonstration pair".into();
     }
-    let made = is_synthetic(path).map_or(String::new(), |made| format!(" ({made})"));
+    let made = synthetic_pair_label(path).map_or(String::new(), |made| format!(" ({made})"));
     format!("{}{made}", path.display())
 }
 
@@ -437,7 +437,7 @@ fn setting(
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     let mut paths = std::iter::once(models.target.as_path()).chain(paths);
-    if let Some(made) = paths.find_map(is_synthetic) {
+    if let Some(made) = paths.find_map(synthetic_pair_label) {
         setting.insert(SYNTHETIC_PAIR.into(), made);
     }
     setting

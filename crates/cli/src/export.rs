@@ -1,6 +1,6 @@
 //! `forerun export`: a model in another format.
 
-use crate::arguments::only_gguf_type;
+use crate::arguments::values::only_gguf_type;
 use crate::{note, progress};
 use clap::Args;
 use forerun::{GgufType, export_gguf};

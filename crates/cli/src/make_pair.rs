@@ -1,6 +1,6 @@
 //! `forerun make-pair`: a pair of random models that is right as often as asked.
 
-use crate::arguments::only_gguf_type;
+use crate::arguments::values::only_gguf_type;
 use crate::{export, note};
 use anyhow::Context;
 use clap::Args;

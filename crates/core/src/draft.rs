@@ -66,19 +66,19 @@ impl DraftShape {
     /// The same shape of at most `length` draft tokens. Phrases stay behind them; without any there are
     /// none.
     #[must_use]
-    pub fn of_length(&self, length: usize) -> Self {
+    pub fn with_draft_tokens(&self, length: usize) -> Self {
         match *self {
             Self::Phrases { length: own, width, phrase, budget } if length > 0 => {
                 Self::Phrases { length: length.min(own), width, phrase, budget }
             }
-            _ => self.at_most(length),
+            _ => self.truncated(length),
         }
     }
 
     /// The same shape, cut to at most `depth` tokens in a row: phrases first, what the drafter makes
     /// itself last.
     #[must_use]
-    pub fn at_most(&self, depth: usize) -> Self {
+    pub fn truncated(&self, depth: usize) -> Self {
         match self {
             Self::Chain { length } => Self::Chain { length: depth.min(*length) },
             Self::Top { width, depth: own, budget } => {
@@ -235,13 +235,16 @@ mod tests {
         let whole = phrases(5, 4);
         assert_eq!((whole.depth(), whole.length(), whole.max_nodes()), (9, 5, 15));
         for (depth, length, phrase) in [(20, 5, 4), (9, 5, 4), (6, 5, 1), (5, 5, 0), (2, 2, 0)] {
-            assert_eq!(whole.at_most(depth), phrases(length, phrase));
+            assert_eq!(whole.truncated(depth), phrases(length, phrase));
         }
-        assert_eq!((whole.of_length(9), whole.of_length(2)), (whole.clone(), phrases(2, 4)));
-        assert_eq!((whole.of_length(0).depth(), phrases(2, 1).max_nodes()), (0, 5));
+        assert_eq!(
+            (whole.with_draft_tokens(9), whole.with_draft_tokens(2)),
+            (whole.clone(), phrases(2, 4))
+        );
+        assert_eq!((whole.with_draft_tokens(0).depth(), phrases(2, 1).max_nodes()), (0, 5));
         // Others have no phrases.
         let chain = DraftShape::Chain { length: 5 };
-        assert_eq!((chain.length(), chain.of_length(3)), (5, chain.at_most(3)));
+        assert_eq!((chain.length(), chain.with_draft_tokens(3)), (5, chain.truncated(3)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Everything here can be serialised, so a cluster may as well span processes or hosts.
 
-use crate::trace::Fate;
+use crate::trace::SpanOutcome;
 use crate::{
     Distribution, Draft, DraftShape, FeatureRows, Node, RowLogprobs, Sampling, TargetFeedback,
     TokenId, TokenLogprob, TokenTree,
@@ -111,7 +111,12 @@ impl Scores {
     /// Whether there is all that was asked for, for a tree of that many nodes: also the features of so
     /// many tokens before it, where any were wanted. Scores that come from elsewhere have to be asked.
     #[must_use]
-    pub fn fit(&self, nodes: usize, logprobs: Option<usize>, features_of: Option<usize>) -> bool {
+    pub fn matches_request(
+        &self,
+        nodes: usize,
+        logprobs: Option<usize>,
+        features_of: Option<usize>,
+    ) -> bool {
         let feedback = self.logprobs.as_ref().map(Vec::len);
         let features = self.features.as_ref().map(FeatureRows::len);
         self.rows.len() == nodes + 1
@@ -190,7 +195,7 @@ pub struct Outcome {
     /// Its candidates, or those that it scored, that were accepted.
     pub accepted: usize,
     /// What came of it.
-    pub fate: Fate,
+    pub fate: SpanOutcome,
 }
 
 /// A cluster that can no longer serve.

@@ -81,7 +81,7 @@ impl<'a> Sampler<'a> {
 
     /// Whether equal logits mean the same behind every node of a depth: nothing depends on the path.
     #[must_use]
-    pub fn ignores_paths(&self) -> bool {
+    pub fn is_path_independent(&self) -> bool {
         self.penalties.is_none()
     }
 

@@ -1,7 +1,7 @@
 //! Autoregressive decoding: one target forward a token. The baseline, and what all else must equal.
 
 use crate::{DecodeError, Decoder, Sequence, jobs};
-use forerun_core::{Cluster, Draft, Outcome, trace::Fate, verify};
+use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
 
 /// One token a step.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +18,7 @@ impl Decoder for Autoregressive {
         let position = sequence.tokens().len();
         let verdict = verify(&draft, &score.output.rows, position, sequence.randomness());
         sequence.commit(&draft, &verdict, &score.output);
-        cluster.observe(Outcome { ticket: score.ticket, accepted: 0, fate: Fate::Accepted });
+        cluster.observe(Outcome { ticket: score.ticket, accepted: 0, fate: SpanOutcome::Accepted });
         Ok(())
     }
 }

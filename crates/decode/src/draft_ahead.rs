@@ -2,7 +2,7 @@
 
 use crate::{DecodeError, Sequence, jobs};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Outcome, Ticket, TokenId, TokenTree, trace::Fate,
+    Cluster, Completion, Draft, DraftShape, Outcome, Ticket, TokenId, TokenTree, trace::SpanOutcome,
 };
 use std::collections::VecDeque;
 
@@ -130,7 +130,7 @@ impl DraftAhead {
             (job.left, job.accepted, count) = (job.left - now, job.accepted + now, count - now);
             let (ticket, accepted, left) = (job.ticket, job.accepted, job.left);
             if accepted > 0 {
-                cluster.observe(Outcome { ticket, accepted, fate: Fate::Accepted });
+                cluster.observe(Outcome { ticket, accepted, fate: SpanOutcome::Accepted });
             }
             if left > 0 {
                 break;
@@ -145,12 +145,12 @@ impl DraftAhead {
         if let Some(ticket) = self.running.take() {
             cluster.cancel(ticket);
         }
-        let mut fate = if rejected { Fate::Rejected } else { Fate::Wasted };
+        let mut fate = if rejected { SpanOutcome::Rejected } else { SpanOutcome::Wasted };
         for DraftJob { ticket, accepted, .. } in self.jobs.drain(..) {
-            if accepted == 0 || fate == Fate::Rejected {
+            if accepted == 0 || fate == SpanOutcome::Rejected {
                 cluster.observe(Outcome { ticket, accepted, fate });
             }
-            fate = Fate::Wasted;
+            fate = SpanOutcome::Wasted;
         }
         self.chain = Draft::empty();
         self.exhausted = false;

@@ -28,7 +28,7 @@ use crate::replicas::Replicas;
 use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs};
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, JobError, Outcome, Proposal, Scores, Ticket, TokenId,
-    TokenTree, trace::Fate, verify_chains,
+    TokenTree, trace::SpanOutcome, verify_chains,
 };
 use std::collections::BTreeMap;
 
@@ -302,8 +302,8 @@ impl Dsi {
         cluster: &mut dyn Cluster,
     ) {
         let Some(drafting) = self.chains[index].drafting.take() else { return };
-        let feedback = format!("drafter {} failed: {reason}", drafting.drafter());
-        sequence.statistics_mut().failures.push(feedback);
+        let message = format!("drafter {} failed: {reason}", drafting.drafter());
+        sequence.statistics_mut().failures.push(message);
         if self.chains.len() > 1 {
             self.chains.remove(index);
         }
@@ -316,8 +316,8 @@ impl Dsi {
     /// Decoding goes on without a target replica.
     fn lose_replica(&mut self, index: usize, reason: &str, sequence: &mut Sequence) {
         if self.replicas.fail(index) {
-            let feedback = format!("target replica {index} failed: {reason}");
-            sequence.statistics_mut().failures.push(feedback);
+            let message = format!("target replica {index} failed: {reason}");
+            sequence.statistics_mut().failures.push(message);
         }
     }
 
@@ -343,7 +343,7 @@ impl Dsi {
 
 /// What becomes of a job that came to nothing.
 fn waste(ticket: Ticket) -> Outcome {
-    Outcome { ticket, accepted: 0, fate: Fate::Wasted }
+    Outcome { ticket, accepted: 0, fate: SpanOutcome::Wasted }
 }
 
 /// Rows of one job at the most.
@@ -379,7 +379,8 @@ impl Decoder for Dsi {
         let accepted = sequence.commit(&walked, &verdict, &scores);
         let committed = &sequence.tokens()[frontier..];
         let leaves = agreement(path, committed) < accepted.min(path.len());
-        let fate = if verdict.rejected || leaves { Fate::Rejected } else { Fate::Accepted };
+        let fate =
+            if verdict.rejected || leaves { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         cluster.observe(Outcome { ticket, accepted, fate });
 
         // Go on behind it, or start anew.

@@ -82,7 +82,9 @@ pub(crate) fn take_scores(
     let (ticket, duration_ns) = (completion.ticket, completion.duration_ns());
     let features_of = sequence.features().map(|known| sequence.tokens().len() - known.len());
     match completion.output? {
-        JobOutput::Score(output) if output.fit(nodes, sequence.logprobs_wanted(), features_of) => {
+        JobOutput::Score(output)
+            if output.matches_request(nodes, sequence.logprobs_wanted(), features_of) =>
+        {
             sequence.statistics_mut().score_ns += duration_ns;
             Ok(JobReply { ticket, output, duration_ns })
         }

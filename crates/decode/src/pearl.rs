@@ -18,7 +18,7 @@
 
 use crate::draft_ahead::DraftAhead;
 use crate::{DecodeError, Decoder, PearlDraftLength, PearlOptions, PearlSchedule, Sequence, jobs};
-use forerun_core::{Cluster, Outcome, Ticket, trace::Fate, verify};
+use forerun_core::{Cluster, Outcome, Ticket, trace::SpanOutcome, verify};
 
 /// Drafts and verifies at the same time.
 pub struct Pearl {
@@ -118,7 +118,7 @@ impl Decoder for Pearl {
         let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
         let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
         self.draft_length.observe_verdict(accepted, verdict.rejected);
-        let fate = if verdict.rejected { Fate::Rejected } else { Fate::Accepted };
+        let fate = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         cluster.observe(Outcome { ticket: scoring, accepted, fate });
         self.drafting.accept(accepted, cluster);
         if verdict.token.is_some() {

@@ -14,7 +14,7 @@
 use crate::{
     DecodeError, Decoder, Sequence, SpeculativeDraftLength, jobs, speculative_draft_length::Round,
 };
-use forerun_core::{Cluster, Draft, Outcome, trace::Fate, verify};
+use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
 
 /// Draft, then verify, in turn.
 pub struct Speculative {
@@ -42,7 +42,8 @@ impl Decoder for Speculative {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         // The target adds a token of its own, so a draft never needs the last place.
-        let shape = self.draft_length.next_shape().at_most(sequence.remaining().saturating_sub(1));
+        let shape =
+            self.draft_length.next_shape().truncated(sequence.remaining().saturating_sub(1));
         let asked = match shape.depth() {
             0 => None,
             _ => Some(jobs::draft(sequence, cluster, shape)?),
@@ -61,7 +62,7 @@ impl Decoder for Speculative {
             draft_ns: asked.as_ref().map_or(0, |answer| answer.duration_ns),
             score_ns: score.duration_ns,
         });
-        let fate = if verdict.rejected { Fate::Rejected } else { Fate::Accepted };
+        let fate = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         for ticket in asked.map(|answer| answer.ticket).into_iter().chain([score.ticket]) {
             cluster.observe(Outcome { ticket, accepted, fate });
         }

@@ -131,7 +131,7 @@ impl SpeculativeDraftLength {
             (DraftLength::Auto, Phase::Drafting) if self.since_plain >= PLAIN_EVERY => 0,
             (DraftLength::Auto, Phase::Drafting) => self.best_length(false),
         };
-        self.shape.of_length(length)
+        self.shape.with_draft_tokens(length)
     }
 
     /// Learns from a round.

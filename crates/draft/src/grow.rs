@@ -125,7 +125,7 @@ fn top(
         for (&(row, score, parent), logits) in level.iter().zip(logits) {
             // Nodes that share a row share its best tokens, unless penalties tell their paths apart.
             let shared = last.is_some_and(|last| ptr::eq(last, logits));
-            if !shared || !sampler.ignores_paths() {
+            if !shared || !sampler.is_path_independent() {
                 (last, children) =
                     (Some(logits), sampler.candidates(logits, &expanded, node_of(row), width)?);
             }

@@ -33,7 +33,7 @@ impl<M: FeatureModel> Drafter for HydraDrafter<M> {
         if !self.drafter.model_mut().take_features(context) {
             return Ok(Draft::empty());
         }
-        let shape = context.shape.at_most(self.n_heads);
+        let shape = context.shape.truncated(self.n_heads);
         self.drafter.draft(&DraftContext { shape: &shape, ..*context })
     }
 

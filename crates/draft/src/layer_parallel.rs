@@ -91,14 +91,14 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
     /// The same, but jobs that go on with one draft are of one round until it has `tokens` tokens; otherwise
     /// every job opens a round.
     #[must_use]
-    pub fn in_rounds_of(self, tokens: usize) -> Self {
+    pub fn with_round_length(self, tokens: usize) -> Self {
         Self { round: tokens.max(1), ..self }
     }
 
     /// The same for a target whose vocabulary may have another size.
     #[must_use]
-    pub fn for_vocabulary(self, vocab_size: usize) -> Self {
-        Self { drafter: self.drafter.for_vocabulary(vocab_size), ..self }
+    pub fn with_vocab_size(self, vocab_size: usize) -> Self {
+        Self { drafter: self.drafter.with_vocab_size(vocab_size), ..self }
     }
 
     /// The model. Tests look at its caches.

@@ -40,7 +40,7 @@ impl<H: FeatureHeads> Drafter for MedusaDrafter<H> {
         let vocab_size = self.heads.vocab_size();
         let sampling = own_sampling(context.sampling, vocab_size);
         let context = &DraftContext { sampling: &sampling, ..*context };
-        let shape = context.shape.at_most(logits.rows().count());
+        let shape = context.shape.truncated(logits.rows().count());
         grow(context, &shape, &mut DepthRows { logits: &logits, vocab_size })
     }
 

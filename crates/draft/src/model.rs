@@ -25,7 +25,7 @@ impl<M: LanguageModel> ModelDrafter<M> {
 
     /// The same for a target whose vocabulary may have another size.
     #[must_use]
-    pub fn for_vocabulary(self, vocab_size: usize) -> Self {
+    pub fn with_vocab_size(self, vocab_size: usize) -> Self {
         Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
     }
 
@@ -68,7 +68,7 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
         // nothing.
         let left =
             self.model.context_length().saturating_sub(context.tokens.len().saturating_sub(1));
-        let shape = context.shape.at_most(left);
+        let shape = context.shape.truncated(left);
         let (model, vocab_size) = (&mut self.model, self.vocab_size);
         grow(context, &shape, &mut ModelRows { model, context, vocab_size, last: None })
     }

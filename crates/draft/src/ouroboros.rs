@@ -122,7 +122,7 @@ struct Plan {
 impl Plan {
     /// Of a shape, and the tokens that the model can still read.
     fn of(shape: &DraftShape, left: usize) -> Self {
-        let shape = with_phrases(shape).at_most(left);
+        let shape = with_phrases(shape).truncated(left);
         let (width, phrase) = match shape {
             DraftShape::Phrases { width, phrase, .. } => (width, phrase),
             _ => (0, 0),
@@ -141,7 +141,7 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
 
     /// The same for a target whose vocabulary may have another size.
     #[must_use]
-    pub fn for_vocabulary(self, vocab_size: usize) -> Self {
+    pub fn with_vocab_size(self, vocab_size: usize) -> Self {
         Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
     }
 
@@ -343,8 +343,8 @@ mod tests {
                 tokens.push(next(tokens[tokens.len() - 1]));
             }
             let expected = [0, 1, 2, 3].map(|node| tree.token(node));
-            let phrases_after = tokens.len() - 3;
-            assert_eq!(expected[..3], tokens[phrases_after..], "the model's chain");
+            let last_chain = tokens.len() - 3;
+            assert_eq!(expected[..3], tokens[last_chain..], "the model's chain");
             assert_eq!(expected[3], next(expected[2]));
         }
         assert_eq!((forwards[0], depths[0]), (4, 4), "nothing is known at first");
@@ -362,11 +362,10 @@ mod tests {
         let last_draft = VerifiedDraft { tree, tokens: vec![1, 21, 22, 31] };
         let mut pool = Pool::default();
         pool.read_scores(&last_draft);
-        let phrases_after =
-            |token| pool.phrases_after(token).map(<[_]>::to_vec).collect::<Vec<_>>();
-        assert_eq!(phrases_after(20), [vec![21, 22]]);
-        assert_eq!((phrases_after(21), phrases_after(30)), (vec![vec![22]], vec![vec![31]]));
-        assert!(phrases_after(1).is_empty());
+        let after = |token| pool.phrases_after(token).map(<[_]>::to_vec).collect::<Vec<_>>();
+        assert_eq!(after(20), [vec![21, 22]]);
+        assert_eq!((after(21), after(30)), (vec![vec![22]], vec![vec![31]]));
+        assert!(after(1).is_empty());
         // It comes into the next draft.
         let mut drafter = OuroborosDrafter::new(Counting::default());
         let feedback =

@@ -65,7 +65,7 @@ impl<M: LanguageModel> ParallelDrafter<M> {
 
     /// The same for a target whose vocabulary may have another size.
     #[must_use]
-    pub fn for_vocabulary(self, vocab_size: usize) -> Self {
+    pub fn with_vocab_size(self, vocab_size: usize) -> Self {
         Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
     }
 }
@@ -79,7 +79,7 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
         }
         // Near the end of its context a drafter guesses less, then nothing.
         let left = self.model.context_length().saturating_sub(tokens.len().saturating_sub(1));
-        let shape = context.shape.at_most(left.min(self.masks.positions()));
+        let shape = context.shape.truncated(left.min(self.masks.positions()));
         if shape.depth() == 0 {
             return Ok(Draft::empty());
         }

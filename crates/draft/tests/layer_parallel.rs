@@ -259,7 +259,7 @@ fn a_round_may_be_of_several_jobs() {
         let whole =
             Rounds::new().draft(&mut new(), &DraftShape::Chain { length: ROUND }, &sampling);
         for length in 1..=3 {
-            let (mut drafter, mut rounds) = (new().in_rounds_of(ROUND), Rounds::new());
+            let (mut drafter, mut rounds) = (new().with_round_length(ROUND), Rounds::new());
             let shape = DraftShape::Chain { length };
             let mut drafted = forerun_core::Draft::empty();
             while rounds.tokens.len() < PROMPT + ROUND {

@@ -1,5 +1,5 @@
 //! Streams an answer, and stops it from the callback or from another thread:
-//! `cargo run --example streaming`.
+//! `cargo run -p forerun --example streaming`.
 use forerun::{Canceller, Forerun, Options, Plan, RandomPair, Request};
 use std::io::Write;
 use std::ops::ControlFlow;

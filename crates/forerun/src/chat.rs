@@ -2,7 +2,8 @@
 
 use crate::answer::Answer;
 use crate::chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
-use crate::engine::{Continuation, Forerun, ForerunError};
+use crate::engine::{Continuation, Forerun};
+use crate::error::ForerunError;
 use crate::plan::{DrafterKind, Method};
 use crate::request::Request;
 use forerun_core::{DraftShape, TokenId};
@@ -181,7 +182,7 @@ impl<'a> Chat<'a> {
         request.stop.extend(self.template.stop().map(str::to_owned));
         let eos = self.template.eos_token().and_then(|token| self.engine.tokenizer().token(token));
         request.stop_tokens.extend(eos.filter(|_| !request.ignore_eos));
-        let (prompt, forgotten) = self.fit(&Message::user(text), request.max_tokens)?;
+        let (prompt, forgotten) = self.matches_request(&Message::user(text), request.max_tokens)?;
         let answer = self.engine.continue_with(self.place, prompt, &request, canceller, on_text)?;
         // Interrupted before it began: it was not answered, so it was not said.
         let kept = answer.finish != Finish::Stopped || !answer.tokens.is_empty();
@@ -195,7 +196,11 @@ impl<'a> Chat<'a> {
 
     /// The tokens of the conversation with one more message, and how many of the oldest messages are
     /// left out so that an answer has room: `max_tokens`, but no more than half of the context.
-    fn fit(&self, new: &Message, max_tokens: usize) -> Result<(Vec<TokenId>, usize), ChatError> {
+    fn matches_request(
+        &self,
+        new: &Message,
+        max_tokens: usize,
+    ) -> Result<(Vec<TokenId>, usize), ChatError> {
         let context = self.engine.config().max_position_embeddings;
         let room = max_tokens.min(context / 2);
         let mut forgotten = self.forgotten;

@@ -78,7 +78,7 @@ impl LearnedDraftLengths {
     }
 
     fn of(plan: &Plan, pattern: DraftPattern, mode: DraftLength, length: usize) -> Self {
-        let shape = plan.shape().of_length(pattern.positions.unwrap_or(length).min(length));
+        let shape = plan.shape().with_draft_tokens(pattern.positions.unwrap_or(length).min(length));
         let speculative = SpeculativeDraftLength::new(shape, mode);
         let eager = plan.pearl().schedule == PearlSchedule::Eager;
         let pearl = PearlDraftLength::new(length, mode, eager);

@@ -1,8 +1,10 @@
 //! The drafters of a plan: what their folders hold, loaded, and put to work on a device's team.
 
 use crate::decoding::DraftPattern;
-use crate::engine::{ForerunError, OpenModel, open_located};
+use crate::drafter_weights::DrafterWeights;
+use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::open_model::{OpenModel, open_located};
 use crate::plan::{AdditionalDrafter, DrafterKind, Plan};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, TokenId};
@@ -11,11 +13,10 @@ use forerun_draft::{
     MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
     TwoDeviceDrafter, VocabTranslationDrafter,
 };
-use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
 use forerun_model::{
     AlternatingModel, CachedTransformer, EagleModel, ExclusiveDevice, FeatureSource, Forward,
     HydraModel, LayerGroups, LoadError, MedusaHeads, PassAssignment, Speculator, SpeculatorKind,
-    Team, Transformer, WeightType, Weights,
+    Team, Transformer, Weights,
 };
 use forerun_runtime::{Engine, SharedDevice};
 use std::path::Path;
@@ -221,55 +222,11 @@ fn layer_parallel(
     Ok(Some((groups, easyspec.calibration)))
 }
 
-/// A drafter's weights, and what it takes to draft with them.
+/// A drafter that is loaded, and its place among all drafters.
 #[derive(Clone)]
 pub(crate) struct LoadedDrafter {
     index: usize,
     weights: DrafterWeights,
-}
-
-#[derive(Clone)]
-pub(crate) enum DrafterWeights {
-    /// A model that continues the text.
-    Model {
-        weights: Arc<Weights>,
-        /// EasySpec's layer groups.
-        layer_parallel: Option<(LayerGroups, CalibrationPolicy)>,
-        /// How its tokens become the target's where they are others.
-        translation: Option<Arc<Translation>>,
-    },
-    /// One that reads masks.
-    Parallel { weights: Arc<Weights>, masks: Masks },
-    /// A layer on the target's features, with masks or without.
-    Eagle(Arc<EagleWeights>),
-    /// Heads on the target's last feature.
-    Medusa(Arc<MedusaWeights>),
-    /// Heads on that and on the tokens behind it.
-    Hydra(Arc<HydraWeights>),
-    /// A model whose drafts are lengthened by phrases.
-    Ouroboros(Arc<Weights>),
-}
-
-impl DrafterWeights {
-    /// What belongs to a target, read for its weights.
-    fn of(
-        speculator: &Speculator,
-        target: &Weights,
-        asked: Option<WeightType>,
-    ) -> Result<Self, LoadError> {
-        Ok(match speculator.kind() {
-            SpeculatorKind::Medusa => Self::Medusa(Arc::new(speculator.medusa(target, asked)?)),
-            SpeculatorKind::Hydra => Self::Hydra(Arc::new(speculator.hydra(target, asked)?)),
-            SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
-                Self::Eagle(Arc::new(speculator.eagle(target, asked)?))
-            }
-            SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
-                let weights = Arc::new(speculator.parallel(target, asked)?);
-                let masks = Masks::Own(weights.mask_tokens());
-                Self::Parallel { weights, masks }
-            }
-        })
-    }
 }
 
 /// Where a drafter's model is.
@@ -365,13 +322,13 @@ impl LoadedDrafter {
                 let model = model(&engine, weights);
                 match (translation, layer_parallel) {
                     (None, None) => {
-                        let drafter = ModelDrafter::new(model).for_vocabulary(vocab_size);
+                        let drafter = ModelDrafter::new(model).with_vocab_size(vocab_size);
                         device.engine_with(engine, index, drafter)
                     }
                     (None, Some((groups, calibration))) => {
                         let drafter = LayerParallelDrafter::new(model, groups, calibration);
-                        let drafter = drafter.in_rounds_of(LAYER_PARALLEL_ROUND);
-                        device.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
+                        let drafter = drafter.with_round_length(LAYER_PARALLEL_ROUND);
+                        device.engine_with(engine, index, drafter.with_vocab_size(vocab_size))
                     }
                     (Some(by_text), _) => device.engine_with(
                         engine,
@@ -382,7 +339,7 @@ impl LoadedDrafter {
             }
             DrafterWeights::Parallel { weights, masks } => {
                 let drafter = ParallelDrafter::new(model(&engine, weights), masks);
-                device.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
+                device.engine_with(engine, index, drafter.with_vocab_size(vocab_size))
             }
             DrafterWeights::Eagle(weights) => {
                 let masks = weights.layers().mask_tokens();
@@ -406,7 +363,7 @@ impl LoadedDrafter {
             }
             DrafterWeights::Ouroboros(weights) => {
                 let drafter = OuroborosDrafter::new(model(&engine, weights));
-                device.engine_with(engine, index, drafter.for_vocabulary(vocab_size))
+                device.engine_with(engine, index, drafter.with_vocab_size(vocab_size))
             }
         })
     }

@@ -3,176 +3,23 @@
 use crate::answer::Answer;
 use crate::decoding::LearnedDraftLengths;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
+use crate::error::ForerunError;
 use crate::loader::Loader;
-use crate::plan::{DrafterKind, Method, Plan, PlanError};
+use crate::open_model::open_model;
+use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::Tokenizer;
 use crate::workers::{Loaded, workers};
 use forerun_core::{Cluster, JobError, SequenceId, TokenId, TokenLogprob};
 use forerun_decode::{DecodeError, Finish, Limits, Sequence, generate};
-use forerun_model::{
-    Checkpoint, Config, Isa, IsaError, LayerGroupsError, LoadError, SpeculatorKind,
-};
-use forerun_runtime::{Runtime, StartError, ThreadCluster};
+use forerun_model::{Config, Isa};
+use forerun_runtime::{Runtime, ThreadCluster};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use forerun_runtime::Canceller;
-
-/// Why there is no engine, or no answer.
-#[derive(Debug, thiserror::Error)]
-pub enum ForerunError {
-    /// A checkpoint that cannot be loaded.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A model of the hub that cannot be had.
-    #[cfg(feature = "hub")]
-    #[error(transparent)]
-    Hub(Box<crate::hub::HubError>),
-    /// A file of the hub's cache that makes no sense.
-    #[cfg(feature = "hub")]
-    #[error(
-        "{cause}; if it was damaged in the cache, delete {file} and run again to fetch it anew"
-    )]
-    Cached {
-        /// What is wrong with it.
-        cause: Box<Self>,
-        /// Where its content lies.
-        file: PathBuf,
-    },
-    /// Whoever watched the loading broke it off.
-    #[error("loading was cancelled; a download goes on from there the next time")]
-    Cancelled,
-    /// A tokenizer that cannot be used.
-    #[error(transparent)]
-    Tokenizer(#[from] TokenizerError),
-    /// `FORERUN_ISA` asks for what there is not.
-    #[error(transparent)]
-    Isa(#[from] IsaError),
-    /// A worker that cannot start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// Options of the answer out of range.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// A tree of another vocabulary's tokens.
-    #[error(
-        "the drafter {drafter} has another vocabulary than the target {target} ({}): its drafts are \
-         translated by their text, and so must be chains; leave --tree out, or choose a drafter of \
-         the target's family",
-        if drafter_size == target_size {
-            format!("both have {target_size} tokens, but not the same")
-        } else {
-            format!("{drafter_size} tokens against {target_size} tokens")
-        }
-    )]
-    Vocabulary {
-        /// The target's checkpoint.
-        target: PathBuf,
-        /// The drafter's checkpoint.
-        drafter: PathBuf,
-        /// Size of the target's vocabulary.
-        target_size: usize,
-        /// Size of the drafter's.
-        drafter_size: usize,
-    },
-    /// A drafter of another vocabulary, of which such drafting makes no use.
-    #[error(
-        "the drafter {drafter} has another vocabulary than the target {target}, which --drafter \
-         {kind} cannot translate: choose a drafter of the target's family, or --drafter model"
-    )]
-    NoTranslation {
-        /// Who was to draft.
-        kind: DrafterKind,
-        /// The target's checkpoint.
-        target: PathBuf,
-        /// The drafter's checkpoint.
-        drafter: PathBuf,
-    },
-    /// A draft model of another kind.
-    #[error(
-        "{path} holds {found}, which --drafter {asked} does not draft with: use --drafter {}",
-        DrafterKind::of(*found)
-    )]
-    OtherDrafter {
-        /// The draft model.
-        path: PathBuf,
-        /// What it is.
-        found: SpeculatorKind,
-        /// Who was to draft.
-        asked: DrafterKind,
-    },
-    /// A draft model that is none of the asked kind.
-    #[error(
-        "{path} holds no drafter for --drafter {asked}: name a folder with the tensors of one, or use \
-         --drafter model for a whole model"
-    )]
-    NoSuchDrafter {
-        /// The draft model.
-        path: PathBuf,
-        /// Who was to draft.
-        asked: DrafterKind,
-    },
-    /// A drafter that does not go with the plan, as its files tell.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// Layer groups of another model.
-    #[error("{cause}: {}", drafter.display())]
-    LayerGroups {
-        /// What does not fit.
-        cause: LayerGroupsError,
-        /// The drafter's checkpoint.
-        drafter: PathBuf,
-    },
-    /// A tokenizer with more tokens than its model, those not counted that were added to it later.
-    #[error(
-        "the tokenizer {tokenizer} has tokens up to {largest}, but the model {model} only {expected} \
-         tokens: they do not belong together"
-    )]
-    TokenizerSize {
-        /// The tokenizer's file.
-        tokenizer: PathBuf,
-        /// The checkpoint.
-        model: PathBuf,
-        /// The tokenizer's largest token.
-        largest: TokenId,
-        /// Tokens of the model.
-        expected: usize,
-    },
-    /// Nothing to continue.
-    #[error("the prompt is empty: give some text to continue")]
-    EmptyPrompt,
-    /// No room for an answer.
-    #[error(
-        "the prompt has {prompt} tokens, but the model {model} has a context of {context}: shorten \
-         the prompt to at most {} tokens", context - 1
-    )]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        prompt: usize,
-        /// Tokens that the model can see.
-        context: usize,
-        /// The checkpoint.
-        model: PathBuf,
-    },
-    /// Decoding failed; what was streamed before is certain all the same.
-    #[error(transparent)]
-    Decode(#[from] DecodeError),
-}
-
-#[cfg(feature = "hub")]
-impl From<crate::hub::FetchError> for ForerunError {
-    fn from(error: crate::hub::FetchError) -> Self {
-        match error {
-            crate::hub::FetchError::Hub(error) => Self::Hub(Box::new(error)),
-            crate::hub::FetchError::Index(error) => Self::Load(error),
-            crate::hub::FetchError::Cancelled => Self::Cancelled,
-        }
-    }
-}
 
 /// Models loaded on their device groups. Dropping it stops the workers.
 pub struct Forerun {
@@ -455,52 +302,4 @@ struct Decoding<'a> {
     canceller: &'a Canceller,
     /// Whether the text must not depend on measured times.
     reproducible: bool,
-}
-
-/// A checkpoint with its tokenizer.
-pub(crate) struct OpenModel {
-    pub(crate) checkpoint: Checkpoint,
-    pub(crate) tokenizer: Arc<Tokenizer>,
-}
-
-pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
-    let path = loader.locate(model)?;
-    open_located(&path, model)
-}
-
-/// The model of that name, which lies at `path`.
-#[cfg_attr(
-    not(feature = "hub"),
-    expect(unused_variables, reason = "without a hub a model lies where its name says")
-)]
-pub(crate) fn open_located(path: &Path, model: &Path) -> Result<OpenModel, ForerunError> {
-    let opened = open_files(path);
-    #[cfg(feature = "hub")]
-    let opened = opened.map_err(|error| if path == model { error } else { cached(error) });
-    opened
-}
-
-/// What to do about a file of the cache that cannot be read as what it is.
-#[cfg(feature = "hub")]
-fn cached(cause: ForerunError) -> ForerunError {
-    let file = match &cause {
-        ForerunError::Load(LoadError::Json { file, .. })
-        | ForerunError::Tokenizer(TokenizerError::Broken { file, .. }) => file,
-        _ => return cause,
-    };
-    // A file there is a link to its content: without that, it is not there.
-    let file = file.canonicalize().unwrap_or_else(|_| file.clone());
-    ForerunError::Cached { cause: Box::new(cause), file }
-}
-
-fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
-    let checkpoint = Checkpoint::open(path)?;
-    let tokenizer = Arc::new(Tokenizer::from_checkpoint(path)?);
-    let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
-    // Tokens that were added, as padding is, may lie beyond: no text of the model's own has them.
-    if largest as usize >= expected {
-        let (tokenizer, model) = (tokenizer.file().to_owned(), path.to_owned());
-        return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });
-    }
-    Ok(OpenModel { checkpoint, tokenizer })
 }

@@ -1,6 +1,6 @@
 //! Models as GGUF files, with their tokenizers, for llama.cpp and its kin.
 
-use crate::engine::{OpenModel, open_model};
+use crate::open_model::{OpenModel, open_model};
 use crate::{ForerunError, Loader};
 use forerun_model::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
 use forerun_model::{Config, LoadError};

@@ -1,8 +1,9 @@
 //! Which layers of a drafter can be computed together: what each strategy loses and what it takes, and
 //! a search for one.
 
-use crate::engine::{ForerunError, open_model};
+use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::open_model::open_model;
 use forerun_core::TokenId;
 use forerun_model::layer_probe::{LayerProbe, Strategy, StrategyScore};
 use forerun_model::model_cost::ModelProbe;

@@ -16,13 +16,16 @@ mod chat_template;
 mod decoding;
 mod demonstration;
 mod drafter;
+mod drafter_weights;
 mod easyspec;
 mod engine;
+mod error;
 mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
 mod layer_analysis;
 mod loader;
+mod open_model;
 mod plan;
 mod progress;
 mod quality;
@@ -39,7 +42,8 @@ pub use chat::{Chat, ChatError, Reply};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
 pub use easyspec::{EasySpec, LayerStrategy};
-pub use engine::{Canceller, Forerun, ForerunError};
+pub use engine::{Canceller, Forerun};
+pub use error::ForerunError;
 pub use gguf::{ExportError, GgufExport, export_gguf};
 #[cfg(feature = "hub")]
 pub use hub::{HubError, ModelId};
@@ -57,12 +61,12 @@ pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
     AcceptanceCalibration, CalibrationStep, ResidualCalibration, SyntheticPair, SyntheticPairError,
-    SyntheticPairOptions, is_synthetic, make_pair,
+    SyntheticPairOptions, make_pair, synthetic_pair_label,
 };
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
-pub use forerun_core::trace::{Fate, Occupancy, Span, Trace, Visit, Work};
+pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
 pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};

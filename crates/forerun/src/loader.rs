@@ -1,7 +1,7 @@
 //! How models are found and loaded.
 
-use crate::drafter::DrafterWeights;
-use crate::engine::ForerunError;
+use crate::drafter_weights::DrafterWeights;
+use crate::error::ForerunError;
 use crate::progress::{Progress, Step};
 use forerun_model::{Checkpoint, LoadError, WeightType, Weights};
 use std::collections::HashMap;
@@ -127,13 +127,13 @@ impl<'a> Loader<'a> {
         read: impl FnOnce() -> Result<DrafterWeights, LoadError>,
     ) -> Result<DrafterWeights, ForerunError> {
         let key = (key, target.to_owned());
-        if let Some(how) = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key)) {
-            return Ok(how.clone());
+        if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key)) {
+            return Ok(weights.clone());
         }
-        let how = read()?;
+        let weights = read()?;
         if let Some(shared) = &mut self.shared {
-            shared.drafters.insert(key, how.clone());
+            shared.drafters.insert(key, weights.clone());
         }
-        Ok(how)
+        Ok(weights)
     }
 }

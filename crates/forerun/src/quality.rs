@@ -1,8 +1,9 @@
 //! What a weight type costs in quality, and what a drafter has in common with its target, measured on a
 //! text.
 
-use crate::engine::{ForerunError, OpenModel, open_model};
+use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::open_model::{OpenModel, open_model};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::TokenId;
 use forerun_model::quality::{Quality, QualityProbe};

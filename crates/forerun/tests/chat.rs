@@ -5,7 +5,7 @@
 
 use forerun::{
     Answer, Canceller, Chat, ChatError, ChatTemplate, DraftTokens, Finish, Forerun, Message,
-    Method, Options, Plan, RandomPair, Reply, Request, TokenId, Work, available_cores,
+    Method, Options, Plan, RandomPair, Reply, Request, SpanKind, TokenId, available_cores,
 };
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -51,7 +51,7 @@ fn send(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
 
 /// Tokens that the target computed for an answer.
 fn scored(answer: &Answer) -> usize {
-    let scores = answer.trace.spans.iter().filter(|span| span.work == Work::Score);
+    let scores = answer.trace.spans.iter().filter(|span| span.work == SpanKind::Score);
     scores.map(|span| span.computed_tokens).sum()
 }
 

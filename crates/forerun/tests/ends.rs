@@ -7,8 +7,8 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request, TokenId,
-    Tree, Verification, VerificationChoice, Work,
+    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request, SpanKind,
+    TokenId, Tree, Verification, VerificationChoice,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -114,7 +114,7 @@ fn phrases_take_nothing_of_a_models_own_draft() {
         Forerun::open(&Plan::new(options).unwrap()).unwrap()
     };
     let drafts = |answer: &forerun::Answer| -> Vec<usize> {
-        let drafts = answer.trace.spans.iter().filter(|span| span.work == Work::Draft);
+        let drafts = answer.trace.spans.iter().filter(|span| span.work == SpanKind::Draft);
         drafts.map(|span| span.rows).collect()
     };
     let [fixed, assisted, auto] =

@@ -503,7 +503,7 @@ fn drafters_with_another_number_of_tokens_are_exact() {
     for vocab_size in [VOCAB - 1, VOCAB + 2] {
         let model = TableModel { vocab_size, ..DRAFT_MODEL };
         let drafter =
-            || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(model).for_vocabulary(VOCAB)) };
+            || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(model).with_vocab_size(VOCAB)) };
         for shape in [chain(2), top(3, 2), best(3), iid(&[3]), iid(&[2, 1])] {
             let name = format!("speculative, {vocab_size} tokens, {shape:?}");
             assert_exact(&name, &drafter, &|| speculative(&shape));
@@ -553,7 +553,7 @@ fn drafting_fuzzily_beside_verification_is_exact() {
             groups,
             CalibrationPolicy::EveryRound,
         );
-        Box::new(drafter.in_rounds_of(2))
+        Box::new(drafter.with_round_length(2))
     };
     assert_exact("pearl, easyspec in rounds", &in_rounds, &|| pearl(2, "eager"));
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
@@ -608,7 +608,7 @@ fn speculative_decoding_with_phrases_is_exact() {
     // A target with a token that the model lacks.
     let fewer = TableModel { vocab_size: VOCAB - 1, ..DRAFT_MODEL };
     let drafter =
-        || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(fewer).for_vocabulary(VOCAB)) };
+        || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(fewer).with_vocab_size(VOCAB)) };
     assert_exact_of("ouroboros, fewer tokens", &drafter, &|| speculative(&top(2, 5)), (4, true));
 }
 
@@ -743,8 +743,8 @@ fn dsi_with_several_drafters_is_exact() {
                     let experiment = Experiment::of(sampling.clone(), drafter, &decoder);
                     let experiment = Experiment { others, order, ..experiment };
                     let deviation = experiment.deviation();
-                    let feedback = format!("{name}, {replicas} {lookahead} {order:?} {sampling:?}");
-                    assert!(deviation < 1e-6, "{feedback}: off by {deviation}");
+                    let label = format!("{name}, {replicas} {lookahead} {order:?} {sampling:?}");
+                    assert!(deviation < 1e-6, "{label}: off by {deviation}");
                     branches += experiment.enumerate().1;
                 }
             }

@@ -7,7 +7,7 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request, Trace, Work,
+    Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request, SpanKind, Trace,
     available_cores,
 };
 use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
@@ -77,7 +77,7 @@ fn a_pass_has_the_devices_in_their_order_and_a_draft_is_made_in_halves() {
         let (mut passes, mut drafts) = (0, 0);
         for span in trace.spans.iter().filter(|span| span.rows > 0) {
             let visited = visited(&trace, span);
-            if span.work == Work::Score {
+            if span.work == SpanKind::Score {
                 passes += 1;
                 assert!(span.forwards_ns.len() == 1 && visited == names);
             } else if span.rows > 1 {

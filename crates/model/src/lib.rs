@@ -12,11 +12,13 @@ pub mod fake;
 mod features;
 pub mod forward;
 mod hydra_model;
+mod json_options;
 mod kernels;
 pub mod kv_cache;
 pub mod language_model;
 pub mod layer_probe;
 pub mod layers;
+mod load_error;
 pub mod measure;
 mod medusa_heads;
 pub mod model_cost;
@@ -28,7 +30,7 @@ pub mod team;
 pub mod transformer;
 pub mod weights;
 
-pub use checkpoint::{Checkpoint, LoadError};
+pub use checkpoint::Checkpoint;
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use eagle_model::EagleModel;
 pub use features::FeatureSource;
@@ -40,6 +42,7 @@ pub use language_model::{
     LogitsContext, ModelError, ScoreContext, score,
 };
 pub use layers::{GroupWork, LayerGroups, LayerGroupsError, LayerOrder};
+pub use load_error::LoadError;
 pub use medusa_heads::MedusaHeads;
 pub use pipeline::{
     AlternatingModel, ExclusiveDevice, PassAssignment, PipelineError, PipelineParallelModel,

@@ -6,11 +6,11 @@
 //! member that is done with its own takes over what others have left, so that one whose core is
 //! disturbed does not hold up all.
 
+mod affinity_guard;
 mod parts;
-mod stay;
 
+pub use affinity_guard::AffinityGuard;
 pub(crate) use parts::Parts;
-pub use stay::AffinityGuard;
 
 use crate::kernels::Isa;
 use std::cell::UnsafeCell;

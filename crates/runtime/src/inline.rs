@@ -94,7 +94,7 @@ impl Cluster for InlineCluster {
     }
 
     fn observe(&mut self, outcome: Outcome) {
-        self.recorder.mark(&outcome);
+        self.recorder.record_outcome(&outcome);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -1,6 +1,6 @@
 //! The trace of a running cluster.
 
-use forerun_core::trace::{Span, Trace, Visit};
+use forerun_core::trace::{DeviceUse, Span, Trace};
 use forerun_core::{Completion, Job, Outcome};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -41,7 +41,7 @@ impl Recorder {
             trace.spans.drain(..MAX_SPANS / 2);
         }
         let visits = forwards.visits_ns.iter();
-        let visits = visits.map(|(name, [start_ns, end_ns])| Visit {
+        let visits = visits.map(|(name, [start_ns, end_ns])| DeviceUse {
             device: device(&mut trace.devices, name),
             start_ns: *start_ns,
             end_ns: *end_ns,
@@ -55,8 +55,8 @@ impl Recorder {
         });
     }
 
-    pub(crate) fn mark(&self, outcome: &Outcome) {
-        self.lock().mark(outcome);
+    pub(crate) fn record_outcome(&self, outcome: &Outcome) {
+        self.lock().record_outcome(outcome);
     }
 
     /// Takes the recorded spans that are `wanted` out.

@@ -25,7 +25,7 @@ impl SharedDevice {
     /// If the team's threads cannot be started or pinned.
     pub fn new(group: &DeviceGroup) -> Result<Arc<Self>, StartError> {
         let name = group.to_string();
-        let team = Team::of_visitors(group.cores());
+        let team = Team::led_by_caller(group.cores());
         let team = team.map_err(|error| StartError::Load {
             worker: name.clone(),
             message: error.to_string(),
@@ -49,7 +49,7 @@ impl SharedDevice {
     /// # Errors
     /// [`TeamError::Pin`] if not.
     pub fn check(&self) -> Result<(), TeamError> {
-        self.core.map_or(Ok(()), |core| AffinityGuard::on(core).map(drop))
+        self.core.map_or(Ok(()), |core| AffinityGuard::pin_to(core).map(drop))
     }
 }
 
@@ -80,7 +80,7 @@ impl ExclusiveDevice for DeviceLease {
         let _turn = self.device.turns.wait();
         // The cores were there when the worker started. Should they have gone since, the system has moved
         // the team's threads as well, and the work is the same elsewhere.
-        let _stay = self.device.core.and_then(|core| AffinityGuard::on(core).ok());
+        let _stay = self.device.core.and_then(|core| AffinityGuard::pin_to(core).ok());
         let _noted = Noted { lease: self, started: Instant::now() };
         work();
     }

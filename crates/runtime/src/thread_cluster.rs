@@ -2,7 +2,7 @@
 
 use crate::recorder::Recorder;
 use crate::worker::{self, Assignment, Message, Reply, WorkerSpec};
-use forerun_core::trace::{Fate, Trace};
+use forerun_core::trace::{SpanOutcome, Trace};
 use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -202,7 +202,8 @@ impl ThreadCluster {
             cancel.store(true, Ordering::Relaxed);
         }
         while let Ok(completion) = self.next_completion() {
-            let outcome = Outcome { ticket: completion.ticket, accepted: 0, fate: Fate::Wasted };
+            let outcome =
+                Outcome { ticket: completion.ticket, accepted: 0, fate: SpanOutcome::Wasted };
             self.observe(outcome);
         }
     }
@@ -248,7 +249,7 @@ impl Cluster for ThreadCluster {
     }
 
     fn observe(&mut self, outcome: Outcome) {
-        self.shared.recorder.mark(&outcome);
+        self.shared.recorder.record_outcome(&outcome);
     }
 
     fn release(&mut self, sequence: SequenceId) {

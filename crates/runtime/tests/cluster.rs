@@ -5,7 +5,7 @@
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobError,
     JobOutput, Outcome, Role, Sampling, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
-    VerifiedDraft, trace::Fate,
+    VerifiedDraft, trace::SpanOutcome,
 };
 use forerun_decode::{
     DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
@@ -170,8 +170,8 @@ fn a_running_job_is_cancelled_and_a_waiting_one_never_runs() {
     let completion = cluster.next_completion().unwrap();
     assert_eq!(completion.ticket, last);
     assert_eq!(token(completion), Some(3));
-    let fates: Vec<Fate> = runtime.take_trace().spans.iter().map(|span| span.fate).collect();
-    assert_eq!(fates, [Fate::Wasted, Fate::Wasted, Fate::Open]);
+    let fates: Vec<SpanOutcome> = runtime.take_trace().spans.iter().map(|span| span.fate).collect();
+    assert_eq!(fates, [SpanOutcome::Wasted, SpanOutcome::Wasted, SpanOutcome::Open]);
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn the_trace_tells_drafts_scores_and_verdicts() {
     assert_eq!(trace.lanes, ["drafter", "target"]);
     let shown: Vec<_> =
         trace.spans.iter().map(|span| (span.lane, span.rows, span.accepted, span.fate)).collect();
-    let all = Fate::Accepted;
+    let all = SpanOutcome::Accepted;
     assert_eq!(shown, [(0, 3, 3, all), (1, 4, 3, all), (0, 3, 3, all), (1, 4, 3, all)]);
     assert!(runtime.take_trace().spans.is_empty(), "taken");
 }
@@ -326,7 +326,7 @@ fn jobs_and_completions_survive_serialisation() {
         let text = serde_json::to_string(&completion).unwrap();
         assert_eq!(serde_json::from_str::<Completion>(&text).unwrap(), completion);
     }
-    let outcome = Outcome { ticket: Ticket(1), accepted: 2, fate: Fate::Rejected };
+    let outcome = Outcome { ticket: Ticket(1), accepted: 2, fate: SpanOutcome::Rejected };
     let text = serde_json::to_string(&outcome).unwrap();
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
 }

@@ -89,7 +89,7 @@ impl Drafter for Moody {
         match self.dice.below(4) {
             0 => Ok(Draft::empty()),
             1 => {
-                let shape = &context.shape.at_most(1);
+                let shape = &context.shape.truncated(1);
                 self.drafter.draft(&DraftContext { shape, ..*context })
             }
             _ => self.drafter.draft(context),
@@ -195,7 +195,7 @@ impl World {
         let vocab_size = (target.vocab_size + dice.below(3)).max(4) - 1;
         let context = if dice.one_in(2) { 1 + dice.below(20) } else { 90 };
         let model = Table { fails_one_in, ..Table::new(seed, vocab_size, context, dice) };
-        let model = ModelDrafter::new(model).for_vocabulary(target.vocab_size);
+        let model = ModelDrafter::new(model).with_vocab_size(target.vocab_size);
         let drafter: Box<dyn Drafter> =
             if dice.one_in(3) { Box::new(PromptLookup) } else { Box::new(model) };
         // One drafter makes chains of one kind; an empty one is of both.

@@ -147,7 +147,7 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
             let groups = LayerGroups::of_sizes(&[2]);
             let drafter =
                 LayerParallelDrafter::new(LayerParallelTable::default(), groups, calibration);
-            text(&mut *decoder(), drafter.in_rounds_of(round), order)
+            text(&mut *decoder(), drafter.with_round_length(round), order)
         });
         let texts = approximate.collect::<BTreeSet<_>>();
         assert_eq!(texts.len(), 1, "{name}, easyspec {calibration} in rounds of {round}");
@@ -198,7 +198,7 @@ fn nor_does_it_with_several_drafters() {
                     .with_drafter(0, ModelDrafter::new(table(9)))
                     .with_drafter(1, PromptLookup)
                     .with_drafter(2, ModelDrafter::new(table(4)))
-                    .with_drafter(3, approximate.in_rounds_of(5));
+                    .with_drafter(3, approximate.with_round_length(5));
                 let lookahead = DsiLookahead::new(length, DraftLength::Fixed, replicas);
                 let mut decoder = Dsi::new(replicas, lookahead).with_drafters(4).reproducible();
                 text_of(&mut decoder, engine, order)

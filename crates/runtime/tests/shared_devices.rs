@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_core::trace::{Trace, Work};
+use forerun_core::trace::{SpanKind, Trace};
 use forerun_core::{
     Cluster, Job, JobError, JobOutput, Role, Sampling, SequenceId, TokenId, TokenTree,
 };
@@ -103,7 +103,7 @@ fn check(trace: &Trace) {
         times.sort_unstable();
         assert!(times.windows(2).all(|pair| pair[0][1] <= pair[1][0]), "{times:?}");
     }
-    for span in trace.spans.iter().filter(|span| span.work == Work::Score) {
+    for span in trace.spans.iter().filter(|span| span.work == SpanKind::Score) {
         let names = span.visits.iter().map(|visit| trace.devices[visit.device].as_str());
         let whole = names.clone().eq(["a", "b", "c"]);
         assert!(
@@ -138,7 +138,7 @@ fn drafter_and_target_never_share_a_device_at_one_time() {
         check(&trace);
         let on_last = trace.by_device();
         let on_last = on_last.spans.iter().filter(|span| on_last.lanes[span.lane] == "c");
-        let drafts = on_last.clone().filter(|span| span.work == Work::Draft).count();
+        let drafts = on_last.clone().filter(|span| span.work == SpanKind::Draft).count();
         assert!(drafts >= 10 && on_last.count() > drafts);
     }
 }

@@ -353,7 +353,7 @@ impl Cluster for SimCluster {
 
     fn observe(&mut self, outcome: Outcome) {
         if self.traces {
-            self.trace.mark(&outcome);
+            self.trace.record_outcome(&outcome);
         }
     }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_core::trace::{Fate, Trace, Work};
+use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{
     Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TargetFeedback,
     TokenTree,
@@ -63,7 +63,7 @@ fn run(
 
 /// Tokens of each round, and its draft tokens.
 fn rounds(trace: &Trace) -> Vec<(usize, usize)> {
-    let scores = trace.spans.iter().filter(|span| span.work == Work::Score);
+    let scores = trace.spans.iter().filter(|span| span.work == SpanKind::Score);
     scores.map(|span| (span.accepted + 1, span.rows - 1)).collect()
 }
 
@@ -204,7 +204,7 @@ fn a_stall_delays_and_a_death_ends_without_a_hang() {
     assert_eq!(dead.now_ns(), 25 * MS);
     let gone = dead.submit(Role::Target(0), score(3));
     assert_eq!(gone, Err(ClusterError::WorkerGone(Role::Target(0))));
-    assert_eq!(dead.trace().spans.last().unwrap().fate, Fate::Wasted);
+    assert_eq!(dead.trace().spans.last().unwrap().fate, SpanOutcome::Wasted);
 }
 
 #[test]

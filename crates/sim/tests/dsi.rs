@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_core::trace::{Fate, Work};
+use forerun_core::trace::{SpanKind, SpanOutcome};
 use forerun_core::{Role, Sampling, SequenceId};
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Sequence,
@@ -201,10 +201,10 @@ fn rows_that_were_not_used_are_waste() {
             let (_, mut cluster) = world.run(&mut decoder).unwrap();
             decoder.stop(&mut cluster);
             let now_ns = cluster.now_ns();
-            let scores = cluster.trace().spans.iter().filter(|span| span.work == Work::Score);
+            let scores = cluster.trace().spans.iter().filter(|span| span.work == SpanKind::Score);
             for span in scores.filter(|span| span.end_ns < now_ns) {
-                assert_ne!(span.fate, Fate::Open, "{cancellation}, {seed}: {span:?}");
-                wasted += usize::from(span.rows > 0 && span.fate == Fate::Wasted);
+                assert_ne!(span.fate, SpanOutcome::Open, "{cancellation}, {seed}: {span:?}");
+                wasted += usize::from(span.rows > 0 && span.fate == SpanOutcome::Wasted);
             }
         }
         assert!(wasted > 0, "{cancellation}: nothing is shown");

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_core::trace::Work;
+use forerun_core::trace::SpanKind;
 use forerun_core::{DraftShape, Role, Sampling, SequenceId};
 use forerun_decode::{
     Autoregressive, Decoder, DraftLength, Limits, Pearl, PearlDraftLength, PearlOptions,
@@ -69,7 +69,7 @@ fn rounds(
         committed.push(sequence.generated().len() - before);
     }
     assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
-    let scores = cluster.trace().spans.iter().filter(|span| span.work == Work::Score);
+    let scores = cluster.trace().spans.iter().filter(|span| span.work == SpanKind::Score);
     let unverified = scores.map(|span| span.rows - 1).collect();
     (committed, unverified, cluster)
 }

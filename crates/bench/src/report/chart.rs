@@ -2,7 +2,7 @@
 
 use super::number;
 use crate::metrics::Measured;
-use forerun::{Fate, Trace, Work};
+use forerun::{SpanKind, SpanOutcome, Trace};
 
 /// Width of every chart in its own units; the page scales it, and letters stay legible on a phone.
 const WIDTH: f64 = 480.0;
@@ -181,14 +181,14 @@ pub(super) fn timeline(label: &str, trace: &Trace) -> String {
     }
     for span in &trace.spans {
         let (work, class) = match span.work {
-            Work::Draft => ("draft", "draft"),
-            Work::Score => ("score", "verify"),
+            SpanKind::Draft => ("draft", "draft"),
+            SpanKind::Score => ("score", "verify"),
         };
         let (fate, faded) = match span.fate {
-            Fate::Wasted => ("wasted", " wasted"),
-            Fate::Rejected => ("a candidate rejected", " rejected"),
-            Fate::Accepted => ("accepted", ""),
-            Fate::Open => ("without a verdict", ""),
+            SpanOutcome::Wasted => ("wasted", " wasted"),
+            SpanOutcome::Rejected => ("a candidate rejected", " rejected"),
+            SpanOutcome::Accepted => ("accepted", ""),
+            SpanOutcome::Open => ("without a verdict", ""),
         };
         let milliseconds = (span.end_ns - span.start_ns) as f64 / 1e6;
         let title = format!("{work}, {} rows, {fate}, {} ms", span.rows, number(milliseconds));

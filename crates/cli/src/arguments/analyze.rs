@@ -1,6 +1,6 @@
 //! `forerun analyze`.
 
-use super::{ChosenType, layer_groups, weight_type};
+use super::values::{ChosenType, layer_groups, weight_type};
 use clap::{Args, Subcommand};
 use forerun::LayerStrategy;
 use std::path::PathBuf;

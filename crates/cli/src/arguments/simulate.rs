@@ -1,6 +1,6 @@
 //! Options of `forerun simulate`.
 
-use super::only_weight_type;
+use super::values::only_weight_type;
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::WeightType;
 use forerun_sim::SimulatedMethod;

@@ -1,6 +1,6 @@
 //! The trace as text: one line per lane, for terminals and for tests that compare timelines.
 
-use super::{Fate, Trace, Work};
+use super::{SpanKind, SpanOutcome, Trace};
 
 impl Trace {
     /// The timeline in columns of `column_ns` nanoseconds each, from the first start on.
@@ -17,11 +17,11 @@ impl Trace {
         let mut lanes = vec![vec!['.'; columns]; self.lanes.len()];
         for span in &self.spans {
             let mark = match (span.work, span.fate) {
-                (_, Fate::Wasted) => 'x',
-                (Work::Draft, Fate::Rejected) => 'd',
-                (Work::Score, Fate::Rejected) => 's',
-                (Work::Draft, _) => 'D',
-                (Work::Score, _) => 'S',
+                (_, SpanOutcome::Wasted) => 'x',
+                (SpanKind::Draft, SpanOutcome::Rejected) => 'd',
+                (SpanKind::Score, SpanOutcome::Rejected) => 's',
+                (SpanKind::Draft, _) => 'D',
+                (SpanKind::Score, _) => 'S',
             };
             for (column, cell) in lanes[span.lane].iter_mut().enumerate() {
                 let middle = first + column as u64 * column_ns + column_ns / 2;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// What a span of work was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Work {
+pub enum SpanKind {
     /// A drafter proposed candidates.
     Draft,
     /// A target scored rows.
@@ -20,7 +20,7 @@ pub enum Work {
 /// What became of a span of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Fate {
+pub enum SpanOutcome {
     /// No verdict was reported.
     Open,
     /// Every candidate that was tested was accepted.
@@ -33,7 +33,7 @@ pub enum Fate {
 
 /// A job's stay on one of its lane's devices, which it shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Visit {
+pub struct DeviceUse {
     /// Index into [`Trace::devices`].
     pub device: usize,
     /// Start on the cluster's clock.
@@ -48,7 +48,7 @@ pub struct Span {
     /// Index into [`Trace::lanes`].
     pub lane: usize,
     /// What it was.
-    pub work: Work,
+    pub work: SpanKind,
     /// Whose it was.
     pub sequence: SequenceId,
     /// The job.
@@ -67,11 +67,11 @@ pub struct Span {
     pub computed_tokens: usize,
     /// Where the job was when, if its lane has several devices in turn.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub visits: Vec<Visit>,
+    pub visits: Vec<DeviceUse>,
     /// Candidates accepted.
     pub accepted: usize,
     /// What became of it.
-    pub fate: Fate,
+    pub fate: SpanOutcome,
 }
 
 impl Span {
@@ -85,7 +85,7 @@ impl Span {
         };
         Self {
             lane,
-            work: if matches!(job, Job::Draft { .. }) { Work::Draft } else { Work::Score },
+            work: if matches!(job, Job::Draft { .. }) { SpanKind::Draft } else { SpanKind::Score },
             sequence: job.sequence(),
             ticket: completion.ticket,
             rows,
@@ -95,7 +95,7 @@ impl Span {
             computed_tokens: 0,
             visits: Vec::new(),
             accepted: 0,
-            fate: if completion.output.is_ok() { Fate::Open } else { Fate::Wasted },
+            fate: if completion.output.is_ok() { SpanOutcome::Open } else { SpanOutcome::Wasted },
         }
     }
 }
@@ -157,7 +157,7 @@ impl Trace {
     pub fn by_device(&self) -> Self {
         let mut spans = Vec::new();
         for span in &self.spans {
-            for &Visit { device: lane, start_ns, end_ns } in &span.visits {
+            for &DeviceUse { device: lane, start_ns, end_ns } in &span.visits {
                 let (forwards_ns, visits) = (Vec::new(), Vec::new());
                 spans.push(Span { lane, start_ns, end_ns, forwards_ns, visits, ..span.clone() });
             }
@@ -187,7 +187,7 @@ impl Trace {
     }
 
     /// Marks the span that an outcome speaks of.
-    pub fn mark(&mut self, outcome: &Outcome) {
+    pub fn record_outcome(&mut self, outcome: &Outcome) {
         // It ended lately, so the search starts at the end.
         let mut latest_first = self.spans.iter_mut().rev();
         if let Some(span) = latest_first.find(|span| span.ticket == outcome.ticket) {
@@ -251,11 +251,11 @@ pub(crate) mod tests {
             lanes: vec!["drafter cpu:0".into(), "target cpu:1".into()],
             devices: Vec::new(),
             spans: vec![
-                span(0, Work::Draft, 0, 4, 0, 400, 4, Fate::Accepted),
-                span(1, Work::Score, 1, 5, 400, 800, 4, Fate::Accepted),
-                span(0, Work::Draft, 2, 4, 800, 1200, 1, Fate::Rejected),
-                span(0, Work::Draft, 4, 0, 1300, 1500, 0, Fate::Wasted),
-                span(1, Work::Score, 3, 5, 1200, 1600, 1, Fate::Rejected),
+                span(0, SpanKind::Draft, 0, 4, 0, 400, 4, SpanOutcome::Accepted),
+                span(1, SpanKind::Score, 1, 5, 400, 800, 4, SpanOutcome::Accepted),
+                span(0, SpanKind::Draft, 2, 4, 800, 1200, 1, SpanOutcome::Rejected),
+                span(0, SpanKind::Draft, 4, 0, 1300, 1500, 0, SpanOutcome::Wasted),
+                span(1, SpanKind::Score, 3, 5, 1200, 1600, 1, SpanOutcome::Rejected),
             ],
         }
     }
@@ -278,7 +278,7 @@ pub(crate) mod tests {
         let mut trace = sample();
         assert_eq!(trace.by_device(), Trace::default());
         trace.devices = vec!["cpu:0".into(), "cpu:1".into()];
-        let visit = |device, start_ns, end_ns| Visit { device, start_ns, end_ns };
+        let visit = |device, start_ns, end_ns| DeviceUse { device, start_ns, end_ns };
         trace.spans.truncate(2);
         (trace.spans[1].start_ns, trace.spans[1].end_ns) = (0, 420);
         trace.spans[0].visits = vec![visit(1, 0, 200), visit(0, 200, 400)];
@@ -300,8 +300,8 @@ cpu:1 |DDSSS|
         trace.devices = vec!["cpu:1".into(), "cpu:2".into()];
         for span in trace.spans.iter_mut().filter(|span| span.lane == 1) {
             let half = span.start_ns + 200;
-            let first = Visit { device: 0, start_ns: span.start_ns, end_ns: half };
-            span.visits = vec![first, Visit { device: 1, start_ns: half, end_ns: span.end_ns }];
+            let first = DeviceUse { device: 0, start_ns: span.start_ns, end_ns: half };
+            span.visits = vec![first, DeviceUse { device: 1, start_ns: half, end_ns: span.end_ns }];
         }
         let picture = "\
 drafter cpu:0 |DDDD....dddd.xx.|
@@ -313,13 +313,13 @@ cpu:2         |......SS......ss|
 
     #[test]
     fn an_outcome_marks_its_job() {
-        use Fate::{Open, Rejected};
+        use SpanOutcome::{Open, Rejected};
         let mut trace = sample();
         for span in &mut trace.spans {
             span.fate = Open;
         }
-        trace.mark(&Outcome { ticket: Ticket(2), accepted: 3, fate: Rejected });
-        trace.mark(&Outcome { ticket: Ticket(9), accepted: 1, fate: Rejected });
+        trace.record_outcome(&Outcome { ticket: Ticket(2), accepted: 3, fate: Rejected });
+        trace.record_outcome(&Outcome { ticket: Ticket(9), accepted: 1, fate: Rejected });
         let marked: Vec<_> = trace.spans.iter().map(|span| (span.accepted, span.fate)).collect();
         assert_eq!(marked, [(4, Open), (4, Open), (3, Rejected), (0, Open), (1, Open)]);
     }

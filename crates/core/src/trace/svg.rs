@@ -1,6 +1,6 @@
 //! The trace as a picture: lanes over time, with a legend; it follows its viewer's light or dark.
 
-use super::{Fate, Span, Trace, Work};
+use super::{Span, SpanKind, SpanOutcome, Trace};
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 16.0;
@@ -73,12 +73,12 @@ impl Trace {
 
 fn class(span: &Span) -> &'static str {
     match (span.work, span.fate) {
-        (_, Fate::Wasted) => "fr-wasted",
-        (_, Fate::Open) => "fr-open",
-        (Work::Draft, Fate::Accepted) => "fr-draft",
-        (Work::Draft, Fate::Rejected) => "fr-draft-rejected",
-        (Work::Score, Fate::Accepted) => "fr-score",
-        (Work::Score, Fate::Rejected) => "fr-score-rejected",
+        (_, SpanOutcome::Wasted) => "fr-wasted",
+        (_, SpanOutcome::Open) => "fr-open",
+        (SpanKind::Draft, SpanOutcome::Accepted) => "fr-draft",
+        (SpanKind::Draft, SpanOutcome::Rejected) => "fr-draft-rejected",
+        (SpanKind::Score, SpanOutcome::Accepted) => "fr-score",
+        (SpanKind::Score, SpanOutcome::Rejected) => "fr-score-rejected",
     }
 }
 
@@ -86,8 +86,8 @@ fn class(span: &Span) -> &'static str {
 fn feedback(span: &Span, first_ns: u64) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
     let work = match span.work {
-        Work::Draft => "draft",
-        Work::Score => "score",
+        SpanKind::Draft => "draft",
+        SpanKind::Score => "score",
     };
     format!(
         "{work} {}: {:.3} to {:.3} ms, {} rows, {} accepted",

@@ -4,7 +4,7 @@ use super::{SyntheticPairError, SyntheticPairOptions};
 use crate::{
     Canceller, DraftTokens, Forerun, Loader, Method, Options, Plan, Request, VerificationChoice,
 };
-use forerun_core::trace::{Fate, Trace, Work};
+use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{TokenId, Verification};
 use forerun_runtime::cores_within_quota;
 use std::collections::HashSet;
@@ -114,10 +114,10 @@ impl Counted {
         let mut text = prompt;
         text.extend(answer);
         let mut passes: Vec<_> =
-            trace.spans.iter().filter(|span| span.work == Work::Score).collect();
+            trace.spans.iter().filter(|span| span.work == SpanKind::Score).collect();
         passes.sort_by_key(|span| span.start_ns);
         for pass in passes {
-            let rejected = pass.fate == Fate::Rejected;
+            let rejected = pass.fate == SpanOutcome::Rejected;
             for offset in 0..pass.accepted + usize::from(rejected) {
                 let accepted = usize::from(offset < pass.accepted);
                 let count = |counts: &mut [usize; 2]| {

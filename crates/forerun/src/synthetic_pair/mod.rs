@@ -374,7 +374,7 @@ fn readme(options: &SyntheticPairOptions, role: &str, made: &SyntheticPair) -> S
 
 /// What a model says of itself if it was made: a few words for reports; `None` for any other.
 #[must_use]
-pub fn is_synthetic(model: &Path) -> Option<String> {
+pub fn synthetic_pair_label(model: &Path) -> Option<String> {
     let text = fs::read_to_string(model.join("config.json")).ok()?;
     let config: Value = serde_json::from_str(&text).ok()?;
     let label = config.get(SYNTHETIC_PAIR)?;
@@ -427,13 +427,13 @@ mod tests {
     #[test]
     fn only_made_models_say_so() {
         let pair = RandomPair::make().unwrap();
-        assert_eq!(is_synthetic(pair.target()), None);
-        assert_eq!(is_synthetic(Path::new("/nowhere/at/all")), None);
+        assert_eq!(synthetic_pair_label(pair.target()), None);
+        assert_eq!(synthetic_pair_label(Path::new("/nowhere/at/all")), None);
         let file = pair.target().join("config.json");
         let text = fs::read_to_string(&file).unwrap();
         let mut config: Value = serde_json::from_str(&text).unwrap();
         config[SYNTHETIC_PAIR] = json!({"role": "target"});
         fs::write(&file, config.to_string()).unwrap();
-        assert_eq!(is_synthetic(pair.target()).unwrap(), "made target: random weights");
+        assert_eq!(synthetic_pair_label(pair.target()).unwrap(), "made target: random weights");
     }
 }

@@ -7,12 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use safetensors::Dtype as StoredDtype;
 use serde::Deserialize;
 
-use super::error::LoadError;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::tensor::Tensor;
 use super::weight_file::WeightFile;
 use super::{Dtype, Location};
 use crate::config::Config;
+use crate::load_error::LoadError;
 
 /// A `model.safetensors.index.json`: which tensor is in which shard.
 pub struct WeightIndex {
@@ -176,7 +176,7 @@ impl Shards<'_> {
                 if let Some(other) = first_in.insert(name, file.path()) {
                     return Err(LoadError::DuplicateTensor {
                         file: file.path().to_owned(),
-                        tensor: super::error::shortened(name),
+                        tensor: crate::load_error::shortened(name),
                         other: other.to_owned(),
                     });
                 }
@@ -203,7 +203,7 @@ impl Shards<'_> {
                 if !used.contains(name) && !harmless(name) {
                     return Err(LoadError::UnexpectedTensor {
                         file: file.path().to_owned(),
-                        tensor: super::error::shortened(name),
+                        tensor: crate::load_error::shortened(name),
                         family: config.family,
                         layers: config.num_hidden_layers,
                     });

@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::error::LoadError;
 use super::tensor::{LayerTensor, Tensor};
 use super::{Dtype, Location};
 use crate::config::Config;
+use crate::load_error::LoadError;
 
 /// Bytes of the header.
 const HEADER: usize = 7 * size_of::<i32>();

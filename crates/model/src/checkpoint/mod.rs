@@ -6,12 +6,10 @@
 //! [`Checkpoint::tensor`] as a whole. No input makes anything here panic, and nothing is allocated by a
 //! size that a file merely claims. May touch files; knows nothing of how weights are packed or used.
 
-mod error;
 pub mod gguf;
 mod huggingface;
 mod llama2c;
 mod named_tensors;
-pub(crate) mod options;
 pub(crate) mod pickle;
 pub mod random;
 pub mod random_speculator;
@@ -26,7 +24,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
-pub use error::LoadError;
+pub use crate::load_error::LoadError;
 pub use huggingface::WeightIndex;
 pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
@@ -268,7 +266,7 @@ fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
         [] => "neither".to_owned(),
         several => {
             let names: Vec<_> = several.iter().filter_map(|path| path.file_name()).collect();
-            error::shortened(&format!("several .bin files: {names:?}"))
+            crate::load_error::shortened(&format!("several .bin files: {names:?}"))
         }
     };
     Err(LoadError::NotACheckpoint { path: directory.to_owned(), found })

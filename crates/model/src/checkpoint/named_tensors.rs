@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::Dtype;
-use super::error::{LoadError, shortened};
 use super::huggingface::{WeightIndex, stored_dtype};
 use super::pickle;
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
 use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
+use crate::load_error::{LoadError, shortened};
 
 /// The files of tensors that may lie in such a checkpoint, beside an index with its shards: the usual
 /// one, then those that authors of heads named.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::error::LoadError;
+use crate::load_error::LoadError;
 
 /// How PyTorch's files begin: a zip archive, or before version 1.6 a pickle of a magic number.
 const MARKS: [[u8; 4]; 2] = [*b"PK\x03\x04", *b"\x80\x02\x8a\x0a"];

@@ -16,9 +16,9 @@ use half::{bf16, f16};
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 
-use super::error::LoadError;
 use super::tensor::{LayerTensor, Tensor};
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
+use crate::load_error::LoadError;
 
 pub use super::Dtype as RandomDtype;
 pub use synthetic_pair::{SYNTHETIC_PAIR, SyntheticWeights};

@@ -11,10 +11,10 @@ use std::path::Path;
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 
-use super::error::LoadError;
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
 use super::tensor::Tensor;
 use crate::config::Config;
+use crate::load_error::LoadError;
 
 /// How a drafter is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use super::error::LoadError;
+use crate::load_error::LoadError;
 
 /// What is stored in one safetensors file.
 pub(super) struct SafetensorsFile {

@@ -4,7 +4,8 @@ use half::f16;
 use half::slice::HalfFloatSliceExt;
 use std::path::Path;
 
-use super::{Dtype, LoadError};
+use super::Dtype;
+use crate::load_error::LoadError;
 
 /// A tensor of a mapped file, to be read row by row: the outputs of a matrix, or a norm as one row.
 pub struct TensorRows<'a> {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use super::error::LoadError;
+use crate::load_error::LoadError;
 
 /// A file of weights: its path, for messages, and its bytes.
 pub struct WeightFile {

@@ -5,7 +5,7 @@
 //! on only the fields of [`Config`] count. An option that would change what the model computes and
 //! that this engine does not do is an error; options that matter to training only are ignored.
 
-mod family;
+pub(crate) mod family;
 mod parse;
 mod rope;
 mod sampling;
@@ -13,8 +13,8 @@ mod write;
 
 use std::path::Path;
 
-use crate::checkpoint::options::Options;
-use crate::checkpoint::{LayerTensor, LoadError, Tensor};
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
 
 pub use family::Family;
 pub use rope::RopeScaling;
@@ -129,7 +129,7 @@ impl Config {
     /// When the text is no JSON object, its `eos_token_id` is not one or several tokens of the
     /// vocabulary, or an option of sampling is not of its type.
     pub fn apply_generation_config(&mut self, text: &str, file: &Path) -> Result<(), LoadError> {
-        let options = Options::parse(text, file)?;
+        let options = JsonOptions::parse(text, file)?;
         if let Some(ids) = options.token_ids("eos_token_id")? {
             self.eos_token_ids = ids;
         }
@@ -190,18 +190,23 @@ impl Config {
         self.validate_tensor_sizes(file)
     }
 
+    /// Checks the largest tensors: all others are parts or transposes of these.
     fn validate_tensor_sizes(&self, file: &Path) -> Result<(), LoadError> {
-        let of_layer = LayerTensor::ALL.map(|tensor| Tensor::Layer(0, tensor));
-        for tensor in [Tensor::Embedding].into_iter().chain(of_layer) {
-            let shape = tensor.shape(self);
+        let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
+        let tensors = [
+            ("model.embed_tokens.weight", &[self.vocab_size, self.hidden_size][..]),
+            ("model.layers.0.self_attn.q_proj.weight", &queries),
+            ("model.layers.0.mlp.gate_proj.weight", &[self.intermediate_size, self.hidden_size]),
+        ];
+        for (tensor, sizes) in tensors {
             let bytes =
-                shape.iter().try_fold(size_of::<f32>(), |product, n| product.checked_mul(*n));
+                sizes.iter().try_fold(size_of::<f32>(), |product, n| product.checked_mul(*n));
             if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
                 return Err(LoadError::InvalidOption {
                     file: file.to_owned(),
                     option: "hidden_size",
                     found: self.hidden_size.to_string(),
-                    expected: format!("sizes that fit memory, not {shape:?} for `{tensor}`"),
+                    expected: format!("sizes that fit in memory, not {sizes:?} for `{tensor}`"),
                 });
             }
         }

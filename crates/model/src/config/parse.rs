@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use super::{Config, Family, SlidingLayers, SlidingWindow, rope};
-use crate::checkpoint::LoadError;
-use crate::checkpoint::options::Options;
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
 
 impl Config {
     /// Reads the text of a `config.json`; `file` is its name in errors. Options that may be absent
@@ -15,7 +15,7 @@ impl Config {
     /// When the text is no JSON object, a size is missing, a value makes no sense, or an option
     /// asks for something this engine does not do.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
-        let options = Options::parse(text, file)?;
+        let options = JsonOptions::parse(text, file)?;
         let family = family(&options)?;
         reject_other_models(&options, family)?;
         let defaults = family.defaults();
@@ -71,7 +71,7 @@ impl Config {
 
 const FAMILIES: &str = "\"llama\", \"mistral\", \"qwen2\", \"qwen3\"";
 
-fn family(options: &Options<'_>) -> Result<Family, LoadError> {
+fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
     let Some(model_type) = options.text("model_type")? else {
         return Err(options.missing("model_type", FAMILIES));
     };
@@ -80,7 +80,7 @@ fn family(options: &Options<'_>) -> Result<Family, LoadError> {
 }
 
 /// Refuses everything that would have to be computed differently.
-fn reject_other_models(options: &Options<'_>, family: Family) -> Result<(), LoadError> {
+fn reject_other_models(options: &JsonOptions<'_>, family: Family) -> Result<(), LoadError> {
     let architecture = family.architecture();
     options.only("architectures", architecture, |value| {
         value.as_array().is_some_and(|names| names.iter().any(|name| name == architecture))
@@ -92,7 +92,7 @@ fn reject_other_models(options: &Options<'_>, family: Family) -> Result<(), Load
 
 /// An option whose absence means `default`, but whose `null` means `None`.
 fn size_or(
-    options: &Options<'_>,
+    options: &JsonOptions<'_>,
     option: &'static str,
     default: Option<usize>,
 ) -> Result<Option<usize>, LoadError> {
@@ -115,7 +115,7 @@ fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usi
 /// `use_sliding_window` says so. `layer_types` names layers one by one; without it Mistral means
 /// all, and Qwen those from `max_window_layers` on. A Llama has no window.
 fn sliding_window(
-    options: &Options<'_>,
+    options: &JsonOptions<'_>,
     family: Family,
 ) -> Result<Option<SlidingWindow>, LoadError> {
     let size = || size_or(options, "sliding_window", Some(4096));
@@ -142,7 +142,7 @@ fn sliding_window(
 }
 
 /// Whether each layer has a window, where the configuration lists its layers.
-fn layer_types(options: &Options<'_>) -> Result<Option<Vec<bool>>, LoadError> {
+fn layer_types(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError> {
     const KNOWN: &str = "\"full_attention\", \"sliding_attention\"";
     let Some(names) = options.texts("layer_types")? else { return Ok(None) };
     let slides = |name: &String| match name.as_str() {
@@ -273,7 +273,7 @@ mod tests {
                        "layer_types": ["sliding_attention"]}),
                 "`layer_types` is 1 types; expected one for each of 2 layers",
             ),
-            (json!({"head_dim": huge, "num_attention_heads": huge}), "sizes that fit memory"),
+            (json!({"head_dim": huge, "num_attention_heads": huge}), "sizes that fit in memory"),
         ];
         for (changes, words) in cases {
             let message = message(changes);

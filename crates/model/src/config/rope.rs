@@ -3,8 +3,8 @@
 use std::f64::consts::TAU;
 use std::path::Path;
 
-use crate::checkpoint::LoadError;
-use crate::checkpoint::options::Options;
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
 
 /// How RoPE's frequencies are scaled, to serve longer texts than the model was first trained on:
 /// the `rope_type` of `config.json` with its options.
@@ -87,7 +87,7 @@ impl RopeScaling {
 
 /// The base and the scaling of RoPE. The base is an option of its own or, since transformers 5,
 /// stands within `rope_parameters`; `rope_scaling` is the older name of the same object.
-pub(super) fn read(options: &Options<'_>) -> Result<(f32, RopeScaling), LoadError> {
+pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), LoadError> {
     let outer = ("rope_theta", options.number("rope_theta")?);
     let (mut theta, mut scaling) = (outer, None);
     for name in ["rope_parameters", "rope_scaling"] {
@@ -113,9 +113,9 @@ pub(super) fn read(options: &Options<'_>) -> Result<(f32, RopeScaling), LoadErro
 
 /// The scaling that an object says; `name` is the option it is the value of.
 fn read_scaling(
-    options: &Options<'_>,
+    options: &JsonOptions<'_>,
     name: &'static str,
-    object: &Options<'_>,
+    object: &JsonOptions<'_>,
 ) -> Result<RopeScaling, LoadError> {
     const TYPES: &str = "\"default\", \"linear\", \"llama3\"";
     object.only("partial_rotary_factor", "1.0", |value| value.as_f64() == Some(1.0))?;
@@ -181,7 +181,7 @@ mod tests {
 
     fn message(text: &str) -> String {
         let file = Path::new("config.json");
-        let options = Options::parse(text, file).unwrap();
+        let options = JsonOptions::parse(text, file).unwrap();
         let read = read(&options).and_then(|(_, scaling)| scaling.validate(file));
         read.unwrap_err().to_string()
     }

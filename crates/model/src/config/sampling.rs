@@ -1,7 +1,7 @@
 //! How a checkpoint's makers suggest to sample from it.
 
-use crate::checkpoint::LoadError;
-use crate::checkpoint::options::Options;
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
 
 /// The sampling that a `generation_config.json` suggests. It is offered, never applied unasked:
 /// without a caller's word decoding stays greedy.
@@ -25,7 +25,7 @@ pub struct SuggestedSampling {
 impl SuggestedSampling {
     /// `None` unless the file says `"do_sample": true`. As in vLLM, and other than in transformers
     /// (whose own `top_k` is 50), an option that the file does not name limits nothing.
-    pub(super) fn read(options: &Options<'_>) -> Result<Option<Self>, LoadError> {
+    pub(super) fn read(options: &JsonOptions<'_>) -> Result<Option<Self>, LoadError> {
         let suggestion = Self {
             temperature: options.number("temperature")?.unwrap_or(1.0),
             top_k: options.size("top_k")?.unwrap_or(0),

@@ -5,6 +5,7 @@
 //! nor where in the cache a key lies changes a bit.
 
 use super::LANES;
+use super::attention_shape::AttentionShape;
 use super::keys_values::{Cached, KeysValues, Slots};
 use super::shared::SharedSlice;
 use crate::team::Team;
@@ -19,23 +20,6 @@ const QUERIES: usize = 4;
 const KEY_BLOCKS: usize = 4;
 /// Lanes of an output that stay in registers while values pass: 64 numbers.
 const OUT_LANES: usize = 4;
-
-/// Sizes of one attention layer.
-#[derive(Clone, Copy)]
-pub(crate) struct AttentionShape {
-    pub(crate) n_heads: usize,
-    pub(crate) n_kv_heads: usize,
-    pub(crate) head_dim: usize,
-    /// How many positions a row sees, the last of them its own; `None` is all.
-    pub(crate) window: Option<usize>,
-}
-
-impl AttentionShape {
-    /// Width of a key or value row.
-    pub(crate) fn kv_width(self) -> usize {
-        self.n_kv_heads * self.head_dim
-    }
-}
 
 /// The cache slots that each row sees, in order of position: first slots that are their positions
 /// (the prefix, and behind it the tree's first chain), then the rest of its path through the tree.

@@ -1,7 +1,7 @@
 //! Linear kernels for AVX2 with FMA and F16C: one tile × up to four rows in registers.
 
 use super::LANES;
-use super::linear::{Operands, TileSums};
+use super::operands::{Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use std::arch::x86_64::*;
 

@@ -1,7 +1,7 @@
 //! Linear kernels for AVX-512 with VNNI: two tiles × up to twelve rows in registers.
 
 use super::LANES;
-use super::linear::{Ahead, Operands, TileSums};
+use super::operands::{Ahead, Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use std::arch::x86_64::*;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 use super::Isa;
 use super::LANES;
-use super::attention::AttentionShape;
+use super::attention_shape::AttentionShape;
 use super::packed::WeightType;
 use forerun_vector::{Lanes, Vectorized, vectorize};
 use half::f16;

@@ -16,12 +16,14 @@
 
 mod activations;
 mod attention;
+mod attention_shape;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod keys_values;
 mod linear;
+mod operands;
 mod packed;
 mod pointwise;
 mod portable;
@@ -29,7 +31,8 @@ pub(crate) mod reference;
 mod shared;
 
 pub(crate) use activations::Activations;
-pub(crate) use attention::{AttentionShape, Queries, TreeMask, attention};
+pub(crate) use attention::{Queries, TreeMask, attention};
+pub(crate) use attention_shape::AttentionShape;
 pub(crate) use keys_values::KeysValues;
 pub(crate) use linear::{Product, linear, linear_group};
 pub(crate) use packed::{BLOCK, quantize_weights};

@@ -1,7 +1,7 @@
 //! Linear kernels in plain loops, for any processor.
 
 use super::LANES;
-use super::linear::{MAX_ROW_BLOCK, Operands, TileSums};
+use super::operands::{MAX_ROW_BLOCK, Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use half::{bf16, f16};
 

@@ -21,10 +21,10 @@ pub use hydra::HydraWeights;
 pub use layers::EagleWeights;
 pub use medusa::MedusaWeights;
 
-use crate::checkpoint::options::Options;
 use crate::checkpoint::{Checkpoint, LoadError, NamedTensors, pickle, read_text};
 use crate::config::Config;
 use crate::features::FeatureSource;
+use crate::json_options::JsonOptions;
 use crate::kernels::WeightType;
 use crate::weights::type_of_all;
 use forerun_core::TokenId;
@@ -140,7 +140,7 @@ fn pard_token(directory: &Path) -> Result<Option<TokenId>, LoadError> {
     if !file.exists() {
         return Ok(None);
     }
-    Options::parse(&read_text(&file)?, &file)?.token_id("pard_token")
+    JsonOptions::parse(&read_text(&file)?, &file)?.token_id("pard_token")
 }
 
 /// A drafter that is no model by itself, open for reading.
@@ -167,7 +167,7 @@ impl Speculator {
         let Some(kind) = SpeculatorKind::of_tensors(&tensors) else { return Ok(None) };
         let file = directory.join("config.json");
         let text = if file.exists() { read_text(&file)? } else { "{}".to_owned() };
-        let options = Options::parse(&text, &file)?;
+        let options = JsonOptions::parse(&text, &file)?;
         let hash = options.text("target_embedding_sha256")?;
         let name = options.text("target")?.unwrap_or_else(|| "of another name".to_owned());
         let config = match kind {

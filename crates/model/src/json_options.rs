@@ -4,16 +4,16 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::error::{LoadError, shortened};
+use crate::load_error::{LoadError, shortened};
 
 /// The options of one JSON file, or of an object in it. `null` counts as absent, as in Hugging
 /// Face's configurations.
-pub(crate) struct Options<'a> {
+pub(crate) struct JsonOptions<'a> {
     values: Map<String, Value>,
     file: &'a Path,
 }
 
-impl<'a> Options<'a> {
+impl<'a> JsonOptions<'a> {
     pub(crate) fn parse(text: &str, file: &'a Path) -> Result<Self, LoadError> {
         match serde_json::from_str(text) {
             Ok(values) => Ok(Self { values, file }),
@@ -69,9 +69,12 @@ impl<'a> Options<'a> {
         self.typed(option, "true or false", Value::as_bool)
     }
 
-    pub(crate) fn object(&self, option: &'static str) -> Result<Option<Options<'a>>, LoadError> {
+    pub(crate) fn object(
+        &self,
+        option: &'static str,
+    ) -> Result<Option<JsonOptions<'a>>, LoadError> {
         self.typed(option, "an object", |value| {
-            value.as_object().map(|values| Options { values: values.clone(), file: self.file })
+            value.as_object().map(|values| JsonOptions { values: values.clone(), file: self.file })
         })
     }
 

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::config::Family;
+use crate::config::family::Family;
 
 /// Why a checkpoint could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]

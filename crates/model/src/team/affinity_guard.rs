@@ -17,7 +17,7 @@ impl AffinityGuard {
     ///
     /// # Errors
     /// [`TeamError::Pin`] if the core does not exist or may not be used.
-    pub fn on(core: usize) -> Result<Self, TeamError> {
+    pub fn pin_to(core: usize) -> Result<Self, TeamError> {
         #[cfg(target_os = "linux")]
         let before = rustix::thread::sched_getaffinity(None)
             .map_err(|source| TeamError::Pin { core, source: source.into() })?;
@@ -44,7 +44,7 @@ impl Team {
     ///
     /// # Errors
     /// If a core does not exist or may not be used, or a thread cannot be started.
-    pub fn of_visitors(cores: &[usize]) -> Result<Self, TeamError> {
+    pub fn led_by_caller(cores: &[usize]) -> Result<Self, TeamError> {
         let mut team = Self::single_thread();
         for (number, &core) in cores.iter().enumerate().skip(1) {
             team.add_helper(number, Some(core))?;
@@ -64,12 +64,12 @@ mod tests {
         let body = || {
             let all = sched_getaffinity(None).unwrap();
             let core = (0..rustix::thread::CpuSet::MAX_CPU).find(|&core| all.is_set(core)).unwrap();
-            let stay = AffinityGuard::on(core).unwrap();
+            let stay = AffinityGuard::pin_to(core).unwrap();
             let there = sched_getaffinity(None).unwrap();
             assert!(there.count() == 1 && there.is_set(core));
             drop(stay);
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
-            assert!(AffinityGuard::on(1_000_000).unwrap_err().to_string().contains("1000000"));
+            assert!(AffinityGuard::pin_to(1_000_000).unwrap_err().to_string().contains("1000000"));
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
             sched_setaffinity(None, &all).unwrap();
         };
