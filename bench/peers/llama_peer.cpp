@@ -1,10 +1,11 @@
-// llama.cpp as a peer of `forerun bench run` (crates/bench/src/peers.rs says what is said).
+// llama.cpp as a peer of `forerun bench run` (crates/bench/src/peers.rs documents the protocol).
 //
 // Usage: llama_peer -m TARGET.gguf [-md DRAFTER.gguf] [llama.cpp's own options: -t, -c, -fa, -ctk, …]
 //
-// Plain decoding is one pass a token with the greatest logit taken. Drafting follows llama.cpp's own
-// examples/speculative-simple, with its common/speculative (draft-simple, ngram-simple), so that the
-// peer is llama.cpp's and not ours. Models stay loaded; every answer begins with empty caches.
+// Plain decoding runs one forward pass per token and takes the token with the largest logit. Drafting
+// follows llama.cpp's own examples/speculative-simple and uses its common/speculative (draft-simple,
+// ngram-simple), so that the comparison measures llama.cpp's implementation. Models stay loaded. Every
+// answer starts with empty caches.
 
 #include "arg.h"
 #include "common.h"
@@ -29,14 +30,14 @@
 
 using json = nlohmann::json;
 
-// The most that is drafted in a row, as forerun has it.
+// The maximum number of draft tokens, the same as forerun's.
 static const int MAX_DRAFT_TOKENS = 64;
 
 static void quiet(ggml_log_level level, const char * text, void *) {
     if (level >= GGML_LOG_LEVEL_WARN) fputs(text, stderr);
 }
 
-// The process's peak of memory since the last call, in bytes; 0 where the system does not tell.
+// Returns the process's peak memory since the last call in bytes, or 0 if the system does not report it.
 static uint64_t peak_memory_bytes() {
     std::ifstream status("/proc/self/status");
     uint64_t kilobytes = 0;
@@ -78,7 +79,7 @@ struct Peer {
         params.n_predict = -1;
         if (!common_params_parse(argc, argv, params, LLAMA_EXAMPLE_SPECULATIVE)) exit(1);
         params.speculative.draft.n_max = MAX_DRAFT_TOKENS;
-        // The examples' way to greedy: the best of the logits, and no other sampler.
+        // Greedy decoding as in llama.cpp's examples: top-k with k = 1, and no other sampler.
         params.sampling.temp = 0.0f;
         params.sampling.top_k = 1;
         params.sampling.samplers = { COMMON_SAMPLER_TYPE_TOP_K };
@@ -102,32 +103,32 @@ struct Peer {
         sampler.reset(common_sampler_init(target->model(), params.sampling));
     }
 
-    // One speculator for each kind and length, made when it is first asked for.
+    // Returns the speculator for a kind and a draft length. It is created on first use.
     common_speculative * speculator(const std::string & kind, int draft_tokens) {
-        auto & known = speculators[{ kind, draft_tokens }];
-        if (!known) {
-            common_params_speculative own = params.speculative;
+        auto & speculator = speculators[{ kind, draft_tokens }];
+        if (!speculator) {
+            common_params_speculative speculative_params = params.speculative;
             if (kind == "model") {
                 if (!draft_context) throw std::runtime_error("there is no drafter: give one with -md");
-                own.types = { COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE };
-                own.draft.n_max = draft_tokens;
+                speculative_params.types = { COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE };
+                speculative_params.draft.n_max = draft_tokens;
             } else if (kind == "prompt-lookup") {
-                own.types = { COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE };
-                // Its default needs twelve tokens to match, which few texts have; forerun looks up three.
-                own.ngram_simple.size_n = 3;
-                own.ngram_simple.size_m = draft_tokens;
+                speculative_params.types = { COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE };
+                // The default n-gram has twelve tokens, which rarely match. forerun's has three.
+                speculative_params.ngram_simple.size_n = 3;
+                speculative_params.ngram_simple.size_m = draft_tokens;
             } else {
-                throw std::runtime_error("no drafter is called " + kind);
+                throw std::runtime_error("unknown drafter " + kind + ": use none, model or prompt-lookup");
             }
-            known.reset(common_speculative_init(own, 1));
-            if (!known) throw std::runtime_error("llama.cpp has no speculator for " + kind);
+            speculator.reset(common_speculative_init(speculative_params, 1));
+            if (!speculator) throw std::runtime_error("llama.cpp cannot create a speculator for " + kind);
         }
-        return known.get();
+        return speculator.get();
     }
 
     void decode(common_batch & batch) {
         if (llama_process(context, LLAMA_PROCESS_TYPE_DECODE, batch.get()) != 0) {
-            throw std::runtime_error("llama.cpp cannot decode: is the context (-c) long enough?");
+            throw std::runtime_error("llama.cpp cannot decode the batch: check that the context (-c) is long enough");
         }
     }
 
@@ -137,11 +138,11 @@ struct Peer {
         common_sampler_reset(sampler.get());
     }
 
-    bool ends(llama_token token, bool ignore_eos) const {
+    bool ends_answer(llama_token token, bool ignore_eos) const {
         return !ignore_eos && llama_vocab_is_eog(vocab, token);
     }
 
-    llama_token best() const {
+    llama_token most_probable() const {
         const float * logits = llama_get_logits_ith(context, -1);
         return (llama_token) (std::max_element(logits, logits + llama_vocab_n_tokens(vocab)) - logits);
     }
@@ -152,16 +153,17 @@ struct Peer {
         int past = (int) prompt.size();
         while (true) {
             decode(batch);
-            const llama_token token = best();
+            const llama_token token = most_probable();
             reply.commit({ token });
-            if ((int) reply.tokens.size() >= max_tokens || ends(token, ignore_eos)) return;
+            if ((int) reply.tokens.size() >= max_tokens || ends_answer(token, ignore_eos)) return;
             batch.clear();
             batch.add(token, past++, 0, true);
         }
     }
 
-    // examples/speculative-simple of llama.cpp, without checkpoints, which plain Transformers do not need.
-    void drafted(Reply & reply, common_speculative * spec, const std::vector<llama_token> & prompt,
+    // As examples/speculative-simple of llama.cpp, but without checkpoints, which plain Transformers do
+    // not need.
+    void speculative(Reply & reply, common_speculative * spec, const std::vector<llama_token> & prompt,
                  int max_tokens, bool ignore_eos) {
         llama_tokens text(prompt.begin(), prompt.end() - 1);
         llama_token last = prompt.back();
@@ -176,10 +178,10 @@ struct Peer {
         common_batch batch(context);
         while (true) {
             llama_tokens draft;
-            const int most = max_tokens - (int) reply.tokens.size() - 1;
-            if (most > 0) {
+            const int max_draft = max_tokens - (int) reply.tokens.size() - 1;
+            if (max_draft > 0) {
                 common_speculative_get_draft_params(spec, 0) = {
-                    /* .drafting = */ true, /* .n_max = */ most, /* .pos0 = */ past,
+                    /* .drafting = */ true, /* .n_max = */ max_draft, /* .pos0 = */ past,
                     /* .id_last = */ last,  /* .prompt = */ &text, /* .result = */ &draft,
                 };
                 common_speculative_draft(spec);
@@ -199,7 +201,7 @@ struct Peer {
             for (size_t i = 0; i < ids.size() && !ended; ++i) {
                 text.push_back(last);
                 last = ids[i];
-                ended = ends(last, ignore_eos);
+                ended = ends_answer(last, ignore_eos);
                 if (ended) ids.resize(i + 1);
             }
             reply.commit(ids);
@@ -209,18 +211,19 @@ struct Peer {
         }
     }
 
-    json answer(const json & question) {
-        const std::string kind = question.at("drafter");
-        const std::vector<llama_token> prompt = question.at("prompt");
-        const int max_tokens = question.at("max_tokens");
-        const bool ignore_eos = question.at("ignore_eos");
-        if (prompt.empty() || max_tokens < 1) throw std::runtime_error("nothing is asked for");
-        auto * spec = kind == "none" ? nullptr : speculator(kind, question.at("draft_tokens"));
+    json answer(const json & request) {
+        const std::string kind = request.at("drafter");
+        const std::vector<llama_token> prompt = request.at("prompt");
+        const int max_tokens = request.at("max_tokens");
+        const bool ignore_eos = request.at("ignore_eos");
+        if (prompt.empty()) throw std::runtime_error("the request has an empty prompt");
+        if (max_tokens < 1) throw std::runtime_error("max_tokens must be at least 1");
+        auto * spec = kind == "none" ? nullptr : speculator(kind, request.at("draft_tokens"));
         clear();
         peak_memory_bytes();
         Reply reply;
         if (spec) {
-            drafted(reply, spec, prompt, max_tokens, ignore_eos);
+            speculative(reply, spec, prompt, max_tokens, ignore_eos);
         } else {
             plain(reply, prompt, max_tokens, ignore_eos);
         }
@@ -244,7 +247,7 @@ struct Peer {
 
 int main(int argc, char ** argv) {
     std::setlocale(LC_NUMERIC, "C");
-    // Standard output is the conversation's.
+    // Standard output is reserved for the protocol.
     llama_log_set(quiet, nullptr);
     common_log_set_verbosity_thold(-1);
     Peer peer;

@@ -1,9 +1,9 @@
-"""Hugging Face transformers as a peer of `forerun bench run` (crates/bench/src/peers.rs says what is said).
+"""Hugging Face transformers as a peer of `forerun bench run` (crates/bench/src/peers.rs documents the protocol).
 
 Usage: transformers_peer.py TARGET [--drafter DRAFTER] [--dtype float32|bfloat16] [--threads N]
 
-Plain, assisted (draft-model) and prompt-lookup decoding are all `generate`'s own, greedy, with a fixed number
-of draft tokens. Models stay loaded; every answer begins with empty caches.
+`generate` of transformers does all decoding: plain, assisted (draft-model) and prompt-lookup. Decoding is
+greedy, with a fixed number of draft tokens. Models stay loaded. Every answer starts with empty caches.
 """
 
 import argparse
@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from transformers.generation.streamers import BaseStreamer
 
 
-class Times(BaseStreamer):
-    """When tokens came: `generate` hands over the prompt first, then what each step commits."""
+class CommitTimes(BaseStreamer):
+    """Records when tokens are generated. `generate` first passes the prompt, then each step's tokens."""
 
     def __init__(self):
         self.started = time.perf_counter_ns()
@@ -42,7 +42,7 @@ def load(path, dtype):
 
 
 def peak_memory_bytes():
-    """The process's peak since the last call; None where the system does not tell."""
+    """Return the process's peak memory since the last call, or None if the system does not report it."""
     try:
         with open("/proc/self/status") as status:
             lines = [line for line in status if line.startswith("VmHWM:")]
@@ -54,7 +54,7 @@ def peak_memory_bytes():
 
 
 def commits_of(streamed, count):
-    """Steps may end beyond the last token that is wanted, which is cut."""
+    """Return the commits of the first `count` tokens. The last step may have generated more tokens."""
     commits, left = [], count
     for at_ns, tokens in streamed:
         tokens = min(tokens, left)
@@ -73,7 +73,7 @@ class Peer:
         self.drafter = load(arguments.drafter, dtype) if arguments.drafter else None
         self.eos = self.target.generation_config.eos_token_id
         for model in filter(None, [self.target, self.drafter]):
-            # Otherwise prompts without a pad token are told of on every answer.
+            # Without a pad token, transformers prints a warning for every answer.
             model.generation_config.pad_token_id = 0
 
     def hello(self, arguments):
@@ -83,34 +83,36 @@ class Peer:
             "weights": arguments.dtype,
         }
 
-    def options(self, question):
-        kind, count = question["drafter"], question["draft_tokens"]
+    def options(self, request):
+        kind, count = request["drafter"], request["draft_tokens"]
         if kind == "none":
             return {}
         if kind == "prompt-lookup":
             return {"prompt_lookup_num_tokens": count, "max_matching_ngram_size": 3}
-        if kind != "model" or self.drafter is None:
-            raise ValueError(f"there is no drafter {kind!r}")
-        # The assistant's own settings say how it drafts: always so many tokens, however sure it is.
+        if kind != "model":
+            raise ValueError(f"unknown drafter {kind!r}: use none, model or prompt-lookup")
+        if self.drafter is None:
+            raise ValueError("there is no draft model: give one with --drafter")
+        # The assistant's settings: a constant number of tokens, independent of its confidence.
         config = self.drafter.generation_config
         config.num_assistant_tokens = count
         config.num_assistant_tokens_schedule = "constant"
         config.assistant_confidence_threshold = 0.0
         return {"assistant_model": self.drafter}
 
-    def answer(self, question):
-        prompt, options = question["prompt"], self.options(question)
-        eos = None if question["ignore_eos"] else self.eos
+    def answer(self, request):
+        prompt, options = request["prompt"], self.options(request)
+        eos = None if request["ignore_eos"] else self.eos
         for model in filter(None, [self.target, self.drafter]):
             model.generation_config.eos_token_id = eos
         ids = torch.tensor([prompt])
         peak_memory_bytes()
-        times = Times()
+        times = CommitTimes()
         output = self.target.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
-            max_new_tokens=question["max_tokens"],
+            max_new_tokens=request["max_tokens"],
             streamer=times,
             **options,
         )
@@ -118,12 +120,12 @@ class Peer:
         tokens = output[0, len(prompt) :].tolist()
         commits = commits_of(times.commits, len(tokens))
         rounds = []
-        if question["drafter"] == "model":
-            # A step commits what it accepted and one token more. What was drafted beyond that is not
-            # told; towards the end it is less than was asked for.
+        if request["drafter"] == "model":
+            # A step commits its accepted tokens and one more. transformers does not report how many
+            # tokens it drafted; near the end there are fewer than requested.
             left = len(tokens)
             for _, count in commits:
-                drafted = min(question["draft_tokens"], left - 1)
+                drafted = min(request["draft_tokens"], left - 1)
                 rounds.append((max(drafted, count - 1), count - 1))
                 left -= count
         return {
@@ -144,14 +146,14 @@ def main():
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    # Standard output is the conversation's.
+    # Standard output is reserved for the protocol.
     out, sys.stdout = sys.stdout, sys.stderr
     peer = Peer(arguments)
     print(json.dumps(peer.hello(arguments)), file=out, flush=True)
     for line in sys.stdin:
         try:
             reply = peer.answer(json.loads(line))
-        except Exception as error:  # Whatever it is, the other side has to know.
+        except Exception as error:  # All errors are reported to the other side.
             reply = {"tokens": [], "total_ns": 0, "commits": [], "error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), file=out, flush=True)
 

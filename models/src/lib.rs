@@ -1,28 +1,28 @@
-//! The demonstration family: models that were trained by forerun itself, for a first run without any
-//! checkpoint. `README.md` beside this crate says from what, how, and how good they are.
+//! The demonstration models, trained by forerun itself, for a first run without any checkpoint. The
+//! crate's `README.md` describes their data, their training and their quality.
 //!
-//! The target and its drafter are part of the binary. This crate may touch nothing but the temporary
-//! folder into which it unpacks them.
+//! The target and its drafter are part of the binary. This crate only writes to the temporary folder
+//! into which it unpacks them.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A family that could not be unpacked.
+/// The error of a demonstration pair that could not be unpacked.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot unpack the demonstration models to {path}: {cause}; point TMPDIR to a folder with 20 MB of \
-     room, or name models of your own with --model"
+    "cannot unpack the demonstration models to {path}: {cause}; set the environment variable TMPDIR to \
+     a folder with 20 MB of free space, or set `model` to your own model"
 )]
 pub struct UnpackError {
-    /// The file or folder.
+    /// The file or folder that could not be written.
     pub path: PathBuf,
-    /// The system's answer.
+    /// The operating system's error.
     pub cause: io::Error,
 }
 
-/// The files of a checkpoint.
+/// The files of a checkpoint: names and contents.
 type Files = [(&'static str, &'static [u8]); 5];
 
 macro_rules! files {
@@ -46,15 +46,15 @@ macro_rules! files {
 const TARGET: Files = files!("target");
 const DRAFTER: Files = files!("drafter");
 
-/// The target and its drafter as Hugging Face directories, in a temporary folder that goes with this
-/// value.
+/// The target and its drafter as Hugging Face directories. They are in a temporary folder that is
+/// removed when this value is dropped.
 #[derive(Debug)]
 pub struct DemonstrationPair {
     folder: TempDir,
 }
 
 impl DemonstrationPair {
-    /// Unpacks them.
+    /// Unpacks both models into a temporary folder.
     ///
     /// # Errors
     /// If the files cannot be written.
@@ -66,23 +66,23 @@ impl DemonstrationPair {
         let folder = TempDir::with_prefix("forerun-demonstration-")
             .map_err(failed(&std::env::temp_dir()))?;
         let pair = Self { folder };
-        for (to, files) in [(pair.target(), &TARGET), (pair.drafter(), &DRAFTER)] {
-            fs::create_dir(&to).map_err(failed(&to))?;
+        for (directory, files) in [(pair.target(), &TARGET), (pair.drafter(), &DRAFTER)] {
+            fs::create_dir(&directory).map_err(failed(&directory))?;
             for (name, bytes) in files {
-                let file = to.join(name);
+                let file = directory.join(name);
                 fs::write(&file, bytes).map_err(failed(&file))?;
             }
         }
         Ok(pair)
     }
 
-    /// The target's checkpoint.
+    /// Returns the directory of the target's checkpoint.
     #[must_use]
     pub fn target(&self) -> PathBuf {
         self.folder.path().join("target")
     }
 
-    /// The drafter's checkpoint.
+    /// Returns the directory of the drafter's checkpoint.
     #[must_use]
     pub fn drafter(&self) -> PathBuf {
         self.folder.path().join("drafter")
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pair_is_unpacked_and_cleared_away() -> Result<(), UnpackError> {
+    fn the_pair_is_unpacked_and_removed_when_dropped() -> Result<(), UnpackError> {
         let pair = DemonstrationPair::unpack()?;
         for folder in [pair.target(), pair.drafter()] {
             assert!(folder.join("model.safetensors").is_file());

@@ -1,8 +1,8 @@
-"""Golden texts of chat templates, rendered by Hugging Face `transformers`.
+"""Create golden texts of chat templates, rendered by Hugging Face `transformers`.
 
 Every template in `crates/forerun/tests/chat_templates/` renders the conversations below with and
-without the beginning of an answer, by `apply_chat_template` of a real tokenizer object. What a
-template refuses is recorded with its message. See README.md.
+without the beginning of an answer, by `apply_chat_template` of a real tokenizer object. If a
+template rejects a conversation, its error message is recorded. See README.md.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from transformers.utils import chat_template_utils
 # Llama 3.2's template writes the date.
 TODAY = datetime.datetime(2024, 7, 26, 9, 5)
 
-# BOS and EOS of the families, as their tokenizer_config.json has them; None is no such token.
+# BOS and EOS of the families, as in their tokenizer_config.json. None means no such token.
 TOKENS = {
     "chatml": ("<s>", "<|im_end|>"),
     "deepseek-coder-33b-instruct": ("<｜begin▁of▁sentence｜>", "<|EOT|>"),
@@ -39,7 +39,7 @@ TOKENS = {
 
 
 def chat(*contents, system=None):
-    """Messages of user and assistant in turn, behind a system message if there is one."""
+    """Return alternating messages of user and assistant, after the system message if there is one."""
     roles = ["user", "assistant"]
     turns = [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]
     return ([] if system is None else [{"role": "system", "content": system}]) + turns
@@ -90,7 +90,7 @@ def tokenizer(template, bos, eos):
 
 
 def render(tokenizer, messages, answer):
-    """The text, or why there is none: in the template's own words, or only that it failed."""
+    """Return the text, or the template's own error message, or another error."""
     try:
         text = tokenizer.apply_chat_template(
             messages, tokenize=False, add_generation_prompt=answer
@@ -113,10 +113,12 @@ def main():
     records = []
     files = sorted(arguments.templates.glob("*.jinja"))
     if {file.stem for file in files} != set(TOKENS):
-        sys.exit("templates and their tokens do not go together: see TOKENS")
+        sys.exit(
+            "the templates do not match TOKENS: add or remove entries in TOKENS in this script"
+        )
     for file in files:
         bos, eos = TOKENS[file.stem]
-        # As the tokenizer reads it, whatever the platform's line ends are.
+        # Read as bytes, so that line ends are not converted.
         template = file.read_bytes().decode()
         peer = tokenizer(template, bos, eos)
         for name, messages in CONVERSATIONS.items():

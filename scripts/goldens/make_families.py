@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Make one tiny random checkpoint per model family, with golden logits.
 
-For each family this script writes a folder as Hugging Face `transformers`
-saves it (`config.json`, `generation_config.json`, safetensors, plus a
-`tokenizer.json` of numbered words) and beside it `golden.json`: what the same
-library computes from that folder, on CPU `torch` in float32. Tests of this
-project load the folders and compare.
+For each family this script writes a folder in the form in which Hugging Face
+`transformers` saves it (`config.json`, `generation_config.json`, safetensors,
+plus a `tokenizer.json` of numbered words), and `golden.json`: the results of
+the same library for that folder, on CPU `torch` in float32. Tests of forerun
+load the folders and compare.
 
 Usage:
 
     python make_families.py --out DIR
 
-README.md beside this script explains the folders and the fields.
+README.md in the same folder explains the folders and the fields.
 """
 
 import argparse
@@ -31,23 +31,25 @@ from make_goldens import (
 
 SCRIPT_PATH = "scripts/goldens/make_families.py"
 
-# The steps of each greedy text whose logits are recorded in full.
+# The steps of each greedy text with completely recorded logits.
 LOGIT_STEPS = [0, 99, 199]
 
-# Tokens of the prompts: few, and more than any window here.
+# The lengths of the prompts in tokens: a short one, and one longer than any
+# sliding window here.
 PROMPT_SIZES = [5, 45]
 
-# Leaving a feature out must change some logit by at least this: a golden that
-# does not depend on a feature would not test it.
+# Removing a feature must change some logit by at least this. A golden file
+# that does not depend on a feature would not test it.
 SENSITIVITY = 0.05
 
-# A greedy text has at least this many different tokens.
+# The minimum number of different tokens in a greedy text.
 DISTINCT = 30
 
-# Seeds are tried in order, up to this one, until no text has a near tie.
+# The last seed to try. Seeds are tried in order until no text has a near tie.
 LAST_SEED = 100
 
-# Sizes that no SIMD width divides, with two query heads to a key/value head.
+# Sizes that are not multiples of a SIMD width, with two query heads for each
+# key/value head.
 SMALL = {
     "vocab_size": 131, "hidden_size": 24, "intermediate_size": 38,
     "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -55,13 +57,13 @@ SMALL = {
     "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": 2,
 }
 
-# Each family: the configuration's class, changes to SMALL, and the dtype of
-# the file. `old_spelling` rewrites config.json as transformers wrote it before
-# version 5, and `set` then sets options in it. `without` lists changes to the
-# configuration that must change the logits. `shard` is the largest size of a
-# shard.
+# For each family: the configuration's class, changes to SMALL, and the dtype
+# of the file. `old_spelling` rewrites config.json in the spelling of
+# transformers before version 5, and `set` then sets options in it. `without`
+# lists changes to the configuration that must change the logits. `shard` is
+# the maximum size of a shard.
 FAMILIES = {
-    # Llama 2, Vicuna, TinyLlama: one file, a head of its own.
+    # Llama 2, Vicuna, TinyLlama: one file, separate head.
     "llama2": {
         "config": transformers.LlamaConfig, "dtype": torch.float32,
         "options": {"vocab_size": 101, "head_dim": 6,
@@ -93,34 +95,34 @@ FAMILIES = {
         "without": {"scaling": {"rope_parameters": {
             "rope_type": "default", "rope_theta": 100000.0}}},
     },
-    # A Llama with every bias that its configuration can ask for.
+    # A Llama with every bias that its configuration allows.
     "llama-bias": {
         "config": transformers.LlamaConfig, "dtype": torch.bfloat16,
         "options": {"attention_bias": True, "mlp_bias": True},
         "without": {"attention biases": {"attention_bias": False},
                     "MLP biases": {"mlp_bias": False}},
     },
-    # Mistral 7B v0.1: every layer has a window.
+    # Mistral 7B v0.1: every layer has a sliding window.
     "mistral": {
         "config": transformers.MistralConfig, "dtype": torch.bfloat16,
         "options": {"sliding_window": 16},
         "old_spelling": True,
         "without": {"window": {"sliding_window": None}},
     },
-    # Qwen2.5: biases on queries, keys and values, tied head; the window that
-    # its configuration names is not in use.
+    # Qwen2.5: biases on queries, keys and values, tied head. The sliding
+    # window in its configuration is not in use.
     "qwen2": {
         "config": transformers.Qwen2Config, "dtype": torch.bfloat16,
         "options": {"tie_word_embeddings": True, "max_window_layers": 1,
                     "eos_token_id": [3, 2]},
         "old_spelling": True,
-        # As in the real files; saving leaves out a window that is not used.
+        # As in published files. `save_pretrained` omits an unused window.
         "set": {"use_sliding_window": False, "sliding_window": 8},
-        "without": {"leaving the window aside": {
+        "without": {"disabled window": {
             "use_sliding_window": True, "sliding_window": 8,
             "layer_types": None}},
     },
-    # Qwen2 whose upper layers have a window.
+    # Qwen2 with a sliding window in the upper layers.
     "qwen2-window": {
         "config": transformers.Qwen2Config, "dtype": torch.float16,
         "options": {"use_sliding_window": True, "sliding_window": 24,
@@ -128,7 +130,7 @@ FAMILIES = {
         "old_spelling": True,
         "without": {
             "window": {"use_sliding_window": False, "layer_types": None},
-            "a full first layer": {
+            "full first layer": {
                 "layer_types": ["sliding_attention"] * 2}},
     },
     # Qwen3: norms of queries and keys.
@@ -139,7 +141,7 @@ FAMILIES = {
                         "rope_type": "default", "rope_theta": 1000000.0}},
         "without": {},
     },
-    # Qwen3 with all that it allows: biases, and windows layer by layer.
+    # Qwen3 with all its options: biases, and sliding windows by layer.
     "qwen3-window": {
         "config": transformers.Qwen3Config, "dtype": torch.float16,
         "options": {
@@ -149,7 +151,7 @@ FAMILIES = {
         "without": {
             "attention biases": {"attention_bias": False},
             "window": {"use_sliding_window": False, "layer_types": None},
-            "the layers": {"layer_types": [
+            "layer types": {"layer_types": [
                 "full_attention", "sliding_attention"]}},
     },
 }
@@ -158,8 +160,8 @@ FAMILIES = {
 def tensor_values(name, shape, tied, seed):
     """Return a tensor's random values, from a generator keyed by its name.
 
-    Matrices keep the size of what they multiply, biases and norms are large
-    enough to matter, and logits spread by 2 to 3.
+    Matrices preserve the magnitude of their input, biases and norms are large
+    enough to matter, and logits have a standard deviation of 2 to 3.
     """
     key = [seed, zlib.crc32(name.encode("ascii"))]
     normal = numpy.random.default_rng(key).standard_normal(shape)
@@ -168,11 +170,11 @@ def tensor_values(name, shape, tied, seed):
     if name == "lm_head.weight":
         return normal * 2.5 / shape[1] ** 0.5
     if name == "model.norm.weight" and tied:
-        # Random signs: else the likeliest token after any would be that
-        # token once more.
+        # Random signs. Otherwise the most probable token after any token
+        # would be the same token.
         return normal
-    # Sharper attention than a plain random model's, so that where a key is
-    # makes a difference.
+    # Sharper attention than in a plain random model, so that the position of
+    # a key makes a difference.
     sharp = any(part in name for part in (".q_proj.", ".k_proj.",
                                           ".q_norm.", ".k_norm."))
     scale = 1.7 if sharp else 1.0
@@ -187,7 +189,7 @@ def build(family, seed):
     """Return the random model of a family, in the dtype of its file."""
     options = SMALL | family["options"]
     if family["config"] is transformers.Qwen2Config:
-        # It has no such option: its heads divide the hidden size.
+        # Qwen2 has no such option: its heads divide the hidden size.
         del options["head_dim"]
     config = family["config"](**options)
     model = transformers.AutoModelForCausalLM.from_config(
@@ -206,7 +208,7 @@ def build(family, seed):
 
 
 def respell(folder, changes):
-    """Rewrite config.json as transformers wrote it before version 5."""
+    """Rewrite config.json in the spelling of transformers before version 5."""
     path = folder / "config.json"
     options = json.loads(path.read_text()) | changes
     rope = options.pop("rope_parameters")
@@ -220,7 +222,7 @@ def respell(folder, changes):
 
 
 def write_tokenizer(path, vocab_size):
-    """Write a tokenizer.json whose tokens are the words w0, w1, …"""
+    """Write a tokenizer.json with the tokens w0, w1, …"""
     words = {f"w{token_id}": token_id for token_id in range(vocab_size)}
     tokenizer = {
         "version": "1.0", "truncation": None, "padding": None,
@@ -234,10 +236,10 @@ def write_tokenizer(path, vocab_size):
 
 @torch.no_grad()
 def check_sensitivity(folder, name, family, token_ids):
-    """Raise unless each feature of the family changes the logits.
+    """Raise ValueError unless each feature of the family changes the logits.
 
-    The features are the family's options, each bias (against 0), and each
-    norm of queries and keys (against 1).
+    The features are the family's options, each bias (compared with 0), and
+    each norm of queries and keys (compared with 1).
     """
     def load(changes):
         config = transformers.AutoConfig.from_pretrained(folder)
@@ -263,11 +265,12 @@ def check_sensitivity(folder, name, family, token_ids):
         difference = float((without - whole).abs().max())
         print(f"  without {feature}: logits change by {difference:.2f}")
         if difference < SENSITIVITY:
-            raise ValueError(f"{name} does not depend on its {feature}")
+            raise ValueError(
+                f"the logits of {name} do not depend on: {feature}")
 
 
 def make_record(model, prompt_ids):
-    """Return the golden record of a prompt, or None for an unfit text."""
+    """Return the golden record of a prompt, or None for an unsuitable text."""
     generated_ids, logits = greedy(model, prompt_ids)
     largest = torch.topk(logits, 2, dim=-1)
     margin = float((largest.values[:, 0] - largest.values[:, 1]).min())
@@ -283,7 +286,7 @@ def make_record(model, prompt_ids):
 
 
 def write_checkpoint(family, folder, seed):
-    """Write a family's checkpoint: all of its folder but the golden."""
+    """Write a family's checkpoint: all files except golden.json."""
     shutil.rmtree(folder, ignore_errors=True)
     model = build(family, seed)
     model.save_pretrained(folder, max_shard_size=family.get("shard", "1GB"))
@@ -296,7 +299,7 @@ def make_family(name, family, folder):
     """Write a family's folder."""
     for seed in range(1, LAST_SEED + 1):
         write_checkpoint(family, folder, seed)
-        # From here on only what the folder says counts.
+        # From here on only the contents of the folder count.
         model = load_hugging_face_model(folder)
         random = numpy.random.default_rng(seed)
         prompts = [random.integers(8, model.config.vocab_size, size).tolist()
@@ -305,7 +308,7 @@ def make_family(name, family, folder):
         if None not in records:
             break
     else:
-        raise ValueError(f"{name}: no seed up to {LAST_SEED} is fit")
+        raise ValueError(f"{name}: no seed up to {LAST_SEED} is suitable")
     for record in records:
         print(f"{name}, seed {seed}: margin {record['min_margin']}, "
               f"{len(set(record['generated_ids']))} different tokens")
@@ -341,15 +344,15 @@ def main():
         description="Make tiny random checkpoints and their golden logits.")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR",
-        help="folder to write <family>/ folders to")
+        help="output folder, which gets a folder for each family")
     parser.add_argument(
         "--only", metavar="FAMILY", choices=FAMILIES,
-        help="make this family alone")
+        help="make only this family")
     arguments = parser.parse_args()
 
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
-    # One thread, so that sums are always made in the same order.
+    # One thread, so that sums always have the same order.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 

@@ -2,17 +2,17 @@
 """Make golden greedy texts with an independent peer implementation.
 
 The peer is Hugging Face `transformers` on CPU `torch` in float32. For each
-small checkpoint this script writes one JSON file with, for several prompts,
-the token ids that greedy decoding chooses, and, for several strings, the ids
-that the checkpoint's tokenizer gives them. Tests of this project compare
-their own output with these files.
+small checkpoint this script writes one JSON file. It contains the token ids of
+greedy decoding for several prompts, and the ids of several strings according
+to the checkpoint's tokenizer. Tests of forerun compare its output with these
+files.
 
 Usage:
 
     python make_goldens.py --models DIR --out DIR
 
-`--models` is a folder that holds the checkpoint folders `tinystories656k`,
-`stories260K` and `stories280K-b`. README.md beside this script explains the
+`--models` is a folder that contains the checkpoint folders `tinystories656k`,
+`stories260K` and `stories280K-b`. README.md in the same folder explains the
 fields of the output.
 """
 
@@ -30,18 +30,19 @@ import transformers
 
 SCRIPT_PATH = "scripts/goldens/make_goldens.py"
 
-# How many tokens each prompt is continued by, end-of-text token or not.
+# The number of generated tokens per prompt. End-of-text tokens do not stop it.
 NEW_TOKENS = 200
 
-# How many of the first step's largest logits are recorded.
+# The number of largest logits of the first step that are recorded.
 FIRST_STEP_TOP = 8
 
-# The cached token-by-token run and one uncached run over the whole sequence
-# must agree to this difference in every logit.
+# The maximum difference of any logit between the cached token-by-token run
+# and one uncached run over the whole sequence.
 CACHE_TOLERANCE = 1e-3
 
-# A step whose two largest logits are closer than this is recorded as a near
-# tie: another implementation in float32 may well choose the other token.
+# If the two largest logits of a step are closer than this, the step is
+# recorded as a near tie: another float32 implementation may choose the other
+# token.
 NEAR_TIE = 1e-3
 
 BOS_ID = 1
@@ -55,15 +56,14 @@ LONG_PROMPT = (
     "and a small brown dog looked at her. Then"
 )
 
-# The context of stories280K-b holds 256 tokens, so that 56 are left for a
-# prompt.
+# The context of stories280K-b has 256 tokens, so 56 are left for a prompt.
 MEDIUM_PROMPT = (
     "Once upon a time, there was a little girl named Lily. She loved to play "
     "outside in the park with her friends. One day, she saw a big red ball. "
     "\"Can I"
 )
 
-# Prompts that every checkpoint gets: (name, text).
+# The prompts for every checkpoint: (name, text).
 COMMON_PROMPTS = [
     ("once", "Once upon a time"),
     ("bos_only", ""),
@@ -74,7 +74,7 @@ COMMON_PROMPTS = [
     ("lines", "Max was sad.\n\nHis mom said,"),
 ]
 
-# Strings whose encodings are recorded for every tokenizer.
+# The strings that are encoded with every tokenizer.
 COMMON_STRINGS = [
     "",
     " ",
@@ -105,7 +105,7 @@ COMMON_STRINGS = [
     "supercalifragilisticexpialidocious",
 ]
 
-# tinystories656k writes its special tokens in a form of its own.
+# The special tokens of tinystories656k have another form.
 TINYSTORIES_STRINGS = COMMON_STRINGS + [
     "<|end_story|>",
     "The end.<|end_story|>",
@@ -119,7 +119,7 @@ def sha256_of_file(path):
 
 
 def significant(value):
-    """Round a number to seven significant digits, about what float32 holds."""
+    """Round to seven significant digits, about the precision of float32."""
     return float(f"{float(value):.7g}")
 
 
@@ -134,14 +134,14 @@ class HuggingFaceTokenizer:
         return self.tokenizer.encode(text, add_special_tokens=True).ids
 
     def decode(self, token_ids):
-        """Return the text of a whole sequence, special tokens left out."""
+        """Return the text of a whole sequence without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def decode_continuation(self, prompt_ids, generated_ids):
         """Return the text of the generated ids alone.
 
-        The decoder of `tokenizer.json` strips one leading space of whatever
-        it is given, here of the first generated token.
+        The decoder of `tokenizer.json` strips one leading space of any text,
+        here of the first generated token.
         """
         del prompt_ids
         return self.decode(generated_ids)
@@ -186,10 +186,10 @@ class LlamaCTokenizer:
     def encode(self, text):
         """Return BOS and the ids of a text.
 
-        A text that is not empty gets one space token in front. Each code
-        point becomes its own piece or, where there is none, its UTF-8 bytes.
-        Then the adjacent pair whose joined piece has the best score is
-        merged, the leftmost on ties, until no pair joins to a piece.
+        A non-empty text starts with one space token. Each code point becomes
+        its own piece or, if there is none, its UTF-8 bytes. Then adjacent
+        pairs are merged, the pair with the best score of the merged piece
+        first (the leftmost on ties), until no pair merges to a piece.
         """
         symbols = [self.id_of_piece[b" "]] if text else []
         for character in text:
@@ -224,7 +224,7 @@ class LlamaCTokenizer:
         """Return the text that the generated ids add after the prompt.
 
         Directly after BOS a piece loses one leading space. A byte token adds
-        its byte, any other token (a BOS or EOS in the middle too) its piece.
+        its byte. Any other token, including BOS and EOS, adds its piece.
         """
         text = bytearray()
         previous = prompt_ids[-1]
@@ -354,16 +354,17 @@ def load_hugging_face_model(path):
 
 @torch.no_grad()
 def greedy(model, prompt_ids):
-    """Continue a prompt by the likeliest token, NEW_TOKENS times.
+    """Continue a prompt with the most probable token, NEW_TOKENS times.
 
-    Return the new ids and the logits of each step. The loop uses the cache;
-    afterwards one run without it over the whole sequence has to give nearly
-    the same logits.
+    Return the new ids and the logits of each step. The loop uses the cache.
+    Afterwards one run without the cache over the whole sequence must give
+    nearly the same logits.
     """
     context = model.config.max_position_embeddings
     if len(prompt_ids) + NEW_TOKENS > context:
         raise ValueError(
-            f"a prompt of {len(prompt_ids)} tokens does not fit {context}")
+            f"a prompt of {len(prompt_ids)} tokens and {NEW_TOKENS} new ones "
+            f"do not fit in the context of {context} tokens")
     cache = None
     inputs = torch.tensor([prompt_ids])
     generated_ids = []
@@ -383,7 +384,9 @@ def greedy(model, prompt_ids):
     uncached = uncached[len(prompt_ids) - 1:]
     difference = float((uncached - logits).abs().max())
     if difference > CACHE_TOLERANCE:
-        raise ValueError(f"the cache changes logits by {difference}")
+        raise ValueError(
+            f"the cache changes logits by {difference}, more than "
+            f"{CACHE_TOLERANCE}")
     return generated_ids, logits
 
 
@@ -469,7 +472,7 @@ def make_golden(name, root, weights, tokenizer_file, model, tokenizer,
 
 
 def to_json(golden):
-    """Write a golden document in ASCII, one header field or record a line."""
+    """Return a document as ASCII JSON, a header field or record per line."""
     def one_line(value):
         return json.dumps(value, separators=(",", ":"))
 
@@ -483,7 +486,7 @@ def to_json(golden):
         parts.append(f'  "{section}": [\n{records}\n  ]')
     text = "{\n" + ",\n".join(parts) + "\n}\n"
     if json.loads(text) != golden:
-        raise ValueError("the document does not survive its JSON form")
+        raise ValueError("the document changes when its JSON is parsed")
     return text
 
 
@@ -516,14 +519,14 @@ def main():
         description="Make golden greedy texts with Hugging Face transformers.")
     parser.add_argument(
         "--models", type=Path, required=True, metavar="DIR",
-        help="folder that holds the checkpoint folders")
+        help="folder that contains the checkpoint folders")
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR",
-        help="folder to write <checkpoint>.json files to")
+        help="output folder for the <checkpoint>.json files")
     arguments = parser.parse_args()
 
     transformers.utils.logging.disable_progress_bar()
-    # One thread, so that sums are always made in the same order.
+    # One thread, so that sums always have the same order.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
 

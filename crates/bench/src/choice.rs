@@ -1,4 +1,4 @@
-//! One combination of options to compare.
+//! One combination of the options in a sweep.
 
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Placement,
@@ -7,38 +7,39 @@ use forerun::{
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Values of one combination.
+/// One value for each option of a sweep.
 #[derive(Clone)]
 pub(crate) struct Choice {
     pub(crate) method: Method,
     pub(crate) drafter: DrafterKind,
-    /// What it drafts with, where it needs a checkpoint.
+    /// The checkpoint of the drafter, if it needs one.
     pub(crate) draft_model: Option<PathBuf>,
     pub(crate) draft_tokens: DraftTokens,
     pub(crate) tree: Tree,
     pub(crate) pearl: PearlOptions,
     pub(crate) placement: Option<String>,
     pub(crate) weight_type: Option<WeightType>,
-    /// EasySpec's.
+    /// The layer groups of EasySpec's drafter.
     pub(crate) layers: Option<LayerStrategy>,
+    /// The calibration policy of EasySpec's drafter.
     pub(crate) calibration: Option<CalibrationPolicy>,
     pub(crate) temperature: f32,
 }
 
-/// Whose placements are compared in labels.
+/// When drafter and target compute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ModelConcurrency {
-    /// The target works alone, or what drafts needs no device.
-    Target,
-    /// A drafter and the target in turn.
-    InTurn,
-    /// Both at the same time.
-    AtOnce,
+    /// Only the target computes. There is no drafter, or the drafter needs no device.
+    TargetOnly,
+    /// Drafter and target alternate.
+    Alternating,
+    /// Drafter and target compute at the same time.
+    Parallel,
 }
 
 impl Choice {
-    /// Autoregressive decoding in its place.
-    pub(crate) fn plain(&self) -> Self {
+    /// Returns autoregressive decoding with the same target, placement and temperature.
+    pub(crate) fn autoregressive(&self) -> Self {
         Self {
             method: Method::Autoregressive,
             drafter: DrafterKind::None,
@@ -54,36 +55,40 @@ impl Choice {
 
     pub(crate) fn concurrency(&self) -> ModelConcurrency {
         match self.method {
-            _ if !self.drafter.has_model() => ModelConcurrency::Target,
-            Method::Autoregressive => ModelConcurrency::Target,
-            Method::Speculative => ModelConcurrency::InTurn,
-            Method::Pearl | Method::Dsi => ModelConcurrency::AtOnce,
+            _ if !self.drafter.has_model() => ModelConcurrency::TargetOnly,
+            Method::Autoregressive => ModelConcurrency::TargetOnly,
+            Method::Speculative => ModelConcurrency::Alternating,
+            Method::Pearl | Method::Dsi => ModelConcurrency::Parallel,
         }
     }
 
-    /// The placement as its devices have it: all cores are the target's where no model drafts.
+    /// Returns the placement to plan with. If no model drafts, all cores are the target's.
     pub(crate) fn devices(&self) -> Result<Option<String>, PlanError> {
         match &self.placement {
-            Some(text) if self.concurrency() == ModelConcurrency::Target => {
+            Some(text) if self.concurrency() == ModelConcurrency::TargetOnly => {
                 all_to_the_target(text, self.method).map(Some)
             }
             text => Ok(text.clone()),
         }
     }
 
-    /// The cores that it is given.
+    /// Returns the cores of the placement, or all available cores if there is no placement.
     pub(crate) fn cores(&self) -> BTreeSet<usize> {
-        let named = self.placement.as_ref();
-        let placement = named.and_then(|text| Placement::parse(text, &available_cores()).ok());
-        placement.map_or_else(|| cores_within_quota().into_iter().collect(), |own| cores_in(&own))
+        let text = self.placement.as_ref();
+        let placement = text.and_then(|text| Placement::parse(text, &available_cores()).ok());
+        match placement {
+            Some(placement) => cores_in(&placement),
+            None => cores_within_quota().into_iter().collect(),
+        }
     }
 }
 
-/// The same cores, all for the target: as they are if they were so, else as one team.
+/// Gives all cores of a placement to the target, as one team of threads. A placement of a target alone is
+/// kept, unless it has replicas that the method cannot use.
 pub(crate) fn all_to_the_target(placement: &str, method: Method) -> Result<String, PlanError> {
     let placement = Placement::parse(placement, &available_cores())?;
-    let are_its_own = placement.drafter(0).is_none();
-    if are_its_own && (placement.replicas() == 1 || method == Method::Dsi) {
+    let is_target_only = placement.drafter(0).is_none();
+    if is_target_only && (placement.replicas() == 1 || method == Method::Dsi) {
         return Ok(placement.to_string());
     }
     let cores: Vec<String> =
@@ -92,11 +97,12 @@ pub(crate) fn all_to_the_target(placement: &str, method: Method) -> Result<Strin
     Ok(Placement::parse(&team, &available_cores())?.to_string())
 }
 
-/// The placement's cores, each once.
+/// Returns all cores of a placement.
 pub(crate) fn cores_in(placement: &Placement) -> BTreeSet<usize> {
     placement.devices().iter().flat_map(|(group, _)| group.cores().iter().copied()).collect()
 }
 
+/// Formats a draft length as in the flags of `forerun generate`.
 pub(crate) fn draft_tokens_text(draft_tokens: DraftTokens) -> String {
     match draft_tokens {
         DraftTokens::Auto => "auto".into(),

@@ -1,4 +1,4 @@
-//! Configurations: validated plans with names, each with the plain decoding that it is compared with.
+//! Configurations: validated plans, each with a name and a baseline.
 
 use crate::choice::{Choice, cores_in, draft_tokens_text};
 use crate::label::Labels;
@@ -12,44 +12,45 @@ use forerun::{
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The checkpoints that all configurations have in common.
+/// The checkpoints that all configurations share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Models {
     /// The target.
     pub target: PathBuf,
-    /// The drafter of sweeps that name none.
+    /// The draft model of sweeps that name none.
     pub drafter: Option<PathBuf>,
-    /// Whether they are the pair that `forerun generate` takes where it is told no model.
+    /// Whether this is the embedded pair that `forerun generate` uses if no model is given.
     pub embedded: bool,
 }
 
-/// Something to compare.
+/// A configuration to compare.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// What it is, in a few words; no two have the same.
+    /// A short, unique description.
     pub name: String,
-    /// What runs where.
+    /// The plan of the engine.
     pub plan: Plan,
-    /// The options of `forerun generate` that mean the same.
+    /// The equivalent flags of `forerun generate`.
     pub flags: String,
-    /// Cores that it uses in total.
+    /// The total number of cores that the configuration uses.
     pub cores: usize,
-    /// The temperature of its answers.
+    /// The sampling temperature.
     pub temperature: f32,
-    /// The place in the list of the autoregressive decoding that it is compared with: weights of
-    /// another type are another model, so each type has its own, and so has each temperature.
+    /// The index of the baseline in the list of configurations. The baseline is autoregressive decoding
+    /// with the same weight type and temperature, because another weight type is another model.
     pub baseline: usize,
-    /// Where it stands among those that compute layers in parallel, if it does.
+    /// The point in EasySpec's figure 4, for layer-parallel drafters.
     pub point: Option<LayerPoint>,
 }
 
-/// Every combination of every sweep, once, behind the autoregressive decoding of its weight type and
-/// temperature. Where no drafter model runs, the target gets all cores of a placement.
+/// Returns every combination of every sweep once, after the autoregressive decoding of its weight type and
+/// temperature.
+///
+/// If a configuration has no draft model, the target gets all cores of the placement.
 ///
 /// # Errors
-/// Names the first configuration that cannot run, or that would use another number of cores than
-/// autoregressive decoding, unless `unequal_cores` allows it; and a draft model of a sweep that nothing
-/// drafts with.
+/// If a configuration cannot run, if it uses another number of cores than its baseline and `unequal_cores`
+/// is not set, or if no drafter uses a draft model of a sweep.
 pub fn configurations(
     models: &Models,
     sweeps: &[Sweep],
@@ -59,9 +60,10 @@ pub fn configurations(
     for sweep in sweeps {
         choices.extend(combinations(models, sweep));
     }
-    let drafts =
-        |path: &&PathBuf| choices.iter().any(|own| own.draft_model.as_ref() == Some(*path));
-    if let Some(path) = sweeps.iter().flat_map(|own| &own.draft_models).find(|path| !drafts(path)) {
+    let is_used =
+        |path: &&PathBuf| choices.iter().any(|choice| choice.draft_model.as_ref() == Some(*path));
+    let mut draft_models = sweeps.iter().flat_map(|sweep| &sweep.draft_models);
+    if let Some(path) = draft_models.find(|path| !is_used(path)) {
         return Err(BenchError::UnusedDraftModel { path: path.clone() });
     }
     let labels = Labels::of(&choices);
@@ -69,26 +71,25 @@ pub fn configurations(
     let mut baselines = Vec::new();
     let mut known = BTreeSet::new();
     for choice in &choices {
-        let of = (choice.weight_type, choice.temperature);
-        let place = baselines.iter().find(|(known, _)| *known == of).map(|&(_, place)| place);
-        let baseline = match place {
-            Some(place) => place,
+        let model = (choice.weight_type, choice.temperature);
+        let found = baselines.iter().find(|(known, _)| *known == model).map(|&(_, index)| index);
+        let baseline = match found {
+            Some(index) => index,
             None => {
-                let place = configurations.len();
-                let plain = choice.plain();
-                let plain = build(models, &plain, &labels, place)?;
+                let index = configurations.len();
+                let plain = build(models, &choice.autoregressive(), &labels, index)?;
                 known.insert(identity(&plain));
                 configurations.push(plain);
-                baselines.push((of, place));
-                place
+                baselines.push((model, index));
+                index
             }
         };
         let configuration = match choice.method {
-            // On other cores it is another configuration.
-            Method::Autoregressive => build(models, &choice.plain(), &labels, baseline)?,
+            // Autoregressive decoding on other cores is another configuration.
+            Method::Autoregressive => build(models, &choice.autoregressive(), &labels, baseline)?,
             _ => build(models, choice, &labels, baseline)?,
         };
-        // What two combinations write differently may be the same plan.
+        // Different combinations may give the same plan.
         if !known.insert(identity(&configuration)) {
             continue;
         }
@@ -101,13 +102,14 @@ pub fn configurations(
                 baseline_cores: plain.cores,
             });
         }
-        configurations.push(numbered(configuration, &configurations));
+        configurations.push(with_unique_name(configuration, &configurations));
     }
     Ok(configurations)
 }
 
-/// Answers are known by the names of configurations, so that no two may have the same.
-fn numbered(mut configuration: Configuration, others: &[Configuration]) -> Configuration {
+/// Adds a number to the name of a configuration if another one has the same name. Names must be unique,
+/// because they identify answers.
+fn with_unique_name(mut configuration: Configuration, others: &[Configuration]) -> Configuration {
     let name = configuration.name.clone();
     let mut number = 1;
     while others.iter().any(|other| other.name == configuration.name) {
@@ -117,24 +119,25 @@ fn numbered(mut configuration: Configuration, others: &[Configuration]) -> Confi
     configuration
 }
 
-/// What a configuration is, whatever it is called.
-fn identity(own: &Configuration) -> String {
-    format!("{:?} {}", own.plan, own.temperature)
+/// Returns everything but the name that distinguishes a configuration from others.
+fn identity(configuration: &Configuration) -> String {
+    format!("{:?} {}", configuration.plan, configuration.temperature)
 }
 
-/// A list's values, or the default one.
-fn or<T: Clone>(values: &[T], default: T) -> Vec<T> {
+/// Returns the values, or the default if there are none.
+fn or_default<T: Clone>(values: &[T], default: T) -> Vec<T> {
     if values.is_empty() { vec![default] } else { values.to_vec() }
 }
 
+/// Returns all combinations of a sweep's values.
 fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
     let placements: Vec<_> = sweep.placements.iter().cloned().map(Some).collect();
     let drafters = drafters(models, sweep);
     let mut choices = Vec::new();
-    for temperature in or(&sweep.temperatures, 0.0) {
-        for weight_type in or(&sweep.weight_types, None) {
-            for placement in or(&placements, None) {
-                for method in or(&sweep.methods, Method::Speculative) {
+    for temperature in or_default(&sweep.temperatures, 0.0) {
+        for weight_type in or_default(&sweep.weight_types, None) {
+            for placement in or_default(&placements, None) {
+                for method in or_default(&sweep.methods, Method::Speculative) {
                     let choice = Choice {
                         method,
                         drafter: DrafterKind::None,
@@ -148,7 +151,7 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
                         calibration: None,
                         temperature,
                     };
-                    choices.extend(of_method(sweep, &drafters, &choice));
+                    choices.extend(with_drafters(sweep, &drafters, &choice));
                 }
             }
         }
@@ -156,26 +159,26 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
     choices
 }
 
-/// A choice of a method with all that may draft, and how.
-fn of_method(
+/// Combines a choice with all drafters and drafting options of a sweep.
+fn with_drafters(
     sweep: &Sweep,
     drafters: &[(DrafterKind, Option<PathBuf>)],
     choice: &Choice,
 ) -> Vec<Choice> {
     let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
     let mut choices = Vec::new();
-    for pearl in or(pearl, PearlOptions::default()) {
+    for pearl in or_default(pearl, PearlOptions::default()) {
         for (drafter, draft_model) in drafters {
             let (drafter, draft_model) = (*drafter, draft_model.clone());
             let choice = Choice { drafter, draft_model, pearl, ..choice.clone() };
-            let easyspec = of_easyspec(sweep, &choice);
-            choices.extend(easyspec.iter().flat_map(|choice| drafts(sweep, choice)));
+            let choices_of_layers = with_easyspec_options(sweep, &choice);
+            choices.extend(choices_of_layers.iter().flat_map(|choice| with_drafts(sweep, choice)));
         }
     }
     choices
 }
 
-/// Who drafts with what: each drafter that needs a checkpoint with all those that it can draft with.
+/// Returns the drafters of a sweep, each with all draft models that it can use.
 fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>)> {
     let common = || models.drafter.iter().cloned().collect();
     let paths: Vec<PathBuf> =
@@ -184,7 +187,7 @@ fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>
         return vec![(DrafterKind::PromptLookup, None)];
     }
     if sweep.drafters.is_empty() {
-        // What cannot be read is told when it is opened.
+        // An unreadable checkpoint is reported when it is opened.
         let kind = |path: &Path| SpeculatorKind::of(path).ok().flatten().map(DrafterKind::of);
         let with = |path: PathBuf| (kind(&path).unwrap_or(DrafterKind::Model), Some(path));
         return paths.into_iter().map(with).collect();
@@ -194,7 +197,7 @@ fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>
         let fitting = paths.iter().filter(|path| drafter.has_model() && fits(drafter, path));
         let mut with: Vec<_> = fitting.map(|path| (drafter, Some(path.clone()))).collect();
         if with.is_empty() && drafter.has_model() && !paths.is_empty() {
-            // Opening it says what it is instead.
+            // Opening the checkpoint reports what it is instead.
             with.extend(paths.iter().map(|path| (drafter, Some(path.clone()))));
         } else if with.is_empty() {
             with.push((drafter, None));
@@ -204,45 +207,44 @@ fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>
     all
 }
 
-/// Whether a checkpoint is made for a drafter, as far as that can be told before it is opened.
+/// Returns whether a drafter can use a checkpoint, as far as this is known before it is opened.
 fn fits(drafter: DrafterKind, path: &Path) -> bool {
     match SpeculatorKind::of(path) {
-        // It continues texts, too.
-        Ok(Some(own @ SpeculatorKind::Pard { .. })) => {
-            !drafter.belongs_to_target() || DrafterKind::of(own) == drafter
+        // A PARD checkpoint is also an ordinary language model.
+        Ok(Some(kind @ SpeculatorKind::Pard { .. })) => {
+            !drafter.belongs_to_target() || DrafterKind::of(kind) == drafter
         }
-        Ok(Some(own)) => DrafterKind::of(own) == drafter,
+        Ok(Some(kind)) => DrafterKind::of(kind) == drafter,
         Ok(None) if path.exists() => !drafter.belongs_to_target(),
         _ => true,
     }
 }
 
-/// A choice with every shape and length of drafts.
-fn drafts(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
+/// Combines a choice with all tree shapes and draft lengths of a sweep.
+fn with_drafts(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
     let mut choices = Vec::new();
-    for tree in or(&sweep.trees, Tree::None) {
-        for draft_tokens in or(&sweep.draft_tokens, DraftTokens::Auto) {
+    for tree in or_default(&sweep.trees, Tree::None) {
+        for draft_tokens in or_default(&sweep.draft_tokens, DraftTokens::Auto) {
             choices.push(Choice { tree: tree.clone(), draft_tokens, ..choice.clone() });
         }
     }
     choices
 }
 
-/// A choice with all of a sweep's options of EasySpec, or as it is where another drafts.
-fn of_easyspec(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
+/// Combines a choice with all EasySpec options of a sweep if its drafter is EasySpec's.
+fn with_easyspec_options(sweep: &Sweep, choice: &Choice) -> Vec<Choice> {
     if choice.drafter != DrafterKind::EasySpec {
         return vec![choice.clone()];
     }
     let with = |layers: LayerStrategy| {
-        or(&sweep.calibrations, CalibrationPolicy::default()).into_iter().map(move |calibration| {
-            Choice {
-                layers: Some(layers.clone()),
-                calibration: Some(calibration),
-                ..choice.clone()
-            }
+        let calibrations = or_default(&sweep.calibrations, CalibrationPolicy::default());
+        calibrations.into_iter().map(move |calibration| Choice {
+            layers: Some(layers.clone()),
+            calibration: Some(calibration),
+            ..choice.clone()
         })
     };
-    or(&sweep.layers, LayerStrategy::default()).into_iter().flat_map(with).collect()
+    or_default(&sweep.layers, LayerStrategy::default()).into_iter().flat_map(with).collect()
 }
 
 fn build(
@@ -277,18 +279,18 @@ fn build(
     Ok(Configuration { name, plan, flags, cores, temperature, baseline, point })
 }
 
-/// The cores that a plan uses.
+/// Returns the cores that a plan uses.
 fn cores_of(plan: &Plan) -> BTreeSet<usize> {
     let placement = plan.placement();
     if plan.drafter().has_model() {
         return cores_in(placement);
     }
     let replicas = (0..placement.replicas()).filter_map(|replica| placement.target(replica));
-    let groups = replicas.flat_map(|groups| groups.each().iter());
+    let groups = replicas.flat_map(|groups| groups.as_slice().iter());
     groups.flat_map(|group| group.cores().iter().copied()).collect()
 }
 
-/// The command line's options for a plan; the checkpoints as they are named.
+/// Returns the flags of `forerun generate` for a plan.
 fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     let mut flags = String::new();
     if !models.embedded {
@@ -323,7 +325,7 @@ mod tests {
     use super::*;
     use forerun::{WeightType, available_cores};
 
-    fn of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
+    fn configurations_of(sweep: Sweep) -> Result<Vec<Configuration>, BenchError> {
         let models =
             Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         configurations(&models, &[sweep], false)
@@ -335,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_a_product_behind_its_baselines() {
+    fn a_sweep_has_all_combinations_after_their_baselines() {
         let sweep = Sweep {
             drafters: vec![DrafterKind::Model, DrafterKind::PromptLookup],
             draft_tokens: vec![DraftTokens::Fixed(2), DraftTokens::Auto],
             weight_types: vec![None, Some(WeightType::Int8)],
             ..Sweep::default()
         };
-        let all = of(sweep).unwrap();
+        let all = configurations_of(sweep).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
         let expected = [
             "autoregressive, auto",
@@ -365,35 +367,35 @@ mod tests {
     }
 
     #[test]
-    fn the_same_plan_comes_once_and_plain_decoding_always() {
-        let all = of(Sweep::default()).unwrap();
+    fn duplicate_plans_are_dropped_and_plain_decoding_is_added() {
+        let all = configurations_of(Sweep::default()).unwrap();
         assert_eq!(all.len(), 2);
         let plain = Sweep { methods: vec![Method::Autoregressive], ..Sweep::default() };
-        assert_eq!(of(plain).unwrap().len(), 1);
-        // Such a tree has the same depth whatever the number of draft tokens.
+        assert_eq!(configurations_of(plain).unwrap().len(), 1);
+        // The depth of this tree does not depend on the draft length.
         let sweep = Sweep {
             trees: vec!["top:2x3".parse().unwrap()],
             draft_tokens: vec![DraftTokens::Fixed(2), DraftTokens::Fixed(4)],
             ..Sweep::default()
         };
-        assert_eq!(of(sweep).unwrap().len(), 2);
+        assert_eq!(configurations_of(sweep).unwrap().len(), 2);
     }
 
     #[test]
-    fn a_placement_is_the_targets_alone_where_no_model_drafts() {
+    fn the_target_gets_all_cores_if_no_model_drafts() {
         let sweep = Sweep {
             drafters: vec![DrafterKind::Model, DrafterKind::PromptLookup],
             placements: vec![one_core()],
             ..Sweep::default()
         };
-        let all = of(sweep).unwrap();
+        let all = configurations_of(sweep).unwrap();
         let cores: Vec<usize> = all.iter().map(|c| c.cores).collect();
         assert_eq!(cores, [1, 1, 1]);
         assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
     }
 
     #[test]
-    fn devices_in_turn_count_each_core_once() {
+    fn shared_devices_count_each_core_once() {
         let cores = available_cores();
         let [first, .., last] = cores[..] else { return };
         let both = format!("cpu:{first}/cpu:{last}");
@@ -401,7 +403,7 @@ mod tests {
         let apart = format!("drafter=cpu:{first},target=cpu:{last}");
         let placements = vec![shared.clone(), apart];
         let sweep = Sweep { methods: vec![Method::Pearl], placements, ..Sweep::default() };
-        let all = of(sweep).unwrap();
+        let all = configurations_of(sweep).unwrap();
         assert!(all.len() == 3 && all.iter().all(|c| c.cores == 2));
         assert!(all[0].plan.placement().to_string().starts_with("target=cpu:"));
         assert!(all[1].name.ends_with(&format!("on {first}>{last}")), "{}", all[1].name);
@@ -410,26 +412,26 @@ mod tests {
     }
 
     #[test]
-    fn a_target_alone_stays_where_it_was_placed() {
+    fn the_placement_of_a_target_without_drafter_is_kept() {
         let cores = available_cores();
         let [first, .., last] = cores[..] else { return };
         let placed = |method, placement: &str| {
             let (drafters, placements) = (vec![DrafterKind::PromptLookup], vec![placement.into()]);
             let sweep = Sweep { methods: vec![method], drafters, placements, ..Sweep::default() };
-            let all = of(sweep).unwrap();
-            assert!(all.iter().all(|own| own.cores == 2));
-            all.iter().map(|own| own.plan.placement().to_string()).collect::<Vec<_>>()
+            let all = configurations_of(sweep).unwrap();
+            assert!(all.iter().all(|c| c.cores == 2));
+            all.iter().map(|c| c.plan.placement().to_string()).collect::<Vec<_>>()
         };
         let pipeline = format!("target=cpu:{first}/cpu:{last}");
         assert_eq!(placed(Method::Speculative, &pipeline), [&pipeline[..], &pipeline]);
-        // Several replicas are one target to whoever has no use for them.
+        // For methods without replicas, the cores of all replicas form one target.
         let replicas = format!("target=cpu:{first},target=cpu:{last}");
         let [plain, dsi] = &placed(Method::Dsi, &replicas)[..] else { panic!("two") };
         assert!(!plain.contains(',') && *dsi == replicas, "{plain}; {dsi}");
     }
 
     #[test]
-    fn easyspecs_options_are_no_other_drafters() {
+    fn easyspec_options_apply_to_its_drafter_only() {
         let sweep = Sweep {
             drafters: vec![DrafterKind::Model, DrafterKind::EasySpec],
             layers: vec![LayerStrategy::Parallel(2), "0,1-2,3".parse().unwrap()],
@@ -437,7 +439,7 @@ mod tests {
             placements: vec![one_core()],
             ..Sweep::default()
         };
-        let all = of(sweep).unwrap();
+        let all = configurations_of(sweep).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
         let expected = [
             "autoregressive",
@@ -454,17 +456,17 @@ mod tests {
         assert!(all[5].flags.contains("--draft-model") && all[5].cores == 1);
         let point = LayerPoint { layers: 2, width: 1, calibration: "never".into() };
         assert_eq!(all[3].point, Some(point));
-        assert!([&all[0], &all[1], &all[5]].iter().all(|own| own.point.is_none()));
+        assert!([&all[0], &all[1], &all[5]].iter().all(|c| c.point.is_none()));
     }
 
     #[test]
-    fn unequal_cores_and_impossible_plans_are_refused_by_name() {
+    fn unequal_cores_and_invalid_plans_are_rejected_by_name() {
         if available_cores().len() > 1 {
             let cores = available_cores();
             let two = format!("drafter=cpu:{},target=cpu:{}", cores[0], cores[1]);
             let sweep = Sweep { placements: vec![one_core(), two], ..Sweep::default() };
-            let error = of(sweep.clone()).unwrap_err().to_string();
-            assert!(error.contains("2 cores") && error.contains("--unequal-cores"), "{error}");
+            let error = configurations_of(sweep.clone()).unwrap_err().to_string();
+            assert!(error.contains("2 cores") && error.contains("`unequal_cores`"), "{error}");
             let models = Models {
                 target: "target".into(),
                 drafter: Some("drafter".into()),
@@ -473,7 +475,7 @@ mod tests {
             assert_eq!(configurations(&models, &[sweep], true).unwrap().len(), 3);
         }
         let sweep = Sweep { draft_tokens: vec![DraftTokens::Fixed(65)], ..Sweep::default() };
-        let error = of(sweep).unwrap_err().to_string();
+        let error = configurations_of(sweep).unwrap_err().to_string();
         assert!(error.contains("speculative, model, 65") && error.contains("1 to 64"), "{error}");
         let models = Models { target: "target".into(), ..Models::default() };
         let sweep = Sweep { drafters: vec![DrafterKind::Model], ..Sweep::default() };

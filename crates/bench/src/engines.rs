@@ -1,4 +1,4 @@
-//! The configurations, loaded: all at once, so that they can take turns, with shared weights.
+//! Loads all configurations at once, with shared weights, so that they can answer one after another.
 
 use crate::provenance::{peak_memory_bytes, reset_peak_memory};
 use crate::record::{AnswerRecord, TurnRecord};
@@ -11,18 +11,18 @@ use forerun::{
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// Spans that are kept of a sample timeline.
+/// Number of spans in a sample timeline.
 const SAMPLE_SPANS: usize = 48;
 
-/// How prompts are put to the model. Prompts of several turns always are conversations.
+/// How prompts are given to the model. A prompt with several turns is always a conversation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromptStyle {
-    /// As conversations where the checkpoint ships a chat template, else as text to continue.
+    /// As conversations if the checkpoint has a chat template, else as text to continue.
     #[default]
     Auto,
     /// As text to continue.
     Text,
-    /// As conversations, in a plain form where the checkpoint ships no template.
+    /// As conversations, in a plain format if the checkpoint has no chat template.
     Chat,
 }
 
@@ -39,42 +39,42 @@ impl std::str::FromStr for PromptStyle {
     }
 }
 
-/// A prompt that the model cannot answer in full.
+/// A prompt that is left out because prompt and answer do not fit into the model's context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
-    /// The prompt's id.
+    /// The id of the prompt.
     pub prompt: String,
-    /// Its category.
+    /// The category of the prompt.
     pub category: String,
-    /// Tokens of its longest turn.
+    /// The number of tokens in its longest turn.
     pub tokens: usize,
-    /// Tokens that the model sees, which the answer needs a part of.
+    /// The model's context length in tokens.
     pub context: usize,
 }
 
-/// Loaded configurations.
+/// The engines of all configurations.
 pub struct Engines {
-    engines: Vec<Own>,
-    /// Where the target's template is: each conversation reads its own.
+    engines: Vec<LoadedConfiguration>,
+    /// The checkpoint with the target's chat template, which each conversation reads again.
     model: PathBuf,
     template: ChatTemplate,
-    chats: bool,
-    /// Without the configurations' temperatures.
+    prompts_as_chats: bool,
+    /// The common request, without the temperatures of the configurations.
     request: Request,
 }
 
-/// A configuration's engine.
-struct Own {
+/// A configuration with its engine.
+struct LoadedConfiguration {
     name: String,
     engine: Forerun,
     temperature: f32,
 }
 
 impl Engines {
-    /// Loads the configurations; those of one weight type share their weights.
+    /// Loads the configurations. Those with the same weight type share their weights.
     ///
     /// # Errors
-    /// Names the first that cannot be loaded.
+    /// If a configuration or the chat template cannot be loaded, or if there is no configuration.
     pub fn open(
         configurations: &[Configuration],
         request: Request,
@@ -88,48 +88,50 @@ impl Engines {
             let name = &configuration.name;
             let engine = engine.map_err(|cause| load_error(name, cause))?;
             let (name, temperature) = (name.clone(), configuration.temperature);
-            engines.push(Own { name, engine, temperature });
+            engines.push(LoadedConfiguration { name, engine, temperature });
         }
-        let first = engines.first().ok_or(BenchError::NoPrompts("no configuration"))?;
+        let no_configuration = BenchError::NoPrompts("there are no configurations to compare");
+        let first = engines.first().ok_or(no_configuration)?;
         let model = loader.locate(first.engine.plan().model());
         let model = model.map_err(|cause| load_error(&first.name, cause))?;
         let template =
             ChatTemplate::from_checkpoint(&model).map_err(|error| chat_error(error.into()))?;
-        let chats = match style {
+        let prompts_as_chats = match style {
             PromptStyle::Auto => !template.is_plain(),
             PromptStyle::Text => false,
             PromptStyle::Chat => true,
         };
-        Ok(Self { engines, model, template, chats, request })
+        Ok(Self { engines, model, template, prompts_as_chats, request })
     }
 
-    /// Whether prompts of one turn are put as conversations, too.
+    /// Returns whether prompts with a single turn are conversations, too.
     #[must_use]
-    pub fn chats(&self) -> bool {
-        self.chats
+    pub fn prompts_as_chats(&self) -> bool {
+        self.prompts_as_chats
     }
 
-    /// What every answer is asked with, but for its temperature.
+    /// Returns the common request, without the temperatures of the configurations.
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The tokens of a prompt of one turn, as our engines get them.
+    /// Returns the tokens of a prompt with one turn, as our engines get them.
     pub(crate) fn encode(&self, prompt: &Prompt) -> Result<Vec<TokenId>, BenchError> {
-        let (Some(own), [turn]) = (self.engines.first(), &prompt.turns[..]) else {
-            return Err(BenchError::NoPrompts("peers answer prompts of one turn only"));
+        let (Some(first), [turn]) = (self.engines.first(), &prompt.turns[..]) else {
+            return Err(BenchError::NoPrompts("peers answer prompts with a single turn only"));
         };
-        self.encode_turn(&own.engine, prompt, turn)
+        self.encode_turn(&first.engine, prompt, turn)
     }
 
-    /// The text of tokens.
+    /// Returns the text of tokens.
     pub(crate) fn decode(&self, tokens: &[TokenId]) -> String {
         let first = self.engines.first();
-        first.map_or(String::new(), |own| own.engine.tokenizer().decode(tokens))
+        first.map_or(String::new(), |first| first.engine.tokenizer().decode(tokens))
     }
 
-    /// How much more probable a configuration finds its own token than another one, in nats, behind so
-    /// many tokens of its greedy answer; `None` if the other is not among its best.
+    /// Returns the log-probability that a configuration gives to its own token minus that of another one,
+    /// in nats, at a position of its greedy answer. Returns `None` if the other token is not among its most
+    /// probable ones.
     #[must_use]
     pub fn gap(
         &self,
@@ -138,7 +140,7 @@ impl Engines {
         position: usize,
         [own, other]: [TokenId; 2],
     ) -> Option<f64> {
-        let Own { engine, temperature, .. } = self.engines.get(configuration)?;
+        let LoadedConfiguration { engine, temperature, .. } = self.engines.get(configuration)?;
         let request = Request {
             max_tokens: position + 1,
             logprobs: Some(MAX_LOGPROBS),
@@ -148,17 +150,17 @@ impl Engines {
         let tokens = self.encode(prompt).ok()?;
         let on_text = |_: &str| ControlFlow::Continue(());
         let answer = engine.generate_tokens(tokens, &request, &Canceller::new(), on_text).ok()?;
-        let place = answer.logprobs?.into_iter().nth(position)?;
-        let of = |token| place.top.iter().find(|known| known.0 == token).map(|known| known.1);
-        Some(f64::from(of(own)?) - f64::from(of(other)?))
+        let logprobs = answer.logprobs?.into_iter().nth(position)?;
+        let logprob = |token| logprobs.top.iter().find(|top| top.0 == token).map(|top| top.1);
+        Some(f64::from(logprob(own)?) - f64::from(logprob(other)?))
     }
 
-    /// The prompts whose every turn leaves room for a whole answer, and those that do not.
+    /// Splits prompts into those that fit into the context with a whole answer, and those that do not.
     ///
     /// # Errors
     /// If a prompt cannot be encoded.
     pub fn fitting(&self, prompts: Vec<Prompt>) -> Result<(Vec<Prompt>, Vec<LeftOut>), BenchError> {
-        let Some(Own { engine, .. }) = self.engines.first() else {
+        let Some(LoadedConfiguration { engine, .. }) = self.engines.first() else {
             return Ok((prompts, Vec::new()));
         };
         let context = engine.config().max_position_embeddings;
@@ -197,16 +199,16 @@ impl Engines {
     }
 
     fn is_chat(&self, prompt: &Prompt) -> bool {
-        self.chats || prompt.turns.len() > 1
+        self.prompts_as_chats || prompt.turns.len() > 1
     }
 
     fn turns(
         &self,
-        own: &Own,
+        configuration: &LoadedConfiguration,
         prompt: &Prompt,
         sample: bool,
     ) -> Result<Vec<TurnRecord>, ChatError> {
-        let Own { engine, temperature, .. } = own;
+        let LoadedConfiguration { engine, temperature, .. } = configuration;
         let request = &Request { temperature: *temperature, ..self.request.clone() };
         let canceller = Canceller::new();
         let on_text = |_: &str| ControlFlow::Continue(());
@@ -241,15 +243,15 @@ impl Answerer for Engines {
         repeat: usize,
         sample: bool,
     ) -> Result<AnswerRecord, BenchError> {
-        let own = &self.engines[configuration];
+        let loaded = &self.engines[configuration];
         reset_peak_memory();
-        let turns = self.turns(own, prompt, sample).map_err(|cause| BenchError::Answer {
-            configuration: own.name.clone(),
+        let turns = self.turns(loaded, prompt, sample).map_err(|cause| BenchError::Answer {
+            configuration: loaded.name.clone(),
             prompt: prompt.id.clone(),
             cause: Box::new(cause),
         })?;
         Ok(AnswerRecord {
-            configuration: own.name.clone(),
+            configuration: loaded.name.clone(),
             prompt: prompt.id.clone(),
             category: prompt.category.clone(),
             repeat,

@@ -1,29 +1,29 @@
-//! The check that drafting changed nothing: every answer is autoregressive decoding's.
+//! The check that every answer is the same as that of autoregressive decoding.
 
 use crate::record::{AnswerRecord, TurnRecord};
 use forerun::TokenId;
 use std::fmt;
 
-/// Where an answer is not autoregressive decoding's.
+/// The first difference between an answer and that of autoregressive decoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The configuration that differs.
+    /// The configuration whose answer differs.
     pub configuration: String,
-    /// The plain decoding that it is compared with.
+    /// Its baseline.
     pub baseline: String,
-    /// The prompt's id.
+    /// The id of the prompt.
     pub prompt: String,
-    /// Its turn, from 0.
+    /// The turn of the prompt, from 0.
     pub turn: usize,
-    /// The repeat of the answer that differs, from 0.
+    /// The repeat of the answer, from 0.
     pub repeat: usize,
-    /// The first token of the answer that differs, from 0.
+    /// The position of the first token that differs, from 0.
     pub position: usize,
-    /// The baseline's token there, and the other one; `None` behind the end.
+    /// The token of the baseline and that of the answer at this position; `None` after the end.
     pub tokens: [Option<TokenId>; 2],
-    /// The seeds of both answers.
+    /// The seeds of both answers, in the same order.
     pub seeds: [u64; 2],
-    /// How to see it again.
+    /// The command that reproduces the difference.
     pub reproduce: String,
 }
 
@@ -33,15 +33,15 @@ impl fmt::Display for Difference {
             |token: Option<TokenId>| token.map_or("the end".into(), |t| format!("token {t}"));
         write!(
             f,
-            "the answer to prompt {:?} (turn {}, repeat {}) is not that of {:?}: at position {} of the \
-             answer {:?} has {} instead of {} (seeds {} and {}); this is a fault of forerun, and not \
-             kept as an answer. To see it again: {}",
+            "the answer of {:?} to prompt {:?} (turn {}, repeat {}) differs from that of {:?}: at \
+             position {} it has {} instead of {} (seeds {} and {}). This is a bug in forerun; the answer \
+             is not kept. To reproduce it: {}",
+            self.configuration,
             self.prompt,
             self.turn + 1,
             self.repeat + 1,
             self.baseline,
             self.position,
-            self.configuration,
             token(self.tokens[1]),
             token(self.tokens[0]),
             self.seeds[0],
@@ -53,7 +53,8 @@ impl fmt::Display for Difference {
 
 impl std::error::Error for Difference {}
 
-/// The first place where an answer differs from the baseline's, if there is one.
+/// Returns the first difference between an answer and the baseline's, if there is one. `reproduce` is the
+/// command that generates the answer again.
 #[must_use]
 pub fn difference(
     baseline: &AnswerRecord,
@@ -67,8 +68,8 @@ pub fn difference(
         if plain == other {
             return None;
         }
-        let same = plain.iter().zip(&other).take_while(|(a, b)| a == b).count();
-        Some((turn, same))
+        let common = plain.iter().zip(&other).take_while(|(a, b)| a == b).count();
+        Some((turn, common))
     })?;
     let token = |record: &AnswerRecord| tokens(record.turns.get(turn)).get(position).copied();
     let seed = |record: &AnswerRecord| record.turns.get(turn).map_or(0, |turn| turn.seed);
@@ -96,9 +97,9 @@ mod tests {
     use crate::testing::{answer, turn};
 
     #[test]
-    fn the_first_difference_is_named() {
+    fn the_first_difference_is_reported() {
         let plain = answer("plain", "p", 0, turn(&[(10, 1), (20, 1), (30, 1)]));
-        // The same tokens at other times are the same answer.
+        // The answer is the same, whatever the times of its tokens.
         let mut other = answer("other", "p", 2, turn(&[(15, 3)]));
         assert_eq!(difference(&plain, &other, ""), None);
         other.turns[0].tokens[1] = 9;
@@ -106,19 +107,18 @@ mod tests {
         assert_eq!((found.position, found.tokens), (1, [Some(1), Some(9)]));
         let text = found.to_string();
         for part in [
-            "\"p\"",
+            "the answer of \"other\" to prompt \"p\"",
             "turn 1, repeat 3",
-            "position 1",
-            "\"other\" has token 9 instead of token 1",
+            "at position 1 it has token 9 instead of token 1",
             "seeds 7 and 7",
-            "To see it again: forerun generate",
+            "To reproduce it: forerun generate",
         ] {
             assert!(text.contains(part), "no {part} in {text}");
         }
     }
 
     #[test]
-    fn a_shorter_answer_and_a_missing_turn_differ_at_their_end() {
+    fn shorter_answers_and_missing_turns_differ_at_their_end() {
         let plain = answer("plain", "p", 0, turn(&[(10, 1), (20, 1)]));
         let mut other = plain.clone();
         other.turns[0].tokens.pop();

@@ -1,64 +1,72 @@
-//! What can go wrong with a comparison.
+//! Errors of comparisons.
 
 use crate::equality::Difference;
 use forerun::{ChatError, ForerunError, PlanError};
 use std::path::PathBuf;
 
-/// Why there is no comparison.
+/// An error of a comparison.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {file}: {cause}")]
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// A file that cannot be written.
-    #[error("cannot write {file}: {cause}; what was answered so far is kept, so run again")]
+    /// A file cannot be written.
+    #[error(
+        "cannot write {file}: {cause}; the answers so far are kept, so run the same command again to \
+         continue"
+    )]
     Write {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// A suite without a place to look for it.
-    #[error("the suite {0:?} is read from files: say where they are with --data DIR")]
+    /// The folder with the files of a suite is not given.
+    #[error("the suite {0:?} is read from files: set `data` to their folder")]
     NoData(String),
-    /// A suite of which no file is there.
-    #[error("the suite {suite:?} needs {expected} in {folder}; fetch it, or give another --data")]
+    /// The files of a suite do not exist.
+    #[error(
+        "the suite {suite:?} needs {expected} in {folder}: download it to that folder, or set `data` to \
+         another one"
+    )]
     NoSuite {
-        /// The suite.
+        /// The name of the suite.
         suite: String,
-        /// Files that it may be in.
+        /// The file that contains it.
         expected: &'static str,
-        /// Where they were looked for.
+        /// The folder that was searched.
         folder: PathBuf,
     },
-    /// Neither a suite nor a file.
+    /// The name is neither a suite nor a file.
     #[error(
         "{0:?} is neither a file nor a suite; the suites are default, spec-bench, humaneval, gsm8k, \
          mbpp, mgsm"
     )]
     UnknownSuite(String),
-    /// A line of a suite that is no prompt.
+    /// A line of a suite is not a valid prompt.
     #[error("{file}, line {line}: {reason}")]
     Line {
         /// The file.
         file: PathBuf,
-        /// Its line, from 1.
+        /// The number of the line, from 1.
         line: usize,
         /// What is wrong with it.
         reason: String,
     },
-    /// Two prompts of one name.
-    #[error("two prompts are called {0:?}: give each its own id, or choose one of the suites")]
+    /// Two prompts have the same id.
+    #[error(
+        "two prompts have the id {0:?}: give each prompt its own id, or use only one of the suites"
+    )]
     SamePrompt(String),
-    /// Nothing to answer.
+    /// No prompt is left to answer.
     #[error("there is no prompt to answer: {0}")]
     NoPrompts(&'static str),
-    /// A sweep that cannot be read.
+    /// A sweep file is invalid.
     #[error("cannot read the sweeps in {file}: {reason}")]
     Sweep {
         /// The file.
@@ -66,108 +74,110 @@ pub enum BenchError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A configuration that cannot be.
+    /// A configuration is invalid.
     #[error("the configuration {name:?} cannot run: {cause}")]
     Plan {
-        /// The configuration.
+        /// The name of the configuration.
         name: String,
-        /// Why not.
+        /// The error of its plan.
         cause: Box<PlanError>,
     },
-    /// A draft model that was named in vain.
+    /// No configuration uses a draft model.
     #[error(
-        "nothing drafts with the draft model {path}: name a drafter that it is made for, or leave it out"
+        "no drafter uses the draft model {path}: name a drafter that it was trained for, or remove it"
     )]
     UnusedDraftModel {
         /// The draft model.
         path: PathBuf,
     },
-    /// An unfair comparison.
+    /// A configuration uses another number of cores than its baseline.
     #[error(
-        "{name:?} would use {cores} cores, but {baseline:?} {baseline_cores}: give all the same \
-         number in total by --placement, or compare them all the same with --unequal-cores"
+        "{name:?} would use {cores} cores, but its baseline {baseline:?} uses {baseline_cores}: give both \
+         the same number of cores with `placement`, or set `unequal_cores` to compare them anyway"
     )]
     UnequalCores {
-        /// The configuration.
+        /// The name of the configuration.
         name: String,
-        /// Its cores.
+        /// The number of its cores.
         cores: usize,
-        /// What it is compared with.
+        /// The name of its baseline.
         baseline: String,
-        /// The cores of that.
+        /// The number of the baseline's cores.
         baseline_cores: usize,
     },
-    /// A number of repeats that measures nothing.
-    #[error("--repeats is 0: measure at least once, better three times")]
-    NoRepeats,
-    /// A folder of another comparison.
+    /// The number of repeats is 0.
     #[error(
-        "{file} has the answers of another comparison ({found} instead of {expected}): choose another \
-         --out, or delete that folder"
+        "`repeats` is 0: set it to at least 1, better to 3, which gives standard deviations, too"
+    )]
+    NoRepeats,
+    /// The output folder belongs to another comparison.
+    #[error(
+        "{file} has the answers of another comparison (its hash is {found}, but {expected} was \
+         expected): set `out` to another folder, or delete this one"
     )]
     OtherRun {
         /// The file.
         file: PathBuf,
-        /// The hash in it.
+        /// The hash in the file.
         found: String,
-        /// The hash of this run.
+        /// The hash of this comparison.
         expected: String,
     },
-    /// A folder with answers of peers that were others.
+    /// The output folder has answers of peers that have changed since.
     #[error(
-        "{file} has answers of other peers, which said {found} of themselves, and now {expected}: choose \
-         another --out, or delete that folder"
+        "{file} has answers of other peers, which reported {found}, but now report {expected}: set \
+         `out` to another folder, or delete this one"
     )]
     OtherPeers {
         /// The file.
         file: PathBuf,
-        /// What they said.
+        /// What the peers reported when they answered.
         found: String,
-        /// What they say.
+        /// What they report now.
         expected: String,
     },
-    /// A line of the answers that cannot be read, and is not the last.
+    /// A line of the answers file is invalid, and it is not the last one.
     #[error(
-        "{file}, line {line}, cannot be read ({reason}): delete that line, or choose another --out"
+        "cannot read {file}, line {line} ({reason}): delete that line, or set `out` to another folder"
     )]
     Journal {
         /// The file.
         file: PathBuf,
-        /// Its line, from 1.
+        /// The number of the line, from 1.
         line: usize,
         /// What is wrong with it.
         reason: String,
     },
-    /// An answer that is not autoregressive decoding's.
+    /// An answer differs from that of autoregressive decoding.
     #[error(transparent)]
     Different(#[from] Box<Difference>),
-    /// An engine that does not load.
-    #[error("the configuration {name:?} cannot be loaded: {cause}")]
+    /// A configuration cannot be loaded.
+    #[error("cannot load the configuration {name:?}: {cause}")]
     Load {
-        /// The configuration.
+        /// The name of the configuration.
         name: String,
-        /// Why not.
+        /// The error of the engine.
         cause: Box<ForerunError>,
     },
-    /// A prompt without an answer.
+    /// A configuration cannot answer a prompt.
     #[error("{configuration:?} cannot answer the prompt {prompt:?}: {cause}")]
     Answer {
-        /// The configuration.
+        /// The name of the configuration.
         configuration: String,
-        /// The prompt.
+        /// The id of the prompt.
         prompt: String,
-        /// Why not.
+        /// The error of the engine.
         cause: Box<ChatError>,
     },
-    /// Another engine that does not do what it is asked for.
-    #[error("the peer {name:?} cannot take part: {reason}")]
+    /// A peer is invalid, cannot start, or does not answer correctly.
+    #[error("the peer {name:?} cannot be used: {reason}")]
     Peer {
-        /// What it is called.
+        /// The name of the peer.
         name: String,
-        /// Why not.
+        /// What is wrong.
         reason: String,
     },
-    /// A chat template that cannot be used.
+    /// The chat template cannot be used.
     #[error(transparent)]
     Chat(#[from] Box<ChatError>),
 }

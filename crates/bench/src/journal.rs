@@ -1,4 +1,4 @@
-//! `answers.jsonl`: every answer as it comes, so that an interrupted run goes on from there.
+//! `answers.jsonl`, which records every answer at once, so that an interrupted comparison can be resumed.
 
 use crate::record::AnswerRecord;
 use crate::{BenchError, Provenance};
@@ -12,36 +12,37 @@ use std::path::{Path, PathBuf};
 #[derive(Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
 enum Line {
-    /// The first: what is compared, and its hash.
+    /// The first line: the identity of the comparison and its hash.
     Run { hash: String, identity: Value },
-    /// A start of the program: an interrupted run has several.
+    /// A start of the program. An interrupted comparison has several.
     Session(Provenance),
-    /// What peers said of themselves, where there are any.
+    /// What the peers reported about themselves, if there are peers.
     Peers { peers: Value },
     /// An answer.
     Answer(Box<AnswerRecord>),
 }
 
-/// The file of a run, and what is in it.
+/// The journal of a comparison: its file and the contents.
 #[derive(Debug)]
 pub struct Journal {
     file: PathBuf,
     out: File,
-    /// Answers, in the order in which they came.
+    /// The answers in the order in which they were generated.
     pub answers: Vec<AnswerRecord>,
-    /// Starts of the program, this one the last.
+    /// The starts of the program; the last one is this one.
     pub sessions: Vec<Provenance>,
-    /// What the peers of these answers said of themselves.
+    /// What the peers of these answers reported about themselves.
     peers: Option<Value>,
 }
 
 impl Journal {
-    /// Opens `answers.jsonl` in `folder`, which is made if it is not there. `identity` is all that
-    /// makes answers what they are: a file with another one is refused. A last line that was not
-    /// finished is dropped.
+    /// Opens `answers.jsonl` in `folder` and creates both if they do not exist.
+    ///
+    /// `identity` is everything that the answers depend on; a file with another identity is rejected. An
+    /// incomplete last line is dropped.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or is of another run.
+    /// If the file cannot be read or written, or belongs to another comparison.
     pub fn open(folder: &Path, identity: &Value, session: Provenance) -> Result<Self, BenchError> {
         let file = folder.join("answers.jsonl");
         let failed = |cause| BenchError::Write { file: file.clone(), cause };
@@ -55,7 +56,7 @@ impl Journal {
         let found = read(&file, &bytes, &hash)?;
         let out = OpenOptions::new().create(true).append(true).open(&file).map_err(failed)?;
         out.set_len(found.length as u64).map_err(failed)?;
-        let Found { answers, sessions, peers, .. } = found;
+        let Contents { answers, sessions, peers, .. } = found;
         let mut journal = Self { file, out, answers, sessions, peers };
         if found.length == 0 {
             journal.write(&Line::Run { hash, identity: identity.clone() })?;
@@ -65,10 +66,11 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Keeps what peers say of themselves. It belongs to the identity, but is known only once they run.
+    /// Records what the peers report about themselves. This is part of the identity, but is known only
+    /// once the peers are running.
     ///
     /// # Errors
-    /// If there are answers of peers that said something else, or it cannot be written.
+    /// If the journal has answers of peers that reported something else, or if it cannot be written.
     pub fn set_peers(&mut self, peers: Value) -> Result<(), BenchError> {
         match self.peers.replace(peers.clone()) {
             Some(found) if found == peers => Ok(()),
@@ -81,7 +83,7 @@ impl Journal {
         }
     }
 
-    /// Whether there is an answer.
+    /// Returns whether the journal has an answer.
     #[must_use]
     pub fn has(&self, configuration: &str, prompt: &str, repeat: usize) -> bool {
         self.answers.iter().any(|answer| {
@@ -91,16 +93,16 @@ impl Journal {
         })
     }
 
-    /// Keeps an answer.
+    /// Records an answer.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the answer cannot be written.
     pub fn push(&mut self, answer: AnswerRecord) -> Result<(), BenchError> {
         self.answers.push(answer.clone());
         self.write(&Line::Answer(Box::new(answer)))
     }
 
-    /// Writes a line in one piece: at the most the last one can be broken.
+    /// Writes a line in one piece, so that only the last line can be incomplete.
     fn write(&mut self, line: &Line) -> Result<(), BenchError> {
         let failed = |cause| BenchError::Write { file: self.file.clone(), cause };
         let mut text = serde_json::to_vec(line).map_err(|error| failed(error.into()))?;
@@ -109,24 +111,24 @@ impl Journal {
     }
 }
 
-/// What a file holds.
+/// The contents of a journal file.
 #[derive(Default)]
-struct Found {
-    /// Bytes of whole lines.
+struct Contents {
+    /// Length of the complete lines in bytes.
     length: usize,
     answers: Vec<AnswerRecord>,
     sessions: Vec<Provenance>,
     peers: Option<Value>,
 }
 
-fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> {
-    let mut found = Found::default();
+fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Contents, BenchError> {
+    let mut found = Contents::default();
     let mut other = None;
     let mut lines = bytes.split_inclusive(|&byte| byte == b'\n').enumerate().peekable();
     while let Some((index, line)) = lines.next() {
         let parsed = match serde_json::from_slice::<Line>(line) {
             Ok(parsed) if line.ends_with(b"\n") => parsed,
-            // Its end never came.
+            // The last line is incomplete.
             _ if lines.peek().is_none() => break,
             parsed => {
                 let reason = parsed.err().map_or("no line break".into(), |error| error.to_string());
@@ -143,8 +145,8 @@ fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> 
         found.length += line.len();
     }
     match other {
-        // Another run that never came to an answer leaves its place.
-        Some(_) if found.answers.is_empty() => Ok(Found::default()),
+        // Another comparison without any answer is overwritten.
+        Some(_) if found.answers.is_empty() => Ok(Contents::default()),
         Some(found) => {
             let (file, expected) = (file.to_owned(), expected.to_owned());
             Err(BenchError::OtherRun { file, found, expected })
@@ -153,7 +155,7 @@ fn read(file: &Path, bytes: &[u8], expected: &str) -> Result<Found, BenchError> 
     }
 }
 
-/// FNV-1a of 64 bits: enough to tell runs apart, and the same on every machine.
+/// Computes the 64-bit FNV-1a hash, which is the same on every machine.
 pub(crate) fn hash(identity: &Value) -> String {
     let start = 0xcbf2_9ce4_8422_2325_u64;
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
@@ -172,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_cut_off_the_whole_lines_stay() {
+    fn complete_lines_survive_a_cut_at_any_point() {
         let folder = tempfile::tempdir().unwrap();
         let mut journal = open(folder.path(), 1).unwrap();
         for repeat in 0..3 {
@@ -188,7 +190,7 @@ mod tests {
             let lines = bytes[..length].iter().filter(|&&byte| byte == b'\n').count();
             let kept = lines.saturating_sub(2);
             assert_eq!(journal.answers, whole[..kept], "cut at {length}");
-            // What comes now is read the next time.
+            // A new answer is found the next time.
             journal.push(answer("b", "p", 0, turn(&[(1, 1)]))).unwrap();
             let again = open(folder.path(), 1).unwrap();
             assert_eq!(again.answers.len(), kept + 1);
@@ -197,32 +199,32 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_other_peers_are_refused() {
+    fn answers_of_other_peers_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let peers = |version: u64| json!([["shell", { "version": version }]]);
-        // Nobody has answered yet.
+        // Without answers, the peers may change.
         open(folder.path(), 1).unwrap().set_peers(peers(1)).unwrap();
         let mut journal = open(folder.path(), 1).unwrap();
         journal.set_peers(peers(2)).unwrap();
         journal.push(answer("a", "p", 0, turn(&[(5, 1)]))).unwrap();
         open(folder.path(), 1).unwrap().set_peers(peers(2)).unwrap();
         let error = open(folder.path(), 1).unwrap().set_peers(peers(3)).unwrap_err().to_string();
-        for word in ["other peers", "\"version\":2", "\"version\":3", "--out"] {
+        for word in ["other peers", "\"version\":2", "\"version\":3", "set `out`"] {
             assert!(error.contains(word), "{word}: {error}");
         }
     }
 
     #[test]
-    fn another_run_and_damage_in_the_middle_are_refused() {
+    fn other_comparisons_and_damaged_lines_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         drop(open(folder.path(), 2).unwrap());
-        // It never came to an answer.
+        // A comparison without answers is overwritten.
         let mut journal = open(folder.path(), 1).unwrap();
         assert_eq!(journal.sessions.len(), 1);
         journal.push(answer("a", "p", 0, turn(&[(5, 1)]))).unwrap();
         drop(journal);
         let error = open(folder.path(), 2).unwrap_err().to_string();
-        assert!(error.contains("another comparison") && error.contains("--out"), "{error}");
+        assert!(error.contains("another comparison") && error.contains("set `out`"), "{error}");
         let file = folder.path().join("answers.jsonl");
         let text = fs::read_to_string(&file).unwrap();
         fs::write(&file, text.clone() + "{\"line\": nonsense}\n" + &text).unwrap();

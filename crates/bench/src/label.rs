@@ -1,50 +1,52 @@
-//! What configurations are called: a few words, and of what they have in common nothing.
+//! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, ModelConcurrency, draft_tokens_text};
 use forerun::{DrafterKind, Method, PearlOptions, Placement, Tree, available_cores};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// What labels tell choices apart by.
+/// The options in which the choices differ. Labels contain only these.
 pub(crate) struct Labels<'a> {
     all: &'a [Choice],
-    /// Of choices that are compared with each other, all placements.
-    placements: BTreeMap<Compared, BTreeSet<Option<String>>>,
+    /// All placements in each group of choices.
+    placements: BTreeMap<PlacementGroup, BTreeSet<Option<String>>>,
     /// All sets of cores.
     cores: BTreeSet<BTreeSet<usize>>,
 }
 
-/// Whose placements are compared: plain decoding's or others', and what the devices are for.
-type Compared = (bool, ModelConcurrency);
+/// A group of choices with comparable placements: whether it is plain decoding, and the concurrency of the
+/// models.
+type PlacementGroup = (bool, ModelConcurrency);
 
-fn compared(choice: &Choice) -> Compared {
+fn placement_group(choice: &Choice) -> PlacementGroup {
     (choice.method == Method::Autoregressive, choice.concurrency())
 }
 
-/// A choice's devices; one that cannot be placed has none, and fails when it is planned.
+/// Returns the placement of a choice, or `None` if it is the default or invalid. An invalid placement fails
+/// when the choice is planned.
 fn devices(choice: &Choice) -> Option<String> {
     choice.devices().ok().flatten()
 }
 
 impl<'a> Labels<'a> {
-    /// Those of all choices.
+    /// Creates the labels of a list of choices.
     pub(crate) fn of(all: &'a [Choice]) -> Self {
-        let mut placements = BTreeMap::<Compared, BTreeSet<Option<String>>>::new();
+        let mut placements = BTreeMap::<PlacementGroup, BTreeSet<Option<String>>>::new();
         for choice in all {
-            placements.entry(compared(choice)).or_default().insert(devices(choice));
+            placements.entry(placement_group(choice)).or_default().insert(devices(choice));
         }
         Self { all, placements, cores: all.iter().map(Choice::cores).collect() }
     }
 
-    /// What tells a choice from all others in a report: draft models, placements, weight types and
-    /// temperatures only where there are several.
+    /// Returns the label of a choice. Draft models, placements, weight types and temperatures are included
+    /// only if there are several.
     pub(crate) fn label(&self, choice: &Choice) -> String {
         let all = self.all;
         let mut name = choice.method.to_string();
         if choice.method != Method::Autoregressive {
             name += &drafting(choice, all);
         }
-        if self.tells_placement(choice)
+        if self.shows_placement(choice)
             && let Some(placement) = devices(choice)
         {
             name += &format!(", {}", on_cores(&placement));
@@ -58,15 +60,16 @@ impl<'a> Labels<'a> {
         name
     }
 
-    /// Whether a label tells the placement: others of its kind have another one, or anybody other cores.
-    fn tells_placement(&self, choice: &Choice) -> bool {
+    /// Returns whether the label includes the placement: if it is not the same in the group of the choice,
+    /// or if any two choices have different cores.
+    fn shows_placement(&self, choice: &Choice) -> bool {
         let (placement, cores) = (devices(choice), choice.cores());
-        let mut others = self.placements.get(&compared(choice)).into_iter().flatten();
+        let mut others = self.placements.get(&placement_group(choice)).into_iter().flatten();
         others.any(|other| *other != placement) || self.cores.iter().any(|other| *other != cores)
     }
 }
 
-/// Who drafts, and how.
+/// Returns the drafting options of a label.
 fn drafting(choice: &Choice, all: &[Choice]) -> String {
     let mut name = format!(", {}", choice.drafter);
     if let Some(path) = &choice.draft_model {
@@ -91,8 +94,10 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
     name
 }
 
-/// A draft model behind its drafter, where that drafts with several: as much of its path's end as tells
-/// it from the others. Drafters with whole models are alike.
+/// Returns the name of a draft model, or nothing if its drafter has only one.
+///
+/// The name is the shortest end of the path that differs from the other draft models. All drafters with
+/// whole language models count as the same drafter.
 fn draft_model_name(path: &Path, choice: &Choice, all: &[Choice]) -> String {
     let alike = |kind: DrafterKind| match kind.belongs_to_target() {
         true => kind == choice.drafter,
@@ -107,16 +112,17 @@ fn draft_model_name(path: &Path, choice: &Choice, all: &[Choice]) -> String {
         let all = path.components().count();
         path.components().skip(all.saturating_sub(parts)).collect()
     };
-    let own = |parts: &usize| {
+    let is_unique = |parts: &usize| {
         let same = others.iter().filter(|other| end(other, *parts) == end(path, *parts));
         same.count() == 1
     };
-    let parts = (1..path.components().count()).find(own);
+    let parts = (1..path.components().count()).find(is_unique);
     format!(" {}", parts.map_or(path.to_owned(), |parts| end(path, parts)).display())
 }
 
-/// A placement in a label: `on 0-1` where all work there, `on 0/1-3` with the drafters' cores before the
-/// target's, groups parted by semicolons, devices that a model has in turn by `>`.
+/// Formats a placement for a label: `on 0-1` if drafter and target use the same cores, else `on 0/1-3` with
+/// the drafters' cores before the target's. Semicolons separate drafters or replicas; `>` separates the
+/// devices of one model.
 fn on_cores(text: &str) -> String {
     let Ok(placement) = Placement::parse(text, &available_cores()) else { return text.to_owned() };
     let drafters: Vec<String> =
@@ -138,7 +144,7 @@ mod tests {
     use crate::{Models, Sweep, configurations};
     use forerun::DraftTokens;
 
-    /// The labels of some sweeps, those of plain decoding included.
+    /// Returns the labels of all configurations of some sweeps, including plain decoding.
     fn names(sweeps: &[Sweep]) -> Vec<String> {
         let models = Models { target: "target".into(), ..Models::default() };
         let all = configurations(&models, sweeps, true).unwrap();
@@ -146,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn draft_models_and_temperatures_are_told_where_there_are_several() {
+    fn labels_include_draft_models_and_temperatures_if_there_are_several() {
         let with = |paths: &[&str]| Sweep {
             draft_models: paths.iter().map(PathBuf::from).collect(),
             draft_tokens: vec![DraftTokens::Fixed(2)],
@@ -167,7 +173,7 @@ mod tests {
         ];
         let sweeps = [with(&["a/small", "b/small", "c/other"]), lookup.clone()];
         assert_eq!(names(&sweeps), expected);
-        // One is not told.
+        // A single draft model or temperature is not included.
         let one = Sweep { temperatures: vec![1.0], ..with(&["a/small"]) };
         assert_eq!(names(&[one])[1], "speculative, model, 2");
         let models = Models { target: "target".into(), ..Models::default() };
@@ -176,14 +182,14 @@ mod tests {
         assert_eq!(baselines, [0, 0, 0, 0, 4, 4, 4, 4, 0]);
         assert!(all[6].flags.contains("--draft-model b/small") && all[6].temperature == 1.0);
         assert!(all[6].flags.ends_with("--temperature 1"), "{}", all[6].flags);
-        // A sweep of lookups uses no model.
-        let idle = Sweep { draft_models: vec!["idle".into()], ..lookup };
-        let error = configurations(&models, &[idle], false).unwrap_err().to_string();
-        assert!(error.contains("idle") && error.contains("drafter"), "{error}");
+        // Prompt lookup uses no draft model.
+        let unused = Sweep { draft_models: vec!["unused".into()], ..lookup };
+        let error = configurations(&models, &[unused], false).unwrap_err().to_string();
+        assert!(error.contains("draft model unused") && error.contains("drafter"), "{error}");
     }
 
     #[test]
-    fn placements_are_told_shortly_where_they_differ() {
+    fn labels_include_placements_that_differ() {
         let cores = available_cores();
         let (first, last) = (cores[0], cores[cores.len() - 1]);
         if first == last {
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(names(&sweeps), expected);
         let replicas = format!("drafter=cpu:{first},target=cpu:{last},target=cpu:{last},shared");
         assert_eq!(on_cores(&replicas), format!("on {first}/{last};{last}"));
-        // Other cores are told of all.
+        // If any two choices have different cores, all labels include them.
         let one = format!("target=cpu:{first}");
         let plain = Sweep { placements: vec![one], ..Sweep::default() };
         let plain = Sweep { methods: vec![Method::Autoregressive], ..plain };

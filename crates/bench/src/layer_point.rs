@@ -1,21 +1,21 @@
-//! Where configurations stand that compute a drafter's layers in parallel.
+//! The position of layer-parallel configurations in EasySpec's figure 4.
 
 use forerun::{CalibrationPolicy, LayerStrategy, Tree};
 use serde::{Deserialize, Serialize};
 
-/// A place in EasySpec's figure 4.
+/// A point in EasySpec's figure 4.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayerPoint {
-    /// Layers at a time, in the paper's groups.
+    /// The number of layers computed at a time, in the paper's groups.
     pub layers: usize,
-    /// Nodes of the draft at each depth; 1 is a chain.
+    /// The number of draft nodes at each depth; 1 is a chain.
     pub width: usize,
-    /// When the drafter's cache is made exact.
+    /// The calibration policy of the drafter's cache.
     pub calibration: String,
 }
 
 impl LayerPoint {
-    /// The place of these options; others than the paper's have none.
+    /// Returns the point of these options, or `None` if the figure does not contain them.
     #[must_use]
     pub fn of(layers: &LayerStrategy, tree: &Tree, calibration: CalibrationPolicy) -> Option<Self> {
         let LayerStrategy::Parallel(layers) = *layers else { return None };

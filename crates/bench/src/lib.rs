@@ -1,15 +1,18 @@
-//! Fair comparison of decoding methods: the same prompts, the same models, the same cores, in turn.
+//! Compares decoding methods fairly: the same prompts, the same models and the same cores, one after
+//! another.
 //!
-//! A [`suite`] gives prompts, a [`sweep`] the configurations, [`run()`] lets them answer in turn
-//! and keeps every answer in a [`Journal`], [`metrics`] and [`summary`] turn answers into tables,
-//! and [`report`] into pages. Every answer is compared with that of autoregressive decoding.
-//! [`peers`] are other engines that answer the same prompts in turn with ours.
+//! 1. A [`suite`] supplies the prompts and a [`sweep`] the configurations.
+//! 2. [`run()`] lets all configurations answer every prompt and records the answers in a [`Journal`].
+//!    Every answer is compared with that of autoregressive decoding.
+//! 3. [`metrics`] and [`summary`] compute tables from the answers, and [`report`] writes them as pages.
 //!
-//! This crate may touch files, clocks, the processes of peers and the facade; it knows nothing of what is below that.
+//! [`peers`] are other engines that answer the same prompts, for comparison with ours.
+//!
+//! This crate may use files, clocks, the processes of peers, and the facade crate `forerun`, but none of
+//! the crates below the facade.
 
 mod choice;
 pub mod configuration;
-pub mod contestant;
 mod engines;
 pub mod equality;
 mod error;
@@ -17,6 +20,8 @@ mod journal;
 mod label;
 pub mod layer_point;
 pub mod metrics;
+pub mod participant;
+pub mod peer_comparison;
 pub mod peers;
 pub mod preset;
 mod provenance;
@@ -29,14 +34,13 @@ pub mod sweep;
 #[cfg(test)]
 mod testing;
 pub mod times;
-pub mod versus;
 
 pub use configuration::{Configuration, Models, configurations};
-pub use contestant::{Contestant, contestants};
 pub use engines::{Engines, LeftOut, PromptStyle};
 pub use error::BenchError;
 pub use journal::Journal;
-pub use peers::{Field, PeerSpec};
+pub use participant::{Participant, participants};
+pub use peers::{EnginesAndPeers, PeerSpec};
 pub use preset::Preset;
 pub use provenance::Provenance;
 pub use run::{Answerer, Progress, RunSchedule, run};

@@ -1,93 +1,93 @@
-//! Metrics of answers: pure functions of what was recorded.
+//! Metrics of answers: pure functions of the recorded answers.
 //!
-//! Each is computed over the answers of one configuration to one category in one repeat (a [`Pool`]);
-//! means and standard deviations are taken over repeats. Counting follows vLLM and llama.cpp; where
-//! published tables differ from each other, the definition here says which one it is.
+//! A metric is computed over a [`Pool`]: the answers of one configuration to one category in one repeat.
+//! Means and standard deviations are taken over repeats. The definitions follow vLLM and llama.cpp. If
+//! published tables use different definitions, the documentation of the metric names the one used here.
 
 use crate::record::{AnswerRecord, TurnRecord};
 use crate::times::Round;
 use serde::{Deserialize, Serialize};
 
-/// Answers of one configuration, each turn beside autoregressive decoding's answer to the same turn in
-/// the same repeat.
+/// Answers of one configuration. Each turn is paired with the baseline's answer to the same turn in the same
+/// repeat.
 #[derive(Clone, Debug, Default)]
 pub struct Pool<'a> {
     turns: Vec<(&'a TurnRecord, &'a TurnRecord)>,
     peak_memory_bytes: Option<u64>,
 }
 
-/// What is measured.
+/// A metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Tokens per second over those of autoregressive decoding, for the same turn in the same repeat:
-    /// the geometric mean over turns, so that a ratio and its inverse weigh the same. Spec-Bench
-    /// divides means instead, and counts the baseline's tokens by tokenizing its text again; here
-    /// both are the engine's own.
+    /// Speedup: tokens per second divided by those of autoregressive decoding for the same turn in the same
+    /// repeat. It is the geometric mean over turns, so that a ratio and its inverse have the same weight.
+    /// Spec-Bench divides means instead, and counts the baseline's tokens by tokenizing its text again; here
+    /// both counts are the engine's own.
     SpeedRatio,
-    /// Tokens of all answers over the time of all answers, the prompts' included.
+    /// Tokens of all answers divided by the time of all answers, including the prompts.
     TokensPerSecond,
     /// Variance of tokens per second over answers (EasySpec, table 4).
     TokensPerSecondVariance,
-    /// Time to first token: the mean, in milliseconds.
+    /// Time to first token (TTFT): mean in milliseconds.
     FirstTokenMs,
-    /// Time per output token behind the first, `(total − first) / (tokens − 1)` as vLLM has it: the
-    /// mean over answers of at least two tokens, in milliseconds.
+    /// Time per output token (TPOT) after the first one, `(total − first) / (tokens − 1)` as in vLLM: mean
+    /// over answers of at least two tokens, in milliseconds.
     PerTokenMs,
-    /// Median of the times between a token and the one before it in an answer, in milliseconds.
-    /// Tokens of one step arrive together, so all but the first of them come after 0.
+    /// Inter-token latency: median of the time between two consecutive tokens of an answer, in
+    /// milliseconds. Tokens of one step arrive together, so all but the first of them have a latency of 0.
     InterTokenP50Ms,
-    /// The 99th percentile (nearest rank) of the same.
+    /// 99th percentile (nearest rank) of the inter-token latency.
     InterTokenP99Ms,
-    /// MAT, τ: tokens committed over target forwards that committed any, the target's own token
-    /// included; for draft-then-verify 1 + accepted/drafts, as vLLM and llama.cpp have it.
+    /// Mean accepted tokens (MAT, τ): committed tokens, including the target's own, divided by the target
+    /// passes that committed any. For speculative decoding this is 1 + accepted/drafts, as in vLLM and
+    /// llama.cpp.
     MeanAcceptedTokens,
-    /// Tokens committed over all target forwards, the prompts' and cancelled ones included.
+    /// Committed tokens divided by all target passes, including those for prompts and cancelled ones.
     TokensPerForward,
-    /// Accepted draft tokens over rejections: how many are accepted between two rejections, over
-    /// several target forwards. PEARL's (arXiv 2408.11850) "mean accepted tokens".
+    /// Accepted draft tokens divided by rejections: the number of tokens accepted between two rejections,
+    /// over several target passes. PEARL (arXiv 2408.11850) calls this "mean accepted tokens".
     MeanRunLength,
-    /// Accepted draft tokens over tested ones; those behind a rejection were not tested.
+    /// Accepted draft tokens divided by tested ones. Tokens after a rejection are not tested.
     AcceptanceRate,
-    /// Target forwards.
+    /// Number of target passes.
     TargetForwards,
-    /// Drafter forwards.
+    /// Number of drafter passes.
     DrafterForwards,
-    /// Share of the time in which only a drafter computed; for shares, see
-    /// [`Times`](crate::times::Times).
+    /// Share of the time in which only a drafter computed. For the shares, see
+    /// [`TimeBreakdown`](crate::times::TimeBreakdown).
     DraftShare,
-    /// Share in which only the target computed.
+    /// Share of the time in which only the target computed.
     VerifyShare,
-    /// Share in which both computed.
+    /// Share of the time in which drafter and target computed.
     BothShare,
-    /// Share in which no job ran.
+    /// Share of the time in which no job ran.
     WaitingShare,
-    /// Share in which jobs ran that did not compute.
+    /// Share of the time in which jobs ran, but none computed.
     OtherShare,
-    /// Milliseconds a token in which a drafter computed, alone or not.
+    /// Time per token in which a drafter computed, alone or not, in milliseconds.
     DraftMsPerToken,
-    /// Milliseconds a token in which the target computed, alone or not.
+    /// Time per token in which the target computed, alone or not, in milliseconds.
     VerifyMsPerToken,
-    /// Median of how long draft jobs ran in a round that drafted, in milliseconds; for rounds, see
-    /// [`Round`].
+    /// Median time of draft jobs in a round that drafted, in milliseconds. For rounds, see [`Round`].
     DraftMsPerRound,
-    /// Median of what a round took over the longer of its drafting and verifying; for rounds, see
-    /// [`Round`].
+    /// Median of the duration of a round divided by the longer of its drafting and verifying. For rounds,
+    /// see [`Round`].
     RoundP50,
-    /// The 90th percentile of the same.
+    /// 90th percentile of the same ratio.
     RoundP90,
-    /// Draft tokens that were not accepted over all draft tokens.
+    /// Share of draft tokens that were not accepted.
     WastedDraftShare,
-    /// Draft tokens that were not accepted.
+    /// Number of draft tokens that were not accepted.
     WastedDraftTokens,
-    /// Rows that the target scored beyond those that committed a token.
+    /// Number of rows that the target scored beyond those that committed a token.
     WastedTargetRows,
-    /// Peak of the process's memory while it answered, in MB.
+    /// Peak memory of the process during an answer, in MB.
     PeakMemoryMb,
 }
 
 impl Metric {
-    /// All of them, in the order of tables.
+    /// All metrics in the order of tables.
     pub const ALL: [Self; 27] = [
         Self::SpeedRatio,
         Self::TokensPerSecond,
@@ -118,11 +118,11 @@ impl Metric {
         Self::PeakMemoryMb,
     ];
 
-    /// Those whose spread over prompts is told (EasySpec, table 4).
+    /// The metrics that are also reported over prompts (EasySpec, table 4).
     pub const OVER_PROMPTS: [Self; 4] =
         [Self::SpeedRatio, Self::TokensPerSecond, Self::MeanAcceptedTokens, Self::AcceptanceRate];
 
-    /// The parts of the time.
+    /// The shares of the time, in the order of [`TimeBreakdown::NAMES`](crate::times::TimeBreakdown::NAMES).
     pub const SHARES: [Self; 5] = [
         Self::DraftShare,
         Self::VerifyShare,
@@ -131,7 +131,7 @@ impl Metric {
         Self::OtherShare,
     ];
 
-    /// Its heading in tables, with the unit.
+    /// Returns the heading in tables, with the unit.
     #[must_use]
     pub fn heading(self) -> &'static str {
         match self {
@@ -165,13 +165,13 @@ impl Metric {
         }
     }
 
-    /// Whether it is a share, which tables show in per cent.
+    /// Returns whether tables show the metric in per cent.
     #[must_use]
     pub fn is_share(self) -> bool {
         self.heading().ends_with('%')
     }
 
-    /// Its value, if there is anything to measure.
+    /// Computes the metric for a pool, or `None` if there is nothing to measure.
     #[must_use]
     pub fn of(self, pool: &Pool<'_>) -> Option<f64> {
         match self {
@@ -210,7 +210,7 @@ impl Metric {
     }
 }
 
-/// Of answers, each with the baseline's to the same prompt in the same repeat.
+/// Collects pairs of an answer and the baseline's answer to the same prompt in the same repeat.
 impl<'a> FromIterator<(&'a AnswerRecord, &'a AnswerRecord)> for Pool<'a> {
     fn from_iter<T>(answers: T) -> Self
     where
@@ -223,13 +223,14 @@ impl<'a> FromIterator<(&'a AnswerRecord, &'a AnswerRecord)> for Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// Adds an answer and the baseline's to the same prompt in the same repeat.
+    /// Adds an answer and the baseline's answer to the same prompt in the same repeat.
     pub fn add(&mut self, answer: &'a AnswerRecord, baseline: &'a AnswerRecord) {
         self.turns.extend(answer.turns.iter().zip(&baseline.turns));
         self.peak_memory_bytes = self.peak_memory_bytes.max(answer.peak_memory_bytes);
     }
 
-    /// For every depth of drafts, accepted over tested; `None` where none was tested.
+    /// Returns the acceptance rate for each depth of drafts: accepted tokens divided by tested ones, or
+    /// `None` if none was tested.
     #[must_use]
     pub fn acceptance_per_position(&self) -> Vec<Option<f64>> {
         let depths = self.own().map(|turn| turn.counts.tested.len()).max().unwrap_or(0);
@@ -243,13 +244,13 @@ impl<'a> Pool<'a> {
         (0..depths).map(rate).collect()
     }
 
-    /// Turns that were answered.
+    /// Returns the number of answered turns.
     #[must_use]
     pub fn len(&self) -> usize {
         self.turns.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the pool has no turns.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
@@ -303,11 +304,12 @@ impl<'a> Pool<'a> {
         (0..5).map(|part| self.part(part)).sum()
     }
 
-    /// Milliseconds a token of two parts; nobody knows those of a peer.
+    /// Returns the milliseconds per token of two parts of the time, or `None` for peers, whose times are
+    /// not broken down.
     fn ms_per_token(&self, [one, other]: [usize; 2]) -> Option<f64> {
-        let known = self.all_parts() > 0.0;
+        let is_known = self.all_parts() > 0.0;
         let parts = self.part(one) + self.part(other);
-        ratio(parts / 1e6, self.tokens()).filter(|_| known)
+        ratio(parts / 1e6, self.tokens()).filter(|_| is_known)
     }
 
     fn speed_ratio(&self) -> Option<f64> {
@@ -315,13 +317,13 @@ impl<'a> Pool<'a> {
             (own.tokens_per_second() / plain.tokens_per_second()).ln()
         };
         // Without a token there is no speed.
-        let both = |(own, plain): &&(&TurnRecord, &TurnRecord)| {
+        let have_tokens = |(own, plain): &&(&TurnRecord, &TurnRecord)| {
             !own.tokens.is_empty() && !plain.tokens.is_empty()
         };
-        mean(self.turns.iter().filter(both).map(logarithm)).map(f64::exp)
+        mean(self.turns.iter().filter(have_tokens).map(logarithm)).map(f64::exp)
     }
 
-    /// Tokens per second of every answer.
+    /// Returns the tokens per second of every answer.
     fn speeds(&self) -> Vec<f64> {
         let speed = |turn: &TurnRecord| ratio(turn.tokens.len() as f64, turn.total_ns as f64 / 1e9);
         self.own().filter_map(speed).collect()
@@ -331,20 +333,20 @@ impl<'a> Pool<'a> {
         self.own().flat_map(gaps_ns).map(|gap| gap as f64 / 1e6).collect()
     }
 
-    /// How long rounds drafted.
+    /// Returns the drafting times of all rounds in milliseconds.
     fn drafting_ms(&self) -> Vec<f64> {
         let rounds = self.own().flat_map(|turn| &turn.rounds);
         rounds.map(|round| round.draft_ns as f64 / 1e6).collect()
     }
 
-    /// What rounds took over the longer of drafting and verifying.
+    /// Returns the durations of all rounds, each divided by the longer of drafting and verifying.
     fn rounds(&self) -> Vec<f64> {
         let rounds = self.own().flat_map(|turn| &turn.rounds);
-        rounds.map(Round::over_the_longer).collect()
+        rounds.map(Round::ratio_to_longer_phase).collect()
     }
 }
 
-/// Times between each token behind the first and the one before it.
+/// Returns the times between consecutive tokens in nanoseconds.
 fn gaps_ns(turn: &TurnRecord) -> Vec<u64> {
     let mut times = Vec::new();
     for commit in &turn.commits {
@@ -354,11 +356,11 @@ fn gaps_ns(turn: &TurnRecord) -> Vec<u64> {
 }
 
 fn per_token_ms(turn: &TurnRecord) -> Option<f64> {
-    let behind = turn.tokens.len().checked_sub(2)? + 1;
-    Some((turn.total_ns.saturating_sub(turn.first_token_ns())) as f64 / 1e6 / behind as f64)
+    let after_first = turn.tokens.len().checked_sub(2)? + 1;
+    Some((turn.total_ns.saturating_sub(turn.first_token_ns())) as f64 / 1e6 / after_first as f64)
 }
 
-/// `part / whole`, if there is a whole.
+/// Returns `part / whole`, or `None` if `whole` is not positive.
 fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
@@ -372,20 +374,21 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     ratio(sum, f64::from(count))
 }
 
-/// That of a sample: there is none of a single value.
+/// Returns the sample variance, or `None` for less than two values.
 fn variance(values: &[f64]) -> Option<f64> {
     let measured = Measured::of(values)?;
     measured.deviation.map(|deviation| deviation * deviation)
 }
 
-/// The nearest-rank percentile: the smallest value that at least this share does not exceed.
+/// Returns the nearest-rank percentile: the smallest value such that at least this share of the values does
+/// not exceed it.
 fn percentile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() as f64 * share).ceil() as usize;
     values.get(rank.max(1) - 1).copied()
 }
 
-/// A metric over repeats, or over prompts.
+/// The mean and the standard deviation of a metric over repeats or prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
     /// The mean.
@@ -395,7 +398,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Mean and deviation of some values, if there are any.
+    /// Returns the mean and the deviation of some values, or `None` if there are no values.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let mean = mean(values.iter().copied())?;
@@ -405,18 +408,24 @@ impl Measured {
     }
 }
 
+impl From<Measured> for forerun_draw::Value {
+    fn from(Measured { mean, deviation }: Measured) -> Self {
+        Self { mean, deviation }
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use crate::record::Counts;
     use crate::testing::{answer, turn};
-    use crate::times::Times;
+    use crate::times::TimeBreakdown;
 
     const MS: u64 = 1_000_000;
 
-    /// Ten tokens in four steps of 10 ms each: 3 accepted and the bonus, 1 accepted and a correction, 0
-    /// accepted and a correction, 2 accepted and a correction; drafts of 3, 3, 3, 4 tokens.
+    /// Returns an answer of ten tokens in four steps of 10 ms: 3 accepted and the bonus, 1 accepted and a
+    /// correction, 0 accepted and a correction, 2 accepted and a correction; drafts of 3, 3, 3, 4 tokens.
     fn drafted() -> AnswerRecord {
         let mut turn = turn(&[(10 * MS, 4), (20 * MS, 2), (30 * MS, 1), (40 * MS, 3)]);
         turn.counts = Counts {
@@ -429,7 +438,7 @@ mod tests {
             accepted: vec![3, 2, 1],
             scored_rows: 17,
         };
-        turn.times = Times {
+        turn.times = TimeBreakdown {
             draft_ns: 8 * MS,
             verify_ns: 16 * MS,
             both_ns: 4 * MS,
@@ -439,7 +448,7 @@ mod tests {
         answer("drafted", "p", 0, turn)
     }
 
-    /// Ten tokens, one every 8 ms.
+    /// Returns an answer of ten tokens, one every 8 ms.
     fn plain() -> AnswerRecord {
         let commits: Vec<_> = (1..=10).map(|step| (step * 8 * MS, 1)).collect();
         let mut turn = turn(&commits);
@@ -459,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_of_a_scripted_answer_are_those_by_hand() {
+    fn metrics_have_the_values_computed_by_hand() {
         let (drafted, plain) = (drafted(), plain());
         let mut pool = Pool::default();
         pool.add(&drafted, &plain);
@@ -496,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_decoding_is_its_own_measure_and_has_no_drafts() {
+    fn plain_decoding_has_a_speed_ratio_of_one_and_no_drafts() {
         let plain = plain();
         let mut pool = Pool::default();
         pool.add(&plain, &plain);
@@ -510,9 +519,9 @@ mod tests {
     }
 
     #[test]
-    fn nobody_knows_where_a_peers_time_went() {
+    fn times_of_peers_are_not_broken_down() {
         let mut peer = drafted();
-        peer.turns[0].times = Times::default();
+        peer.turns[0].times = TimeBreakdown::default();
         let plain = plain();
         let mut pool = Pool::default();
         pool.add(&peer, &plain);
@@ -524,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_drafting_is_that_of_the_middle_round() {
+    fn drafting_time_per_round_is_a_median() {
         let round = |draft_ns| Round { round_ns: 9_000_000, draft_ns, score_ns: 4_000_000 };
         let mut own = turn(&[(10, 4)]);
         own.rounds = [2_000_000, 500_000, 6_000_000].map(round).to_vec();
@@ -538,8 +547,8 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_taken_pair_by_pair() {
-        // Twice as fast once and half as fast once is no gain, however long the answers are.
+    fn speed_ratios_are_averaged_geometrically() {
+        // Twice as fast once and half as fast once is no gain, whatever the lengths of the answers.
         let (fast, slow) = (turn(&[(10, 4)]), turn(&[(4000, 4)]));
         let (plain_fast, plain_slow) = (turn(&[(20, 4)]), turn(&[(2000, 4)]));
         let records = [fast, slow, plain_fast, plain_slow].map(|turn| answer("x", "p", 0, turn));
@@ -550,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_missing_answers_measure_what_they_can() {
+    fn short_and_empty_answers_have_only_some_metrics() {
         let (one, none) = (answer("x", "p", 0, turn(&[(5, 1)])), answer("x", "p", 0, turn(&[])));
         let mut pool = Pool::default();
         assert!(pool.is_empty() && Metric::ALL.iter().all(|metric| metric.of(&pool).is_none()));
@@ -563,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_are_nearest_ranks_and_deviations_those_of_samples() {
+    fn percentiles_use_the_nearest_rank_and_deviations_are_of_samples() {
         let values: Vec<f64> = (1..=200).map(f64::from).collect();
         assert_eq!(percentile(values.clone(), 0.5), Some(100.0));
         assert_eq!(percentile(values, 0.99), Some(198.0));

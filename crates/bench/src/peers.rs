@@ -1,13 +1,18 @@
-//! Peers: other engines, each a process that answers the same prompts in turn with our configurations.
+//! Peers: other engines that answer the same prompts, each in its own process.
 //!
-//! A peer reads and writes lines of JSON. When its models are loaded it says who it is ([`Hello`]);
-//! then it gets a prompt's tokens at a time (`Question`) and answers with its own (`Reply`),
-//! greedily. While others answer, it waits for its next line. `bench/peers` has those that we know.
+//! A peer reads and writes lines of JSON:
+//!
+//! 1. When its models are loaded, it writes a line about itself ([`PeerInfo`]).
+//! 2. It reads the tokens of a prompt (`Question`), decodes greedily, and writes the tokens of its answer
+//!    (`Reply`).
+//! 3. While other participants answer, it waits for its next line.
+//!
+//! The folder `bench/peers` contains peers for some engines.
 
 use crate::record::{AnswerRecord, Counts, TurnRecord};
 use crate::run::Answerer;
-use crate::times::Times;
-use crate::{BenchError, Contestant, Engines, Prompt};
+use crate::times::TimeBreakdown;
+use crate::{BenchError, Engines, Participant, Prompt};
 use forerun::{Commit, DrafterKind, TokenId, WeightType};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,51 +21,51 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{sleep, spawn};
 use std::time::Duration;
 
-/// How long a peer may load, or answer one prompt, before it counts as hung.
-const PATIENCE: Duration = Duration::from_secs(30 * 60);
-/// Bytes of the longest line that a peer may say.
-const LONGEST_LINE: u64 = 1 << 26;
-/// Waited before every answer, so that the threads of the one before have gone to sleep.
+/// Time in which a peer must load, or answer one prompt.
+const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// Largest length of a line from a peer, in bytes.
+const MAX_LINE_BYTES: u64 = 1 << 26;
+/// Pause before every answer, in which the threads of the previous participant go to sleep.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// A peer to start, and what it is asked for.
+/// A peer to start, and its tasks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerSpec {
-    /// What it is called.
+    /// The name of the peer.
     pub name: String,
     /// Its program and arguments.
     pub command: Vec<String>,
-    /// The weight type whose plain decoding it is compared with; it must have loaded the same one.
+    /// The weight type of the peer. It is compared with our plain decoding of the same type.
     pub weight_type: Option<WeightType>,
-    /// Who drafts for it, each compared with ours of the same kind: none, model, prompt-lookup.
+    /// The drafters of the peer: none, model, prompt-lookup. Each is compared with ours of the same kind.
     pub drafters: Vec<DrafterKind>,
-    /// Tokens drafted in a row.
+    /// The draft lengths.
     pub draft_tokens: Vec<usize>,
 }
 
-/// One thing that a peer is asked for.
+/// A task of a peer: a drafter with a draft length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTask {
-    /// Which peer.
+    /// The index of the peer.
     pub peer: usize,
-    /// Who drafts.
+    /// The kind of drafter.
     pub drafter: DrafterKind,
-    /// Tokens drafted in a row; 0 where nobody drafts.
+    /// The draft length; 0 without a drafter.
     pub draft_tokens: usize,
 }
 
-/// A peer's first line.
+/// The first line of a peer, which describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Hello {
-    /// Its version, and how it was built.
+pub struct PeerInfo {
+    /// The version of the peer and its build.
     pub version: String,
-    /// Threads that it computes on.
+    /// The number of threads that it computes on.
     pub threads: usize,
-    /// The type of its weights, as it calls it.
+    /// The peer's own name for the type of its weights.
     pub weights: String,
 }
 
-/// What a peer is asked.
+/// A question to a peer.
 #[derive(Clone, Debug, Serialize)]
 struct Question<'a> {
     /// `none`, `model` or `prompt-lookup`.
@@ -68,23 +73,23 @@ struct Question<'a> {
     draft_tokens: usize,
     prompt: &'a [TokenId],
     max_tokens: usize,
-    /// Whether to go on behind an end of text.
+    /// Whether to continue after an end of text.
     ignore_eos: bool,
 }
 
-/// What a peer answers. Times are its own, from the question on, in nanoseconds.
+/// The reply of a peer. Its times are measured by the peer, in nanoseconds since the question.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Reply {
     tokens: Vec<TokenId>,
     total_ns: u64,
-    /// When tokens came, and how many.
+    /// The time and the number of tokens of each commit.
     commits: Vec<(u64, usize)>,
-    /// Of every target pass behind the prompt's: tokens that were drafted for it, and accepted.
+    /// The number of drafted and of accepted tokens for every target pass after the prompt's.
     #[serde(default)]
     rounds: Vec<(u64, u64)>,
     #[serde(default)]
     peak_memory_bytes: Option<u64>,
-    /// Instead of all else: why there is no answer.
+    /// The reason why there is no answer. The other fields are then ignored.
     #[serde(default)]
     error: Option<String>,
 }
@@ -96,18 +101,18 @@ struct Process {
     child: Child,
     questions: Sender<Vec<u8>>,
     lines: Receiver<std::io::Result<String>>,
-    patience: Duration,
-    hello: Hello,
+    timeout: Duration,
+    info: PeerInfo,
 }
 
-/// Reads a peer's lines until it ends, or nobody wants them any more.
-fn lines_of(replies: ChildStdout) -> Receiver<std::io::Result<String>> {
+/// Starts a thread that reads the lines of a peer until the peer exits or the receiver is dropped.
+fn read_lines(replies: ChildStdout) -> Receiver<std::io::Result<String>> {
     let (send, receive) = channel();
     spawn(move || {
         let mut replies = BufReader::new(replies);
         loop {
             let mut line = String::new();
-            let read = replies.by_ref().take(LONGEST_LINE).read_line(&mut line);
+            let read = replies.by_ref().take(MAX_LINE_BYTES).read_line(&mut line);
             let last = !matches!(read, Ok(count) if count > 0);
             if matches!(read, Ok(0)) || send.send(read.map(|_| line)).is_err() || last {
                 return;
@@ -117,9 +122,9 @@ fn lines_of(replies: ChildStdout) -> Receiver<std::io::Result<String>> {
     receive
 }
 
-/// Writes a peer's lines as it takes them in: one that does not read must not hold up who asks, whose
-/// patience ends. The peer's own end ends the writing.
-fn lines_to(mut questions: ChildStdin) -> Sender<Vec<u8>> {
+/// Starts a thread that writes lines to a peer until the peer exits. Without it, a peer that does not read
+/// would block the caller beyond the timeout.
+fn write_lines(mut questions: ChildStdin) -> Sender<Vec<u8>> {
     let (send, receive) = channel::<Vec<u8>>();
     spawn(move || {
         for line in receive {
@@ -132,7 +137,7 @@ fn lines_to(mut questions: ChildStdin) -> Sender<Vec<u8>> {
 }
 
 impl Process {
-    fn start(spec: &PeerSpec, patience: Duration) -> Result<Self, BenchError> {
+    fn start(spec: &PeerSpec, timeout: Duration) -> Result<Self, BenchError> {
         let failed = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
         let (program, arguments) =
             spec.command.split_first().ok_or_else(|| failed("its command is empty".into()))?;
@@ -141,27 +146,30 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| failed(format!("{program} does not start: {error}")))?;
+            .map_err(|error| failed(format!("cannot start {program}: {error}")))?;
         let (Some(questions), Some(replies)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(failed("it has no pipes".into()));
+            return Err(failed("its standard input and output are not available".into()));
         };
         let name = spec.name.clone();
-        let (questions, lines) = (lines_to(questions), lines_of(replies));
-        let mut process = Self { name, child, questions, lines, patience, hello: Hello::default() };
-        process.hello = process.read()?;
+        let (questions, lines) = (write_lines(questions), read_lines(replies));
+        let mut process =
+            Self { name, child, questions, lines, timeout, info: PeerInfo::default() };
+        process.info = process.read()?;
         Ok(process)
     }
 
     fn read<T: for<'a> Deserialize<'a>>(&mut self) -> Result<T, BenchError> {
-        let reason = match self.lines.recv_timeout(self.patience) {
-            Err(RecvTimeoutError::Disconnected) => "it ended; what it said stands above".to_owned(),
+        let reason = match self.lines.recv_timeout(self.timeout) {
+            Err(RecvTimeoutError::Disconnected) => {
+                "it exited; see its own messages above".to_owned()
+            }
             Err(RecvTimeoutError::Timeout) => {
-                format!("it said nothing for {} s, and was ended", self.patience.as_secs())
+                format!("it wrote nothing for {} s and was stopped", self.timeout.as_secs())
             }
             Ok(Ok(line)) => match serde_json::from_str(&line) {
                 Ok(read) => return Ok(read),
                 Err(error) => {
-                    format!("it said {:?}, which is none of its lines: {error}", cut(&line))
+                    format!("it wrote {:?}, which is not the expected line: {error}", cut(&line))
                 }
             },
             Ok(Err(error)) => error.to_string(),
@@ -173,13 +181,13 @@ impl Process {
         let failed = |reason: String| BenchError::Peer { name: self.name.clone(), reason };
         let mut line = serde_json::to_vec(question).map_err(|error| failed(error.to_string()))?;
         line.push(b'\n');
-        // If nobody writes it any more, the peer has ended, which reading tells.
+        // Sending fails only if the peer has exited, which the following read reports.
         drop(self.questions.send(line));
         let reply: Reply = self.read()?;
         let reason = match &reply.error {
             Some(reason) => reason.clone(),
             None => match reply.flaw(question) {
-                Some(flaw) => format!("its answer cannot be right: {flaw}"),
+                Some(flaw) => format!("its reply is invalid: {flaw}"),
                 None => return Ok(reply),
             },
         };
@@ -188,107 +196,112 @@ impl Process {
 }
 
 impl Reply {
-    /// What cannot be, in an answer to a question.
+    /// Returns what is invalid in a reply to a question, or `None` if the reply is valid.
     fn flaw(&self, question: &Question<'_>) -> Option<String> {
-        let (count, wanted) = (self.tokens.len(), question.max_tokens);
+        let (count, requested) = (self.tokens.len(), question.max_tokens);
         let committed = self.commits.iter().fold(0_usize, |sum, own| sum.saturating_add(own.1));
         let last_ns = self.commits.iter().map(|&(at_ns, _)| at_ns).max().unwrap_or(0);
-        if count == 0 || count > wanted || (question.ignore_eos && count < wanted) {
-            let exactly = if question.ignore_eos { "" } else { "1 to " };
-            return Some(format!("{count} tokens where {exactly}{wanted} were asked for"));
+        if count == 0 || count > requested || (question.ignore_eos && count < requested) {
+            let range = if question.ignore_eos { "" } else { "1 to " };
+            return Some(format!("it has {count} tokens, but {range}{requested} were requested"));
         }
         if committed != count {
-            return Some(format!("{count} tokens, of which {committed} have a time"));
+            return Some(format!("it has {count} tokens, but commits of {committed}"));
         }
         if self.total_ns == 0 || last_ns > self.total_ns {
-            return Some(format!("a token at {last_ns} ns of {} ns", self.total_ns));
+            let total_ns = self.total_ns;
+            return Some(format!("its last commit is at {last_ns} ns, its end at {total_ns} ns"));
         }
         let drafted = |&(drafted, accepted): &(u64, u64)| {
             accepted <= drafted && drafted <= question.draft_tokens as u64
         };
         if self.rounds.len() > count || !self.rounds.iter().all(drafted) {
-            return Some(format!("rounds of more than {} draft tokens", question.draft_tokens));
+            return Some(format!(
+                "it has more rounds than tokens, or rounds of more than {} draft tokens",
+                question.draft_tokens
+            ));
         }
-        let early = self.commits.windows(2).any(|pair| pair[1].0 < pair[0].0);
-        early.then(|| "tokens that came before earlier ones".to_owned())
+        let is_unordered = self.commits.windows(2).any(|pair| pair[1].0 < pair[0].0);
+        is_unordered.then(|| "its commits are not in the order of their times".to_owned())
     }
 }
 
-/// The beginning of a line that may be long.
+/// Returns the beginning of a line.
 fn cut(line: &str) -> String {
     line.chars().take(120).collect()
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Whoever has ended already cannot be ended again.
+        // Both fail if the process has already exited.
         drop(self.child.kill());
         drop(self.child.wait());
     }
 }
 
-/// Our engines and running peers, who answer in turn.
-pub struct Field {
+/// Our engines and the running peers.
+pub struct EnginesAndPeers {
     engines: Engines,
     peers: Vec<Process>,
-    contestants: Vec<Contestant>,
+    participants: Vec<Participant>,
 }
 
-impl Field {
-    /// Starts the peers of some contestants beside our engines; `specs` are those that tasks name.
+impl EnginesAndPeers {
+    /// Starts the peers. `specs` are the specifications to which the tasks of the participants refer.
     ///
     /// # Errors
-    /// If a peer does not start, or computes on another number of threads than what it is compared with.
+    /// If a peer does not start, or if it has another number of threads than its baseline and
+    /// `unequal_cores` is not set.
     pub fn new(
         engines: Engines,
         specs: &[PeerSpec],
-        contestants: &[Contestant],
+        participants: &[Participant],
         unequal_cores: bool,
     ) -> Result<Self, BenchError> {
         let peers = specs
             .iter()
-            .map(|spec| Process::start(spec, PATIENCE))
+            .map(|spec| Process::start(spec, TIMEOUT))
             .collect::<Result<Vec<_>, _>>()?;
-        let mut contestants = contestants.to_vec();
-        for index in 0..contestants.len() {
-            let Some(task) = &contestants[index].peer else { continue };
-            let cores = peers[task.peer].hello.threads;
-            let baseline = &contestants[contestants[index].baseline];
+        let mut participants = participants.to_vec();
+        for index in 0..participants.len() {
+            let Some(task) = &participants[index].peer else { continue };
+            let cores = peers[task.peer].info.threads;
+            let baseline = &participants[participants[index].baseline];
             if cores != baseline.cores && !unequal_cores {
                 return Err(BenchError::UnequalCores {
-                    name: contestants[index].name.clone(),
+                    name: participants[index].name.clone(),
                     cores,
                     baseline: baseline.name.clone(),
                     baseline_cores: baseline.cores,
                 });
             }
-            contestants[index].cores = cores;
+            participants[index].cores = cores;
         }
-        Ok(Self { engines, peers, contestants })
+        Ok(Self { engines, peers, participants })
     }
 
-    /// Our engines.
+    /// Returns our engines.
     #[must_use]
     pub fn engines(&self) -> &Engines {
         &self.engines
     }
 
-    /// What the peers said of themselves, in the order of their specs.
-    pub fn hellos(&self) -> impl Iterator<Item = &Hello> {
-        self.peers.iter().map(|peer| &peer.hello)
+    /// Returns the descriptions of the peers in the order of their specifications.
+    pub fn peer_infos(&self) -> impl Iterator<Item = &PeerInfo> {
+        self.peers.iter().map(|peer| &peer.info)
     }
 
-    /// Who takes part; the peers' numbers of cores are known by now.
+    /// Returns the participants, with the actual numbers of cores of the peers.
     #[must_use]
-    pub fn contestants(&self) -> &[Contestant] {
-        &self.contestants
+    pub fn participants(&self) -> &[Participant] {
+        &self.participants
     }
 }
 
-impl Answerer for Field {
+impl Answerer for EnginesAndPeers {
     fn answer(
         &mut self,
-        contestant: usize,
+        participant: usize,
         prompt: &Prompt,
         repeat: usize,
         sample: bool,
@@ -296,9 +309,9 @@ impl Answerer for Field {
         if !self.peers.is_empty() {
             sleep(SETTLE);
         }
-        let own = &self.contestants[contestant];
+        let own = &self.participants[participant];
         let Some(task) = &own.peer else {
-            return self.engines.answer(contestant, prompt, repeat, sample);
+            return self.engines.answer(participant, prompt, repeat, sample);
         };
         let request = self.engines.request();
         let tokens = self.engines.encode(prompt)?;
@@ -331,7 +344,7 @@ impl Answerer for Field {
                     .collect(),
                 tokens: reply.tokens,
                 counts,
-                times: Times::default(),
+                times: TimeBreakdown::default(),
                 rounds: Vec::new(),
                 trace: None,
             }],
@@ -339,7 +352,7 @@ impl Answerer for Field {
     }
 }
 
-/// What can be counted from a reply. A model drafts a chain, and so passes once a token.
+/// Derives the counters of an answer from a reply. A draft model drafts a chain, with one pass per token.
 fn counts(reply: &Reply, drafter: DrafterKind) -> Counts {
     let mut counts = Counts {
         committed: reply.tokens.len() as u64,
@@ -371,7 +384,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_are_counted_as_our_own() {
+    fn rounds_of_peers_are_counted_like_ours() {
         let reply = Reply {
             tokens: vec![1; 8],
             commits: vec![(5, 1), (9, 4), (12, 2), (15, 1)],
@@ -403,8 +416,8 @@ mod tests {
                 case $line in *'"max_tokens":2'*) ;; *) exit 1;; esac
                 echo '{"tokens": [7, 8], "total_ns": 30, "commits": [[10, 1], [30, 1]]}'
             done"#;
-        let mut process = Process::start(&spec(script), PATIENCE).unwrap();
-        assert_eq!((process.hello.threads, process.hello.weights.as_str()), (2, "f32"));
+        let mut process = Process::start(&spec(script), TIMEOUT).unwrap();
+        assert_eq!((process.info.threads, process.info.weights.as_str()), (2, "f32"));
         let question = |max_tokens| Question {
             drafter: "none".into(),
             draft_tokens: 0,
@@ -416,22 +429,21 @@ mod tests {
             assert_eq!(process.ask(&question(2)).unwrap().tokens, [7, 8]);
         }
         let error = process.ask(&question(4)).unwrap_err().to_string();
-        assert!(error.contains("\"shell\"") && error.contains("it ended"), "{error}");
+        assert!(error.contains("\"shell\"") && error.contains("it exited"), "{error}");
     }
 
     #[cfg(unix)]
     #[test]
-    fn what_a_peer_cannot_do_is_told() {
-        let error = |script: &str| Process::start(&spec(script), PATIENCE).unwrap_err().to_string();
-        assert!(error("echo nonsense").contains("it said \"nonsense"));
-        assert!(error("true").contains("it ended"));
-        let none = PeerSpec { command: vec!["/nowhere/at/all".into()], ..spec("") };
-        assert!(
-            Process::start(&none, PATIENCE).unwrap_err().to_string().contains("does not start")
-        );
+    fn failures_of_peers_are_reported() {
+        let error = |script: &str| Process::start(&spec(script), TIMEOUT).unwrap_err().to_string();
+        assert!(error("echo nonsense").contains("it wrote \"nonsense"));
+        assert!(error("true").contains("it exited"));
+        let missing = PeerSpec { command: vec!["/nowhere/at/all".into()], ..spec("") };
+        let error = Process::start(&missing, TIMEOUT).unwrap_err().to_string();
+        assert!(error.contains("cannot start /nowhere/at/all"), "{error}");
         let failing = r#"echo '{"version": "1", "threads": 1, "weights": "f32"}'; read -r line
             echo '{"tokens": [], "total_ns": 0, "commits": [], "error": "too long"}'"#;
-        let mut process = Process::start(&spec(failing), PATIENCE).unwrap();
+        let mut process = Process::start(&spec(failing), TIMEOUT).unwrap();
         let question = Question {
             drafter: "none".into(),
             draft_tokens: 0,
@@ -444,19 +456,19 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_peer_that_hangs_is_ended() {
+    fn a_peer_that_hangs_is_stopped() {
         let error = Process::start(&spec("exec sleep 600"), Duration::from_millis(50)).unwrap_err();
-        assert!(error.to_string().contains("it said nothing"), "{error}");
+        assert!(error.to_string().contains("it wrote nothing"), "{error}");
     }
 
-    /// A pipe takes in 64 KiB before somebody reads.
+    /// The question is longer than the 64 KiB that a pipe buffers.
     #[cfg(unix)]
     #[test]
-    fn a_peer_that_does_not_read_is_ended() {
-        let hello = r#"echo '{"version": "1", "threads": 1, "weights": "f32"}'"#;
+    fn a_peer_that_does_not_read_is_stopped() {
+        let info = r#"echo '{"version": "1", "threads": 1, "weights": "f32"}'"#;
         let mut process =
-            Process::start(&spec(&format!("{hello}; exec sleep 600")), PATIENCE).unwrap();
-        process.patience = Duration::from_millis(50);
+            Process::start(&spec(&format!("{info}; exec sleep 600")), TIMEOUT).unwrap();
+        process.timeout = Duration::from_millis(50);
         let question = Question {
             drafter: "none".into(),
             draft_tokens: 0,
@@ -465,16 +477,16 @@ mod tests {
             ignore_eos: false,
         };
         let error = process.ask(&question).unwrap_err().to_string();
-        assert!(error.contains("it said nothing"), "{error}");
-        // One that is gone is told apart.
-        let mut process = Process::start(&spec(hello), PATIENCE).unwrap();
+        assert!(error.contains("it wrote nothing"), "{error}");
+        // A peer that has exited gives another error.
+        let mut process = Process::start(&spec(info), TIMEOUT).unwrap();
         let error = process.ask(&question).unwrap_err().to_string();
-        assert!(error.contains("it ended"), "{error}");
+        assert!(error.contains("it exited"), "{error}");
     }
 
     #[test]
-    fn answers_that_cannot_be_are_refused() {
-        let right = Reply {
+    fn invalid_replies_are_rejected() {
+        let valid = Reply {
             tokens: vec![7, 8],
             total_ns: 30,
             commits: vec![(10, 1), (30, 1)],
@@ -487,16 +499,16 @@ mod tests {
             max_tokens,
             ignore_eos,
         };
-        assert_eq!(right.flaw(&question(2, true)), None);
-        assert_eq!(right.flaw(&question(3, false)), None);
+        assert_eq!(valid.flaw(&question(2, true)), None);
+        assert_eq!(valid.flaw(&question(3, false)), None);
         for (reply, question, word) in [
-            (right.clone(), question(1, false), "1 to 1 were asked for"),
-            (right.clone(), question(3, true), "where 3 were asked for"),
-            (Reply { commits: vec![(10, 1)], ..right.clone() }, question(2, true), "1 have a time"),
-            (Reply { total_ns: 20, ..right.clone() }, question(2, true), "of 20 ns"),
-            (Reply { total_ns: 0, ..right.clone() }, question(2, true), "of 0 ns"),
-            (Reply { rounds: vec![(9, 9)], ..right.clone() }, question(2, true), "0 draft tokens"),
-            (Reply { commits: vec![(30, 1), (10, 1)], ..right }, question(2, true), "earlier"),
+            (valid.clone(), question(1, false), "1 to 1 were requested"),
+            (valid.clone(), question(3, true), "but 3 were requested"),
+            (Reply { commits: vec![(10, 1)], ..valid.clone() }, question(2, true), "commits of 1"),
+            (Reply { total_ns: 20, ..valid.clone() }, question(2, true), "its end at 20 ns"),
+            (Reply { total_ns: 0, ..valid.clone() }, question(2, true), "its end at 0 ns"),
+            (Reply { rounds: vec![(9, 9)], ..valid.clone() }, question(2, true), "0 draft tokens"),
+            (Reply { commits: vec![(30, 1), (10, 1)], ..valid }, question(2, true), "order"),
         ] {
             let flaw = reply.flaw(&question).unwrap();
             assert!(flaw.contains(word), "{flaw}");

@@ -1,29 +1,30 @@
-//! Comparisons that have a name: those of the papers, on the cores of this machine.
+//! Presets: comparisons from the papers, on the cores of this machine.
 
 use crate::Sweep;
 use forerun::{CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Tree};
 use std::fmt;
 use std::str::FromStr;
 
-/// A comparison by name.
+/// A named comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// EasySpec's table 2: plain decoding on one core, then on all cores, then speculation, then trees,
-    /// then layers in parallel.
+    /// EasySpec's table 2: plain decoding on one core, then on all cores, then with speculation, with trees,
+    /// and with parallel layers.
     EasySpecLadder,
     /// EasySpec's figure 4: layer-parallel size × width × calibration, on all cores.
     EasySpecSweep,
-    /// EasySpec's table 4: how much speed and acceptance differ from prompt to prompt. Beside the drafter
-    /// as it is and by layers, a drafter that is sometimes very right and often wrong.
+    /// EasySpec's table 4: the variation of speed and acceptance over prompts. It compares the ordinary
+    /// drafter, the layer-parallel one, and prompt lookup, whose acceptance varies much more.
     EasySpecVariance,
 }
 
-/// Width of the ladder's trees, and depth of all.
+/// Width of trees, except in [`Preset::EasySpecSweep`].
 const WIDTH: usize = 4;
+/// Depth of all drafts.
 const DEPTH: usize = 5;
 
 impl Preset {
-    /// What it compares on these cores.
+    /// Returns the sweeps of this comparison on the given cores.
     #[must_use]
     pub fn sweeps(self, cores: &[usize]) -> Vec<Sweep> {
         let group = |cores: &[usize]| {
@@ -35,8 +36,9 @@ impl Preset {
             placements: vec![format!("target={cores}")],
             ..Sweep::default()
         };
-        // Drafter and target in turn, as in the paper. Where the paper's ordinary drafter is on one
-        // device while the others wait, teams do not overlap here: it is on all, split as the target.
+        // Drafter and target alternate, as in the paper. The paper's ordinary drafter uses one device while
+        // the others wait. Here it is split over all cores, like the target, because thread teams cannot
+        // overlap.
         let drafted = |drafter: DrafterKind| Sweep {
             drafters: vec![drafter],
             draft_tokens: vec![DraftTokens::Fixed(DEPTH)],
@@ -67,7 +69,7 @@ impl Preset {
         }
     }
 
-    /// The temperatures at which the paper compares it.
+    /// Returns the temperatures of the paper's comparison.
     #[must_use]
     pub fn temperatures(self) -> &'static [f32] {
         match self {
@@ -76,7 +78,7 @@ impl Preset {
         }
     }
 
-    /// Whether its configurations use different numbers of cores on purpose.
+    /// Returns whether the configurations use different numbers of cores on purpose.
     #[must_use]
     pub fn has_unequal_cores(self) -> bool {
         self == Self::EasySpecLadder
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn presets_are_the_papers_comparisons() {
+    fn presets_have_the_papers_configurations() {
         for name in ["easyspec-ladder", "easyspec-sweep", "easyspec-variance"] {
             let preset: Preset = name.parse().unwrap();
             assert_eq!(preset.to_string(), name);
@@ -154,7 +156,7 @@ mod tests {
             format!("speculative, easyspec lp 4, 5, top:4x5, on {two}"),
         ];
         assert_eq!(ladder, expected);
-        // On a single core the first two are one.
+        // On a single core, the first two are the same.
         assert_eq!(names(Preset::EasySpecLadder, &[first]).len(), 4);
     }
 }

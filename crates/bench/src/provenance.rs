@@ -1,34 +1,34 @@
-//! Where numbers come from: command, version, commit, machine, date.
+//! The provenance of measurements: command, version, commit, machine, date.
 
 use forerun::{Isa, cores_within_quota};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// One start of the program.
+/// The circumstances of one start of the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The command line, as it was typed.
     pub command: String,
     /// The version of forerun.
     pub version: String,
-    /// The commit that it was built from, if the build was told by `FORERUN_COMMIT`.
+    /// The commit of the build, if `FORERUN_COMMIT` was set during the build.
     pub commit: Option<String>,
-    /// When it started, in local time with its offset.
+    /// The time of the start, in local time with its offset.
     pub started: String,
-    /// The processor.
+    /// The name of the processor.
     pub processor: String,
-    /// Cores that the program may use.
+    /// The number of cores that the program may use.
     pub cores: usize,
     /// The instruction set that the kernels use.
     pub instruction_set: String,
-    /// The operating system's kernel.
+    /// The name and version of the operating system's kernel.
     pub kernel: String,
-    /// Memory of the machine, in bytes; 0 where the system does not tell.
+    /// The memory of the machine in bytes; 0 if it is unknown.
     pub memory_bytes: u64,
 }
 
 impl Provenance {
-    /// This program on this machine, now; `arguments` is its command line.
+    /// Returns the provenance of the running program. `arguments` is its command line.
     #[must_use]
     pub fn now(arguments: impl Iterator<Item = String>) -> Self {
         let quoted: Vec<String> = arguments.map(|argument| quoted(&argument)).collect();
@@ -47,7 +47,7 @@ impl Provenance {
     }
 }
 
-/// An argument as a shell takes it.
+/// Quotes an argument for a POSIX shell, if necessary.
 pub(crate) fn quoted(argument: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@".contains(c);
     if !argument.is_empty() && argument.chars().all(plain) {
@@ -64,7 +64,7 @@ fn kernel() -> String {
     }
 }
 
-/// The value behind a name and a colon, in one of the kernel's tables.
+/// Returns the value after a name and a colon in a file of `/proc`.
 fn field(file: &str, name: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let line = text.lines().find(|line| line.starts_with(name))?;
@@ -76,13 +76,13 @@ fn kilobytes(file: &str, name: &str) -> Option<u64> {
     Some(value.split(' ').next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Forgets the peak of this process's memory, where the system lets it.
+/// Resets the peak memory of this process, if the system allows it.
 pub(crate) fn reset_peak_memory() {
-    // Where it does not, the peak is that since the start, which is more, never less.
+    // Otherwise, the peak is the one since the start of the process, which may be higher.
     drop(fs::write("/proc/self/clear_refs", "5"));
 }
 
-/// The most memory that this process had since the last reset, in bytes.
+/// Returns the peak memory of this process since the last reset in bytes.
 pub(crate) fn peak_memory_bytes() -> Option<u64> {
     kilobytes("/proc/self/status", "VmHWM")
 }
@@ -92,18 +92,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_are_quoted_as_a_shell_takes_them() {
+    fn arguments_are_quoted_for_a_shell() {
         assert_eq!(quoted("--model=a/b.c"), "--model=a/b.c");
         assert_eq!(quoted("it's"), "'it'\\''s'");
         assert_eq!(quoted(""), "''");
-        let told = Provenance::now(["forerun", "a b"].map(String::from).into_iter());
-        assert_eq!(told.command, "forerun 'a b'");
-        assert!(told.cores > 0 && !told.started.is_empty());
+        let provenance = Provenance::now(["forerun", "a b"].map(String::from).into_iter());
+        assert_eq!(provenance.command, "forerun 'a b'");
+        assert!(provenance.cores > 0 && !provenance.started.is_empty());
     }
 
     #[cfg(target_os = "linux")]
     #[test]
-    fn the_peak_of_memory_can_be_measured_anew() {
+    fn the_peak_memory_can_be_reset() {
         let large = vec![1_u8; 64 << 20];
         assert!(peak_memory_bytes().is_some_and(|peak| peak > large.len() as u64));
         drop(large);

@@ -1,52 +1,52 @@
-//! What is kept of an answer: all that metrics need, and the text to compare.
+//! Records of answers: everything that metrics need, and the text to compare.
 
-use crate::times::{Round, Times};
+use crate::times::{Round, TimeBreakdown};
 use forerun::{Answer, Commit, Finish, SpanKind, TokenId, Trace};
 use serde::{Deserialize, Serialize};
 
-/// A prompt's answer by one configuration in one repeat.
+/// The answer of one configuration to one prompt in one repeat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AnswerRecord {
-    /// The configuration's name.
+    /// The name of the configuration.
     pub configuration: String,
-    /// The prompt's id.
+    /// The id of the prompt.
     pub prompt: String,
-    /// The prompt's category.
+    /// The category of the prompt.
     pub category: String,
-    /// Which repeat, from 0.
+    /// The number of the repeat, from 0.
     pub repeat: usize,
-    /// An answer for each turn.
+    /// The answers to all turns.
     pub turns: Vec<TurnRecord>,
-    /// The most memory that the process had while it answered, all configurations being loaded with
-    /// shared weights; `None` where the system does not tell.
+    /// The peak memory of the process during the answer in bytes, or `None` if it is unknown. It includes
+    /// all configurations, which share their weights.
     pub peak_memory_bytes: Option<u64>,
 }
 
-/// The answer to one turn. Times are in nanoseconds from its request on.
+/// The answer to one turn. Times are in nanoseconds since the request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnRecord {
-    /// The text.
+    /// The text of the answer.
     pub text: String,
-    /// Its tokens, with those that ended it.
+    /// The tokens of the answer, including those that end it.
     pub tokens: Vec<TokenId>,
-    /// Tokens of the prompt.
+    /// The number of tokens in the prompt.
     pub prompt_tokens: usize,
-    /// Why it ended.
+    /// The reason for the end of the answer.
     pub finish: String,
-    /// The seed of its draws.
+    /// The sampling seed.
     pub seed: u64,
-    /// Up to the last token.
+    /// The time until the last token.
     pub total_ns: u64,
-    /// When its tokens became certain.
+    /// The times at which tokens were committed.
     pub commits: Vec<Commit>,
-    /// What was counted.
+    /// The counters of the answer.
     pub counts: Counts,
-    /// Where the time went.
-    pub times: Times,
-    /// Its rounds of drafting and verifying.
+    /// The breakdown of the time.
+    pub times: TimeBreakdown,
+    /// The rounds of drafting and verifying.
     #[serde(default)]
     pub rounds: Vec<Round>,
-    /// What devices did, for the report's sample timeline.
+    /// The beginning of the trace, for the report's sample timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<Trace>,
 }
@@ -54,21 +54,21 @@ pub struct TurnRecord {
 /// Counters of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Tokens committed.
+    /// The number of committed tokens.
     pub committed: u64,
-    /// Target forwards that committed a token.
+    /// The number of target passes that committed at least one token.
     pub committing_forwards: u64,
-    /// All forward passes of the target, those for the prompt and of cancelled jobs included.
+    /// The number of all target passes, including those for the prompt and of cancelled jobs.
     pub target_forwards: u64,
-    /// All forward passes of the drafter.
+    /// The number of all drafter passes.
     pub drafter_forwards: u64,
-    /// Tokens drafted, tested or not.
+    /// The number of draft tokens, tested or not.
     pub draft_tokens: u64,
-    /// Rounds in which the draft's token at this depth was tested.
+    /// For each depth, the number of rounds in which the draft token at this depth was tested.
     pub tested: Vec<u64>,
-    /// Rounds in which it was accepted.
+    /// For each depth, the number of rounds in which the draft token was accepted.
     pub accepted: Vec<u64>,
-    /// Rows that the target scored.
+    /// The number of rows that the target scored.
     pub scored_rows: u64,
 }
 
@@ -91,7 +91,7 @@ impl Counts {
 }
 
 impl TurnRecord {
-    /// What is kept of an answer. With `sample`, so many of its spans are.
+    /// Creates the record of an answer. `sample` is the number of spans of its trace to keep, if any.
     #[must_use]
     pub fn of(answer: &Answer, sample: Option<usize>) -> Self {
         let trace = sample.map(|spans| {
@@ -115,19 +115,19 @@ impl TurnRecord {
             total_ns: answer.total_ns,
             commits: answer.commits.clone(),
             counts: Counts::of(answer),
-            times: Times::of(&answer.trace, answer.total_ns),
+            times: TimeBreakdown::of(&answer.trace, answer.total_ns),
             rounds: Round::all_of(&answer.trace),
             trace,
         }
     }
 
-    /// Up to the first token.
+    /// Returns the time until the first token in nanoseconds.
     #[must_use]
     pub fn first_token_ns(&self) -> u64 {
         self.commits.first().map_or(0, |commit| commit.at_ns)
     }
 
-    /// Tokens over the whole time, the prompt's included.
+    /// Returns the number of tokens per second, over the total time including the prompt.
     #[must_use]
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens.len() as f64 / (self.total_ns.max(1) as f64 / 1e9)

@@ -1,4 +1,4 @@
-//! Suites of prompts: Spec-Bench, HumanEval, GSM8K, MBPP, MGSM, plain text, and our own JSON lines.
+//! Prompt suites: the default suite, Spec-Bench, HumanEval, GSM8K, MBPP, MGSM, and prompt files.
 
 use crate::BenchError;
 use flate2::read::GzDecoder;
@@ -10,21 +10,21 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// What is asked: one text, or the turns of a conversation.
+/// A prompt: one text, or the user's turns of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
-    /// Its name, once in a suite.
+    /// The id of the prompt, unique in a comparison.
     pub id: String,
-    /// What kind of prompt it is.
+    /// The category of the prompt.
     pub category: String,
-    /// What is said, turn by turn; the second goes on after the answer to the first.
+    /// The turns. The second turn follows the answer to the first one, and so on.
     pub turns: Vec<String>,
 }
 
-/// Prompts that a small model of nineteenth-century books can continue.
+/// The default suite: prompts that a small model of nineteenth-century books can continue.
 const DEFAULT: &str = include_str!("../suites/default.jsonl");
 
-/// Suites by name, with the places in `--data` at which they may lie.
+/// Suites with their names, the file to name in errors, and the possible paths in the data folder.
 const SUITES: [(&str, &str, &[&str]); 5] = [
     ("spec-bench", "spec_bench_question.jsonl", &["spec_bench_question.jsonl", "question.jsonl"]),
     ("humaneval", "HumanEval.jsonl.gz", &["HumanEval.jsonl.gz", "HumanEval.jsonl"]),
@@ -33,12 +33,14 @@ const SUITES: [(&str, &str, &[&str]); 5] = [
     ("mgsm", "mgsm/*.tsv", &["mgsm"]),
 ];
 
-/// The prompts of suites (`default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp`, `mgsm`) and files
-/// (`.jsonl`, `.jsonl.gz`, `.tsv`; else plain text, prompts parted by blank lines). Suites other
-/// than the default one lie in `data`.
+/// Reads the prompts of suites and files.
+///
+/// The suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`. All but `default` are
+/// read from the folder `data`. Files may be `.jsonl`, `.jsonl.gz` or `.tsv`. Any other file is plain text,
+/// with blank lines between prompts.
 ///
 /// # Errors
-/// If a suite is not there, a line is no prompt, or two prompts have one name.
+/// If a suite or file does not exist, a line is not a valid prompt, or two prompts have the same id.
 pub fn read(names: &[String], data: Option<&Path>) -> Result<Vec<Prompt>, BenchError> {
     let mut prompts = Vec::new();
     for name in names {
@@ -55,7 +57,7 @@ fn read_one(name: &str, data: Option<&Path>) -> Result<Vec<Prompt>, BenchError> 
     if name == "default" {
         return json_lines(DEFAULT, "default", Path::new("default.jsonl"));
     }
-    let Some(&(suite, expected, places)) = SUITES.iter().find(|suite| suite.0 == name) else {
+    let Some(&(suite, expected, paths)) = SUITES.iter().find(|suite| suite.0 == name) else {
         let file = Path::new(name);
         return match file.is_file() {
             true => read_file(file, &stem(file)),
@@ -65,13 +67,13 @@ fn read_one(name: &str, data: Option<&Path>) -> Result<Vec<Prompt>, BenchError> 
     let data = data.ok_or_else(|| BenchError::NoData(suite.to_owned()))?;
     let missing =
         || BenchError::NoSuite { suite: suite.to_owned(), expected, folder: data.to_owned() };
-    let place =
-        places.iter().map(|place| data.join(place)).find(|p| p.exists()).ok_or_else(missing)?;
-    if !place.is_dir() {
-        return read_file(&place, suite);
+    let path =
+        paths.iter().map(|path| data.join(path)).find(|path| path.exists()).ok_or_else(missing)?;
+    if !path.is_dir() {
+        return read_file(&path, suite);
     }
-    // One file a language, each a category.
-    let files = tables(&place)?;
+    // A folder has one file for each language, which is a category.
+    let files = tsv_files(&path)?;
     if files.is_empty() {
         return Err(missing());
     }
@@ -82,8 +84,8 @@ fn read_one(name: &str, data: Option<&Path>) -> Result<Vec<Prompt>, BenchError> 
     Ok(prompts)
 }
 
-/// The `.tsv` files of a folder, by name.
-fn tables(folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
+/// Returns the `.tsv` files of a folder, sorted by name.
+fn tsv_files(folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
     let failed = |cause| BenchError::Read { file: folder.to_owned(), cause };
     let entries: Result<Vec<_>, _> = fs::read_dir(folder).map_err(failed)?.collect();
     let paths = entries.map_err(failed)?.into_iter().map(|entry| entry.path());
@@ -92,7 +94,7 @@ fn tables(folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
     Ok(files)
 }
 
-/// The name of a file without its endings.
+/// Returns the name of a file without its extensions.
 fn stem(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').next().unwrap_or_default().to_owned()
@@ -113,22 +115,28 @@ fn read_file(file: &Path, name: &str) -> Result<Vec<Prompt>, BenchError> {
     if path.ends_with(".jsonl") || path.ends_with(".jsonl.gz") {
         json_lines(&text, name, file)
     } else if path.ends_with(".tsv") {
-        Ok(table(&text, name))
+        Ok(tab_separated(&text, name))
     } else {
         Ok(paragraphs(&text, name))
     }
 }
 
-/// A JSON object a line. Its turns are `turns` (Spec-Bench, ours) or else the one text `prompt`
-/// (HumanEval, ours), `question` (GSM8K) or `text` (MBPP); its id and category what it says, or its
-/// place and the suite's name.
+/// Parses JSON lines with one prompt each.
+///
+/// The turns are in `turns` (Spec-Bench and our own files). Otherwise the only turn is in `prompt`
+/// (HumanEval and our own files), `question` (GSM8K) or `text` (MBPP). If there is no id or category, the
+/// number of the line and the name of the suite are used.
 fn json_lines(text: &str, name: &str, file: &Path) -> Result<Vec<Prompt>, BenchError> {
     let mut prompts = Vec::new();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let wrong = |reason| BenchError::Line { file: file.to_owned(), line: index + 1, reason };
-        let value: Value = serde_json::from_str(line).map_err(|error| wrong(error.to_string()))?;
+        let invalid = |reason| BenchError::Line { file: file.to_owned(), line: index + 1, reason };
+        let value: Value =
+            serde_json::from_str(line).map_err(|error| invalid(error.to_string()))?;
         let turns = turns(&value).ok_or_else(|| {
-            wrong("expected \"turns\", \"prompt\", \"question\" or \"text\" with some text".into())
+            invalid(
+                "expected a text that is not empty in \"turns\", \"prompt\", \"question\" or \"text\""
+                    .into(),
+            )
         })?;
         let id = ["id", "question_id", "task_id"].iter().find_map(|key| match &value[*key] {
             Value::String(id) => Some(id.clone()),
@@ -155,8 +163,8 @@ fn turns(value: &Value) -> Option<Vec<String>> {
     (!turns.is_empty() && turns.iter().all(|turn| !turn.is_empty())).then_some(turns)
 }
 
-/// MGSM: a question and its answer a line, a tab in between.
-fn table(text: &str, name: &str) -> Vec<Prompt> {
+/// Parses MGSM's format: a question and its answer on each line, separated by a tab.
+fn tab_separated(text: &str, name: &str) -> Vec<Prompt> {
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let prompt = |(index, line): (usize, &str)| Prompt {
         id: format!("{name}/{}", index + 1),
@@ -166,7 +174,7 @@ fn table(text: &str, name: &str) -> Vec<Prompt> {
     lines.map(prompt).collect()
 }
 
-/// Plain text: prompts parted by lines with nothing on them.
+/// Parses plain text with blank lines between prompts.
 fn paragraphs(text: &str, name: &str) -> Vec<Prompt> {
     let mut texts = vec![String::new()];
     for line in text.lines() {
@@ -188,21 +196,21 @@ fn paragraphs(text: &str, name: &str) -> Vec<Prompt> {
     texts.into_iter().enumerate().map(prompt).collect()
 }
 
-/// At the most `count` prompts of each category, evenly spread over it, in their order.
+/// Keeps at most `count` prompts of each category, evenly spread over the category, in their order.
 #[must_use]
 pub fn limit(prompts: Vec<Prompt>, count: usize) -> Vec<Prompt> {
     let mut sizes: BTreeMap<String, usize> = BTreeMap::new();
     for prompt in &prompts {
         *sizes.entry(prompt.category.clone()).or_default() += 1;
     }
-    let mut places: BTreeMap<String, usize> = BTreeMap::new();
+    let mut indices: BTreeMap<String, usize> = BTreeMap::new();
     let keep = |prompt: &Prompt| {
-        let (size, place) = (sizes[&prompt.category], places.entry(prompt.category.clone()));
-        let place = place.or_default();
+        let (size, index) = (sizes[&prompt.category], indices.entry(prompt.category.clone()));
+        let index = index.or_default();
         let kept = count.min(size);
-        // The k-th of those that stay is at k · size / kept, rounded down.
-        let stays = (*place * kept) % size < kept;
-        *place += 1;
+        // The k-th prompt that is kept has the index k · size / kept, rounded down.
+        let stays = (*index * kept) % size < kept;
+        *index += 1;
         stays
     };
     let mut prompts = prompts;
@@ -231,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn every_published_form_is_read() {
+    fn every_published_format_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let file = folder.path().join(name);
@@ -250,7 +258,7 @@ mod tests {
         fs::write(folder.path().join("HumanEval.jsonl.gz"), packed.finish().unwrap()).unwrap();
         let names = ["spec-bench", "humaneval", "gsm8k", "mbpp", "mgsm"].map(String::from);
         let read = read(&names, Some(folder.path())).unwrap();
-        let told: Vec<_> =
+        let found: Vec<_> =
             read.iter().map(|p| (p.id.as_str(), p.category.as_str(), p.turns.join("|"))).collect();
         let expected = [
             ("spec-bench/81", "writing", "a|b"),
@@ -260,18 +268,18 @@ mod tests {
             ("mgsm_en/1", "mgsm_en", "f"),
             ("mgsm_en/2", "mgsm_en", "g"),
         ];
-        assert_eq!(told, expected.map(|(id, category, turns)| (id, category, turns.to_owned())));
+        assert_eq!(found, expected.map(|(id, category, turns)| (id, category, turns.to_owned())));
     }
 
     #[test]
-    fn plain_text_is_parted_by_blank_lines() {
+    fn plain_text_is_split_at_blank_lines() {
         let texts = paragraphs("\none\ntwo\n \n\nthree\n", "notes");
-        let told: Vec<_> = texts.iter().map(|p| (p.id.as_str(), p.turns[0].as_str())).collect();
-        assert_eq!(told, [("notes/1", "one\ntwo"), ("notes/2", "three")]);
+        let found: Vec<_> = texts.iter().map(|p| (p.id.as_str(), p.turns[0].as_str())).collect();
+        assert_eq!(found, [("notes/1", "one\ntwo"), ("notes/2", "three")]);
     }
 
     #[test]
-    fn what_is_no_suite_is_refused_by_name() {
+    fn invalid_suites_are_rejected_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("own.jsonl");
         let error = |names: &[&str], data| {
@@ -279,7 +287,7 @@ mod tests {
             read(&names, data).unwrap_err().to_string()
         };
         assert!(error(&["nonsense"], None).contains("spec-bench"));
-        assert!(error(&["gsm8k"], None).contains("--data"));
+        assert!(error(&["gsm8k"], None).contains("set `data`"));
         assert!(error(&["gsm8k"], Some(folder.path())).contains("gsm8k_test.jsonl"));
         assert!(error(&["mgsm"], Some(folder.path())).contains("mgsm/*.tsv"));
         assert!(error(&["default", "default"], None).contains("two prompts"));
@@ -291,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_is_per_category_and_spreads_evenly() {
+    fn a_limit_applies_per_category_and_spreads_evenly() {
         let mut prompts: Vec<Prompt> =
             (0..10).map(|index| prompt(&format!("a{index}"), "a")).collect();
         prompts.insert(3, prompt("b0", "b"));
@@ -308,8 +316,8 @@ mod tests {
 
     #[test]
     fn the_published_files_are_read() {
-        let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-        let data = std::env::var_os("FORERUN_DATA").map_or(beside, PathBuf::from).join("prompts");
+        let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+        let data = std::env::var_os("FORERUN_DATA").map_or(default, PathBuf::from).join("prompts");
         if !data.is_dir() {
             eprintln!("SKIPPED: no {} (set FORERUN_DATA)", data.display());
             return;

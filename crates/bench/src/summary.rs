@@ -1,118 +1,118 @@
-//! The table of a run: every metric, by configuration and category, over repeats.
+//! The summary of a comparison: every metric by configuration and category, over repeats.
 
 use crate::layer_point::LayerPoint;
 use crate::metrics::{Measured, Metric, Pool};
+use crate::peer_comparison::{PeerComparison, TextAgreement, compare_with_peers};
 use crate::record::AnswerRecord;
-use crate::versus::{SameText, Versus, versus};
-use crate::{Contestant, LeftOut, Prompt, Provenance};
+use crate::{LeftOut, Participant, Prompt, Provenance};
 use forerun::Trace;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The name of the row of all categories.
+/// The name of the row for all categories together.
 pub const OVERALL: &str = "overall";
-/// Where a setting says that models were made for the measurement, and how.
-pub const SYNTHETIC_PAIR: &str = "made pair";
+/// The key in [`Summary::setting`] that describes a synthetic model pair with random weights.
+pub const SYNTHETIC_PAIR: &str = "synthetic pair";
 
-/// What a run came to.
+/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// What was compared, in words: models, sampling, seed, tokens.
     pub setting: BTreeMap<String, String>,
-    /// The starts of the program; an interrupted run has several.
+    /// The starts of the program. An interrupted comparison has several.
     pub sessions: Vec<Provenance>,
-    /// Prompts in each category, in the order of the suite.
+    /// The categories in the order of the suite.
     pub categories: Vec<Category>,
-    /// Repeats.
+    /// The number of repeats.
     pub repeats: usize,
-    /// Whether every answer was compared with autoregressive decoding's, and found equal.
+    /// Whether every answer was compared with that of autoregressive decoding and found equal.
     pub compared: bool,
-    /// Prompts that do not fit the model's context with a whole answer, as `category: id`.
+    /// The prompts that do not fit into the model's context with a whole answer, as `category: id`.
     pub left_out: Vec<String>,
-    /// The configurations, each behind its baseline; then the peers'.
+    /// The configurations, each after its baseline, followed by the peers'.
     pub configurations: Vec<ConfigurationSummary>,
-    /// Ours against peers that draft alike.
+    /// The speed compared with peers that draft in the same way.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub versus: Vec<Versus>,
-    /// How much of the peers' texts is ours.
+    pub versus: Vec<PeerComparison>,
+    /// The agreement of the peers' texts with ours.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub same_text: Vec<SameText>,
+    pub same_text: Vec<TextAgreement>,
 }
 
-/// A category.
+/// A category of prompts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Category {
-    /// Its name.
+    /// The name of the category.
     pub name: String,
-    /// Prompts that were answered.
+    /// The number of prompts that were answered.
     pub prompts: usize,
 }
 
-/// What a configuration came to.
+/// The result of a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConfigurationSummary {
-    /// Its name.
+    /// The name of the configuration.
     pub name: String,
-    /// The options of `forerun generate` that mean the same.
+    /// The equivalent flags of `forerun generate`; for a peer, its command.
     pub flags: String,
-    /// The autoregressive decoding that it is compared with.
+    /// The name of the baseline.
     pub baseline: String,
-    /// Cores in total.
+    /// The total number of cores.
     pub cores: usize,
-    /// Where it stands among those that compute layers in parallel, if it does.
+    /// The point in EasySpec's figure 4, for layer-parallel drafters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<LayerPoint>,
-    /// Its numbers by category, and those of all as [`OVERALL`].
+    /// The results by category; [`OVERALL`] is for all categories together.
     pub cells: BTreeMap<String, Cell>,
-    /// The beginning of its first answer on its devices.
+    /// The beginning of the trace of its first answer.
     pub sample: Option<Trace>,
 }
 
-/// A configuration on a category.
+/// The result of a configuration on a category.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
-    /// Answers in each repeat, each turn counted.
+    /// The number of answers in each repeat. Every turn counts.
     pub answers: usize,
-    /// What was measured; what there was nothing of is left out.
+    /// The metrics over repeats. A metric that was not measured is missing.
     pub metrics: BTreeMap<Metric, Measured>,
-    /// Means and deviations over prompts, each prompt's repeats taken together.
+    /// The metrics over prompts. All repeats of a prompt count as one value.
     #[serde(default)]
     pub over_prompts: BTreeMap<Metric, Measured>,
-    /// For every depth of drafts, accepted over tested.
+    /// For each depth of drafts, accepted tokens divided by tested ones.
     pub acceptance_per_position: Vec<Option<Measured>>,
 }
 
 impl Cell {
-    /// A metric, if it was measured.
+    /// Returns a metric, if it was measured.
     #[must_use]
     pub fn get(&self, metric: Metric) -> Option<Measured> {
         self.metrics.get(&metric).copied()
     }
 }
 
-/// What was run.
+/// The description of a comparison.
 #[derive(Clone, Copy, Debug)]
-pub struct Described<'a> {
-    /// Who took part.
-    pub contestants: &'a [Contestant],
-    /// The prompts.
+pub struct RunDescription<'a> {
+    /// The configurations and peers.
+    pub participants: &'a [Participant],
+    /// The prompts that were answered.
     pub prompts: &'a [Prompt],
-    /// Those that did not fit.
+    /// The prompts that do not fit into the context.
     pub left_out: &'a [LeftOut],
-    /// Repeats.
+    /// The number of repeats.
     pub repeats: usize,
-    /// Whether answers were compared.
+    /// Whether all answers were compared with autoregressive decoding.
     pub compared: bool,
     /// What was compared, in words.
     pub setting: &'a BTreeMap<String, String>,
-    /// How much of the peers' texts is ours.
-    pub same_text: &'a [SameText],
+    /// The agreement of the peers' texts with ours.
+    pub text_agreement: &'a [TextAgreement],
 }
 
 impl Summary {
-    /// The table of some answers.
+    /// Computes the summary of a comparison from its answers.
     #[must_use]
-    pub fn of(run: &Described<'_>, answers: &[AnswerRecord], sessions: &[Provenance]) -> Self {
+    pub fn of(run: &RunDescription<'_>, answers: &[AnswerRecord], sessions: &[Provenance]) -> Self {
         let mut categories: Vec<Category> = Vec::new();
         for prompt in run.prompts {
             match categories.iter_mut().find(|category| category.name == prompt.category) {
@@ -122,17 +122,17 @@ impl Summary {
                 }
             }
         }
-        let by_place: BTreeMap<_, _> = answers
+        let by_key: BTreeMap<_, _> = answers
             .iter()
             .map(|a| ((a.configuration.as_str(), a.prompt.as_str(), a.repeat), a))
             .collect();
-        let summarize = |own: &Contestant| {
-            let plain = &run.contestants[own.baseline].name;
+        let summarize = |own: &Participant| {
+            let plain = &run.participants[own.baseline].name;
             let cell = |category: Option<&str>| {
                 let chosen = |prompt: &&Prompt| category.is_none_or(|c| c == prompt.category);
                 let prompts = || run.prompts.iter().filter(chosen);
                 let pair = |prompt: &Prompt, repeat: usize| {
-                    let of = |name| by_place.get(&(name, prompt.id.as_str(), repeat)).copied();
+                    let of = |name| by_key.get(&(name, prompt.id.as_str(), repeat)).copied();
                     Some((of(&own.name)?, of(plain)?))
                 };
                 let of_repeat = |repeat: usize| -> Pool<'_> {
@@ -164,9 +164,9 @@ impl Summary {
             repeats: run.repeats,
             compared: run.compared,
             left_out: run.left_out.iter().map(LeftOut::to_string).collect(),
-            configurations: run.contestants.iter().map(summarize).collect(),
-            versus: versus(run.contestants, answers),
-            same_text: run.same_text.to_vec(),
+            configurations: run.participants.iter().map(summarize).collect(),
+            versus: compare_with_peers(run.participants, answers),
+            same_text: run.text_agreement.to_vec(),
             categories,
         }
     }
@@ -175,26 +175,26 @@ impl Summary {
 impl std::fmt::Display for LeftOut {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { prompt, category, tokens, context } = self;
-        write!(f, "{category}: {prompt} ({tokens} tokens of {context})")
+        write!(f, "{category}: {prompt} ({tokens} tokens, context {context})")
     }
 }
 
 impl Cell {
-    /// A cell of one pool a repeat, and one a prompt.
-    fn of(pools: &[Pool<'_>], prompts: &[Pool<'_>]) -> Self {
+    /// Computes a cell from one pool for each repeat and one pool for each prompt.
+    fn of(repeats: &[Pool<'_>], prompts: &[Pool<'_>]) -> Self {
         let measured = |metric: &Metric, pools: &[Pool<'_>]| {
             let values: Vec<f64> = pools.iter().filter_map(|pool| metric.of(pool)).collect();
             Measured::of(&values).map(|measured| (*metric, measured))
         };
-        let rates: Vec<_> = pools.iter().map(Pool::acceptance_per_position).collect();
+        let rates: Vec<_> = repeats.iter().map(Pool::acceptance_per_position).collect();
         let depths = rates.iter().map(Vec::len).max().unwrap_or(0);
         let rate = |depth: usize| {
             let values: Vec<f64> = rates.iter().filter_map(|rates| *rates.get(depth)?).collect();
             Measured::of(&values)
         };
         Self {
-            answers: pools.iter().map(Pool::len).max().unwrap_or(0),
-            metrics: Metric::ALL.iter().filter_map(|metric| measured(metric, pools)).collect(),
+            answers: repeats.iter().map(Pool::len).max().unwrap_or(0),
+            metrics: Metric::ALL.iter().filter_map(|metric| measured(metric, repeats)).collect(),
             over_prompts: {
                 let metrics = Metric::OVER_PROMPTS.iter();
                 metrics.filter_map(|metric| measured(metric, prompts)).collect()
@@ -209,13 +209,13 @@ impl Cell {
 mod tests {
     use super::*;
     use crate::testing::{answer, prompt, turn};
-    use crate::{Models, Sweep, configurations, contestants};
+    use crate::{Models, Sweep, configurations, participants};
 
     #[test]
-    fn cells_pool_a_category_and_measure_over_repeats() {
+    fn cells_pool_the_prompts_of_a_category_in_each_repeat() {
         let models = Models { target: "t".into(), ..Models::default() };
         let configurations = configurations(&models, &[Sweep::default()], false).unwrap();
-        let contestants = contestants(&configurations, &[]).unwrap();
+        let participants = participants(&configurations, &[]).unwrap();
         let prompts = [prompt("p", "one"), prompt("q", "two")];
         let mut answers = Vec::new();
         for (repeat, time) in [(0, 200), (1, 400)] {
@@ -228,14 +228,14 @@ mod tests {
             }
         }
         let setting = BTreeMap::from([("seed".to_owned(), "0".to_owned())]);
-        let described = Described {
-            contestants: &contestants,
+        let described = RunDescription {
+            participants: &participants,
             prompts: &prompts,
             left_out: &[],
             repeats: 2,
             compared: true,
             setting: &setting,
-            same_text: &[],
+            text_agreement: &[],
         };
         let summary = Summary::of(&described, &answers, &[]);
         assert_eq!(summary.categories.len(), 2);
@@ -246,13 +246,13 @@ mod tests {
         assert!((ratio(drafted).mean - 2.0).abs() < 1e-12);
         let first = drafted.cells["two"].get(Metric::FirstTokenMs).unwrap();
         assert!((first.mean - 300e-6).abs() < 1e-12 && first.deviation.unwrap() > 1e-4);
-        // Repeats of a prompt count as one: no deviation within a category of one prompt.
+        // All repeats of a prompt count as one value, so a category of one prompt has no deviation.
         let over_prompts =
             |category: &str| drafted.cells[category].over_prompts[&Metric::SpeedRatio];
         assert_eq!(over_prompts("two").deviation, None);
         assert!(over_prompts(OVERALL).deviation.is_some_and(|deviation| deviation < 1e-12));
         assert!((over_prompts(OVERALL).mean - 2.0).abs() < 1e-12);
-        // What is written is read, but for the last digit of numbers.
+        // A summary reads back from JSON, except for the last digit of numbers.
         let text = serde_json::to_string(&summary).unwrap();
         let read: Summary = serde_json::from_str(&text).unwrap();
         assert_eq!((read.categories, read.setting), (summary.categories, summary.setting));

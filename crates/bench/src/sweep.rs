@@ -1,4 +1,4 @@
-//! Sweeps: what is to be compared, every option a value or a list of values.
+//! Sweeps: the options to compare, each with one value or several.
 
 use crate::{BenchError, PeerSpec};
 use forerun::{
@@ -10,35 +10,37 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Every combination of these values is a configuration. An empty list is the default value.
+/// Lists of option values. Every combination of values is a configuration. An empty list stands for the
+/// default value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sweep {
-    /// Decoders; autoregressive decoding is always compared.
+    /// The decoding methods. Autoregressive decoding is always added. Default: speculative.
     pub methods: Vec<Method>,
-    /// Drafters; by default what each draft model is made for, or prompt lookup where there is none.
+    /// The drafters. Default: the drafter that each draft model was trained for, or prompt lookup if there
+    /// is no draft model.
     pub drafters: Vec<DrafterKind>,
-    /// Checkpoints to draft with, each by the drafters that it is made for; by default the one that all
-    /// sweeps have in common.
+    /// The draft models. Each is combined with the drafters that can use it. Default: the common draft
+    /// model of all sweeps.
     pub draft_models: Vec<PathBuf>,
-    /// Tokens drafted in a row.
+    /// The draft lengths.
     pub draft_tokens: Vec<DraftTokens>,
-    /// Shapes of drafts.
+    /// The tree shapes of drafts.
     pub trees: Vec<Tree>,
-    /// What of PEARL is used; other methods leave it aside.
+    /// The options of PEARL; ignored by other methods.
     pub pearl: Vec<PearlOptions>,
-    /// Which cores do what, as a plan's options have it.
+    /// The placements of drafter and target on cores, as in the options of a plan.
     pub placements: Vec<String>,
-    /// Types of weights; `None` is each checkpoint's own. Each has its own baseline.
+    /// The weight types, each with its own baseline. `None` keeps the type of each checkpoint.
     pub weight_types: Vec<Option<WeightType>>,
-    /// Layers that EasySpec's drafter computes at the same time; other drafters have none.
+    /// The layers that EasySpec's drafter computes at the same time; ignored by other drafters.
     pub layers: Vec<LayerStrategy>,
-    /// When EasySpec's drafter makes its cache exact.
+    /// The calibration policies of EasySpec's drafter.
     pub calibrations: Vec<CalibrationPolicy>,
-    /// Temperatures, each with its own baseline; by default 0.
+    /// The temperatures, each with its own baseline. Default: 0.
     pub temperatures: Vec<f32>,
 }
 
-/// Sweeps in a TOML file, such as
+/// The sweeps and peers of a TOML file, such as
 ///
 /// ```toml
 /// model = "target"
@@ -70,13 +72,13 @@ pub struct Sweep {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SweepFile {
-    /// The target's checkpoint.
+    /// The checkpoint of the target.
     pub model: Option<PathBuf>,
-    /// The checkpoints to draft with in sweeps that name none.
+    /// The draft models of sweeps that name none.
     pub draft_models: Vec<PathBuf>,
-    /// Each a product of its lists.
+    /// The sweeps. Each stands for all combinations of its values.
     pub sweeps: Vec<Sweep>,
-    /// Other engines that answer in turn with ours.
+    /// Other engines to compare with.
     pub peers: Vec<PeerSpec>,
 }
 
@@ -170,10 +172,10 @@ impl Values {
 }
 
 impl SweepFile {
-    /// Reads a file.
+    /// Reads a sweep file.
     ///
     /// # Errors
-    /// If it cannot be read, or names an option or a value that there is not.
+    /// If the file cannot be read, or has an unknown option or an invalid value.
     pub fn read(file: &Path) -> Result<Self, BenchError> {
         let text = fs::read_to_string(file)
             .map_err(|cause| BenchError::Read { file: file.to_owned(), cause })?;
@@ -192,7 +194,7 @@ impl FromStr for SweepFile {
     }
 }
 
-/// A weight type, `auto` being none.
+/// Parses a weight type; `auto` is `None`.
 fn weight_type(text: &str) -> Result<Option<WeightType>, String> {
     match text {
         "auto" => Ok(None),
@@ -244,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_and_lists_are_read() {
+    fn single_values_and_lists_are_read() {
         let file: SweepFile = "model = 'a'\n[[sweep]]\ndraft-tokens = [1, 'auto']\ntree = 'top:2x3'\n\
              [[sweep]]\nmethod = 'speculative'\ndrafter = ['prompt-lookup']\ndtype = ['auto', 'int8']\n\
              [[sweep]]\ndrafter = 'easyspec'\nlp = 2\nlayer-groups = ['0,1-2']\ncalibration = 'never'\n\
@@ -295,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unknown_is_named() {
+    fn unknown_options_and_values_are_rejected_by_name() {
         let error = |text: &str| text.parse::<SweepFile>().unwrap_err();
         assert!(error("[[sweep]]\nspeed = 1").contains("speed"));
         assert!(error("[[sweep]]\ndrafter = 'me'").contains("drafter: \"me\" is not one of"));

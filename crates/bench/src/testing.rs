@@ -1,18 +1,18 @@
-//! Hand-made traces and answers for tests.
+//! Traces, answers and prompts for tests.
 
 use crate::Prompt;
 use crate::record::{AnswerRecord, Counts, TurnRecord};
-use crate::times::Times;
+use crate::times::TimeBreakdown;
 use forerun::{Commit, Span, SpanKind, SpanOutcome, Trace};
 
-/// A span of one row.
+/// Returns a span of one row.
 pub(crate) fn span(
     lane: usize,
     work: SpanKind,
     [start, end]: [u64; 2],
     forwards: &[[u64; 2]],
 ) -> Span {
-    // Sequences and tickets play no part in metrics; their types stay below the facade.
+    // Built from JSON, because the types of sequences and tickets are not part of the facade.
     let json = serde_json::json!({
         "lane": lane, "work": work, "sequence": 0, "ticket": start, "rows": 1, "start_ns": start,
         "end_ns": end, "forwards_ns": forwards, "accepted": 0, "fate": SpanOutcome::Accepted,
@@ -20,7 +20,7 @@ pub(crate) fn span(
     serde_json::from_value(json).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// One answer of one turn.
+/// Returns an answer with one turn.
 pub(crate) fn answer(
     configuration: &str,
     prompt: &str,
@@ -37,7 +37,7 @@ pub(crate) fn answer(
     }
 }
 
-/// A turn whose tokens came in these numbers at these times.
+/// Returns a turn with the given commits, as pairs of time in nanoseconds and number of tokens.
 pub(crate) fn turn(commits: &[(u64, usize)]) -> TurnRecord {
     let tokens: usize = commits.iter().map(|commit| commit.1).sum();
     let total_ns = commits.last().map_or(0, |commit| commit.0);
@@ -50,13 +50,13 @@ pub(crate) fn turn(commits: &[(u64, usize)]) -> TurnRecord {
         total_ns,
         commits: commits.iter().map(|&(at_ns, tokens)| Commit { at_ns, tokens }).collect(),
         counts: Counts::default(),
-        times: Times::of(&Trace::default(), total_ns),
+        times: TimeBreakdown::of(&Trace::default(), total_ns),
         rounds: Vec::new(),
         trace: None,
     }
 }
 
-/// A prompt of one turn.
+/// Returns a prompt with one turn.
 pub(crate) fn prompt(id: &str, category: &str) -> Prompt {
     Prompt { id: id.into(), category: category.into(), turns: vec![format!("text of {id}")] }
 }

@@ -1,33 +1,33 @@
-//! Where the time of an answer went, from the spans of its trace.
+//! The breakdown of an answer's time, computed from the spans of its trace.
 
 use forerun::{Span, SpanKind, Trace};
 use serde::{Deserialize, Serialize};
 
-/// The parts of an answer's time, in nanoseconds. They are disjoint and add up to the whole, from
-/// the request to the last token.
+/// The parts of an answer's time in nanoseconds. They are disjoint and add up to the time from the request
+/// to the last token.
 ///
-/// A drafter or target *computes* while one of its forward passes runs; jobs whose passes are not
-/// recorded (prompt lookup has none) compute from start to end. The parts are PEARL's (arXiv
-/// 2408.11850, table 15), with what is neither drafting nor verifying told apart.
+/// A drafter or target *computes* while one of its forward passes runs. A job without recorded passes, such
+/// as prompt lookup, computes from its start to its end. The parts are those of PEARL (arXiv 2408.11850,
+/// table 15), with two further parts for the time in which nothing is drafted or verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Times {
+pub struct TimeBreakdown {
     /// Only a drafter computed.
     pub draft_ns: u64,
     /// Only the target computed.
     pub verify_ns: u64,
-    /// Both computed, side by side.
+    /// Both computed at the same time.
     pub both_ns: u64,
-    /// No job ran: messages between threads, the decoder's own work, text.
+    /// No job ran: messages between threads, the decoder's own work, text processing.
     pub waiting_ns: u64,
     /// Jobs ran, but none computed: sampling, caches.
     pub other_ns: u64,
 }
 
-impl Times {
-    /// The parts of `total_ns`.
+impl TimeBreakdown {
+    /// Computes the parts of `total_ns` from a trace.
     #[must_use]
     pub fn of(trace: &Trace, total_ns: u64) -> Self {
-        // A sweep over starts (+1) and ends (−1) of jobs, drafting and verifying.
+        // Sweep over the starts (+1) and ends (−1) of jobs, of drafting and of verifying.
         let mut edges: Vec<(u64, usize, i32)> = Vec::new();
         let mut add = |kind, [start, end]: [u64; 2]| {
             edges.extend([(start, kind, 1), (end, kind, -1)]);
@@ -62,33 +62,33 @@ impl Times {
         times
     }
 
-    /// The parts in the order of [`Times::NAMES`].
+    /// Returns the parts in the order of [`TimeBreakdown::NAMES`].
     #[must_use]
     pub fn parts(&self) -> [u64; 5] {
         [self.draft_ns, self.verify_ns, self.both_ns, self.waiting_ns, self.other_ns]
     }
 
-    /// What the parts are called.
+    /// The names of the parts.
     pub const NAMES: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
 }
 
-/// One round of drafting and verifying: from the start of a target job to that of the next one.
+/// One round of drafting and verifying, from the start of a target job to the start of the next one.
 ///
-/// With one target replica and drafting beside it, a round that takes what the slower of both takes is
-/// the best that there is (PEARL, arXiv 2408.11850, §3).
+/// If drafting and verification run in parallel, with one target replica, a round takes at least the time of
+/// the longer of the two (PEARL, arXiv 2408.11850, §3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Round {
-    /// How long it took.
+    /// The duration of the round in nanoseconds.
     pub round_ns: u64,
-    /// How long draft jobs ran within it.
+    /// The time in which draft jobs ran during the round.
     pub draft_ns: u64,
-    /// How long the target's job ran.
+    /// The time in which the target's job ran.
     pub score_ns: u64,
 }
 
 impl Round {
-    /// The rounds in which something was drafted, without the first one, which computes the prompt. None
-    /// where several target replicas work.
+    /// Returns the rounds of a trace in which tokens were drafted. The first round, which computes the
+    /// prompt, is left out. With several target replicas, there are no rounds.
     #[must_use]
     pub fn all_of(trace: &Trace) -> Vec<Self> {
         let of = |work| trace.spans.iter().filter(move |span| span.work == work);
@@ -111,14 +111,14 @@ impl Round {
         rounds.filter(|round| round.draft_ns > 0).collect()
     }
 
-    /// How long it took, by the longer of drafting and verifying.
+    /// Returns the duration of the round divided by the longer of drafting and verifying.
     #[must_use]
-    pub fn over_the_longer(&self) -> f64 {
+    pub fn ratio_to_longer_phase(&self) -> f64 {
         self.round_ns as f64 / self.draft_ns.max(self.score_ns).max(1) as f64
     }
 }
 
-/// Indices of what is counted in the sweep.
+// Indices of the counters in the sweep.
 const JOB: usize = 0;
 const DRAFT: usize = 1;
 const VERIFY: usize = 2;
@@ -136,11 +136,11 @@ mod tests {
             span(0, SpanKind::Draft, [0, 100], &[[10, 50], [50, 90]]),
             // Verifies from 100 to 200, computing from 110 to 190.
             span(1, SpanKind::Score, [100, 200], &[[110, 190]]),
-            // Beside it the next draft, computing from 150 to 230.
+            // In parallel the next draft, computing from 150 to 230.
             span(0, SpanKind::Draft, [140, 240], &[[150, 230]]),
         ];
-        let times = Times::of(&trace, 300);
-        let expected = Times {
+        let times = TimeBreakdown::of(&trace, 300);
+        let expected = TimeBreakdown {
             draft_ns: 80 + 40,
             verify_ns: 40,
             both_ns: 40,
@@ -160,7 +160,7 @@ mod tests {
             span(0, SpanKind::Draft, [1000, 1050], &[]),
             span(0, SpanKind::Draft, [1060, 1125], &[]),
             span(1, SpanKind::Score, [1120, 1200], &[]),
-            // Nothing is drafted beside the next one.
+            // Nothing is drafted during the next one.
             span(1, SpanKind::Score, [1210, 1300], &[]),
             span(1, SpanKind::Score, [1310, 1400], &[]),
         ];
@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(rounds[0], Round { round_ns: 120, draft_ns: 110, score_ns: 100 });
         assert_eq!(rounds[1], Round { round_ns: 90, draft_ns: 5, score_ns: 80 });
         assert_eq!(rounds.len(), 2);
-        assert_eq!(rounds[1].over_the_longer(), 1.125);
+        assert_eq!(rounds[1].ratio_to_longer_phase(), 1.125);
         trace.spans.push(span(0, SpanKind::Score, [1500, 1600], &[]));
         assert_eq!(Round::all_of(&trace), []);
     }
@@ -178,8 +178,8 @@ mod tests {
         let mut trace = Trace::new(vec!["target".into()]);
         trace.spans =
             vec![span(0, SpanKind::Draft, [0, 30], &[]), span(0, SpanKind::Score, [30, 90], &[])];
-        let times = Times::of(&trace, 100);
+        let times = TimeBreakdown::of(&trace, 100);
         assert_eq!(times.parts(), [30, 60, 0, 10, 0]);
-        assert_eq!(Times::of(&Trace::default(), 7).waiting_ns, 7);
+        assert_eq!(TimeBreakdown::of(&Trace::default(), 7).waiting_ns, 7);
     }
 }

@@ -1,4 +1,4 @@
-//! `forerun analyze layers`.
+//! `forerun analyze layers`: compares the strategies of EasySpec's drafter.
 
 use crate::arguments::{Analyze, LayersArguments};
 use crate::{bench, note, progress};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Runs an analysis and prints it.
+/// Runs an analysis and prints its results.
 pub(crate) fn run(analyze: &Analyze) -> anyhow::Result<ExitCode> {
     let Analyze::Layers(arguments) = analyze;
     layers(arguments)
@@ -38,7 +38,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     };
     let analysis = LayerAnalysis::open(&options, &texts)?;
     let rows = strategies(arguments, analysis.config().num_hidden_layers)?;
-    // Pinned only now: loading uses all cores.
+    // Pinned after loading, which uses all cores.
     let team = Arc::new(Team::pinned(&cores)?);
     let strategies = rows.iter().map(|(_, strategy)| strategy.clone()).collect();
     let report = analysis.compare(&team, strategies, |_, _| ())?;
@@ -63,24 +63,24 @@ fn check(arguments: &LayersArguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is compared, by the flags that mean it; the same groups once.
+/// Returns the strategies to compare with their names, without duplicates.
 fn strategies(
     arguments: &LayersArguments,
     n_layers: usize,
 ) -> anyhow::Result<Vec<(String, Strategy)>> {
     let sizes = arguments.lp.iter().copied().map(LayerStrategy::Parallel);
     let mut all: Vec<(String, Strategy)> = Vec::new();
-    for own in sizes.chain(arguments.layer_groups.iter().cloned()) {
-        let groups = own.groups(n_layers)?;
+    for layers in sizes.chain(arguments.layer_groups.iter().cloned()) {
+        let groups = layers.groups(n_layers)?;
         let variants = if arguments.whole_layers { &[false, true][..] } else { &[false] };
         for &whole_layers in variants {
-            let name = match &own {
+            let name = match &layers {
                 LayerStrategy::Parallel(size) => format!("lp {size}"),
                 LayerStrategy::Groups(groups) => groups.to_string(),
             };
             let name = if whole_layers { name + ", MLPs too" } else { name };
             let strategy = Strategy { groups: groups.clone(), whole_layers };
-            if all.iter().all(|(_, known)| *known != strategy) {
+            if all.iter().all(|(_, other)| *other != strategy) {
                 all.push((name, strategy));
             }
         }
@@ -97,7 +97,7 @@ fn print(
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}, {} fuzzy rows, {} behind each exact one; {} on {} threads",
+        "{}, {} approximate rows, {} after each exact row; {} on {} threads",
         arguments.model.display(),
         report.rows,
         arguments.depth,
@@ -106,15 +106,18 @@ fn print(
     )?;
     writeln!(
         out,
-        "cosine similarity with the exact states, means over rows and layers (h: attention's input, \
-         attn: its output)"
+        "cosine similarity with the exact states, means over rows and layers (h: input of the \
+         attention, attn: its output)"
     )?;
-    writeln!(out, "overlap: 1 − TV with the exact rows; top-1: the same most probable token")?;
-    let accepted = report.exact_acceptance.map(|_| format!(" {:>8}", "accepted"));
-    let widest = widest(rows);
     writeln!(
         out,
-        "{:<widest$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6}{}",
+        "overlap: 1 − TV with the exact rows; top-1: share of rows with the same most probable token"
+    )?;
+    let accepted = report.exact_acceptance.map(|_| format!(" {:>8}", "accepted"));
+    let width = name_width(rows);
+    writeln!(
+        out,
+        "{:<width$} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>6}{}",
         "strategy",
         "h",
         "attn",
@@ -129,7 +132,7 @@ fn print(
         let accepted = score.acceptance.map(|share| format!(" {share:>8.4}"));
         writeln!(
             out,
-            "{name:<widest$} {} {:>7.4} {:>6.4}{}",
+            "{name:<width$} {} {:>7.4} {:>6.4}{}",
             states(&score.mean()),
             score.overlap,
             score.top1_agreement,
@@ -140,19 +143,20 @@ fn print(
         for ((name, _), score) in rows.iter().zip(&report.scores) {
             writeln!(out, "\n{name}, by layer")?;
             for (layer, similarities) in score.layers.iter().enumerate() {
-                writeln!(out, "{layer:<widest$} {}", states(similarities))?;
+                writeln!(out, "{layer:<width$} {}", states(similarities))?;
             }
         }
     }
     Ok(())
 }
 
-/// Width of the column of names.
-fn widest(rows: &[(String, Strategy)]) -> usize {
+/// Returns the width of the column of names.
+fn name_width(rows: &[(String, Strategy)]) -> usize {
     rows.iter().map(|row| row.0.chars().count()).max().unwrap_or(0).max(8)
 }
 
-/// What a pass takes by each row's groups, on all threads and on one. No pass has parallel MLPs.
+/// Prints the time of a forward pass with each strategy, on all threads and on one. Strategies with
+/// parallel MLPs are left out, because no forward pass implements them.
 fn print_costs(
     arguments: &LayersArguments,
     analysis: &LayerAnalysis,
@@ -162,20 +166,20 @@ fn print_costs(
     let passes: Vec<_> = rows.iter().filter(|row| !row.1.whole_layers).collect();
     let groups: Vec<LayerGroups> = passes.iter().map(|row| row.1.groups.clone()).collect();
     let costs = |team| analysis.pass_costs(team, &groups, arguments.rows, arguments.rounds);
-    // On a single thread they would be the same once more.
+    // With a single thread, both would be the same.
     let on_all = if team.members() > 1 { costs(team) } else { Vec::new() };
     let on_one = costs(one_core);
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "\na pass of {} rows, in ms: the attention of a group's layers by whole layers, each on a part \
-         of the threads, or fused: their projections as one product; barriers: how often all threads \
-         wait, each time {:.2} µs or longer",
+        "\na pass of {} rows, in ms: the attention of a group's layers is computed layer by layer, each \
+         on a part of the threads, or fused, with their projections as one product; barriers: number \
+         of times that all threads synchronise, at least {:.2} µs each",
         arguments.rows,
         barrier_us(team),
     )?;
-    let widest = widest(rows);
-    write!(out, "{:<widest$}", "strategy")?;
+    let width = name_width(rows);
+    write!(out, "{:<width$}", "strategy")?;
     if !on_all.is_empty() {
         let threads = team.members();
         let layers = format!("{threads} threads");
@@ -183,7 +187,7 @@ fn print_costs(
     }
     writeln!(out, " {:>10} {:>10}", "1 thread", "fused")?;
     for (index, (name, _)) in passes.iter().enumerate() {
-        write!(out, "{name:<widest$}")?;
+        write!(out, "{name:<width$}")?;
         if let Some(PassCosts { layers, products }) = on_all.get(index) {
             for cost in [layers, products] {
                 write!(out, " {:>10.3} {:>8}", cost.ms, cost.barriers)?;
@@ -200,19 +204,19 @@ fn states(similarities: &Similarities) -> String {
     format!("{hidden:>6.4} {attention:>6.4} {queries:>6.4} {keys:>6.4} {values:>6.4}")
 }
 
-/// Searches, tells every step, and writes what was found.
+/// Searches for layer groups, notes every step, and writes the result to a file.
 fn search(
     arguments: &LayersArguments,
     analysis: &LayerAnalysis,
     team: &Arc<Team>,
 ) -> anyhow::Result<()> {
     let Some(file) = &arguments.search else { return Ok(()) };
-    let told = |step: &SearchStep| note(format_args!("{:.4} {}", step.overlap, step.groups));
-    let steps = analysis.search(team, arguments.largest, arguments.least_overlap, told)?;
+    let on_step = |step: &SearchStep| note(format_args!("{:.4} {}", step.overlap, step.groups));
+    let steps = analysis.search(team, arguments.largest, arguments.least_overlap, on_step)?;
     let Some(SearchStep { groups, overlap }) = steps.last() else { return Ok(()) };
     let text = format!(
-        "# {} layers of {}: overlap {overlap:.4} with exact rows, {} fuzzy rows behind each exact one\n\
-         {groups}\n",
+        "# {} layers of {}: overlap {overlap:.4} with exact rows, {} approximate rows after each \
+         exact row\n{groups}\n",
         analysis.config().num_hidden_layers,
         arguments.model.display(),
         arguments.depth,
@@ -220,6 +224,6 @@ fn search(
     std::fs::write(file, text)
         .with_context(|| format!("cannot write the layer groups to {}", file.display()))?;
     writeln!(std::io::stdout(), "\nproposed, overlap {overlap:.4}: --layer-groups {groups}")?;
-    note(format_args!("written: {}", file.display()));
+    note(format_args!("wrote {}", file.display()));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `forerun bench kernels`.
+//! `forerun bench kernels`: measures memory bandwidth and single linear layers.
 
 use crate::arguments::KernelBenchArguments;
 use anyhow::Context;
@@ -7,10 +7,10 @@ use forerun::{Isa, Team, WeightType, available_cores};
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Rows that are measured against one row.
+/// Numbers of rows that are compared with one row.
 const ROWS: [usize; 8] = [2, 4, 8, 12, 16, 32, 64, 256];
 
-/// Prints bandwidth, and what one layer costs by type and rows.
+/// Prints memory bandwidth, and the time of one layer by weight type and rows.
 pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCode> {
     let isa = Isa::from_environment()?;
     let team = team(Some(arguments.threads))?;
@@ -23,7 +23,7 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     let (outputs, inputs, rounds) = (arguments.outputs, arguments.inputs, arguments.rounds);
     writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", team.members())?;
     writeln!(out, "bandwidth {:.2} GB/s (best of 5 reads of 512 MB)", best / 1e9)?;
-    writeln!(out, "medians [quartiles]; ratios are to the one-row product beside them")?;
+    writeln!(out, "medians [quartiles]; ratios are relative to one row, measured alternately")?;
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
         let mut layer = LinearProbe::new(weight_type, outputs, inputs);
         best = read(&team, 3).max(best);
@@ -44,7 +44,9 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
             let bandwidths = best / best_alone;
             let speedup = (0..rounds).map(|_| layer.run(&alone, 1) / layer.run(&team, 1)).collect();
             let speedup = Quartiles::of(speedup);
-            lines.push(format!("  one row ×{speedup} as fast as on 1, bandwidth ×{bandwidths:.2}"));
+            lines.push(format!(
+                "  one row ×{speedup} the speed of 1 thread, bandwidth ×{bandwidths:.2}"
+            ));
         }
         let bytes = layer.bytes() as f64;
         let shares = one_row.iter().map(|time| bytes / time / best * 100.0).collect();
@@ -63,22 +65,25 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// A team pinned to the first cores; to all without a number.
+/// Creates a team pinned to the first `threads` cores, or to all cores.
 pub(crate) fn team(threads: Option<usize>) -> anyhow::Result<Team> {
     Ok(Team::pinned(&cores(threads)?)?)
 }
 
-/// The first cores; all without a number.
+/// Returns the first `threads` cores, or all cores.
 pub(crate) fn cores(threads: Option<usize>) -> anyhow::Result<Vec<usize>> {
     let cores = available_cores();
     let threads = threads.unwrap_or(cores.len());
     let used = cores.get(..threads).filter(|used| !used.is_empty()).with_context(|| {
-        format!("--threads is {threads}, but it must be 1 to {}, the cores here", cores.len())
+        format!(
+            "--threads is {threads}, but this machine has {} cores: use a number from 1 to {0}",
+            cores.len()
+        )
     })?;
     Ok(used.to_vec())
 }
 
-/// Median and quartiles of some measurements.
+/// The median and the quartiles of measurements.
 pub(crate) struct Quartiles([f64; 3]);
 
 impl Quartiles {

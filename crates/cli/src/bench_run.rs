@@ -1,17 +1,19 @@
-//! `forerun bench run`: methods compared on prompts.
+//! `forerun bench run`: compares methods, drafters and placements on prompts.
 
-use crate::arguments::values::{layer_groups, only_weight_type};
+use crate::arguments::headings;
+use crate::arguments::values::{self, layer_groups};
+use crate::generate::NO_MODEL;
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request,
     Tree, VerificationChoice, WeightType, cores_within_quota, synthetic_pair_label,
 };
-use forerun_bench::summary::{Described, SYNTHETIC_PAIR};
+use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
 use forerun_bench::{
-    BenchError, Configuration, Contestant, Engines, Field, Journal, Models, Preset, Progress,
-    Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile, configurations,
-    contestants, report, suite, versus,
+    BenchError, Configuration, Engines, EnginesAndPeers, Journal, Models, Participant, Preset,
+    Progress, Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile,
+    configurations, participants, peer_comparison, report, suite,
 };
 use forerun_models::DemonstrationPair;
 use serde_json::json;
@@ -25,147 +27,231 @@ use std::time::{Duration, Instant, SystemTime};
 /// Options of `forerun bench run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunBenchArguments {
-    /// The target: a Hugging Face directory, a llama2.c file, or a hub id; without it, a small
-    /// random pair
-    #[arg(long, value_name = "MODEL")]
+    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
+    ///
+    /// Without it, the built-in demonstration pair is measured.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     model: Option<PathBuf>,
 
-    /// The drafters, models or what was made for the target: each is compared, by the drafters that it
-    /// is made for
-    #[arg(long, value_name = "MODELS", value_delimiter = ',')]
+    /// Draft models to compare: smaller models, or drafters trained for the target.
+    ///
+    /// Each one is compared with the drafters that it is made for.
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', help_heading = headings::MODEL)]
     draft_model: Vec<PathBuf>,
 
-    /// Take hub models from the cache only
-    #[arg(long)]
-    offline: bool,
-
-    /// Prompts: default, spec-bench, humaneval, gsm8k, mbpp, mgsm, or files (.jsonl with "prompt" or
-    /// "turns", .jsonl.gz, .tsv; else plain text, prompts parted by blank lines)
-    #[arg(long, value_name = "SUITES", value_delimiter = ',', default_value = "default")]
-    suite: Vec<String>,
-
-    /// The folder of the suites' files
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
-
-    /// Take N prompts of each category, evenly chosen
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-
-    /// Put prompts as text, as chat, or auto: chat where the checkpoint ships a template; prompts of
-    /// several turns always are chats
-    #[arg(long, value_name = "STYLE", default_value = "auto")]
-    prompts_as: PromptStyle,
-
-    /// Read configurations from a TOML file: tables "sweep" with method, drafter, draft-model,
-    /// draft-tokens, tree, pearl, placement, dtype, temperature, lp, layer-groups, calibration, each a
-    /// value or a list; model and draft-model before them; tables "peer" for other engines, as
-    /// bench/peers makes them
-    #[arg(long, value_name = "FILE")]
-    sweep: Option<PathBuf>,
-
-    /// Compare what a paper compares: easyspec-ladder (plain decoding on one core, on all; then
-    /// speculation, trees, layers in parallel; at temperature 0 and 0.8), easyspec-sweep (layers at a
-    /// time × width × calibration), easyspec-variance (from prompt to prompt)
-    #[arg(long, value_name = "NAME")]
-    preset: Option<Preset>,
-
-    /// Methods to compare with autoregressive, which always is [default: speculative]
-    #[arg(long, value_name = "METHODS", value_delimiter = ',')]
-    method: Vec<Method>,
-
-    /// Drafters: model, easyspec, ouroboros, prompt-lookup, lookahead, medusa, hydra, eagle, parallel
-    /// [default: what the draft models are made for]
-    #[arg(long, value_name = "DRAFTERS", value_delimiter = ',')]
-    drafter: Vec<DrafterKind>,
-
-    /// With the drafter easyspec, layers that are computed at the same time [default: 4]
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
-    lp: Vec<usize>,
-
-    /// With the drafter easyspec, which layers, as in generate; may be given several times, beside
-    /// --lp
-    #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
-    layer_groups: Vec<LayerStrategy>,
-
-    /// With the drafter easyspec, when its cache is made exact: every-round, on-mismatch,
-    /// prefill-only, never [default: every-round]
-    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
-    calibration: Vec<CalibrationPolicy>,
-
-    /// Tokens drafted in a row: numbers, auto, assisted [default: auto]
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',')]
-    draft_tokens: Vec<DraftTokens>,
-
-    /// Shapes of drafts, as in generate; may be given several times [default: none]
-    #[arg(long, value_name = "TREE")]
-    tree: Vec<Tree>,
-
-    /// What of PEARL is used, as in generate; may be given several times [default: eager]
-    #[arg(long, value_name = "OPTIONS")]
-    pearl: Vec<PearlOptions>,
-
-    /// Which cores do what; may be given several times. Where no model drafts, the target has all
-    /// of these cores [default: as in generate]
-    #[arg(long, value_name = "PLACEMENT")]
-    placement: Vec<String>,
-
-    /// Types of weights, each compared with its own autoregressive decoding [default: the
-    /// checkpoint's own]
-    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = only_weight_type)]
+    /// Types of the weights in memory to compare [default: each checkpoint's own]
+    ///
+    /// Each type is compared with autoregressive decoding of the same type.
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        value_parser = values::weight_type(),
+        help_heading = headings::MODEL
+    )]
     dtype: Vec<WeightType>,
 
-    /// Compare configurations that use different numbers of cores, too
-    #[arg(long)]
-    unequal_cores: bool,
+    /// Use only hub models that are already in the cache.
+    #[arg(long, help_heading = headings::MODEL)]
+    offline: bool,
 
-    /// Answers of each configuration to each prompt
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    repeats: usize,
+    /// Methods to compare with autoregressive decoding, which is always included [default:
+    /// speculative]
+    #[arg(
+        long,
+        value_name = "METHODS",
+        value_delimiter = ',',
+        value_parser = values::method(),
+        help_heading = headings::DRAFTING
+    )]
+    method: Vec<Method>,
 
-    /// Prompts that each configuration answers first, without being measured
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    warm_ups: usize,
+    /// Drafters to compare [default: those that the draft models are made for]
+    #[arg(
+        long,
+        value_name = "DRAFTERS",
+        value_delimiter = ',',
+        value_parser = values::drafter(),
+        help_heading = headings::DRAFTING
+    )]
+    drafter: Vec<DrafterKind>,
 
-    /// Tokens of an answer at the most
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 128)]
-    max_tokens: usize,
+    /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto]
+    ///
+    /// Example: `--draft-tokens 2,4,auto`. `forerun generate --help` explains the values.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
+    draft_tokens: Vec<DraftTokens>,
 
-    /// Temperatures, each compared with its own autoregressive decoding; 0 always takes the most
-    /// probable token [default: 0, or the preset's]
-    #[arg(long, value_name = "T", value_delimiter = ',')]
-    temperature: Vec<f32>,
+    /// Tree of candidates to draft, as for `forerun generate` [default: none]
+    ///
+    /// May be given several times to compare shapes.
+    #[arg(long, value_name = "TREE", help_heading = headings::DRAFTING)]
+    tree: Vec<Tree>,
 
-    /// Sample among the K most probable tokens; 0 is all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    top_k: usize,
+    /// Variant of PEARL, as for `forerun generate` [default: eager]
+    ///
+    /// May be given several times to compare variants.
+    #[arg(long, value_name = "OPTIONS", help_heading = headings::DRAFTING)]
+    pearl: Vec<PearlOptions>,
 
-    /// Sample among the most probable tokens that together reach this mass
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    top_p: f32,
-
-    /// The seed of sampled text, the same in every repeat
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    seed: u64,
-
-    /// How drafts are verified above temperature 0: coupled (every answer is compared), rejection
-    /// (answers are other texts, and are not), auto (coupled)
-    #[arg(long, value_name = "HOW", default_value = "auto")]
+    /// How drafts are verified above temperature 0.
+    ///
+    /// The benchmark always uses a seed, so `auto` is `coupled`. With `rejection`, answers are not
+    /// compared with those of autoregressive decoding, since their texts differ.
+    #[arg(
+        long,
+        value_name = "VERIFICATION",
+        default_value = "auto",
+        value_parser = values::verification(),
+        help_heading = headings::DRAFTING
+    )]
     verify: VerificationChoice,
 
-    /// Go on behind the model's end of text, so that all answers have the same length
-    #[arg(long)]
+    /// Numbers of layers at a time to compare, for the drafter `easyspec` [default: 4]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::EASYSPEC)]
+    lp: Vec<usize>,
+
+    /// Layer groups for the drafter `easyspec`, as for `forerun generate`.
+    ///
+    /// May be given several times, and in addition to `--lp`.
+    #[arg(
+        long,
+        value_name = "GROUPS|@FILE",
+        value_parser = layer_groups,
+        help_heading = headings::EASYSPEC
+    )]
+    layer_groups: Vec<LayerStrategy>,
+
+    /// When the cache of the drafter `easyspec` is made exact [default: every-round]
+    #[arg(
+        long,
+        value_name = "POLICIES",
+        value_delimiter = ',',
+        value_parser = values::calibration_policy(),
+        help_heading = headings::EASYSPEC
+    )]
+    calibration: Vec<CalibrationPolicy>,
+
+    /// Read configurations from a TOML file.
+    ///
+    /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `draft-tokens`,
+    /// `tree`, `pearl`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
+    /// `calibration`. Each of these is a value or a list, and every combination is compared. Before
+    /// the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another
+    /// engine, as described in `bench/peers`.
+    #[arg(long, value_name = "FILE", help_heading = headings::CONFIGURATIONS)]
+    sweep: Option<PathBuf>,
+
+    /// Compare what a paper compares.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = values::preset(),
+        help_heading = headings::CONFIGURATIONS
+    )]
+    preset: Option<Preset>,
+
+    /// Prompts: suites or files, separated by commas.
+    ///
+    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
+    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
+    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
+    #[arg(
+        long,
+        value_name = "SUITES",
+        value_delimiter = ',',
+        default_value = "default",
+        help_heading = headings::PROMPTS
+    )]
+    suite: Vec<String>,
+
+    /// Directory with the files of the suites.
+    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
+    data: Option<PathBuf>,
+
+    /// Use N prompts of each category, evenly chosen.
+    #[arg(long, value_name = "N", help_heading = headings::PROMPTS)]
+    limit: Option<usize>,
+
+    /// How prompts are put to the model.
+    ///
+    /// Prompts of several turns are always chats.
+    #[arg(
+        long,
+        value_name = "STYLE",
+        default_value = "auto",
+        value_parser = values::prompt_style(),
+        help_heading = headings::PROMPTS
+    )]
+    prompts_as: PromptStyle,
+
+    /// Maximum number of tokens of an answer.
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 128,
+        help_heading = headings::STOPPING
+    )]
+    max_tokens: usize,
+
+    /// Continue after the model's end-of-text token, so that all answers have the same length.
+    #[arg(long, help_heading = headings::STOPPING)]
     ignore_eos: bool,
 
-    /// The folder for answers.jsonl, summary.json, report.md and report.html; a run that was
-    /// interrupted goes on there
-    #[arg(long, value_name = "DIR", default_value = "forerun-bench")]
+    /// Sampling temperatures to compare; 0 always takes the most probable token [default: 0, or the
+    /// preset's]
+    ///
+    /// Each temperature is compared with autoregressive decoding at the same temperature.
+    #[arg(long, value_name = "T", value_delimiter = ',', help_heading = headings::SAMPLING)]
+    temperature: Vec<f32>,
+
+    /// Seed of sampled text, the same in every repetition.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::SAMPLING)]
+    seed: u64,
+
+    /// Sample among the K most probable tokens; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0, help_heading = headings::SAMPLING)]
+    top_k: usize,
+
+    /// Sample among the most probable tokens that together have probability P; 1 keeps all.
+    #[arg(long, value_name = "P", default_value_t = 1.0, help_heading = headings::SAMPLING)]
+    top_p: f32,
+
+    /// Cores that run the drafter and the target, as for `forerun generate`.
+    ///
+    /// May be given several times to compare placements. If no model drafts, the target has all
+    /// cores of the placement.
+    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    placement: Vec<String>,
+
+    /// Allow configurations that use different numbers of cores.
+    #[arg(long, help_heading = headings::DEVICES)]
+    unequal_cores: bool,
+
+    /// Number of times that each configuration answers each prompt.
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::MEASUREMENT)]
+    repeats: usize,
+
+    /// Number of prompts that each configuration answers first, without being measured.
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::MEASUREMENT)]
+    warm_ups: usize,
+
+    /// Directory for `answers.jsonl`, `summary.json`, `report.md` and `report.html`.
+    ///
+    /// An interrupted run in this directory resumes with the same command.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "forerun-bench",
+        help_heading = headings::OUTPUT
+    )]
     out: PathBuf,
 }
 
 /// Runs a comparison and writes its report.
 pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
-    // Whatever can be refused is refused before a model is loaded.
+    // All errors that do not need a model are found before a model is loaded.
     if arguments.repeats == 0 {
         return Err(BenchError::NoRepeats.into());
     }
@@ -182,9 +268,9 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     request.validate()?;
     let configurations = configurations(&models, &sweeps, unequal)?;
     check_peers(&configurations, &file, &prompts)?;
-    let contestants = contestants(&configurations, &file.peers)?;
+    let participants = participants(&configurations, &file.peers)?;
     let mut setting = setting(arguments, &models, &configurations);
-    let identity = identity(arguments, &models, &configurations, &contestants, &prompts);
+    let identity = identity(arguments, &models, &configurations, &participants, &prompts);
     let session = Provenance::now(std::env::args());
     let mut journal = Journal::open(&arguments.out, &identity, session)?;
 
@@ -192,10 +278,12 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     let engines = Engines::open(&configurations, request.clone(), arguments.prompts_as, loader)?;
     let (prompts, left_out) = engines.fitting(prompts)?;
     for prompt in &left_out {
-        note(format_args!("left out, since it does not fit the context with an answer: {prompt}"));
+        note(format_args!(
+            "skipped, because it does not fit the context together with an answer: {prompt}"
+        ));
     }
     if prompts.is_empty() {
-        let reason = "none fits the model's context with an answer; lower --max-tokens";
+        let reason = "none fits the model's context together with an answer; lower --max-tokens";
         return Err(BenchError::NoPrompts(reason).into());
     }
     let schedule = RunSchedule {
@@ -203,46 +291,54 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         warm_ups: arguments.warm_ups,
         compare_sampled: compares_sampled(arguments),
         request_flags: request_flags(arguments, &configurations),
-        chats: engines.chats(),
+        prompts_as_chats: engines.prompts_as_chats(),
     };
     if !journal.answers.is_empty() {
-        note(format_args!("going on behind {} answers", journal.answers.len()));
+        note(format_args!("resuming after {} answers", journal.answers.len()));
     }
-    let mut field = Field::new(engines, &file.peers, &contestants, unequal)?;
-    let contestants = field.contestants().to_vec();
-    let peers: Vec<_> = file.peers.iter().map(|spec| &spec.name).zip(field.hellos()).collect();
+    let mut engines_and_peers = EnginesAndPeers::new(engines, &file.peers, &participants, unequal)?;
+    let participants = engines_and_peers.participants().to_vec();
+    let peers: Vec<_> =
+        file.peers.iter().map(|spec| &spec.name).zip(engines_and_peers.peer_infos()).collect();
     if !peers.is_empty() {
         journal.set_peers(json!(peers))?;
     }
-    for (spec, hello) in file.peers.iter().zip(field.hellos()) {
-        let told = format!("{}; {}, {} threads", hello.version, hello.weights, hello.threads);
-        setting.insert(format!("peer {}", spec.name), told);
+    for (spec, info) in file.peers.iter().zip(engines_and_peers.peer_infos()) {
+        let peer = format!("{}; {}, {} threads", info.version, info.weights, info.threads);
+        setting.insert(format!("peer {}", spec.name), peer);
     }
     let mut line = ProgressLine::new();
-    let shown = |progress: Progress<'_>| line.show(&progress);
-    forerun_bench::run(&contestants, &prompts, &schedule, &mut field, &mut journal, shown)?;
+    let on_progress = |progress: Progress<'_>| line.show(&progress);
+    forerun_bench::run(
+        &participants,
+        &prompts,
+        &schedule,
+        &mut engines_and_peers,
+        &mut journal,
+        on_progress,
+    )?;
     let gap = |baseline, id: &str, position, tokens| {
         let prompt = prompts.iter().find(|prompt| prompt.id == id)?;
-        field.engines().gap(baseline, prompt, position, tokens)
+        engines_and_peers.engines().gap(baseline, prompt, position, tokens)
     };
-    let same_text = versus::same_text(&contestants, &journal.answers, gap);
-    let described = Described {
-        contestants: &contestants,
+    let text_agreement = peer_comparison::text_agreement(&participants, &journal.answers, gap);
+    let described = RunDescription {
+        participants: &participants,
         prompts: &prompts,
         left_out: &left_out,
         repeats: arguments.repeats,
         compared: schedule.compare_sampled || temperatures(&configurations) == [0.0],
         setting: &setting,
-        same_text: &same_text,
+        text_agreement: &text_agreement,
     };
     let summary = Summary::of(&described, &journal.answers, &journal.sessions);
     report::write(&arguments.out, &summary)?;
-    writeln!(std::io::stdout(), "{}", report::short(&summary))?;
-    note(format_args!("written: {}", arguments.out.join("report.html").display()));
+    writeln!(std::io::stdout(), "{}", report::terminal_summary(&summary))?;
+    note(format_args!("wrote {}", arguments.out.join("report.html").display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Peers answer one turn, greedily.
+/// Checks that the prompts and temperatures suit peers, which answer one turn and decode greedily.
 fn check_peers(
     configurations: &[Configuration],
     file: &SweepFile,
@@ -251,36 +347,37 @@ fn check_peers(
     let Some(peer) = file.peers.first() else { return Ok(()) };
     let name = &peer.name;
     if temperatures(configurations) != [0.0] {
-        anyhow::bail!("the peer {name:?} answers greedily: leave --temperature at 0");
+        anyhow::bail!("the peer {name:?} decodes greedily: leave --temperature at 0");
     }
     if let Some(prompt) = prompts.iter().find(|prompt| prompt.turns.len() > 1) {
         let id = &prompt.id;
         anyhow::bail!(
-            "the prompt {id:?} has several turns, but the peer {name:?} answers one: choose \
-                       suites of single prompts"
+            "the prompt {id:?} has several turns, but the peer {name:?} answers only one: choose \
+             suites of single prompts"
         );
     }
     Ok(())
 }
 
-/// Whether answers above temperature 0, too, must be autoregressive decoding's: a seed is always given,
-/// so verification is coupled unless rejection was asked for.
+/// Returns whether sampled answers must equal those of autoregressive decoding, too. A seed is
+/// always given, so verification is coupled unless rejection sampling was requested.
 fn compares_sampled(arguments: &RunBenchArguments) -> bool {
     arguments.verify != VerificationChoice::Always(forerun::Verification::Rejection)
 }
 
-/// The temperatures that are compared, each once.
+/// Returns the temperatures of all configurations, sorted and without duplicates.
 fn temperatures(configurations: &[Configuration]) -> Vec<f32> {
-    let mut temperatures: Vec<f32> = configurations.iter().map(|own| own.temperature).collect();
+    let mut temperatures: Vec<f32> =
+        configurations.iter().map(|configuration| configuration.temperature).collect();
     temperatures.sort_by(f32::total_cmp);
     temperatures.dedup();
     temperatures
 }
 
-/// The checkpoints that are drafted with, each once.
+/// Returns the draft models of all configurations, without duplicates.
 fn draft_models(configurations: &[Configuration]) -> Vec<&Path> {
     let mut paths = Vec::new();
-    for path in configurations.iter().filter_map(|own| own.plan.draft_model()) {
+    for path in configurations.iter().filter_map(|configuration| configuration.plan.draft_model()) {
         if !paths.contains(&path) {
             paths.push(path);
         }
@@ -288,7 +385,7 @@ fn draft_models(configurations: &[Configuration]) -> Vec<&Path> {
     paths
 }
 
-/// What all answers are asked with but for their temperature.
+/// Returns the request of all answers, without its temperature.
 fn request(arguments: &RunBenchArguments) -> Request {
     Request {
         max_tokens: arguments.max_tokens,
@@ -301,7 +398,7 @@ fn request(arguments: &RunBenchArguments) -> Request {
     }
 }
 
-/// The options of `forerun generate` for the same request, beside the temperature.
+/// Returns the options of `forerun generate` for the same request, except the temperature.
 fn request_flags(arguments: &RunBenchArguments, configurations: &[Configuration]) -> String {
     let RunBenchArguments { max_tokens, top_k, top_p, seed, .. } = arguments;
     let mut flags = format!("--max-tokens {max_tokens} --seed {seed}");
@@ -324,7 +421,8 @@ fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
     }
 }
 
-/// The checkpoints, flags before the file; without any, the demonstration pair.
+/// Returns the checkpoints from the flags, else from the file. Without a target, unpacks the
+/// demonstration pair.
 fn models(
     arguments: &RunBenchArguments,
     file: &SweepFile,
@@ -334,14 +432,12 @@ fn models(
     let mut all = common_draft_models(arguments, file).iter().chain(of_sweep);
     let drafter = common_draft_models(arguments, file).first().cloned();
     if let (None, Some(_)) = (&target, all.next()) {
-        anyhow::bail!("a draft model was given without --model: name the target");
+        anyhow::bail!("a draft model was given without a target: add --model");
     }
     match (target, drafter) {
         (Some(target), drafter) => Ok((Models { target, drafter, embedded: false }, None)),
         (None, _) => {
-            note(
-                "no --model given: using the demonstration pair, small models that were trained on old novels",
-            );
+            note(NO_MODEL);
             let pair = DemonstrationPair::unpack()?;
             let drafter = Some(pair.drafter());
             Ok((Models { target: pair.target(), drafter, embedded: true }, Some(pair)))
@@ -349,13 +445,13 @@ fn models(
     }
 }
 
-/// The draft models of sweeps that name none: the flag's, else the file's.
+/// Returns the draft models of sweeps that name none: those of the flag, else those of the file.
 fn common_draft_models<'a>(arguments: &'a RunBenchArguments, file: &'a SweepFile) -> &'a [PathBuf] {
     if arguments.draft_model.is_empty() { &file.draft_models } else { &arguments.draft_model }
 }
 
-/// The file's sweeps, and that of the flags where there are flags or nothing else. Draft models and
-/// temperatures of the flags are those of all sweeps that name none.
+/// Returns the sweeps of the file and of the preset, and one of the flags if there are flags or
+/// nothing else. The flags' draft models and temperatures apply to all sweeps that name none.
 fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     let flags = Sweep {
         methods: arguments.method.clone(),
@@ -373,7 +469,9 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         ..Sweep::default()
     };
     let mut sweeps = file.sweeps.clone();
-    sweeps.extend(arguments.preset.into_iter().flat_map(|own| own.sweeps(&cores_within_quota())));
+    sweeps.extend(
+        arguments.preset.into_iter().flat_map(|preset| preset.sweeps(&cores_within_quota())),
+    );
     if sweeps.is_empty() || flags != Sweep::default() {
         sweeps.push(flags);
     }
@@ -385,7 +483,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
                 (given, _) => given.to_vec(),
             };
         }
-        // A single one is what a sweep has by itself.
+        // A single draft model is the default of a sweep anyway.
         if sweep.draft_models.is_empty() && common.len() > 1 {
             sweep.draft_models = common.to_vec();
         }
@@ -393,23 +491,23 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
     sweeps
 }
 
-/// What a model is called where numbers are told.
-fn called(models: &Models, path: &Path) -> String {
+/// Returns the name of a model in reports.
+fn display_name(models: &Models, path: &Path) -> String {
     if models.embedded {
         return "the demonstration pair".into();
     }
-    let made = synthetic_pair_label(path).map_or(String::new(), |made| format!(" ({made})"));
-    format!("{}{made}", path.display())
+    let label = synthetic_pair_label(path).map_or(String::new(), |label| format!(" ({label})"));
+    format!("{}{label}", path.display())
 }
 
-/// What was compared, in words.
+/// Describes the comparison for the report, by label.
 fn setting(
     arguments: &RunBenchArguments,
     models: &Models,
     configurations: &[Configuration],
 ) -> BTreeMap<String, String> {
     let paths = draft_models(configurations);
-    let drafters: Vec<String> = paths.iter().map(|path| called(models, path)).collect();
+    let drafters: Vec<String> = paths.iter().map(|path| display_name(models, path)).collect();
     let filters = format!("top-k {}, top-p {}", arguments.top_k, arguments.top_p);
     let verification = if compares_sampled(arguments) { "coupled" } else { "rejection" };
     let sampling = |temperature: f32| match temperature {
@@ -418,51 +516,55 @@ fn setting(
     };
     let sampling: Vec<String> = temperatures(configurations).into_iter().map(sampling).collect();
     let limit = arguments.limit.map_or(String::new(), |n| format!(", {n} of each category"));
-    let ends = if arguments.ignore_eos { ", ends of text ignored" } else { "" };
+    let ends = if arguments.ignore_eos { ", end-of-text tokens ignored" } else { "" };
     let style = match arguments.prompts_as {
-        PromptStyle::Auto => "chat where the checkpoint has a template, else text",
+        PromptStyle::Auto => "chat if the checkpoint has a template, else text",
         PromptStyle::Text => "text",
         PromptStyle::Chat => "chat",
     };
     let mut setting: BTreeMap<String, String> = [
-        ("model", called(models, &models.target)),
+        ("model", display_name(models, &models.target)),
         ("draft model", if paths.is_empty() { "none".into() } else { drafters.join(", ") }),
         ("suites", arguments.suite.join(", ") + &limit),
         ("prompts as", style.into()),
         ("sampling", sampling.join("; ")),
         ("seed", arguments.seed.to_string()),
-        ("tokens an answer", format!("at most {}{ends}", arguments.max_tokens)),
+        ("tokens per answer", format!("at most {}{ends}", arguments.max_tokens)),
         ("repeats, warm-ups", format!("{}, {}", arguments.repeats, arguments.warm_ups)),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     let mut paths = std::iter::once(models.target.as_path()).chain(paths);
-    if let Some(made) = paths.find_map(synthetic_pair_label) {
-        setting.insert(SYNTHETIC_PAIR.into(), made);
+    if let Some(label) = paths.find_map(synthetic_pair_label) {
+        setting.insert(SYNTHETIC_PAIR.into(), label);
     }
     setting
 }
 
-/// All that makes answers what they are: runs that differ in any of it do not share a folder.
+/// Returns everything that answers depend on. Runs that differ in any of it cannot share a
+/// directory.
 fn identity(
     arguments: &RunBenchArguments,
     models: &Models,
     configurations: &[Configuration],
-    contestants: &[Contestant],
+    participants: &[Participant],
     prompts: &[Prompt],
 ) -> serde_json::Value {
-    let model = |path: &Path| (called(models, path), files(path, !models.embedded));
-    let configuration = |own: &Configuration| {
-        let plan = &own.plan;
+    let model = |path: &Path| (display_name(models, path), files(path, !models.embedded));
+    let describe = |configuration: &Configuration| {
+        let plan = &configuration.plan;
         let parts =
             (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
-        let easyspec = plan.easyspec().map_or(String::new(), |own| format!("{own:?} "));
-        // The demonstration pair lies elsewhere each time.
-        let drafter = plan.draft_model().map(|path| called(models, path) + " ").unwrap_or_default();
-        let (temperature, placement) = (own.temperature, plan.placement());
-        format!("{}: {parts:?} {drafter}{easyspec}{placement} at {temperature}", own.name)
+        let easyspec = plan.easyspec().map_or(String::new(), |easyspec| format!("{easyspec:?} "));
+        // The demonstration pair is unpacked to another directory each time.
+        let drafter =
+            plan.draft_model().map(|path| display_name(models, path) + " ").unwrap_or_default();
+        let (temperature, placement) = (configuration.temperature, plan.placement());
+        let name = &configuration.name;
+        format!("{name}: {parts:?} {drafter}{easyspec}{placement} at {temperature}")
     };
-    let peer = |own: &Contestant| format!("{}: {:?} {}", own.name, own.peer, own.flags);
+    let peers = participants.iter().filter(|participant| participant.is_peer());
+    let peer = |peer: &Participant| format!("{}: {:?} {}", peer.name, peer.peer, peer.flags);
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "target": model(&models.target),
@@ -470,38 +572,39 @@ fn identity(
         "request": format!("{:?}", request(arguments)),
         "prompts_as": format!("{:?}", arguments.prompts_as),
         "repeats": arguments.repeats,
-        "configurations": configurations.iter().map(configuration).collect::<Vec<_>>(),
-        "peers": contestants.iter().filter(|own| own.is_peer()).map(peer).collect::<Vec<_>>(),
+        "configurations": configurations.iter().map(describe).collect::<Vec<_>>(),
+        "peers": peers.map(peer).collect::<Vec<_>>(),
         "prompts": prompts,
     })
 }
 
-/// The files of a checkpoint, with their sizes and, if they are `dated`, when they were written last: what
-/// tells those that were changed under one name. The demonstration pair is unpacked anew each time.
-fn files(path: &Path, dated: bool) -> Vec<(String, u64, Option<Duration>)> {
-    let told = |path: PathBuf| {
+/// Lists the files of a checkpoint with their sizes and, if `with_times`, their modification times,
+/// to detect files that changed under the same name. The demonstration pair is unpacked anew each
+/// time, so its times say nothing.
+fn files(path: &Path, with_times: bool) -> Vec<(String, u64, Option<Duration>)> {
+    let describe = |path: PathBuf| {
         let metadata = path.metadata().ok().filter(Metadata::is_file)?;
-        let written = metadata.modified().ok().filter(|_| dated);
+        let written = metadata.modified().ok().filter(|_| with_times);
         let since = written.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
         Some((path.file_name()?.to_string_lossy().into_owned(), metadata.len(), since))
     };
     let mut files: Vec<_> = match std::fs::read_dir(path) {
-        Ok(entries) => entries.flatten().filter_map(|entry| told(entry.path())).collect(),
-        Err(_) => told(path.to_owned()).into_iter().collect(),
+        Ok(entries) => entries.flatten().filter_map(|entry| describe(entry.path())).collect(),
+        Err(_) => describe(path.to_owned()).into_iter().collect(),
     };
     files.sort_unstable();
     files
 }
 
-/// A line on standard error: rewritten on a terminal, else a new one every half minute.
+/// A progress line on standard error: rewritten on a terminal, else a new line every 30 seconds.
 struct ProgressLine {
     terminal: bool,
-    shown: Instant,
+    last_shown: Instant,
 }
 
 impl ProgressLine {
     fn new() -> Self {
-        Self { terminal: std::io::stderr().is_terminal(), shown: Instant::now() }
+        Self { terminal: std::io::stderr().is_terminal(), last_shown: Instant::now() }
     }
 
     fn show(&mut self, progress: &Progress<'_>) {
@@ -509,17 +612,17 @@ impl ProgressLine {
         let left = left.map_or(String::new(), |left| format!(", {} left", duration(left)));
         let line = format!("{done} of {total} answers{left} | {configuration} | {prompt}");
         if self.terminal {
-            // The line is cleared at the end. A closed standard error is no reason to fail.
+            // The line is cleared at the end. A closed standard error is not a failure.
             let line = if done < total { line } else { String::new() };
             drop(write!(std::io::stderr(), "\r\x1b[K{line}"));
-        } else if self.shown.elapsed() >= Duration::from_secs(30) {
-            self.shown = Instant::now();
+        } else if self.last_shown.elapsed() >= Duration::from_secs(30) {
+            self.last_shown = Instant::now();
             note(line);
         }
     }
 }
 
-/// `1 h 05 min`, `3 min 20 s`, `12 s`.
+/// Formats a duration, such as `1 h 05 min`, `3 min 20 s` or `12 s`.
 fn duration(duration: Duration) -> String {
     match duration.as_secs() {
         seconds @ 3600.. => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
@@ -533,8 +636,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_short() {
-        let shown = [0, 59, 200, 3900].map(|seconds| duration(Duration::from_secs(seconds)));
-        assert_eq!(shown, ["0 s", "59 s", "3 min 20 s", "1 h 05 min"]);
+    fn a_duration_has_at_most_two_units() {
+        let formatted = [0, 59, 200, 3900].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(formatted, ["0 s", "59 s", "3 min 20 s", "1 h 05 min"]);
     }
 }

@@ -1,4 +1,4 @@
-//! `forerun devices`.
+//! `forerun devices`: shows cores and default placements, or measures a model.
 
 use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
@@ -11,10 +11,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Rows of a forward pass that are measured.
+/// Numbers of rows of the measured forward passes.
 const ROWS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 
-/// Prints the cores and the placements that follow from them; with a model, its costs.
+/// Prints the cores and the default placements or, with a model, the costs of its forward pass.
 pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     match &arguments.model {
         Some(model) => costs(model, arguments),
@@ -22,8 +22,9 @@ pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Bandwidth, and a pass's time by its rows, side by side with that of one row and with that of the
-/// same rows without a past, which tells what attending to the past costs.
+/// Prints memory bandwidth and the time of a forward pass by rows. Each pass is measured next to a
+/// pass of one row, and to one of the same rows with an empty cache, which shows the cost of
+/// attention to the past.
 fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     Isa::from_environment()?;
     let checkpoint = Checkpoint::open(&progress::loader(arguments.offline, true).locate(model)?)?;
@@ -58,8 +59,8 @@ fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode>
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}, {weight_type}, {} on {} threads, behind {} tokens: a pass reads {:.1} MB of weights and \
-         {:.1} MB of keys and values",
+        "{}, {weight_type}, {} on {} threads, after {} tokens: a forward pass reads {:.1} MB of \
+         weights and {:.1} MB of keys and values",
         model.display(),
         team.isa(),
         team.members(),
@@ -67,7 +68,7 @@ fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode>
         weight_bytes / 1e6,
         cache_bytes / 1e6,
     )?;
-    writeln!(out, "bandwidth {:.2} GB/s, so at least {roofline_ms:.2} ms a pass", best / 1e9)?;
+    writeln!(out, "bandwidth {:.2} GB/s, so at least {roofline_ms:.2} ms per pass", best / 1e9)?;
     writeln!(out, "medians [quartiles] of {} passes", arguments.rounds.max(1))?;
     for (rows, times, ratios, shares) in measured {
         let share = times.iter().map(|time| roofline_ms / time * 100.0).collect();
@@ -98,7 +99,7 @@ fn cores() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The processor's name, where the system tells it.
+/// Returns the processor's name, if the system reports it.
 fn processor() -> Option<String> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;

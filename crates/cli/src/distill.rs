@@ -1,4 +1,4 @@
-//! `forerun distill`: a model's own continuations of a text's lines, as text to train on.
+//! `forerun distill`: lets a model continue lines of text, to train a drafter on the result.
 
 use crate::arguments::DistillArguments;
 use crate::generate::{options, request, suggested_sampling};
@@ -20,19 +20,19 @@ pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     Ok(if done { ExitCode::SUCCESS } else { INTERRUPTED.into() })
 }
 
-/// Writes texts until all are there or `canceller` says to end, and returns whether all are there.
-/// `listen` is called once the model is loaded.
+/// Writes texts until all are complete or `canceller` is cancelled. Returns whether all are
+/// complete. `listen` is called when the model is loaded.
 pub(crate) fn write(
     arguments: &DistillArguments,
     canceller: &Canceller,
     listen: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let answers = &arguments.answers;
-    ensure!(answers.model.is_some(), "name the model whose text is wanted with --model");
+    ensure!(answers.model.is_some(), "no --model given: name the model that writes the text");
     let base = request(answers)?;
     base.validate()?;
     let prompts = prompts(arguments)?;
-    let done = written(&arguments.out, &prompts)?;
+    let done = count_written(&arguments.out, &prompts)?;
     let plan = Plan::new(options(answers))?;
     let mut loader = progress::loader(answers.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
@@ -48,13 +48,16 @@ pub(crate) fn write(
     let mut tokens = 0;
     for (number, prompt) in prompts.iter().enumerate().skip(done) {
         let mut request = base.clone();
-        // A text's draws depend on its number alone, so that a run that goes on is the same run.
+        // The random numbers of a text depend only on its number, so that a resumed run gives the
+        // same texts.
         request.seed = Some(base.seed.unwrap_or(0).wrapping_add(number as u64));
-        let go_on = |_: &str| ControlFlow::Continue(());
-        let answer = engine.generate_interruptibly(prompt, &request, canceller, go_on)?;
+        let on_text = |_: &str| ControlFlow::Continue(());
+        let answer = engine.generate_interruptibly(prompt, &request, canceller, on_text)?;
         if canceller.is_cancelled() && answer.finish == Finish::Stopped {
             bar.finish_and_clear();
-            note(format_args!("interrupted at text {number}: the same command goes on"));
+            note(format_args!(
+                "interrupted at text {number}: run the same command again to resume"
+            ));
             return Ok(false);
         }
         tokens += answer.tokens.len();
@@ -65,11 +68,11 @@ pub(crate) fn write(
     }
     out.sync_all().with_context(failed)?;
     bar.finish_and_clear();
-    note(format_args!("{} texts in {}", prompts.len(), arguments.out.display()));
+    note(format_args!("wrote {} texts to {}", prompts.len(), arguments.out.display()));
     Ok(true)
 }
 
-/// The beginnings of lines that are long enough, evenly spread over all of them.
+/// Returns the prompts: beginnings of lines that are long enough, evenly spread over all lines.
 fn prompts(arguments: &DistillArguments) -> anyhow::Result<Vec<String>> {
     let mut all = Vec::new();
     for file in &arguments.prompts {
@@ -80,7 +83,7 @@ fn prompts(arguments: &DistillArguments) -> anyhow::Result<Vec<String>> {
     }
     if all.is_empty() {
         bail!(
-            "no line of the prompts has {} characters: choose a smaller --prompt-chars",
+            "no line of the prompts is longer than {} characters: lower --prompt-chars",
             arguments.prompt_chars
         );
     }
@@ -88,7 +91,8 @@ fn prompts(arguments: &DistillArguments) -> anyhow::Result<Vec<String>> {
     Ok((0..count).map(|number| std::mem::take(&mut all[number * lines / count])).collect())
 }
 
-/// About the first `chars` characters, to the end of the word that these end in.
+/// Returns the first `chars` characters of a line, extended to the end of the last word. Returns
+/// `None` for shorter lines.
 fn beginning(line: &str, chars: usize) -> Option<String> {
     let line = line.trim();
     let (cut, _) = line.char_indices().nth(chars)?;
@@ -96,15 +100,15 @@ fn beginning(line: &str, chars: usize) -> Option<String> {
     Some(line[..end].to_owned())
 }
 
-/// How many texts an earlier run wrote; what it was writing when it ended is removed.
-fn written(out: &Path, prompts: &[String]) -> anyhow::Result<usize> {
+/// Counts the texts that an earlier run wrote, and removes an incomplete last line.
+fn count_written(out: &Path, prompts: &[String]) -> anyhow::Result<usize> {
     if !out.exists() {
         return Ok(0);
     }
     let failed = || format!("cannot use {}", out.display());
     let file = File::options().read(true).write(true).open(out).with_context(failed)?;
     let mut reader = BufReader::new(&file);
-    let (mut done, mut whole, mut line) = (0, 0_u64, Vec::new());
+    let (mut done, mut complete_bytes, mut line) = (0, 0_u64, Vec::new());
     loop {
         line.clear();
         let length = reader.read_until(b'\n', &mut line).with_context(failed)? as u64;
@@ -115,15 +119,15 @@ fn written(out: &Path, prompts: &[String]) -> anyhow::Result<usize> {
         let prompt = prompt.as_ref().and_then(|line| line["prompt"].as_str());
         if prompt.is_none() || prompt != prompts.get(done).map(String::as_str) {
             bail!(
-                "{} holds texts of other prompts (line {}): choose another file",
+                "{} contains texts of other prompts (line {}): choose another --out",
                 out.display(),
                 done + 1
             );
         }
         done += 1;
-        whole += length;
+        complete_bytes += length;
     }
-    file.set_len(whole).with_context(failed)?;
+    file.set_len(complete_bytes).with_context(failed)?;
     Ok(done)
 }
 
@@ -132,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_ends_with_a_word() {
+    fn a_prompt_ends_with_a_complete_word() {
         let cut = |chars| beginning("  It was the best of times", chars);
         assert_eq!(cut(5), Some("It was".to_owned()));
         assert_eq!(cut(6), Some("It was".to_owned()));

@@ -1,4 +1,4 @@
-//! `forerun generate`: a prompt in, text and one line of statistics out.
+//! `forerun generate`: continues a prompt and prints one line of statistics.
 
 use crate::arguments::{AnswerArguments, GenerateArguments};
 use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
@@ -18,11 +18,19 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// What could not be done where standard output fails.
-pub(crate) const OUTPUT: &str = "cannot write to standard output";
+/// Context of errors of standard output.
+pub(crate) const OUTPUT_FAILED: &str = "cannot write to standard output";
+
+/// Note that the demonstration pair is used.
+pub(crate) const NO_MODEL: &str =
+    "no --model given: using the built-in demonstration pair, small models trained on old novels";
+
+/// Note that drafts are translated between vocabularies.
+pub(crate) const TRANSLATED: &str = "the drafter's vocabulary differs from the target's: drafts \
+                                     are translated through their text";
 
 pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> {
-    // Whatever can be refused is refused before a model is loaded.
+    // All errors that do not need a model are found before a model is loaded.
     let mut request = request(&arguments.answers)?;
     request.logprobs = arguments.logprobs;
     request.validate()?;
@@ -32,13 +40,13 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     }
     let demonstration = demonstration(&mut arguments.answers)?;
     let plan = Plan::new(options(&arguments.answers))?;
-    // Until it listens for them, an interrupt ends the process: a download goes on the next time.
+    // An interrupt during loading ends the process; the next run resumes a download.
     let mut loader = progress::loader(arguments.answers.offline, !arguments.json);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     drop(demonstration);
     if engine.translates_drafts() {
-        note("the drafter has another vocabulary: its drafts are translated by their text");
+        note(TRANSLATED);
     }
     request = suggested_sampling(request, &arguments.answers, &engine)?;
     let canceller = Canceller::new();
@@ -47,24 +55,24 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     let on_text = |text: &str| output.write(text);
     let answer = engine.generate_interruptibly(&prompt, &request, &canceller, on_text)?;
     if let Some(error) = output.broken {
-        return Err(error).context(OUTPUT);
+        return Err(error).context(OUTPUT_FAILED);
     }
     if arguments.show_drafts {
         let drafts = ShownDrafts::of(engine.tokenizer(), &prompt, &answer)?;
         let colours = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        write!(std::io::stdout(), "{}", drafts.painted(colours)).context(OUTPUT)?;
-        note(drafts.counted(&answer));
+        write!(std::io::stdout(), "{}", drafts.render(colours)).context(OUTPUT_FAILED)?;
+        note(drafts.summary(&answer));
     }
     let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
-    report(&engine, &answer, arguments.json, interrupted).context(OUTPUT)?;
-    // The answer comes first: a trace that cannot be written must not cost it.
+    report(&engine, &answer, arguments.json, interrupted).context(OUTPUT_FAILED)?;
+    // The answer comes first, so that it is not lost if the trace cannot be written.
     if let Some(file) = &arguments.trace {
         write_trace(file, &answer.trace)?;
     }
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// The request as the checkpoint suggests to sample, where that is asked for.
+/// Applies the checkpoint's suggested sampling to the request, if `--suggested-sampling` is given.
 pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
@@ -75,13 +83,13 @@ pub(crate) fn suggested_sampling(
         Some(suggested) => {
             let request = request.sampled_as(suggested);
             request.validate().context(
-                "the sampling that the checkpoint's generation_config.json suggests is none; leave \
-                 --suggested-sampling out",
+                "the sampling suggested by the checkpoint's generation_config.json is invalid: leave \
+                 out --suggested-sampling",
             )?;
             Ok(request)
         }
         None => {
-            note("the checkpoint suggests no sampling: the most probable tokens are taken");
+            note("the checkpoint suggests no sampling options: decoding stays greedy");
             Ok(request)
         }
     }
@@ -91,7 +99,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     let mut logit_bias = BTreeMap::new();
     for &(token, bias) in &arguments.logit_bias {
         if logit_bias.insert(token, bias).is_some() {
-            bail!("--logit-bias names token {token} twice: give each token one bias");
+            bail!("--logit-bias names token {token} twice: give each token only one bias");
         }
     }
     Ok(Request {
@@ -113,7 +121,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     })
 }
 
-/// Without a model, the demonstration pair takes its place, so that the first command of all runs.
+/// Uses the demonstration pair if no model is given, and returns it.
 pub(crate) fn demonstration(
     arguments: &mut AnswerArguments,
 ) -> anyhow::Result<Option<DemonstrationPair>> {
@@ -121,11 +129,9 @@ pub(crate) fn demonstration(
         return Ok(None);
     }
     if arguments.draft_model.is_some() {
-        bail!("--draft-model was given without --model: name the target, too");
+        bail!("--draft-model was given without --model: add --model with the target");
     }
-    note(
-        "no --model given: using the demonstration pair, small models that were trained on old novels",
-    );
+    note(NO_MODEL);
     let pair = DemonstrationPair::unpack()?;
     arguments.model = Some(pair.target());
     if arguments.drafter.is_none_or(forerun::DrafterKind::has_model) {
@@ -151,7 +157,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
     }
 }
 
-/// The prompt from where the arguments say it is.
+/// Reads the prompt from the arguments, a file or standard input.
 fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
     if let Some(prompt) = &arguments.prompt {
         return Ok(prompt.clone());
@@ -160,7 +166,10 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
         Some(file) if file != Path::new("-") => std::fs::read_to_string(file)
             .with_context(|| format!("cannot read the prompt file {}", file.display()))?,
         None if std::io::stdin().is_terminal() => {
-            bail!("no prompt: give --prompt TEXT or --prompt-file FILE, or pipe a text in")
+            bail!(
+                "no prompt: give --prompt TEXT or --prompt-file FILE, or pipe a text to standard \
+                 input"
+            )
         }
         _ => {
             let mut text = String::new();
@@ -178,12 +187,12 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Standard output, until somebody closes it.
+/// Standard output, until it is closed or fails.
 #[derive(Default)]
 pub(crate) struct Output {
-    /// Text is not written: something else comes at the end.
+    /// Whether streamed text is dropped, because another output is printed at the end.
     silent: bool,
-    /// Why nothing more can be written.
+    /// The error after which nothing more can be written.
     pub(crate) broken: Option<std::io::Error>,
 }
 
@@ -203,23 +212,23 @@ impl Output {
     }
 }
 
-/// Writes a timeline: for Perfetto, as text if the file's name ends in `.txt`, as a picture if in
-/// `.svg`. Text and picture have devices as lanes.
+/// Writes a timeline in the format of the file's extension: text for `.txt`, a picture for `.svg`,
+/// otherwise JSON for Perfetto. Text and picture have one lane per device.
 pub(crate) fn write_trace(file: &Path, trace: &Trace) -> anyhow::Result<()> {
     let text = match file.extension().and_then(OsStr::to_str) {
         Some("txt") => timeline(&trace.with_devices_as_lanes()),
-        Some("svg") => trace.with_devices_as_lanes().to_svg("Timeline"),
+        Some("svg") => forerun_draw::timeline(&trace.with_devices_as_lanes(), "Timeline"),
         _ => trace.to_perfetto().to_string(),
     };
     std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// A timeline as text: a hundred columns, whatever the time.
+/// Renders a timeline as text of at most a hundred columns.
 pub(crate) fn timeline(trace: &Trace) -> String {
     trace.to_ascii(trace.occupancy().wall_ns.div_ceil(100))
 }
 
-/// The statistics: one line behind the text, or one JSON object.
+/// Prints the statistics: one line after the text, or one JSON object.
 fn report(
     engine: &Forerun,
     answer: &Answer,
@@ -237,8 +246,8 @@ fn report(
     } else {
         writeln!(out)?;
         out.flush()?;
-        let also = plan.additional_drafters().iter().map(|own| format!(" + {own}"));
-        let drafters = plan.drafter().to_string() + &also.collect::<String>();
+        let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
+        let drafters = plan.drafter().to_string() + &additional.collect::<String>();
         note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));
     }
     Ok(())
@@ -293,17 +302,18 @@ fn json_report(plan: &Plan, answer: &Answer, interrupted: bool) -> serde_json::V
     })
 }
 
-/// One object a token, with the names of OpenAI's API; `token` is the id, as in `tokens`.
+/// Returns one object per token, with the field names of OpenAI's API; `token` is the id, as in
+/// `tokens`.
 fn json_logprobs(tokenizer: &Tokenizer, logprobs: &[TokenLogprob]) -> serde_json::Value {
-    let one = |token: TokenId, logprob: f32| {
+    let entry = |token: TokenId, logprob: f32| {
         let text = tokenizer.piece(token);
         json!({ "token": token, "text": text, "logprob": logprob })
     };
-    let place = |place: &TokenLogprob| {
-        let mut told = one(place.token, place.logprob);
-        let top = place.top.iter().map(|&(token, logprob)| one(token, logprob));
-        told["top_logprobs"] = top.collect();
-        told
+    let with_alternatives = |logprob: &TokenLogprob| {
+        let mut chosen = entry(logprob.token, logprob.logprob);
+        let top = logprob.top.iter().map(|&(token, logprob)| entry(token, logprob));
+        chosen["top_logprobs"] = top.collect();
+        chosen
     };
-    logprobs.iter().map(place).collect()
+    logprobs.iter().map(with_alternatives).collect()
 }

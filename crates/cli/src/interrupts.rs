@@ -1,22 +1,23 @@
-//! Ctrl-C, for commands that can end with what is there.
+//! Ctrl-C, for commands that can stop early and keep their results.
 
 use anyhow::Context;
 use forerun::Canceller;
 
-/// Exit code of a process that an interrupt ended, by the shells' convention.
+/// Exit code of an interrupted process, by the shells' convention.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Tells of every interrupt from now on; where that answers `true`, the process ends at once.
-pub(crate) fn listen(told: impl Fn() -> bool + Send + 'static) -> anyhow::Result<()> {
+/// Calls `on_interrupt` on every interrupt from now on. If it returns `true`, the process ends at
+/// once.
+pub(crate) fn listen(on_interrupt: impl Fn() -> bool + Send + 'static) -> anyhow::Result<()> {
     let handler = move || {
-        if told() {
+        if on_interrupt() {
             std::process::exit(INTERRUPTED.into());
         }
     };
-    ctrlc::set_handler(handler).context("cannot listen for interrupts")
+    ctrlc::set_handler(handler).context("cannot install the handler for Ctrl-C")
 }
 
-/// The first interrupt cancels the answer, the second one ends the process.
+/// Lets the first interrupt cancel the answer, and the second one end the process.
 pub(crate) fn cancel_on_interrupt(canceller: &Canceller) -> anyhow::Result<()> {
     let canceller = canceller.clone();
     listen(move || {

@@ -1,6 +1,7 @@
-//! The `forerun` command: arguments, a validated plan, a run.
+//! The `forerun` command-line program.
 //!
-//! This crate may touch the terminal. What it knows of models it knows through the facade.
+//! This is the only crate that uses the terminal. It loads and runs models through the facade,
+//! `forerun`.
 
 mod analyze;
 mod arguments;
@@ -11,11 +12,15 @@ mod devices;
 #[cfg(feature = "train")]
 mod distill;
 mod export;
+mod flags;
 mod generate;
 mod interrupts;
 mod make_pair;
 mod progress;
 mod quality;
+// It lists the commands of all features.
+#[cfg(all(test, feature = "train", feature = "plots"))]
+mod reference;
 mod shown_drafts;
 mod simulate;
 #[cfg(feature = "train")]
@@ -48,19 +53,19 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            note(format_args!("error: {error:#}"));
+            note(flags::with_flags(&format!("error: {error:#}")));
             ExitCode::FAILURE
         }
     }
 }
 
-/// Writes a line to standard error. Whoever closed it does not want to know, so unlike `eprintln!`
-/// this does not panic.
+/// Writes a line to standard error. Unlike `eprintln!`, it does not panic if standard error is
+/// closed.
 fn note(line: impl Display) {
     drop(writeln!(std::io::stderr(), "{line}"));
 }
 
-/// Whoever read our output has had enough: that is no failure.
+/// Returns whether the reader of standard output closed it, which is not a failure.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).any(is_closed)
 }

@@ -1,6 +1,6 @@
-//! `forerun make-pair`: a pair of random models that is right as often as asked.
+//! `forerun make-pair`: creates a pair of random models with a given acceptance rate.
 
-use crate::arguments::values::only_gguf_type;
+use crate::arguments::{headings, values};
 use crate::{export, note};
 use anyhow::Context;
 use clap::Args;
@@ -9,127 +9,138 @@ use forerun::{
 };
 use forerun_models::DemonstrationPair;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Options of `forerun make-pair`.
 #[derive(Args, Debug)]
 pub(crate) struct MakePairArguments {
-    /// The folder for the pair: DIR/target and DIR/drafter, as Hugging Face directories
+    /// Directory for the pair: `DIR/target` and `DIR/drafter`, in Hugging Face's layout.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 
-    /// Write over a pair that is there
+    /// Overwrite an existing pair.
     #[arg(long)]
     force: bool,
 
-    /// Accepted over tested draft tokens, to be reached by scaling the target's further layers
-    #[arg(long, value_name = "A", default_value_t = 0.8)]
+    /// Acceptance rate of the pair: accepted out of tested draft tokens.
+    ///
+    /// It is reached by scaling the target's layers that the drafter does not have.
+    #[arg(long, value_name = "RATE", default_value_t = 0.8)]
     acceptance: f64,
 
-    /// Make a deep drafter for EasySpec: scale what its layers behind the first add until rows that
-    /// are computed four layers at a time have this overlap (1 − TV) with exact ones, as those of
-    /// trained models do; random layers lose nearly all
-    #[arg(long, value_name = "O")]
-    fuzzy_overlap: Option<f64>,
-
-    /// How far from it the measured acceptance (and overlap) may be
+    /// Largest difference between the requested and the measured acceptance (and overlap).
     #[arg(long, value_name = "T", default_value_t = 0.02)]
     tolerance: f64,
 
-    /// The temperature at which acceptance is measured; 0 is greedy
+    /// Temperature at which the acceptance is measured; 0 is greedy.
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
 
-    /// Layers of the target
-    #[arg(long, value_name = "N", default_value_t = 12)]
-    layers: usize,
-
-    /// Layers of the drafter, the target's first ones
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    draft_layers: usize,
-
-    /// Width of both
-    #[arg(long, value_name = "N", default_value_t = 1024)]
-    hidden: usize,
-
-    /// Width of the MLPs
-    #[arg(long, value_name = "N", default_value_t = 2816)]
-    intermediate: usize,
-
-    /// Query heads
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    heads: usize,
-
-    /// Key/value heads
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    kv_heads: usize,
-
-    /// Tokens, at least 258; 4096 takes the demonstration pair's tokenizer, else one is made
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    vocab_size: usize,
-
-    /// Tokens that the models see
-    #[arg(long, value_name = "N", default_value_t = 2048)]
-    context: usize,
-
-    /// The type in which weights are stored: f32, bf16, f16
-    #[arg(long, value_name = "TYPE", default_value = "bf16", value_parser = dtype)]
-    dtype: Dtype,
-
-    /// What the weights follow from
+    /// Seed of the random weights.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 
-    /// Prompts that are continued for each value that is tried
+    /// Make a deep drafter for EasySpec, with this overlap of approximate and exact rows.
+    ///
+    /// The contribution of the drafter's layers after the first is scaled until rows computed four
+    /// layers at a time have this overlap (1 − TV) with exact rows, as in trained models. Without
+    /// this option, random layers have almost no overlap.
+    #[arg(long, value_name = "OVERLAP")]
+    fuzzy_overlap: Option<f64>,
+
+    /// Number of prompts to continue for each measurement of the acceptance.
     #[arg(long, value_name = "N", default_value_t = 24)]
     prompts: usize,
 
-    /// Tokens of each answer
+    /// Number of tokens of each continuation.
     #[arg(long, short = 'n', value_name = "N", default_value_t = 96)]
     max_tokens: usize,
 
-    /// Write GGUF files, too: DIR/target-TYPE.gguf and DIR/drafter-TYPE.gguf, of f32, bf16, q8_0
-    #[arg(long, value_name = "TYPES", value_delimiter = ',', value_parser = only_gguf_type)]
+    /// Number of layers of the target.
+    #[arg(long, value_name = "N", default_value_t = 12, help_heading = headings::MODEL)]
+    layers: usize,
+
+    /// Number of layers of the drafter; they are the target's first layers.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::MODEL)]
+    draft_layers: usize,
+
+    /// Width of the hidden states of both models.
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = headings::MODEL)]
+    hidden: usize,
+
+    /// Width of the MLPs.
+    #[arg(long, value_name = "N", default_value_t = 2816, help_heading = headings::MODEL)]
+    intermediate: usize,
+
+    /// Number of query heads.
+    #[arg(long, value_name = "N", default_value_t = 16, help_heading = headings::MODEL)]
+    heads: usize,
+
+    /// Number of key and value heads.
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::MODEL)]
+    kv_heads: usize,
+
+    /// Vocabulary size, at least 258.
+    ///
+    /// With 4096 tokens, the pair gets the demonstration pair's tokenizer, otherwise a synthetic
+    /// one.
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = headings::MODEL)]
+    vocab_size: usize,
+
+    /// Context length.
+    #[arg(long, value_name = "N", default_value_t = 2048, help_heading = headings::MODEL)]
+    context: usize,
+
+    /// Type in which the weights are stored.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "bf16",
+        value_parser = values::stored_type(),
+        help_heading = headings::MODEL
+    )]
+    dtype: Dtype,
+
+    /// Also write GGUF files of these types: `DIR/target-TYPE.gguf` and `DIR/drafter-TYPE.gguf`.
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        value_parser = values::gguf_type(),
+        help_heading = headings::MODEL
+    )]
     gguf: Vec<GgufType>,
 }
 
-fn dtype(text: &str) -> Result<Dtype, String> {
-    match text {
-        "f32" => Ok(Dtype::F32),
-        "bf16" => Ok(Dtype::Bf16),
-        "f16" => Ok(Dtype::F16),
-        _ => Err(format!("{text:?} is not one of f32, bf16, f16")),
-    }
-}
-
-/// Makes a pair and tells what came of it.
+/// Creates a pair and reports its measurements.
 pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
     let MakePairArguments { out, force, .. } = arguments;
     for part in ["target", "drafter"] {
         let part = out.join(part);
         anyhow::ensure!(
             *force || !part.exists(),
-            "{} is there already: choose another --out, or write over it with --force",
+            "{} already exists: choose another --out, or overwrite it with --force",
             part.display()
         );
     }
     let pair = demonstration(arguments)?;
     let options = options(arguments, pair.as_ref().map(DemonstrationPair::target));
-    let made = make_pair(&options, out, |step| note(told(step)))?;
+    let made = make_pair(&options, out, |step| note(step_line(step)))?;
     let [target, drafter] = made.bytes_read.map(|bytes| bytes as f64 / 1e6);
     let accepted = &made.acceptance;
     let mut stdout = std::io::stdout().lock();
     writeln!(
         stdout,
-        "{}: a pass of the target reads {target:.0} MB, one of the drafter {drafter:.1} MB (1 to {:.1})",
+        "{}: a forward pass reads {target:.0} MB in the target and {drafter:.1} MB in the drafter \
+         (ratio {:.1})",
         out.display(),
         target / drafter,
     )?;
     writeln!(
         stdout,
-        "acceptance {:.3} at temperature {} (scale {}), on {} positions that the search had not seen; \
-         {:.3} on all {}; {:.0} % of the 4-grams are different",
+        "acceptance {:.3} at temperature {} (scale {}), on {} positions not used by the search; \
+         {:.3} on all {} positions; {:.0} % of the 4-grams are distinct",
         accepted.rate,
         arguments.temperature,
         made.epsilon,
@@ -141,8 +152,8 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
     if let Some(ResidualCalibration { scale, overlap }) = made.residual {
         writeln!(
             stdout,
-            "the drafter's rows four layers at a time: overlap {overlap:.3} with exact ones, on texts that \
-             the search had not seen (scale of its layers {scale})"
+            "the drafter's rows computed four layers at a time: overlap {overlap:.3} with exact rows, \
+             on texts not used by the search (scale of the drafter's layers {scale})"
         )?;
     }
     for gguf_type in &arguments.gguf {
@@ -151,25 +162,27 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
             export::write(model, &file, *gguf_type, true)?;
         }
     }
-    let (target, drafter) = (shell(&made.target), shell(&made.drafter));
-    note(format_args!("try it: forerun generate --model {target} --draft-model {drafter} -p Once"));
+    let (target, drafter) = (made.target.display(), made.drafter.display());
+    note(format_args!(
+        "try it: forerun generate --model {target} --draft-model {drafter} --prompt Once"
+    ));
     Ok(ExitCode::SUCCESS)
 }
 
-fn shell(path: &Path) -> String {
-    path.display().to_string()
-}
-
-/// The demonstration pair, whose tokenizer fits that many tokens and no others.
+/// Unpacks the demonstration pair if its tokenizer fits the vocabulary size.
 fn demonstration(arguments: &MakePairArguments) -> anyhow::Result<Option<DemonstrationPair>> {
     if arguments.vocab_size != 4096 {
         return Ok(None);
     }
-    Ok(Some(DemonstrationPair::unpack().context("the tokenizer is the demonstration pair's")?))
+    Ok(Some(
+        DemonstrationPair::unpack()
+            .context("cannot unpack the tokenizer of the demonstration pair")?,
+    ))
 }
 
 fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> SyntheticPairOptions {
-    // The demonstration pair has one token that begins and ends; a made tokenizer has two.
+    // The demonstration pair has one token for the beginning and the end; a synthetic tokenizer has
+    // two.
     let (bos, eos) = if tokenizer.is_some() { (0, 0) } else { (256, 257) };
     let target = Config {
         hidden_size: arguments.hidden,
@@ -188,7 +201,7 @@ fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> Synthet
         target,
         draft_layers: arguments.draft_layers,
         acceptance: arguments.acceptance,
-        fuzzy_overlap: arguments.fuzzy_overlap,
+        layer_parallel_overlap: arguments.fuzzy_overlap,
         tolerance: arguments.tolerance,
         temperature: arguments.temperature,
         dtype: arguments.dtype,
@@ -199,8 +212,8 @@ fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> Synthet
     }
 }
 
-/// A value that was tried, in a line.
-fn told(step: &CalibrationStep) -> String {
+/// Returns a line of progress: a scale that the search tried.
+fn step_line(step: &CalibrationStep) -> String {
     let which = |others: bool| if others { "other " } else { "" };
     match step {
         CalibrationStep::Residual { scale, overlap, other_texts } => {

@@ -1,4 +1,4 @@
-//! Bars on standard error while models are downloaded and loaded.
+//! Progress bars on standard error.
 
 use forerun::{Loader, Progress, Step};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,23 +6,23 @@ use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-/// What takes less shows nothing.
-const UNSEEN: Duration = Duration::from_millis(500);
+/// Time after which a bar appears; shorter steps show none.
+const DELAY: Duration = Duration::from_millis(500);
 
-/// A loader that shows how far it is, if `visible` and where somebody looks.
+/// Creates a loader that shows a progress bar, if `visible` and if standard error is a terminal.
 pub(crate) fn loader(offline: bool, visible: bool) -> Loader<'static> {
     let loader = Loader::new().offline(offline);
     if !visible || !std::io::stderr().is_terminal() {
         return loader;
     }
-    let mut shown = Bar::default();
+    let mut bar = Bar::default();
     loader.on_progress(move |progress| {
-        shown.update(progress);
+        bar.update(progress);
         ControlFlow::Continue(())
     })
 }
 
-/// The bar of the step under way.
+/// The progress bar of the current step.
 #[derive(Default)]
 struct Bar {
     title: String,
@@ -50,14 +50,14 @@ impl Bar {
             }
             return;
         }
-        if self.bar.is_none() && self.since.is_some_and(|since| since.elapsed() >= UNSEEN) {
-            let unseen = ProgressDrawTarget::hidden();
-            let bar = ProgressBar::with_draw_target(Some(progress.total), unseen);
+        if self.bar.is_none() && self.since.is_some_and(|since| since.elapsed() >= DELAY) {
+            let hidden = ProgressDrawTarget::hidden();
+            let bar = ProgressBar::with_draw_target(Some(progress.total), hidden);
             bar.set_message(self.title.clone());
             if let Ok(style) = ProgressStyle::with_template(template) {
                 bar.set_style(style);
             }
-            // What was here before says nothing of the speed.
+            // Progress made before this run does not count for the speed.
             bar.set_position(progress.done);
             bar.reset_eta();
             bar.set_draw_target(ProgressDrawTarget::stderr());
@@ -71,14 +71,14 @@ impl Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        // An error message must not stand behind half a bar.
+        // Otherwise an error message would follow half a bar on the same line.
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }
     }
 }
 
-/// A bar of this length.
+/// Creates a bar of this length.
 pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
     if let Ok(style) = ProgressStyle::with_template(template) {

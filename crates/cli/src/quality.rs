@@ -1,4 +1,4 @@
-//! `forerun bench quality`.
+//! `forerun bench quality`: measures what weight types cost in quality.
 
 use crate::arguments::QualityBenchArguments;
 use crate::{bench, progress};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Prints loss and divergence of a model on a text, by weight type.
+/// Prints a model's loss on a text, and its divergence from f32, by weight type.
 pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> {
     let QualityBenchArguments { model, text, tokens, window, dtypes, draft_model, threads } =
         arguments;
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         window,
     };
     let bench = QualityBench::open(&options, &content)?;
-    // Pinned only now: loading uses all cores.
+    // Pinned after loading, which uses all cores.
     let team = Arc::new(forerun::Team::pinned(&cores)?);
     let report = bench.run(&team, show_progress())?;
 
@@ -41,16 +41,19 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         team.isa(),
         team.members(),
     )?;
-    writeln!(out, "means over tokens; loss and KL(f32 ‖ row's) in nats; overlap is 1 − TV")?;
+    writeln!(out, "means over tokens; loss and KL(f32 ‖ row) in nats; overlap is 1 − TV")?;
     writeln!(
         out,
         "{:<5} {:>9} {:>10} {:>12} {:>12} {:>9} {:>9}",
         "type", "loss", "to f32", "perplexity", "KL", "top-1", "overlap"
     )?;
     let exact = report.types[0].1;
-    let types = report.types.iter().map(|(weight_type, own)| (weight_type.to_string(), own));
-    let drafters =
-        draft_model.iter().zip(&report.drafters).map(|(path, (_, own))| (name_of(path), own));
+    let types =
+        report.types.iter().map(|(weight_type, quality)| (weight_type.to_string(), quality));
+    let drafters = draft_model
+        .iter()
+        .zip(&report.drafters)
+        .map(|(path, (_, quality))| (file_name(path), quality));
     for (name, quality) in types.chain(drafters) {
         writeln!(
             out,
@@ -66,17 +69,17 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// The last part of a path.
-fn name_of(path: &Path) -> String {
+/// Returns the last component of a path.
+fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-/// A line on standard error that follows the progress, where that is a terminal.
+/// Returns a function that shows progress in a line on standard error, if that is a terminal.
 fn show_progress() -> impl FnMut(usize, usize) {
-    let shown = std::io::stderr().is_terminal();
+    let terminal = std::io::stderr().is_terminal();
     move |done, all| {
-        if shown {
-            // The line is cleared at the end. A closed standard error is no reason to fail.
+        if terminal {
+            // The line is cleared at the end. A closed standard error is not a failure.
             let line = format!("{done} of {all} tokens");
             let line = if done < all { line } else { String::new() };
             drop(write!(std::io::stderr(), "\r\x1b[K{line}"));

@@ -1,29 +1,30 @@
-//! A text with what became of drafts, as ParallelSpec's figure 5 has it (arXiv 2410.05589).
+//! Text with marks for accepted and rejected drafts, as in ParallelSpec's figure 5 (arXiv
+//! 2410.05589).
 
 use forerun::{Answer, TextStream, Tokenizer, TokenizerError};
 
-/// Where a piece of text comes from.
+/// The origin of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
-    /// A draft, and the target accepted it.
+    /// A draft that the target accepted.
     Accepted,
-    /// A draft, and the target rejected it: it is no part of the text.
+    /// A draft that the target rejected; it is not part of the text.
     Rejected,
     /// The target itself.
     Own,
 }
 
-/// The pieces of an answer, rejected candidates in their places.
+/// The pieces of an answer, including rejected drafts.
 pub(crate) struct ShownDrafts {
     pieces: Vec<(Origin, String)>,
-    /// Tokens of the answer that were drafted.
+    /// Number of tokens of the answer that were drafted.
     accepted: usize,
-    /// Verifications that ended with a rejection.
+    /// Number of verifications that ended with a rejection.
     rejected: usize,
 }
 
 impl ShownDrafts {
-    /// The pieces of the answer to a prompt.
+    /// Splits the answer to a prompt into pieces.
     ///
     /// # Errors
     /// If the prompt cannot be encoded.
@@ -41,7 +42,7 @@ impl ShownDrafts {
                 if let (true, Some(&candidate)) =
                     (index == verified.accepted, verified.rejected.first())
                 {
-                    // A line break of its own would tear the text.
+                    // A line break in a rejected draft would break up the text.
                     let text = tokenizer.piece(candidate).replace('\n', "\u{23ce}");
                     shown.add(Origin::Rejected, &text);
                     shown.rejected += 1;
@@ -57,7 +58,7 @@ impl ShownDrafts {
         Ok(shown)
     }
 
-    /// Adds text of the answer, as far as that goes: a stop string is no part of it.
+    /// Adds text up to the end of the answer, `left` bytes away: a stop string is not part of it.
     fn add_within(&mut self, origin: Origin, text: &str, left: &mut usize) {
         let mut end = text.len().min(*left);
         while !text.is_char_boundary(end) {
@@ -70,18 +71,18 @@ impl ShownDrafts {
     fn add(&mut self, origin: Origin, text: &str) {
         match self.pieces.last_mut() {
             _ if text.is_empty() => {}
-            // Two rejections are two places.
+            // Consecutive rejections stay separate.
             Some((last, known)) if *last == origin && origin != Origin::Rejected => *known += text,
             _ => self.pieces.push((origin, text.to_owned())),
         }
     }
 
-    /// The text, with colours or with marks.
-    pub(crate) fn painted(&self, colours: bool) -> String {
+    /// Renders the text with colours or with marks.
+    pub(crate) fn render(&self, colours: bool) -> String {
         let paint = |(origin, text): &(Origin, String)| match (origin, colours) {
             (Origin::Accepted, false) => format!("{{+{text}+}}"),
             (Origin::Rejected, false) => format!("[-{text}-]"),
-            // Green, and struck out in red.
+            // Green, and red struck through.
             (Origin::Accepted, true) => format!("\x1b[32m{text}\x1b[0m"),
             (Origin::Rejected, true) => format!("\x1b[31;9m{text}\x1b[0m"),
             (Origin::Own, _) => text.clone(),
@@ -89,13 +90,13 @@ impl ShownDrafts {
         self.pieces.iter().map(paint).collect()
     }
 
-    /// How many of each, and how long it took.
-    pub(crate) fn counted(&self, answer: &Answer) -> String {
+    /// Returns a line with the number of tokens of each origin and the time.
+    pub(crate) fn summary(&self, answer: &Answer) -> String {
         let Self { accepted, rejected, .. } = self;
         let own = answer.tokens.len() - accepted;
         let ms = answer.total_ns as f64 / 1e6;
         format!(
-            "{accepted} draft tokens accepted, {rejected} rejected, {own} tokens of the target's own, \
+            "{accepted} draft tokens accepted, {rejected} rejected, {own} from the target itself, \
              {ms:.1} ms"
         )
     }
@@ -106,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_marked_or_painted() {
+    fn pieces_have_marks_or_colours() {
         let mut shown = ShownDrafts { pieces: Vec::new(), accepted: 0, rejected: 0 };
         let mut left = 7;
         shown.add_within(Origin::Own, "a", &mut left);
@@ -116,10 +117,10 @@ mod tests {
         shown.add(Origin::Rejected, "x");
         shown.add(Origin::Rejected, "y");
         shown.add_within(Origin::Own, "d", &mut left);
-        // Two bytes and one are left: the last character is beyond the end.
+        // Three bytes are left, so the second character is beyond the end.
         shown.add_within(Origin::Own, "\u{e9}\u{e9}", &mut left);
-        assert_eq!(shown.painted(false), "a{+bc+}[-x-][-y-]d\u{e9}");
+        assert_eq!(shown.render(false), "a{+bc+}[-x-][-y-]d\u{e9}");
         let colours = "a\x1b[32mbc\x1b[0m\x1b[31;9mx\x1b[0m\x1b[31;9my\x1b[0md\u{e9}";
-        assert_eq!(shown.painted(true), colours);
+        assert_eq!(shown.render(true), colours);
     }
 }

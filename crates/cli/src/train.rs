@@ -1,7 +1,7 @@
-//! `forerun train`: text in, a model out.
+//! `forerun train`: trains models from text.
 
 mod drafter;
-mod shown;
+mod progress;
 
 use crate::arguments::{LmArguments, StepArguments, TextArguments, Train};
 use crate::interrupts::{self, INTERRUPTED};
@@ -15,14 +15,14 @@ use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
     AdamWOptions, Dtype, Learner, LearningRateSchedule, Llama, TrainOptions, Trainer, export,
 };
-use shown::{DataBar, Shown};
+use progress::{DataProgress, TrainingProgress};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Share of the documents that is held out where nothing is said.
+/// Default share of the documents to hold out.
 const HELD_OUT: f64 = 0.01;
 
 pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
@@ -49,13 +49,13 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     let LmArguments { step, steps, learning_rate, distillation_share, .. } = arguments;
     let options = options(step, *steps, *learning_rate, *distillation_share);
     let config = config(arguments, &dataset);
-    let begin = || match &from {
+    let create = || match &from {
         Some(checkpoint) => Llama::load(checkpoint),
         None => Llama::random(&config, step.seed),
     };
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, begin)?;
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, create)?;
     note(format_args!(
-        "{:.2}M parameters, {} training tokens, {} held out; at step {} of {steps}",
+        "{:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
         parameters(trainer.model()) as f64 / 1e6,
         dataset.tokens(Split::Training).len(),
         dataset.tokens(Split::HeldOut).len(),
@@ -78,56 +78,60 @@ fn set_threads(threads: Option<usize>) -> anyhow::Result<()> {
     pool.context("cannot start threads")
 }
 
-/// Listens for interrupts: the first ends the run at the next step (and what can be cancelled at once),
+/// Listens for interrupts. The first one stops the run at the next step and cancels `canceller`;
 /// the second one ends the process.
-fn listen(interrupted: &Arc<AtomicBool>, cancelled: Option<&Canceller>) -> anyhow::Result<()> {
-    let (interrupted, cancelled) = (Arc::clone(interrupted), cancelled.cloned());
+fn listen(interrupted: &Arc<AtomicBool>, canceller: Option<&Canceller>) -> anyhow::Result<()> {
+    let (interrupted, canceller) = (Arc::clone(interrupted), canceller.cloned());
     interrupts::listen(move || {
-        if let Some(canceller) = &cancelled {
+        if let Some(canceller) = &canceller {
             canceller.cancel();
         }
         interrupted.swap(true, Ordering::Relaxed)
     })
 }
 
-/// Trains to the end, or until interrupted; returns whether it is done.
+/// Trains until all steps are done or until interrupted. Returns whether all steps are done.
 fn train<L: Learner>(
     trainer: &mut Trainer<'_, L>,
     steps: u64,
     interrupted: &AtomicBool,
 ) -> anyhow::Result<bool> {
-    let shown = Shown::new(steps, trainer.step());
+    let progress = TrainingProgress::new(steps, trainer.step());
     let done = trainer.run(&mut |event| {
-        shown.event(event);
+        progress.event(event);
         if interrupted.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     })?;
-    shown.finish();
+    progress.finish();
     if !done {
-        note(format_args!("interrupted at step {}: the same command goes on", trainer.step()));
+        note(format_args!(
+            "interrupted at step {}: run the same command again to resume",
+            trainer.step()
+        ));
     }
     Ok(done)
 }
 
-/// `DIR.training`.
+/// Returns the default directory of a run: the `out` directory's name with `.training` appended.
 fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
     let Some(name) = out.file_name() else {
-        bail!("--out {} names no directory that could be made", out.display())
+        bail!("--out is {}, which is not a directory name: choose another one", out.display())
     };
     let mut name = name.to_owned();
     name.push(".training");
     Ok(out.with_file_name(name))
 }
 
-/// The tokenizer that was chosen or that a model has; else one is trained, unless an earlier run did.
+/// Returns the chosen tokenizer, or that of the model or teacher. Otherwise trains one, unless an
+/// earlier run did.
 fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
     let chosen = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
     if let Some(path) = chosen.into_iter().flatten().next() {
         let file = if path.is_dir() { path.join("tokenizer.json") } else { path.clone() };
         if !file.is_file() {
-            bail!("there is no tokenizer {}: name one with --tokenizer", file.display());
+            bail!("tokenizer {} not found: choose one with --tokenizer", file.display());
         }
         return Ok(file);
     }
@@ -137,13 +141,13 @@ fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
     }
     let options =
         TokenizerOptions { vocab_size: arguments.vocab_size, ..TokenizerOptions::default() };
-    let mut bar = DataBar::default();
+    let mut bar = DataProgress::default();
     let trained =
         train_tokenizer(&arguments.text.data, &options, &mut |progress| bar.update(progress))?;
     Ok(trained.save(&run.join("tokenizer"))?)
 }
 
-/// The tokens of `data`, and of what is held out.
+/// Encodes `data` and the held-out text, or opens the result of an earlier run.
 fn dataset(
     arguments: &TextArguments,
     data: &[PathBuf],
@@ -151,20 +155,20 @@ fn dataset(
     tokenizer: &Path,
     framing: Framing,
 ) -> anyhow::Result<Dataset> {
-    let share = if arguments.validation.is_empty() { HELD_OUT } else { 0.0 };
+    let default_share = if arguments.validation.is_empty() { HELD_OUT } else { 0.0 };
     let options = PrepareOptions {
         validation_files: arguments.validation.clone(),
-        held_out_share: arguments.held_out.unwrap_or(share),
+        held_out_share: arguments.held_out.unwrap_or(default_share),
         framing,
         ..PrepareOptions::default()
     };
     let folder = arguments.shards.clone().unwrap_or_else(|| run.join("shards"));
-    let mut bar = DataBar::default();
+    let mut bar = DataProgress::default();
     let on_progress = &mut |progress| bar.update(progress);
     Ok(Dataset::prepare(data, tokenizer, &folder, &options, on_progress)?)
 }
 
-/// The options of a run of so many steps.
+/// Returns the options of a run of `steps` steps.
 fn options(
     step: &StepArguments,
     steps: u64,

@@ -1,8 +1,8 @@
-//! What sampling costs: microseconds a row, by vocabulary and options.
+//! Measures the cost of sampling in microseconds per row, by vocabulary size and options.
 //!
-//! `cargo run --release -p forerun-core --example sampling_speed`. Logits follow Zipf's law with a
-//! peaked and a flat exponent, in shuffled order. Each figure is the median of 25 runs over one row
-//! of 8 that rotate, so that rows come from the outer caches, as a forward pass leaves them.
+//! Run it with `cargo run --release -p forerun-core --example sampling_speed`. Logits follow Zipf's
+//! law with a peaked and a flat exponent, in shuffled order. Each figure is the median of 25 runs,
+//! which rotate over 8 rows. So rows come from the outer caches, as after a forward pass.
 
 #![expect(clippy::unwrap_used, reason = "a measurement")]
 
@@ -17,7 +17,7 @@ const ROWS: usize = 8;
 const RUNS: usize = 25;
 const NOISE: KeyedRandomness = KeyedRandomness { seed: 1, sample: 0 };
 
-/// Logits `−exponent · ln(rank)`, with a little noise, in shuffled order.
+/// Returns logits `−exponent · ln(rank)` with a little noise, in shuffled order.
 fn row(vocab_size: usize, exponent: f64, number: usize) -> Vec<f32> {
     let mut order: Vec<TokenId> = (0..vocab_size as TokenId).collect();
     let shuffle = |token: &TokenId| NOISE.gumbel(number, *token).to_bits();
@@ -30,7 +30,7 @@ fn row(vocab_size: usize, exponent: f64, number: usize) -> Vec<f32> {
     logits
 }
 
-/// Prints the median time of `work` on one row.
+/// Prints the median time that `work` takes for one row.
 fn measure<T>(name: &str, mut work: impl FnMut(usize) -> T) {
     let mut times: Vec<f64> = (0..RUNS)
         .map(|run| {
@@ -50,18 +50,18 @@ fn main() {
         for (kind, exponent) in [("peaked", 3.0), ("flat", 1.1)] {
             println!("{vocab_size} tokens, {kind}");
             let rows: Vec<_> = (0..ROWS).map(|number| row(vocab_size, exponent, number)).collect();
-            let whole = sampling(1.0, 0, 1.0);
+            let unfiltered = sampling(1.0, 0, 1.0);
             let prefix: Vec<TokenId> = (0..1000).map(|at| at * at % 997).collect();
             let penalised = Sampling { repetition_penalty: 1.1, ..Sampling::greedy() };
-            let coupled = Sampling { verification: Verification::Coupled, ..whole.clone() };
+            let coupled = Sampling { verification: Verification::Coupled, ..unfiltered.clone() };
             let tree = TokenTree::new();
             for (name, sampling) in [
                 ("greedy", Sampling::greedy()),
-                ("temperature", whole.clone()),
+                ("temperature", unfiltered.clone()),
                 ("top-k 50", sampling(1.0, 50, 1.0)),
                 ("top-p 0.9", sampling(1.0, 0, 0.9)),
                 ("top-k 50, top-p 0.9", sampling(1.0, 50, 0.9)),
-                ("min-p 0.05", Sampling { min_p: 0.05, ..whole.clone() }),
+                ("min-p 0.05", Sampling { min_p: 0.05, ..unfiltered.clone() }),
                 ("temperature, coupled", coupled.clone()),
                 ("greedy, repetition penalty", penalised.clone()),
             ] {
@@ -70,19 +70,19 @@ fn main() {
             }
             for (name, sampling) in [
                 ("greedy", Sampling::greedy()),
-                ("temperature", whole.clone()),
+                ("temperature", unfiltered.clone()),
                 ("coupled", coupled),
             ] {
                 let name = format!("8 candidates, {name}");
                 let sampler = sampling.sampler(&prefix, 0);
                 measure(&name, |row| sampler.candidates(&rows[row], &tree, None, 8).unwrap());
             }
-            measure("counting 1000 tokens' penalties", |_| {
+            measure("counting 1000 penalised tokens", |_| {
                 black_box(penalised.sampler(&prefix, 0));
             });
             let point = Distribution::point(5);
             measure("20 log-probabilities", |row| RowLogprobs::new(&rows[row], &point, 20, 0));
-            let sampler = whole.sampler(&prefix, 0);
+            let sampler = unfiltered.sampler(&prefix, 0);
             let distribution = |row: &Vec<f32>| sampler.distribution(row, &tree, None).unwrap();
             let distributions: Vec<Distribution> = rows.iter().map(distribution).collect();
             let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };
@@ -90,7 +90,7 @@ fn main() {
             measure("residual", |row| {
                 distributions[row].residual(&distributions[(row + 1) % ROWS])
             });
-            measure("without a token", |row| distributions[row].without(5));
+            measure("removing a token", |row| distributions[row].without(5));
         }
     }
 }

@@ -1,12 +1,14 @@
-//! Coupled draws: the tokens that are best once keyed Gumbel noise is added (Daliri et al. 2024,
-//! arXiv 2408.07978).
+//! Coupled sampling: the tokens with the highest scores after adding keyed Gumbel noise.
+//!
+//! *Coupling without Communication and Drafter-Invariant Speculative Decoding*, Daliri et al. 2024,
+//! arXiv 2408.07978.
 
 use crate::logit_row::BLOCK;
 use crate::{Distribution, KeyedRandomness, TokenId};
 use forerun_vector::{Isa, Lanes, Vectorized, vectorize};
 
-/// The `count` tokens with the highest `ln probability + noise`, best first, the lower token among
-/// equals.
+/// Returns the `count` tokens with the highest `ln probability + noise`, best first. Ties go to the
+/// lower token.
 pub(crate) fn best_perturbed(
     row: &Distribution,
     randomness: &KeyedRandomness,
@@ -18,15 +20,15 @@ pub(crate) fn best_perturbed(
     let mut tokens = [0; BLOCK];
     let mut heads = [0; BLOCK];
     for (block, weights) in weights.chunks(BLOCK).enumerate() {
-        let mut bound = bound(&best, count, total);
+        let mut bound = weight_bound(&best, count, total);
         let (tokens, heads) = (&mut tokens[..weights.len()], &mut heads[..weights.len()]);
         for (index, token) in tokens.iter_mut().enumerate() {
             *token = row.support().token(block * BLOCK + index);
         }
-        let mut hopeful = false;
-        let noise = Noise { randomness, position, tokens, weights, bound, heads };
-        vectorize(Isa::best(), Hope { noise, hopeful: &mut hopeful });
-        if !hopeful {
+        let mut any_reaches = false;
+        let block = NoiseBlock { randomness, position, tokens, weights, bound, heads };
+        vectorize(Isa::best(), DrawNoise { block, any_reaches: &mut any_reaches });
+        if !any_reaches {
             continue;
         }
         for ((&token, &weight), &head) in tokens.iter().zip(weights).zip(&*heads) {
@@ -38,31 +40,33 @@ pub(crate) fn best_perturbed(
             if place < count {
                 best.insert(place, (token, score));
                 best.truncate(count);
-                bound = self::bound(&best, count, total);
+                bound = weight_bound(&best, count, total);
             }
         }
     }
     best
 }
 
-/// What a token's weight must reach, times `1 − uniform` in units of 2⁻³¹, to be among the best.
+/// Returns the factor that bounds a token's weight from below.
 ///
-/// A score is `ln probability − ln(−ln uniform)`, and `−ln uniform ≥ 1 − uniform`: most tokens are told
-/// from the best by one product, without a logarithm.
-fn bound(best: &[(TokenId, f64)], count: usize, total: f64) -> f32 {
+/// A token can be among the best only if its weight is at least this factor times `1 − uniform`,
+/// in units of 2⁻³¹. A score is `ln probability − ln(−ln uniform)`, and `−ln uniform ≥ 1 − uniform`,
+/// so one product excludes most tokens without computing a logarithm.
+fn weight_bound(best: &[(TokenId, f64)], count: usize, total: f64) -> f32 {
     let Some(&(_, score)) = best.last().filter(|_| best.len() == count) else { return 0.0 };
-    // A margin above all rounding; what is too small to be rounded well excludes nothing.
+    // The margin exceeds all rounding errors. A bound too small to be accurate excludes nothing.
     let bound = (score.exp() * total / f64::from(1_u32 << 31) * (1.0 - 1e-5)) as f32;
     if bound < 1e-30 { 0.0 } else { bound }
 }
 
-/// Whether a token can be among the best. `head`: the highest bits of its uniform.
+/// Returns whether a token can be among the best. `head` holds the highest bits of its uniform.
 #[inline(always)]
 fn may_reach(weight: f32, head: u32, bound: f32) -> bool {
     weight >= bound * (!head >> 1) as i32 as f32
 }
 
-struct Noise<'a> {
+/// The tokens of one block, with the memory for their noise.
+struct NoiseBlock<'a> {
     randomness: &'a KeyedRandomness,
     position: usize,
     tokens: &'a [TokenId],
@@ -71,22 +75,22 @@ struct Noise<'a> {
     heads: &'a mut [u32],
 }
 
-/// Draws the noise of a block, and tells whether one of its tokens can be among the best.
-struct Hope<'a> {
-    noise: Noise<'a>,
-    hopeful: &'a mut bool,
+/// Draws the noise of a block, and checks whether any of its tokens can be among the best.
+struct DrawNoise<'a> {
+    block: NoiseBlock<'a>,
+    any_reaches: &'a mut bool,
 }
 
-impl Vectorized for Hope<'_> {
+impl Vectorized for DrawNoise<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Noise { randomness, position, tokens, weights, bound, heads } = self.noise;
+        let NoiseBlock { randomness, position, tokens, weights, bound, heads } = self.block;
         randomness.noise_heads(position, tokens, heads);
-        let mut hopeful = 0;
+        let mut any_reaches = 0;
         for (&head, &weight) in heads.iter().zip(weights) {
-            hopeful |= u32::from(may_reach(weight, head, bound));
+            any_reaches |= u32::from(may_reach(weight, head, bound));
         }
-        *self.hopeful = hopeful != 0;
+        *self.any_reaches = any_reaches != 0;
     }
 }
 
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bound_leaves_out_none_of_the_best() {
+    fn the_bound_excludes_none_of_the_best_tokens() {
         for seed in 0..40 {
             let randomness = KeyedRandomness { seed, sample: 0 };
             let weight = |token: TokenId| {

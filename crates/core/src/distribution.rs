@@ -1,4 +1,5 @@
-//! Next-token distributions and the three operations that verification needs of them.
+//! Next-token distributions, and the three operations that verification needs: draw, subtract,
+//! and exclude a token.
 
 use crate::logit_row::total;
 use crate::support::Support;
@@ -6,24 +7,25 @@ use crate::{Key, Randomness, TokenId};
 use forerun_vector::{Isa, Lanes, Vectorized, vectorize};
 use serde::{Deserialize, Serialize};
 
-/// Tokens that a draw passes over at once.
-const PART: usize = 1024;
+/// Tokens that a draw skips at once.
+const CHUNK: usize = 1024;
 
 /// A probability distribution over tokens, stored by its support.
 ///
-/// Weights need not sum to one: the total is kept beside them, so filtering and subtracting add no
-/// rounding of their own. A greedy row is a distribution too: all its mass is on one token.
+/// Weights need not sum to one. The total is stored next to them, so filtering and subtracting do
+/// not add rounding errors of their own. A greedy row is a distribution too, with all its mass on
+/// one token.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "RawDistribution")]
 pub struct Distribution {
-    /// Tokens of positive weight, ascending.
+    /// The tokens of positive weight, in ascending order.
     tokens: Support,
     weights: Vec<f32>,
     #[serde(skip)]
     total: f64,
 }
 
-/// What a serialised distribution holds; the total is derived from it.
+/// The serialised form of a distribution. The total is computed when it is read.
 #[derive(Deserialize)]
 struct RawDistribution {
     tokens: Support,
@@ -40,7 +42,9 @@ impl TryFrom<RawDistribution> for Distribution {
         };
         let positive = raw.weights.iter().all(|weight| *weight > 0.0 && weight.is_finite());
         if raw.tokens.len() != raw.weights.len() || !ascending || !positive {
-            return Err("a distribution needs ascending tokens, each with a positive weight");
+            return Err(
+                "a distribution needs ascending tokens, each with a positive, finite weight",
+            );
         }
         let tokens = match raw.tokens {
             Support::Listed(tokens) => Support::new(tokens),
@@ -51,21 +55,24 @@ impl TryFrom<RawDistribution> for Distribution {
 }
 
 impl Distribution {
-    /// All mass on one token.
+    /// Creates the distribution with all its mass on one token.
     #[must_use]
     pub fn point(token: TokenId) -> Self {
         Self { tokens: Support::new(vec![token]), weights: vec![1.0], total: 1.0 }
     }
 
-    /// From weights in ascending order of their tokens; weights that are not positive are left
-    /// out. The result is [empty](Self::is_empty) if none is.
+    /// Creates a distribution from weights in ascending order of their tokens.
+    ///
+    /// Tokens without a positive weight are left out. The result is [empty](Self::is_empty) if no
+    /// weight is positive.
     #[must_use]
     pub fn from_weights(weights: impl IntoIterator<Item = (TokenId, f32)>) -> Self {
         let (tokens, weights) = weights.into_iter().unzip();
         Self::from_support(Support::new(tokens), weights)
     }
 
-    /// The same from as many tokens as weights.
+    /// Creates a distribution from a support and the weight of each of its tokens. Tokens without a
+    /// positive weight are left out.
     pub(crate) fn from_support(mut tokens: Support, mut weights: Vec<f32>) -> Self {
         debug_assert_eq!(tokens.len(), weights.len());
         let (mut sum, all_positive) = total(&weights);
@@ -76,41 +83,44 @@ impl Distribution {
         Self { tokens, weights, total: sum }
     }
 
-    /// Whether no token has any mass; such a "distribution" only fills the place of one.
+    /// Returns whether no token has any mass. Such a value is a placeholder, and cannot be drawn
+    /// from.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.weights.is_empty()
     }
 
-    /// The token that has all the mass, if one has.
+    /// Returns the token that holds all the mass, if there is one.
     #[must_use]
     pub fn as_point(&self) -> Option<TokenId> {
         (self.weights.len() == 1).then(|| self.tokens.token(0))
     }
 
-    /// The tokens of positive probability, ascending, each with its probability.
+    /// Iterates over the tokens of positive probability in ascending order, with their
+    /// probabilities.
     pub fn iter(&self) -> impl Iterator<Item = (TokenId, f64)> + '_ {
         let weights = self.weights.iter().map(|&weight| f64::from(weight) / self.total);
         self.tokens.iter().zip(weights)
     }
 
-    /// The tokens of positive probability.
+    /// Returns the tokens of positive probability.
     pub(crate) fn support(&self) -> &Support {
         &self.tokens
     }
 
-    /// The tokens' weights, in ascending order of tokens, and their sum.
+    /// Returns the weights, in ascending order of their tokens, and their sum.
     pub(crate) fn weights(&self) -> (&[f32], f64) {
         (&self.weights, self.total)
     }
 
-    /// Probability of a token.
+    /// Returns the probability of a token; 0 if it is not in the support.
     #[must_use]
     pub fn probability(&self, token: TokenId) -> f64 {
         self.tokens.index(token).map_or(0.0, |index| f64::from(self.weights[index]) / self.total)
     }
 
-    /// The most probable token, the lowest of several; `None` if the distribution is empty.
+    /// Returns the most probable token, the lowest one if there are several. `None` if the
+    /// distribution is empty.
     #[must_use]
     pub fn most_probable(&self) -> Option<TokenId> {
         let best = |best: Option<usize>, index: usize| match best {
@@ -120,72 +130,78 @@ impl Distribution {
         (0..self.weights.len()).fold(None, best).map(|index| self.tokens.token(index))
     }
 
-    /// Draws a token with the key's uniform, by inversion in ascending order of tokens.
+    /// Draws a token with the key's uniform, by inverting the cumulative distribution in ascending
+    /// order of tokens.
     ///
     /// # Panics
-    /// If the distribution is empty: a programming error.
+    /// If the distribution is empty, which is a programming error.
     #[must_use]
     pub fn pick(&self, randomness: &dyn Randomness, key: Key) -> TokenId {
         if let Some(token) = self.as_point() {
             return token;
         }
-        // First the part of the vocabulary, then the token in it: a key may be asked again.
-        let parts = self.weights.chunks(PART);
-        let last = parts.len() - 1;
-        let mut thresholds = parts.take(last).scan(0.0, |cumulative, part| {
-            *cumulative += total(part).0;
+        // Find the chunk of the vocabulary first, then the token in it. The same key can be used
+        // twice because it always has the same uniform.
+        let chunks = self.weights.chunks(CHUNK);
+        let last = chunks.len() - 1;
+        let mut thresholds = chunks.take(last).scan(0.0, |cumulative, chunk| {
+            *cumulative += total(chunk).0;
             Some(*cumulative / self.total)
         });
-        let part = if last == 0 { 0 } else { randomness.locate(key, &mut thresholds) };
-        let before: f64 = self.weights.chunks(PART).take(part).map(|part| total(part).0).sum();
-        let weights = self.weights.chunks(PART).nth(part).unwrap_or_default();
-        // The last token takes the rest of the interval, so that rounding loses nothing.
+        let chunk = if last == 0 { 0 } else { randomness.locate(key, &mut thresholds) };
+        let before: f64 = self.weights.chunks(CHUNK).take(chunk).map(|chunk| total(chunk).0).sum();
+        let weights = self.weights.chunks(CHUNK).nth(chunk).unwrap_or_default();
+        // The last token takes the rest of the interval, so rounding never leaves a gap.
         let mut thresholds =
             weights[..weights.len() - 1].iter().scan(before, |cumulative, &weight| {
                 *cumulative += f64::from(weight);
                 Some(*cumulative / self.total)
             });
-        self.tokens.token(part * PART + randomness.locate(key, &mut thresholds))
+        self.tokens.token(chunk * CHUNK + randomness.locate(key, &mut thresholds))
     }
 
-    /// What is left of `self` once `proposed` was rejected: `norm(max(0, self − proposed))`
-    /// (Leviathan 2023, §2.3). `None` if nothing is left, which rejection excludes but for rounding.
+    /// Returns the distribution to sample from after a draw from `proposed` was rejected:
+    /// `norm(max(0, self − proposed))` (Leviathan et al. 2023, arXiv 2211.17192, §2.3).
+    ///
+    /// `None` if nothing remains, which can happen after a rejection only by rounding.
     #[must_use]
     pub fn residual(&self, proposed: &Self) -> Option<Self> {
-        let mut left = vec![0.0; self.weights.len()];
+        let mut rest = vec![0.0; self.weights.len()];
         let (totals, target) = ((self.total, proposed.total), &self.weights);
         if self.tokens == proposed.tokens {
             let proposed = &proposed.weights;
-            vectorize(Isa::best(), Difference { target, proposed, totals, left: &mut left });
+            vectorize(Isa::best(), Difference { target, proposed, totals, rest: &mut rest });
         } else {
-            // Both are ascending: one walk along them.
+            // Both lists are ascending, so one pass over them is enough.
             let mut others = proposed.tokens.iter().zip(&proposed.weights).peekable();
-            for ((left, &target), token) in left.iter_mut().zip(target).zip(self.tokens.iter()) {
+            for ((rest, &target), token) in rest.iter_mut().zip(target).zip(self.tokens.iter()) {
                 while others.next_if(|&(other, _)| other < token).is_some() {}
                 let proposed = others.next_if(|&(other, _)| other == token);
-                *left = difference(target, *proposed.map_or(&0.0, |(_, weight)| weight), totals);
+                *rest = difference(target, *proposed.map_or(&0.0, |(_, weight)| weight), totals);
             }
         }
-        Some(Self::from_support(self.tokens.clone(), left)).filter(|rest| !rest.is_empty())
+        Some(Self::from_support(self.tokens.clone(), rest)).filter(|rest| !rest.is_empty())
     }
 
-    /// What is left once a deterministic candidate was rejected: its mass goes, the rest scales up.
-    /// `None` if nothing is left.
+    /// Returns the distribution to sample from after a deterministic candidate was rejected: its
+    /// mass is removed, and the others keep their proportions.
+    ///
+    /// `None` if nothing remains.
     #[must_use]
     pub fn without(&self, token: TokenId) -> Option<Self> {
         let Some(index) = self.tokens.index(token) else { return Some(self.clone()) };
         let mut weights = self.weights.clone();
         weights.remove(index);
-        let left = Self::from_support(self.tokens.without(index), weights);
-        Some(left).filter(|rest| !rest.is_empty())
+        let rest = Self::from_support(self.tokens.without(index), weights);
+        Some(rest).filter(|rest| !rest.is_empty())
     }
 }
 
-/// Drops tokens whose weight is not positive.
+/// Removes the tokens without a positive weight.
 fn keep_positive(tokens: Support, weights: &mut Vec<f32>) -> Support {
     let mut tokens = tokens.into_list();
     let mut kept = 0;
-    // Without a branch: which tokens go is often a matter of chance.
+    // Branch-free, because which tokens are removed is often unpredictable.
     for index in 0..weights.len().min(tokens.len()) {
         (tokens[kept], weights[kept]) = (tokens[index], weights[index]);
         kept += usize::from(weights[kept] > 0.0);
@@ -195,7 +211,7 @@ fn keep_positive(tokens: Support, weights: &mut Vec<f32>) -> Support {
     Support::new(tokens)
 }
 
-/// The difference of two probabilities, given as weights.
+/// Returns the difference of two probabilities, given as weights and their totals.
 #[inline(always)]
 fn difference(target: f32, proposed: f32, totals: (f64, f64)) -> f32 {
     (f64::from(target) / totals.0 - f64::from(proposed) / totals.1) as f32
@@ -205,15 +221,15 @@ struct Difference<'a> {
     target: &'a [f32],
     proposed: &'a [f32],
     totals: (f64, f64),
-    left: &'a mut [f32],
+    rest: &'a mut [f32],
 }
 
 impl Vectorized for Difference<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let weights = self.target.iter().zip(self.proposed);
-        for (left, (&target, &proposed)) in self.left.iter_mut().zip(weights) {
-            *left = difference(target, proposed, self.totals);
+        for (rest, (&target, &proposed)) in self.rest.iter_mut().zip(weights) {
+            *rest = difference(target, proposed, self.totals);
         }
     }
 }
@@ -236,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_whole_vocabularies_are_subtracted_and_drawn_from_as_others_are() {
+    fn large_rows_agree_with_plain_loops() {
         let randomness = KeyedRandomness { seed: 4, sample: 0 };
         let weight = |token: TokenId| (token, randomness.gumbel(0, token).abs() as f32 + 1e-3);
         let target = Distribution::from_weights((0..2_500).map(weight));
@@ -248,10 +264,10 @@ mod tests {
         let rest = target.residual(&proposed).unwrap();
         assert_eq!(rest, Distribution::from_weights(plain));
         assert!((800..1_700).contains(&rest.iter().count()), "about half");
-        // The same, but for one token more that the target does not have.
+        // With one more token, which the target does not have, the supports differ.
         let more = proposed.iter().map(|(token, q)| (token, q as f32)).chain([(9_000, 1e-9)]);
-        let of_more = target.residual(&Distribution::from_weights(more)).unwrap();
-        assert!((of_more.probability(7) - rest.probability(7)).abs() < 1e-6);
+        let rest_of_more = target.residual(&Distribution::from_weights(more)).unwrap();
+        assert!((rest_of_more.probability(7) - rest.probability(7)).abs() < 1e-6);
 
         for row in [&target, &rest] {
             for position in 0..3_000 {
@@ -267,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_candidate_leaves_the_others_in_proportion() {
+    fn removing_a_rejected_candidate_keeps_the_proportions_of_the_others() {
         let target = Distribution::from_weights([(3, 2.0), (7, 1.0), (9, 1.0)]);
         let rest = target.without(3).unwrap();
         assert_eq!(rest.iter().collect::<Vec<_>>(), [(7, 0.5), (9, 0.5)]);
@@ -279,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_serialised_distribution_is_refused() {
+    fn invalid_serialised_distributions_are_rejected() {
         let read = |text: &str| serde_json::from_str::<Distribution>(text);
         let whole = Distribution::from_weights([(3, 0.1), (7, 0.7)]);
         assert_eq!(read(&serde_json::to_string(&whole).unwrap()).unwrap(), whole);

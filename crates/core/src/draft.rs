@@ -1,9 +1,10 @@
-//! What a drafter is asked for and what it answers.
+//! Draft requests and drafts: the shape that a drafter is asked for, and the candidates that it
+//! proposes.
 
-use crate::{Distribution, TokenTree};
+use crate::{Distribution, TokenTree, row_of};
 use serde::{Deserialize, Serialize};
 
-/// The candidates that a drafter is asked for.
+/// The shape of a requested draft.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DraftShape {
     /// A chain of up to `length` tokens, each drawn from the drafter's distribution.
@@ -11,38 +12,40 @@ pub enum DraftShape {
         /// Number of tokens (γ).
         length: usize,
     },
-    /// Deterministic candidates: each depth keeps the `width` best nodes by cumulative probability
-    /// (EasySpec's tree attention; its ALGORITHMS entry is §2).
+    /// A tree of deterministic candidates: each depth keeps the `width` nodes with the highest
+    /// cumulative probability (the tree of EasySpec, arXiv 2502.02493).
     Top {
-        /// Nodes kept at each depth.
+        /// Number of nodes to keep at each depth.
         width: usize,
         /// Number of depths.
         depth: usize,
-        /// Nodes of the whole tree at most: of all children considered, expanded or not, the best
-        /// stay (EAGLE-2's reranking). `None` keeps every depth's `width`.
+        /// Maximum number of nodes of the whole tree. The best of all considered children stay,
+        /// whether they were expanded or not (the reranking of EAGLE-2, arXiv 2406.16858). `None`
+        /// keeps `width` nodes at every depth.
         budget: Option<usize>,
     },
-    /// Siblings drawn independently from the drafter's distribution (SpecInfer): every node of
-    /// depth `d` gets `branching[d]` children, the prefix being depth 0.
+    /// A tree of siblings drawn independently from the drafter's distribution (SpecInfer, arXiv
+    /// 2305.09781). Every node of depth `d` gets `branching[d]` children; the prefix has depth 0.
     Sampled {
-        /// Children of each node, by depth.
+        /// Number of children of each node, by depth.
         branching: Vec<usize>,
     },
-    /// A deterministic chain, and phrases behind its last token as branches of one tree (Ouroboros).
+    /// A deterministic chain with phrases after its last token, as branches of one tree (Ouroboros,
+    /// arXiv 2402.13720).
     Phrases {
-        /// Tokens of the chain (γ).
+        /// Number of tokens of the chain (γ).
         length: usize,
-        /// Phrases at the most.
+        /// Maximum number of phrases.
         width: usize,
-        /// Tokens of a phrase at the most.
+        /// Maximum number of tokens of a phrase.
         phrase: usize,
-        /// Nodes of the whole tree at most, if that is bounded.
+        /// Maximum number of nodes of the whole tree; `None` for no limit.
         budget: Option<usize>,
     },
 }
 
 impl DraftShape {
-    /// The largest number of consecutive tokens that the shape can add.
+    /// Returns the largest number of consecutive tokens that the shape can add.
     #[must_use]
     pub fn depth(&self) -> usize {
         match self {
@@ -53,8 +56,8 @@ impl DraftShape {
         }
     }
 
-    /// The number of draft tokens that decoders decide on: the depth but for phrases, which lengthen a
-    /// draft at no cost of the drafter's.
+    /// Returns the number of draft tokens that a draft-length policy controls: the depth without
+    /// phrases, which lengthen a draft at no cost to the drafter.
     #[must_use]
     pub fn length(&self) -> usize {
         match self {
@@ -63,8 +66,8 @@ impl DraftShape {
         }
     }
 
-    /// The same shape of at most `length` draft tokens. Phrases stay behind them; without any there are
-    /// none.
+    /// Returns the shape limited to `length` draft tokens, as counted by [`length`](Self::length).
+    /// Phrases after them stay, unless `length` is 0.
     #[must_use]
     pub fn with_draft_tokens(&self, length: usize) -> Self {
         match *self {
@@ -75,8 +78,8 @@ impl DraftShape {
         }
     }
 
-    /// The same shape, cut to at most `depth` tokens in a row: phrases first, what the drafter makes
-    /// itself last.
+    /// Returns the shape limited to `depth` consecutive tokens. Phrases are shortened first, then
+    /// the drafter's own tokens.
     #[must_use]
     pub fn truncated(&self, depth: usize) -> Self {
         match self {
@@ -95,14 +98,14 @@ impl DraftShape {
         }
     }
 
-    /// An upper bound of the number of nodes.
+    /// Returns an upper bound of the number of nodes.
     #[must_use]
     pub fn max_nodes(&self) -> usize {
         match self {
             Self::Chain { length } => *length,
             Self::Top { width, depth, budget: None } => width.saturating_mul(*depth),
             Self::Top { width, depth, budget: Some(budget) } => {
-                // The prefix has one row to expand, every later depth `width`.
+                // The first depth expands one row, every later depth `width`.
                 let rows = depth.saturating_sub(1).saturating_mul(*width).saturating_add(1);
                 if *depth == 0 { 0 } else { rows.saturating_mul(*width).min(*budget) }
             }
@@ -121,48 +124,49 @@ impl DraftShape {
     }
 }
 
-/// How candidates were made, which decides how they must be verified.
+/// How candidates were chosen, which decides how they must be verified.
 ///
-/// There is no third kind for coupled verification: a coupled (or greedy) target row is a point
-/// mass on the token that the target emits there, and both rules below then accept exactly it.
+/// Coupled verification needs no variant of its own. A coupled or greedy target row is a point mass
+/// on the token that the target emits there, and both rules below then accept exactly that token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Proposal {
-    /// Children of a row were drawn independently from the distribution at the row's index: 0 is
-    /// the prefix, `node + 1` a node. Rows without children hold an empty one.
+    /// The children of a row were drawn independently from the distribution at the row's index
+    /// ([`row_of`]). Rows without children hold an empty distribution.
     Sampled(Vec<Distribution>),
-    /// Candidates are a function of the tokens before them (top-k, n-gram matches, coupled draws).
+    /// Candidates are a function of the tokens before them, as top-k, n-gram matches and coupled
+    /// draws are.
     Deterministic,
 }
 
-/// A drafter's answer: candidates and how they were made.
+/// A draft: the candidates, and how they were chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Draft {
     /// The candidates.
     pub tree: TokenTree,
-    /// How they were made.
+    /// How they were chosen.
     pub proposal: Proposal,
 }
 
 impl Draft {
-    /// Whether every candidate can have been drawn from its row's distribution, as verification takes
-    /// for granted. A draft that comes from elsewhere has to be asked.
+    /// Returns whether every candidate has a positive probability in the row that it was drawn
+    /// from. Verification relies on this, so check drafts that come from other processes.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let Proposal::Sampled(proposed) = &self.proposal else { return true };
         (0..self.tree.len()).all(|node| {
-            let row = self.tree.parent(node).map_or(0, |parent| parent + 1);
-            proposed.get(row).is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
+            let row = proposed.get(row_of(self.tree.parent(node)));
+            row.is_some_and(|row| row.probability(self.tree.token(node)) > 0.0)
         })
     }
 
-    /// No candidates at all: verification then draws the target's next token.
+    /// Creates a draft without candidates. Verifying it draws the target's next token.
     #[must_use]
     pub fn empty() -> Self {
         Self { tree: TokenTree::new(), proposal: Proposal::Deterministic }
     }
 
-    /// Hangs a chain behind the last token of this chain, as one that was drafted further. Returns
-    /// whether that was possible: both must be chains, and made in the same way unless one is empty.
+    /// Appends a chain that was drafted after this chain's last token. Returns whether that was
+    /// possible: both must be chains, and of the same kind of proposal unless one is empty.
     #[must_use]
     pub fn extend(&mut self, further: Self) -> bool {
         if !self.tree.is_chain() || !further.tree.is_chain() {
@@ -175,7 +179,7 @@ impl Draft {
         match (&mut self.proposal, further.proposal) {
             _ if further.tree.is_empty() => return true,
             (Proposal::Sampled(rows), Proposal::Sampled(more)) => {
-                // The row behind the last token was empty as long as nothing was drawn from it.
+                // The row after the last token was empty because nothing had been drawn from it.
                 rows.truncate(self.tree.len());
                 rows.extend(more);
             }
@@ -186,7 +190,7 @@ impl Draft {
         true
     }
 
-    /// Takes the first tokens off a chain, as they have been committed.
+    /// Removes the first `count` tokens of a chain, after they were committed.
     pub fn drop_first(&mut self, count: usize) {
         self.tree = TokenTree::chain(&self.tree.tokens()[count.min(self.tree.len())..]);
         if let Proposal::Sampled(rows) = &mut self.proposal {
@@ -206,13 +210,13 @@ mod tests {
         Draft { tree: TokenTree::chain(tokens), proposal: Proposal::Sampled(rows) }
     }
 
-    fn looked_up(tokens: &[TokenId]) -> Draft {
+    fn deterministic(tokens: &[TokenId]) -> Draft {
         Draft { tree: TokenTree::chain(tokens), proposal: Proposal::Deterministic }
     }
 
     #[test]
-    fn chains_grow_at_their_end_and_lose_their_beginning() {
-        for make in [sampled, looked_up] {
+    fn chains_grow_at_the_end_and_shrink_at_the_start() {
+        for make in [sampled, deterministic] {
             let mut draft = Draft::empty();
             assert!(draft.extend(make(&[1])) && draft.extend(make(&[2, 3])));
             assert!(draft.extend(Draft::empty()) && draft.extend(make(&[4])));
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn phrases_are_cut_first_and_no_part_of_a_draft_length() {
+    fn phrases_are_shortened_first_and_do_not_count_as_draft_length() {
         let phrases =
             |length, phrase| DraftShape::Phrases { length, width: 3, phrase, budget: Some(15) };
         let whole = phrases(5, 4);
@@ -242,18 +246,20 @@ mod tests {
             (whole.clone(), phrases(2, 4))
         );
         assert_eq!((whole.with_draft_tokens(0).depth(), phrases(2, 1).max_nodes()), (0, 5));
-        // Others have no phrases.
+        // Other shapes have no phrases.
         let chain = DraftShape::Chain { length: 5 };
         assert_eq!((chain.length(), chain.with_draft_tokens(3)), (5, chain.truncated(3)));
     }
 
     #[test]
-    fn what_is_no_chain_or_made_otherwise_does_not_fit_behind() {
+    fn trees_and_other_kinds_of_proposal_cannot_be_appended() {
         let mut siblings = TokenTree::new();
         siblings.push(None, 1);
         siblings.push(None, 2);
         let siblings = Draft { tree: siblings, proposal: Proposal::Deterministic };
-        assert!(!looked_up(&[1]).extend(siblings.clone()) && !Draft::empty().extend(siblings));
-        assert!(!looked_up(&[1]).extend(sampled(&[2])) && !sampled(&[1]).extend(looked_up(&[2])));
+        assert!(!deterministic(&[1]).extend(siblings.clone()));
+        assert!(!Draft::empty().extend(siblings));
+        assert!(!deterministic(&[1]).extend(sampled(&[2])));
+        assert!(!sampled(&[1]).extend(deterministic(&[2])));
     }
 }

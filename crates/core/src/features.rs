@@ -1,13 +1,13 @@
-//! The target's hidden states, as drafters read them.
+//! Features: the target's hidden states, as drafters read them.
 //!
-//! Which hidden states they are is the model's business; here they are rows of numbers. The list of a
-//! sequence's features grows with it, and its parts are shared: a job may carry the whole list without
-//! copying a number.
+//! The model decides which hidden states they are. Here they are rows of numbers. The list of a
+//! sequence's features grows with the sequence and shares its parts, so a job can carry the whole
+//! list without copying numbers.
 
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Features of some tokens: `[rows, width]`.
+/// The features of some tokens: `[rows, width]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FeatureRows {
     width: usize,
@@ -15,39 +15,39 @@ pub struct FeatureRows {
 }
 
 impl FeatureRows {
-    /// Rows of `width` numbers each; numbers that fill no row are left out.
+    /// Creates rows of `width` numbers each. Numbers that do not fill a row are dropped.
     #[must_use]
     pub fn new(width: usize, mut values: Vec<f32>) -> Self {
         values.truncate(values.len().checked_div(width).unwrap_or(0) * width);
         Self { width, values }
     }
 
-    /// Numbers of a row.
+    /// Returns the number of values in a row.
     #[must_use]
     pub fn width(&self) -> usize {
         self.width
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.values.len().checked_div(self.width).unwrap_or(0)
     }
 
-    /// Whether there is no row.
+    /// Returns whether there are no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A row, if there is one of this index.
+    /// Returns the row at `index`, if it exists.
     #[must_use]
     pub fn row(&self, index: usize) -> Option<&[f32]> {
         let start = index.checked_mul(self.width)?;
         self.values.get(start..start.checked_add(self.width)?)
     }
 
-    /// The rows of these indices, those that there are.
+    /// Returns copies of the rows at `indices`, skipping those that do not exist.
     #[must_use]
     pub fn gather(&self, indices: impl IntoIterator<Item = usize>) -> Self {
         let rows = indices.into_iter().filter_map(|index| self.row(index));
@@ -55,43 +55,43 @@ impl FeatureRows {
     }
 }
 
-/// Features of the first tokens of a sequence.
+/// The features of the first tokens of a sequence.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Features {
-    /// In order, none empty.
+    /// Parts in the order of their tokens; none is empty.
     parts: Vec<Arc<FeatureRows>>,
 }
 
 impl Features {
-    /// Of no token yet.
+    /// Creates an empty list.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Number of tokens whose features are here.
+    /// Returns the number of tokens that have features.
     #[must_use]
     pub fn len(&self) -> usize {
         self.parts.iter().map(|part| part.len()).sum()
     }
 
-    /// Whether no token's features are here.
+    /// Returns whether no token has features.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds the features of the next tokens.
+    /// Appends the features of the next tokens.
     pub fn push(&mut self, rows: FeatureRows) {
         if !rows.is_empty() {
             self.parts.push(Arc::new(rows));
         }
     }
 
-    /// The features of the tokens from `first` on.
+    /// Iterates over the features of the tokens from `first` on.
     pub fn rows_from(&self, first: usize) -> impl Iterator<Item = &[f32]> + '_ {
         let (mut parts, mut skipped) = (&self.parts[..], first);
-        // Whole parts are passed over at once: the list is long, and only its end is new.
+        // Skip whole parts at once: the list is long, and usually only its end is read.
         while let Some((part, later)) = parts.split_first()
             && part.len() <= skipped
         {
@@ -105,13 +105,13 @@ impl Features {
 mod tests {
     use super::*;
 
-    /// Rows whose numbers tell their token.
+    /// Rows that encode the tokens they belong to.
     fn rows(tokens: std::ops::Range<usize>) -> FeatureRows {
         FeatureRows::new(2, tokens.flat_map(|token| [token as f32, -(token as f32)]).collect())
     }
 
     #[test]
-    fn rows_are_found_in_whatever_part_they_are() {
+    fn rows_are_found_in_every_part() {
         let mut features = Features::new();
         for part in [0..3, 3..3, 3..4, 4..9] {
             features.push(rows(part));
@@ -124,11 +124,11 @@ mod tests {
         }
         let longer = features.clone();
         features.push(rows(9..10));
-        assert_eq!((longer.len(), features.len()), (9, 10), "a clone keeps to itself");
+        assert_eq!((longer.len(), features.len()), (9, 10), "a clone is independent");
     }
 
     #[test]
-    fn rows_that_are_not_there_are_none() {
+    fn missing_rows_are_skipped() {
         let four = rows(0..4);
         assert_eq!(four.gather([0, 3, 9]), FeatureRows::new(2, vec![0.0, -0.0, 3.0, -3.0]));
         assert_eq!((four.row(4), four.row(usize::MAX)), (None, None));

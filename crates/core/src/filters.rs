@@ -1,81 +1,81 @@
-//! Top-k, top-p and min-p, by selection: only tokens near the cut are ever ranked.
+//! Top-k, top-p and min-p filters, computed by selection: only tokens near the cut are sorted.
 //!
-//! They apply in this order, as in Hugging Face's transformers: each sees what those before it left.
-//! Min-p compares with the best token alone, so being last it changes nothing in what top-p means.
+//! The filters apply in this order, as in Hugging Face's transformers, each to the tokens that the
+//! previous ones kept. Min-p compares with the best token only, so applying it last does not change
+//! the meaning of top-p.
 
 use crate::logit_row::{LogitRow, Ranked, keep_best};
 use crate::support::Support;
 use crate::{Distribution, Sampling, TokenId};
 
-/// Bins of a distance of one from the peak. Weights vanish at 80.
-const BINS_A_NAT: f32 = 32.0;
-const LAST_BIN: f32 = 80.0 * BINS_A_NAT;
+/// Histogram bins for each unit of distance from the peak. Weights vanish at a distance of 80.
+const BINS_PER_NAT: f32 = 32.0;
+const LAST_BIN: f32 = 80.0 * BINS_PER_NAT;
 
-/// 2²³.
+/// 2²³. Adding it to a small positive number rounds the number to an integer.
 const ROUND: f32 = 8_388_608.0;
 
-/// A row at a temperature above 0, and what the filters leave of it.
+/// A row at a temperature above 0, and the tokens that the filters keep.
 pub(crate) struct Filtered<'r, 'l> {
     row: &'r LogitRow<'l>,
-    /// The inverse of the temperature.
-    sharpness: f32,
-    /// All tokens if `None`, else these, in any order.
+    inverse_temperature: f32,
+    /// The tokens kept, in any order; `None` if all are.
     kept: Option<Vec<Ranked>>,
 }
 
 impl<'r, 'l> Filtered<'r, 'l> {
-    /// A row with all its tokens.
-    pub(crate) fn whole(row: &'r LogitRow<'l>, temperature: f32) -> Self {
-        // At temperatures too low for an inverse, all but the best vanish all the same.
-        Self { row, sharpness: temperature.recip().min(f32::MAX), kept: None }
+    /// Creates a row that keeps all its tokens.
+    pub(crate) fn unfiltered(row: &'r LogitRow<'l>, temperature: f32) -> Self {
+        // Where the inverse overflows, all tokens but the best vanish anyway.
+        Self { row, inverse_temperature: temperature.recip().min(f32::MAX), kept: None }
     }
 
     /// Applies the filters of `sampling` to a row.
     pub(crate) fn new(row: &'r LogitRow<'l>, sampling: &Sampling) -> Self {
         let Sampling { temperature, top_k, top_p, min_p, .. } = *sampling;
-        let mut filtered = Self::whole(row, temperature);
+        let mut filtered = Self::unfiltered(row, temperature);
         let mut kept = match (top_k > 0 && top_k < row.len(), top_p < 1.0) {
             (true, false) => row.select(top_k),
             (true, true) => {
                 let mut best = row.best(top_k);
                 let goal = filtered.sum(&best) * f64::from(top_p);
-                best.truncate(filtered.reaching(&best, goal).unwrap_or(best.len()));
+                best.truncate(filtered.count_to_reach(&best, goal).unwrap_or(best.len()));
                 best
             }
             (false, true) => filtered.nucleus(top_p),
             (false, false) if min_p > 0.0 => {
-                // The margin is far wider than the exponential's error.
+                // The margin is much larger than the error of the exponential.
                 row.tokens(|max| filtered.weight(max) >= min_p * 0.999, |_| true)
             }
             (false, false) => return filtered,
         };
         if min_p > 0.0 {
-            // The peak weighs 1.
+            // The peak has weight 1.
             kept.retain(|ranked| filtered.weight(ranked.logit) >= min_p);
         }
         filtered.kept = Some(kept);
         filtered
     }
 
-    /// The distribution over what was kept.
+    /// Returns the distribution over the kept tokens.
     pub(crate) fn into_distribution(self) -> Distribution {
         let Some(mut kept) = self.kept else {
-            let weights = self.row.weights(self.sharpness);
+            let weights = self.row.weights(self.inverse_temperature);
             return Distribution::from_support(Support::Below(weights.len()), weights);
         };
         kept.sort_unstable_by_key(|ranked| ranked.token);
         let logits: Vec<f32> = kept.iter().map(|ranked| ranked.logit).collect();
         let mut weights = vec![0.0; kept.len()];
-        self.row.weigh(&logits, self.sharpness, &mut weights);
+        self.row.weigh(&logits, self.inverse_temperature, &mut weights);
         let tokens = kept.iter().map(|ranked| ranked.token);
         Distribution::from_support(Support::new(tokens.collect()), weights)
     }
 
-    /// The `count` tokens that rank highest among what was kept, best first, each with the logarithm
-    /// of its share of the whole.
+    /// Returns the `count` best of the kept tokens, best first, each with the logarithm of its
+    /// probability among the kept tokens.
     pub(crate) fn into_best(mut self, count: usize) -> Vec<(TokenId, f64)> {
         let (best, mass) = match self.kept.take() {
-            None => (self.row.best(count), self.row.mass(self.sharpness)),
+            None => (self.row.best(count), self.row.mass(self.inverse_temperature)),
             Some(mut kept) => {
                 let mass = self.sum(&kept);
                 keep_best(&mut kept, count);
@@ -83,24 +83,25 @@ impl<'r, 'l> Filtered<'r, 'l> {
                 (kept, mass)
             }
         };
-        let share = |ranked: &Ranked| {
+        let log_probability = |ranked: &Ranked| {
             let weight = f64::from(self.weight(ranked.logit));
             (weight > 0.0).then(|| (ranked.token, (weight / mass).ln()))
         };
-        best.iter().filter_map(share).collect()
+        best.iter().filter_map(log_probability).collect()
     }
 
     fn weight(&self, logit: f32) -> f32 {
-        self.row.weight(logit, self.sharpness)
+        self.row.weight(logit, self.inverse_temperature)
     }
 
-    /// The sum of some tokens' weights.
-    fn sum(&self, list: &[Ranked]) -> f64 {
-        list.iter().map(|ranked| f64::from(self.weight(ranked.logit))).sum()
+    /// Returns the sum of the tokens' weights.
+    fn sum(&self, tokens: &[Ranked]) -> f64 {
+        tokens.iter().map(|ranked| f64::from(self.weight(ranked.logit))).sum()
     }
 
-    /// How many of the tokens, best first, it takes to reach a mass.
-    fn reaching(&self, best: &[Ranked], goal: f64) -> Option<usize> {
+    /// Returns how many tokens, best first, are needed to reach a mass; `None` if all of them
+    /// together do not reach it.
+    fn count_to_reach(&self, best: &[Ranked], goal: f64) -> Option<usize> {
         let mut mass = 0.0;
         let last = best.iter().position(|ranked| {
             mass += f64::from(self.weight(ranked.logit));
@@ -109,41 +110,45 @@ impl<'r, 'l> Filtered<'r, 'l> {
         last.map(|last| last + 1)
     }
 
-    /// The most probable tokens that together reach `top_p`.
+    /// Returns the most probable tokens that together reach `top_p`.
     fn nucleus(&self, top_p: f32) -> Vec<Ranked> {
-        let goal = self.row.mass(self.sharpness) * f64::from(top_p);
-        // Mostly few tokens are enough.
+        let goal = self.row.mass(self.inverse_temperature) * f64::from(top_p);
+        // A few tokens are usually enough.
         for count in [64, 1024].into_iter().filter(|&count| self.row.can_select(count)) {
             let mut best = self.row.best(count);
-            if let Some(enough) = self.reaching(&best, goal) {
+            if let Some(enough) = self.count_to_reach(&best, goal) {
                 best.truncate(enough);
                 return best;
             }
         }
-        match self.last_of_many(goal) {
+        match self.last_of_large_nucleus(goal) {
             Some(last) => {
-                let above = |ranked: &Ranked| {
+                let in_nucleus = |ranked: &Ranked| {
                     (ranked.logit > last.logit)
                         | ((ranked.logit == last.logit) & (ranked.token <= last.token))
                 };
-                self.row.tokens(|max| max >= last.logit, above)
+                self.row.tokens(|max| max >= last.logit, in_nucleus)
             }
-            // Rounding alone keeps the mass from its goal: all that weighs anything is needed.
+            // Only rounding keeps the mass below the goal, so every token is needed.
             None => self.row.tokens(|_| true, |_| true),
         }
     }
 
-    /// The token with which the most probable ones reach a mass, where that takes many: sums by
-    /// distance from the peak tell where it lies, and only tokens of that distance are sorted.
-    fn last_of_many(&self, goal: f64) -> Option<Ranked> {
-        // It never falls as logits do, so a token of a lower bin ranks above one of a higher.
+    /// Returns the last token of a nucleus of many tokens: the one with which the most probable
+    /// tokens reach the mass `goal`.
+    ///
+    /// A histogram of mass by distance from the peak locates the token's bin, and only the tokens
+    /// of that bin are sorted.
+    fn last_of_large_nucleus(&self, goal: f64) -> Option<Ranked> {
+        // Bins do not decrease as logits decrease, so tokens of a lower bin rank first.
         let bin = |logit: f32| {
-            let place = (self.row.distance(logit, self.sharpness) * BINS_A_NAT).min(LAST_BIN);
-            // The sum rounds to an integer, which then stands in the low bits.
+            let distance = self.row.distance(logit, self.inverse_temperature);
+            let place = (distance * BINS_PER_NAT).min(LAST_BIN);
+            // The sum rounds to an integer, which is then in the low bits.
             ((place + ROUND).to_bits() - ROUND.to_bits()) as usize
         };
         let mut masses = [0.0; LAST_BIN as usize + 1];
-        self.row.each_block(self.sharpness, |logits, weights| {
+        self.row.for_each_block(self.inverse_temperature, |logits, weights| {
             for (&logit, &weight) in logits.iter().zip(weights) {
                 masses[bin(logit)] += f64::from(weight);
             }
@@ -156,7 +161,7 @@ impl<'r, 'l> Filtered<'r, 'l> {
         let mut edge = self.row.tokens(|max| bin(max) <= cut, |ranked| bin(ranked.logit) == cut);
         edge.sort_unstable_by(Ranked::order);
         let before: f64 = masses[..cut].iter().sum();
-        let enough = self.reaching(&edge, goal - before).unwrap_or(edge.len());
+        let enough = self.count_to_reach(&edge, goal - before).unwrap_or(edge.len());
         edge.get(enough.checked_sub(1)?).copied()
     }
 }

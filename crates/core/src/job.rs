@@ -1,34 +1,34 @@
-//! Jobs, completions and the cluster: all that a decoder sees of the hardware.
+//! Jobs, completions and the cluster: everything that a decoder sees of the hardware.
 //!
-//! Everything here can be serialised, so a cluster may as well span processes or hosts.
+//! Jobs and completions can be serialised, so a cluster may span several processes or hosts.
 
 use crate::trace::SpanOutcome;
 use crate::{
     Distribution, Draft, DraftShape, FeatureRows, Node, RowLogprobs, Sampling, TargetFeedback,
-    TokenId, TokenLogprob, TokenTree,
+    TokenId, TokenLogprob, TokenTree, row_of,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// One sequence; its caches live on the workers under this name until it is released.
+/// The id of a sequence. Workers keep its caches under this id until the sequence is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SequenceId(pub u64);
 
-/// Names a submitted job; unique within a cluster, ascending in order of submission.
+/// The id of a submitted job: unique within a cluster, and ascending in order of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Ticket(pub u64);
 
-/// What a job runs on.
+/// The worker that a job runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Role {
-    /// The drafter of that index.
+    /// The drafter with this index.
     Drafter(usize),
-    /// The target replica of that index.
+    /// The target replica with this index.
     Target(usize),
 }
 
 impl Role {
-    /// The index of a target replica.
+    /// Returns the index of the target replica; `None` for a drafter.
     #[must_use]
     pub fn target(self) -> Option<usize> {
         match self {
@@ -38,47 +38,81 @@ impl Role {
     }
 }
 
-/// A unit of work. It carries the full token sequence: the worker's cache finds out by itself what
-/// it still holds, so nothing ever has to be rolled back by command.
+/// A unit of work for a worker: drafting or scoring.
+///
+/// A job carries the full token sequence. The worker's cache compares it with the tokens that it
+/// holds and computes the rest, so caches never have to be rolled back explicitly.
+///
+/// ```rust
+/// use forerun_core::{DraftShape, Job, Sampling, SequenceId, TargetFeedback, TokenTree};
+///
+/// // Ask a drafter for up to four tokens after a prompt of three.
+/// let sequence = SequenceId(0);
+/// let prompt = [5, 8, 13];
+/// let draft = Job::Draft {
+///     sequence,
+///     tokens: prompt.into(),
+///     prompt_len: prompt.len(),
+///     sampling: Sampling::greedy(),
+///     shape: DraftShape::Chain { length: 4 },
+///     feedback: TargetFeedback::default(),
+/// };
+/// assert_eq!(draft.sequence(), sequence);
+///
+/// // Ask the target for its distributions after the prompt, and after each of two draft tokens.
+/// let score = Job::Score {
+///     sequence,
+///     tokens: prompt.into(),
+///     prompt_len: prompt.len(),
+///     tree: TokenTree::chain(&[21, 34]),
+///     sampling: Sampling::greedy(),
+///     logprobs: None,
+///     features_from: None,
+/// };
+/// assert_eq!(score.sequence(), sequence);
+/// ```
+///
+/// [`Cluster`] has an example that runs a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Job {
-    /// Propose candidates for the tokens behind `tokens`.
+    /// Propose candidates for the tokens after `tokens`.
     Draft {
         /// The sequence.
         sequence: SequenceId,
         /// All tokens so far, at least one.
         tokens: Arc<[TokenId]>,
-        /// How many of them are the prompt, which some penalties do not count.
+        /// The number of prompt tokens at the start of `tokens`. Some penalties do not count them.
         prompt_len: usize,
         /// The request's sampling options.
         sampling: Sampling,
-        /// The candidates asked for.
+        /// The requested shape.
         shape: DraftShape,
-        /// What the target has told, where the drafter reads it.
+        /// Feedback from the target, for drafters that use it.
         feedback: TargetFeedback,
     },
-    /// Score the token behind `tokens` and the one behind each node of `tree`.
+    /// Compute the target's distribution after `tokens` and after each node of `tree`.
     Score {
         /// The sequence.
         sequence: SequenceId,
-        /// All tokens before the first row, at least one.
+        /// All tokens before the tree, at least one.
         tokens: Arc<[TokenId]>,
-        /// How many of them are the prompt, which some penalties do not count.
+        /// The number of prompt tokens at the start of `tokens`. Some penalties do not count them.
         prompt_len: usize,
-        /// Candidates behind them.
+        /// The candidates after `tokens`.
         tree: TokenTree,
         /// The request's sampling options.
         sampling: Sampling,
-        /// Whether log-probabilities are wanted, and how many of the best of each row.
+        /// The number of most probable tokens to report for each row with their log-probabilities;
+        /// `None` requests no log-probabilities.
         logprobs: Option<usize>,
-        /// The first token whose features are wanted, with those of all behind it and of the tree's
-        /// nodes; `None` wants none.
+        /// The index of the first token to return features for. The result has the features of all
+        /// tokens from there on and of the tree's nodes; `None` requests no features.
         features_from: Option<usize>,
     },
 }
 
 impl Job {
-    /// The sequence that the job belongs to.
+    /// Returns the sequence that the job belongs to.
     #[must_use]
     pub fn sequence(&self) -> SequenceId {
         match self {
@@ -87,29 +121,30 @@ impl Job {
     }
 }
 
-/// What a job yields.
+/// The output of a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum JobOutput {
-    /// Of [`Job::Draft`].
+    /// The output of [`Job::Draft`].
     Draft(Draft),
-    /// Of [`Job::Score`].
+    /// The output of [`Job::Score`].
     Score(Scores),
 }
 
-/// The target's rows: index 0 for the token behind the prefix, `node + 1` for the one behind a node.
+/// The target's rows for a tree: row 0 is for the token after the prefix, and row `node + 1` for
+/// the token after `node` ([`row_of`]).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// What is sampled from.
+    /// The distributions to sample from.
     pub rows: Vec<Distribution>,
-    /// What the model believes, where that was asked for.
+    /// The log-probabilities of each row, if they were requested.
     pub logprobs: Option<Vec<RowLogprobs>>,
-    /// The features that were asked for: those of the tokens, then those of the nodes.
+    /// The requested features: first those of the tokens, then those of the nodes.
     pub features: Option<FeatureRows>,
 }
 
 impl Scores {
-    /// Whether there is all that was asked for, for a tree of that many nodes: also the features of so
-    /// many tokens before it, where any were wanted. Scores that come from elsewhere have to be asked.
+    /// Returns whether the scores have all the requested parts, for a tree of `nodes` nodes and
+    /// features of `features_of` tokens before it. Check this for scores from other processes.
     #[must_use]
     pub fn matches_request(
         &self,
@@ -117,14 +152,14 @@ impl Scores {
         logprobs: Option<usize>,
         features_of: Option<usize>,
     ) -> bool {
-        let feedback = self.logprobs.as_ref().map(Vec::len);
+        let logprob_rows = self.logprobs.as_ref().map(Vec::len);
         let features = self.features.as_ref().map(FeatureRows::len);
         self.rows.len() == nodes + 1
-            && feedback == logprobs.map(|_| nodes + 1)
+            && logprob_rows == logprobs.map(|_| nodes + 1)
             && features == features_of.map(|tokens| tokens + nodes)
     }
 
-    /// The rows behind the first `count`.
+    /// Returns the scores without the first `count` rows. The features are unchanged.
     #[must_use]
     pub fn skip_rows(mut self, count: usize) -> Self {
         self.rows.drain(..count.min(self.rows.len()));
@@ -134,108 +169,173 @@ impl Scores {
         self
     }
 
-    /// What is to be told of a token that was emitted behind `at`, where that was asked for.
+    /// Returns the log-probability of a token that was emitted after `at`, if log-probabilities
+    /// were requested.
     #[must_use]
     pub fn logprob(&self, at: Option<Node>, token: TokenId) -> Option<TokenLogprob> {
-        let index = at.map_or(0, |node| node + 1);
-        Some(self.logprobs.as_ref()?.get(index)?.of(self.rows.get(index)?, token))
+        let index = row_of(at);
+        Some(self.logprobs.as_ref()?.get(index)?.for_token(self.rows.get(index)?, token))
     }
 }
 
-/// Why a job has no output.
+/// The reason why a job has no output.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobError {
-    /// It was cancelled before it finished.
+    /// The job was cancelled before it finished.
     #[error("the job was cancelled")]
     Cancelled,
     /// The model or drafter reported an error.
     #[error("{worker}: {message}")]
     Failed {
-        /// The device group that ran it.
+        /// The device group that ran the job.
         worker: String,
-        /// The error.
+        /// The error message.
         message: String,
     },
-    /// The worker panicked; its caches of the sequence were dropped, the worker goes on.
+    /// The worker panicked. It dropped its caches of the sequence and continues to serve.
     #[error("{worker} panicked: {message}")]
     Panicked {
-        /// The device group that ran it.
+        /// The device group that ran the job.
         worker: String,
-        /// The panic's message.
+        /// The panic message.
         message: String,
     },
 }
 
-/// A job that has ended, one way or another.
+/// A job that has ended: finished, failed or cancelled.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Completion {
-    /// The job's name.
+    /// The job's id.
     pub ticket: Ticket,
-    /// Its output, or why there is none.
+    /// The output, or the reason why there is none.
     pub output: Result<JobOutput, JobError>,
-    /// When a worker began it, on the cluster's clock.
+    /// The time when a worker started the job, in nanoseconds on the cluster's clock.
     pub started_ns: u64,
-    /// When it ended.
+    /// The time when the job ended, in nanoseconds on the cluster's clock.
     pub finished_ns: u64,
 }
 
 impl Completion {
-    /// Time that the job took, without its time in the queue.
+    /// Returns how long the job ran, without its time in the queue.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.finished_ns.saturating_sub(self.started_ns)
     }
 }
 
-/// What became of a job, for the trace.
+/// The verdict on a job's candidates, for the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The job.
     pub ticket: Ticket,
-    /// Its candidates, or those that it scored, that were accepted.
+    /// The number of accepted candidates among those that the job drafted or scored.
     pub accepted: usize,
-    /// What came of it.
+    /// The verdict.
     pub fate: SpanOutcome,
 }
 
-/// A cluster that can no longer serve.
+/// An error of the cluster itself, as opposed to an error of a single job.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ClusterError {
-    /// A job was sent to a role that nothing plays.
-    #[error("no worker plays {0:?}: the placement has no such device group")]
+    /// A job was submitted for a role that no worker has.
+    #[error("no worker has the role {0:?}: add a device group for it to the placement")]
     NoSuchRole(Role),
-    /// A worker's thread has ended.
-    #[error("the worker of {0:?} has stopped")]
+    /// The worker's thread has ended.
+    #[error("the worker with the role {0:?} has stopped")]
     WorkerGone(Role),
-    /// A completion was awaited while no job was under way.
-    #[error("no job is under way, so none can complete")]
+    /// A completion was awaited while no job was in flight.
+    #[error("cannot wait for a completion: no job is in flight")]
     Idle,
 }
 
-/// Devices that run jobs: threads, or a simulation.
+/// A set of devices that run jobs: worker threads, or a simulation.
 ///
-/// A handle belongs to one sequence's decoder, and completions reach the handle that submitted
-/// the job. Decoders learn times from completions; they read no clock.
+/// A handle belongs to the decoder of one sequence. Completions reach the handle that submitted
+/// the job. Decoders take all times from completions and read no clock.
+///
+/// ```rust
+/// use forerun_core::{
+///     Cluster, ClusterError, Completion, Distribution, Draft, Job, JobOutput, Outcome, Role,
+///     Sampling, Scores, SequenceId, Ticket, TokenTree,
+/// };
+/// use std::collections::VecDeque;
+///
+/// /// Runs every job at once. Its target always continues a number with the next one.
+/// #[derive(Default)]
+/// struct CountingCluster {
+///     submitted: u64,
+///     completed: VecDeque<Completion>,
+/// }
+///
+/// impl Cluster for CountingCluster {
+///     fn submit(&mut self, _on: Role, job: Job) -> Result<Ticket, ClusterError> {
+///         let ticket = Ticket(self.submitted);
+///         self.submitted += 1;
+///         let output = match job {
+///             Job::Score { tokens, tree, .. } => {
+///                 // One row for the last token, and one for each node of the tree.
+///                 let last = &tokens[tokens.len() - 1..];
+///                 let row = |token: &u32| Distribution::point(token + 1);
+///                 let rows = last.iter().chain(tree.tokens()).map(row).collect();
+///                 JobOutput::Score(Scores { rows, ..Scores::default() })
+///             }
+///             Job::Draft { .. } => JobOutput::Draft(Draft::empty()),
+///         };
+///         let (started_ns, finished_ns) = (self.submitted, self.submitted + 1);
+///         self.completed.push_back(Completion { ticket, output: Ok(output), started_ns, finished_ns });
+///         Ok(ticket)
+///     }
+///
+///     fn cancel(&mut self, _ticket: Ticket) {}
+///
+///     fn next_completion(&mut self) -> Result<Completion, ClusterError> {
+///         self.completed.pop_front().ok_or(ClusterError::Idle)
+///     }
+///
+///     fn observe(&mut self, _outcome: Outcome) {}
+///
+///     fn release(&mut self, _sequence: SequenceId) {}
+/// }
+///
+/// let mut cluster = CountingCluster::default();
+/// let job = Job::Score {
+///     sequence: SequenceId(0),
+///     tokens: [1, 2, 3].into(),
+///     prompt_len: 3,
+///     tree: TokenTree::chain(&[4, 9]),
+///     sampling: Sampling::greedy(),
+///     logprobs: None,
+///     features_from: None,
+/// };
+/// let ticket = cluster.submit(Role::Target(0), job)?;
+/// let completion = cluster.next_completion()?;
+/// assert_eq!(completion.ticket, ticket);
+/// let Ok(JobOutput::Score(scores)) = completion.output else { panic!("the job failed") };
+/// let tokens: Vec<_> = scores.rows.iter().filter_map(Distribution::as_point).collect();
+/// assert_eq!(tokens, [4, 5, 10]);
+/// # Ok::<(), ClusterError>(())
+/// ```
 pub trait Cluster {
-    /// Queues a job and returns its name.
+    /// Queues a job and returns its ticket.
     ///
     /// # Errors
-    /// If nothing plays the role, or its worker is gone.
+    /// [`ClusterError::NoSuchRole`] if no worker has the role, [`ClusterError::WorkerGone`] if its
+    /// worker has stopped.
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError>;
 
-    /// Asks for a job to stop. It completes all the same: as cancelled, or, if it had already
-    /// finished, with its output.
+    /// Requests that a job stops. The job still completes: as cancelled, or with its output if it
+    /// had already finished.
     fn cancel(&mut self, ticket: Ticket);
 
-    /// Waits for the next job of this handle to end.
+    /// Waits until the next job of this handle ends.
     ///
     /// # Errors
-    /// [`ClusterError::Idle`] if no job is under way.
+    /// [`ClusterError::Idle`] if no job is in flight.
     fn next_completion(&mut self) -> Result<Completion, ClusterError>;
 
-    /// Reports what became of a job that has completed.
+    /// Reports the verdict on a completed job, for the trace.
     fn observe(&mut self, outcome: Outcome);
 
-    /// Forgets a sequence: its caches on all workers are freed.
+    /// Frees a sequence's caches on all workers.
     fn release(&mut self, sequence: SequenceId);
 }

@@ -1,8 +1,11 @@
-//! The pure heart of forerun: tokens and trees, distributions, sampling, verification, keyed
-//! randomness, jobs and traces.
+//! The core of forerun: tokens and trees, distributions, sampling, verification, keyed randomness,
+//! jobs and traces.
 //!
-//! This crate may touch nothing outside itself: no files, no threads, no clocks, no tensors. What
-//! it decides can therefore be enumerated exactly, replayed, and run in virtual time.
+//! This crate has no side effects: it uses no files, threads, clocks or tensors. Its decisions can
+//! therefore be enumerated exactly, replayed, and run in virtual time.
+//!
+//! Start with [`TokenTree`] (candidates), [`Distribution`] (a row of probabilities), [`verify()`]
+//! (which candidates the target accepts), and [`Cluster`] (where [`Job`]s run).
 
 mod coupling;
 mod distribution;
@@ -14,6 +17,7 @@ mod logit_row;
 mod logprobs;
 mod penalties;
 mod randomness;
+#[cfg(any(test, feature = "testing"))]
 pub mod reference;
 mod sampler;
 mod sampling;
@@ -35,7 +39,7 @@ pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, Verification};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
-pub use tree::{Node, TokenTree, TreeError};
+pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
 pub use verify::{Verdict, verify, verify_chains};
 
 /// A token's index in the vocabulary.

@@ -1,20 +1,21 @@
-//! A row of logits: its best tokens and its weights, without sorting the vocabulary.
+//! A row of logits: finds its best tokens and computes its weights without sorting the vocabulary.
 //!
-//! Every loop here gives the same bits on every instruction set, so that machines agree on the
-//! tokens that they sample.
+//! Every loop gives the same bits on every instruction set, so the same logits give the same
+//! tokens on every machine.
 
 use crate::{SamplingError, TokenId};
 use forerun_vector::{Isa, LANES, Lanes, Vectorized, exp, vectorize};
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// Elements that are worked on together, and partial sums of a sum.
+/// Number of elements processed together, and of partial sums in a reduction.
 pub(crate) const BLOCK: usize = 128;
 
-/// Neighbours whose maximum is kept, to find the best tokens among few.
+/// Number of neighbouring logits that share a stored maximum. A search for the best tokens looks
+/// only into groups with a large enough maximum.
 const GROUP: usize = 32;
 
-/// A row of finite logits, with the maximum of every group.
+/// A row of finite logits, with the maximum of every group of [`GROUP`].
 pub(crate) struct LogitRow<'a> {
     logits: Cow<'a, [f32]>,
     /// The largest logit of each [`GROUP`].
@@ -30,24 +31,24 @@ pub(crate) struct Ranked {
 }
 
 impl Ranked {
-    /// The higher logit goes first, then the lower token.
+    /// Orders tokens by descending logit, then by ascending token id.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        // Only finite numbers come here, and the two zeros are equal.
+        // All logits are finite, and the two zeros are equal.
         let by_logit = other.logit.partial_cmp(&self.logit).unwrap_or(Ordering::Equal);
         by_logit.then(self.token.cmp(&other.token))
     }
 }
 
 impl<'a> LogitRow<'a> {
-    /// Looks through the logits once. `position` is that of the token to be predicted.
+    /// Scans the logits once. `position` is the absolute position of the token to be predicted.
     ///
     /// # Errors
     /// [`SamplingError::Logit`] if a logit is NaN or infinite.
     pub(crate) fn new(logits: Cow<'a, [f32]>, position: usize) -> Result<Self, SamplingError> {
         let mut maxima = Vec::with_capacity(logits.len().div_ceil(GROUP));
         let mut finite = true;
-        let survey = Survey { logits: &logits, maxima: &mut maxima, finite: &mut finite };
-        vectorize(Isa::best(), survey);
+        let scan = Scan { logits: &logits, maxima: &mut maxima, finite: &mut finite };
+        vectorize(Isa::best(), scan);
         if !finite && let Some(token) = logits.iter().position(|logit| !logit.is_finite()) {
             return Err(SamplingError::Logit { position, token, value: logits[token] });
         }
@@ -59,26 +60,26 @@ impl<'a> LogitRow<'a> {
         self.logits.len()
     }
 
-    /// The token of the largest logit, the lowest among equals.
+    /// Returns the token with the largest logit, the lowest one if there are several.
     pub(crate) fn argmax(&self) -> TokenId {
         let group = self.maxima.iter().position(|&max| max == self.peak).unwrap_or(0);
         let rest = self.logits.get(group * GROUP..).unwrap_or_default();
         (group * GROUP + rest.iter().position(|&logit| logit == self.peak).unwrap_or(0)) as TokenId
     }
 
-    /// The `count` tokens that rank highest, best first.
+    /// Returns the `count` tokens that rank highest, best first.
     pub(crate) fn best(&self, count: usize) -> Vec<Ranked> {
         let mut found = self.select(count);
         found.sort_unstable_by(Ranked::order);
         found
     }
 
-    /// The `count` tokens that rank highest, in any order.
+    /// Returns the `count` tokens that rank highest, in any order.
     pub(crate) fn select(&self, count: usize) -> Vec<Ranked> {
         if count == 0 {
             return Vec::new();
         }
-        // At least `count` tokens reach the maximum of the group that ranks at that place.
+        // At least `count` tokens reach the `count`-th largest group maximum.
         let floor = if self.can_select(count) {
             let mut maxima = self.maxima.clone();
             *maxima.select_nth_unstable_by(count - 1, |a, b| b.total_cmp(a)).1
@@ -90,78 +91,86 @@ impl<'a> LogitRow<'a> {
         found
     }
 
-    /// Whether the `count` best tokens can be found without looking at most of the others.
+    /// Returns whether the `count` best tokens can be found without looking at most of the others.
     pub(crate) fn can_select(&self, count: usize) -> bool {
         count < self.maxima.len()
     }
 
-    /// The `wanted` tokens of the groups whose maximum makes them worth a look, ascending.
+    /// Returns the tokens for which `keep` holds, in ascending order. Groups are skipped unless
+    /// `search_group` holds for their maximum.
     pub(crate) fn tokens(
         &self,
-        look: impl Fn(f32) -> bool,
-        wanted: impl Fn(&Ranked) -> bool,
+        search_group: impl Fn(f32) -> bool,
+        keep: impl Fn(&Ranked) -> bool,
     ) -> Vec<Ranked> {
         let mut found = Vec::new();
         let mut in_group = [Ranked { token: 0, logit: 0.0 }; GROUP];
         for (group, (logits, &max)) in self.logits.chunks(GROUP).zip(&self.maxima).enumerate() {
-            if !look(max) {
+            if !search_group(max) {
                 continue;
             }
-            // Without a branch: which tokens are wanted is often a matter of chance.
+            // Branch-free, because which tokens are kept is often unpredictable.
             let mut count = 0;
             for (token, &logit) in ((group * GROUP) as TokenId..).zip(logits) {
                 in_group[count] = Ranked { token, logit };
-                count += usize::from(wanted(&in_group[count]));
+                count += usize::from(keep(&in_group[count]));
             }
             found.extend_from_slice(&in_group[..count]);
         }
         found
     }
 
-    /// How far a logit lies below the peak, in units of a temperature whose inverse is `sharpness`. It
-    /// never falls as logits do.
-    pub(crate) fn distance(&self, logit: f32, sharpness: f32) -> f32 {
-        (self.peak - logit) * sharpness
+    /// Returns how far a logit lies below the peak, in units of the temperature. The distance does
+    /// not decrease as logits decrease.
+    pub(crate) fn distance(&self, logit: f32, inverse_temperature: f32) -> f32 {
+        (self.peak - logit) * inverse_temperature
     }
 
-    /// A token's weight: 1 for the peak.
-    pub(crate) fn weight(&self, logit: f32, sharpness: f32) -> f32 {
-        exp(-self.distance(logit, sharpness))
+    /// Returns the weight of a logit; the peak has weight 1.
+    pub(crate) fn weight(&self, logit: f32, inverse_temperature: f32) -> f32 {
+        exp(-self.distance(logit, inverse_temperature))
     }
 
-    /// The weights of all tokens.
-    pub(crate) fn weights(&self, sharpness: f32) -> Vec<f32> {
+    /// Returns the weights of all tokens.
+    pub(crate) fn weights(&self, inverse_temperature: f32) -> Vec<f32> {
         let mut weights = Vec::with_capacity(self.len());
         let (logits, peak) = (&self.logits[..], self.peak);
-        vectorize(Isa::best(), WeighAll { logits, peak, sharpness, weights: &mut weights });
+        vectorize(
+            Isa::best(),
+            WeighAll { logits, peak, inverse_temperature, weights: &mut weights },
+        );
         weights
     }
 
-    /// Writes the weights of some logits.
-    pub(crate) fn weigh(&self, logits: &[f32], sharpness: f32, weights: &mut [f32]) {
-        vectorize(Isa::best(), Weigh { logits, peak: self.peak, sharpness, weights });
+    /// Computes the weights of `logits`.
+    pub(crate) fn weigh(&self, logits: &[f32], inverse_temperature: f32, weights: &mut [f32]) {
+        vectorize(Isa::best(), Weigh { logits, peak: self.peak, inverse_temperature, weights });
     }
 
-    /// Calls `visit` with all logits and their weights, block by block.
-    pub(crate) fn each_block(&self, sharpness: f32, mut visit: impl FnMut(&[f32], &[f32])) {
+    /// Calls `visit` with the logits and weights of every block.
+    pub(crate) fn for_each_block(
+        &self,
+        inverse_temperature: f32,
+        mut visit: impl FnMut(&[f32], &[f32]),
+    ) {
         let mut weights = [0.0; BLOCK];
         for logits in self.logits.chunks(BLOCK) {
             let weights = &mut weights[..logits.len()];
-            self.weigh(logits, sharpness, weights);
+            self.weigh(logits, inverse_temperature, weights);
             visit(logits, weights);
         }
     }
 
-    /// The sum of the weights of all tokens.
-    pub(crate) fn mass(&self, sharpness: f32) -> f64 {
+    /// Returns the sum of the weights of all tokens.
+    pub(crate) fn mass(&self, inverse_temperature: f32) -> f64 {
         let (logits, peak) = (&self.logits[..], self.peak);
         let mut mass = 0.0;
-        vectorize(Isa::best(), Mass { logits, peak, sharpness, mass: &mut mass });
+        vectorize(Isa::best(), Mass { logits, peak, inverse_temperature, mass: &mut mass });
         mass
     }
 }
 
-/// Cuts a list down to the `count` tokens that rank highest, in any order.
+/// Reduces a list to the `count` tokens that rank highest, in any order.
 pub(crate) fn keep_best(list: &mut Vec<Ranked>, count: usize) {
     if (1..list.len()).contains(&count) {
         list.select_nth_unstable_by(count - 1, Ranked::order);
@@ -169,26 +178,28 @@ pub(crate) fn keep_best(list: &mut Vec<Ranked>, count: usize) {
     list.truncate(count);
 }
 
-/// The sum of weights, and whether all are positive. Element `i` goes to partial sum `i mod BLOCK`,
-/// then halves go onto halves.
+/// Returns the sum of weights, and whether all are positive.
+///
+/// Element `i` goes to partial sum `i mod BLOCK`. The partial sums are then added pairwise, the
+/// upper half onto the lower half.
 pub(crate) fn total(weights: &[f32]) -> (f64, bool) {
     let mut found = (0.0, true);
     vectorize(Isa::best(), Total { weights, found: &mut found });
     found
 }
 
-/// Maxima by group, and whether all logits are finite.
-struct Survey<'a> {
+/// Computes the maximum of every group, and whether all logits are finite.
+struct Scan<'a> {
     logits: &'a [f32],
     maxima: &'a mut Vec<f32>,
     finite: &'a mut bool,
 }
 
-impl Vectorized for Survey<'_> {
+impl Vectorized for Scan<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let zero = L::splat(0.0);
-        // A finite number times zero is zero; infinities and NaN make NaN, which stays.
+        // A finite number times zero is zero. Infinities and NaN give NaN, which stays NaN.
         let mut broken = zero;
         let (groups, rest) = self.logits.as_chunks::<GROUP>();
         for group in groups {
@@ -208,27 +219,27 @@ impl Vectorized for Survey<'_> {
 }
 
 #[inline(always)]
-fn weigh(logits: &[f32], peak: f32, sharpness: f32, weights: &mut [f32]) {
+fn weigh(logits: &[f32], peak: f32, inverse_temperature: f32, weights: &mut [f32]) {
     for (weight, &logit) in weights.iter_mut().zip(logits) {
-        *weight = exp(-((peak - logit) * sharpness));
+        *weight = exp(-((peak - logit) * inverse_temperature));
     }
 }
 
 struct WeighAll<'a> {
     logits: &'a [f32],
     peak: f32,
-    sharpness: f32,
+    inverse_temperature: f32,
     weights: &'a mut Vec<f32>,
 }
 
 impl Vectorized for WeighAll<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Self { logits, peak, sharpness, weights } = self;
+        let Self { logits, peak, inverse_temperature, weights } = self;
         let mut block = [0.0; BLOCK];
         for logits in logits.chunks(BLOCK) {
             let block = &mut block[..logits.len()];
-            weigh(logits, peak, sharpness, block);
+            weigh(logits, peak, inverse_temperature, block);
             weights.extend_from_slice(block);
         }
     }
@@ -237,18 +248,18 @@ impl Vectorized for WeighAll<'_> {
 struct Weigh<'a> {
     logits: &'a [f32],
     peak: f32,
-    sharpness: f32,
+    inverse_temperature: f32,
     weights: &'a mut [f32],
 }
 
 impl Vectorized for Weigh<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        weigh(self.logits, self.peak, self.sharpness, self.weights);
+        weigh(self.logits, self.peak, self.inverse_temperature, self.weights);
     }
 }
 
-/// Partial sums of weights.
+/// The partial sums of a sum of weights.
 struct Sums([f64; BLOCK]);
 
 impl Sums {
@@ -296,7 +307,7 @@ impl Vectorized for Total<'_> {
 struct Mass<'a> {
     logits: &'a [f32],
     peak: f32,
-    sharpness: f32,
+    inverse_temperature: f32,
     mass: &'a mut f64,
 }
 
@@ -307,7 +318,7 @@ impl Vectorized for Mass<'_> {
         let mut weights = [0.0; BLOCK];
         for block in self.logits.chunks(BLOCK) {
             let weights = &mut weights[..block.len()];
-            weigh(block, self.peak, self.sharpness, weights);
+            weigh(block, self.peak, self.inverse_temperature, weights);
             sums.add(weights);
         }
         *self.mass = sums.total();
@@ -325,14 +336,17 @@ mod tests {
             let logit = |i: usize| (i as f32 * 0.37).sin() * 40.0 + (i as f32 * 1.7).cos();
             let logits: Vec<f32> = (0..len).map(logit).collect();
             let row = LogitRow::new(Cow::Borrowed(&logits), 0).unwrap();
-            let (peak, sharpness) = (row.peak, 0.7);
-            let of_isa = |isa| {
+            let (peak, inverse_temperature) = (row.peak, 0.7);
+            let results_on = |isa| {
                 let (mut maxima, mut finite) = (Vec::new(), false);
                 let (logits, mut mass) = (&logits[..], 0.0);
-                vectorize(isa, Survey { logits, maxima: &mut maxima, finite: &mut finite });
-                vectorize(isa, Mass { logits, peak, sharpness, mass: &mut mass });
+                vectorize(isa, Scan { logits, maxima: &mut maxima, finite: &mut finite });
+                vectorize(isa, Mass { logits, peak, inverse_temperature, mass: &mut mass });
                 let mut weights = Vec::new();
-                vectorize(isa, WeighAll { logits, peak, sharpness, weights: &mut weights });
+                vectorize(
+                    isa,
+                    WeighAll { logits, peak, inverse_temperature, weights: &mut weights },
+                );
                 let mut found = (0.0, false);
                 vectorize(isa, Total { weights: &weights, found: &mut found });
                 assert_eq!(mass.to_bits(), found.0.to_bits(), "{len} on {isa}");
@@ -340,12 +354,14 @@ mod tests {
                 (maxima, finite, weights, mass.to_bits(), found.1)
             };
             for isa in Isa::available() {
-                assert_eq!(of_isa(isa), of_isa(Isa::Portable), "{len} on {isa}");
+                assert_eq!(results_on(isa), results_on(Isa::Portable), "{len} on {isa}");
             }
-            // Alone, in a part or in the whole, a logit has one weight.
-            let alone: Vec<u32> =
-                logits.iter().map(|&logit| row.weight(logit, sharpness).to_bits()).collect();
-            assert_eq!(alone, of_isa(Isa::best()).2, "{len}");
+            // A logit has the same weight alone and in the whole row.
+            let alone: Vec<u32> = logits
+                .iter()
+                .map(|&logit| row.weight(logit, inverse_temperature).to_bits())
+                .collect();
+            assert_eq!(alone, results_on(Isa::best()).2, "{len}");
         }
     }
 }

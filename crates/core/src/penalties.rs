@@ -1,39 +1,40 @@
-//! Bias and penalties: what changes the logits of single tokens, by what stands before them.
+//! Logit bias and penalties. A penalty changes the logits of tokens that occurred before.
 
 use crate::{Node, Sampling, SamplingError, TokenId, TokenTree};
 
-/// Bias and penalties behind one prefix. The prefix's tokens are counted once; a row of a tree adds
-/// those of its own path.
+/// Bias and penalties after one prefix. The prefix's tokens are counted once, and each row of a
+/// tree adds those of its own path.
 pub(crate) struct Penalties<'a> {
     sampling: &'a Sampling,
-    /// The tokens that are penalised, ascending.
+    /// The tokens to penalise, in ascending order.
     seen: Vec<Seen>,
 }
 
-/// A token that came before.
+/// A token that occurred before.
 #[derive(Clone, Copy)]
 struct Seen {
     token: TokenId,
-    /// How often it was generated, the prompt not counted.
+    /// How often it was generated, not counting the prompt.
     generated: u32,
 }
 
 impl<'a> Penalties<'a> {
-    /// `None` where the options leave all logits as they are.
+    /// Counts the tokens of a prefix; `None` if the options change no logit.
     pub(crate) fn new(
         sampling: &'a Sampling,
         tokens: &[TokenId],
         prompt_len: usize,
     ) -> Option<Self> {
         let repetition = sampling.repetition_penalty != 1.0;
-        let of_generated = sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
-        if !repetition && !of_generated && sampling.logit_bias.is_empty() {
+        let counts_generated =
+            sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
+        if !repetition && !counts_generated && sampling.logit_bias.is_empty() {
             return None;
         }
         let (prompt, generated) = tokens.split_at(prompt_len.min(tokens.len()));
-        // Only the repetition penalty looks at the prompt.
+        // Only the repetition penalty includes the prompt.
         let prompt = if repetition { prompt } else { &[] };
-        let generated = if repetition || of_generated { generated } else { &[] };
+        let generated = if repetition || counts_generated { generated } else { &[] };
         let in_prompt = prompt.iter().map(|&token| Seen { token, generated: 0 });
         let in_answer = generated.iter().map(|&token| Seen { token, generated: 1 });
         let mut seen: Vec<Seen> = in_prompt.chain(in_answer).collect();
@@ -46,10 +47,10 @@ impl<'a> Penalties<'a> {
         Some(Self { sampling, seen })
     }
 
-    /// The logits of the row behind `at`, changed.
+    /// Returns the logits of the row after `at` with bias and penalties applied.
     ///
     /// # Errors
-    /// If a bias names a token beyond the vocabulary.
+    /// [`SamplingError::BiasToken`] if a bias is for a token outside the vocabulary.
     pub(crate) fn apply(
         &self,
         logits: &[f32],
@@ -64,25 +65,25 @@ impl<'a> Penalties<'a> {
                 None => return Err(SamplingError::BiasToken { token, vocab_size }),
             }
         }
-        // Tokens of the path may be among the prefix's, but are penalised once, by their count in both.
+        // A token in both path and prefix is penalised once, by its count in both.
         let path = self.path(tree, at);
-        let of_path = path.iter().filter_map(|seen| {
+        let path_logits = path.iter().filter_map(|seen| {
             let raw = *row.get(seen.token as usize)?;
             Some((seen.token as usize, self.penalised(raw, seen.generated)))
         });
-        let of_path: Vec<(usize, f32)> = of_path.collect();
+        let path_logits: Vec<(usize, f32)> = path_logits.collect();
         for seen in &self.seen {
             if let Some(logit) = row.get_mut(seen.token as usize) {
                 *logit = self.penalised(*logit, seen.generated);
             }
         }
-        for (token, logit) in of_path {
+        for (token, logit) in path_logits {
             row[token] = logit;
         }
         Ok(row)
     }
 
-    /// The path's tokens, each once, with how often prefix and path hold it.
+    /// Returns the tokens of the path to `at`, each once, with their counts in prefix and path.
     fn path(&self, tree: &TokenTree, at: Option<Node>) -> Vec<Seen> {
         let mut path: Vec<Seen> = Vec::new();
         let mut node = at;
@@ -101,7 +102,7 @@ impl<'a> Penalties<'a> {
         path
     }
 
-    /// A logit of a token that came before, `generated` times in the answer.
+    /// Returns the penalised logit of a token that occurred before, `generated` times in the answer.
     fn penalised(&self, raw: f32, generated: u32) -> f32 {
         let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
             self.sampling;
@@ -110,7 +111,7 @@ impl<'a> Penalties<'a> {
             0 => repeated,
             count => repeated - count as f32 * frequency_penalty - presence_penalty,
         };
-        // A penalty that overflows is no fault of the model, whose own faults stay visible.
+        // Clamp overflows that a penalty causes. Broken logits of the model stay visible.
         if raw.is_finite() { changed.clamp(f32::MIN, f32::MAX) } else { raw }
     }
 }

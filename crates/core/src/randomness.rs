@@ -1,46 +1,46 @@
-//! Keyed randomness: every draw is a pure function of what it is for.
+//! Keyed randomness: every random number is a pure function of a key that names the decision.
 //!
-//! There is no stream whose state could depend on the schedule. A uniform is named by seed, sample
-//! index, absolute position, purpose and candidate, so the same decision sees the same number
-//! wherever and whenever it is taken, and no two decisions share one.
+//! There is no random stream with a state that could depend on timing. Seed, sample index, absolute
+//! position, purpose and candidate name a uniform. So a decision uses the same number wherever and
+//! whenever it is made, and no two decisions share one.
 
 use crate::TokenId;
 use serde::{Deserialize, Serialize};
 
-/// What a uniform decides.
+/// The kind of decision that a uniform is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Purpose {
     /// A drafter draws a candidate.
     Draft,
     /// A candidate is accepted or rejected.
     Accept,
-    /// The target draws a token: plain sampling, a correction or a bonus.
+    /// The target draws a token: in plain sampling, as a correction or as the bonus token.
     Sample,
-    /// Gumbel noise of one vocabulary entry (coupled verification).
+    /// The Gumbel noise of one vocabulary entry is drawn, for coupled verification.
     Noise,
 }
 
-/// The name of one uniform, below seed and sample index.
+/// The name of one uniform, in addition to seed and sample index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    /// Absolute position of the token that is decided.
+    /// The absolute position of the token to decide on.
     pub position: usize,
-    /// What the uniform is for.
+    /// The kind of decision.
     pub purpose: Purpose,
-    /// Number of the sibling or drafter at this position, or the token id for noise.
+    /// The number of the sibling or drafter at this position, or the token id for noise.
     pub candidate: u32,
 }
 
 /// A source of uniforms in `[0, 1)`, one per key.
 ///
-/// The only question that can be asked is where a key's uniform lies among thresholds. So an
-/// enumerator can stand in for the generator: it needs to know nothing but the cuts.
+/// The interface only asks where a key's uniform lies among thresholds. So tests can replace the
+/// generator by an enumeration of all outcomes with their exact probabilities.
 pub trait Randomness {
-    /// Index of the first threshold that the key's uniform lies below, or the number of thresholds
-    /// if there is none. Thresholds must not fall.
+    /// Returns the index of the first threshold above the key's uniform, or the number of
+    /// thresholds if there is none. Thresholds must not decrease.
     fn locate(&self, key: Key, thresholds: &mut dyn Iterator<Item = f64>) -> usize;
 
-    /// Whether the key's uniform lies below `probability`.
+    /// Returns whether the key's uniform lies below `probability`.
     fn below(&self, key: Key, probability: f64) -> bool {
         self.locate(key, &mut std::iter::once(probability)) == 0
     }
@@ -51,27 +51,28 @@ pub trait Randomness {
 pub struct KeyedRandomness {
     /// The request's seed.
     pub seed: u64,
-    /// Index of the answer within the request (`n`).
+    /// The index of the answer within the request (`n`).
     pub sample: u32,
 }
 
 impl KeyedRandomness {
-    /// The key's uniform in `[0, 1)`, with 53 random bits.
+    /// Returns the key's uniform in `[0, 1)`, with 53 random bits.
     #[must_use]
     pub fn uniform(&self, key: Key) -> f64 {
         (self.bits(key) >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// Gumbel noise of one vocabulary entry at a position: `-ln(-ln u)`, always finite.
+    /// Returns the Gumbel noise of one vocabulary entry at a position: `-ln(-ln u)`, always finite.
     #[must_use]
     pub fn gumbel(&self, position: usize, token: TokenId) -> f64 {
         let key = Key { position, purpose: Purpose::Noise, candidate: token };
-        // The half step keeps the uniform off both ends; 52 bits keep the sum exact.
+        // The half step avoids 0 and 1. With 52 bits the sum is exact.
         let uniform = ((self.bits(key) >> 12) as f64 + 0.5) * (1.0 / (1_u64 << 52) as f64);
         -(-uniform.ln()).ln()
     }
 
-    /// The highest 32 bits of the numbers behind [`KeyedRandomness::gumbel`], for several tokens.
+    /// Writes the highest 32 bits of the uniforms that [`KeyedRandomness::gumbel`] uses, for several
+    /// tokens.
     #[inline(always)]
     pub(crate) fn noise_heads(&self, position: usize, tokens: &[TokenId], heads: &mut [u32]) {
         for (head, &candidate) in heads.iter_mut().zip(tokens) {
@@ -87,7 +88,7 @@ impl KeyedRandomness {
     #[inline(always)]
     fn words(&self, key: Key) -> [u32; 4] {
         let position = key.position as u64;
-        // A position needs no more than 56 bits, which leaves room for the purpose above them.
+        // A position needs at most 56 bits, which leaves the highest byte for the purpose.
         let high = ((position >> 32) as u32 & 0x00ff_ffff) | ((key.purpose as u32) << 24);
         let counter = [position as u32, high, key.candidate, self.sample];
         philox4x32([self.seed as u32, (self.seed >> 32) as u32], counter)
@@ -101,7 +102,7 @@ impl Randomness for KeyedRandomness {
     }
 }
 
-/// Ten rounds of Philox4x32.
+/// Computes ten rounds of Philox4x32.
 #[inline(always)]
 fn philox4x32(mut key: [u32; 2], mut counter: [u32; 4]) -> [u32; 4] {
     const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -130,7 +131,7 @@ mod tests {
 
     /// The known-answer vectors that the authors of Random123 publish for philox4x32-10.
     #[test]
-    fn philox_gives_the_published_vectors() {
+    fn philox_matches_the_published_vectors() {
         assert_eq!(
             philox4x32([0, 0], [0; 4]),
             [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_the_key_matters_and_nothing_else_does() {
+    fn uniforms_depend_on_every_part_of_the_key() {
         let randomness = KeyedRandomness { seed: 7, sample: 0 };
         let base = key(5, Purpose::Accept, 0);
         let uniform = randomness.uniform(base);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn uniforms_fill_the_unit_interval_evenly() {
+    fn uniforms_are_evenly_distributed() {
         let randomness = KeyedRandomness { seed: 1, sample: 0 };
         let mut bins = [0_u32; 16];
         for position in 0..160_000 {
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn locating_counts_the_thresholds_at_or_below_the_uniform() {
+    fn locate_counts_the_thresholds_at_or_below_the_uniform() {
         let randomness = KeyedRandomness { seed: 3, sample: 0 };
         let at = key(0, Purpose::Sample, 0);
         let uniform = randomness.uniform(at);

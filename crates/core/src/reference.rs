@@ -1,12 +1,12 @@
-//! The slow reference of sampling: what the options mean, in plain loops over the whole vocabulary.
+//! The slow reference implementation of sampling, in plain loops over the whole vocabulary.
 //!
-//! It shares no line with the production path but the Gumbel noise, counts everything anew, sorts all
-//! tokens, and works in double precision once the logits are penalised. Tests use it as their oracle.
+//! Tests use it as their oracle. It shares only the Gumbel noise with the production path: it
+//! recounts everything, sorts all tokens, and uses double precision after the penalties.
 
 use crate::{Sampling, TokenId, Verification};
 
-/// The probability of every token behind `prompt` and `answer`, given its logits: `[vocab_size]`. At
-/// temperature 0 one token has them all.
+/// Returns the probability of every token after `prompt` and `answer`, given the logits:
+/// `[vocab_size]`. At temperature 0 one token has probability 1.
 #[must_use]
 pub fn probabilities(
     sampling: &Sampling,
@@ -18,7 +18,7 @@ pub fn probabilities(
         .zip(logits)
         .map(|(token, &logit)| penalised(sampling, prompt, answer, token, logit))
         .collect();
-    // The order in which tokens rank.
+    // Tokens in the order of their rank.
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap_or(a.cmp(&b)));
     let mut weights = vec![0.0; logits.len()];
@@ -35,7 +35,7 @@ pub fn probabilities(
     let mass: f64 = order.iter().map(|&token| weight(token)).sum();
     let mut before = 0.0;
     for token in order {
-        // A token stays unless those that rank above it reach the mass already.
+        // A token stays unless the tokens that rank above it already reach the mass.
         let within = sampling.top_p >= 1.0 || before < mass * f64::from(sampling.top_p);
         if within && weight(token) >= f64::from(sampling.min_p) {
             weights[token] = weight(token);
@@ -46,7 +46,7 @@ pub fn probabilities(
     weights.into_iter().map(|weight| weight / total).collect()
 }
 
-/// A logit with its bias and penalties, in single precision.
+/// Returns a logit with its bias and penalties, in single precision.
 fn penalised(
     sampling: &Sampling,
     prompt: &[TokenId],
@@ -70,10 +70,10 @@ fn penalised(
     logit
 }
 
-/// The token that greedy or coupled decoding emits behind `prompt` and `answer`.
+/// Returns the token that greedy or coupled decoding emits after `prompt` and `answer`.
 ///
 /// # Panics
-/// If sampling is neither, or there are no logits: a test's mistake.
+/// If sampling is neither greedy nor coupled, or if there are no logits.
 #[must_use]
 pub fn token(
     sampling: &Sampling,
@@ -81,7 +81,7 @@ pub fn token(
     answer: &[TokenId],
     logits: &[f32],
 ) -> TokenId {
-    assert!(sampling.is_deterministic(), "the token is a matter of chance");
+    assert!(sampling.is_deterministic(), "only greedy and coupled decoding determine the token");
     let position = prompt.len() + answer.len();
     let probabilities = probabilities(sampling, prompt, answer, logits);
     let score = |token: TokenId| {
@@ -92,11 +92,11 @@ pub fn token(
         probabilities[token as usize].ln() + noise
     };
     let tokens = 0..logits.len() as TokenId;
-    // The last of the largest, seen from the end, is the first.
-    tokens.rev().max_by(|&a, &b| score(a).total_cmp(&score(b))).expect("logits")
+    // `max_by` returns the last maximum. In reverse order that is the lowest token.
+    tokens.rev().max_by(|&a, &b| score(a).total_cmp(&score(b))).expect("there are no logits")
 }
 
-/// The natural logarithm of the softmax of the raw logits: `[vocab_size]`.
+/// Returns the natural logarithm of the softmax of the raw logits: `[vocab_size]`.
 #[must_use]
 pub fn logprobs(logits: &[f32]) -> Vec<f64> {
     let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);

@@ -1,4 +1,4 @@
-//! From logits to the distribution that is sampled, for target and drafter alike.
+//! The sampler: turns logits into the distribution to sample from, for target and drafter alike.
 
 use crate::coupling::best_perturbed;
 use crate::filters::Filtered;
@@ -7,13 +7,13 @@ use crate::penalties::Penalties;
 use crate::{Distribution, Node, Sampling, SamplingError, TokenId, TokenTree, Verification};
 use std::borrow::Cow;
 
-/// Sampling options at work behind one prefix: [`Sampling::behind`] makes one for every job.
+/// The sampling options applied after one prefix. [`Sampling::sampler`] creates one for each job.
 ///
-/// Its rows are those of a tree behind the prefix: `None` stands for the prefix itself, a node for the
-/// row behind that node, whose penalties follow the node's own path.
+/// Its rows are those of a tree after the prefix. `None` stands for the row after the prefix
+/// itself, and a node for the row after that node, with the penalties of the node's path.
 pub struct Sampler<'a> {
     sampling: &'a Sampling,
-    /// Absolute position of the token behind the prefix.
+    /// The absolute position of the first token after the prefix.
     position: usize,
     penalties: Option<Penalties<'a>>,
 }
@@ -24,14 +24,14 @@ impl<'a> Sampler<'a> {
         Self { sampling, position: tokens.len(), penalties }
     }
 
-    /// The distribution of the token behind `at`, given its logits.
+    /// Returns the distribution of the token after `at`, given the row's logits.
     ///
-    /// Greedy and coupled rows are point masses: the token that would be emitted there. Equal logits
-    /// rank by ascending token id.
+    /// Greedy and coupled rows are point masses on the token that would be emitted there. Equal
+    /// logits rank by ascending token id.
     ///
     /// # Errors
     /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::BiasToken`] if a bias
-    /// names a token beyond the row.
+    /// is for a token outside the row.
     pub fn distribution(
         &self,
         logits: &[f32],
@@ -42,20 +42,22 @@ impl<'a> Sampler<'a> {
         if self.sampling.temperature == 0.0 {
             return Ok(Distribution::point(row.argmax()));
         }
-        let warped = Filtered::new(&row, self.sampling).into_distribution();
+        let filtered = Filtered::new(&row, self.sampling).into_distribution();
         if self.sampling.verification == Verification::Rejection {
-            return Ok(warped);
+            return Ok(filtered);
         }
-        let drawn = self.perturbed(&warped, self.position_of(tree, at), 1);
-        Ok(drawn.first().map_or(warped, |&(token, _)| Distribution::point(token)))
+        let drawn = self.perturbed(&filtered, self.position_of(tree, at), 1);
+        Ok(drawn.first().map_or(filtered, |&(token, _)| Distribution::point(token)))
     }
 
-    /// The `width` best candidates for deterministic drafting behind `at`, best first, each with the
-    /// logarithm of its share among the tokens that the filters leave. Greedy candidates rank by the
-    /// unfiltered logits; coupled ones by their perturbed scores, with their share among the best few.
+    /// Returns the `width` best candidates for deterministic drafting after `at`, best first, each
+    /// with the logarithm of its probability among the tokens that the filters keep.
+    ///
+    /// Greedy candidates rank by the unfiltered logits. Coupled candidates rank by their perturbed
+    /// scores, and their probabilities are shares among the best few.
     ///
     /// # Errors
-    /// As [`Sampler::distribution`].
+    /// The same as [`Sampler::distribution`].
     pub fn candidates(
         &self,
         logits: &[f32],
@@ -65,27 +67,28 @@ impl<'a> Sampler<'a> {
     ) -> Result<Vec<(TokenId, f64)>, SamplingError> {
         let row = self.row(logits, tree, at)?;
         if self.sampling.temperature == 0.0 {
-            return Ok(Filtered::whole(&row, 1.0).into_best(width));
+            return Ok(Filtered::unfiltered(&row, 1.0).into_best(width));
         }
         let filtered = Filtered::new(&row, self.sampling);
         if self.sampling.verification == Verification::Rejection {
             return Ok(filtered.into_best(width));
         }
-        let warped = filtered.into_distribution();
+        let filtered = filtered.into_distribution();
         let position = self.position_of(tree, at);
-        let mut best = self.perturbed(&warped, position, width.max(COUPLED_FEW));
+        let mut best = self.perturbed(&filtered, position, width.max(COUPLED_CANDIDATES));
         let mass: f64 = best.iter().map(|&(_, score)| score.exp()).sum();
         best.truncate(width);
         Ok(best.into_iter().map(|(token, score)| (token, score - mass.ln())).collect())
     }
 
-    /// Whether equal logits mean the same behind every node of a depth: nothing depends on the path.
+    /// Returns whether equal logits give equal rows after all nodes of a depth, because nothing
+    /// depends on the path.
     #[must_use]
     pub fn is_path_independent(&self) -> bool {
         self.penalties.is_none()
     }
 
-    /// Checked logits, with bias and penalties where there are any.
+    /// Applies bias and penalties, and checks the logits.
     fn row<'l>(
         &self,
         logits: &'l [f32],
@@ -108,8 +111,9 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Candidates among which coupled ones have their shares: the others' noise need not be known.
-const COUPLED_FEW: usize = 16;
+/// The number of best tokens among which the probabilities of coupled candidates are computed. The
+/// noise of all others is not needed.
+const COUPLED_CANDIDATES: usize = 16;
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
@@ -120,7 +124,7 @@ mod tests {
         Sampling { temperature, top_k, top_p, ..Sampling::greedy() }
     }
 
-    /// The distribution behind a prefix of `position` tokens.
+    /// Returns the distribution after a prefix of `position` tokens.
     fn row(sampling: &Sampling, logits: &[f32], position: usize) -> Distribution {
         let sampler = sampling.sampler(&vec![0; position], position);
         sampler.distribution(logits, &TokenTree::new(), None).unwrap()
@@ -131,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn greedy_takes_the_lowest_id_among_equals() {
+    fn greedy_takes_the_lowest_of_equal_tokens() {
         assert_eq!(support(&Sampling::greedy(), &[1.0, 3.0, 3.0, 2.0]), [1]);
         assert_eq!(support(&Sampling::greedy(), &[-0.0, 0.0]), [0]);
         assert_eq!(support(&Sampling::greedy(), &[0.0, -0.0]), [0]);
     }
 
     #[test]
-    fn filters_keep_what_they_should() {
+    fn filters_keep_the_expected_tokens() {
         let logits = [0.0, 2.0, 1.0, 2.0, -1.0];
         assert_eq!(support(&sampling(1.0, 0, 1.0), &logits), [0, 1, 2, 3, 4]);
         assert_eq!(support(&sampling(1.0, 1, 1.0), &logits), [1]);
@@ -147,14 +151,14 @@ mod tests {
         // The two best hold 0.39 each: the first alone reaches 0.3, both together 0.7.
         assert_eq!(support(&sampling(1.0, 0, 0.3), &logits), [1]);
         assert_eq!(support(&sampling(1.0, 0, 0.7), &logits), [1, 3]);
-        // Top-p counts within what top-k left.
+        // Top-p applies to the tokens that top-k kept.
         assert_eq!(support(&sampling(1.0, 2, 0.5), &logits), [1]);
-        // The next after the two best is 1/e times as probable.
+        // The next token after the two best is 1/e times as probable.
         let min_p = |min_p, top_p| Sampling { min_p, ..sampling(1.0, 0, top_p) };
         assert_eq!(support(&min_p(0.36, 1.0), &logits), [1, 2, 3]);
         assert_eq!(support(&min_p(0.37, 1.0), &logits), [1, 3]);
         assert_eq!(support(&min_p(1.0, 1.0), &logits), [1, 3]);
-        // Min-p does not add to what top-p counts: the two best hold less than 0.8 of all.
+        // Min-p does not change the mass that top-p counts: the two best hold less than 0.8.
         assert_eq!(support(&min_p(0.3, 0.8), &logits), [1, 2, 3]);
         assert_eq!(support(&min_p(0.37, 0.8), &logits), [1, 3]);
     }
@@ -165,9 +169,9 @@ mod tests {
         assert!((row.probability(1) - 1.0 / (1.0 + (-2.0_f64).exp())).abs() < 1e-6);
     }
 
-    /// Penalties leave their mark on logits; at temperature 1 the logarithms of weights show it.
+    /// At temperature 1 the logarithms of the weights show how penalties changed the logits.
     #[test]
-    fn penalties_count_what_stands_before_the_row() {
+    fn penalties_count_the_tokens_before_the_row() {
         let all = Sampling {
             repetition_penalty: 2.0,
             frequency_penalty: 0.25,
@@ -176,7 +180,7 @@ mod tests {
             ..sampling(1.0, 0, 1.0)
         };
         let logits = [1.0, -1.0, 2.0, -2.0, 0.0, 0.5];
-        // Prompt 0 3, answer 1 1; behind them 2 and, beside it, 1 with 3 below.
+        // The prompt is 0 3 and the answer 1 1. The tree has the roots 2 and 1, and 3 under 1.
         let sampler = all.sampler(&[0, 3, 1, 1], 2);
         let mut tree = TokenTree::new();
         tree.push(None, 2);
@@ -191,12 +195,12 @@ mod tests {
         for (at, expected) in table {
             let found = sampler.distribution(&logits, &tree, at).unwrap();
             let plain = row(&sampling(1.0, 0, 1.0), &expected, 0);
-            assert_eq!(found, plain, "behind {at:?}");
+            assert_eq!(found, plain, "after {at:?}");
             let greedy = Sampling { temperature: 0.0, ..all.clone() };
             let found = greedy.sampler(&[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
             assert_eq!(found, Distribution::point(4));
         }
-        // Each option alone asks for no more of the prefix than it needs, and means the same.
+        // Each option alone reads only the part of the prefix that it needs, and has the same effect.
         let alone = [
             (Sampling { repetition_penalty: 2.0, ..sampling(1.0, 0, 1.0) }, [0.5, -2.0, 1.0]),
             (Sampling { frequency_penalty: 1.0, ..sampling(1.0, 0, 1.0) }, [1.0, -3.0, 1.0]),
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn penalties_that_overflow_forbid_and_biases_of_no_token_are_errors() {
+    fn overflowing_penalties_exclude_a_token_and_biases_of_unknown_tokens_are_errors() {
         let huge = Sampling { repetition_penalty: 3e38, ..sampling(1.0, 0, 1.0) };
         let found = huge.sampler(&[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found.unwrap().as_point(), Some(1));
@@ -243,13 +247,13 @@ mod tests {
             let share = f64::from(count) / 60_000.0;
             assert!((share - exact.probability(token as TokenId)).abs() < 0.008, "{counts:?}");
         }
-        // Rows are named by absolute position, wherever they hang.
+        // A row depends on its absolute position, not on where it is in a tree.
         let in_tree = sampler.distribution(&logits, &tree, Some(9)).unwrap();
         assert_eq!(in_tree, row(&coupled, &logits, 10));
     }
 
     #[test]
-    fn the_first_candidate_is_the_token_that_would_be_emitted() {
+    fn the_first_candidate_is_the_emitted_token() {
         let logits = [0.3, -1.0, 0.9, 0.8, 0.1];
         let tree = TokenTree::new();
         for verification in [Verification::Rejection, Verification::Coupled] {
@@ -272,7 +276,7 @@ mod tests {
                 }
             }
         }
-        // Greedy candidates rank by penalised logits, too.
+        // Greedy candidates rank by penalised logits as well.
         let biased = Sampling { logit_bias: [(1, 2.0)].into(), ..Sampling::greedy() };
         let candidates = biased.sampler(&[0], 1).candidates(&logits, &tree, None, 2).unwrap();
         assert_eq!(candidates.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [1, 2]);

@@ -1,4 +1,4 @@
-//! The sampling options: what they mean, and their ranges.
+//! The sampling options, with their meanings and ranges.
 
 use crate::{KeyedRandomness, Sampler, TokenId};
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 /// How a sampled draft is verified at temperatures above 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verification {
-    /// Rejection sampling: the target's distribution, with the best acceptance.
+    /// Rejection sampling: exactly the target's distribution, with the highest acceptance rate.
     #[default]
     Rejection,
-    /// Target and drafter share Gumbel noise keyed by position and token (Daliri et al. 2024):
-    /// exactly the tokens of autoregressive decoding with the same seed.
+    /// Target and drafter share Gumbel noise keyed by position and token (Daliri et al. 2024, arXiv
+    /// 2408.07978): exactly the tokens of autoregressive decoding with the same seed.
     Coupled,
 }
 
@@ -19,71 +19,86 @@ pub enum Verification {
 ///
 /// They apply to a row's logits in this order, for target and drafter alike:
 ///
-/// 1. `logit_bias` is added;
-/// 2. `repetition_penalty`, then `frequency_penalty` and `presence_penalty`, each by the row's own
-///    prefix: the committed tokens and, in a tree, the path to the row;
-/// 3. at temperature 0 the largest logit wins; else the logits are divided by `temperature`;
-/// 4. `top_k`, `top_p` and `min_p` filter, each what those before it left.
+/// 1. `logit_bias` is added.
+/// 2. `repetition_penalty` applies, then `frequency_penalty` and `presence_penalty`. They count the
+///    tokens before the row: the committed tokens and, in a tree, the path to the row.
+/// 3. At temperature 0 the largest logit wins. Otherwise the logits are divided by `temperature`.
+/// 4. `top_k`, `top_p` and `min_p` filter, each the tokens that the previous ones kept.
 ///
-/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers, step 4 in that of the
-/// latter (vLLM puts min-p first): min-p looks at the best token alone, so as the last it leaves the
-/// meaning of top-p untouched.
+/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers. Step 4 is in the order
+/// of transformers; vLLM applies min-p first. Min-p compares with the best token only, so applying
+/// it last does not change the meaning of top-p.
+///
+/// ```rust
+/// use forerun_core::{Sampling, TokenTree};
+///
+/// let sampling = Sampling { temperature: 0.7, top_k: 2, ..Sampling::greedy() };
+/// sampling.validate()?;
+///
+/// // The distribution of the next token after the prompt 5 8, from its logits.
+/// let sampler = sampling.sampler(&[5, 8], 2);
+/// let row = sampler.distribution(&[1.0, 3.0, 2.0, -1.0], &TokenTree::new(), None)?;
+/// assert_eq!(row.most_probable(), Some(1));
+/// assert_eq!(row.probability(3), 0.0, "top-k keeps two tokens");
+/// # Ok::<(), forerun_core::SamplingError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// Divides the logits; 0 means greedy.
+    /// Divides the logits; 0 means greedy decoding.
     pub temperature: f32,
-    /// Only the `top_k` most probable tokens are kept; 0 keeps all.
+    /// Keeps only the `top_k` most probable tokens; 0 keeps all.
     pub top_k: usize,
-    /// Only the most probable tokens that together reach this mass are kept; 1 keeps all.
+    /// Keeps only the most probable tokens that together reach this probability; 1 keeps all.
     pub top_p: f32,
-    /// Only tokens at least `min_p` times as probable as the most probable one are kept (Nguyen et
-    /// al. 2024, arXiv 2407.01082); 0 keeps all.
+    /// Keeps only the tokens that are at least `min_p` times as probable as the most probable one
+    /// (Nguyen et al. 2024, arXiv 2407.01082); 0 keeps all.
     pub min_p: f32,
-    /// Divides the positive and multiplies the negative logits of tokens in prompt or answer (Keskar
-    /// et al. 2019, arXiv 1909.05858, as in transformers); above 1 it discourages them, 1 is none.
+    /// Divides the positive and multiplies the negative logits of tokens in prompt and answer
+    /// (Keskar et al. 2019, arXiv 1909.05858, as in transformers). Values above 1 discourage
+    /// repetition; 1 disables the penalty.
     pub repetition_penalty: f32,
-    /// Is subtracted from a token's logit as often as the answer holds the token, the prompt not
-    /// counted (OpenAI); 0 is none.
+    /// Subtracted from a token's logit once for each occurrence in the answer, not counting the
+    /// prompt (as in OpenAI's API); 0 disables the penalty.
     pub frequency_penalty: f32,
-    /// Is subtracted once from the logit of a token that the answer holds, the prompt not counted
-    /// (OpenAI); 0 is none.
+    /// Subtracted once from the logit of every token that occurs in the answer, not counting the
+    /// prompt (as in OpenAI's API); 0 disables the penalty.
     pub presence_penalty: f32,
-    /// Is added to the logits of single tokens (OpenAI).
+    /// Added to the logits of single tokens (as in OpenAI's API).
     pub logit_bias: BTreeMap<TokenId, f32>,
-    /// Seed and sample index of the keyed randomness.
+    /// The seed and sample index of the keyed randomness.
     pub randomness: KeyedRandomness,
     /// How drafts are verified.
     pub verification: Verification,
 }
 
-/// Sampling options out of range, or logits that are not numbers.
+/// An error in the sampling options, or in the logits that they apply to.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum SamplingError {
-    /// Negative, infinite or not a number.
-    #[error("temperature is {0}, but it must be 0 (greedy) or a positive number")]
+    /// The temperature is negative, infinite or NaN.
+    #[error("`temperature` is {0}, but must be 0 (greedy) or a positive number")]
     Temperature(f32),
-    /// Outside (0, 1].
-    #[error("top-p is {0}, but it must lie above 0 and at most at 1 (1 keeps every token)")]
+    /// Top-p is outside (0, 1].
+    #[error("`top_p` is {0}, but must be above 0 and at most 1 (1 keeps every token)")]
     TopP(f32),
-    /// Outside [0, 1].
-    #[error("min-p is {0}, but it must lie from 0 (keeps every token) to 1 (keeps the best)")]
+    /// Min-p is outside [0, 1].
+    #[error("`min_p` is {0}, but must be from 0 (keeps every token) to 1 (keeps only the best)")]
     MinP(f32),
-    /// Zero, negative, infinite or not a number.
+    /// The repetition penalty is zero, negative, infinite or NaN.
     #[error(
-        "repetition-penalty is {0}, but it must be a positive number: 1 is none, 1.1 discourages what \
-         came before"
+        "`repetition_penalty` is {0}, but must be a positive number: 1 disables it, 1.1 discourages \
+         repetition"
     )]
     RepetitionPenalty(f32),
-    /// Outside [-2, 2].
-    #[error("frequency-penalty is {0}, but it must lie from -2 to 2 (0 is none)")]
+    /// The frequency penalty is outside [-2, 2].
+    #[error("`frequency_penalty` is {0}, but must be from -2 to 2 (0 disables it)")]
     FrequencyPenalty(f32),
-    /// Outside [-2, 2].
-    #[error("presence-penalty is {0}, but it must lie from -2 to 2 (0 is none)")]
+    /// The presence penalty is outside [-2, 2].
+    #[error("`presence_penalty` is {0}, but must be from -2 to 2 (0 disables it)")]
     PresencePenalty(f32),
-    /// Outside [-100, 100].
+    /// A bias is outside [-100, 100].
     #[error(
-        "the logit bias of token {token} is {bias}, but it must lie from -100 (as good as forbidden) to \
-         100 (as good as forced)"
+        "`logit_bias` of token {token} is {bias}, but must be from -100 (practically forbids the \
+         token) to 100 (practically forces it)"
     )]
     Bias {
         /// The token.
@@ -91,26 +106,26 @@ pub enum SamplingError {
         /// Its bias.
         bias: f32,
     },
-    /// A bias of no token.
+    /// A bias is for a token outside the vocabulary.
     #[error(
-        "there is a logit bias of token {token}, but the model's vocabulary has {vocab_size} tokens: name \
-         one from 0 to {}", vocab_size.saturating_sub(1)
+        "`logit_bias` has a bias for token {token}, but the model's vocabulary has {vocab_size} \
+         tokens: use a token id from 0 to {}", vocab_size.saturating_sub(1)
     )]
     BiasToken {
         /// The token.
         token: TokenId,
-        /// Number of tokens in the vocabulary.
+        /// The number of tokens in the vocabulary.
         vocab_size: usize,
     },
-    /// The model's output is broken.
+    /// The model's output is NaN or infinite.
     #[error(
         "the logit of token {token} at position {position} is {value}: the model's weights or \
-         activations overflow"
+         activations overflow. Check that the checkpoint is intact"
     )]
     Logit {
-        /// Absolute position of the token to be predicted.
+        /// The absolute position of the token to be predicted.
         position: usize,
-        /// The vocabulary entry.
+        /// The token id.
         token: usize,
         /// Its logit.
         value: f32,
@@ -118,7 +133,8 @@ pub enum SamplingError {
 }
 
 impl Sampling {
-    /// Temperature 0: always the most probable token, the lowest id among equals.
+    /// Creates the options of greedy decoding: always the most probable token, and the lowest id
+    /// among equals.
     #[must_use]
     pub fn greedy() -> Self {
         Self {
@@ -138,7 +154,7 @@ impl Sampling {
     /// Checks the ranges of the options.
     ///
     /// # Errors
-    /// Names the option that is out of range.
+    /// If an option is out of range. The error names it.
     pub fn validate(&self) -> Result<(), SamplingError> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
             return Err(SamplingError::Temperature(self.temperature));
@@ -164,10 +180,11 @@ impl Sampling {
         }
     }
 
-    /// Checks that the options fit a vocabulary, too.
+    /// Checks the ranges of the options, and that they fit a vocabulary.
     ///
     /// # Errors
-    /// As [`Sampling::validate`], and if a bias names a token beyond the vocabulary.
+    /// The same as [`Sampling::validate`], and [`SamplingError::BiasToken`] if a bias is for a token
+    /// outside the vocabulary.
     pub fn validate_for(&self, vocab_size: usize) -> Result<(), SamplingError> {
         self.validate()?;
         match self.logit_bias.last_key_value() {
@@ -178,15 +195,15 @@ impl Sampling {
         }
     }
 
-    /// Whether every token is a function of the tokens before it and the seed, so that rows are
-    /// point masses.
+    /// Returns whether every token is a function of the seed and the tokens before it. Rows are
+    /// point masses then.
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
         self.temperature == 0.0 || self.verification == Verification::Coupled
     }
 
-    /// The options at work behind a prefix, of which the first `prompt_len` tokens are the prompt and
-    /// the others the answer so far.
+    /// Creates the sampler for the rows after a prefix. The first `prompt_len` tokens of the prefix
+    /// are the prompt, the others the answer so far.
     #[must_use]
     pub fn sampler(&self, tokens: &[TokenId], prompt_len: usize) -> Sampler<'_> {
         Sampler::new(self, tokens, prompt_len)
@@ -199,24 +216,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_out_of_range_are_named() {
+    fn errors_name_the_option_out_of_range() {
         let greedy = Sampling::greedy;
         assert_eq!(greedy().validate(), Ok(()));
         let broken = [
-            ("temperature", Sampling { temperature: -1.0, ..greedy() }),
-            ("temperature", Sampling { temperature: f32::NAN, ..greedy() }),
-            ("top-p", Sampling { top_p: 0.0, ..greedy() }),
-            ("top-p", Sampling { top_p: 1.5, ..greedy() }),
-            ("min-p", Sampling { min_p: -0.1, ..greedy() }),
-            ("min-p", Sampling { min_p: 1.1, ..greedy() }),
-            ("min-p", Sampling { min_p: f32::NAN, ..greedy() }),
-            ("repetition-penalty", Sampling { repetition_penalty: 0.0, ..greedy() }),
-            ("repetition-penalty", Sampling { repetition_penalty: f32::INFINITY, ..greedy() }),
-            ("frequency-penalty", Sampling { frequency_penalty: 2.1, ..greedy() }),
-            ("frequency-penalty", Sampling { frequency_penalty: f32::NAN, ..greedy() }),
-            ("presence-penalty", Sampling { presence_penalty: -2.1, ..greedy() }),
-            ("bias of token 7", Sampling { logit_bias: [(7, 100.5)].into(), ..greedy() }),
-            ("bias of token 7", Sampling { logit_bias: [(7, f32::NAN)].into(), ..greedy() }),
+            ("`temperature`", Sampling { temperature: -1.0, ..greedy() }),
+            ("`temperature`", Sampling { temperature: f32::NAN, ..greedy() }),
+            ("`top_p`", Sampling { top_p: 0.0, ..greedy() }),
+            ("`top_p`", Sampling { top_p: 1.5, ..greedy() }),
+            ("`min_p`", Sampling { min_p: -0.1, ..greedy() }),
+            ("`min_p`", Sampling { min_p: 1.1, ..greedy() }),
+            ("`min_p`", Sampling { min_p: f32::NAN, ..greedy() }),
+            ("`repetition_penalty`", Sampling { repetition_penalty: 0.0, ..greedy() }),
+            ("`repetition_penalty`", Sampling { repetition_penalty: f32::INFINITY, ..greedy() }),
+            ("`frequency_penalty`", Sampling { frequency_penalty: 2.1, ..greedy() }),
+            ("`frequency_penalty`", Sampling { frequency_penalty: f32::NAN, ..greedy() }),
+            ("`presence_penalty`", Sampling { presence_penalty: -2.1, ..greedy() }),
+            ("`logit_bias` of token 7", Sampling { logit_bias: [(7, 100.5)].into(), ..greedy() }),
+            (
+                "`logit_bias` of token 7",
+                Sampling { logit_bias: [(7, f32::NAN)].into(), ..greedy() },
+            ),
         ];
         for (name, sampling) in broken {
             let message = sampling.validate().unwrap_err().to_string();

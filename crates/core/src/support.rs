@@ -1,14 +1,14 @@
-//! The tokens of a distribution.
+//! The support of a distribution: its tokens of positive probability.
 
 use crate::TokenId;
 use serde::{Deserialize, Serialize};
 
-/// Tokens in ascending order. Rows of a whole vocabulary need no list of it.
+/// A set of tokens in ascending order. Rows over the whole vocabulary need no list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Support {
-    /// Every token below this number.
+    /// All tokens below this number.
     Below(usize),
-    /// These, which are not the lowest ones without a gap.
+    /// The listed tokens. There is a gap, else `Below` represents the set.
     Listed(Vec<TokenId>),
 }
 
@@ -19,17 +19,17 @@ impl Default for Support {
 }
 
 impl Support {
-    /// From ascending tokens.
+    /// Creates a support from tokens in ascending order.
     pub(crate) fn new(tokens: Vec<TokenId>) -> Self {
         debug_assert!(tokens.is_sorted_by(|a, b| a < b));
         match tokens.last() {
             Some(&last) if last as usize + 1 != tokens.len() => Self::Listed(tokens),
-            // Ascending without a gap: they need no list.
+            // Ascending without a gap, so no list is needed.
             _ => Self::Below(tokens.len()),
         }
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Below(count) => *count,
@@ -37,7 +37,7 @@ impl Support {
         }
     }
 
-    /// The token at an index.
+    /// Returns the token at an index.
     pub(crate) fn token(&self, index: usize) -> TokenId {
         match self {
             Self::Below(_) => index as TokenId,
@@ -45,7 +45,7 @@ impl Support {
         }
     }
 
-    /// The index of a token.
+    /// Returns the index of a token, if it is in the set.
     pub(crate) fn index(&self, token: TokenId) -> Option<usize> {
         match self {
             Self::Below(count) => Some(token as usize).filter(|index| index < count),
@@ -53,19 +53,19 @@ impl Support {
         }
     }
 
-    /// All tokens.
+    /// Iterates over the tokens.
     pub(crate) fn iter(&self) -> impl Iterator<Item = TokenId> + '_ {
         (0..self.len()).map(|index| self.token(index))
     }
 
-    /// All tokens but that at an index.
+    /// Returns the set without the token at an index.
     pub(crate) fn without(&self, index: usize) -> Self {
         let mut tokens = self.clone().into_list();
         tokens.remove(index);
         Self::new(tokens)
     }
 
-    /// The tokens as a list.
+    /// Returns the tokens as a list.
     pub(crate) fn into_list(self) -> Vec<TokenId> {
         match self {
             Self::Below(count) => (0..count as TokenId).collect(),

@@ -1,43 +1,43 @@
-//! What the target has told of a sequence beside its tokens, for drafters that learn from it.
+//! Feedback from the target in addition to its tokens, for drafters that learn from it.
 
-use crate::{Features, Node, Scores, TokenId, TokenTree};
+use crate::{Features, Node, Scores, TokenId, TokenTree, row_of};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What a draft job brings of the target's: only what its drafter reads.
+/// The feedback from the target in a draft job. It holds only the parts that the drafter reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TargetFeedback {
-    /// The features of the first tokens: all but the last, or none.
+    /// The target's features of all tokens but the last, or of none.
     pub features: Features,
-    /// What it made of the last draft.
+    /// The last draft with the target's tokens.
     pub last_draft: Option<Arc<VerifiedDraft>>,
 }
 
-/// A tree that was scored: the target's most probable token behind its prefix, and behind each node.
+/// A scored tree with the target's most probable token after the prefix and after each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VerifiedDraft {
     /// The tree.
     pub tree: TokenTree,
-    /// By row: the prefix's, then the nodes'.
+    /// The target's most probable token of each row ([`row_of`]).
     pub tokens: Vec<TokenId>,
 }
 
 impl VerifiedDraft {
-    /// What is to be remembered of a tree's scores.
+    /// Creates the record of a tree from its scores.
     #[must_use]
     pub fn new(tree: &TokenTree, scores: &Scores) -> Self {
         let tokens = scores.rows.iter().map(|row| row.most_probable().unwrap_or(0)).collect();
         Self { tree: tree.clone(), tokens }
     }
 
-    /// The target's token behind a path through the tree, if the tree has that path.
+    /// Returns the target's token after a path from the prefix, if the tree has that path.
     #[must_use]
     pub fn token_after(&self, path: impl IntoIterator<Item = TokenId>) -> Option<TokenId> {
         let mut at: Option<Node> = None;
         for token in path {
             at = Some(self.tree.child_with(at, token)?);
         }
-        self.tokens.get(at.map_or(0, |node| node + 1)).copied()
+        self.tokens.get(row_of(at)).copied()
     }
 }
 
@@ -47,7 +47,7 @@ mod tests {
     use crate::Distribution;
 
     #[test]
-    fn a_scored_tree_tells_the_token_behind_each_path() {
+    fn a_scored_tree_has_the_token_after_each_path() {
         let mut tree = TokenTree::chain(&[1, 2]);
         tree.push(None, 3);
         let row = |token| Distribution::from_weights([(4, 1.0), (token, 2.0), (9, 2.0)]);

@@ -1,15 +1,45 @@
-//! Token trees: the shape in which candidates are drafted, scored and verified.
+//! Token trees: the data structure in which candidates are drafted, scored and verified.
 
 use crate::TokenId;
 use serde::{Deserialize, Serialize};
 
-/// Index of a node within its [`TokenTree`].
+/// The index of a node within its [`TokenTree`].
 pub type Node = usize;
 
-/// Candidate continuations of a prefix, as a forest whose roots follow the prefix's last token.
+/// Returns the row of the token after `node`: 0 for the prefix (`None`), else `node + 1`.
+///
+/// Everything that has one entry for the prefix and one for each node of a tree is in this order:
+/// the target's distributions, a drafter's distributions, logits.
+#[must_use]
+pub fn row_of(node: Option<Node>) -> usize {
+    node.map_or(0, |node| node + 1)
+}
+
+/// Returns the node that a row follows; `None` for row 0, which follows the prefix. This is the
+/// inverse of [`row_of`].
+#[must_use]
+pub fn node_of_row(row: usize) -> Option<Node> {
+    row.checked_sub(1)
+}
+
+/// Candidate continuations of a prefix: a forest with roots that follow the prefix's last token.
 ///
 /// A chain is a tree in which every node has one child. Nodes are stored parents first, so a
 /// node's index is always larger than its parent's. Depth 1 is the first token after the prefix.
+///
+/// ```rust
+/// use forerun_core::TokenTree;
+///
+/// // Two continuations that share their first token: 10 11 12 and 10 13.
+/// let mut tree = TokenTree::chain(&[10, 11, 12]);
+/// let fork = tree.push(Some(0), 13);
+///
+/// assert_eq!(tree.len(), 4);
+/// assert_eq!(tree.depth(fork), 2);
+/// assert_eq!(tree.path(fork), [0, fork]);
+/// assert_eq!(tree.child_with(None, 10), Some(0));
+/// assert!(!tree.is_chain());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "RawTree")]
 pub struct TokenTree {
@@ -19,30 +49,30 @@ pub struct TokenTree {
     depths: Vec<u32>,
 }
 
-/// What a serialised tree holds; depths are derived from it.
+/// The serialised form of a tree. Depths are computed when it is read.
 #[derive(Deserialize)]
 struct RawTree {
     tokens: Vec<TokenId>,
     parents: Vec<Option<u32>>,
 }
 
-/// A serialised tree that is not one.
+/// An error in a serialised tree.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum TreeError {
-    /// The two lists of a serialised tree have different lengths.
-    #[error("a token tree has {tokens} tokens but {parents} parents")]
+    /// The two lists have different lengths.
+    #[error("a token tree has {tokens} tokens but {parents} parents: give each token one parent")]
     Lengths {
         /// Number of tokens.
         tokens: usize,
         /// Number of parents.
         parents: usize,
     },
-    /// A node's parent does not stand before it.
-    #[error("node {node} of a token tree names {parent} as its parent, which does not precede it")]
+    /// A node does not come after its parent.
+    #[error("node {node} of a token tree has the parent {parent}, but parents must come first")]
     Order {
         /// The node.
         node: usize,
-        /// Its alleged parent.
+        /// The parent it refers to.
         parent: u32,
     },
 }
@@ -71,13 +101,13 @@ impl TryFrom<RawTree> for TokenTree {
 }
 
 impl TokenTree {
-    /// A tree without nodes: only the prefix itself.
+    /// Creates a tree without nodes, which stands for the prefix alone.
     #[must_use]
     pub const fn new() -> Self {
         Self { tokens: Vec::new(), parents: Vec::new(), depths: Vec::new() }
     }
 
-    /// A chain of tokens, each the only child of the one before.
+    /// Creates a chain: each token is the only child of the one before it.
     #[must_use]
     pub fn chain(tokens: &[TokenId]) -> Self {
         let mut tree = Self::new();
@@ -85,22 +115,22 @@ impl TokenTree {
         tree
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
 
-    /// Whether there is no node.
+    /// Returns whether the tree has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// Adds a node under `parent` (`None`: right after the prefix) and returns its index.
+    /// Adds a node under `parent` (`None` for the prefix) and returns its index.
     ///
     /// # Panics
-    /// If `parent` is not a node of this tree: a programming error.
+    /// If `parent` is not a node of this tree, which is a programming error.
     pub fn push(&mut self, parent: Option<Node>, token: TokenId) -> Node {
         let depth = parent.map_or(1, |parent| self.depths[parent] + 1);
         self.tokens.push(token);
@@ -114,7 +144,25 @@ impl TokenTree {
         tokens.iter().fold(parent, |parent, &token| Some(self.push(parent, token)))
     }
 
-    /// Hangs a copy of `other` under `parent`.
+    /// Adds `tokens` as a path under `parent`, reusing the nodes that exist, as in a trie. Stops
+    /// before a new node would exceed `max_nodes` nodes in the tree.
+    pub fn insert_path(
+        &mut self,
+        parent: Option<Node>,
+        tokens: impl IntoIterator<Item = TokenId>,
+        max_nodes: usize,
+    ) {
+        let mut at = parent;
+        for token in tokens {
+            at = match self.child_with(at, token) {
+                None if self.len() >= max_nodes => return,
+                None => Some(self.push(at, token)),
+                existing => existing,
+            };
+        }
+    }
+
+    /// Adds a copy of `other` under `parent`.
     pub fn graft(&mut self, parent: Option<Node>, other: &Self) {
         let offset = self.len();
         for node in 0..other.len() {
@@ -123,7 +171,7 @@ impl TokenTree {
         }
     }
 
-    /// Becomes the tree of the first `count` nodes of `other`, in the memory that it has.
+    /// Overwrites this tree with the first `count` nodes of `other`, reusing its memory.
     pub fn copy_from(&mut self, other: &Self, count: usize) {
         fn copy<T: Copy>(to: &mut Vec<T>, from: &[T]) {
             to.clear();
@@ -134,7 +182,7 @@ impl TokenTree {
         copy(&mut self.depths, &other.depths[..count]);
     }
 
-    /// The tree of the first `count` nodes.
+    /// Returns the tree of the first `count` nodes.
     #[must_use]
     pub fn first(&self, count: usize) -> Self {
         let mut first = Self::new();
@@ -142,49 +190,50 @@ impl TokenTree {
         first
     }
 
-    /// The token at a node.
+    /// Returns the token at a node.
     #[must_use]
     pub fn token(&self, node: Node) -> TokenId {
         self.tokens[node]
     }
 
-    /// All tokens, in node order.
+    /// Returns all tokens, in the order of their nodes.
     #[must_use]
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// The node above, or `None` where the prefix is above.
+    /// Returns the parent of a node; `None` for a root, which follows the prefix.
     #[must_use]
     pub fn parent(&self, node: Node) -> Option<Node> {
         self.parents[node].map(|parent| parent as Node)
     }
 
-    /// Distance from the prefix's last token; 1 for a root.
+    /// Returns the distance of a node from the prefix's last token; 1 for a root.
     #[must_use]
     pub fn depth(&self, node: Node) -> usize {
         self.depths[node] as usize
     }
 
-    /// The largest depth; 0 without nodes.
+    /// Returns the largest depth; 0 if there are no nodes.
     #[must_use]
     pub fn max_depth(&self) -> usize {
         self.depths.iter().max().map_or(0, |&depth| depth as usize)
     }
 
-    /// The children of a node (of the prefix for `None`), in the order in which they were added.
+    /// Iterates over the children of a node (of the prefix for `None`) in the order in which they
+    /// were added.
     pub fn children(&self, parent: Option<Node>) -> impl Iterator<Item = Node> + '_ {
         let first = parent.map_or(0, |parent| parent + 1);
         (first..self.len()).filter(move |&node| self.parent(node) == parent)
     }
 
-    /// The child of `parent` that holds `token`, if there is one.
+    /// Returns the child of `parent` with this token, if there is one.
     #[must_use]
     pub fn child_with(&self, parent: Option<Node>, token: TokenId) -> Option<Node> {
         self.children(parent).find(|&node| self.token(node) == token)
     }
 
-    /// The nodes from a root down to `node`, both included.
+    /// Returns the nodes from a root down to `node`, both included.
     #[must_use]
     pub fn path(&self, node: Node) -> Vec<Node> {
         let mut path = vec![node];
@@ -197,7 +246,7 @@ impl TokenTree {
         path
     }
 
-    /// Whether every node follows the one before it.
+    /// Returns whether every node is the child of the node before it.
     #[must_use]
     pub fn is_chain(&self) -> bool {
         (0..self.len()).all(|node| self.parent(node) == node.checked_sub(1))
@@ -225,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_knows_its_paths_depths_and_children() {
+    fn trees_have_paths_depths_and_children() {
         let tree = sample();
         assert_eq!(tree.children(None).collect::<Vec<_>>(), [0, 2]);
         assert_eq!(tree.children(Some(0)).collect::<Vec<_>>(), [1, 4]);
@@ -238,6 +287,23 @@ mod tests {
     }
 
     #[test]
+    fn inserted_paths_share_nodes_and_respect_the_budget() {
+        let mut tree = TokenTree::chain(&[1]);
+        tree.insert_path(None, [1, 2], 3);
+        tree.insert_path(Some(0), [3, 4], 3);
+        assert_eq!((tree.tokens(), tree.parent(2)), (&[1, 2, 3][..], Some(0)));
+        tree.insert_path(None, [1, 3], 0);
+        assert_eq!(tree.len(), 3);
+    }
+
+    #[test]
+    fn rows_and_nodes_correspond() {
+        for (row, node) in [(0, None), (1, Some(0)), (5, Some(4))] {
+            assert_eq!((row_of(node), node_of_row(row)), (row, node));
+        }
+    }
+
+    #[test]
     fn grafting_keeps_the_shape_below_the_new_parent() {
         let mut tree = TokenTree::chain(&[1, 2]);
         tree.graft(Some(1), &sample());
@@ -247,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_survives_serialisation_and_a_broken_one_is_refused() {
+    fn trees_survive_serialisation_and_invalid_ones_are_rejected() {
         let tree = sample();
         let text = serde_json::to_string(&tree).unwrap();
         assert_eq!(serde_json::from_str::<TokenTree>(&text).unwrap(), tree);

@@ -1,32 +1,58 @@
-//! Verification: which candidates the target accepts, and the token it adds itself.
+//! Verification: decides which candidates the target accepts, and which token it adds.
 //!
-//! One function serves every method, since a chain is a tree and a greedy or coupled row is a
-//! point mass. Sources: Leviathan et al. 2023 (arXiv 2211.17192) and Chen et al. 2023 (2302.01318)
-//! for sampled chains; SpecInfer (2305.09781) and ParallelSpec's algorithm 1 (2410.05589) for
-//! siblings drawn independently; Daliri et al. 2024 (2408.07978) for coupled rows; DSI's algorithm 1
-//! (2405.14105) for chains of several drafters.
+//! One function serves every method, because a chain is a tree, and a greedy or coupled row is a
+//! point mass. Sources:
+//!
+//! * sampled chains: Leviathan et al. 2023 (arXiv 2211.17192), Chen et al. 2023 (arXiv 2302.01318);
+//! * siblings drawn independently: SpecInfer (arXiv 2305.09781), algorithm 1 of ParallelSpec (arXiv
+//!   2410.05589);
+//! * coupled rows: Daliri et al. 2024 (arXiv 2408.07978);
+//! * chains of several drafters: algorithm 1 of DSI (arXiv 2405.14105).
 
-use crate::{Distribution, Draft, Key, Node, Proposal, Purpose, Randomness, TokenId, TokenTree};
+use crate::{
+    Distribution, Draft, Key, Node, Proposal, Purpose, Randomness, TokenId, TokenTree, node_of_row,
+    row_of,
+};
 use std::borrow::Cow;
 
 /// The result of verifying one draft.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// The accepted path, from the prefix down.
+    /// The nodes of the accepted path, from the prefix down.
     pub accepted: Vec<Node>,
-    /// The target's own token behind the path: the correction after a rejection, else the bonus. `None`
-    /// where the path ends at a node without a row, so that nothing says what comes behind it.
+    /// The target's own token after the path: the correction after a rejection, else the bonus
+    /// token. `None` if the path ends at a node without a row.
     pub token: Option<TokenId>,
-    /// Whether candidates stood behind the accepted path and all were rejected.
+    /// Whether the accepted path had further candidates, all of which were rejected.
     pub rejected: bool,
 }
 
-/// Verifies a draft whose first candidates stand for absolute position `position`.
+/// Verifies a draft. Its first candidates are for absolute position `position`.
 ///
-/// `rows` holds the target's distributions: `rows[0]` that of the token at `position`, and
-/// `rows[node + 1]` that of the token behind `node`; all are warped as the drafter's were. The last
-/// nodes may lack theirs, since drafting may be ahead of scoring. The committed tokens, `accepted` and
-/// then `token`, are distributed exactly as the target's.
+/// `rows` holds the target's distributions: `rows[0]` for the token at `position`, and
+/// `rows[node + 1]` for the token after `node` ([`row_of`]). The same sampling options must apply to
+/// them as to the drafter's. The last nodes may lack a row, because drafting may be ahead of
+/// scoring. The committed tokens, `accepted` followed by `token`, have exactly the target's
+/// distribution.
+///
+/// ```rust
+/// use forerun_core::{Distribution, Draft, KeyedRandomness, Proposal, TokenTree, verify};
+///
+/// // The drafter proposes 7 8 9. After 7 and 8 the target wants 5 instead of 9.
+/// let draft = Draft { tree: TokenTree::chain(&[7, 8, 9]), proposal: Proposal::Deterministic };
+/// let rows = [7, 8, 5, 6].map(Distribution::point);
+/// let randomness = KeyedRandomness { seed: 0, sample: 0 };
+///
+/// let verdict = verify(&draft, &rows, 100, &randomness);
+/// assert_eq!(verdict.accepted, [0, 1]);
+/// assert_eq!(verdict.token, Some(5));
+/// assert!(verdict.rejected);
+///
+/// // If all draft tokens are accepted, the last row gives a bonus token.
+/// let rows = [7, 8, 9, 6].map(Distribution::point);
+/// let verdict = verify(&draft, &rows, 100, &randomness);
+/// assert_eq!((verdict.accepted.len(), verdict.token), (3, Some(6)));
+/// ```
 #[must_use]
 pub fn verify(
     draft: &Draft,
@@ -53,30 +79,31 @@ pub fn verify(
                 accepted.push(candidate.node);
                 at = Some(candidate.node);
             }
-            Descent::Stopped { left, rejected } => {
+            Descent::Stopped { rest, rejected } => {
                 let key = Key { position: here, purpose: Purpose::Sample, candidate: 0 };
-                let token = Some(left.pick(randomness, key));
+                let token = Some(rest.pick(randomness, key));
                 return Verdict { accepted, token, rejected: rejected.is_some() };
             }
         }
     }
 }
 
-/// Verifies chains of several drafters, each with its drafter's index, whose first tokens stand for
-/// absolute position `position`.
+/// Verifies the chains of several drafters, each given with its drafter's index. Their first tokens
+/// are for absolute position `position`.
 ///
-/// Where there are several, each is tested as if its tokens were a function of those before them, whatever
-/// they were drawn from: which drafters have got how far may follow from what others drew, and only this
-/// test is exact then (for a given candidate `x`, `x` is accepted with probability `p[x]`, else
-/// `p[x]` is left out). It accepts `Σ p·q` where the other one accepts `Σ min(p, q)`.
+/// `rows[n]` is the target's distribution of the token after the first `n` tokens of `path`. At
+/// every position, the chains that agree with the accepted tokens are tested in order. Each test
+/// uses its own key, and the distribution that remains after the rejections before it. An accepted
+/// token may leave `path`; the verdict ends there, because no row follows.
 ///
-/// `rows[n]` is the target's distribution of the token behind the first `n` tokens of `path`. At every
-/// position the chains that agree with what was accepted are tested in their order, each with a key of its
-/// own against what the rejections before it left. An accepted token may lead away from `path`, behind
-/// which there is no row.
+/// If there are several chains, each is tested as if its tokens were a function of the tokens
+/// before them, even if they were drawn. How far a drafter has got may depend on what other drafters
+/// drew, and only this test is exact then: a given candidate `x` is accepted with probability
+/// `p[x]`, else `x` is removed from `p`. It accepts with probability `Σ p·q`; the test of a single
+/// sampled chain accepts with probability `Σ min(p, q)`.
 ///
-/// Returns the chain that was walked, which is what was accepted and behind it a rejected token if there
-/// is one, and the verdict, whose nodes are that chain's.
+/// Returns the chain of the accepted tokens, followed by a rejected token if there is one, and the
+/// verdict on that chain.
 #[must_use]
 pub fn verify_chains(
     chains: &[(usize, &Draft)],
@@ -86,25 +113,25 @@ pub fn verify_chains(
     randomness: &dyn Randomness,
 ) -> (TokenTree, Verdict) {
     let mut walked: Vec<TokenId> = Vec::new();
-    let alone = chains.len() == 1;
+    let single = chains.len() == 1;
     loop {
         let depth = walked.len();
         let verdict = |token, rejected| Verdict { accepted: (0..depth).collect(), token, rejected };
-        let is_behind = path.get(..depth) == Some(&walked[..]);
-        let Some(row) = rows.get(depth).filter(|_| is_behind) else {
+        let on_path = path.get(..depth) == Some(&walked[..]);
+        let Some(row) = rows.get(depth).filter(|_| on_path) else {
             return (TokenTree::chain(&walked), verdict(None, false));
         };
         let here = position + depth;
         let candidates = chains.iter().filter_map(|&(drafter, draft)| {
             let token = *draft.tree.tokens().strip_prefix(&walked[..])?.first()?;
-            let proposed = proposed_at(draft, depth.checked_sub(1)).filter(|_| alone);
+            let proposed = proposed_at(draft, node_of_row(depth)).filter(|_| single);
             Some(Candidate { number: drafter as u32, node: depth, token, proposed })
         });
         match descend(candidates, row, here, randomness) {
             Descent::Accepted(candidate) => walked.push(candidate.token),
-            Descent::Stopped { left, rejected } => {
+            Descent::Stopped { rest, rejected } => {
                 let key = Key { position: here, purpose: Purpose::Sample, candidate: 0 };
-                let verdict = verdict(Some(left.pick(randomness, key)), rejected.is_some());
+                let verdict = verdict(Some(rest.pick(randomness, key)), rejected.is_some());
                 walked.extend(rejected);
                 return (TokenTree::chain(&walked), verdict);
             }
@@ -112,17 +139,17 @@ pub fn verify_chains(
     }
 }
 
-/// A token that may stand at a position.
+/// A candidate token for one position.
 struct Candidate<'a> {
-    /// Its number among the candidates of all drafts that there may be there.
+    /// The number that distinguishes its key from those of other candidates for the position.
     number: u32,
     node: Node,
     token: TokenId,
-    /// What it was drawn from, unless it is a function of the tokens before it.
+    /// The distribution that it was drawn from, unless it is a function of the tokens before it.
     proposed: Option<&'a Distribution>,
 }
 
-/// What children of a node were drawn from.
+/// Returns the distribution that the children of a node were drawn from.
 fn proposed_at(draft: &Draft, at: Option<Node>) -> Option<&Distribution> {
     match &draft.proposal {
         Proposal::Sampled(proposed) => Some(&proposed[row_of(at)]),
@@ -130,48 +157,46 @@ fn proposed_at(draft: &Draft, at: Option<Node>) -> Option<&Distribution> {
     }
 }
 
-/// One step of the walk down the tree.
+/// The result of one step down the tree.
 enum Descent<'a> {
     Accepted(Candidate<'a>),
-    /// `rejected` is the first token that was.
+    /// No candidate was accepted.
     Stopped {
-        left: Cow<'a, Distribution>,
+        /// The target's distribution after the rejections.
+        rest: Cow<'a, Distribution>,
+        /// The first rejected token.
         rejected: Option<TokenId>,
     },
 }
 
-/// Tries candidates in order; `left` is the target's distribution given the rejections so far.
+/// Tests candidates in order.
 fn descend<'a>(
     candidates: impl Iterator<Item = Candidate<'a>>,
     target: &'a Distribution,
     position: usize,
     randomness: &dyn Randomness,
 ) -> Descent<'a> {
-    let mut left = Cow::Borrowed(target);
+    let mut rest = Cow::Borrowed(target);
     let mut rejected = None;
     for candidate in candidates {
         let Candidate { number, token, proposed, .. } = candidate;
         let key = Key { position, purpose: Purpose::Accept, candidate: number };
-        let chance = left.probability(token) / proposed.map_or(1.0, |q| q.probability(token));
-        if accepts(randomness, key, chance) {
+        let probability = rest.probability(token) / proposed.map_or(1.0, |q| q.probability(token));
+        if accepts(randomness, key, probability) {
             return Descent::Accepted(candidate);
         }
-        match proposed.map_or_else(|| left.without(token), |q| left.residual(q)) {
-            Some(rest) => left = Cow::Owned(rest),
-            // Nothing would be left: both agree up to rounding, and the token is accepted.
+        match proposed.map_or_else(|| rest.without(token), |q| rest.residual(q)) {
+            Some(remaining) => rest = Cow::Owned(remaining),
+            // No mass remains: both agree up to rounding, so the token is accepted.
             None => return Descent::Accepted(candidate),
         }
         rejected.get_or_insert(token);
     }
-    Descent::Stopped { left, rejected }
+    Descent::Stopped { rest, rejected }
 }
 
-/// The index of a node's row; the prefix's is 0.
-fn row_of(at: Option<Node>) -> usize {
-    at.map_or(0, |node| node + 1)
-}
-
-/// A certain verdict asks no randomness, so greedy and coupled runs draw none.
-fn accepts(randomness: &dyn Randomness, key: Key, chance: f64) -> bool {
-    chance >= 1.0 || (chance > 0.0 && randomness.below(key, chance))
+/// Returns whether a candidate is accepted, which has this probability. A certain verdict uses no
+/// randomness, so greedy and coupled runs draw none.
+fn accepts(randomness: &dyn Randomness, key: Key, probability: f64) -> bool {
+    probability >= 1.0 || (probability > 0.0 && randomness.below(key, probability))
 }

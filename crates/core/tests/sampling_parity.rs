@@ -1,5 +1,5 @@
-//! Sampling against its slow reference: every option alone and with others, on rows of few and of
-//! many tokens, with many ties, behind prefixes and in trees.
+//! Compares sampling with its slow reference: every option alone and combined with others, on
+//! small and large vocabularies, with many ties, after prefixes and in trees.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use forerun_core::{
     reference,
 };
 
-/// Numbers drawn one after another.
+/// A stream of random numbers.
 struct Draws {
     randomness: KeyedRandomness,
     position: usize,
@@ -33,7 +33,7 @@ impl Draws {
         values[self.below(values.len())]
     }
 
-    /// Logits of one of several kinds: spread, peaked, flat, with many ties, or all equal.
+    /// Draws logits of one of several kinds: spread, peaked, flat, with many ties, or all equal.
     fn logits(&mut self, len: usize) -> Vec<f32> {
         let (spread, step) = self.one_of(&[(4.0, 0.0), (40.0, 0.0), (0.5, 0.0), (8.0, 0.5)]);
         let (spread, step) = if self.below(20) == 0 { (0.0, 0.0) } else { (spread, step) };
@@ -64,11 +64,11 @@ impl Draws {
     }
 }
 
-/// Behind every row of a random tree.
+/// Checks every row of a random tree over a vocabulary of `len` tokens.
 fn check(draws: &mut Draws, len: usize) {
     let sampling = draws.sampling(len);
     assert_eq!(sampling.validate_for(len), Ok(()));
-    // Tokens of few kinds, so that they repeat.
+    // Few distinct tokens, so that they repeat.
     let token = |draws: &mut Draws| (draws.below(len.min(6)) * 7 % len) as TokenId;
     let (prompt_len, answer_len) = (draws.below(9), draws.below(9));
     let prefix: Vec<TokenId> = (0..prompt_len + answer_len).map(|_| token(draws)).collect();
@@ -84,58 +84,57 @@ fn check(draws: &mut Draws, len: usize) {
         let path = at.map_or(Vec::new(), |node| tree.path(node));
         let path: Vec<TokenId> = path.into_iter().map(|node| tree.token(node)).collect();
         let answer = [answer, &path].concat();
-        let what = format!("{len} tokens behind {at:?}, {sampling:?}");
+        let case = format!("{len} tokens after {at:?}, {sampling:?}");
 
         let row = sampler.distribution(&logits, &tree, at).unwrap();
         let exact = reference::probabilities(&sampling, prompt, &answer, &logits);
         if sampling.is_deterministic() {
             let token = reference::token(&sampling, prompt, &answer, &logits);
-            assert_eq!(row.as_point(), Some(token), "{what}");
+            assert_eq!(row.as_point(), Some(token), "{case}");
         } else {
             for (token, &probability) in (0..).zip(&exact) {
-                // An exponent of 80 is rounded to 24 bits a few times; what weighs less than that has
-                // no weight at all.
-                let off = (row.probability(token) - probability).abs();
-                assert!(off <= 2e-5 * probability + 1e-30, "token {token}, {what}");
+                // An exponent of up to 80 is rounded to 24 bits a few times. Smaller weights vanish.
+                let error = (row.probability(token) - probability).abs();
+                assert!(error <= 2e-5 * probability + 1e-30, "token {token}, {case}");
             }
         }
 
         let width = 1 + draws.below(5);
         let candidates = sampler.candidates(&logits, &tree, at, width).unwrap();
-        assert!(candidates.is_sorted_by(|a, b| a.1 >= b.1), "{what}");
+        assert!(candidates.is_sorted_by(|a, b| a.1 >= b.1), "{case}");
         let greedy = sampling.temperature == 0.0;
-        let warm =
+        let unfiltered =
             Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..sampling.clone() };
-        let whole = reference::probabilities(&warm, prompt, &answer, &logits);
+        let unfiltered = reference::probabilities(&unfiltered, prompt, &answer, &logits);
         if greedy || sampling.verification == Verification::Rejection {
-            // Candidates rank as their probabilities do, and carry them.
-            let exact = if greedy { &whole } else { &exact };
-            for &(token, share) in &candidates {
-                assert!((share - exact[token as usize].ln()).abs() < 1e-4, "{what}");
+            // Candidates are in the order of their probabilities, which come with them.
+            let exact = if greedy { &unfiltered } else { &exact };
+            for &(token, log_probability) in &candidates {
+                assert!((log_probability - exact[token as usize].ln()).abs() < 1e-4, "{case}");
             }
             let least = candidates.last().unwrap().1.exp();
             let better = exact.iter().filter(|&&probability| probability > least * 1.001).count();
-            assert!(better <= candidates.len(), "{what}");
+            assert!(better <= candidates.len(), "{case}");
         }
         if sampling.is_deterministic() {
-            assert_eq!(row.as_point(), Some(candidates[0].0), "{what}");
+            assert_eq!(row.as_point(), Some(candidates[0].0), "{case}");
         }
 
         let logprobs = RowLogprobs::new(&logits, &row, width, 0).unwrap();
         let exact = reference::logprobs(&logits);
         let (emitted, _) = row.iter().last().unwrap();
-        let feedback = logprobs.of(&row, emitted);
-        let close = |token: TokenId, logprob: f32| {
+        let logprob = logprobs.for_token(&row, emitted);
+        let is_close = |token: TokenId, logprob: f32| {
             (f64::from(logprob) - exact[token as usize]).abs()
                 < 1e-5 * (1.0 - exact[token as usize])
         };
-        assert!(close(emitted, feedback.logprob), "{what}");
-        assert!(feedback.top.iter().all(|&(token, logprob)| close(token, logprob)), "{what}");
+        assert!(is_close(emitted, logprob.logprob), "{case}");
+        assert!(logprob.top.iter().all(|&(token, logprob)| is_close(token, logprob)), "{case}");
         let mut order: Vec<usize> = (0..len).collect();
-        // A stable sort, in which both zeros are equal.
+        // The sort is stable, and both zeros are equal.
         order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap());
-        let top: Vec<usize> = feedback.top.iter().map(|&(token, _)| token as usize).collect();
-        assert_eq!(top, order[..width.min(len)], "{what}");
+        let top: Vec<usize> = logprob.top.iter().map(|&(token, _)| token as usize).collect();
+        assert_eq!(top, order[..width.min(len)], "{case}");
     }
 }
 

@@ -1,9 +1,10 @@
-//! Autoregressive decoding: one target forward a token. The baseline, and what all else must equal.
+//! Autoregressive decoding: one target forward for each token. This is the baseline of the other
+//! decoders, and the reference for their output.
 
 use crate::{DecodeError, Decoder, Sequence, jobs};
 use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
 
-/// One token a step.
+/// Decodes one token in each step, without drafting.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Autoregressive;
 

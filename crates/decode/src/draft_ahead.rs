@@ -1,4 +1,4 @@
-//! A drafter that runs ahead of verification.
+//! Drafting ahead of verification.
 
 use crate::{DecodeError, Sequence, jobs};
 use forerun_core::{
@@ -6,29 +6,33 @@ use forerun_core::{
 };
 use std::collections::VecDeque;
 
-/// A chain behind the committed tokens, which one draft job after another lengthens. No job and no
-/// cache is ever rolled back: where the chain turns out wrong, it starts anew behind other tokens.
+/// A chain of draft tokens after the committed ones. Draft jobs extend it one after another.
+///
+/// Jobs and caches are never rolled back. If the chain turns out to be wrong, it restarts after the
+/// committed tokens.
 pub(crate) struct DraftAhead {
     drafter: usize,
     chain: Draft,
-    /// Whose tokens stand in the chain, first to last.
+    /// The jobs that drafted the tokens of the chain, in their order.
     jobs: VecDeque<DraftJob>,
+    /// The job in flight.
     running: Option<Ticket>,
-    /// The drafter has nothing to add to this chain.
+    /// Whether the drafter has nothing to add to this chain.
     exhausted: bool,
-    /// Whether every job makes a single token.
+    /// Whether every job drafts a single token.
     one_token_per_job: bool,
 }
 
+/// A completed draft job.
 struct DraftJob {
     ticket: Ticket,
-    /// Tokens that are still in the chain.
-    left: usize,
+    /// The number of its tokens that are still in the chain.
+    remaining: usize,
     accepted: usize,
 }
 
 impl DraftAhead {
-    /// With the drafter of that index.
+    /// Creates an empty chain for the drafter with this index.
     pub(crate) fn new(drafter: usize) -> Self {
         Self {
             drafter,
@@ -40,69 +44,71 @@ impl DraftAhead {
         }
     }
 
-    /// The same, but every job makes a single token. What some drafters propose depends on how much
-    /// they are asked for and where a job begins, as a lookup's does, and both follow measured times.
+    /// Returns a copy that drafts a single token in every job.
+    ///
+    /// The proposals of some drafters, such as prompt lookup, depend on where a job starts and how
+    /// many tokens it requests. Both would otherwise depend on measured times.
     pub(crate) fn one_token_per_job(self) -> Self {
         Self { one_token_per_job: true, ..self }
     }
 
-    /// The drafter's index.
+    /// Returns the drafter's index.
     pub(crate) fn drafter(&self) -> usize {
         self.drafter
     }
 
-    /// Whether a job is under way.
+    /// Returns whether a job is in flight.
     pub(crate) fn is_busy(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Whether this is the job under way.
+    /// Returns whether this job is in flight.
     pub(crate) fn is_running(&self, ticket: Ticket) -> bool {
         self.running == Some(ticket)
     }
 
-    /// The tokens ahead of the committed ones.
+    /// Returns the draft after the committed tokens.
     pub(crate) fn chain(&self) -> &Draft {
         &self.chain
     }
 
-    /// The tokens ahead of the committed ones.
+    /// Returns the draft tokens after the committed ones.
     pub(crate) fn tokens(&self) -> &[TokenId] {
         self.chain.tree.tokens()
     }
 
-    /// Number of tokens ahead.
+    /// Returns the number of draft tokens after the committed ones.
     pub(crate) fn len(&self) -> usize {
         self.chain.tree.len()
     }
 
-    /// Has the drafter go on until the chain has `length` tokens, with up to `at_once` of them in one
-    /// job, unless a job is under way.
+    /// Submits a job that extends the chain towards `length` tokens, by up to `per_job` tokens.
+    /// Does nothing if a job is in flight or the chain is done.
     pub(crate) fn continue_to(
         &mut self,
         sequence: &Sequence,
         length: usize,
-        at_once: usize,
+        per_job: usize,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         if self.running.is_none() && !self.is_done(sequence, length) {
-            let missing = useful(sequence, length) - self.len();
-            let at_once = if self.one_token_per_job { 1 } else { at_once.max(1) };
-            let shape = DraftShape::Chain { length: missing.min(at_once) };
+            let missing = useful_length(sequence, length) - self.len();
+            let per_job = if self.one_token_per_job { 1 } else { per_job.max(1) };
+            let shape = DraftShape::Chain { length: missing.min(per_job) };
             let job = jobs::submit_draft(self.drafter, sequence, self.tokens(), shape, cluster);
             self.running = Some(job?);
         }
         Ok(())
     }
 
-    /// Whether nothing more will come of a chain that is to have `length` tokens.
+    /// Returns whether a chain with a requested length of `length` tokens will not grow further.
     pub(crate) fn is_done(&self, sequence: &Sequence, length: usize) -> bool {
-        self.exhausted || self.len() >= useful(sequence, length)
+        self.exhausted || self.len() >= useful_length(sequence, length)
     }
 
-    /// Takes a completion if it is of the job under way; then tells the tokens that were drafted and
-    /// the time that they took.
-    pub(crate) fn take(
+    /// Handles a completion if it is of the job in flight. Returns the number of drafted tokens and
+    /// the time that they took, in nanoseconds.
+    pub(crate) fn handle_completion(
         &mut self,
         sequence: &mut Sequence,
         completion: Completion,
@@ -111,36 +117,40 @@ impl DraftAhead {
             return Ok(None);
         }
         self.running = None;
-        let answer = jobs::take_draft(sequence, completion)?;
-        let left = answer.output.tree.len();
-        self.exhausted = left == 0;
-        self.jobs.push_back(DraftJob { ticket: answer.ticket, left, accepted: 0 });
-        if !self.chain.extend(answer.output) {
-            return Err(DecodeError::Answer("a chain of one kind was asked for"));
+        let reply = jobs::draft_reply(sequence, completion)?;
+        let drafted = reply.output.tree.len();
+        self.exhausted = drafted == 0;
+        self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
+        if !self.chain.extend(reply.output) {
+            return Err(DecodeError::Answer(
+                "the draft is not a chain, or of another kind than the chain before it",
+            ));
         }
-        Ok(Some((left, answer.duration_ns)))
+        Ok(Some((drafted, reply.duration_ns)))
     }
 
-    /// The first tokens of the chain were committed, and the others are still good.
+    /// Removes the first `count` tokens of the chain, which were committed. The others stay valid.
     pub(crate) fn accept(&mut self, count: usize, cluster: &mut dyn Cluster) {
         self.chain.drop_first(count);
         let mut count = count;
         while let Some(job) = self.jobs.front_mut() {
-            let now = count.min(job.left);
-            (job.left, job.accepted, count) = (job.left - now, job.accepted + now, count - now);
-            let (ticket, accepted, left) = (job.ticket, job.accepted, job.left);
+            let now = count.min(job.remaining);
+            job.remaining -= now;
+            job.accepted += now;
+            count -= now;
+            let (ticket, accepted, remaining) = (job.ticket, job.accepted, job.remaining);
             if accepted > 0 {
                 cluster.observe(Outcome { ticket, accepted, fate: SpanOutcome::Accepted });
             }
-            if left > 0 {
+            if remaining > 0 {
                 break;
             }
             self.jobs.pop_front();
         }
     }
 
-    /// Another token was committed than the chain has next: it starts anew, and the job under way is
-    /// no longer wanted. `rejected` tells whether the chain's next token was tested.
+    /// Discards the chain and cancels the job in flight, because a token was committed that is not
+    /// the chain's next one. `rejected`: whether the chain's next token was tested.
     pub(crate) fn restart(&mut self, rejected: bool, cluster: &mut dyn Cluster) {
         if let Some(ticket) = self.running.take() {
             cluster.cancel(ticket);
@@ -156,13 +166,14 @@ impl DraftAhead {
         self.exhausted = false;
     }
 
-    /// The first `count` tokens as a tree to score.
+    /// Returns the first `count` tokens as a tree to score.
     pub(crate) fn first(&self, count: usize) -> TokenTree {
         self.chain.tree.first(count)
     }
 }
 
-/// The length that can come to use: the last token is the target's own in any case.
-fn useful(sequence: &Sequence, length: usize) -> usize {
+/// Returns how many of `length` draft tokens can be committed. The sequence's last token is always
+/// the target's own.
+fn useful_length(sequence: &Sequence, length: usize) -> usize {
     length.min(sequence.remaining().saturating_sub(1))
 }

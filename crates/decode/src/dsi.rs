@@ -1,28 +1,32 @@
-//! DSI: many verifications in flight.
+//! DSI: verifies on several target replicas while drafting continues.
 //!
-//! *Distributed Speculative Inference: Speculation Parallelism for Provably Faster Lossless Language
-//! Model Inference*, Timor et al. 2024, arXiv 2405.14105, algorithm 1.
+//! *Distributed Speculative Inference (DSI): Speculation Parallelism for Provably Faster Lossless
+//! Language Model Inference*, Timor et al. 2024, arXiv 2405.14105, algorithm 1.
 //!
-//! 1. The drafters never wait: each goes on behind its own tokens.
-//! 2. Every `lookahead` draft tokens a free target replica gets the rows behind them. A row at the
-//!    committed frontier is always in work, with whatever drafts there are, so that decoding is never
-//!    slower than the target alone.
-//! 3. Rows are used in the order of their positions, whatever the order in which replicas finish. What
-//!    they accept is committed. Drafters that have the committed tokens go on. The others start anew
-//!    behind them, and what verifies their tokens is cancelled.
+//! 1. The drafters never wait. Each continues its own chain.
+//! 2. After every `lookahead` draft tokens, a free target replica gets the rows after them. A row
+//!    for the next position to commit (the frontier) is always in flight, with the drafts that
+//!    exist. So decoding is never slower than the target alone.
+//! 3. Rows are used in the order of their positions, in whatever order the replicas finish. The
+//!    tokens that they accept are committed. Drafters that have the committed tokens continue. The
+//!    others restart after them, and the jobs that verify their tokens are cancelled.
 //!
-//! Deviations: a replica's job has the rows that no other has: the last row of one job tests the first
-//! token of the next, and drafters that agree share rows. Where drafts have piled up, since all replicas are
-//! busy, a job takes all of them. A row whose token is not drafted yet gives the target's own token at once.
-//! A replica that fails is left out, and its rows go to another one. The paper terminates threads; here a
-//! worker sees between layers that its job was cancelled.
+//! Deviations:
 //!
-//! With several drafters the paper has all of them draft behind every token of each, which are
-//! `drafters^depth` chains. Here each continues its own chain, and all start behind every committed token
-//! that was not theirs: as many chains as drafters. At a committed prefix a drafter's chain is what it would
-//! draft there anyway, so of those that agree none has to be dropped.
+//! * No row is computed twice. The last row of one job tests the first token of the next, and
+//!   drafters that agree share rows.
+//! * If drafts have accumulated because all replicas are busy, one job takes all of them.
+//! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
+//! * A replica that fails is no longer used, and another one takes its rows.
+//! * The paper terminates threads. Here a worker checks between layers whether its job was
+//!   cancelled.
+//! * With several drafters, the paper has all of them draft after every token of each, which gives
+//!   `drafters^depth` chains. Here each drafter continues its own chain, and restarts after a
+//!   committed token that is not in it, so there are as many chains as drafters. After a committed
+//!   prefix a drafter's chain is the one that it would draft there anyway, so no chain that agrees
+//!   has to be dropped.
 
-use crate::chain::{Chain, agreement};
+use crate::chain::{Chain, common_prefix_len};
 use crate::draft_ahead::DraftAhead;
 use crate::replicas::Replicas;
 use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs};
@@ -35,46 +39,47 @@ use std::collections::BTreeMap;
 /// Verifies on several target replicas at once.
 pub struct Dsi {
     lookahead: DsiLookahead,
-    /// Whether a drafter that is late is waited for, so that the text of a seed does not depend on time.
-    waits: bool,
-    /// One for each drafter, the preferred one first.
+    /// Whether to wait for late drafters, so that the text of a seed does not depend on timing.
+    waits_for_drafters: bool,
+    /// One chain for each drafter, in order of preference.
     chains: Vec<Chain>,
     replicas: Replicas,
-    /// Jobs whose rows are wanted.
-    tasks: BTreeMap<Ticket, Task>,
-    /// What has come, by the position whose token the first row predicts.
-    arrived: BTreeMap<(usize, Ticket), (Task, Scores)>,
+    /// The jobs in flight, except cancelled ones.
+    tasks: BTreeMap<Ticket, ScoreTask>,
+    /// The scores not used yet, by the position that the first row predicts.
+    arrived: BTreeMap<(usize, Ticket), (ScoreTask, Scores)>,
 }
 
-/// A job that scores the rows of some positions.
+/// A job that scores consecutive rows along a chain. Rows are named by the absolute position that
+/// they predict.
 #[derive(Clone, Debug)]
-struct Task {
+struct ScoreTask {
     replica: usize,
     first_row: usize,
-    /// Number of committed tokens when it was made.
-    from: usize,
-    /// The tokens behind them, up to the last row.
+    /// The number of committed tokens when the task was created.
+    committed: usize,
+    /// The tokens after the committed ones, up to the last row.
     tokens: Vec<TokenId>,
 }
 
-impl Task {
+impl ScoreTask {
     fn rows(&self) -> usize {
-        self.from + self.tokens.len() + 1 - self.first_row
+        self.committed + self.tokens.len() + 1 - self.first_row
     }
 
-    /// The tokens from a position on, up to the last row.
+    /// Returns the tokens from a position on, up to the last row.
     fn path(&self, position: usize) -> &[TokenId] {
-        self.tokens.get(position - self.from..).unwrap_or_default()
+        self.tokens.get(position - self.committed..).unwrap_or_default()
     }
 }
 
 impl Dsi {
-    /// With so many target replicas (the SP degree), and the first drafter.
+    /// Creates a decoder with `replicas` target replicas (the paper's SP degree) and one drafter.
     #[must_use]
     pub fn new(replicas: usize, lookahead: DsiLookahead) -> Self {
         Self {
             lookahead,
-            waits: false,
+            waits_for_drafters: false,
             chains: vec![Chain::new(0)],
             replicas: Replicas::new(replicas),
             tasks: BTreeMap::new(),
@@ -82,47 +87,51 @@ impl Dsi {
         }
     }
 
-    /// The same with the first `count` drafters, at least one. A token of the first one that is right is
-    /// taken, and the first one's rows go before those of the others.
+    /// Returns the decoder with the first `count` drafters, at least one. If several drafters agree
+    /// with the target, the first one's tokens are kept. The rows of the first drafter have
+    /// priority.
     #[must_use]
     pub fn with_drafters(self, count: usize) -> Self {
         Self { chains: (0..count.max(1)).map(Chain::new).collect(), ..self }
     }
 
-    /// The same, but waiting for late drafters instead of taking the target's own token, and drafting
-    /// token by token: with rejection sampling, a seed's text is then the same at every speed of the
-    /// devices.
+    /// Returns the decoder in a mode where the text of a seed does not depend on the speed of the
+    /// devices, also with rejection sampling. It waits for late drafters instead of taking the
+    /// target's own token, and drafts token by token.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
         for chain in &mut self.chains {
             chain.drafting = chain.drafting.take().map(DraftAhead::one_token_per_job);
         }
-        Self { waits: true, ..self }
+        Self { waits_for_drafters: true, ..self }
     }
 
-    /// The lookahead, with what it has learned.
+    /// Returns the lookahead policy with the times it has learned.
     #[must_use]
     pub fn lookahead(&self) -> &DsiLookahead {
         &self.lookahead
     }
 
-    /// Gives drafters and free replicas what there is to do.
+    /// Submits all jobs that drafters and free replicas can start.
     fn dispatch(
         &mut self,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let (most, at_once) = (self.lookahead.most(), self.lookahead.at_once());
-        // Rows that wait for tokens may be more than would be drafted by now.
-        let came = self.came(sequence.tokens().len()).filter(|_| self.waits);
-        let most = came.map_or(most, |(_, rows)| most.max(rows));
+        let (max_ahead, per_job) = (self.lookahead.max_ahead(), self.lookahead.tokens_per_job());
+        // The scores that wait for draft tokens may have more rows than the policy allows by now.
+        let waiting = self.arrived_at(sequence.tokens().len()).filter(|_| self.waits_for_drafters);
+        let length = waiting.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
         let mut index = 0;
         while let Some(chain) = self.chains.get_mut(index) {
             let drafting = chain.drafting.as_mut();
-            match drafting.map_or(Ok(()), |own| own.continue_to(sequence, most, at_once, cluster)) {
-                // Then another one may stand here.
+            let submitted = drafting.map_or(Ok(()), |drafting| {
+                drafting.continue_to(sequence, length, per_job, cluster)
+            });
+            match submitted {
+                // The next chain may now have this index.
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                    self.lose_drafter(index, &gone.to_string(), sequence, cluster);
+                    self.drop_drafter(index, &gone.to_string(), sequence, cluster);
                 }
                 result => {
                     result?;
@@ -130,7 +139,7 @@ impl Dsi {
                 }
             }
         }
-        // Where the row at the frontier is missing, it takes the most tokens with it that there are.
+        // If the row at the frontier is missing, submit it along the longest chain.
         let frontier = sequence.tokens().len();
         let lengths = self.chains.iter().map(|chain| chain.tokens().len()).enumerate();
         let longest = lengths.rev().max_by_key(|&(_, length)| length).map_or(0, |(index, _)| index);
@@ -140,50 +149,50 @@ impl Dsi {
         (0..self.chains.len()).try_for_each(|index| self.dispatch_rows(index, sequence, cluster))
     }
 
-    /// Gives free replicas the rows along a chain that nobody has yet.
+    /// Submits rows along a chain that are missing, as far as replicas are free.
     fn dispatch_rows(
         &mut self,
         index: usize,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let (frontier, most) = (sequence.tokens().len(), self.lookahead.most());
+        let (frontier, max_ahead) = (sequence.tokens().len(), self.lookahead.max_ahead());
         self.chains[index].next_row = self.first_missing_row(index, frontier);
-        let ends = self.chains[index].is_done(sequence, most);
+        let is_complete = self.chains[index].is_done(sequence, max_ahead);
         loop {
             let Chain { next_row, .. } = self.chains[index];
             let chain = self.chains[index].tokens();
-            // The row behind the last draft token can be scored, but none behind the last place.
+            // Include the row after the last draft token, but no row past the sequence's end.
             let end = (frontier + chain.len() + 1).min(frontier + sequence.remaining());
-            let count = end.saturating_sub(next_row).min(MAX_ROWS).min(most);
-            let is_due = next_row == frontier || ends || count >= self.lookahead.length();
+            let count = end.saturating_sub(next_row).min(MAX_ROWS_PER_JOB).min(max_ahead);
+            let is_due = next_row == frontier || is_complete || count >= self.lookahead.length();
             if count == 0 || !is_due {
                 return Ok(());
             }
             let Some(replica) = self.replicas.free() else { return Ok(()) };
             let tokens = chain[..next_row + count - 1 - frontier].to_vec();
-            let task = Task { replica, first_row: next_row, from: frontier, tokens };
+            let task = ScoreTask { replica, first_row: next_row, committed: frontier, tokens };
             self.submit(task, sequence, cluster)?;
             self.chains[index].next_row += count;
         }
     }
 
-    /// The first row along a chain that is neither in work nor there. Chains share the rows behind tokens
-    /// in which they agree.
+    /// Returns the first row along a chain that was neither submitted nor received. Chains share
+    /// the rows after tokens on which they agree.
     fn first_missing_row(&self, index: usize, frontier: usize) -> usize {
         let own = &self.chains[index];
         let others = self.chains.iter().enumerate().filter(|&(at, _)| at != index);
         let shared = others.map(|(_, other)| {
-            let common = agreement(own.tokens(), other.tokens());
+            let common = common_prefix_len(own.tokens(), other.tokens());
             other.next_row.min(frontier + common + 1)
         });
         shared.fold(own.next_row.max(frontier), usize::max)
     }
 
-    /// Sends a task to its replica, or to another one if that is gone.
+    /// Submits a task to its replica, or to another one if its worker has stopped.
     fn submit(
         &mut self,
-        task: Task,
+        task: ScoreTask,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
@@ -193,19 +202,19 @@ impl Dsi {
         let ticket = loop {
             match jobs::submit_score(replica, sequence, ahead, tree.clone(), cluster) {
                 Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                    self.lose_replica(replica, &gone.to_string(), sequence);
+                    self.drop_replica(replica, &gone.to_string(), sequence);
                     replica = self.replicas.least_busy().ok_or(DecodeError::Cluster(gone))?;
                 }
                 result => break result?,
             }
         };
-        self.replicas.begin(replica);
-        self.tasks.insert(ticket, Task { replica, ..task });
+        self.replicas.start_job(replica);
+        self.tasks.insert(ticket, ScoreTask { replica, ..task });
         Ok(())
     }
 
-    /// Takes what a job yields.
-    fn take(
+    /// Handles a completed job.
+    fn handle_completion(
         &mut self,
         sequence: &mut Sequence,
         completion: Completion,
@@ -213,22 +222,22 @@ impl Dsi {
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
         if let Some(task) = self.tasks.remove(&ticket) {
-            return self.take_rows(task, sequence, completion, cluster);
+            return self.handle_scores(task, sequence, completion, cluster);
         }
-        if self.replicas.has_ended(ticket) {
-            // It may have been done all the same.
-            cluster.observe(waste(ticket));
+        if self.replicas.end_cancelled_job(ticket) {
+            // The job may have finished before it was cancelled.
+            cluster.observe(wasted(ticket));
             return Ok(());
         }
         for index in 0..self.chains.len() {
             let drafting = self.chains[index].drafting.as_mut();
             let Some(drafting) = drafting.filter(|own| own.is_running(ticket)) else { continue };
-            match drafting.take(sequence, completion) {
+            match drafting.handle_completion(sequence, completion) {
                 Err(DecodeError::Job(
                     failed @ (JobError::Failed { .. } | JobError::Panicked { .. }),
-                )) => self.lose_drafter(index, &failed.to_string(), sequence, cluster),
+                )) => self.drop_drafter(index, &failed.to_string(), sequence, cluster),
                 result => {
-                    // The sizing rule is about the drafter whose rows come first.
+                    // The sizing rule refers to the first drafter, whose rows have priority.
                     if let Some((tokens, ns)) = result?.filter(|_| index == 0) {
                         self.lookahead.observe_draft(tokens, ns);
                     }
@@ -236,21 +245,21 @@ impl Dsi {
             }
             return Ok(());
         }
-        // A draft that was cancelled, but was done all the same.
-        cluster.observe(waste(ticket));
+        // A cancelled draft job, which may have finished before.
+        cluster.observe(wasted(ticket));
         Ok(())
     }
 
-    /// Takes a replica's rows, or sends its task to another one if it has failed.
-    fn take_rows(
+    /// Stores a replica's scores, or submits its task to another replica if it failed.
+    fn handle_scores(
         &mut self,
-        task: Task,
+        task: ScoreTask,
         sequence: &mut Sequence,
         completion: Completion,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let ticket = completion.ticket;
-        self.replicas.end(task.replica);
+        self.replicas.end_job(task.replica);
         let failed = match &completion.output {
             Err(error @ (JobError::Failed { .. } | JobError::Panicked { .. })) => {
                 Some(error.to_string())
@@ -258,43 +267,49 @@ impl Dsi {
             _ => None,
         };
         if let Some(reason) = failed {
-            self.lose_replica(task.replica, &reason, sequence);
+            self.drop_replica(task.replica, &reason, sequence);
             if let Some(replica) = self.replicas.least_busy() {
-                return self.submit(Task { replica, ..task }, sequence, cluster);
+                return self.submit(ScoreTask { replica, ..task }, sequence, cluster);
             }
         }
-        let answer = jobs::take_scores(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(answer.duration_ns);
-        self.arrived.insert((task.first_row, ticket), (task, answer.output));
+        let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
+        self.lookahead.observe_score(reply.duration_ns);
+        self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
     }
 
-    /// What has come of the rows from the frontier on in one job, and how many they are.
-    fn came(&self, frontier: usize) -> Option<((usize, Ticket), usize)> {
+    /// Returns the key of the arrived scores that start at the frontier, and the number of their
+    /// rows.
+    fn arrived_at(&self, frontier: usize) -> Option<((usize, Ticket), usize)> {
         let (&key, (_, scores)) = self.arrived.range((frontier, Ticket(0))..).next()?;
         (key.0 == frontier).then_some((key, scores.rows.len()))
     }
 
-    /// The rows from the frontier on, if they have come, and the tokens that they test if these are waited
-    /// for.
+    /// Returns the key of the scores to verify next, if they have arrived. In reproducible mode the
+    /// draft tokens that they test must have arrived, too.
     fn ready(&self, sequence: &Sequence) -> Option<(usize, Ticket)> {
-        let (key, rows) = self.came(sequence.tokens().len())?;
-        let is_late = self.waits && !self.chains.iter().all(|own| own.is_done(sequence, rows));
-        (!is_late).then_some(key)
+        let (key, rows) = self.arrived_at(sequence.tokens().len())?;
+        let are_drafted = || self.chains.iter().all(|chain| chain.is_done(sequence, rows));
+        (!self.waits_for_drafters || are_drafted()).then_some(key)
     }
 
-    /// How many of the rows are verified at once. A chain that lacks an accepted token starts anew; where its
-    /// next one is waited for, the rows behind that token wait, too.
+    /// Returns how many of the rows to verify at once.
+    ///
+    /// In reproducible mode this is up to the first token on which the chains disagree: a chain
+    /// without an accepted token restarts, and its next token must be drafted before later rows
+    /// are verified.
     fn rows_to_verify(&self, rows: usize) -> usize {
-        let (Some((first, others)), true) = (self.chains.split_first(), self.waits) else {
+        let (Some((first, others)), true) = (self.chains.split_first(), self.waits_for_drafters)
+        else {
             return rows;
         };
-        let common = others.iter().map(|own| agreement(first.tokens(), own.tokens())).min();
+        let common =
+            others.iter().map(|other| common_prefix_len(first.tokens(), other.tokens())).min();
         common.map_or(rows, |common| rows.min(common + 1))
     }
 
-    /// Decoding goes on without a drafter; without any it is that of the target alone.
-    fn lose_drafter(
+    /// Continues without a failed drafter. Without any drafter, the target decodes alone.
+    fn drop_drafter(
         &mut self,
         index: usize,
         reason: &str,
@@ -313,41 +328,42 @@ impl Dsi {
         }
     }
 
-    /// Decoding goes on without a target replica.
-    fn lose_replica(&mut self, index: usize, reason: &str, sequence: &mut Sequence) {
-        if self.replicas.fail(index) {
+    /// Continues without a failed target replica.
+    fn drop_replica(&mut self, index: usize, reason: &str, sequence: &mut Sequence) {
+        if self.replicas.mark_failed(index) {
             let message = format!("target replica {index} failed: {reason}");
             sequence.statistics_mut().failures.push(message);
         }
     }
 
-    /// Cancels jobs whose rows are not wanted any more, and forgets such rows that had come.
-    fn drop_rows(&mut self, is_wanted: impl Fn(&Task) -> bool, cluster: &mut dyn Cluster) {
+    /// Cancels the tasks in flight for which `keep` does not hold, and discards such scores that
+    /// have arrived.
+    fn drop_rows(&mut self, keep: impl Fn(&ScoreTask) -> bool, cluster: &mut dyn Cluster) {
         self.tasks.retain(|&ticket, task| {
-            let keep = is_wanted(task);
+            let keep = keep(task);
             if !keep {
                 cluster.cancel(ticket);
-                self.replicas.cancel(task.replica, ticket);
+                self.replicas.cancel_job(task.replica, ticket);
             }
             keep
         });
         self.arrived.retain(|&(_, ticket), (task, _)| {
-            let keep = is_wanted(task);
+            let keep = keep(task);
             if !keep {
-                cluster.observe(waste(ticket));
+                cluster.observe(wasted(ticket));
             }
             keep
         });
     }
 }
 
-/// What becomes of a job that came to nothing.
-fn waste(ticket: Ticket) -> Outcome {
+/// Returns the outcome of a job with unused output.
+fn wasted(ticket: Ticket) -> Outcome {
     Outcome { ticket, accepted: 0, fate: SpanOutcome::Wasted }
 }
 
-/// Rows of one job at the most.
-const MAX_ROWS: usize = 64;
+/// The maximum number of rows in one job.
+const MAX_ROWS_PER_JOB: usize = 64;
 
 impl Decoder for Dsi {
     fn step(
@@ -355,18 +371,19 @@ impl Decoder for Dsi {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // Drafters and replicas work, until the row at the frontier has come.
+        // Run drafters and replicas until the row at the frontier has arrived.
         self.dispatch(sequence, cluster)?;
         let ready = loop {
             if let Some(key) = self.ready(sequence) {
                 break key;
             }
             let completion = cluster.next_completion()?;
-            self.take(sequence, completion, cluster)?;
+            self.handle_completion(sequence, completion, cluster)?;
             self.dispatch(sequence, cluster)?;
         };
 
-        // Verify its job's rows: the last one tests the next job's first token, if that is drafted.
+        // Verify the rows of its job. The last one tests the next job's first token, if that has
+        // been drafted.
         let (frontier, ticket) = ready;
         let Some((task, scores)) = self.arrived.remove(&ready) else { return Ok(()) };
         let count = self.rows_to_verify(scores.rows.len());
@@ -378,24 +395,28 @@ impl Decoder for Dsi {
         let walked = Draft { tree, proposal: Proposal::Deterministic };
         let accepted = sequence.commit(&walked, &verdict, &scores);
         let committed = &sequence.tokens()[frontier..];
-        let leaves = agreement(path, committed) < accepted.min(path.len());
-        let fate =
-            if verdict.rejected || leaves { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
+        let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
+        let fate = if verdict.rejected || left_path {
+            SpanOutcome::Rejected
+        } else {
+            SpanOutcome::Accepted
+        };
         cluster.observe(Outcome { ticket, accepted, fate });
 
-        // Go on behind it, or start anew.
+        // Continue after the committed tokens, or restart there.
         let end = frontier + committed.len();
-        if verdict.token.is_none() && committed.len() < scores.rows.len() && !leaves {
+        if verdict.token.is_none() && committed.len() < scores.rows.len() && !left_path {
             let scores = scores.skip_rows(committed.len());
-            self.arrived.insert((end, ticket), (Task { first_row: end, ..task.clone() }, scores));
+            let rest = ScoreTask { first_row: end, ..task.clone() };
+            self.arrived.insert((end, ticket), (rest, scores));
         }
         let mut all_agree = true;
         for chain in &mut self.chains {
-            all_agree &= chain.follow(committed, cluster);
+            all_agree &= chain.advance(committed, cluster);
         }
         if !all_agree {
-            let leads_there = |task: &Task| task.path(frontier).starts_with(committed);
-            self.drop_rows(|task| task.first_row >= end && leads_there(task), cluster);
+            let extends_committed = |task: &ScoreTask| task.path(frontier).starts_with(committed);
+            self.drop_rows(|task| task.first_row >= end && extends_committed(task), cluster);
         }
         Ok(())
     }

@@ -1,95 +1,99 @@
-//! DSI's lookahead: as asked, or by the paper's sizing rule from measured times.
+//! DSI's lookahead: fixed, or by the paper's sizing rule from measured times.
 
 use crate::DraftLength;
-use crate::estimates::{Mean, TokenTime};
+use crate::estimates::{DecayingMean, DraftTime};
 
-/// Decides how many draft tokens make a verification task.
+/// Decides how many draft tokens one verification task has.
 ///
-/// A target forward of t₂ and a draft token of t₁ need `⌈t₂ / (lookahead · t₁)⌉` replicas to keep up
-/// (DSI, equation 1). The automatic mode takes the smallest lookahead that needs no more replicas than
-/// there are; t₂ is what jobs took of late, with all the rows that replicas had to compute. A drafter that
-/// makes several tokens in one forward (ParallelSpec, PARD) is reckoned by its forwards, and asked for
-/// whole ones.
+/// If a target forward takes t₂ and a draft token takes t₁, then `⌈t₂ / (lookahead · t₁)⌉` replicas
+/// keep up with the drafter (DSI, arXiv 2405.14105, equation 1). The automatic mode uses the
+/// smallest lookahead that needs no more replicas than there are. It takes t₂ from recent jobs, with
+/// all the rows that they computed.
+///
+/// For a drafter that makes several tokens in one forward (ParallelSpec, PARD), t₁ is the time of a
+/// forward, and the lookahead is a multiple of its tokens.
 #[derive(Clone, Debug)]
 pub struct DsiLookahead {
     length: usize,
     mode: DraftLength,
     replicas: usize,
-    score_ns: Mean,
-    token_time: TokenTime,
-    /// The answer's first jobs, which compute the prompt, are still to come.
-    first_scores: usize,
+    score_ns: DecayingMean,
+    draft_time: DraftTime,
+    /// The number of the answer's jobs to ignore: the first ones compute the prompt.
+    prompt_scores: usize,
 }
 
-/// Lookahead while nothing is known.
-const FIRST_LENGTH: usize = 4;
+/// The lookahead before any times are known.
+const INITIAL_LENGTH: usize = 4;
 
 impl DsiLookahead {
-    /// Always `length` tokens (`Fixed`), or up to so many (`Auto`), for so many target replicas.
+    /// Creates a policy for `replicas` target replicas: always `length` tokens (`Fixed`), or up to
+    /// `length` tokens (`Auto`).
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, replicas: usize) -> Self {
         Self {
             length: length.max(1),
             mode,
             replicas: replicas.max(1),
-            score_ns: Mean::default(),
-            token_time: TokenTime::default(),
-            first_scores: replicas,
+            score_ns: DecayingMean::default(),
+            draft_time: DraftTime::default(),
+            prompt_scores: replicas,
         }
     }
 
-    /// The same for a drafter that makes so many tokens in one forward.
+    /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward.
     #[must_use]
     pub fn with_tokens_per_forward(self, tokens: usize) -> Self {
-        Self { token_time: self.token_time.with_tokens_per_forward(tokens), ..self }
+        Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
-    /// The same with all that it has learned, for a new answer.
+    /// Returns a copy for a new answer, which keeps the learned times.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
-        let token_time = self.token_time.for_new_answer();
-        Self { first_scores: self.replicas, token_time, ..self.clone() }
+        let draft_time = self.draft_time.for_new_answer();
+        Self { prompt_scores: self.replicas, draft_time, ..self.clone() }
     }
 
-    /// Draft tokens of a verification task.
+    /// Returns the number of draft tokens in a verification task.
     #[must_use]
     pub fn length(&self) -> usize {
-        let known = self.score_ns.is_known() && self.token_time.is_known();
+        let known = self.score_ns.is_known() && self.draft_time.is_known();
         match self.mode {
             DraftLength::Fixed | DraftLength::Assisted => self.length,
-            DraftLength::Auto if !known => FIRST_LENGTH.min(self.length),
+            DraftLength::Auto if !known => INITIAL_LENGTH.min(self.length),
             DraftLength::Auto => {
-                let ratio = self.score_ns.or(0.0) / self.token_time.or(1.0).max(1.0);
-                // Rounding must not ask for another forward.
+                let ratio =
+                    self.score_ns.value_or(0.0) / self.draft_time.forward_ns_or(1.0).max(1.0);
+                // Rounding errors must not add another forward.
                 let forwards = (ratio / self.replicas as f64 - 1e-6).ceil() as usize;
-                self.token_time.in_forwards(forwards.max(1)).min(self.length)
+                self.draft_time.tokens_in_forwards(forwards.max(1)).min(self.length)
             }
         }
     }
 
-    /// Tokens that the drafter may be ahead of the committed ones: what all replicas verify, and the
-    /// tasks that are drafted meanwhile.
-    pub(crate) fn most(&self) -> usize {
+    /// Returns how many tokens the drafter may be ahead of the committed ones: the tokens that all
+    /// replicas verify, and those of two more tasks, which are drafted in the meantime.
+    pub(crate) fn max_ahead(&self) -> usize {
         self.length() * (self.replicas + 2)
     }
 
-    /// Tokens that one draft job should make.
-    pub(crate) fn at_once(&self) -> usize {
-        self.token_time.at_once(self.length())
+    /// Returns how many tokens one draft job should make.
+    pub(crate) fn tokens_per_job(&self) -> usize {
+        self.draft_time.tokens_per_job(self.length())
     }
 
-    /// Learns what a replica's job took.
+    /// Learns the duration of a replica's job.
     pub(crate) fn observe_score(&mut self, ns: u64) {
-        match self.first_scores {
+        match self.prompt_scores {
             0 => self.score_ns.add(ns as f64),
-            // A replica's first job holds the prompt.
-            _ => self.first_scores -= 1,
+            // A replica's first job computes the prompt.
+            _ => self.prompt_scores -= 1,
         }
     }
 
-    /// Learns what so many draft tokens took.
+    /// Learns how long a draft job of `tokens` tokens took.
     pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
-        self.token_time.add(tokens, ns);
+        self.draft_time.add(tokens, ns);
     }
 }
 
@@ -108,19 +112,19 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_lookahead_that_the_replicas_keep_up_with() {
-        // The paper's example: a drafter of a tenth of the time needs 5 replicas at lookahead 2.
+    fn the_lookahead_is_the_smallest_that_the_replicas_keep_up_with() {
+        // The paper's example: a drafter ten times as fast needs 5 replicas at lookahead 2.
         assert_eq!(learned(5, 1_000, 100).length(), 2);
         assert_eq!(learned(10, 1_000, 100).length(), 1);
         assert_eq!(learned(1, 1_000, 100).length(), 10);
         assert_eq!(learned(4, 1_000, 100).length(), 3);
-        // A drafter slower than the target, and one out of proportion.
+        // A drafter slower than the target, and an extremely fast one.
         assert_eq!(learned(1, 1_000, 5_000).length(), 1);
         assert_eq!(learned(1, 1_000_000, 1).length(), 64);
     }
 
     #[test]
-    fn a_drafter_of_several_tokens_a_forward_is_asked_for_whole_forwards() {
+    fn drafters_with_several_tokens_per_forward_make_whole_forwards() {
         let learned = |per_forward: usize, replicas| {
             let lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
             let mut lookahead = lookahead.with_tokens_per_forward(per_forward);
@@ -128,19 +132,19 @@ mod tests {
                 lookahead.observe_score(10_000_000);
                 lookahead.observe_draft(4, 4_u64.div_ceil(per_forward as u64) * 1_000_000);
             }
-            (lookahead.length(), lookahead.at_once())
+            (lookahead.length(), lookahead.tokens_per_job())
         };
-        // A target forward takes ten of the drafter's, which the replicas share.
+        // A target forward takes as long as ten drafter forwards, which the replicas share.
         assert_eq!((learned(1, 5), learned(4, 5), learned(4, 10)), ((2, 1), (8, 4), (4, 4)));
         assert_eq!(learned(4, 1), (40, 4));
-        // One that makes any number at once.
+        // A drafter that makes any number of tokens at once.
         assert_eq!(learned(usize::MAX, 5), (64, 64));
     }
 
     #[test]
-    fn a_fixed_lookahead_stays_and_bounds_what_is_ahead() {
+    fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
         lookahead.observe_score(1_000);
-        assert_eq!((lookahead.length(), lookahead.most()), (5, 25));
+        assert_eq!((lookahead.length(), lookahead.max_ahead()), (5, 25));
     }
 }

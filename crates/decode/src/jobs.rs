@@ -1,4 +1,4 @@
-//! Asking the cluster, and waiting for the answer.
+//! Submits jobs to the cluster, waits for them, and checks their outputs.
 
 use crate::{DecodeError, Sequence};
 use forerun_core::{
@@ -7,14 +7,14 @@ use forerun_core::{
 };
 use std::sync::Arc;
 
-/// An answer with its job's name and duration.
+/// A job's output with its ticket and duration.
 pub(crate) struct JobReply<T> {
     pub(crate) ticket: Ticket,
     pub(crate) output: T,
     pub(crate) duration_ns: u64,
 }
 
-/// Has a drafter propose candidates behind the sequence and the tokens `ahead` of it.
+/// Submits a draft job for the tokens after the sequence and the tokens `ahead` of it.
 pub(crate) fn submit_draft(
     drafter: usize,
     sequence: &Sequence,
@@ -33,7 +33,7 @@ pub(crate) fn submit_draft(
     Ok(cluster.submit(Role::Drafter(drafter), job)?)
 }
 
-/// Has a target replica score a tree behind the sequence and the tokens `ahead` of it.
+/// Submits a score job for a tree after the sequence and the tokens `ahead` of it.
 pub(crate) fn submit_score(
     replica: usize,
     sequence: &Sequence,
@@ -47,7 +47,7 @@ pub(crate) fn submit_score(
         prompt_len: sequence.prompt_len(),
         tree,
         sampling: sequence.sampling().clone(),
-        logprobs: sequence.logprobs_wanted(),
+        logprobs: sequence.requested_logprobs(),
         features_from: sequence.features().map(Features::len),
     };
     Ok(cluster.submit(Role::Target(replica), job)?)
@@ -57,8 +57,11 @@ fn tokens_with(sequence: &Sequence, ahead: &[TokenId]) -> Arc<[TokenId]> {
     sequence.tokens().iter().chain(ahead).copied().collect()
 }
 
-/// What a drafter answered; it is counted.
-pub(crate) fn take_draft(
+/// Returns the draft of a completed job, and counts it in the statistics.
+///
+/// # Errors
+/// If the job failed, or its output is not a valid draft.
+pub(crate) fn draft_reply(
     sequence: &mut Sequence,
     completion: Completion,
 ) -> Result<JobReply<Draft>, DecodeError> {
@@ -68,13 +71,20 @@ pub(crate) fn take_draft(
             sequence.statistics_mut().count_draft(output.tree.len(), duration_ns);
             Ok(JobReply { ticket, output, duration_ns })
         }
-        JobOutput::Draft(_) => Err(DecodeError::Answer("a candidate has no chance in its own row")),
-        JobOutput::Score(_) => Err(DecodeError::Answer("a draft was asked for, rows came")),
+        JobOutput::Draft(_) => Err(DecodeError::Answer(
+            "a draft token has probability 0 in the distribution that it was drawn from",
+        )),
+        JobOutput::Score(_) => {
+            Err(DecodeError::Answer("it is a draft job, but the reply has scores"))
+        }
     }
 }
 
-/// What a target answered for a tree of that many nodes; its time is counted.
-pub(crate) fn take_scores(
+/// Returns the scores of a completed job for a tree of `nodes` nodes, and counts its time.
+///
+/// # Errors
+/// If the job failed, or its output does not have all the requested parts.
+pub(crate) fn score_reply(
     sequence: &mut Sequence,
     nodes: usize,
     completion: Completion,
@@ -83,19 +93,21 @@ pub(crate) fn take_scores(
     let features_of = sequence.features().map(|known| sequence.tokens().len() - known.len());
     match completion.output? {
         JobOutput::Score(output)
-            if output.matches_request(nodes, sequence.logprobs_wanted(), features_of) =>
+            if output.matches_request(nodes, sequence.requested_logprobs(), features_of) =>
         {
             sequence.statistics_mut().score_ns += duration_ns;
             Ok(JobReply { ticket, output, duration_ns })
         }
         JobOutput::Score(_) => Err(DecodeError::Answer(
-            "a row for every node, and the features asked for, were wanted",
+            "the scores do not have the requested rows, log-probabilities and features",
         )),
-        JobOutput::Draft(_) => Err(DecodeError::Answer("rows were asked for, a draft came")),
+        JobOutput::Draft(_) => {
+            Err(DecodeError::Answer("it is a score job, but the reply has a draft"))
+        }
     }
 }
 
-/// Has the drafter propose candidates behind the sequence, and waits for them.
+/// Has the first drafter propose candidates after the sequence, and waits for them.
 pub(crate) fn draft(
     sequence: &mut Sequence,
     cluster: &mut dyn Cluster,
@@ -103,10 +115,10 @@ pub(crate) fn draft(
 ) -> Result<JobReply<Draft>, DecodeError> {
     let ticket = submit_draft(0, sequence, &[], shape, cluster)?;
     let completion = wait_for(ticket, cluster)?;
-    take_draft(sequence, completion)
+    draft_reply(sequence, completion)
 }
 
-/// Has the target score a tree behind the sequence, and waits for the rows.
+/// Has the first target replica score a tree after the sequence, and waits for the rows.
 pub(crate) fn score(
     sequence: &mut Sequence,
     cluster: &mut dyn Cluster,
@@ -114,10 +126,10 @@ pub(crate) fn score(
 ) -> Result<JobReply<Scores>, DecodeError> {
     let ticket = submit_score(0, sequence, &[], tree.clone(), cluster)?;
     let completion = wait_for(ticket, cluster)?;
-    take_scores(sequence, tree.len(), completion)
+    score_reply(sequence, tree.len(), completion)
 }
 
-/// Waits for a job. What else completes meanwhile is no longer wanted.
+/// Waits for a job. Other completions are of cancelled jobs, and are discarded.
 fn wait_for(ticket: Ticket, cluster: &mut dyn Cluster) -> Result<Completion, DecodeError> {
     loop {
         let completion = cluster.next_completion()?;

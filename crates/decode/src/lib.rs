@@ -1,9 +1,9 @@
-//! The decoders: when tokens are drafted and verified. One file each, and the one loop that drives
-//! them.
+//! The decoders, which decide when tokens are drafted and verified, and the loop that drives them.
+//! Each decoder has its own file.
 //!
-//! A decoder sees a [`Cluster`](forerun_core::Cluster), never a model. It spawns no thread, sleeps
-//! never and reads no clock: times reach it in completions. So the same source runs on threads, on
-//! simulated devices, and in virtual time.
+//! A decoder uses a [`Cluster`](forerun_core::Cluster), never a model. It starts no threads, never
+//! sleeps, and reads no clock: it takes all times from completions. So the same code runs on
+//! threads, on simulated devices, and in virtual time.
 
 mod autoregressive;
 mod chain;
@@ -36,7 +36,7 @@ pub use statistics::Statistics;
 
 use forerun_core::{ClusterError, JobError};
 
-/// Why a sequence could not go on.
+/// The reason why decoding failed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DecodeError {
     /// The cluster cannot serve.
@@ -45,7 +45,7 @@ pub enum DecodeError {
     /// A job of this sequence failed.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// A worker answered a job with another kind of output, or with too few rows.
-    #[error("a worker's answer does not fit the job: {0}")]
+    /// A worker's reply does not match its job, such as the wrong kind of output or missing rows.
+    #[error("a worker's reply does not match its job: {0}")]
     Answer(&'static str),
 }

@@ -1,20 +1,23 @@
-//! PEARL: drafting and verification at the same time.
+//! PEARL: drafts and verifies at the same time.
 //!
 //! *PEARL: Parallel Speculative Decoding with Adaptive Draft Length*, Liu et al. 2024, arXiv
 //! 2408.11850, algorithm 2.
 //!
-//! 1. While the target scores the draft tokens that are not verified yet, the drafter makes γ more
-//!    behind them (*post-verify*). Where there are none, the target scores the next position all the
-//!    same (*pre-verify*): it is the same code.
-//! 2. The unverified tokens and the first new one are verified. No bonus token is drawn: the row behind
-//!    the unverified tokens tests the first new one.
-//! 3. If all are accepted, the other new ones are the next round's unverified tokens. A rejection
-//!    commits the correction, and the next round starts without any.
+//! 1. While the target scores the unverified draft tokens, the drafter makes γ more tokens after
+//!    them (*post-verify*). If there are no unverified tokens, the target scores the next position
+//!    anyway (*pre-verify*). Both cases use the same code.
+//! 2. The unverified tokens and the first new token are verified. No bonus token is drawn, because
+//!    the row after the unverified tokens tests the first new token.
+//! 3. If all of them are accepted, the other new tokens are the next round's unverified tokens. After
+//!    a rejection, the correction is committed, and the next round starts without unverified tokens.
 //!
-//! Deviations: by default a round ends with the target's pass. The drafter, if it is done first, goes on
-//! for a while; if it is late, what it has is verified, and it is not interrupted. The paper's schedule,
-//! in which both wait for one another, is [`PearlSchedule::Paper`]. Caches are not rolled back by either
-//! side, and every draw has its own key; the published code reuses one for two positions.
+//! Deviations:
+//!
+//! * By default a round ends with the target's forward pass. A drafter that finishes early continues
+//!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
+//!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
+//! * Caches are not rolled back explicitly.
+//! * Every draw has its own key. The published code uses one random number for two positions.
 
 use crate::draft_ahead::DraftAhead;
 use crate::{DecodeError, Decoder, PearlDraftLength, PearlOptions, PearlSchedule, Sequence, jobs};
@@ -25,35 +28,35 @@ pub struct Pearl {
     options: PearlOptions,
     draft_length: PearlDraftLength,
     drafting: DraftAhead,
-    /// The target's job under way.
+    /// The target's job in flight.
     scoring: Option<Ticket>,
 }
 
 impl Pearl {
-    /// A decoder whose draft length is as `draft_length` wants it.
+    /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(options: PearlOptions, draft_length: PearlDraftLength) -> Self {
         Self { options, draft_length, drafting: DraftAhead::new(0), scoring: None }
     }
 
-    /// The same in a way that does not depend on who is done first: with rejection sampling and a fixed
-    /// length, a seed's text is then the same at every speed of the devices.
+    /// Returns the decoder in a mode where the text of a seed does not depend on which device
+    /// finishes first. With rejection sampling this requires a fixed draft length.
     #[must_use]
     pub fn reproducible(mut self) -> Self {
         if !self.options.post_verify {
-            // A late token would be tested in one run, and the bonus be drawn in another.
+            // Otherwise timing decides whether a late token is tested or the bonus token drawn.
             self.options.schedule = PearlSchedule::Paper;
         }
         Self { drafting: self.drafting.one_token_per_job(), ..self }
     }
 
-    /// The pace, with what it has learned.
+    /// Returns the draft-length policy with the times and acceptance it has learned.
     #[must_use]
     pub fn draft_length(&self) -> &PearlDraftLength {
         &self.draft_length
     }
 
-    /// Lets the drafter work alone until the chain is as long as asked.
+    /// Drafts without verifying until the chain has `length` tokens.
     fn draft_alone(
         &mut self,
         sequence: &mut Sequence,
@@ -63,7 +66,7 @@ impl Pearl {
         while !self.drafting.is_done(sequence, length) {
             self.drafting.continue_to(sequence, length, length, cluster)?;
             let completion = cluster.next_completion()?;
-            self.drafting.take(sequence, completion)?;
+            self.drafting.handle_completion(sequence, completion)?;
         }
         Ok(())
     }
@@ -80,40 +83,42 @@ impl Decoder for Pearl {
             self.draft_alone(sequence, gamma, cluster)?;
         }
 
-        // At the same time: the target scores what is unverified and the next position …
+        // In parallel, the target scores the unverified tokens and the next position …
         let unverified = self.drafting.len();
         let tree = self.drafting.first(unverified);
         let scoring = jobs::submit_score(0, sequence, &[], tree, cluster)?;
         self.scoring = Some(scoring);
         let late = self.drafting.is_busy();
-        // … and the drafter makes γ tokens behind it.
+        // … and the drafter makes γ tokens after them.
         let drafts = gamma > 0 && (unverified == 0 || self.options.post_verify);
-        let (least, most, at_once) = match self.options.schedule {
+        let (min_new, max_new, per_job) = match self.options.schedule {
             _ if !drafts => (0, 0, 0),
             PearlSchedule::Eager => {
-                (1, self.draft_length.most(gamma), self.draft_length.at_once(gamma))
+                (1, self.draft_length.max_new(gamma), self.draft_length.tokens_per_job(gamma))
             }
             PearlSchedule::Paper => (gamma, gamma, gamma),
         };
-        let (least, most) = (unverified + least, unverified + most);
+        let (min_length, max_length) = (unverified + min_new, unverified + max_new);
         let mut scores = None;
-        while scores.is_none() || !self.drafting.is_done(sequence, least) {
-            if scores.is_none() || self.drafting.len() < least {
-                self.drafting.continue_to(sequence, most, at_once, cluster)?;
+        while scores.is_none() || !self.drafting.is_done(sequence, min_length) {
+            if scores.is_none() || self.drafting.len() < min_length {
+                self.drafting.continue_to(sequence, max_length, per_job, cluster)?;
             }
             let completion = cluster.next_completion()?;
             if completion.ticket == scoring {
                 self.scoring = None;
-                let answer = jobs::take_scores(sequence, unverified, completion)?;
-                self.draft_length.observe_score(unverified + 1, answer.duration_ns, drafts || late);
-                scores = Some(answer.output);
-            } else if let Some((tokens, ns)) = self.drafting.take(sequence, completion)? {
+                let reply = jobs::score_reply(sequence, unverified, completion)?;
+                self.draft_length.observe_score(unverified + 1, reply.duration_ns, drafts || late);
+                scores = Some(reply.output);
+            } else if let Some((tokens, ns)) =
+                self.drafting.handle_completion(sequence, completion)?
+            {
                 self.draft_length.observe_draft(tokens, ns);
             }
         }
         let scores = scores.unwrap_or_default();
 
-        // Verify the unverified tokens and the first new one: there are rows for no more.
+        // Verify the unverified tokens and the first new one. There are no rows for further tokens.
         let position = sequence.tokens().len();
         let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
         let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
@@ -129,7 +134,7 @@ impl Decoder for Pearl {
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
         self.drafting.restart(false, cluster);
-        // Only where the drafter has failed meanwhile.
+        // A score job is in flight only if the drafter has failed.
         if let Some(ticket) = self.scoring.take() {
             cluster.cancel(ticket);
         }

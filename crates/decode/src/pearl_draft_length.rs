@@ -1,59 +1,65 @@
-//! PEARL's draft length: as asked, or as measured times advise.
+//! PEARL's draft length: fixed, or chosen from measured times and acceptance.
 
 use crate::DraftLength;
-use crate::estimates::{AcceptanceEstimate, Mean, TokenTime};
+use crate::estimates::{AcceptanceEstimate, DecayingMean, DraftTime};
 
-/// Decides how many tokens are drafted beside a target forward (PEARL, §4.3: γ = round(c), c being the
-/// target's time over the drafter's).
+/// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.3: γ =
+/// round(c), where c is the ratio of the target's time to the drafter's).
 ///
-/// The automatic mode goes further than the paper: of all lengths it takes the one of the most tokens a
-/// second by what was measured lately, since long drafts make the next forward longer (cost by rows) and
-/// are worth little where few tokens are accepted. Where no length is faster than plain decoding, drafting
-/// pauses, and is tried again now and then. Plain rounds show what drafting has to beat.
+/// The automatic mode goes further than the paper. From recent measurements it chooses the length
+/// with the most tokens per second, because long drafts add rows to the next forward, and are
+/// worth little if few tokens are accepted. If no length is faster than plain decoding, drafting
+/// pauses, and is retried periodically. Periodic rounds without drafting measure the speed of plain
+/// decoding.
 #[derive(Clone, Debug)]
 pub struct PearlDraftLength {
     length: usize,
     mode: DraftLength,
-    /// Whether a round ends with the target's pass and the drafter goes on meanwhile (not the paper's).
+    /// Whether a round ends with the target's forward pass while the drafter continues. The paper's
+    /// schedule waits for the drafter.
     eager: bool,
-    /// A forward with one row while the drafter stands still, and while it works.
-    alone_ns: Mean,
-    while_drafting_ns: Mean,
-    /// What each row more adds.
-    row_ns: Mean,
-    /// Drafting a token.
-    token_time: TokenTime,
+    /// The time of a forward with one row while the drafter is idle.
+    alone_ns: DecayingMean,
+    /// The time of a forward with one row while the drafter works.
+    while_drafting_ns: DecayingMean,
+    /// The time that each further row adds to a forward.
+    row_ns: DecayingMean,
+    draft_time: DraftTime,
     acceptance: AcceptanceEstimate,
-    /// The answer's first forward, which computes the prompt, is still to come.
+    /// Whether the next forward is the answer's first one, which computes the prompt.
     first_score: bool,
-    /// Rounds since the last one without drafting, and since the last one with it.
+    /// The number of rounds since the last one without drafting.
     since_plain: u32,
+    /// The number of rounds since the last one with drafting.
     since_draft: u32,
 }
 
-/// Rounds with drafting after which one without it shows anew what drafting has to beat.
+/// Rounds with drafting after which a plain round measures the speed to beat.
 const PLAIN_EVERY: u32 = 64;
-/// Rounds without drafting after which it is tried again.
-const TRY_EVERY: u32 = 48;
-/// How much faster a longer draft has to be.
-const WORTH: f64 = 1.001;
-/// Draft length while nothing is known.
-const FIRST_LENGTH: usize = 3;
+/// Rounds without drafting after which drafting is retried.
+const RETRY_EVERY: u32 = 48;
+/// The factor by which a longer draft has to be faster.
+const MIN_GAIN: f64 = 1.001;
+/// The draft length before any times are known.
+const INITIAL_LENGTH: usize = 3;
 
 impl PearlDraftLength {
-    /// Always γ tokens (`Fixed`), or up to so many (`Auto`). With `eager` a round ends with the target's
-    /// pass: a drafter that is late is not waited for, and one that is done with a fixed γ makes as many
-    /// again while the target is still busy.
+    /// Creates a policy that always drafts γ = `length` tokens (`Fixed`), or up to `length` tokens
+    /// (`Auto`).
+    ///
+    /// With `eager` a round ends with the target's forward pass. It does not wait for a late
+    /// drafter. A drafter that has made a fixed γ tokens makes up to γ more while the target is
+    /// busy.
     #[must_use]
     pub fn new(length: usize, mode: DraftLength, eager: bool) -> Self {
         Self {
             length,
             mode,
             eager,
-            alone_ns: Mean::default(),
-            while_drafting_ns: Mean::default(),
-            row_ns: Mean::default(),
-            token_time: TokenTime::default(),
+            alone_ns: DecayingMean::default(),
+            while_drafting_ns: DecayingMean::default(),
+            row_ns: DecayingMean::default(),
+            draft_time: DraftTime::default(),
             acceptance: AcceptanceEstimate::default(),
             first_score: true,
             since_plain: 0,
@@ -61,63 +67,67 @@ impl PearlDraftLength {
         }
     }
 
-    /// The same for a drafter that makes so many tokens in one forward (ParallelSpec, PARD).
+    /// Returns a copy configured for a drafter that makes `tokens` tokens in one forward
+    /// (ParallelSpec, PARD).
     #[must_use]
     pub fn with_tokens_per_forward(self, tokens: usize) -> Self {
-        Self { token_time: self.token_time.with_tokens_per_forward(tokens), ..self }
+        Self { draft_time: self.draft_time.with_tokens_per_forward(tokens), ..self }
     }
 
-    /// The same with all that it has learned, for a new answer.
+    /// Returns a copy for a new answer, which keeps the learned times and acceptance.
     #[must_use]
     pub fn for_new_answer(&self) -> Self {
-        let token_time = self.token_time.for_new_answer();
-        Self { first_score: true, token_time, ..self.clone() }
+        let draft_time = self.draft_time.for_new_answer();
+        Self { first_score: true, draft_time, ..self.clone() }
     }
 
-    /// γ of the next round, in which the target scores so many unverified tokens; 0 if the drafter should
-    /// rest.
+    /// Returns γ of the next round, in which the target scores `unverified` tokens; 0 if the drafter
+    /// should pause.
     #[must_use]
     pub fn next_length(&self, unverified: usize) -> usize {
         if self.mode == DraftLength::Fixed {
             return self.length;
         }
-        let first = FIRST_LENGTH.min(self.length);
+        let initial = INITIAL_LENGTH.min(self.length);
         if self.first_score {
-            return first;
+            return initial;
         }
-        // Nothing unverified is left behind for a plain round, unless it is long overdue.
+        // Wait for a round without unverified tokens, unless a plain round is long overdue.
         let overdue = if unverified == 0 { PLAIN_EVERY } else { 2 * PLAIN_EVERY };
         if !self.alone_ns.is_known() || self.since_plain >= overdue {
             return 0;
         }
-        if !self.token_time.is_known() {
-            return first;
+        if !self.draft_time.is_known() {
+            return initial;
         }
         match self.best_length() {
-            0 if self.since_draft >= TRY_EVERY => 1,
+            0 if self.since_draft >= RETRY_EVERY => 1,
             best => best,
         }
     }
 
-    /// Tokens that may be drafted beside one forward where γ is so much.
-    pub(crate) fn most(&self, gamma: usize) -> usize {
+    /// Returns the maximum number of tokens to draft during one forward, for this γ.
+    pub(crate) fn max_new(&self, gamma: usize) -> usize {
         match self.mode {
             DraftLength::Fixed if self.eager => 2 * gamma,
-            // What is under way as a round ends counts among the next one's: a drafter that hardly keeps up
-            // must not stand still for it.
-            DraftLength::Auto if self.eager && self.token_time.of(gamma) >= self.one_row_ns() => {
-                gamma + self.at_once(gamma)
+            // The job in flight when a round ends counts towards the next round. A drafter that
+            // barely keeps up must not become idle because of it.
+            DraftLength::Auto
+                if self.eager && self.draft_time.estimate_ns(gamma) >= self.one_row_ns() =>
+            {
+                gamma + self.tokens_per_job(gamma)
             }
             _ => gamma,
         }
     }
 
-    /// Tokens that one draft job should make.
-    pub(crate) fn at_once(&self, gamma: usize) -> usize {
-        self.token_time.at_once(gamma)
+    /// Returns how many tokens one draft job should make.
+    pub(crate) fn tokens_per_job(&self, gamma: usize) -> usize {
+        self.draft_time.tokens_per_job(gamma)
     }
 
-    /// Learns what a forward of so many rows took, and whether the drafter worked beside it.
+    /// Learns the duration of a forward with `rows` rows. `while_drafting`: whether the drafter
+    /// worked at the same time.
     pub(crate) fn observe_score(&mut self, rows: usize, ns: u64, while_drafting: bool) {
         let ns = ns as f64;
         self.since_plain = if while_drafting || rows > 1 { self.since_plain + 1 } else { 0 };
@@ -135,9 +145,9 @@ impl PearlDraftLength {
         }
     }
 
-    /// Learns what so many draft tokens took.
+    /// Learns how long a draft job of `tokens` tokens took.
     pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
-        self.token_time.add(tokens, ns);
+        self.draft_time.add(tokens, ns);
     }
 
     /// Learns from a verdict.
@@ -146,38 +156,42 @@ impl PearlDraftLength {
     }
 
     fn one_row_ns(&self) -> f64 {
-        self.while_drafting_ns.or(self.alone_ns.or(f64::INFINITY))
+        self.while_drafting_ns.value_or(self.alone_ns.value_or(f64::INFINITY))
     }
 
-    /// The length of the most tokens a second; 0 is plain decoding. More tokens must be worth something.
+    /// Returns the length with the most tokens per second; 0 is plain decoding. A longer draft must
+    /// be faster by the factor [`MIN_GAIN`].
     fn best_length(&self) -> usize {
-        let plain = 1.0 / self.alone_ns.or(f64::INFINITY);
+        let plain = 1.0 / self.alone_ns.value_or(f64::INFINITY);
         let speeds = (1..=self.length).map(|length| (length, self.speed(length)));
-        speeds.fold((0, plain), |best, next| if next.1 > best.1 * WORTH { next } else { best }).0
+        speeds.fold((0, plain), |best, next| if next.1 > best.1 * MIN_GAIN { next } else { best }).0
     }
 
-    /// Expected tokens a nanosecond with γ = `length`.
+    /// Returns the expected tokens per nanosecond with γ = `length`.
     ///
-    /// Rounds are of two kinds. Without unverified tokens a round commits one token, and with the
-    /// probability α of acceptance the next one has n − 1 unverified ones, n being the tokens that were
-    /// drafted: γ, or fewer where the round ends with the target's pass. Such a round commits
-    /// `1 + α + … + α^(n−1)` tokens, and is followed by another such with probability `α^n`.
+    /// There are two kinds of rounds. Let α be the acceptance rate, and n the number of drafted
+    /// tokens: γ, or fewer if the round ends with the target's forward pass. A round without
+    /// unverified tokens (pre-verify) commits one token. With probability α, the next round has
+    /// n − 1 unverified tokens (post-verify). Such a round commits `1 + α + … + α^(n−1)` tokens, and
+    /// is followed by another one with probability `α^n`.
     fn speed(&self, length: usize) -> f64 {
         let alpha = self.acceptance.rate(1.0).min(0.999);
-        let score_ns = |rows: f64| self.one_row_ns() + (rows - 1.0) * self.row_ns.or(0.0);
-        let (asked, asked_ns) = (length as f64, self.token_time.of(length));
-        // At least one token is waited for, and what its job makes with it.
-        let (drafted, least_ns) = match self.eager && asked_ns > 0.0 {
+        let score_ns = |rows: f64| self.one_row_ns() + (rows - 1.0) * self.row_ns.value_or(0.0);
+        let (requested, requested_ns) = (length as f64, self.draft_time.estimate_ns(length));
+        // A round waits for at least one token, and so for all tokens of its job.
+        let (drafted, min_draft_ns) = match self.eager && requested_ns > 0.0 {
             true => {
-                let least = self.at_once(length);
-                let in_time = asked * score_ns(1.0) / asked_ns;
-                (in_time.clamp(least as f64, asked), self.token_time.of(least))
+                let min_tokens = self.tokens_per_job(length);
+                let in_time = requested * score_ns(1.0) / requested_ns;
+                let drafted = in_time.clamp(min_tokens as f64, requested);
+                (drafted, self.draft_time.estimate_ns(min_tokens))
             }
-            false => (asked, asked_ns),
+            false => (requested, requested_ns),
         };
-        let (pre_ns, post_ns) = (least_ns.max(score_ns(1.0)), least_ns.max(score_ns(drafted)));
+        let pre_ns = min_draft_ns.max(score_ns(1.0));
+        let post_ns = min_draft_ns.max(score_ns(drafted));
         let all = alpha.powf(drafted);
-        // Shares of the two kinds in the long run.
+        // The share of post-verify rounds in the long run.
         let post = if length == 1 { 0.0 } else { alpha / (alpha + 1.0 - all) };
         let tokens = (1.0 - post) + post * (1.0 - all) / (1.0 - alpha);
         tokens / ((1.0 - post) * pre_ns + post * post_ns)
@@ -188,7 +202,8 @@ impl PearlDraftLength {
 mod tests {
     use super::*;
 
-    /// Rounds of a world in which every token is accepted with a fixed pattern.
+    /// Simulates rounds in which every `run`-th token is rejected, and returns their lengths.
+    /// `score_ns`: the time of the first row of a forward, and of each further row.
     fn run(
         draft_length: &mut PearlDraftLength,
         rounds: usize,
@@ -199,7 +214,7 @@ mod tests {
         run_by(draft_length, rounds, |gamma| gamma as u64 * draft_ns, score_ns, run)
     }
 
-    /// The same, with the time of a draft by its length.
+    /// Simulates rounds like [`run`], with a function that gives the time of a draft by its length.
     fn run_by(
         draft_length: &mut PearlDraftLength,
         rounds: usize,
@@ -221,7 +236,7 @@ mod tests {
             if gamma > 0 {
                 draft_length.observe_draft(gamma, draft_ns(gamma));
             }
-            // Every `run`-th token of the text is drafted wrongly.
+            // The draft of every `run`-th token of the text is wrong.
             let tested = unverified + usize::from(gamma > 0);
             let wrong = (0..tested).find(|place| (right + place) % run == run - 1);
             draft_length.observe_verdict(wrong.unwrap_or(tested), wrong.is_some());
@@ -232,15 +247,15 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_length_stays() {
+    fn a_fixed_length_is_constant() {
         let mut draft_length = PearlDraftLength::new(5, DraftLength::Fixed, true);
         assert!(run(&mut draft_length, 50, 100, [1_000, 20], 9).iter().all(|&length| length == 5));
-        assert_eq!((draft_length.most(5), draft_length.at_once(5)), (10, 5));
+        assert_eq!((draft_length.max_new(5), draft_length.tokens_per_job(5)), (10, 5));
     }
 
     #[test]
     fn the_automatic_length_is_near_the_ratio_of_times() {
-        // Where nearly all is accepted, a drafter that is nearly done is worth waiting for.
+        // If nearly all tokens are accepted, it pays to wait for a drafter that is almost done.
         for (draft_ns, expected) in [(100_000, 9..=10), (250_000, 4..=4), (450_000, 2..=3)] {
             let mut draft_length = PearlDraftLength::new(16, DraftLength::Auto, true);
             let lengths = run(&mut draft_length, 300, draft_ns, [1_000_000, 0], 40);
@@ -252,44 +267,45 @@ mod tests {
     }
 
     #[test]
-    fn a_drafter_of_several_tokens_a_forward_is_asked_for_as_many() {
+    fn drafters_with_several_tokens_per_forward_make_whole_forwards() {
         let forwards_ns = |gamma: usize| gamma.div_ceil(6) as u64 * 900_000;
         let last = |draft_length: &mut PearlDraftLength| {
             let lengths = run_by(draft_length, 300, forwards_ns, [1_000_000, 10_000], 10);
             lengths.into_iter().rfind(|&length| length > 0)
         };
-        let mut knowing =
+        let mut policy =
             PearlDraftLength::new(16, DraftLength::Auto, false).with_tokens_per_forward(6);
-        assert_eq!(last(&mut knowing), Some(6));
-        // All of a forward's tokens are asked for in one job, and as many forwards as a job is worth.
-        assert_eq!((knowing.at_once(6), knowing.at_once(4), knowing.at_once(16)), (6, 4, 6));
-        let quick =
+        assert_eq!(last(&mut policy), Some(6));
+        // One job requests all tokens of a forward, and as many forwards as justify its messages.
+        assert_eq!([6, 4, 16].map(|gamma| policy.tokens_per_job(gamma)), [6, 4, 6]);
+        let unlimited =
             PearlDraftLength::new(16, DraftLength::Fixed, true).with_tokens_per_forward(usize::MAX);
-        assert_eq!((quick.at_once(8), quick.token_time.of(9)), (8, 0.0));
+        assert_eq!((unlimited.tokens_per_job(8), unlimited.draft_time.estimate_ns(9)), (8, 0.0));
     }
 
     #[test]
-    fn a_drafter_that_is_not_waited_for_may_be_late() {
+    fn eager_rounds_allow_a_slower_drafter() {
         let last = |eager: bool| {
             let mut draft_length = PearlDraftLength::new(16, DraftLength::Auto, eager);
             run(&mut draft_length, 300, 700_000, [1_000_000, 0], 3).last().copied()
         };
-        // Two tokens take 1.4 times as long as a pass, and 0.97 of their gain is what waiting costs.
+        // Two tokens take 1.4 times as long as a forward pass. Rounds that wait for both reach only
+        // 0.97 times the speed of plain decoding.
         assert_eq!((last(true), last(false)), (Some(2), Some(0)));
     }
 
     #[test]
-    fn a_forward_that_is_waited_for_gives_all_that_it_makes() {
+    fn a_slow_parallel_forward_is_used_for_all_its_tokens() {
         let forwards_ns = |gamma: usize| gamma.div_ceil(6) as u64 * 3_000_000;
         let mut draft_length =
             PearlDraftLength::new(6, DraftLength::Auto, true).with_tokens_per_forward(6);
         let lengths = run_by(&mut draft_length, 300, forwards_ns, [1_000_000, 0], 20);
-        // Four or five tokens in three passes' time are more than three, two are fewer.
+        // Four or five tokens in the time of three forward passes are more than three.
         assert!(lengths[200..].iter().filter(|&&length| length == 6).count() > 90, "{lengths:?}");
     }
 
     #[test]
-    fn a_plain_round_leaves_nothing_unverified_behind() {
+    fn plain_rounds_start_without_unverified_tokens() {
         let mut draft_length = PearlDraftLength::new(4, DraftLength::Auto, true);
         run(&mut draft_length, 8, 200_000, [1_000_000, 0], 7);
         let (mut plain, mut rounds) = (Vec::new(), 0);
@@ -307,17 +323,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_that_cost_much_shorten_it() {
+    fn expensive_rows_shorten_drafts() {
         let mut cheap = PearlDraftLength::new(16, DraftLength::Auto, true);
-        let mut dear = cheap.clone();
+        let mut expensive = cheap.clone();
         let last = |lengths: Vec<usize>| lengths.into_iter().rfind(|&length| length > 0);
-        let of_cheap = last(run(&mut cheap, 200, 50_000, [1_000_000, 0], 4));
-        let of_dear = last(run(&mut dear, 200, 50_000, [1_000_000, 250_000], 4));
-        assert!(of_dear < of_cheap, "{of_dear:?} {of_cheap:?}");
+        let with_cheap = last(run(&mut cheap, 200, 50_000, [1_000_000, 0], 4));
+        let with_expensive = last(run(&mut expensive, 200, 50_000, [1_000_000, 250_000], 4));
+        assert!(with_expensive < with_cheap, "{with_expensive:?} {with_cheap:?}");
     }
 
     #[test]
-    fn a_drafter_that_is_slower_than_the_target_rests() {
+    fn drafting_pauses_if_the_drafter_is_slower_than_the_target() {
         let mut draft_length = PearlDraftLength::new(16, DraftLength::Auto, true);
         let lengths = run(&mut draft_length, 400, 3_000_000, [1_000_000, 0], 2);
         let drafting = lengths[20..].iter().filter(|&&length| length > 0).count();

@@ -1,27 +1,28 @@
-//! What of PEARL is used, and how it is written.
+//! The options of PEARL, and their text form.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// When a round ends.
+/// Decides when a round ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PearlSchedule {
-    /// With the target's pass, if there is a new token by then.
+    /// With the target's forward pass, as soon as there is a new token.
     #[default]
     Eager,
-    /// When the target's pass and all of γ new tokens are there.
+    /// When the target's forward pass has ended and all γ new tokens are drafted.
     Paper,
 }
 
-/// What of the algorithm is used; the paper's table 4 leaves parts out.
+/// The parts of the algorithm to use. The ablation in the paper's table 4 turns some of them off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PearlOptions {
     /// When a round ends.
     pub schedule: PearlSchedule,
-    /// Whether the target works while nothing is unverified. Otherwise the drafter runs alone then.
+    /// Whether the target scores the next position while there are no unverified tokens. Otherwise
+    /// the drafter runs alone then.
     pub pre_verify: bool,
-    /// Whether the drafter works while something is unverified. Otherwise it waits, and full acceptance
-    /// draws the bonus.
+    /// Whether the drafter works while there are unverified tokens. Otherwise it waits, and a bonus
+    /// token is drawn if all are accepted.
     pub post_verify: bool,
 }
 
@@ -31,11 +32,11 @@ impl Default for PearlOptions {
     }
 }
 
-/// A text that is no PEARL options.
+/// A text that does not name PEARL options.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "{0:?} is not one of eager, paper, no-pre-verify, no-post-verify; join several by commas, as in \
-     paper,no-pre-verify"
+    "{0:?} is not one of eager, paper, no-pre-verify and no-post-verify; separate several with \
+     commas, as in paper,no-pre-verify"
 )]
 pub struct UnknownPearlOption(String);
 
@@ -73,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_read_and_written() {
+    fn options_are_parsed_and_printed() {
         for text in ["eager", "paper", "paper,no-pre-verify", "eager,no-pre-verify,no-post-verify"]
         {
             let options: Result<PearlOptions, _> = text.parse();

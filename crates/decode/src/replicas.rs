@@ -1,4 +1,4 @@
-//! Target replicas: who is free, who has failed.
+//! The target replicas: which are free, and which have failed.
 
 use forerun_core::Ticket;
 use std::collections::BTreeMap;
@@ -7,67 +7,68 @@ use std::collections::BTreeMap;
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
     failed: bool,
-    /// Its jobs whose rows are wanted.
-    wanted: usize,
-    /// Its jobs that were cancelled, but have not completed yet.
-    ending: usize,
+    /// The number of its jobs in flight, without cancelled ones.
+    active: usize,
+    /// The number of its cancelled jobs that have not completed yet.
+    cancelled: usize,
 }
 
 /// All target replicas.
 pub(crate) struct Replicas {
     all: Vec<Replica>,
-    /// Jobs that were cancelled, but have not completed yet, and where they run.
-    ending: BTreeMap<Ticket, usize>,
+    /// The cancelled jobs that have not completed yet, with their replicas.
+    cancelled: BTreeMap<Ticket, usize>,
 }
 
 impl Replicas {
     pub(crate) fn new(count: usize) -> Self {
-        Self { all: vec![Replica::default(); count], ending: BTreeMap::new() }
+        Self { all: vec![Replica::default(); count], cancelled: BTreeMap::new() }
     }
 
-    /// One without a wanted job, best one that is not still ending another.
+    /// Returns a replica without an active job, preferably one without a cancelled job, either.
     pub(crate) fn free(&self) -> Option<usize> {
-        let free = self.alive().filter(|(_, own)| own.wanted == 0);
-        free.min_by_key(|(_, own)| own.ending).map(|(index, _)| index)
+        let free = self.healthy().filter(|(_, replica)| replica.active == 0);
+        free.min_by_key(|(_, replica)| replica.cancelled).map(|(index, _)| index)
     }
 
-    /// The one with the least to do, busy or not.
+    /// Returns the healthy replica with the fewest jobs.
     pub(crate) fn least_busy(&self) -> Option<usize> {
-        self.alive().min_by_key(|(_, own)| own.wanted + own.ending).map(|(index, _)| index)
+        let jobs = |replica: &Replica| replica.active + replica.cancelled;
+        self.healthy().min_by_key(|(_, replica)| jobs(replica)).map(|(index, _)| index)
     }
 
-    fn alive(&self) -> impl Iterator<Item = (usize, &Replica)> {
-        self.all.iter().enumerate().filter(|(_, own)| !own.failed)
+    fn healthy(&self) -> impl Iterator<Item = (usize, &Replica)> {
+        self.all.iter().enumerate().filter(|(_, replica)| !replica.failed)
     }
 
-    /// A job was sent to it.
-    pub(crate) fn begin(&mut self, index: usize) {
-        self.all[index].wanted += 1;
+    /// Counts a job that was submitted to a replica.
+    pub(crate) fn start_job(&mut self, index: usize) {
+        self.all[index].active += 1;
     }
 
-    /// A wanted job has completed.
-    pub(crate) fn end(&mut self, index: usize) {
-        self.all[index].wanted -= 1;
+    /// Counts the completion of an active job.
+    pub(crate) fn end_job(&mut self, index: usize) {
+        self.all[index].active -= 1;
     }
 
-    /// A wanted job was cancelled.
-    pub(crate) fn cancel(&mut self, index: usize, ticket: Ticket) {
-        let own = &mut self.all[index];
-        (own.wanted, own.ending) = (own.wanted - 1, own.ending + 1);
-        self.ending.insert(ticket, index);
+    /// Counts the cancellation of an active job.
+    pub(crate) fn cancel_job(&mut self, index: usize, ticket: Ticket) {
+        let replica = &mut self.all[index];
+        (replica.active, replica.cancelled) = (replica.active - 1, replica.cancelled + 1);
+        self.cancelled.insert(ticket, index);
     }
 
-    /// Whether what has completed is a job that was cancelled.
-    pub(crate) fn has_ended(&mut self, ticket: Ticket) -> bool {
-        let index = self.ending.remove(&ticket);
+    /// Counts the completion of a cancelled job. Returns whether `ticket` is one.
+    pub(crate) fn end_cancelled_job(&mut self, ticket: Ticket) -> bool {
+        let index = self.cancelled.remove(&ticket);
         if let Some(index) = index {
-            self.all[index].ending -= 1;
+            self.all[index].cancelled -= 1;
         }
         index.is_some()
     }
 
-    /// It has failed, and is left out from now on. Returns whether that is news.
-    pub(crate) fn fail(&mut self, index: usize) -> bool {
+    /// Marks a replica as failed, so that it gets no more jobs. Returns whether it was healthy.
+    pub(crate) fn mark_failed(&mut self, index: usize) -> bool {
         !std::mem::replace(&mut self.all[index].failed, true)
     }
 }
@@ -77,19 +78,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_free_has_no_wanted_job_and_best_none_at_all() {
+    fn free_replicas_have_no_active_job_and_preferably_no_cancelled_one() {
         let mut replicas = Replicas::new(3);
-        replicas.begin(0);
-        replicas.begin(1);
-        replicas.cancel(1, Ticket(7));
+        replicas.start_job(0);
+        replicas.start_job(1);
+        replicas.cancel_job(1, Ticket(7));
         assert_eq!((replicas.free(), replicas.least_busy()), (Some(2), Some(2)));
-        replicas.begin(2);
+        replicas.start_job(2);
         assert_eq!((replicas.free(), replicas.least_busy()), (Some(1), Some(0)));
-        assert!(replicas.has_ended(Ticket(7)) && !replicas.has_ended(Ticket(7)));
+        assert!(replicas.end_cancelled_job(Ticket(7)) && !replicas.end_cancelled_job(Ticket(7)));
         assert_eq!(replicas.least_busy(), Some(1));
-        assert!(replicas.fail(1) && !replicas.fail(1));
+        assert!(replicas.mark_failed(1) && !replicas.mark_failed(1));
         assert_eq!((replicas.free(), replicas.least_busy()), (None, Some(0)));
-        replicas.end(0);
+        replicas.end_job(0);
         assert_eq!(replicas.free(), Some(0));
     }
 }

@@ -1,4 +1,4 @@
-//! One sequence: its tokens, its limits, and the only place where tokens are committed.
+//! A sequence: its tokens and limits, and the only place where tokens are committed.
 
 use crate::Statistics;
 use forerun_core::{
@@ -7,42 +7,42 @@ use forerun_core::{
 };
 use std::sync::Arc;
 
-/// Where a sequence must end.
+/// The limits at which a sequence ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Tokens to generate at the most.
+    /// The maximum number of tokens to generate.
     pub max_tokens: usize,
-    /// Tokens of prompt and answer together at the most.
+    /// The maximum number of tokens of prompt and answer together.
     pub context_length: usize,
-    /// Tokens that end the answer; they are committed, and nothing after them is.
+    /// The tokens that end the answer. They are committed, and nothing after them is.
     pub eos: Vec<TokenId>,
 }
 
-/// Why a sequence ended.
+/// The reason why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// An end-of-sequence token.
+    /// An end-of-sequence token was generated.
     Eos,
-    /// As many tokens as were asked for.
+    /// The maximum number of tokens was generated.
     MaxTokens,
     /// The context is full.
     Context,
-    /// The caller said so: a stop string, or an interrupt.
+    /// The caller stopped the sequence, as after a stop string or an interrupt.
     Stopped,
 }
 
-/// What one verification came to.
+/// The result of one verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VerificationRecord {
-    /// Tokens that were committed: those of a draft, then the target's own, if it had one.
+    /// The number of committed tokens: those of the draft, then the target's own token, if any.
     pub committed: usize,
-    /// How many of them, the first ones, are a draft's.
+    /// The number of them that are draft tokens. These come first.
     pub accepted: usize,
-    /// Candidates for the place behind the accepted ones, in their order, all of them rejected.
+    /// The rejected candidates for the position after the accepted tokens, in their order.
     pub rejected: Vec<TokenId>,
 }
 
-/// Tokens that are certain, and what is needed to add more.
+/// A sequence of verified tokens, with the options and limits for generating more.
 pub struct Sequence {
     id: SequenceId,
     tokens: Vec<TokenId>,
@@ -50,13 +50,14 @@ pub struct Sequence {
     limits: Limits,
     sampling: Sampling,
     randomness: Arc<dyn Randomness + Send + Sync>,
-    /// Whether log-probabilities are wanted, and how many of the best in each place.
-    logprobs_wanted: Option<usize>,
+    /// The number of most probable tokens to report at each position with their log-probabilities;
+    /// `None` if log-probabilities are not requested.
+    requested_logprobs: Option<usize>,
     logprobs: Vec<TokenLogprob>,
-    /// The target's features of the committed tokens but the last, where they are wanted: the last one
-    /// was the target's own, which it has not read yet.
+    /// The target's features of all committed tokens but the last, if they are requested. The last
+    /// token is the target's own, which it has not read yet.
     features: Option<Features>,
-    /// What the target made of the last draft, where that is wanted.
+    /// The last draft with the target's tokens, if draft feedback is requested.
     last_draft: Option<Arc<VerifiedDraft>>,
     finish: Option<Finish>,
     statistics: Statistics,
@@ -64,15 +65,16 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence that starts with `prompt`, which must hold a token. Draws come from `sampling`'s
-    /// key.
+    /// Creates a sequence that starts with `prompt`, which must not be empty. Random numbers come
+    /// from `sampling.randomness`.
     #[must_use]
     pub fn new(id: SequenceId, prompt: Vec<TokenId>, sampling: Sampling, limits: Limits) -> Self {
         let randomness = Arc::new(sampling.randomness);
         Self::with_randomness(id, prompt, sampling, limits, randomness)
     }
 
-    /// The same with another source of verification's draws, as enumeration needs.
+    /// Creates a sequence with another source of random numbers for verification, such as an
+    /// enumeration of all outcomes in tests.
     #[must_use]
     pub fn with_randomness(
         id: SequenceId,
@@ -88,7 +90,7 @@ impl Sequence {
             limits,
             sampling,
             randomness,
-            logprobs_wanted: None,
+            requested_logprobs: None,
             logprobs: Vec::new(),
             features: None,
             last_draft: None,
@@ -100,132 +102,136 @@ impl Sequence {
         sequence
     }
 
-    /// The same sequence, which will tell the log-probability of every token and of as many of the
-    /// most probable ones in its place.
+    /// Requests the log-probability of every token, and those of the `top` most probable tokens at
+    /// its position.
     #[must_use]
     pub fn with_logprobs(mut self, top: usize) -> Self {
-        self.logprobs_wanted = Some(top);
+        self.requested_logprobs = Some(top);
         self
     }
 
-    /// The same sequence, which will collect the target's features for its drafter. The decoder must
-    /// verify every draft before the next one.
+    /// Collects the target's features for the drafter. The decoder must verify every draft before
+    /// the next one.
     #[must_use]
     pub fn with_features(mut self) -> Self {
         self.features = Some(Features::new());
         self
     }
 
-    /// The same sequence, which will tell its drafter what the target made of each draft. The decoder
-    /// must verify every draft before the next one.
+    /// Passes the target's tokens for each draft to the drafter. The decoder must verify every draft
+    /// before the next one.
     #[must_use]
     pub fn with_draft_feedback(mut self) -> Self {
         self.last_draft = Some(Arc::default());
         self
     }
 
-    /// The name under which workers keep caches.
+    /// Returns the id under which workers keep the sequence's caches.
     #[must_use]
     pub fn id(&self) -> SequenceId {
         self.id
     }
 
-    /// Prompt and committed tokens.
+    /// Returns the tokens of the prompt, followed by the committed ones.
     #[must_use]
     pub fn tokens(&self) -> &[TokenId] {
         &self.tokens
     }
 
-    /// The committed tokens behind the prompt.
+    /// Returns the committed tokens after the prompt.
     #[must_use]
     pub fn generated(&self) -> &[TokenId] {
         &self.tokens[self.prompt_len..]
     }
 
-    /// Number of the prompt's tokens.
+    /// Returns the number of prompt tokens.
     #[must_use]
     pub fn prompt_len(&self) -> usize {
         self.prompt_len
     }
 
-    /// Whether log-probabilities are wanted, and how many of the best in each place.
+    /// Returns the number of most probable tokens to report at each position; `None` if
+    /// log-probabilities are not requested.
     #[must_use]
-    pub fn logprobs_wanted(&self) -> Option<usize> {
-        self.logprobs_wanted
+    pub fn requested_logprobs(&self) -> Option<usize> {
+        self.requested_logprobs
     }
 
-    /// Log-probabilities of the committed tokens behind the prompt, if they are wanted.
+    /// Returns the log-probabilities of the committed tokens after the prompt, if they are
+    /// requested.
     #[must_use]
     pub fn logprobs(&self) -> Option<&[TokenLogprob]> {
-        self.logprobs_wanted.map(|_| &self.logprobs[..])
+        self.requested_logprobs.map(|_| &self.logprobs[..])
     }
 
-    /// The target's features of the first tokens, if they are wanted.
+    /// Returns the target's features of the first tokens, if they are requested.
     #[must_use]
     pub fn features(&self) -> Option<&Features> {
         self.features.as_ref()
     }
 
-    /// What a draft job brings of the target's: what was asked for.
+    /// Returns the requested feedback from the target, for a draft job.
     #[must_use]
     pub(crate) fn feedback(&self) -> TargetFeedback {
         let features = self.features.clone().unwrap_or_default();
         TargetFeedback { features, last_draft: self.last_draft.clone() }
     }
 
-    /// The sampling options.
+    /// Returns the sampling options.
     #[must_use]
     pub fn sampling(&self) -> &Sampling {
         &self.sampling
     }
 
-    /// Where verification's draws come from.
+    /// Returns the source of random numbers for verification.
     #[must_use]
     pub fn randomness(&self) -> &dyn Randomness {
         &*self.randomness
     }
 
-    /// Why the sequence ended, once it has.
+    /// Returns why the sequence ended; `None` if it has not.
     #[must_use]
     pub fn finish(&self) -> Option<Finish> {
         self.finish
     }
 
-    /// Counters of this sequence.
+    /// Returns the counters of this sequence.
     #[must_use]
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// What each verification came to; their committed tokens are those behind the prompt.
+    /// Returns the record of each verification. Their committed tokens together are the tokens after
+    /// the prompt.
     #[must_use]
     pub fn verifications(&self) -> &[VerificationRecord] {
         &self.verifications
     }
 
-    /// Counters, for decoders to add their times to.
+    /// Returns the counters, for decoders to add their times.
     pub(crate) fn statistics_mut(&mut self) -> &mut Statistics {
         &mut self.statistics
     }
 
-    /// Tokens that may still be committed.
+    /// Returns how many tokens may still be committed.
     #[must_use]
     pub fn remaining(&self) -> usize {
         let to_max = self.limits.max_tokens.saturating_sub(self.generated().len());
         to_max.min(self.limits.context_length.saturating_sub(self.tokens.len()))
     }
 
-    /// Ends the sequence by the caller's wish.
+    /// Ends the sequence, unless it has already ended.
     pub fn stop(&mut self) {
         self.finish.get_or_insert(Finish::Stopped);
     }
 
-    /// Commits what a verdict on `scores` accepted and the target's own token behind it, if it has one,
-    /// up to the end of the sequence, and counts it. Returns how many of the draft's tokens were committed.
+    /// Commits the tokens that a verdict on `scores` accepted, then the target's own token, if any.
+    /// Stops where the sequence ends, and updates the statistics. Returns how many draft tokens were
+    /// committed.
     pub fn commit(&mut self, draft: &Draft, verdict: &Verdict, scores: &Scores) -> usize {
         let before = self.tokens.len();
         let accepted = verdict.accepted.iter().map(|&node| draft.tree.token(node));
-        // Each token comes from the row behind the one before it.
+        // The row of each token is the row after the token before it.
         let rows = [None].into_iter().chain(verdict.accepted.iter().copied().map(Some));
         let mut committed = 0;
         for (token, at) in accepted.chain(verdict.token).zip(rows) {
@@ -243,7 +249,7 @@ impl Sequence {
         }
         let accepted = committed.min(verdict.accepted.len());
         if let (Some(features), Some(rows)) = (&mut self.features, &scores.features) {
-            // They came for the tokens that had none, then for the nodes.
+            // The rows are of the tokens that had no features, then of the nodes.
             let tokens = before.saturating_sub(features.len());
             let path = verdict.accepted[..accepted].iter().map(|&node| tokens + node);
             features.push(rows.gather((0..tokens).chain(path)));
@@ -251,7 +257,7 @@ impl Sequence {
         if let Some(last_draft) = &mut self.last_draft {
             *last_draft = Arc::new(VerifiedDraft::new(&draft.tree, scores));
         }
-        // A rejection that stands behind the end of the sequence was none.
+        // A rejection after the end of the sequence does not count.
         let rejected = verdict.rejected && committed > accepted;
         self.statistics.count_round(draft.tree.len(), accepted, rejected, committed);
         let last = verdict.accepted[..accepted].last().copied();
@@ -292,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn the_end_may_fall_on_any_token_and_nothing_follows_it() {
-        // Everything that a round of two accepted tokens and a bonus can run into.
-        /// max_tokens, the round's tokens, what is committed, why it ends, accepted draft tokens.
+    fn a_sequence_can_end_at_any_token_of_a_round() {
+        // All ends that a round of two accepted tokens and a bonus token can reach.
+        /// max_tokens, the round's tokens, the committed tokens, the reason, accepted draft tokens.
         type Case = (usize, [TokenId; 3], &'static [TokenId], Option<Finish>, usize);
         let table: &[Case] = &[
             (9, [3, 4, 5], &[3, 4, 5], None, 2),
@@ -315,9 +321,10 @@ mod tests {
         }
     }
 
-    /// Features come for all that was not known, and stay for what was committed and read.
+    /// The target returns features of all tokens without any. The sequence keeps those of committed
+    /// tokens.
     #[test]
-    fn features_are_those_of_the_committed_tokens_but_the_last() {
+    fn features_are_kept_for_all_committed_tokens_but_the_last() {
         let mut sequence = sequence(100).with_features();
         let mut round = |nodes: usize, accepted: Vec<Node>| {
             let (known, tokens) = (sequence.features().map_or(0, Features::len), &sequence.tokens);
@@ -342,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_rejected_is_told_with_what_was_committed() {
+    fn rejected_tokens_are_recorded_with_committed_ones() {
         let mut sequence = sequence(5);
         let mut tree = TokenTree::chain(&[3, 4]);
         tree.push(Some(0), 5);
@@ -353,20 +360,20 @@ mod tests {
             sequence.commit(&draft, &verdict, &Scores::default());
             sequence.verifications().last().cloned()
         };
-        let feedback = |committed, accepted, rejected: &[TokenId]| {
+        let record = |committed, accepted, rejected: &[TokenId]| {
             Some(VerificationRecord { committed, accepted, rejected: rejected.to_vec() })
         };
-        assert_eq!(commit(&[0], Some(7), true), feedback(2, 1, &[4, 5, 6]));
-        assert_eq!(commit(&[0], None, false), feedback(1, 1, &[]));
-        assert_eq!(commit(&[], Some(7), true), feedback(1, 0, &[3]));
-        // The sequence ends with the accepted token: nothing behind it was tested.
-        assert_eq!(commit(&[0], Some(7), true), feedback(1, 1, &[]));
+        assert_eq!(commit(&[0], Some(7), true), record(2, 1, &[4, 5, 6]));
+        assert_eq!(commit(&[0], None, false), record(1, 1, &[]));
+        assert_eq!(commit(&[], Some(7), true), record(1, 0, &[3]));
+        // The sequence ends with the accepted token, so no token after it counts as tested.
+        assert_eq!(commit(&[0], Some(7), true), record(1, 1, &[]));
         let committed: usize = sequence.verifications().iter().map(|own| own.committed).sum();
         assert_eq!(committed, sequence.generated().len());
     }
 
     #[test]
-    fn the_context_ends_a_sequence() {
+    fn a_full_context_ends_the_sequence() {
         let mut sequence = sequence(100);
         assert_eq!(sequence.remaining(), 6);
         commit(&mut sequence, &[3, 3, 3], 3);
@@ -377,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_without_room_is_finished_from_the_start() {
+    fn a_sequence_without_room_is_finished_at_the_start() {
         assert_eq!(sequence(0).finish(), Some(Finish::MaxTokens));
     }
 }

@@ -1,34 +1,36 @@
-//! Speculative decoding: draft, then verify.
+//! Speculative decoding: drafts, then verifies.
 //!
 //! *Fast Inference from Transformers via Speculative Decoding*, Leviathan et al. 2023, arXiv
 //! 2211.17192, algorithm 1; *Accelerating Large Language Model Decoding with Speculative Sampling*,
-//! Chen et al. 2023, arXiv 2302.01318, algorithm 2; with trees as in SpecInfer, arXiv 2305.09781.
+//! Chen et al. 2023, arXiv 2302.01318, algorithm 2; *SpecInfer: Accelerating Generative Large
+//! Language Model Serving with Tree-based Speculative Inference and Verification*, Miao et al. 2023,
+//! arXiv 2305.09781, for trees.
 //!
-//! 1. The drafter proposes γ tokens (or a tree) behind the committed ones.
+//! 1. The drafter proposes γ tokens, or a tree, after the committed ones.
 //! 2. The target scores all of them in one forward.
-//! 3. The longest accepted path is committed, and one token of the target's own behind it: the
-//!    correction where a candidate was rejected, else the bonus.
+//! 3. The longest accepted path is committed, followed by one token of the target's own: the
+//!    correction if a candidate was rejected, else the bonus token.
 //!
-//! Deviation: γ may adapt to measured times and acceptance, down to no draft at all.
+//! Deviation: γ can adapt to measured times and acceptance, down to 0.
 
 use crate::{
     DecodeError, Decoder, Sequence, SpeculativeDraftLength, jobs, speculative_draft_length::Round,
 };
 use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
 
-/// Draft, then verify, in turn.
+/// Drafts and verifies alternately.
 pub struct Speculative {
     draft_length: SpeculativeDraftLength,
 }
 
 impl Speculative {
-    /// A decoder whose drafts are as the controller wants them.
+    /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
         Self { draft_length }
     }
 
-    /// The controller, with what it has learned.
+    /// Returns the draft-length policy with the times and acceptance it has learned.
     #[must_use]
     pub fn draft_length(&self) -> &SpeculativeDraftLength {
         &self.draft_length
@@ -41,29 +43,29 @@ impl Decoder for Speculative {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // The target adds a token of its own, so a draft never needs the last place.
+        // The target adds a token of its own, so a draft never needs the last position.
         let shape =
             self.draft_length.next_shape().truncated(sequence.remaining().saturating_sub(1));
-        let asked = match shape.depth() {
+        let reply = match shape.depth() {
             0 => None,
             _ => Some(jobs::draft(sequence, cluster, shape)?),
         };
         let empty = Draft::empty();
-        let draft = asked.as_ref().map_or(&empty, |answer| &answer.output);
+        let draft = reply.as_ref().map_or(&empty, |reply| &reply.output);
         let score = jobs::score(sequence, cluster, &draft.tree)?;
         let position = sequence.tokens().len();
         let verdict = verify(draft, &score.output.rows, position, sequence.randomness());
         let accepted = sequence.commit(draft, &verdict, &score.output);
         self.draft_length.observe(&Round {
-            asked: asked.is_some(),
+            requested: reply.is_some(),
             drafted: draft.tree.len(),
             accepted,
             rejected: verdict.rejected,
-            draft_ns: asked.as_ref().map_or(0, |answer| answer.duration_ns),
+            draft_ns: reply.as_ref().map_or(0, |reply| reply.duration_ns),
             score_ns: score.duration_ns,
         });
         let fate = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
-        for ticket in asked.map(|answer| answer.ticket).into_iter().chain([score.ticket]) {
+        for ticket in reply.map(|reply| reply.ticket).into_iter().chain([score.ticket]) {
             cluster.observe(Outcome { ticket, accepted, fate });
         }
         Ok(())

@@ -1,26 +1,33 @@
-//! What a sequence's decoding counted. Definitions: ALGORITHMS §1, as vLLM and llama.cpp have them.
+//! The decoding statistics of a sequence.
+//!
+//! The mean number of accepted tokens (MAT, τ) is the number of committed tokens per target forward
+//! that committed any, including the target's own token. For draft-then-verify it is
+//! `1 + accepted / drafts`, as vLLM and llama.cpp define it. The acceptance rate is the share of
+//! tested draft tokens that were accepted (α of Leviathan et al. 2023, arXiv 2211.17192). A draft
+//! token is tested if all tokens before it were accepted.
 
-/// Counters of one sequence; times are those that devices spent on its jobs.
+/// The counters of one sequence. Times are those that devices spent on its jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Tokens committed behind the prompt.
+    /// The number of tokens committed after the prompt.
     pub committed: u64,
-    /// Target forwards that committed a token.
+    /// The number of target forwards that committed a token.
     pub target_forwards: u64,
-    /// Rounds that verified at least one draft token.
+    /// The number of rounds that verified at least one draft token.
     pub drafts: u64,
-    /// Tokens drafted, tested or not.
+    /// The number of drafted tokens, tested or not.
     pub draft_tokens: u64,
-    /// Rounds in which the token at this depth (from 0) of what was verified was tested: those before
-    /// it were accepted, and the sequence had not ended.
+    /// By depth, starting at 0: the number of rounds in which the draft token at this depth was
+    /// tested. All tokens before it were accepted then, and the sequence had not ended.
     pub tested: Vec<u64>,
-    /// Rounds in which the draft's token at this depth was accepted.
+    /// By depth, starting at 0: the number of rounds in which the draft token was accepted.
     pub accepted: Vec<u64>,
-    /// Time of draft jobs.
+    /// The time of draft jobs, in nanoseconds.
     pub draft_ns: u64,
-    /// Time of score jobs.
+    /// The time of score jobs, in nanoseconds.
     pub score_ns: u64,
-    /// What decoding went on without, once each: a drafter or a target replica that failed, and why.
+    /// Drafters and target replicas that failed, and why, once each. Decoding continued without
+    /// them.
     pub failures: Vec<String>,
 }
 
@@ -31,7 +38,7 @@ impl Statistics {
         self.draft_ns += duration_ns;
     }
 
-    /// Counts one round, which verified up to `drafted` tokens.
+    /// Counts a round that verified up to `drafted` tokens.
     pub(crate) fn count_round(
         &mut self,
         drafted: usize,
@@ -51,19 +58,20 @@ impl Statistics {
         self.accepted[..accepted].iter_mut().for_each(|count| *count += 1);
     }
 
-    /// Mean accepted tokens (MAT, τ): tokens committed by a target forward, its own included.
+    /// Returns the mean number of accepted tokens (MAT, τ): committed tokens per target forward,
+    /// including the target's own token.
     #[must_use]
     pub fn mean_accepted_tokens(&self) -> f64 {
         ratio(self.committed, self.target_forwards)
     }
 
-    /// Accepted draft tokens over tested ones.
+    /// Returns the number of accepted draft tokens divided by that of tested ones.
     #[must_use]
     pub fn acceptance_rate(&self) -> f64 {
         ratio(self.accepted.iter().sum(), self.tested.iter().sum())
     }
 
-    /// For every draft position: accepted over tested.
+    /// Returns the acceptance rate of each draft position.
     #[must_use]
     pub fn acceptance_per_position(&self) -> Vec<f64> {
         self.accepted.iter().zip(&self.tested).map(|(&a, &t)| ratio(a, t)).collect()
@@ -87,7 +95,7 @@ impl Statistics {
     }
 }
 
-/// `part / whole`, 0 where there is nothing.
+/// Returns `part / whole`; 0 if `whole` is 0.
 fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
@@ -97,10 +105,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_add_up_to_the_published_definitions() {
+    fn counters_match_the_published_definitions() {
         let mut statistics = Statistics::default();
         statistics.count_draft(9, 40);
-        statistics.count_round(3, 3, false, 4); // all accepted, and a bonus
+        statistics.count_round(3, 3, false, 4); // all accepted, and a bonus token
         statistics.count_round(3, 1, true, 2); // rejected at the second
         statistics.count_round(3, 0, true, 1); // rejected at once
         statistics.count_round(0, 0, false, 1); // no draft

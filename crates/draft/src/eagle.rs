@@ -1,38 +1,39 @@
-//! EAGLE: the target's own features, one position further.
+//! EAGLE: a layer predicts the target's next feature from its features so far.
 //!
 //! *EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty*, Li et al. 2024, arXiv
-//! 2401.15077, section 3; *EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees*, Li et
-//! al. 2024, arXiv 2406.16858, section 4.
+//! 2401.15077, section 3; *EAGLE-2: Faster Inference of Language Models with Dynamic Draft Trees*,
+//! Li et al. 2024, arXiv 2406.16858, section 4.
 //!
-//! 1. The target has read all committed tokens but the last; their features come with the job.
-//! 2. A row of a token and of the feature before it gives the next feature, and the target's head on
-//!    that the next token's distribution.
-//! 3. Candidates go on from that: each with the guessed feature that it was drawn from.
-//! 4. A chain and a static tree are EAGLE's; the tree of the best of all considered nodes (`top:WxD:N`)
-//!    is EAGLE-2's: it expands by the path's probability, and reranks all.
-//! 5. The next round begins with the target's features of what was accepted; guessed rows are dropped.
+//! 1. The target has read all committed tokens but the last. Their features come with the job.
+//! 2. The input of a row is a token and the feature before it. The output is the next feature, and
+//!    the target's head gives the next token's distribution from it.
+//! 3. Further rows continue from a candidate and the predicted feature that it was drawn from.
+//! 4. Chains and static trees are EAGLE's. The tree of the best of all considered nodes is
+//!    EAGLE-2's: it expands nodes by the probability of their path, and reranks all of them.
+//! 5. The next round starts with the target's features of the accepted tokens. Rows with predicted
+//!    features are dropped.
 //!
-//! Deviations: a draft is verified as its kind demands. EAGLE's code tests the most probable candidates as
-//! ours, but draws the siblings of its sampled trees without replacement.
+//! Deviation: EAGLE's code draws the siblings of its sampled trees without replacement. Here they
+//! are drawn independently. Trees of the most probable candidates are verified as in EAGLE's code.
 
 use crate::feature_conditioned::FeatureConditioned;
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId};
 use forerun_model::{FeatureModel, ModelError};
 
-/// Drafts with a layer on its target's features.
+/// Drafts with a layer that reads the target's features.
 pub struct EagleDrafter<M> {
-    /// It grows drafts from rows as from any model's; these are made of features, too.
+    /// Grows drafts as from any model. The rows also depend on features.
     drafter: ModelDrafter<FeatureConditioned<M>>,
 }
 
 impl<M: FeatureModel> EagleDrafter<M> {
-    /// A drafter that asks `model`.
+    /// Creates a drafter that uses `model`.
     pub fn new(model: M) -> Self {
         Self { drafter: ModelDrafter::new(FeatureConditioned::new(model)) }
     }
 
-    /// The model. Tests look at its caches.
+    /// Returns the model. Tests inspect its caches.
     #[must_use]
     pub fn model(&self) -> &M {
         self.drafter.model().model()

@@ -1,10 +1,10 @@
-//! A model on its target's features, as others ask a model: each round's features are brought to it.
+//! Presents a model that reads the target's features as an ordinary language model.
 
 use crate::DraftContext;
 use forerun_core::{Features, SequenceId};
 use forerun_model::{FeatureModel, LanguageModel, Logits, LogitsContext, ModelError};
 
-/// A round's model.
+/// A model on features, together with the features of the current round.
 pub(crate) struct FeatureConditioned<M> {
     model: M,
     features: Features,
@@ -15,14 +15,14 @@ impl<M: FeatureModel> FeatureConditioned<M> {
         Self { model, features: Features::new() }
     }
 
-    /// The model.
+    /// Returns the model.
     pub(crate) fn model(&self) -> &M {
         &self.model
     }
 
-    /// Takes the features of a round. Returns whether they are all that the model needs: those of every
-    /// token but the last, which the target has not read, and of one at least. In an answer's first
-    /// round there are none.
+    /// Stores the features of a round. Returns whether the model can draft with them: it needs those
+    /// of every token but the last, which the target has not read, and of at least one token. In an
+    /// answer's first round there are none.
     pub(crate) fn take_features(&mut self, context: &DraftContext<'_>) -> bool {
         self.features = context.feedback.features.clone();
         context.tokens.len() >= 2 && self.features.len() + 1 >= context.tokens.len()

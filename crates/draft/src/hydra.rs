@@ -1,28 +1,29 @@
-//! Hydra: Medusa's heads, each of which reads what the heads before it drafted.
+//! Hydra: Medusa's heads, each of which also reads the tokens drafted by the heads before it.
 //!
-//! *Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding*, Ankner et al. 2024, arXiv 2402.05109,
-//! section 3.
+//! *Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding*, Ankner et al. 2024, arXiv
+//! 2402.05109, section 3.
 //!
 //! 1. The feature of the last token that the target has read comes with the job.
-//! 2. Head `h` reads that and the tokens behind it: the committed one, and `h` candidates.
-//! 3. So a tree grows level by level, and siblings have rows of their own.
+//! 2. Head `h` reads that feature and the tokens after it: the last committed token and `h`
+//!    candidates.
+//! 3. So a tree grows depth by depth, and every node has a row of its own.
 //!
-//! Deviations: as Medusa's here. "Typical acceptance" is left out, and the tree holds the most probable of
-//! all paths instead of a searched shape (`--tree top:WxD:N`).
+//! Deviations: "typical acceptance" changes the distribution of the output, and is not implemented.
+//! The paper searches for the shape of its tree; here a tree holds the most probable paths.
 
 use crate::feature_conditioned::FeatureConditioned;
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId};
 use forerun_model::{FeatureModel, ModelError};
 
-/// Drafts with heads on its target's last feature and on the tokens behind it.
+/// Drafts with heads that read the target's last feature and the tokens after it.
 pub struct HydraDrafter<M> {
     drafter: ModelDrafter<FeatureConditioned<M>>,
     n_heads: usize,
 }
 
 impl<M: FeatureModel> HydraDrafter<M> {
-    /// A drafter that asks `model`, which has so many heads.
+    /// Creates a drafter that uses `model`, which has `n_heads` heads.
     pub fn new(model: M, n_heads: usize) -> Self {
         Self { drafter: ModelDrafter::new(FeatureConditioned::new(model)), n_heads }
     }

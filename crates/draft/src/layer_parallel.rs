@@ -1,21 +1,27 @@
-//! A language model whose layers are computed several at a time as the drafter.
+//! EasySpec: a language model drafts with several of its layers computed in parallel.
 //!
 //! *EasySpec: Layer-Parallel Speculative Decoding for Efficient Multi-GPU Utilization*, Wu et al.
 //! 2025, arXiv 2502.02493, algorithm 2 and section 3.2.
 //!
-//! 1. Bonus calibration: a round opens with an exact forward over the tokens accepted since the last
-//!    and the bonus token. Everything fuzzy was dropped before, accepted or not.
-//! 2. Its last row proposes the first depth of the draft.
-//! 3. Each further depth is a layer-parallel forward: the layers of a group read one hidden state.
-//! 4. Verification makes up for what approximate rows get wrong; it never knows of them.
+//! 1. Bonus calibration: a round starts with an exact forward over the tokens committed since the
+//!    last calibration. All approximate cache entries were dropped before, accepted or not.
+//! 2. The last row of this forward proposes the first depth of the draft.
+//! 3. Each further depth is a layer-parallel forward: all layers of a group read the same hidden
+//!    state.
+//! 4. Verification is exact, so approximate rows cost acceptance but never change the output.
 //!
-//! Deviations: a draft is verified as its kind demands, where the authors' code accepts the most
-//! probable candidates with min(1, target/draft), which changes the output's distribution. Their code
-//! calibrates only behind a mismatch; here that is one of several policies. Which rows are fuzzy is
-//! the cache's knowledge: a round says which tokens must be exact, and nothing is rolled back. Where
-//! drafting runs ahead of verification, a job that lengthens the last draft may belong to its round, since
-//! such jobs are of few tokens. An answer opens with an exact forward whatever was drafted before it on the
-//! same sequence, so that equal requests are drafted alike.
+//! Deviations:
+//!
+//! * The authors' code accepts the most probable candidates with probability min(1, target/draft),
+//!   which changes the distribution of the output. Here they are verified as deterministic
+//!   candidates.
+//! * The authors' code calibrates only after a mismatch. Here that is one of several policies.
+//! * The cache tracks which entries are approximate. A round states which tokens must be exact, and
+//!   nothing is rolled back.
+//! * If drafting runs ahead of verification, jobs have few tokens. A job that extends the last draft
+//!   may then belong to the same round.
+//! * An answer starts with an exact forward, whatever was drafted on its sequence before, so equal
+//!   requests give equal drafts.
 
 use crate::{DraftContext, Drafter, ModelDrafter};
 use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
@@ -24,23 +30,24 @@ use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// When a round opens with an exact forward.
+/// Decides when a round starts with an exact forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CalibrationPolicy {
-    /// Always: every token before the draft is exact.
+    /// In every round: all tokens before the draft are exact.
     #[default]
     EveryRound,
-    /// Only where the tokens are not a continuation of the last draft, which is kept otherwise.
+    /// Only if the tokens do not continue the last draft. Otherwise the draft's cache entries are
+    /// kept.
     OnMismatch,
-    /// Only the prompt is exact.
+    /// Never after the prompt: only the prompt is exact.
     PrefillOnly,
-    /// Nothing is.
+    /// Never: all tokens are approximate.
     Never,
 }
 
-/// A text that names no policy.
+/// A text that does not name a calibration policy.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{found:?} is not one of every-round, on-mismatch, prefill-only, never")]
+#[error("{found:?} is not one of every-round, on-mismatch, prefill-only and never")]
 pub struct UnknownCalibrationPolicy {
     found: String,
 }
@@ -70,57 +77,58 @@ impl fmt::Display for CalibrationPolicy {
     }
 }
 
-/// Drafts with a language model by groups of its layers.
+/// Drafts with a language model that runs groups of its layers in parallel.
 pub struct LayerParallelDrafter<M> {
-    /// It asks for rows as it always does; they come as this round wants them.
-    drafter: ModelDrafter<LayerParallel<M>>,
+    /// Grows drafts as from any model. The wrapper decides which rows are exact.
+    drafter: ModelDrafter<LayerParallelModel<M>>,
     calibration: CalibrationPolicy,
-    /// Tokens that make a round, if several jobs lengthen one draft.
-    round: usize,
-    /// Where the policy asks for it: each sequence's last draft.
-    last: HashMap<SequenceId, LastDraft>,
+    /// The number of tokens in a round, if several jobs extend one draft.
+    round_length: usize,
+    /// The last draft of each sequence, if the policy needs it.
+    last_drafts: HashMap<SequenceId, LastDraft>,
 }
 
 impl<M: LayeredModel> LayerParallelDrafter<M> {
-    /// A drafter that asks `model`, all of whose layers are in `groups`.
+    /// Creates a drafter that uses `model`. `groups` must contain all its layers.
     pub fn new(model: M, groups: LayerGroups, calibration: CalibrationPolicy) -> Self {
-        let drafter = ModelDrafter::new(LayerParallel { model, groups, exact: 0 });
-        Self { drafter, calibration, round: 1, last: HashMap::new() }
+        let drafter = ModelDrafter::new(LayerParallelModel { model, groups, exact: 0 });
+        Self { drafter, calibration, round_length: 1, last_drafts: HashMap::new() }
     }
 
-    /// The same, but jobs that go on with one draft are of one round until it has `tokens` tokens; otherwise
-    /// every job opens a round.
+    /// Returns the drafter with rounds of up to `tokens` tokens: jobs that extend one draft belong to
+    /// one round until it has that many. By default every job starts a round.
     #[must_use]
     pub fn with_round_length(self, tokens: usize) -> Self {
-        Self { round: tokens.max(1), ..self }
+        Self { round_length: tokens.max(1), ..self }
     }
 
-    /// The same for a target whose vocabulary may have another size.
+    /// Returns the drafter for a target with `vocab_size` tokens.
     #[must_use]
     pub fn with_vocab_size(self, vocab_size: usize) -> Self {
         Self { drafter: self.drafter.with_vocab_size(vocab_size), ..self }
     }
 
-    /// The model. Tests look at its caches.
+    /// Returns the model. Tests inspect its caches.
     #[must_use]
     pub fn model(&self) -> &M {
         &self.drafter.model().model
     }
 
-    /// How many tokens a round's forwards must have exactly before them.
+    /// Returns the number of tokens that must be exact in this round's forwards.
     fn exact_tokens(&self, context: &DraftContext<'_>) -> usize {
-        // Of the same answer, which is not at its beginning.
+        // Ignore drafts of other answers. An answer without tokens yet has no draft.
         let begun = context.tokens.len() > context.prompt_len;
-        let is_of_it = |last: &&LastDraft| begun && last.prompt_len == context.prompt_len;
-        let last = self.last.get(&context.sequence).filter(is_of_it);
+        let is_same_answer = |last: &&LastDraft| begun && last.prompt_len == context.prompt_len;
+        let last = self.last_drafts.get(&context.sequence).filter(is_same_answer);
         let continues = || last.is_some_and(|last| last.is_continued_by(context.tokens));
-        let opening = || {
+        let round_start = || {
             let last = last?;
-            let goes_on = last.is_lengthened_to(context.tokens);
-            (goes_on && context.tokens.len() < last.opened + self.round).then_some(last.opened)
+            let same_round = last.is_extended_to(context.tokens)
+                && context.tokens.len() < last.round_start + self.round_length;
+            same_round.then_some(last.round_start)
         };
         match self.calibration {
-            CalibrationPolicy::EveryRound => opening().unwrap_or(context.tokens.len()),
+            CalibrationPolicy::EveryRound => round_start().unwrap_or(context.tokens.len()),
             CalibrationPolicy::OnMismatch if continues() => 0,
             CalibrationPolicy::OnMismatch => context.tokens.len(),
             CalibrationPolicy::PrefillOnly => context.prompt_len.min(context.tokens.len()),
@@ -134,32 +142,33 @@ impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
         let exact = self.exact_tokens(context);
         self.drafter.model_mut().exact = exact;
         let draft = self.drafter.draft(context)?;
-        let remembers = match self.calibration {
-            CalibrationPolicy::EveryRound => self.round > 1,
+        let needs_last_draft = match self.calibration {
+            CalibrationPolicy::EveryRound => self.round_length > 1,
             CalibrationPolicy::OnMismatch => true,
             CalibrationPolicy::PrefillOnly | CalibrationPolicy::Never => false,
         };
-        if remembers {
-            let last = self.last.entry(context.sequence).or_default();
-            last.remember(context, exact, &draft.tree);
+        if needs_last_draft {
+            let last = self.last_drafts.entry(context.sequence).or_default();
+            last.record(context, exact, &draft.tree);
         }
         Ok(draft)
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        self.last.remove(&sequence);
+        self.last_drafts.remove(&sequence);
         self.drafter.release(sequence);
     }
 }
 
-/// A round's model: what is asked of it is computed by groups of layers, behind `exact` exact tokens.
-struct LayerParallel<M> {
+/// Presents a model with layer-parallel forwards as an ordinary language model.
+struct LayerParallelModel<M> {
     model: M,
     groups: LayerGroups,
+    /// The number of tokens at the start of the sequence that must be exact in this round.
     exact: usize,
 }
 
-impl<M: LayeredModel> LanguageModel for LayerParallel<M> {
+impl<M: LayeredModel> LanguageModel for LayerParallelModel<M> {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()
     }
@@ -177,41 +186,43 @@ impl<M: LayeredModel> LanguageModel for LayerParallel<M> {
     }
 }
 
-/// What was drafted last, and behind what.
+/// The last draft of a sequence, and the tokens before it.
 #[derive(Default)]
 struct LastDraft {
+    /// The tokens before the draft.
     tokens: Vec<TokenId>,
-    /// How many of them are the prompt.
+    /// The number of them that are the prompt.
     prompt_len: usize,
-    /// How many of them stood before the round that it is of.
-    opened: usize,
+    /// The number of them that were there when the draft's round started.
+    round_start: usize,
     tree: TokenTree,
 }
 
 impl LastDraft {
-    fn remember(&mut self, context: &DraftContext<'_>, opened: usize, tree: &TokenTree) {
-        (self.prompt_len, self.opened) = (context.prompt_len, opened);
+    fn record(&mut self, context: &DraftContext<'_>, round_start: usize, tree: &TokenTree) {
+        (self.prompt_len, self.round_start) = (context.prompt_len, round_start);
         self.tokens.clear();
         self.tokens.extend_from_slice(context.tokens);
         self.tree.copy_from(tree, tree.len());
     }
 
-    /// Whether `tokens` are those of the draft and nothing else: what comes behind them lengthens it.
-    fn is_lengthened_to(&self, tokens: &[TokenId]) -> bool {
-        let Some(behind) = tokens.strip_prefix(&self.tokens[..]) else { return false };
+    /// Returns whether `tokens` ends with a path of the draft, so that tokens drafted after it
+    /// extend the draft.
+    fn is_extended_to(&self, tokens: &[TokenId]) -> bool {
+        let Some(new) = tokens.strip_prefix(&self.tokens[..]) else { return false };
         let mut at = None;
-        behind.iter().all(|&token| {
+        new.iter().all(|&token| {
             at = self.tree.child_with(at, token);
             at.is_some()
         })
     }
 
-    /// Whether nothing in `tokens` contradicts the draft: they go along one of its paths as far as it
-    /// leads, or they themselves do.
+    /// Returns whether `tokens` agrees with the draft: its new tokens follow a path of the draft,
+    /// until either of them ends.
     fn is_continued_by(&self, tokens: &[TokenId]) -> bool {
-        let Some(behind) = tokens.strip_prefix(&self.tokens[..]) else { return false };
+        let Some(new) = tokens.strip_prefix(&self.tokens[..]) else { return false };
         let mut at = None;
-        for &token in behind {
+        for &token in new {
             if self.tree.children(at).next().is_none() {
                 return true;
             }
@@ -229,30 +240,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_draft_is_continued_by_what_does_not_contradict_it() {
+    fn a_draft_is_continued_by_tokens_that_agree_with_it() {
         let mut tree = TokenTree::chain(&[3, 4]);
         tree.push(None, 5);
-        let last = LastDraft { tokens: vec![1, 2], prompt_len: 2, opened: 2, tree };
+        let last = LastDraft { tokens: vec![1, 2], prompt_len: 2, round_start: 2, tree };
         let table: &[(&[TokenId], bool)] = &[
-            // All of a path accepted, and the bonus token.
+            // A whole path was accepted, followed by the bonus token.
             (&[1, 2, 3, 4, 9], true),
             (&[1, 2, 5, 9], true),
             (&[1, 2, 5, 9, 9], true),
-            // A part of it, as where drafting goes on behind unverified tokens.
+            // A part of a path, as when drafting continues after unverified tokens.
             (&[1, 2, 3], true),
             (&[1, 2], true),
             // A correction.
             (&[1, 2, 9], false),
             (&[1, 2, 3, 9], false),
-            // Another text.
+            // Different tokens before the draft.
             (&[1], false),
             (&[1, 9, 3, 4], false),
         ];
         for &(tokens, continues) in table {
             assert_eq!(last.is_continued_by(tokens), continues, "{tokens:?}");
         }
-        // Of these, only what was drafted lengthens it: not the bonus token.
-        for (tokens, lengthens) in [
+        // Only draft tokens extend the draft; a bonus token does not.
+        for (tokens, extends) in [
             (&[1, 2, 3, 4][..], true),
             (&[1, 2, 5], true),
             (&[1, 2], true),
@@ -260,14 +271,15 @@ mod tests {
             (&[1, 2, 9], false),
             (&[1], false),
         ] {
-            assert_eq!(last.is_lengthened_to(tokens), lengthens, "{tokens:?}");
+            assert_eq!(last.is_extended_to(tokens), extends, "{tokens:?}");
         }
-        let none = LastDraft { tokens: vec![1], prompt_len: 1, opened: 1, tree: TokenTree::new() };
+        let tree = TokenTree::new();
+        let none = LastDraft { tokens: vec![1], prompt_len: 1, round_start: 1, tree };
         assert!(none.is_continued_by(&[1, 2]), "nothing was drafted, so nothing was rejected");
     }
 
     #[test]
-    fn policies_are_read_and_unknown_ones_listed() {
+    fn policies_are_parsed_and_errors_list_the_valid_ones() {
         for name in ["every-round", "on-mismatch", "prefill-only", "never"] {
             assert_eq!(
                 name.parse::<CalibrationPolicy>().map(|c| c.to_string()),

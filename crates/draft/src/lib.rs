@@ -1,10 +1,11 @@
-//! The drafters: who proposes tokens, and how. One file each.
+//! The drafters, which propose tokens. Each drafter has its own file.
 //!
-//! This crate may touch language models, but neither files nor threads nor clocks. A drafter is a
-//! function of the tokens it is given, and of what the target told of the same answer; what it remembers
-//! else only saves it work.
+//! This crate uses language models, but no files, threads or clocks. A draft is a function of the
+//! tokens so far, and of the target's feedback on the same answer. Everything else that a drafter
+//! stores only saves work.
 
 mod answer_tracker;
+mod candidate_model;
 mod eagle;
 mod feature_conditioned;
 mod grow;
@@ -13,6 +14,7 @@ mod layer_parallel;
 mod lookahead;
 mod medusa;
 mod model;
+mod ngram_pool;
 mod ouroboros;
 mod parallel;
 mod prompt_lookup;
@@ -37,43 +39,79 @@ use forerun_core::{
 use forerun_model::{LogitsContext, ModelError};
 use std::sync::atomic::AtomicBool;
 
-/// What a drafter is given.
+/// The input of a drafter.
 pub struct DraftContext<'a> {
     /// The sequence.
     pub sequence: SequenceId,
     /// All tokens so far.
     pub tokens: &'a [TokenId],
-    /// How many of them are the prompt, which some penalties do not count.
+    /// The number of prompt tokens at the start of `tokens`. Some penalties do not count them.
     pub prompt_len: usize,
-    /// The request's sampling options: the drafter warps as the target does.
+    /// The request's sampling options. They apply to the drafter's logits as to the target's.
     pub sampling: &'a Sampling,
-    /// Where its draws come from.
+    /// The source of random numbers.
     pub randomness: &'a dyn Randomness,
-    /// The candidates asked for.
+    /// The requested shape.
     pub shape: &'a DraftShape,
-    /// What the target has told, for a drafter that reads it.
+    /// Feedback from the target, for drafters that use it.
     pub feedback: &'a TargetFeedback,
-    /// Set when the draft is no longer wanted; looked at between layers and between tokens.
+    /// Set when the draft is no longer needed. Models check it between layers and between tokens.
     pub cancel: &'a AtomicBool,
 }
 
 impl DraftContext<'_> {
-    /// What a model of the same vocabulary is asked for: the rows from `first_row` on of the tokens and of
-    /// candidates behind them.
+    /// Creates the request to a model with the target's vocabulary: the rows from `first_row` on for
+    /// the tokens and the candidates after them.
     pub(crate) fn rows<'a>(&'a self, tree: &'a TokenTree, first_row: usize) -> LogitsContext<'a> {
         let Self { sequence, tokens, cancel, .. } = *self;
         LogitsContext { sequence, tokens, tree, first_row, cancel }
     }
 }
 
-/// Proposes candidates for the tokens behind a sequence.
+/// Proposes candidates for the tokens after a sequence.
+///
+/// ```rust
+/// use forerun_core::{Draft, DraftShape, Proposal, Sampling, SequenceId, TargetFeedback, TokenTree};
+/// use forerun_draft::{DraftContext, Drafter};
+/// use forerun_model::ModelError;
+/// use std::sync::atomic::AtomicBool;
+///
+/// /// Proposes that the last token repeats.
+/// struct Repeat;
+///
+/// impl Drafter for Repeat {
+///     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+///         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
+///         let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
+///         // The tokens are a function of the tokens before them, not drawn from a distribution.
+///         Ok(Draft { tree, proposal: Proposal::Deterministic })
+///     }
+///
+///     fn release(&mut self, _sequence: SequenceId) {}
+/// }
+///
+/// let sampling = Sampling::greedy();
+/// let context = DraftContext {
+///     sequence: SequenceId(0),
+///     tokens: &[3, 1, 4],
+///     prompt_len: 3,
+///     sampling: &sampling,
+///     randomness: &sampling.randomness,
+///     shape: &DraftShape::Chain { length: 2 },
+///     feedback: &TargetFeedback::default(),
+///     cancel: &AtomicBool::new(false),
+/// };
+/// let draft = Repeat.draft(&context)?;
+/// assert_eq!(draft.tree.tokens(), [4, 4]);
+/// # Ok::<(), ModelError>(())
+/// ```
 pub trait Drafter {
-    /// Drafts in the asked shape, or less: fewer candidates, or none, are always a valid answer.
+    /// Drafts in the requested shape. Fewer candidates, or none, are always a valid draft.
     ///
     /// # Errors
-    /// If the drafter's model fails, or it was cancelled.
+    /// If the drafter's model fails, or the job was cancelled.
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError>;
 
-    /// Forgets a sequence.
+    /// Drops everything that is stored for a sequence.
     fn release(&mut self, sequence: SequenceId);
 }

@@ -1,80 +1,76 @@
-//! An independent language model as the drafter: chains and trees of its own continuations.
+//! An independent language model as the drafter: chains and trees of its continuations.
 //!
-//! Checkpoints with one tokenizer may pad their embeddings to different sizes. Tokens that the target
-//! does not have are no candidates; behind a token that the drafter does not have it drafts nothing.
-//! The drafter's distributions are over the tokens of both then, and are verified as such.
+//! Target and drafter may have vocabularies of different sizes, because checkpoints with the same
+//! tokenizer may pad their embeddings differently. Tokens that the target does not have are never
+//! candidates. After a token that the drafter does not have, it drafts nothing. So the drafter's
+//! distributions cover the tokens that both models have, and are verified as such.
 
-use crate::grow::{RowSource, grow, own_sampling};
+use crate::candidate_model::CandidateModel;
+use crate::grow::{RowSource, grow};
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId, TokenTree};
 use forerun_model::{LanguageModel, Logits, ModelError};
 
 /// Drafts with a language model, usually a small one.
 pub struct ModelDrafter<M> {
-    model: M,
-    /// Tokens that may be candidates: all below this.
-    vocab_size: usize,
+    candidates: CandidateModel<M>,
 }
 
 impl<M: LanguageModel> ModelDrafter<M> {
-    /// A drafter that asks `model`.
+    /// Creates a drafter that uses `model`.
     pub fn new(model: M) -> Self {
-        let vocab_size = model.vocab_size();
-        Self { model, vocab_size }
+        Self { candidates: CandidateModel::new(model) }
     }
 
-    /// The same for a target whose vocabulary may have another size.
+    /// Returns the drafter for a target with `vocab_size` tokens.
     #[must_use]
     pub fn with_vocab_size(self, vocab_size: usize) -> Self {
-        Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
+        Self { candidates: self.candidates.with_vocab_size(vocab_size) }
     }
 
-    /// The model.
+    /// Returns the model.
     pub(crate) fn model(&self) -> &M {
-        &self.model
+        &self.candidates.model
     }
 
-    /// The model, which may be told how to compute.
+    /// Returns the model, to configure it for a round.
     pub(crate) fn model_mut(&mut self) -> &mut M {
-        &mut self.model
+        &mut self.candidates.model
     }
 }
 
-/// The model's rows behind a context's tokens.
+/// The model's rows after a context's tokens.
 struct ModelRows<'a, M> {
     model: &'a mut M,
     context: &'a DraftContext<'a>,
     vocab_size: usize,
-    /// Those that were asked for last.
+    /// The rows of the last request.
     last: Option<Logits>,
 }
 
 impl<M: LanguageModel> RowSource for ModelRows<'_, M> {
     fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
         let logits = self.model.logits(&self.context.rows(tree, first_row))?;
-        Ok(self.last.insert(logits).rows_below(self.vocab_size).collect())
+        Ok(self.last.insert(logits).rows_truncated_to(self.vocab_size).collect())
     }
 }
 
 impl<M: LanguageModel> Drafter for ModelDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let known = self.model.vocab_size();
-        if context.tokens.iter().any(|&token| token as usize >= known) {
+        let candidates = &mut self.candidates;
+        if !candidates.can_read(context.tokens) {
             return Ok(Draft::empty());
         }
-        let sampling = own_sampling(context.sampling, self.vocab_size);
+        let sampling = candidates.sampling(context.sampling);
         let context = &DraftContext { sampling: &sampling, ..*context };
-        // A drafter whose context is shorter than the target's drafts less near its end, then
-        // nothing.
-        let left =
-            self.model.context_length().saturating_sub(context.tokens.len().saturating_sub(1));
-        let shape = context.shape.truncated(left);
-        let (model, vocab_size) = (&mut self.model, self.vocab_size);
+        let shape = context.shape.truncated(candidates.room_after(context.tokens.len()));
+        let vocab_size = candidates.vocab_size();
+        let model = &mut candidates.model;
         grow(context, &shape, &mut ModelRows { model, context, vocab_size, last: None })
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        self.model.release(sequence);
+        self.candidates.model.release(sequence);
     }
 }
 
@@ -107,12 +103,12 @@ mod tests {
         paths
     }
 
-    /// One of 25 prompts.
+    /// Returns one of 25 prompts.
     fn prompt(number: usize) -> [TokenId; 2] {
         [number / VOCAB, number % VOCAB].map(|token| token as TokenId)
     }
 
-    /// All continuations of up to `depth` tokens with the logarithms of their probabilities.
+    /// Returns all continuations of up to `depth` tokens with the logarithms of their probabilities.
     fn all(prompt: &[TokenId], depth: usize) -> Vec<(f64, Vec<TokenId>)> {
         let mut all = vec![(0.0, Vec::new())];
         let mut begin = 0;
@@ -134,7 +130,7 @@ mod tests {
         all
     }
 
-    /// Where every node is expanded, the tree is that of the most probable continuations there are.
+    /// If every node is expanded, the tree holds the most probable of all continuations.
     #[test]
     fn a_budget_keeps_the_most_probable_continuations() {
         for first in 0..20 {
@@ -154,8 +150,8 @@ mod tests {
         }
     }
 
-    /// A narrow tree expands the nodes that it would keep without a budget; and a budget large
-    /// enough keeps all of these, and their siblings.
+    /// A narrow tree expands the nodes that it would keep without a budget. A large budget keeps all
+    /// of them and their siblings.
     #[test]
     fn a_large_budget_adds_siblings() {
         for first in 0..20 {

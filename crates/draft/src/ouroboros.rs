@@ -1,69 +1,64 @@
-//! Ouroboros: a small model drafts phrase by phrase.
+//! Ouroboros: a small model drafts with phrases, and phrases extend the draft.
 //!
-//! *Ouroboros: Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding*, Zhao et al. 2024,
-//! arXiv 2402.13720, section 3.
+//! *Ouroboros: Generating Longer Drafts Phrase by Phrase for Faster Speculative Decoding*, Zhao et
+//! al. 2024, arXiv 2402.13720, section 3.
 //!
-//! 1. A pool has phrases by their first token: from the text, from drafts, and from verification, where
-//!    the target says behind each candidate, also a rejected one, how it would go on.
-//! 2. Drafting is faster by phrases: those that begin with the last token are candidates of the small
-//!    model, which follows them as far as they are its own most probable tokens. So the draft is its
-//!    greedy one, in fewer forwards.
-//! 3. Drafts are longer by phrases: several that begin with the draft's last token stand behind it, as
-//!    branches of one tree.
+//! 1. A pool holds phrases by their first token. They come from the text, from drafts, and from
+//!    verification: the target's tokens after each candidate, also after rejected ones.
+//! 2. Phrases accelerate drafting. Those that start with the last token are verified by the small
+//!    model, which accepts them as far as they are its own most probable tokens. So the draft is the
+//!    model's greedy draft, made in fewer forwards.
+//! 3. Phrases make drafts longer. Several phrases that start with the draft's last token follow it,
+//!    as branches of one tree.
 //!
-//! Deviations: the small model makes no phrases beside drafting (the paper has it look ahead). The pool is an
-//! answer's own, so that it does not depend on earlier ones. Candidates are verified as
-//! deterministic ones above temperature 0, too.
+//! Deviations: in the paper the small model also generates phrases by lookahead decoding, which is not
+//! implemented. Each answer has its own pool, so that drafts do not depend on earlier answers.
+//! Candidates are verified as deterministic ones at all temperatures.
 
 use crate::answer_tracker::AnswerTracker;
-use crate::grow::{node_of, own_sampling};
+use crate::candidate_model::CandidateModel;
+use crate::ngram_pool::NgramPool;
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft};
+use forerun_core::{
+    Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft, row_of,
+};
 use forerun_model::{LanguageModel, ModelError};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-/// Tokens of a phrase behind its first, which is what phrases add to a draft at the most.
+/// The number of tokens in a phrase after its first one. This is the maximum that phrases add to a
+/// draft.
 pub const PHRASE_TOKENS: usize = 4;
-/// Phrases that are kept for one first token.
-const KEPT: usize = 6;
+/// The number of phrases that are kept for a first token.
+const PHRASES_PER_TOKEN: usize = 6;
 
-/// Drafts with a language model and with phrases.
+/// Drafts with a language model and phrases.
 pub struct OuroborosDrafter<M> {
-    model: M,
-    /// Tokens that may be candidates: all below this.
-    vocab_size: usize,
-    /// By sequence, its present answer.
-    sequences: HashMap<SequenceId, (AnswerTracker, Pool)>,
+    candidates: CandidateModel<M>,
+    /// The current answer of each sequence.
+    sequences: HashMap<SequenceId, (AnswerTracker, PhrasePool)>,
 }
 
 /// The phrases of an answer.
 #[derive(Default)]
-struct Pool {
-    /// By their first token: what follows it, the latest last.
-    phrases: HashMap<TokenId, VecDeque<Vec<TokenId>>>,
-    /// Places of the text that were read.
+struct PhrasePool {
+    phrases: NgramPool<PHRASES_PER_TOKEN>,
+    /// The number of positions of the text from which phrases were read.
     read: usize,
 }
 
-impl Pool {
+impl PhrasePool {
     fn add(&mut self, first: TokenId, rest: &[TokenId]) {
-        if rest.is_empty() {
-            return;
+        if !rest.is_empty() {
+            self.phrases.add(first, rest);
         }
-        let known = self.phrases.entry(first).or_default();
-        known.retain(|other| *other != rest);
-        if known.len() == KEPT {
-            known.pop_front();
-        }
-        known.push_back(rest.to_vec());
     }
 
-    /// What may follow a token, the latest first.
+    /// Iterates over the phrases that may follow a token, the latest first.
     fn phrases_after(&self, token: TokenId) -> impl Iterator<Item = &[TokenId]> {
-        self.phrases.get(&token).into_iter().flatten().rev().map(Vec::as_slice)
+        self.phrases.continuations(token)
     }
 
-    /// Takes the phrases of the text that are whole by now.
+    /// Adds the complete phrases of the text that are new.
     fn read_text(&mut self, tokens: &[TokenId]) {
         while let Some(rest) = tokens.get(self.read + 1..self.read + 1 + PHRASE_TOKENS) {
             self.add(tokens[self.read], rest);
@@ -71,12 +66,12 @@ impl Pool {
         }
     }
 
-    /// Takes how the target would go on behind each candidate, as far as the tree tells.
+    /// Adds the target's continuation of each candidate, as far as the tree contains it.
     fn read_scores(&mut self, last_draft: &VerifiedDraft) {
         for node in 0..last_draft.tree.len() {
             let (mut rest, mut at) = (Vec::new(), Some(node));
-            while let Some(row) = at.map(|node| node + 1).filter(|_| rest.len() < PHRASE_TOKENS) {
-                let Some(&token) = last_draft.tokens.get(row) else { break };
+            while at.is_some() && rest.len() < PHRASE_TOKENS {
+                let Some(&token) = last_draft.tokens.get(row_of(at)) else { break };
                 rest.push(token);
                 at = last_draft.tree.child_with(at, token);
             }
@@ -84,16 +79,17 @@ impl Pool {
         }
     }
 
-    /// Takes the phrases of a draft.
+    /// Adds the phrases of a draft.
     fn read_draft(&mut self, draft: &[TokenId]) {
-        for (place, &first) in draft.iter().enumerate() {
-            let rest = &draft[place + 1..];
+        for (index, &first) in draft.iter().enumerate() {
+            let rest = &draft[index + 1..];
             self.add(first, &rest[..rest.len().min(PHRASE_TOKENS)]);
         }
     }
 }
 
-/// A shape as this drafter fills it: of the depth of one that has no phrases, the last tokens are theirs.
+/// Converts a shape to one with phrases, as this drafter fills it. In a shape without phrases, the
+/// last tokens of its depth become phrases.
 #[must_use]
 pub fn with_phrases(shape: &DraftShape) -> DraftShape {
     let width = match shape {
@@ -107,22 +103,22 @@ pub fn with_phrases(shape: &DraftShape) -> DraftShape {
     DraftShape::Phrases { length, width, phrase: depth - length, budget: Some(shape.max_nodes()) }
 }
 
-/// What of a shape the model drafts, and what phrases add.
-struct Plan {
-    /// Tokens of the model's chain.
+/// How a shape is divided between the model and phrases.
+struct DraftPlan {
+    /// The number of tokens of the model's chain.
     chain: usize,
-    /// Tokens behind it.
+    /// The maximum number of phrase tokens after the chain.
     phrase: usize,
-    /// Phrases side by side.
+    /// The maximum number of phrases.
     width: usize,
-    /// Nodes in all.
+    /// The maximum number of nodes.
     budget: usize,
 }
 
-impl Plan {
-    /// Of a shape, and the tokens that the model can still read.
-    fn of(shape: &DraftShape, left: usize) -> Self {
-        let shape = with_phrases(shape).truncated(left);
+impl DraftPlan {
+    /// Creates the plan for a shape. `room`: the number of tokens that the model can draft.
+    fn new(shape: &DraftShape, room: usize) -> Self {
+        let shape = with_phrases(shape).truncated(room);
         let (width, phrase) = match shape {
             DraftShape::Phrases { width, phrase, .. } => (width, phrase),
             _ => (0, 0),
@@ -133,47 +129,46 @@ impl Plan {
 }
 
 impl<M: LanguageModel> OuroborosDrafter<M> {
-    /// A drafter that asks `model`.
+    /// Creates a drafter that uses `model`.
     pub fn new(model: M) -> Self {
-        let vocab_size = model.vocab_size();
-        Self { model, vocab_size, sequences: HashMap::new() }
+        Self { candidates: CandidateModel::new(model), sequences: HashMap::new() }
     }
 
-    /// The same for a target whose vocabulary may have another size.
+    /// Returns the drafter for a target with `vocab_size` tokens.
     #[must_use]
     pub fn with_vocab_size(self, vocab_size: usize) -> Self {
-        Self { vocab_size: vocab_size.min(self.vocab_size), ..self }
+        Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
     }
 
-    /// The model's greedy chain, of which phrases of the pool may save forwards.
+    /// Drafts the model's greedy chain. Phrases of the pool save forwards.
     fn chain(
         &mut self,
         context: &DraftContext<'_>,
-        plan: &Plan,
-        pool: &Pool,
+        plan: &DraftPlan,
+        pool: &PhrasePool,
     ) -> Result<TokenTree, ModelError> {
-        let sampling = own_sampling(context.sampling, self.vocab_size);
+        let sampling = self.candidates.sampling(context.sampling);
         let sampler = sampling.sampler(context.tokens, context.prompt_len);
-        let known = self.model.vocab_size();
         let mut chain = TokenTree::new();
         while chain.len() < plan.chain {
             let (end, mut tree) = (chain.len().checked_sub(1), chain.clone());
             let last = end.map_or(context.tokens.last().copied(), |node| Some(chain.token(node)));
-            // The last token of the chain needs no candidate behind it.
+            // The last token of the chain needs no candidates after it.
             let room = plan.chain - chain.len() - 1;
             for phrase in
                 last.into_iter().flat_map(|last| pool.phrases_after(last)).take(plan.width)
             {
-                let readable = phrase.iter().copied().take_while(|&token| (token as usize) < known);
-                insert(&mut tree, end, readable.take(room), usize::MAX);
+                let readable =
+                    phrase.iter().copied().take_while(|&token| self.candidates.has(token));
+                tree.insert_path(end, readable.take(room), usize::MAX);
             }
             let first_row = chain.len();
-            let logits = self.model.logits(&context.rows(&tree, first_row))?;
-            let rows: Vec<&[f32]> = logits.rows_below(self.vocab_size).collect();
+            let logits = self.candidates.model.logits(&context.rows(&tree, first_row))?;
+            let vocab_size = self.candidates.vocab_size();
+            let rows: Vec<&[f32]> = logits.rows_truncated_to(vocab_size).collect();
             let mut at = end;
             loop {
-                let row = at.map_or(0, |node| node + 1);
-                let best = sampler.candidates(rows[row - first_row], &tree, node_of(row), 1)?;
+                let best = sampler.candidates(rows[row_of(at) - first_row], &tree, at, 1)?;
                 let Some(&(token, _)) = best.first() else { return Ok(chain) };
                 chain.push(chain.len().checked_sub(1), token);
                 match tree.child_with(at, token) {
@@ -186,35 +181,16 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
     }
 }
 
-/// Adds a chain under a node, sharing the nodes that are there, as far as `budget` nodes go.
-fn insert(
-    tree: &mut TokenTree,
-    under: Option<usize>,
-    chain: impl Iterator<Item = TokenId>,
-    budget: usize,
-) {
-    let mut at = under;
-    for token in chain {
-        at = match tree.child_with(at, token) {
-            None if tree.len() >= budget => return,
-            None => Some(tree.push(at, token)),
-            known => known,
-        };
-    }
-}
-
 impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         let DraftContext { sequence, tokens, feedback, .. } = *context;
-        let known = self.model.vocab_size();
-        if tokens.iter().any(|&token| token as usize >= known) {
+        if !self.candidates.can_read(tokens) {
             return Ok(Draft::empty());
         }
-        let left = self.model.context_length().saturating_sub(tokens.len().saturating_sub(1));
-        let plan = Plan::of(context.shape, left);
+        let plan = DraftPlan::new(context.shape, self.candidates.room_after(tokens.len()));
         let (mut answer, mut pool) = self.sequences.remove(&sequence).unwrap_or_default();
         if !answer.continues(context) {
-            pool = Pool::default();
+            pool = PhrasePool::default();
         }
         pool.read_text(tokens);
         if let Some(last_draft) = &feedback.last_draft {
@@ -234,7 +210,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
         if let Some(end) = tree.len().checked_sub(1) {
             for phrase in pool.phrases_after(tree.token(end)).take(plan.width) {
                 let phrase = phrase.iter().copied().take(plan.phrase);
-                insert(&mut tree, Some(end), phrase, plan.budget);
+                tree.insert_path(Some(end), phrase, plan.budget);
             }
         }
         self.sequences.insert(sequence, (answer, pool));
@@ -243,7 +219,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
 
     fn release(&mut self, sequence: SequenceId) {
         self.sequences.remove(&sequence);
-        self.model.release(sequence);
+        self.candidates.model.release(sequence);
     }
 }
 
@@ -251,25 +227,25 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_core::{KeyedRandomness, Sampling, TargetFeedback};
+    use forerun_core::{KeyedRandomness, Sampling, TargetFeedback, node_of_row};
     use forerun_model::{Logits, LogitsContext};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 101;
 
-    /// The token that model and target always take behind another.
+    /// Returns the token that the simulated models generate after `token`.
     fn next(token: TokenId) -> TokenId {
         (token * 5 + 3) % VOCAB as TokenId
     }
 
-    /// A model of that, which counts its forwards.
+    /// A model that follows [`next`], and counts its forwards.
     #[derive(Default)]
-    struct Counting {
+    struct CountingModel {
         forwards: usize,
     }
 
-    impl LanguageModel for Counting {
+    impl LanguageModel for CountingModel {
         fn vocab_size(&self) -> usize {
             VOCAB
         }
@@ -282,7 +258,7 @@ mod tests {
             let LogitsContext { tokens, tree, first_row, .. } = *context;
             self.forwards += 1;
             let last =
-                |row: usize| node_of(row).map_or(tokens[tokens.len() - 1], |n| tree.token(n));
+                |row: usize| node_of_row(row).map_or(tokens[tokens.len() - 1], |n| tree.token(n));
             let row = |row| {
                 let best = next(last(row));
                 (0..VOCAB as TokenId).map(move |token| if token == best { 9.0 } else { 0.0 })
@@ -295,7 +271,7 @@ mod tests {
     }
 
     fn draft(
-        drafter: &mut OuroborosDrafter<Counting>,
+        drafter: &mut OuroborosDrafter<CountingModel>,
         tokens: &[TokenId],
         shape: &DraftShape,
         feedback: &TargetFeedback,
@@ -303,10 +279,10 @@ mod tests {
         draft_after(1, drafter, tokens, shape, feedback)
     }
 
-    /// Drafts behind tokens of which so many are the prompt.
+    /// Drafts after `tokens`, of which the first `prompt_len` are the prompt.
     fn draft_after(
         prompt_len: usize,
-        drafter: &mut OuroborosDrafter<Counting>,
+        drafter: &mut OuroborosDrafter<CountingModel>,
         tokens: &[TokenId],
         shape: &DraftShape,
         feedback: &TargetFeedback,
@@ -327,16 +303,16 @@ mod tests {
     const SHAPE: DraftShape =
         DraftShape::Top { width: 3, depth: 4 + PHRASE_TOKENS, budget: Some(16) };
 
-    /// Drafts are the model's own chains; once the text repeats itself, one forward makes them, and
-    /// phrases double their length.
+    /// Drafts are the model's own chains. When the text repeats itself, one forward makes a draft,
+    /// and phrases double its length.
     #[test]
     fn phrases_save_forwards_and_lengthen_drafts() {
-        let mut drafter = OuroborosDrafter::new(Counting::default());
+        let mut drafter = OuroborosDrafter::new(CountingModel::default());
         let (mut tokens, mut forwards, mut depths) = (vec![7], Vec::new(), Vec::new());
         for _ in 0..30 {
-            let before = drafter.model.forwards;
+            let before = drafter.candidates.model.forwards;
             let tree = draft(&mut drafter, &tokens, &SHAPE, &TargetFeedback::default());
-            forwards.push(drafter.model.forwards - before);
+            forwards.push(drafter.candidates.model.forwards - before);
             depths.push(tree.max_depth());
             assert!(tree.len() <= 16);
             for _ in 0..3 {
@@ -347,7 +323,7 @@ mod tests {
             assert_eq!(expected[..3], tokens[last_chain..], "the model's chain");
             assert_eq!(expected[3], next(expected[2]));
         }
-        assert_eq!((forwards[0], depths[0]), (4, 4), "nothing is known at first");
+        assert_eq!((forwards[0], depths[0]), (4, 4), "the pool is empty at first");
         assert!(forwards[20..].iter().all(|&count| count == 1), "{forwards:?}");
         assert!(depths[20..].iter().all(|&depth| depth == 4 + PHRASE_TOKENS), "{depths:?}");
         drafter.release(SequenceId(0));
@@ -355,19 +331,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_target_says_behind_candidates_becomes_phrases() {
-        // Behind 20 the target goes on with 21, 22; 22 is no candidate there.
+    fn the_targets_tokens_after_candidates_become_phrases() {
+        // After 20 the target continues with 21 22. 22 is not a candidate there.
         let mut tree = TokenTree::chain(&[20, 21]);
         tree.push(None, 30);
         let last_draft = VerifiedDraft { tree, tokens: vec![1, 21, 22, 31] };
-        let mut pool = Pool::default();
+        let mut pool = PhrasePool::default();
         pool.read_scores(&last_draft);
         let after = |token| pool.phrases_after(token).map(<[_]>::to_vec).collect::<Vec<_>>();
         assert_eq!(after(20), [vec![21, 22]]);
         assert_eq!((after(21), after(30)), (vec![vec![22]], vec![vec![31]]));
         assert!(after(1).is_empty());
-        // It comes into the next draft.
-        let mut drafter = OuroborosDrafter::new(Counting::default());
+        // The next draft contains the phrase.
+        let mut drafter = OuroborosDrafter::new(CountingModel::default());
         let feedback =
             TargetFeedback { last_draft: Some(Arc::new(last_draft)), ..TargetFeedback::default() };
         let last = (0..VOCAB as TokenId).find(|&token| next(token) == 20).unwrap();
@@ -378,11 +354,11 @@ mod tests {
         );
     }
 
-    /// A chat's turns share a sequence. What an earlier one has taught must not come into a later one's
-    /// drafts, whatever became of its text.
+    /// The turns of a chat share a sequence. Phrases of an earlier turn must not be used in a later
+    /// one, even if its text is rewritten.
     #[test]
-    fn an_answer_knows_nothing_of_earlier_ones() {
-        // Behind `last` the model drafts four tokens, and of the last of them the target told a phrase.
+    fn phrases_of_earlier_answers_are_not_used() {
+        // After `last` the model drafts four tokens. The target's feedback has a phrase for the last.
         let last = 7;
         let end = (0..4).fold(last, |token, _| next(token));
         let last_draft =
@@ -391,13 +367,13 @@ mod tests {
             TargetFeedback { last_draft: Some(Arc::new(last_draft)), ..TargetFeedback::default() };
         let earlier = [1, 20, 30, 40, 50, 60, last];
         let draft_again = |prompt_len, tokens: &[TokenId]| {
-            let mut drafter = OuroborosDrafter::new(Counting::default());
+            let mut drafter = OuroborosDrafter::new(CountingModel::default());
             draft(&mut drafter, &earlier, &SHAPE, &feedback);
             draft_after(prompt_len, &mut drafter, tokens, &SHAPE, &TargetFeedback::default())
         };
         let longer = [&earlier[..], &[3, last]].concat();
         for (prompt_len, tokens) in [
-            // Asked again, when it was asked but once.
+            // The same request again.
             (1, &earlier[..]),
             // The next turn.
             (9, &longer),
@@ -405,32 +381,32 @@ mod tests {
             (1, &[1, 9, 9, 9, 9, 9, last]),
             (1, &[1, 9, 9, 9, 9, 9, 9, 9, last]),
         ] {
-            let mut fresh = OuroborosDrafter::new(Counting::default());
+            let mut fresh = OuroborosDrafter::new(CountingModel::default());
             let expected =
                 draft_after(prompt_len, &mut fresh, tokens, &SHAPE, &TargetFeedback::default());
             assert_eq!(draft_again(prompt_len, tokens), expected, "{prompt_len} {tokens:?}");
         }
-        // The same answer goes on with what it knows.
-        let known = draft_again(1, &longer);
-        assert!(known.child_with(Some(3), 71).is_some(), "{known:?}");
+        // The same answer continues with its phrases.
+        let continued = draft_again(1, &longer);
+        assert!(continued.child_with(Some(3), 71).is_some(), "{continued:?}");
     }
 
     #[test]
-    fn the_pool_keeps_the_latest_phrases_and_a_shorter_text_begins_anew() {
-        let mut pool = Pool::default();
-        for token in 0..=KEPT as TokenId {
+    fn the_pool_keeps_the_latest_phrases_and_a_shorter_text_resets_it() {
+        let mut pool = PhrasePool::default();
+        for token in 0..=PHRASES_PER_TOKEN as TokenId {
             pool.add(9, &[token]);
         }
         pool.add(9, &[3]);
         let kept: Vec<TokenId> = pool.phrases_after(9).map(|rest| rest[0]).collect();
         assert_eq!(kept, [3, 6, 5, 4, 2, 1]);
-        let mut drafter = OuroborosDrafter::new(Counting::default());
+        let mut drafter = OuroborosDrafter::new(CountingModel::default());
         let text: Vec<TokenId> = (0..40).collect();
         draft(&mut drafter, &text, &SHAPE, &TargetFeedback::default());
         let first = draft(&mut drafter, &text[..3], &SHAPE, &TargetFeedback::default());
-        let mut fresh = OuroborosDrafter::new(Counting::default());
+        let mut fresh = OuroborosDrafter::new(CountingModel::default());
         assert_eq!(first, draft(&mut fresh, &text[..3], &SHAPE, &TargetFeedback::default()));
-        // Shapes without room for phrases, and without any.
+        // Shapes without room for phrases, and without room for any token.
         for (length, expected) in [(1, 1), (0, 0)] {
             let shape = DraftShape::Chain { length };
             assert_eq!(

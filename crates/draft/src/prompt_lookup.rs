@@ -1,19 +1,25 @@
-//! Prompt lookup decoding (Saxena 2023; "n-gram" speculation in vLLM).
+//! Prompt lookup: n-grams of the text so far.
 //!
-//! The last tokens are looked up earlier in the sequence, and what followed them there is proposed.
-//! Longer matches go first, then those whose continuation is whole, then more recent ones: in text
-//! that repeats itself, the latest match is cut short by the text's end. Where a tree is asked for, several continuations
-//! share one. Candidates are a function of the tokens, so they are verified as deterministic ones.
+//! *Prompt Lookup Decoding*, Saxena 2023, <https://github.com/apoorvumang/prompt-lookup-decoding>;
+//! "n-gram" speculation in vLLM.
+//!
+//! 1. Search the sequence for earlier occurrences of its last tokens.
+//! 2. Propose the tokens that followed them. Longer matches come first, then those with a complete
+//!    continuation, then more recent ones. In text that repeats itself, the latest match is cut short
+//!    by the end of the text.
+//! 3. Verify the candidates as deterministic ones, because they are a function of the tokens.
+//!
+//! Deviation: a tree can hold several continuations.
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree};
 use forerun_model::ModelError;
 
-/// The published settings: n-grams of up to 3 tokens; 10 tokens are proposed at the most.
+/// The published settings: n-grams of up to 3 tokens, and up to 10 proposed tokens.
 const MAX_NGRAM: usize = 3;
 const MAX_TOKENS: usize = 10;
 
-/// Drafts by looking the last tokens up in the sequence itself. It needs no model and no memory.
+/// Drafts by searching the sequence for its last tokens. It needs no model and stores nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PromptLookup;
 
@@ -28,7 +34,7 @@ impl Drafter for PromptLookup {
         let budget = context.shape.max_nodes();
         let mut tree = TokenTree::new();
         for continuation in continuations(context.tokens, depth).take(width) {
-            insert(&mut tree, continuation, budget);
+            tree.insert_path(None, continuation.iter().copied(), budget);
         }
         Ok(Draft { tree, proposal: Proposal::Deterministic })
     }
@@ -36,31 +42,18 @@ impl Drafter for PromptLookup {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// What followed earlier occurrences of the last n-gram: longest n first, then whole continuations
-/// of `depth` tokens, then the most recent.
+/// Iterates over the continuations of earlier occurrences of the last n-gram: the longest n first,
+/// then complete continuations of `depth` tokens, then the most recent.
 fn continuations(tokens: &[TokenId], depth: usize) -> impl Iterator<Item = &[TokenId]> {
     let end = tokens.len();
     let longest = MAX_NGRAM.min(end.saturating_sub(1));
     (1..=longest).rev().flat_map(move |n| {
         let ngram = &tokens[end - n..];
         let matches = move |start: &usize| &tokens[*start..start + n] == ngram;
-        let whole = (end - n + 1).saturating_sub(depth).min(end - n);
-        let starts = (0..whole).rev().chain((whole..end - n).rev());
+        let complete = (end - n + 1).saturating_sub(depth).min(end - n);
+        let starts = (0..complete).rev().chain((complete..end - n).rev());
         starts.filter(matches).map(move |start| &tokens[start + n..end.min(start + n + depth)])
     })
-}
-
-/// Adds a chain from the prefix on, sharing the nodes that are there, as far as `budget` nodes go.
-fn insert(tree: &mut TokenTree, chain: &[TokenId], budget: usize) {
-    let mut at = None;
-    for &token in chain {
-        let node = match tree.child_with(at, token) {
-            None if tree.len() == budget => return,
-            None => tree.push(at, token),
-            Some(node) => node,
-        };
-        at = Some(node);
-    }
 }
 
 #[cfg(test)]
@@ -89,7 +82,7 @@ mod tests {
         assert_eq!(draft(&[1, 2, 3, 4, 9, 1, 2, 3], &chain), TokenTree::chain(&[4, 9, 1]));
         assert_eq!(draft(&[5, 7, 5, 8, 5], &chain), TokenTree::chain(&[7, 5, 8]));
         assert_eq!(draft(&[4; 9], &chain), TokenTree::chain(&[4; 3]));
-        // The longer match wins over a later, shorter one.
+        // A longer match precedes a later, shorter one.
         assert_eq!(draft(&[1, 2, 6, 2, 7, 1, 2], &chain), TokenTree::chain(&[6, 2, 7]));
         assert_eq!(draft(&[1, 2, 3], &chain), TokenTree::new());
         assert_eq!(draft(&[1], &chain), TokenTree::new());

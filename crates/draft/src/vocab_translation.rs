@@ -1,16 +1,20 @@
-//! A drafter with another vocabulary than the target's: drafts are translated by their text.
+//! A drafter with another vocabulary than the target's. Drafts are translated as text.
 //!
 //! *Accelerating LLM Inference with Lossless Speculative Decoding Algorithms for Heterogeneous
 //! Vocabularies*, Timor et al. 2025, arXiv 2502.05202, algorithm 2 (string-level exact match).
 //!
-//! 1. The sequence's text is put into the drafter's tokens; its cache finds by itself what it holds.
-//! 2. The drafter continues with its own tokens, a chain.
-//! 3. Their text is put into the target's tokens, and these are verified.
+//! 1. The text of the sequence is encoded with the drafter's tokenizer.
+//! 2. The drafter continues it with a chain of its own tokens.
+//! 3. The text of the chain is encoded with the target's tokenizer, and the resulting tokens are
+//!    verified.
 //!
-//! Deviation: the drafter takes its most probable token instead of a sample, so that candidates are a
-//! function of the tokens before them, and are verified as such under every rule. Where target and
-//! drafter are coupled, a drafter token shares the noise of the target token with which its text
-//! begins. Filters and penalties are the target's alone.
+//! Deviations:
+//!
+//! * The drafter takes its most probable token instead of a sample. So candidates are a function of
+//!   the tokens before them, and are verified as such by every rule.
+//! * With coupled verification, a drafter token uses the noise of the target token with which its
+//!   text starts.
+//! * Filters and penalties apply to the target only.
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{
@@ -20,25 +24,25 @@ use forerun_model::{LanguageModel, LogitsContext, ModelError};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Puts tokens of one vocabulary into those of another.
+/// Translates tokens between the vocabularies of target and drafter.
 pub trait VocabTranslator: Send + Sync {
-    /// What was translated of one sequence, so that only what is new has to be.
+    /// The translation of a sequence so far, so that only new tokens have to be translated.
     type Progress: Default + Send;
 
-    /// The drafter's tokens that spell what the target's do; none while the text ends within a
-    /// character.
+    /// Returns the drafter's tokens for the text of the target's `tokens`. The result is empty if
+    /// the text ends within a character.
     fn to_drafter<'a>(&self, progress: &'a mut Self::Progress, tokens: &[TokenId])
     -> &'a [TokenId];
 
-    /// The target's tokens, behind those translated last, that spell what the drafter's `drafted`
-    /// do, up to the first that its model does not know; none where no token of the target begins
-    /// there.
+    /// Returns the target's tokens, after those of the last [`to_drafter`](Self::to_drafter), for
+    /// the text of the drafter's `drafted`, up to the first one that the target's model does not
+    /// have. The result is empty if no token of the target starts there.
     fn to_target(&self, progress: &Self::Progress, drafted: &[TokenId]) -> Vec<TokenId>;
 
-    /// The target token with which a drafter token's text begins, if there is one.
+    /// Returns the target token with which the text of a drafter token starts, if there is one.
     fn counterpart(&self, token: TokenId) -> Option<TokenId>;
 
-    /// Whether a drafter token ends a text.
+    /// Returns whether a drafter token ends a text.
     fn is_end(&self, token: TokenId) -> bool;
 }
 
@@ -50,7 +54,7 @@ pub struct VocabTranslationDrafter<M, T: VocabTranslator> {
 }
 
 impl<M: LanguageModel, T: VocabTranslator> VocabTranslationDrafter<M, T> {
-    /// A drafter that asks `model`, whose tokens `translator` knows.
+    /// Creates a drafter that uses `model`. `translator` must translate to the model's tokens.
     pub fn new(model: M, translator: Arc<T>) -> Self {
         Self { model, translator, progress: HashMap::new() }
     }
@@ -62,24 +66,24 @@ impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M
         let DraftShape::Chain { length } = *context.shape else { return Ok(Draft::empty()) };
         let Self { model, translator, progress } = self;
         let progress = progress.entry(sequence).or_default();
-        let mut own = translator.to_drafter(progress, tokens).to_vec();
+        let mut drafter_tokens = translator.to_drafter(progress, tokens).to_vec();
         // A tokenizer may have more tokens than its model.
-        if own.iter().any(|&token| token as usize >= model.vocab_size()) {
+        if drafter_tokens.iter().any(|&token| token as usize >= model.vocab_size()) {
             return Ok(Draft::empty());
         }
-        let start = own.len();
-        // As many as spell `length` tokens of the target, by their ratio so far.
-        let wanted = (length * start).div_ceil(tokens.len().max(1)).clamp(length / 2, 4 * length);
+        let start = drafter_tokens.len();
+        // Estimate how many drafter tokens give `length` target tokens, by the ratio so far.
+        let needed = (length * start).div_ceil(tokens.len().max(1)).clamp(length / 2, 4 * length);
         let room = model.context_length().saturating_sub(start.saturating_sub(1));
         let mut translated = Vec::new();
-        while start > 0 && own.len() < start + wanted.min(room) {
-            let behind = LogitsContext { cancel, ..LogitsContext::next_token(sequence, &own) };
-            let logits = model.logits(&behind)?;
+        while start > 0 && drafter_tokens.len() < start + needed.min(room) {
+            let next = LogitsContext::next_token(sequence, &drafter_tokens);
+            let logits = model.logits(&LogitsContext { cancel, ..next })?;
             let position = tokens.len() + translated.len();
             let Some(row) = logits.rows().next() else { break };
             let token = most_probable(&**translator, sampling, row, position);
-            own.push(token);
-            translated = translator.to_target(progress, &own[start..]);
+            drafter_tokens.push(token);
+            translated = translator.to_target(progress, &drafter_tokens[start..]);
             if translated.len() >= length || translator.is_end(token) {
                 break;
             }
@@ -94,10 +98,11 @@ impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M
     }
 }
 
-/// Noise above this is as good as never drawn: once in ten million times.
-const MOST_NOISE: f32 = 16.0;
+/// Larger noise practically never occurs: about once in ten million draws.
+const MAX_NOISE: f32 = 16.0;
 
-/// The drafter's most probable token, perturbed by the target's noise where both are coupled.
+/// Returns the drafter's most probable token. With coupled verification, the target's noise is added
+/// to the scores.
 fn most_probable(
     translator: &impl VocabTranslator,
     sampling: &Sampling,
@@ -108,7 +113,7 @@ fn most_probable(
     let peak = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let score = |(token, &logit): (usize, &f32)| {
         let token = token as TokenId;
-        if !coupled || (logit - peak) / sampling.temperature < -MOST_NOISE {
+        if !coupled || (logit - peak) / sampling.temperature < -MAX_NOISE {
             return (token, f64::from(logit - peak));
         }
         let noise = translator.counterpart(token);

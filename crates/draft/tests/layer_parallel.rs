@@ -1,4 +1,4 @@
-//! EasySpec's drafter on real caches: what is exact, and when.
+//! Checks which cache entries of EasySpec's drafter are exact, on real caches.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -51,11 +51,11 @@ fn samplings() -> [Sampling; 2] {
     [Sampling::greedy(), Sampling { temperature: 0.8, verification, ..Sampling::greedy() }]
 }
 
-/// A conversation of rounds: drafts, and answers to them that accept more or less.
+/// Simulated rounds of drafting and verification, which accept a varying number of tokens.
 struct Rounds {
     tokens: Vec<TokenId>,
     prompt_len: usize,
-    /// The longest path of the last draft was accepted as a whole.
+    /// Whether the longest path of the last draft was accepted completely.
     accepted_all: bool,
 }
 
@@ -84,12 +84,12 @@ impl Rounds {
         drafter.draft(&context).unwrap()
     }
 
-    /// Accepts the first nodes of the deepest path (of one of them, by the round's number), and adds
-    /// a token that nobody drafted.
-    fn answer(&mut self, tree: &TokenTree, round: usize) {
+    /// Accepts the first nodes of a deepest path, and adds a token that was not drafted. The number
+    /// of accepted nodes depends on `round`.
+    fn verify(&mut self, tree: &TokenTree, round: usize) {
         let deepest = (0..tree.len()).max_by_key(|&node| tree.depth(node)).unwrap();
         let path = tree.path(deepest);
-        // All of it, then less and less.
+        // First the whole path, then less and less of it.
         let accepted = path.len() - round % (path.len() + 1);
         self.accepted_all = accepted == path.len();
         self.tokens.extend(path[..accepted].iter().map(|&node| tree.token(node)));
@@ -99,21 +99,21 @@ impl Rounds {
     }
 }
 
-/// The bits of the first `count` rows of every layer.
+/// Returns the bits of the first `count` cache entries of every layer.
 fn rows(model: &CachedTransformer, count: usize) -> Vec<Vec<u32>> {
     let (prefix, tree, layers) = model.cache(SEQUENCE).unwrap().snapshot();
     let slots = prefix.len() + tree.len();
     layers.iter().map(|bits| bits[..bits.len() / slots * count].to_vec()).collect()
 }
 
-/// The same of a fresh exact forward.
+/// Returns the bits of the cache entries after an exact forward of a new model.
 fn fresh(weights: &Arc<Weights>, tokens: &[TokenId]) -> Vec<Vec<u32>> {
     let mut model = model(weights);
     model.logits(&LogitsContext::next_token(SEQUENCE, tokens)).unwrap();
     rows(&model, tokens.len())
 }
 
-/// How many of the first tokens have the bits of a fresh exact forward.
+/// Returns how many of the first tokens have the cache entries of an exact forward.
 fn exact_rows(
     drafter: &LayerParallelDrafter<CachedTransformer>,
     weights: &Arc<Weights>,
@@ -129,7 +129,7 @@ fn exact_rows(
 }
 
 #[test]
-fn one_layer_at_a_time_is_the_ordinary_drafter() {
+fn groups_of_one_layer_equal_the_ordinary_drafter() {
     let weights = weights();
     for policy in POLICIES {
         for (shape, sampling) in shapes().iter().flat_map(|s| samplings().map(|own| (s, own))) {
@@ -144,18 +144,19 @@ fn one_layer_at_a_time_is_the_ordinary_drafter() {
                     rounds.draft(&mut ordinary, shape, &sampling),
                     "{policy} {shape:?}"
                 );
-                rounds.answer(&draft.tree, round);
+                rounds.verify(&draft.tree, round);
             }
-            // All that it holds is exact.
+            // All cache entries are exact.
             let exact = layer_parallel.model().cache(SEQUENCE).unwrap().exact_len();
             assert_eq!(exact, layer_parallel.model().cache(SEQUENCE).unwrap().prefix_len());
         }
     }
 }
 
-/// What a policy says is exact has the bits of a fresh exact forward, and nothing else has.
+/// The cache entries that a policy requires to be exact have the bits of an exact forward, and no
+/// others do.
 #[test]
-fn caches_are_exact_where_the_policy_says() {
+fn caches_are_exact_where_the_policy_requires_it() {
     let weights = weights();
     let (mut kept_all, mut dropped) = (0, 0);
     for policy in POLICIES {
@@ -164,7 +165,7 @@ fn caches_are_exact_where_the_policy_says() {
             let groups = LayerGroups::parallel(LAYERS, 2 + number % 3);
             let mut drafter = LayerParallelDrafter::new(model(&weights), groups, policy);
             let mut rounds = Rounds::new();
-            // The tokens at the last calibration.
+            // The number of tokens at the last calibration.
             let mut calibrated = 0;
             for round in 0..10 {
                 let draft = rounds.draft(&mut drafter, shape, sampling);
@@ -185,14 +186,14 @@ fn caches_are_exact_where_the_policy_says() {
                 calibrated = expected;
                 let exact = exact_rows(&drafter, &weights, &rounds.tokens);
                 assert_eq!(exact, expected, "{policy}, {shape:?}, round {round}");
-                rounds.answer(&draft.tree, round);
+                rounds.verify(&draft.tree, round);
             }
         }
     }
     assert!(kept_all > 3 && dropped > 3, "both cases occur: {kept_all}, {dropped}");
 }
 
-/// Tokens that are given a second time are drafted the same: what was held saved only work.
+/// Drafting twice after the same tokens gives the same draft. The cache only saves work.
 #[test]
 fn calibrated_drafts_are_a_function_of_the_tokens() {
     let weights = weights();
@@ -208,19 +209,19 @@ fn calibrated_drafts_are_a_function_of_the_tokens() {
         let (mut drafter, mut rounds) = (new(), Rounds::new());
         for round in 0..6 {
             let draft = rounds.draft(&mut drafter, shape, &sampling);
-            assert_eq!(draft, rounds.draft(&mut drafter, shape, &sampling), "again");
-            assert_eq!(draft, rounds.draft(&mut new(), shape, &sampling), "by a fresh one");
-            rounds.answer(&draft.tree, round);
+            assert_eq!(draft, rounds.draft(&mut drafter, shape, &sampling), "a second time");
+            assert_eq!(draft, rounds.draft(&mut new(), shape, &sampling), "with a new drafter");
+            rounds.verify(&draft.tree, round);
         }
         drafter.release(SEQUENCE);
         assert!(drafter.model().cache(SEQUENCE).is_none());
     }
 }
 
-/// A chat's turns share a sequence and its cache: a turn is drafted as by a fresh drafter, though it may go on
-/// where the last one's draft ended.
+/// The turns of a chat share a sequence and its cache. A turn is drafted as by a new drafter, even if
+/// it continues where the last turn's draft ended.
 #[test]
-fn an_answer_is_drafted_alike_whatever_came_before_it() {
+fn drafts_do_not_depend_on_earlier_answers() {
     let weights = weights();
     for policy in POLICIES {
         for (shape, sampling) in shapes().iter().flat_map(|s| samplings().map(|own| (s, own))) {
@@ -229,8 +230,8 @@ fn an_answer_is_drafted_alike_whatever_came_before_it() {
             let (mut drafter, mut rounds) = (new(), Rounds::new());
             for _ in 0..3 {
                 let draft = rounds.draft(&mut drafter, shape, &sampling);
-                // All is accepted.
-                rounds.answer(&draft.tree, 0);
+                // All tokens are accepted.
+                rounds.verify(&draft.tree, 0);
             }
             rounds.prompt_len = rounds.tokens.len();
             let mut fresh = new();
@@ -239,16 +240,17 @@ fn an_answer_is_drafted_alike_whatever_came_before_it() {
                 rounds.draft(&mut fresh, shape, &sampling),
                 "{policy} {shape:?}"
             );
-            let held = [&drafter, &fresh].map(|own| rows(own.model(), rounds.tokens.len()));
-            assert_eq!(held[0], held[1], "{policy} {shape:?}");
+            let caches = [&drafter, &fresh].map(|own| rows(own.model(), rounds.tokens.len()));
+            assert_eq!(caches[0], caches[1], "{policy} {shape:?}");
         }
     }
 }
 
-/// Where drafting runs ahead, jobs of few tokens make one round: they draft what one job drafts, and what
-/// opened the round is exact and nothing else, until the round is full or another token was committed.
+/// If drafting runs ahead, several jobs of few tokens form one round. They draft the same tokens as
+/// a single job. Only the tokens at the start of the round are exact, until the round is complete or
+/// another token is committed.
 #[test]
-fn a_round_may_be_of_several_jobs() {
+fn a_round_can_consist_of_several_jobs() {
     const ROUND: usize = 5;
     let weights = weights();
     for sampling in samplings() {
@@ -273,7 +275,7 @@ fn a_round_may_be_of_several_jobs() {
             let all = rounds.tokens.len();
             let draft = rounds.draft(&mut drafter, &shape, &sampling);
             assert_eq!(exact_rows(&drafter, &weights, &rounds.tokens), all);
-            // Another token than the draft's.
+            // A token that differs from the draft's.
             rounds.tokens.push((draft.tree.token(0) + 1) % 250);
             rounds.draft(&mut drafter, &shape, &sampling);
             assert_eq!(exact_rows(&drafter, &weights, &rounds.tokens), all + 1);

@@ -1,4 +1,4 @@
-//! A decoder of your own on the engine's workers: `cargo run -p forerun --example decoder`.
+//! Runs a custom decoder on the engine's workers: `cargo run -p forerun --example decoder`.
 use forerun::{Forerun, Options, Plan, RandomPair};
 use forerun_core::{
     Cluster, Draft, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback, verify,

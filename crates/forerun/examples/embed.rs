@@ -1,4 +1,5 @@
-//! Text from a target and a drafter: `cargo run --example embed -- TARGET_DIR DRAFTER_DIR`.
+//! Streams text from a target and a drafter:
+//! `cargo run -p forerun --example embed -- TARGET_DIR DRAFTER_DIR`.
 use forerun::{Forerun, Options, Plan, RandomPair, Request};
 use std::{ops::ControlFlow, path::PathBuf};
 

@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let engine = Forerun::open(&Plan::new(options)?)?;
 
-    // A time limit. Cancelling also stops a forward pass that is under way.
+    // A time limit. Cancelling also stops a running forward pass.
     let canceller = Canceller::new();
     let timer = canceller.clone();
     thread::spawn(move || {
@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         engine.generate_interruptibly("Once upon a time", &request, &canceller, |text| {
             print!("{text}");
             characters += text.chars().count();
-            // A broken pipe, or enough text, ends the answer.
+            // End the answer when standard output is closed, or when there is enough text.
             match std::io::stdout().flush() {
                 Ok(()) if characters < 200 => ControlFlow::Continue(()),
                 _ => ControlFlow::Break(()),

@@ -1,64 +1,87 @@
-//! An answer and what it cost.
+//! Finished answers and their measurements.
 
 use forerun_core::trace::Trace;
 use forerun_core::{TokenId, TokenLogprob, Verification};
 use forerun_decode::{Finish, Statistics, VerificationRecord};
 use serde::{Deserialize, Serialize};
 
-/// A finished answer.
+/// A finished answer, with its statistics and trace.
+///
+/// ```
+/// use forerun::{Finish, Forerun, Options, Plan, RandomPair, Request};
+///
+/// let pair = RandomPair::make()?;
+/// let options = Options {
+///     model: pair.target().into(),
+///     draft_model: Some(pair.drafter().into()),
+///     ..Options::default()
+/// };
+/// let engine = Forerun::open(&Plan::new(options)?)?;
+/// let request = Request { max_tokens: 16, ignore_eos: true, ..Request::default() };
+/// let answer = engine.complete("Once upon a time", &request)?;
+///
+/// assert_eq!((answer.tokens.len(), answer.finish), (16, Finish::MaxTokens));
+/// println!("{}", answer.summary());
+/// println!("mean accepted tokens: {:.2}", answer.statistics.mean_accepted_tokens());
+/// println!("{}", answer.trace.to_perfetto());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The text, as it was streamed.
     pub text: String,
-    /// The tokens behind the prompt: those of the text, and those that ended it (an end-of-sequence
+    /// The tokens after the prompt: those of the text, and those that ended it (an end-of-sequence
     /// token, or the tokens of a stop string).
     pub tokens: Vec<TokenId>,
-    /// Log-probabilities in the place of each of these tokens, if they were asked for.
+    /// The log-probabilities at the position of each of these tokens, if requested.
     pub logprobs: Option<Vec<TokenLogprob>>,
-    /// Number of the prompt's tokens.
+    /// The number of tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish: Finish,
-    /// The seed of its draws. Asked for again with the same verification, it gives the same text if it was
-    /// asked for this time, too, or verification is coupled. Rejection sampling draws other numbers
-    /// where drafting followed measured times, as it may without a seed.
+    /// The seed of the answer's random draws.
+    ///
+    /// A request with this seed and the same verification reproduces the text if this request had
+    /// the seed, too, or if verification is coupled. Otherwise it may not: without a seed, draft
+    /// lengths may follow measured times, and rejection sampling draws other numbers for other draft
+    /// lengths.
     pub seed: u64,
     /// How drafts were verified.
     pub verification: Verification,
-    /// From the request to the first token.
+    /// The time from the request to the first token, in nanoseconds.
     pub first_token_ns: u64,
-    /// From the request to the last token.
+    /// The time from the request to the last token, in nanoseconds.
     pub total_ns: u64,
-    /// When tokens became certain, in order: those of one step come together. They add up to
+    /// The commits, in order: each has the tokens of one step. Their sizes add up to the length of
     /// [`Answer::tokens`].
     pub commits: Vec<Commit>,
-    /// What each verification came to, in order. A stop string may end the answer before all of their
-    /// tokens are told.
+    /// The outcomes of all verifications, in order. If a stop string ended the answer, they may have
+    /// more tokens than the answer.
     pub verifications: Vec<VerificationRecord>,
     /// Counters of drafting and verification.
     pub statistics: Statistics,
-    /// What every device group did, and when.
+    /// The timeline of all device groups while this answer was generated.
     pub trace: Trace,
 }
 
-/// Tokens that became certain at one time.
+/// Tokens that became part of the answer at one time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Commit {
-    /// From the request on, in nanoseconds.
+    /// The time since the request, in nanoseconds.
     pub at_ns: u64,
-    /// How many tokens.
+    /// The number of tokens.
     pub tokens: usize,
 }
 
 impl Answer {
-    /// Tokens of the answer over the whole time, the prompt's included.
+    /// Returns the answer's tokens per second, over the whole time including the prompt's.
     #[must_use]
     pub fn tokens_per_second(&self) -> f64 {
         self.tokens.len() as f64 / (self.total_ns.max(1) as f64 / 1e9)
     }
 
-    /// One line: speed, mean accepted tokens, acceptance per draft position, the share of the time in
-    /// which devices ran side by side, and what failed.
+    /// Summarises the answer in one line: speed, mean accepted tokens (MAT), acceptance by draft
+    /// position, the share of the time in which devices ran side by side, and failures.
     #[must_use]
     pub fn summary(&self) -> String {
         let statistics = &self.statistics;
@@ -86,7 +109,7 @@ impl Answer {
         let overlap = self.trace.occupancy().overlap_share();
         line += &format!(" | devices side by side {:.0} % of the time", overlap * 100.0);
         for failure in &statistics.failures {
-            line += &format!(" | {failure}; decoding went on without it");
+            line += &format!(" | {failure}; decoding continued without it");
         }
         line
     }

@@ -1,4 +1,4 @@
-//! A conversation of several turns.
+//! Conversations of several turns.
 
 use crate::answer::Answer;
 use crate::chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
@@ -13,75 +13,98 @@ use std::ops::ControlFlow;
 
 /// A conversation: its messages, and the caches that the workers keep for it until it is dropped.
 ///
-/// Every turn renders and tokenizes the whole history, and the jobs carry all of it. What the caches
-/// hold of it already is not computed again: they find the longest prefix that agrees by themselves.
-/// So it is no matter whether a template repeats earlier answers as they were, trims them, or leaves
-/// their thoughts out, nor whether a text is tokenized as it was generated; it only costs time.
+/// Every turn renders and tokenizes the whole history. The caches find the longest prefix that they
+/// already hold, and only the rest is computed. A template may therefore repeat earlier answers
+/// unchanged, trim them, or drop their reasoning: that costs time, but the answer stays correct.
 ///
-/// What no longer fits the model's context is left out, whole turns at a time, the oldest first. The
-/// system message stays.
+/// When the model's context is full, the oldest turns are left out, whole turns at a time. The system
+/// message stays.
+///
+/// ```
+/// use forerun::{Canceller, Chat, ChatTemplate, Forerun, Options, Plan, RandomPair, Request};
+/// use std::ops::ControlFlow;
+///
+/// let pair = RandomPair::make()?;
+/// let plan = Plan::new(Options { model: pair.target().into(), ..Options::default() })?;
+/// let engine = Forerun::open(&plan)?;
+///
+/// let template = ChatTemplate::from_checkpoint(plan.model())?;
+/// let mut chat = Chat::new(&engine, template);
+/// chat.set_system("You are a concise assistant.")?;
+/// let request = Request { max_tokens: 32, ..Request::default() };
+/// for message in ["What is a bonus token?", "And what is MAT?"] {
+///     let reply = chat.send(message, &request, &Canceller::new(), |text| {
+///         print!("{text}");
+///         ControlFlow::Continue(())
+///     })?;
+///     println!("\n{}", reply.answer.summary());
+/// }
+/// assert_eq!(chat.messages().count(), 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Chat<'a> {
     engine: &'a Forerun,
     template: ChatTemplate,
-    place: Continuation,
+    continuation: Continuation,
     system: Option<String>,
-    /// A question and its answer in turn.
+    /// User messages and answers, alternating.
     messages: Vec<Message>,
-    /// How many of them, the oldest, the model no longer sees.
+    /// The number of the oldest messages that the model no longer sees.
     forgotten: usize,
 }
 
-/// The answer to a message.
+/// The reply to a message.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The answer.
     pub answer: Answer,
-    /// Turns, each a message and its answer, that had to be left out for it, for good.
+    /// The number of turns (a message and its answer) that were left out to make room for this
+    /// answer. The model does not see them in later turns either.
     pub forgotten_turns: usize,
-    /// Whether message and answer are part of the conversation. They are not if it was interrupted
-    /// before there was a token of the answer.
+    /// Whether message and answer are now part of the conversation. They are not if the answer was
+    /// interrupted before its first token.
     pub kept: bool,
 }
 
-/// Why there is no answer. The conversation is as it was before.
+/// Why a message got no answer, or a setting could not be changed. The conversation is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatError {
-    /// See [`ChatTemplateError`].
+    /// The chat template cannot render the conversation.
     #[error(transparent)]
     Template(#[from] ChatTemplateError),
-    /// See [`ForerunError`].
+    /// The engine cannot answer.
     #[error(transparent)]
     Forerun(#[from] ForerunError),
-    /// A message that leaves no room for an answer.
+    /// The message leaves no room for an answer.
     #[error(
-        "the message is too long by {} token{}: with what the template puts around it{} it has \
-         {tokens}, and the model sees at most {context}, one of them the answer's",
+        "the message is too long by {} token{}: together with what the template puts around it{} it has \
+         {tokens} tokens, and the model sees at most {context}, one of them the answer's; shorten it",
         tokens + 1 - context,
         if tokens + 1 - context == 1 { "" } else { "s" },
         if *system { " and the system message" } else { "" },
     )]
     TooLong {
-        /// Tokens of the message and of what cannot be left out.
+        /// The number of tokens of the message and of everything that cannot be left out.
         tokens: usize,
-        /// Tokens that the model can see.
+        /// The model's context length in tokens.
         context: usize,
-        /// Whether there is a system message among them.
+        /// Whether `tokens` includes a system message.
         system: bool,
     },
-    /// A method that needs what is not loaded.
+    /// The method needs a drafter, and the engine has none.
     #[error(
-        "the method {0} needs a drafter: start again with --draft-model DIR or --drafter prompt-lookup"
+        "the method {0} needs a drafter: restart with `draft_model` or with `drafter = prompt-lookup`"
     )]
     NoDrafter(Method),
-    /// A method that drafts chains, where trees are drafted.
-    #[error("the method {0} drafts chains: start again without --tree")]
+    /// The method drafts chains, and the engine was opened for trees.
+    #[error("the method {0} drafts chains: restart without `tree`")]
     ChainsOnly(Method),
-    /// A method that drafts ahead of the target, where the drafter reads what the target has read.
+    /// The method drafts ahead of the target, but the drafter depends on the target's last pass.
     #[error(
-        "the drafter reads what the target made of all tokens before, which comes too late for the \
-         method {0}: stay with speculative, or start again with a drafter that reads tokens alone"
+        "the drafter depends on the target's last pass, which the method {0} does not wait for: keep \
+         the method speculative, or restart with a drafter that reads only tokens"
     )]
-    FeaturesInTurn(Method),
+    NeedsFeatures(Method),
 }
 
 impl From<EncodeError> for ChatError {
@@ -94,21 +117,21 @@ impl From<EncodeError> for ChatError {
 }
 
 impl<'a> Chat<'a> {
-    /// A conversation without messages, by the method of the engine's plan.
+    /// Creates an empty conversation with the method of the engine's plan.
     #[must_use]
     pub fn new(engine: &'a Forerun, template: ChatTemplate) -> Self {
-        let place =
+        let continuation =
             Continuation { sequence: engine.new_sequence(), method: engine.plan().method() };
-        Self { engine, template, place, system: None, messages: Vec::new(), forgotten: 0 }
+        Self { engine, template, continuation, system: None, messages: Vec::new(), forgotten: 0 }
     }
 
-    /// The template.
+    /// Returns the chat template.
     #[must_use]
     pub fn template(&self) -> &ChatTemplate {
         &self.template
     }
 
-    /// All messages, those that the model no longer sees included.
+    /// Returns all messages, including those that the model no longer sees.
     pub fn messages(&self) -> impl Iterator<Item = Message> + '_ {
         self.system().into_iter().chain(self.messages.iter().cloned())
     }
@@ -117,10 +140,10 @@ impl<'a> Chat<'a> {
         self.system.clone().map(Message::system)
     }
 
-    /// Sets what the model is to keep to, from the next answer on; an empty text takes it back.
+    /// Sets the system message, from the next answer on. An empty text removes it.
     ///
     /// # Errors
-    /// If the model's template has no place for it; then all stays as it was.
+    /// If the model's template does not support system messages. The old one then stays.
     pub fn set_system(&mut self, text: &str) -> Result<(), ChatError> {
         let system = (!text.is_empty()).then(|| text.to_owned());
         let sample = system.clone().map(Message::system).into_iter().chain([Message::user("x")]);
@@ -129,48 +152,52 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    /// When tokens are drafted and verified.
+    /// Returns the method of the next answer.
     #[must_use]
     pub fn method(&self) -> Method {
-        self.place.method
+        self.continuation.method
     }
 
-    /// Changes the method from the next answer on. Nothing is loaded anew, and devices keep what
-    /// they run: without drafts, a drafter's device is idle.
+    /// Changes the method from the next answer on.
+    ///
+    /// Nothing is loaded, and every device keeps its models. A drafter's device is idle while the
+    /// method does not draft.
     ///
     /// # Errors
-    /// If the method needs a drafter and the engine has none, chains where it drafts trees, or drafts
-    /// ahead where its drafter reads the target's hidden states.
+    /// If the method needs a drafter and the engine has none, if it needs chains and the engine
+    /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's last
+    /// pass.
     pub fn set_method(&mut self, method: Method) -> Result<(), ChatError> {
         if method != Method::Autoregressive && self.engine.plan().drafter() == DrafterKind::None {
             return Err(ChatError::NoDrafter(method));
         }
-        let learns = self.engine.plan().drafter().reads_scores();
-        if method.is_parallel() && (learns || self.engine.reads_features()) {
-            return Err(ChatError::FeaturesInTurn(method));
+        let learns_from_feedback = self.engine.plan().drafter().learns_from_feedback();
+        if method.is_parallel() && (learns_from_feedback || self.engine.reads_features()) {
+            return Err(ChatError::NeedsFeatures(method));
         }
         let is_chain = matches!(self.engine.plan().shape(), DraftShape::Chain { .. });
         if method.is_parallel() && !is_chain {
             return Err(ChatError::ChainsOnly(method));
         }
-        self.place.method = method;
+        self.continuation.method = method;
         Ok(())
     }
 
-    /// Forgets all messages but the system message.
+    /// Removes all messages except the system message, and frees the caches.
     pub fn reset(&mut self) {
         self.messages.clear();
         self.forgotten = 0;
-        self.engine.release(self.place.sequence);
+        self.engine.release(self.continuation.sequence);
     }
 
-    /// Says something and returns the answer; `on_text` sees it piece by piece and may stop it, as
-    /// `canceller` may from another thread. A stopped answer stays in the conversation as far as it
-    /// came.
+    /// Sends a message, streams the answer, and returns it.
+    ///
+    /// `on_text` and `canceller` work as in [`Forerun::generate_interruptibly`]. What a stopped answer
+    /// has generated stays in the conversation.
     ///
     /// # Errors
-    /// If the template refuses the message, it is too long, or decoding fails. The message is not
-    /// part of the conversation then.
+    /// If the template refuses the message, the message is too long, or decoding fails. The
+    /// conversation is then unchanged.
     pub fn send(
         &mut self,
         text: &str,
@@ -182,9 +209,11 @@ impl<'a> Chat<'a> {
         request.stop.extend(self.template.stop().map(str::to_owned));
         let eos = self.template.eos_token().and_then(|token| self.engine.tokenizer().token(token));
         request.stop_tokens.extend(eos.filter(|_| !request.ignore_eos));
-        let (prompt, forgotten) = self.matches_request(&Message::user(text), request.max_tokens)?;
-        let answer = self.engine.continue_with(self.place, prompt, &request, canceller, on_text)?;
-        // Interrupted before it began: it was not answered, so it was not said.
+        let (prompt, forgotten) =
+            self.prompt_that_fits(&Message::user(text), request.max_tokens)?;
+        let answer =
+            self.engine.continue_with(self.continuation, prompt, &request, canceller, on_text)?;
+        // A message that got no token of an answer is not part of the conversation.
         let kept = answer.finish != Finish::Stopped || !answer.tokens.is_empty();
         let forgotten_turns = (forgotten - self.forgotten) / 2;
         if kept {
@@ -194,9 +223,10 @@ impl<'a> Chat<'a> {
         Ok(Reply { answer, forgotten_turns, kept })
     }
 
-    /// The tokens of the conversation with one more message, and how many of the oldest messages are
-    /// left out so that an answer has room: `max_tokens`, but no more than half of the context.
-    fn matches_request(
+    /// Returns the tokens of the conversation with one more message, and the number of the oldest
+    /// messages that are left out to make room for an answer of `max_tokens` tokens, or of half the
+    /// context if that is less.
+    fn prompt_that_fits(
         &self,
         new: &Message,
         max_tokens: usize,
@@ -223,6 +253,6 @@ impl<'a> Chat<'a> {
 
 impl Drop for Chat<'_> {
     fn drop(&mut self) {
-        self.engine.release(self.place.sequence);
+        self.engine.release(self.continuation.sequence);
     }
 }

@@ -1,4 +1,4 @@
-//! The decoder of an answer, and what earlier answers have taught it.
+//! The choice of an answer's decoder, and the draft lengths that it learns from earlier answers.
 
 use crate::plan::{Method, Plan};
 use forerun_decode::{
@@ -6,16 +6,16 @@ use forerun_decode::{
     PearlSchedule, Speculative, SpeculativeDraftLength,
 };
 
-/// How a drafter drafts.
+/// The number of positions that a drafter can draft, and in how many forward passes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DraftPattern {
-    /// Positions in a row that it can make at the most.
+    /// The largest number of positions in a row, if limited.
     pub(crate) positions: Option<usize>,
-    /// Whether it makes all of them in one forward.
+    /// Whether all positions take one forward pass together.
     pub(crate) one_forward: bool,
 }
 
-/// What answers taught about drafting, by method; each answer starts with it.
+/// The draft-length policies as earlier answers left them, by method. Each answer starts with them.
 pub(crate) struct LearnedDraftLengths {
     pattern: DraftPattern,
     speculative: SpeculativeDraftLength,
@@ -23,7 +23,7 @@ pub(crate) struct LearnedDraftLengths {
     dsi: DsiLookahead,
 }
 
-/// A decoder of one answer.
+/// The decoder of one answer.
 pub(crate) enum ChosenDecoder {
     Autoregressive(Autoregressive),
     Speculative(Speculative),
@@ -31,17 +31,18 @@ pub(crate) enum ChosenDecoder {
     Dsi(Dsi),
 }
 
-/// Draft tokens in a row where sampled text must not depend on measured times.
+/// The draft length if sampled text must not depend on measured times.
 const REPRODUCIBLE_LENGTH: usize = 4;
 
 impl LearnedDraftLengths {
-    /// Nothing yet.
+    /// Creates the policies of an engine that has not answered yet.
     pub(crate) fn new(plan: &Plan, pattern: DraftPattern) -> Self {
-        Self::of(plan, pattern, plan.length(), plan.shape().length())
+        Self::with_length(plan, pattern, plan.length(), plan.shape().length())
     }
 
-    /// A decoder for an answer to a prompt of that many tokens. It starts with what was learned; but
-    /// where a seed promises the same text, nothing may follow measured times.
+    /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the
+    /// learned draft lengths, unless the answer must be `reproducible`: then nothing may depend on
+    /// measured times.
     pub(crate) fn decoder(
         &self,
         method: Method,
@@ -51,14 +52,14 @@ impl LearnedDraftLengths {
     ) -> ChosenDecoder {
         let mut learned = self.for_new_answer(prompt_tokens);
         if reproducible {
-            // An asked length stays, and an adapting one becomes this.
+            // A requested length stays, and an adaptive one becomes a fixed one.
             let (mode, length) = match plan.length() {
                 DraftLength::Fixed => (DraftLength::Fixed, plan.shape().length()),
                 DraftLength::Auto => (DraftLength::Fixed, REPRODUCIBLE_LENGTH),
-                // Acceptance alone decides.
+                // It follows acceptance only, not times.
                 DraftLength::Assisted => (DraftLength::Assisted, plan.shape().length()),
             };
-            learned = Self::of(plan, self.pattern, mode, length);
+            learned = Self::with_length(plan, self.pattern, mode, length);
         }
         match method {
             Method::Autoregressive => ChosenDecoder::Autoregressive(Autoregressive),
@@ -77,12 +78,12 @@ impl LearnedDraftLengths {
         }
     }
 
-    fn of(plan: &Plan, pattern: DraftPattern, mode: DraftLength, length: usize) -> Self {
+    fn with_length(plan: &Plan, pattern: DraftPattern, mode: DraftLength, length: usize) -> Self {
         let shape = plan.shape().with_draft_tokens(pattern.positions.unwrap_or(length).min(length));
         let speculative = SpeculativeDraftLength::new(shape, mode);
         let eager = plan.pearl().schedule == PearlSchedule::Eager;
         let pearl = PearlDraftLength::new(length, mode, eager);
-        // Each drafter's tokens are verified by its share of the replicas.
+        // Each drafter's tokens are verified on its share of the replicas.
         let replicas = plan.placement().replicas().div_ceil(drafters(plan));
         let dsi = DsiLookahead::new(length, mode, replicas);
         let per_forward =
@@ -108,7 +109,7 @@ impl LearnedDraftLengths {
         }
     }
 
-    /// Keeps what an answer has taught.
+    /// Keeps the draft lengths that an answer's decoder arrived at.
     pub(crate) fn learn(&mut self, decoder: ChosenDecoder) {
         match decoder {
             ChosenDecoder::Autoregressive(_) => {}

@@ -1,12 +1,14 @@
-//! A small random pair, for a first run without any checkpoint.
+//! A small random pair, for a first run without checkpoints.
 
 use forerun_model::checkpoint::random::{example_config, write_random_pair};
 use forerun_model::{Config, LoadError};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A random target and a drafter that agrees with it now and then, in temporary folders that go with
-/// this value. The text is noise; all else is real.
+/// A small random target, and a drafter that sometimes agrees with it, for tests and first steps.
+///
+/// The checkpoints have the usual files, but their text is noise. They lie in temporary folders that
+/// are deleted when this value is dropped, so keep it until the models are loaded.
 #[derive(Debug)]
 pub struct RandomPair {
     target: TempDir,
@@ -14,7 +16,7 @@ pub struct RandomPair {
 }
 
 impl RandomPair {
-    /// Writes a new pair.
+    /// Writes a pair to new temporary folders. All pairs are the same.
     ///
     /// # Errors
     /// If the files cannot be written.
@@ -38,13 +40,13 @@ impl RandomPair {
         Ok(pair)
     }
 
-    /// The target's checkpoint.
+    /// Returns the folder of the target's checkpoint.
     #[must_use]
     pub fn target(&self) -> &Path {
         self.target.path()
     }
 
-    /// The drafter's checkpoint.
+    /// Returns the folder of the drafter's checkpoint.
     #[must_use]
     pub fn drafter(&self) -> &Path {
         self.drafter.path()

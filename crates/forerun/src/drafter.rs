@@ -1,4 +1,4 @@
-//! The drafters of a plan: what their folders hold, loaded, and put to work on a device's team.
+//! The drafters of a plan: opened, checked against the target, loaded, and installed on a device.
 
 use crate::decoding::DraftPattern;
 use crate::drafter_weights::DrafterWeights;
@@ -22,74 +22,77 @@ use forerun_runtime::{Engine, SharedDevice};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Tokens of EasySpec's rounds where drafting runs ahead: the paper's draft length.
+/// The number of tokens in a round of EasySpec if drafting runs ahead: the paper's draft length.
 const LAYER_PARALLEL_ROUND: usize = 5;
 
-/// A drafter whose files are there and fit the target.
+/// An open drafter checkpoint that fits the target.
 pub(crate) struct OpenDrafter<'p> {
-    /// Among all drafters.
+    /// The index among all drafters.
     index: usize,
     name: &'p Path,
-    files: Files,
+    checkpoint: DrafterCheckpoint,
 }
 
-/// What a drafter's folder holds.
-enum Files {
+/// An open checkpoint of a drafter.
+enum DrafterCheckpoint {
     /// A whole model.
-    Model(WholeModel),
+    Model(DraftModel),
     /// A layer or heads that share the target's embedding or head.
     Speculator(Speculator),
 }
 
-/// A whole model as the drafter.
-struct WholeModel {
+/// A whole model that drafts.
+struct DraftModel {
     model: OpenModel,
-    /// EasySpec's layer groups.
+    /// EasySpec's layer groups, if it drafts.
     layer_parallel: Option<(LayerGroups, CalibrationPolicy)>,
-    /// Whether phrases lengthen its drafts.
+    /// Whether phrases extend its drafts (Ouroboros).
     phrases: bool,
-    /// The token that stands for what is to be guessed (PARD).
+    /// The mask token (PARD).
     mask: Option<TokenId>,
-    /// Whether its vocabulary is another.
+    /// Whether its vocabulary is not the target's, so that drafts are translated.
     translates: bool,
 }
 
 impl<'p> OpenDrafter<'p> {
-    /// Opens the plan's draft models, of which there may be none.
+    /// Opens all draft models of the plan.
     ///
     /// # Errors
-    /// If one cannot be read, is no drafter of the plan's kind, or does not fit the target.
+    /// If one cannot be read, is not of the plan's kind, or does not fit the target.
     pub(crate) fn all(
         plan: &'p Plan,
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Vec<Self>, ForerunError> {
         let first = plan.draft_model().map(|name| (0, name, plan.drafter()));
-        let further = (1..).zip(plan.additional_drafters()).filter_map(|(index, own)| match own {
+        let model = |(index, drafter): (usize, &'p AdditionalDrafter)| match drafter {
             AdditionalDrafter::Model(name) => Some((index, name.as_path(), DrafterKind::Model)),
             AdditionalDrafter::PromptLookup => None,
-        });
-        let open = |(index, name, asked)| {
-            let files = Files::open(plan, (name, asked), target, loader)?;
-            Ok(Self { index, name, files })
         };
-        first.into_iter().chain(further).map(open).collect()
+        let additional = (1..).zip(plan.additional_drafters()).filter_map(model);
+        let open = |(index, name, kind)| {
+            let checkpoint = DrafterCheckpoint::open(plan, (name, kind), target, loader)?;
+            Ok(Self { index, name, checkpoint })
+        };
+        first.into_iter().chain(additional).map(open).collect()
     }
 
-    /// Whether its drafts have to be translated by their text.
+    /// Returns whether its drafts are translated by their text.
     pub(crate) fn translates(&self) -> bool {
-        matches!(self.files, Files::Model(WholeModel { translates: true, .. }))
+        matches!(self.checkpoint, DrafterCheckpoint::Model(DraftModel { translates: true, .. }))
     }
 
-    /// What of the target's it reads beside tokens.
+    /// Returns the target's features that it reads in addition to tokens, if any.
     pub(crate) fn features(&self, target: &OpenModel) -> Option<FeatureSource> {
-        match &self.files {
-            Files::Model(_) => None,
-            Files::Speculator(own) => own.kind().features(target.checkpoint.config()),
+        match &self.checkpoint {
+            DrafterCheckpoint::Model(_) => None,
+            DrafterCheckpoint::Speculator(speculator) => {
+                speculator.kind().features(target.checkpoint.config())
+            }
         }
     }
 
-    /// Reads its weights.
+    /// Loads its weights.
     ///
     /// # Errors
     /// If a tensor is missing or broken.
@@ -99,18 +102,19 @@ impl<'p> OpenDrafter<'p> {
         target: (&OpenModel, &Arc<Weights>),
         loader: &mut Loader<'_>,
     ) -> Result<LoadedDrafter, ForerunError> {
-        let (target, shared) = target;
-        let Self { index, name, files } = self;
-        let asked = plan.weight_type();
-        let weights = match files {
-            Files::Model(whole) => {
-                let weights = loader.load(name, &whole.model.checkpoint, asked)?;
-                whole.loaded(weights, target)
+        let (target, target_weights) = target;
+        let Self { index, name, checkpoint } = self;
+        let weight_type = plan.weight_type();
+        let weights = match checkpoint {
+            DrafterCheckpoint::Model(draft_model) => {
+                let checkpoint = &draft_model.model.checkpoint;
+                let weights = loader.load(name, checkpoint, weight_type)?;
+                draft_model.with_weights(weights, target)
             }
-            Files::Speculator(speculator) => {
-                let (own, target) = (speculator.path().to_owned(), target.checkpoint.path());
-                loader.load_drafter((own, asked), target, || {
-                    DrafterWeights::of(&speculator, shared, asked)
+            DrafterCheckpoint::Speculator(speculator) => {
+                let key = (speculator.path().to_owned(), weight_type);
+                loader.load_drafter(key, target.checkpoint.path(), || {
+                    DrafterWeights::load(&speculator, target_weights, weight_type)
                 })?
             }
         };
@@ -118,57 +122,57 @@ impl<'p> OpenDrafter<'p> {
     }
 }
 
-impl Files {
-    /// What `name` holds, for a drafter of the kind `asked`.
+impl DrafterCheckpoint {
+    /// Opens the checkpoint `name` for a drafter of the kind `requested`.
     fn open(
         plan: &Plan,
-        (name, asked): (&Path, DrafterKind),
+        (name, requested): (&Path, DrafterKind),
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Self, ForerunError> {
         let path = loader.locate(name)?;
         let found = match SpeculatorKind::of(&path) {
             Err(error @ LoadError::Pickle { .. }) => return Err(error.into()),
-            // Opening it will tell better what is wrong with a model's files.
-            Err(_) if !asked.belongs_to_target() => None,
+            // Opening a model gives a better error.
+            Err(_) if !requested.belongs_to_target() => None,
             found => found?,
         };
-        let mask = match (asked, found) {
-            // A PARD model continues texts, too.
+        let mask = match (requested, found) {
+            // A PARD model is also an ordinary language model.
             (
                 DrafterKind::Model | DrafterKind::EasySpec | DrafterKind::Ouroboros,
                 None | Some(SpeculatorKind::Pard { .. }),
             ) => None,
             (DrafterKind::Parallel, Some(SpeculatorKind::Pard { mask })) => Some(mask),
-            (_, Some(found)) if DrafterKind::of(found) == asked => {
+            (_, Some(found)) if DrafterKind::of(found) == requested => {
                 plan.check_features(found)?;
                 return match Speculator::open(&path, &target.checkpoint)? {
                     Some(speculator) => Ok(Self::Speculator(speculator)),
-                    None => Err(ForerunError::NoSuchDrafter { path, asked }),
+                    None => Err(ForerunError::NotADrafter { path, requested }),
                 };
             }
             (_, Some(found)) => {
-                return Err(ForerunError::OtherDrafter { path, found, asked });
+                return Err(ForerunError::WrongDrafterKind { path, found, requested });
             }
             (_, None) if !path.exists() => return Err(LoadError::NotFound { path }.into()),
-            (_, None) => return Err(ForerunError::NoSuchDrafter { path, asked }),
+            (_, None) => return Err(ForerunError::NotADrafter { path, requested }),
         };
         let model = open_located(&path, name)?;
         let translates = !target.tokenizer.agrees_with(&model.tokenizer);
         if translates {
-            check_translation((plan, asked), target, &model)?;
+            check_translation((plan, requested), target, &model)?;
         }
-        let layer_parallel = match asked {
+        let layer_parallel = match requested {
             DrafterKind::EasySpec => layer_parallel(plan, &model)?,
             _ => None,
         };
-        let phrases = asked == DrafterKind::Ouroboros;
-        Ok(Self::Model(WholeModel { model, layer_parallel, phrases, mask, translates }))
+        let phrases = requested == DrafterKind::Ouroboros;
+        Ok(Self::Model(DraftModel { model, layer_parallel, phrases, mask, translates }))
     }
 }
 
-impl WholeModel {
-    fn loaded(self, weights: Arc<Weights>, target: &OpenModel) -> DrafterWeights {
+impl DraftModel {
+    fn with_weights(self, weights: Arc<Weights>, target: &OpenModel) -> DrafterWeights {
         let Self { model, layer_parallel, phrases, mask, translates } = self;
         if phrases {
             return DrafterWeights::Ouroboros(weights);
@@ -178,16 +182,16 @@ impl WholeModel {
         }
         let translation = translates.then(|| {
             let ends = &model.checkpoint.config().eos_token_ids;
-            let of_target = target.checkpoint.config();
-            let target = (Arc::clone(&target.tokenizer), &of_target.eos_token_ids[..]);
+            let target_config = target.checkpoint.config();
+            let target = (Arc::clone(&target.tokenizer), &target_config.eos_token_ids[..]);
             let drafter = (Arc::clone(&model.tokenizer), &ends[..]);
-            Arc::new(Translation::new(target, of_target.vocab_size, drafter))
+            Arc::new(Translation::new(target, target_config.vocab_size, drafter))
         });
         DrafterWeights::Model { weights, layer_parallel, translation }
     }
 }
 
-/// Only chains can be translated, and only those of an ordinary drafter.
+/// Refuses translation for trees, and for drafters other than [`DrafterKind::Model`].
 fn check_translation(
     (plan, kind): (&Plan, DrafterKind),
     target: &OpenModel,
@@ -195,12 +199,12 @@ fn check_translation(
 ) -> Result<(), ForerunError> {
     if kind != DrafterKind::Model {
         let [target, drafter] = [target, drafter].map(|model| model.checkpoint.path().to_owned());
-        return Err(ForerunError::NoTranslation { kind, target, drafter });
+        return Err(ForerunError::UntranslatableDrafter { kind, target, drafter });
     }
     if matches!(plan.shape(), DraftShape::Chain { .. }) {
         return Ok(());
     }
-    Err(ForerunError::Vocabulary {
+    Err(ForerunError::UntranslatableTree {
         target: target.checkpoint.path().to_owned(),
         drafter: drafter.checkpoint.path().to_owned(),
         target_size: target.checkpoint.config().vocab_size,
@@ -208,7 +212,7 @@ fn check_translation(
     })
 }
 
-/// EasySpec's layer groups for a drafter, where the plan asks for it.
+/// Returns EasySpec's layer groups for a drafter, if the plan uses EasySpec.
 fn layer_parallel(
     plan: &Plan,
     drafter: &OpenModel,
@@ -222,52 +226,56 @@ fn layer_parallel(
     Ok(Some((groups, easyspec.calibration)))
 }
 
-/// A drafter that is loaded, and its place among all drafters.
+/// A loaded drafter, with its index among all drafters.
 #[derive(Clone)]
 pub(crate) struct LoadedDrafter {
     index: usize,
     weights: DrafterWeights,
 }
 
-/// Where a drafter's model is.
+/// The device of a drafter's model.
 pub(crate) enum DrafterDevice<'a> {
-    /// On a device that its worker has for itself.
+    /// A device that no other worker uses.
     Team(&'a Arc<Team>),
-    /// On the first and the last of the target's.
+    /// The first and the last of the target's devices.
     Shared {
         devices: [&'a Arc<SharedDevice>; 2],
-        /// Each draft is made in halves, by what is told here; else each token where nobody is.
-        halves: Option<PassAssignment>,
+        /// With an assignment, each half of a draft is computed on one of the devices. Without, each
+        /// token is computed on the device that is free.
+        assignment: Option<PassAssignment>,
     },
 }
 
 impl DrafterDevice<'_> {
-    /// What computes a model's passes here, for a worker of that engine.
+    /// Returns the forward passes of a model on this device, for a worker of `engine`.
     fn passes(&self, engine: &Engine, weights: Arc<Weights>) -> Box<dyn Forward> {
         match self {
             Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
-            Self::Shared { devices, halves } => {
-                let place = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
-                let sharing = halves.clone().unwrap_or_default();
-                Box::new(AlternatingModel::new(&weights, devices.map(place), sharing))
+            Self::Shared { devices, assignment } => {
+                let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
+                let assignment = assignment.clone().unwrap_or_default();
+                Box::new(AlternatingModel::new(&weights, devices.map(lease), assignment))
             }
         }
     }
 
-    /// The team of a device that the worker has for itself.
+    /// Returns the team of a device that no other worker uses.
+    ///
+    /// # Errors
+    /// If the device is shared.
     fn team(&self) -> Result<&Arc<Team>, String> {
         match self {
             Self::Team(team) => Ok(team),
-            // The plan has refused it.
-            Self::Shared { .. } => Err("this drafter cannot go from device to device".into()),
+            // `Plan` refuses such placements.
+            Self::Shared { .. } => Err("this drafter cannot move between devices".into()),
         }
     }
 
-    /// An engine with a drafter whose model is here.
-    fn engine_with(&self, engine: Engine, index: usize, drafter: impl Drafter + 'static) -> Engine {
+    /// Returns the engine with a drafter whose model is on this device.
+    fn install(&self, engine: Engine, index: usize, drafter: impl Drafter + 'static) -> Engine {
         match self {
-            Self::Shared { halves: Some(sharing), .. } => {
-                engine.with_drafter(index, TwoDeviceDrafter::new(drafter, sharing.clone()))
+            Self::Shared { assignment: Some(assignment), .. } => {
+                engine.with_drafter(index, TwoDeviceDrafter::new(drafter, assignment.clone()))
             }
             _ => engine.with_drafter(index, drafter),
         }
@@ -275,12 +283,12 @@ impl DrafterDevice<'_> {
 }
 
 impl LoadedDrafter {
-    /// Which of the drafters it is.
+    /// Returns its index among all drafters.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
 
-    /// How it drafts.
+    /// Returns the number of positions that it drafts, and in how many passes.
     pub(crate) fn pattern(&self) -> DraftPattern {
         let with_masks =
             |masks: usize| DraftPattern { positions: Some(masks + 1), one_forward: true };
@@ -289,7 +297,9 @@ impl LoadedDrafter {
             DrafterWeights::Parallel { masks: Masks::Repeated(_), .. } => {
                 DraftPattern { positions: None, one_forward: true }
             }
-            DrafterWeights::Parallel { masks: Masks::Own(masks), .. } => with_masks(masks.len()),
+            DrafterWeights::Parallel { masks: Masks::PerPosition(masks), .. } => {
+                with_masks(masks.len())
+            }
             DrafterWeights::Eagle(weights) => match weights.layers().mask_tokens().len() {
                 0 => DraftPattern::default(),
                 masks => with_masks(masks),
@@ -303,11 +313,11 @@ impl LoadedDrafter {
         }
     }
 
-    /// An engine that drafts with it, at `device`, for a target of that vocabulary.
+    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens.
     ///
     /// # Errors
-    /// If it cannot draft there.
-    pub(crate) fn on(
+    /// If the drafter cannot run on that device.
+    pub(crate) fn install(
         self,
         engine: Engine,
         device: &DrafterDevice<'_>,
@@ -323,23 +333,23 @@ impl LoadedDrafter {
                 match (translation, layer_parallel) {
                     (None, None) => {
                         let drafter = ModelDrafter::new(model).with_vocab_size(vocab_size);
-                        device.engine_with(engine, index, drafter)
+                        device.install(engine, index, drafter)
                     }
                     (None, Some((groups, calibration))) => {
                         let drafter = LayerParallelDrafter::new(model, groups, calibration);
                         let drafter = drafter.with_round_length(LAYER_PARALLEL_ROUND);
-                        device.engine_with(engine, index, drafter.with_vocab_size(vocab_size))
+                        device.install(engine, index, drafter.with_vocab_size(vocab_size))
                     }
-                    (Some(by_text), _) => device.engine_with(
+                    (Some(translation), _) => device.install(
                         engine,
                         index,
-                        VocabTranslationDrafter::new(model, by_text),
+                        VocabTranslationDrafter::new(model, translation),
                     ),
                 }
             }
             DrafterWeights::Parallel { weights, masks } => {
                 let drafter = ParallelDrafter::new(model(&engine, weights), masks);
-                device.engine_with(engine, index, drafter.with_vocab_size(vocab_size))
+                device.install(engine, index, drafter.with_vocab_size(vocab_size))
             }
             DrafterWeights::Eagle(weights) => {
                 let masks = weights.layers().mask_tokens();
@@ -347,7 +357,7 @@ impl LoadedDrafter {
                 match masks.is_empty() {
                     true => engine.with_drafter(index, EagleDrafter::new(model)),
                     false => {
-                        let drafter = ParallelEagleDrafter::new(model, Masks::Own(masks));
+                        let drafter = ParallelEagleDrafter::new(model, Masks::PerPosition(masks));
                         engine.with_drafter(index, drafter)
                     }
                 }
@@ -363,7 +373,7 @@ impl LoadedDrafter {
             }
             DrafterWeights::Ouroboros(weights) => {
                 let drafter = OuroborosDrafter::new(model(&engine, weights));
-                device.engine_with(engine, index, drafter.with_vocab_size(vocab_size))
+                device.install(engine, index, drafter.with_vocab_size(vocab_size))
             }
         })
     }

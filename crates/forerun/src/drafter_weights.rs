@@ -1,4 +1,4 @@
-//! The weights of a drafter, by how it drafts.
+//! The weights of a drafter, by kind.
 
 use crate::translation::Translation;
 use forerun_draft::{CalibrationPolicy, Masks};
@@ -6,45 +6,47 @@ use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
 use forerun_model::{LayerGroups, LoadError, Speculator, SpeculatorKind, WeightType, Weights};
 use std::sync::Arc;
 
-/// A drafter's weights, and what it takes to draft with them.
+/// A drafter's weights, and what drafting with them needs.
 #[derive(Clone)]
 pub(crate) enum DrafterWeights {
-    /// A model that continues the text.
+    /// A language model.
     Model {
         weights: Arc<Weights>,
-        /// EasySpec's layer groups.
+        /// EasySpec's layer groups, if it drafts.
         layer_parallel: Option<(LayerGroups, CalibrationPolicy)>,
-        /// How its tokens become the target's where they are others.
+        /// The translation of its drafts, if its vocabulary is not the target's.
         translation: Option<Arc<Translation>>,
     },
-    /// One that reads masks.
+    /// A model that predicts several positions at mask tokens.
     Parallel { weights: Arc<Weights>, masks: Masks },
-    /// A layer on the target's features, with masks or without.
+    /// A layer on the target's features, with or without mask tokens.
     Eagle(Arc<EagleWeights>),
     /// Heads on the target's last feature.
     Medusa(Arc<MedusaWeights>),
-    /// Heads on that and on the tokens behind it.
+    /// Heads on the target's last feature and on the tokens drafted after it.
     Hydra(Arc<HydraWeights>),
-    /// A model whose drafts are lengthened by phrases.
+    /// A language model whose drafts are extended by phrases.
     Ouroboros(Arc<Weights>),
 }
 
 impl DrafterWeights {
-    /// What belongs to a target, read for its weights.
-    pub(crate) fn of(
+    /// Loads a drafter that was trained for `target`.
+    pub(crate) fn load(
         speculator: &Speculator,
         target: &Weights,
-        asked: Option<WeightType>,
+        weight_type: Option<WeightType>,
     ) -> Result<Self, LoadError> {
         Ok(match speculator.kind() {
-            SpeculatorKind::Medusa => Self::Medusa(Arc::new(speculator.medusa(target, asked)?)),
-            SpeculatorKind::Hydra => Self::Hydra(Arc::new(speculator.hydra(target, asked)?)),
+            SpeculatorKind::Medusa => {
+                Self::Medusa(Arc::new(speculator.medusa(target, weight_type)?))
+            }
+            SpeculatorKind::Hydra => Self::Hydra(Arc::new(speculator.hydra(target, weight_type)?)),
             SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
-                Self::Eagle(Arc::new(speculator.eagle(target, asked)?))
+                Self::Eagle(Arc::new(speculator.eagle(target, weight_type)?))
             }
             SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
-                let weights = Arc::new(speculator.parallel(target, asked)?);
-                let masks = Masks::Own(weights.mask_tokens());
+                let weights = Arc::new(speculator.parallel(target, weight_type)?);
+                let masks = Masks::PerPosition(weights.mask_tokens());
                 Self::Parallel { weights, masks }
             }
         })

@@ -1,24 +1,25 @@
-//! How EasySpec's drafter computes, as it is asked for.
+//! EasySpec's options: layer groups and calibration (arXiv 2502.02493).
 
 use forerun_draft::CalibrationPolicy;
 use forerun_model::{LayerGroups, LayerGroupsError};
 use std::fmt;
 use std::str::FromStr;
 
-/// Which layers of the drafter are computed at the same time.
+/// The layers of an EasySpec drafter that are computed at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LayerStrategy {
-    /// The paper's default groups for a layer-parallel size ([`LayerGroups::parallel`]).
+    /// The paper's default groups for this layer-parallel size ([`LayerGroups::parallel`]). Errors
+    /// call it `layer_parallel_size`.
     Parallel(usize),
-    /// These groups.
+    /// The given groups. Errors call them `layer_groups`.
     Groups(LayerGroups),
 }
 
 impl LayerStrategy {
-    /// The groups for a drafter of `n_layers`.
+    /// Returns the layer groups for a drafter with `n_layers` layers.
     ///
     /// # Errors
-    /// If groups that were given are not those of so many layers.
+    /// If the given groups do not cover exactly `n_layers` layers.
     pub fn groups(&self, n_layers: usize) -> Result<LayerGroups, LayerGroupsError> {
         match self {
             Self::Parallel(size) => Ok(LayerGroups::parallel(n_layers, *size)),
@@ -29,10 +30,10 @@ impl LayerStrategy {
         }
     }
 
-    /// The strategy of a file: layer groups, between lines that begin with `#`.
+    /// Parses a file of layer groups. Lines that begin with `#` are comments.
     ///
     /// # Errors
-    /// If what stands there are no layer groups.
+    /// If the other lines are not layer groups.
     pub fn from_file_text(text: &str) -> Result<Self, LayerGroupsError> {
         let lines = text.lines().filter(|line| !line.trim_start().starts_with('#'));
         lines.collect::<String>().parse().map(Self::Groups)
@@ -40,7 +41,7 @@ impl LayerStrategy {
 }
 
 impl Default for LayerStrategy {
-    /// The paper's: four layers at a time.
+    /// Returns the paper's default: four layers at a time.
     fn default() -> Self {
         Self::Parallel(4)
     }
@@ -54,7 +55,7 @@ impl FromStr for LayerStrategy {
     }
 }
 
-/// As it is written on the command line: the flag that means the same.
+/// Writes the strategy as a command-line option, for commands that reproduce a run.
 impl fmt::Display for LayerStrategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -64,12 +65,12 @@ impl fmt::Display for LayerStrategy {
     }
 }
 
-/// EasySpec's part of a plan.
+/// EasySpec's options in a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EasySpec {
-    /// Which layers are computed at the same time.
+    /// The layers that are computed at the same time.
     pub layers: LayerStrategy,
-    /// When the drafter's cache is made exact.
+    /// When approximate rows of the drafter's cache are recomputed exactly.
     pub calibration: CalibrationPolicy,
 }
 
@@ -78,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_may_say_where_its_groups_come_from() {
+    fn files_of_layer_groups_may_have_comments() {
         let text = "# found by forerun analyze layers\n0,1-3,\n4\n";
         let strategy = LayerStrategy::from_file_text(text);
         let groups = LayerGroups::of_sizes(&[1, 3, 1]);

@@ -1,4 +1,4 @@
-//! Loaded models on their devices, and answers from them.
+//! The engine: loaded models on their devices, which answer requests.
 
 use crate::answer::Answer;
 use crate::decoding::LearnedDraftLengths;
@@ -21,7 +21,35 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use forerun_runtime::Canceller;
 
-/// Models loaded on their device groups. Dropping it stops the workers.
+/// An engine: models loaded on their device groups, ready to answer requests.
+///
+/// All methods take `&self`, so threads can share an engine. Answers that run at the same time take
+/// turns on the devices, job by job. What one answer learns about draft lengths serves the next one.
+/// Dropping the engine stops its workers.
+///
+/// ```
+/// use forerun::{Forerun, Options, Plan, RandomPair, Request};
+/// use std::ops::ControlFlow;
+///
+/// // A pair of tiny random models. Name your own checkpoints instead.
+/// let pair = RandomPair::make()?;
+/// let options = Options {
+///     model: pair.target().into(),
+///     draft_model: Some(pair.drafter().into()),
+///     ..Options::default()
+/// };
+/// let engine = Forerun::open(&Plan::new(options)?)?;
+///
+/// let request = Request { max_tokens: 32, temperature: 0.7, seed: Some(1), ..Request::default() };
+/// let answer = engine.generate("Once upon a time", &request, |text| {
+///     print!("{text}");
+///     ControlFlow::Continue(())
+/// })?;
+/// println!("\n{}", answer.summary());
+/// # fn check_shareable(_: &(impl Send + Sync)) {}
+/// # check_shareable(&engine);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Forerun {
     plan: Plan,
     config: Config,
@@ -30,24 +58,26 @@ pub struct Forerun {
     reads_features: bool,
     runtime: Runtime,
     sequences: AtomicU64,
-    /// What earlier answers taught about drafting; each answer starts with it.
+    /// The draft lengths that earlier answers arrived at. Each answer starts with them.
     learned: Mutex<LearnedDraftLengths>,
 }
 
 impl Forerun {
-    /// Loads what the plan names, each device group on its own cores.
+    /// Loads the plan's models and starts a worker for each device group.
     ///
     /// # Errors
-    /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not go together, or a
+    /// If a checkpoint or tokenizer cannot be loaded, drafter and target do not fit together, or a
     /// worker cannot start.
     pub fn open(plan: &Plan) -> Result<Self, ForerunError> {
         Self::open_with(plan, &mut Loader::new())
     }
 
-    /// The same with a loader of one's own, which may tell how far it is and stay offline.
+    /// Opens an engine as [`Forerun::open`] does, with a [`Loader`] that can report progress, share
+    /// weights between engines, and stay offline.
     ///
     /// # Errors
-    /// As [`Forerun::open`], or if the loader's progress closure broke off.
+    /// As [`Forerun::open`], or [`ForerunError::Cancelled`] if the loader's progress callback stops
+    /// the loading.
     pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
@@ -55,7 +85,8 @@ impl Forerun {
         let translates = drafters.iter().any(OpenDrafter::translates);
         let features = drafters.iter().find_map(|drafter| drafter.features(&target));
         let weights = loader.load(plan.model(), &target.checkpoint, plan.weight_type())?;
-        let drafters = drafters.into_iter().map(|own| own.load(plan, (&target, &weights), loader));
+        let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
+        let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
         let loaded = Loaded { target: weights, features, drafters };
         let config = target.checkpoint.config().clone();
@@ -81,45 +112,47 @@ impl Forerun {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The plan that this engine runs.
+    /// Returns the plan that this engine was opened with.
     #[must_use]
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The target's shape.
+    /// Returns the target's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The target's tokenizer.
+    /// Returns the target's tokenizer.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// Whether a drafter has another vocabulary, so that drafts are translated by their text.
+    /// Returns whether a drafter has another vocabulary than the target. Its drafts are then
+    /// translated by their text.
     #[must_use]
     pub fn translates_drafts(&self) -> bool {
         self.translates
     }
 
-    /// Whether the drafter reads the target's hidden states, so that only methods that draft and verify
-    /// in turn can go with it.
+    /// Returns whether the drafter reads the target's hidden states. Parallel methods do not support
+    /// such drafters.
     #[must_use]
     pub fn reads_features(&self) -> bool {
         self.reads_features
     }
 
-    /// A handle to the workers, for jobs and decoders of one's own. Sequences of [`Forerun`] itself
-    /// are numbered from 0 on: others should choose names from the other end.
+    /// Returns a handle to the workers, for your own jobs and decoders.
+    ///
+    /// The engine numbers its own sequences from 0 upwards. Number yours from `u64::MAX` downwards.
     #[must_use]
     pub fn cluster(&self) -> ThreadCluster {
         self.runtime.cluster()
     }
 
-    /// Continues a text and returns the whole answer.
+    /// Continues a text and returns the whole answer, without streaming.
     ///
     /// # Errors
     /// As [`Forerun::generate`].
@@ -127,10 +160,13 @@ impl Forerun {
         self.generate(prompt, request, |_| ControlFlow::Continue(()))
     }
 
-    /// Continues a text. `on_text` sees the answer piece by piece and may stop it.
+    /// Continues a text and streams the answer.
+    ///
+    /// `on_text` receives whole characters as soon as they are final, and nothing of a stop string.
+    /// If it returns [`ControlFlow::Break`], the answer ends with [`Finish::Stopped`].
     ///
     /// # Errors
-    /// If the prompt or an option cannot be served, or a job fails.
+    /// If the prompt is empty or too long for the context, an option is out of range, or a job fails.
     pub fn generate(
         &self,
         prompt: &str,
@@ -140,7 +176,8 @@ impl Forerun {
         self.generate_interruptibly(prompt, request, &Canceller::new(), on_text)
     }
 
-    /// The same; `canceller` stops the answer from another thread, even within a forward pass.
+    /// Continues a text as [`Forerun::generate`] does. `canceller` stops the answer from another
+    /// thread, even during a forward pass; the answer then ends with [`Finish::Stopped`].
     ///
     /// # Errors
     /// As [`Forerun::generate`].
@@ -157,7 +194,8 @@ impl Forerun {
         self.generate_tokens(self.tokenizer.encode(prompt)?, request, canceller, on_text)
     }
 
-    /// Continues tokens, taken as they are.
+    /// Continues the given tokens as [`Forerun::generate_interruptibly`] continues a text. Nothing is
+    /// added to the prompt, not even BOS.
     ///
     /// # Errors
     /// As [`Forerun::generate`].
@@ -168,13 +206,14 @@ impl Forerun {
         canceller: &Canceller,
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
-        let place = Continuation { sequence: self.new_sequence(), method: self.plan.method() };
-        let answer = self.continue_with(place, prompt, request, canceller, on_text);
-        self.release(place.sequence);
+        let continuation =
+            Continuation { sequence: self.new_sequence(), method: self.plan.method() };
+        let answer = self.continue_with(continuation, prompt, request, canceller, on_text);
+        self.release(continuation.sequence);
         answer
     }
 
-    /// A name for caches that are kept until it is released.
+    /// Returns the id of a new sequence. Its caches are kept until it is released.
     pub(crate) fn new_sequence(&self) -> SequenceId {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
     }
@@ -184,11 +223,11 @@ impl Forerun {
         self.runtime.cluster().release(sequence);
     }
 
-    /// The same as [`Forerun::generate_tokens`] for one of several answers in a row: the workers use
-    /// what their caches hold of `prompt`, and keep them.
+    /// Continues tokens as [`Forerun::generate_tokens`] does, within a sequence of several answers:
+    /// the workers reuse the prefix of `prompt` that their caches hold, and keep the caches.
     pub(crate) fn continue_with(
         &self,
-        place: Continuation,
+        continuation: Continuation,
         prompt: Vec<TokenId>,
         request: &Request,
         canceller: &Canceller,
@@ -209,10 +248,10 @@ impl Forerun {
             eos.extend(&self.config.eos_token_ids);
         }
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
-        let id = place.sequence;
+        let id = continuation.sequence;
         let seed = sampling.randomness.seed;
-        // Rejection sampling draws other numbers with other draft lengths: where a seed promises the
-        // same text, the length must not follow measured times.
+        // Rejection sampling draws other numbers for other draft lengths. If a seed promises the same
+        // text, the length must not depend on measured times.
         let reproducible = !sampling.is_deterministic() && request.seed.is_some();
         let verification = sampling.verification;
         let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
@@ -221,31 +260,33 @@ impl Forerun {
         if let Some(top) = request.logprobs {
             sequence = sequence.with_logprobs(top);
         }
-        if self.reads_features && place.method == Method::Speculative {
+        if self.reads_features && continuation.method == Method::Speculative {
             sequence = sequence.with_features();
         }
-        if self.plan.drafter().reads_scores() && place.method == Method::Speculative {
+        if self.plan.drafter().learns_from_feedback() && continuation.method == Method::Speculative
+        {
             sequence = sequence.with_draft_feedback();
         }
         let mut cluster = self.runtime.cluster_with(canceller);
-        let decoding = Decoding { method: place.method, canceller, reproducible };
+        let decoding = Decoding { method: continuation.method, canceller, reproducible };
         let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
         let total_ns = sink.elapsed_ns();
         sink.flush();
-        // What was begun for tokens that did not come to pass is this answer's still, and would go on
-        // beside the next one's.
-        cluster.settle();
+        // Jobs for tokens that were rejected may still run. They belong to this answer's trace, and
+        // would delay the next answer's jobs.
+        cluster.cancel_and_wait();
         let trace = self.runtime.take_trace_of(id);
         let finish = finish?;
         let statistics = sequence.statistics().clone();
-        // A stop string ends the answer within a step, too.
-        let told = |all: &[TokenLogprob]| all.iter().take(sink.tokens.len()).cloned().collect();
+        // A stop string may end the answer within a step.
+        let of_answer =
+            |all: &[TokenLogprob]| all.iter().take(sink.tokens.len()).cloned().collect();
         Ok(Answer {
             text: sink.text,
-            logprobs: sequence.logprobs().map(told),
+            logprobs: sequence.logprobs().map(of_answer),
             tokens: sink.tokens,
             prompt_tokens,
-            // A stop string may end the text within a step that reached a limit, too.
+            // A stop string may end the text within a step that also reached a limit.
             finish: if sink.closed { Finish::Stopped } else { finish },
             seed,
             verification,
@@ -278,7 +319,7 @@ impl Forerun {
             self.lock_learned().learn(decoder);
         }
         match outcome {
-            // The interrupt reached a job: the answer ends with what was committed before.
+            // A job was cancelled: the answer ends with the tokens committed before.
             Err(DecodeError::Job(JobError::Cancelled)) if canceller.is_cancelled() => {
                 Ok(Finish::Stopped)
             }
@@ -287,16 +328,16 @@ impl Forerun {
     }
 }
 
-/// What an answer continues, and how.
+/// The sequence that an answer continues, and the decoding method.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Continuation {
-    /// The name of the caches.
+    /// The id of the caches.
     pub(crate) sequence: SequenceId,
-    /// The decoder, which the plan's devices must be able to serve.
+    /// The method, which the plan's workers must support.
     pub(crate) method: Method,
 }
 
-/// How one answer is decoded.
+/// The settings of decoding one answer.
 struct Decoding<'a> {
     method: Method,
     canceller: &'a Canceller,

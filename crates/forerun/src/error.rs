@@ -1,4 +1,4 @@
-//! Why there is no engine, or no answer.
+//! The errors of opening an engine and of generating an answer.
 
 use crate::plan::{DrafterKind, PlanError};
 use crate::request::RequestError;
@@ -9,104 +9,108 @@ use forerun_model::{IsaError, LayerGroupsError, LoadError, SpeculatorKind};
 use forerun_runtime::StartError;
 use std::path::PathBuf;
 
-/// Why there is no engine, or no answer.
+/// Why an engine could not be opened, or an answer not be generated.
+///
+/// Messages say what is wrong, where, and what to do. They name options in backticks by the fields
+/// of [`Options`](crate::Options) and [`Request`](crate::Request).
 #[derive(Debug, thiserror::Error)]
 pub enum ForerunError {
-    /// A checkpoint that cannot be loaded.
+    /// A checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A model of the hub that cannot be had.
+    /// A hub model cannot be fetched.
     #[cfg(feature = "hub")]
     #[error(transparent)]
     Hub(Box<crate::hub::HubError>),
-    /// A file of the hub's cache that makes no sense.
+    /// A file in the hub's cache is malformed.
     #[cfg(feature = "hub")]
     #[error(
-        "{cause}; if it was damaged in the cache, delete {file} and run again to fetch it anew"
+        "{cause}; if the file was damaged in the cache, delete {file} and run again to download it"
     )]
     Cached {
-        /// What is wrong with it.
+        /// What is wrong with the file.
         cause: Box<Self>,
-        /// Where its content lies.
+        /// The file with the content, which may be the target of a link.
         file: PathBuf,
     },
-    /// Whoever watched the loading broke it off.
-    #[error("loading was cancelled; a download goes on from there the next time")]
+    /// The loader's progress callback stopped the loading.
+    #[error("loading was cancelled; an interrupted download resumes the next time")]
     Cancelled,
-    /// A tokenizer that cannot be used.
+    /// A tokenizer cannot be loaded, or cannot encode a text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// `FORERUN_ISA` asks for what there is not.
+    /// The environment variable `FORERUN_ISA` names an instruction set that is unknown or missing.
     #[error(transparent)]
     Isa(#[from] IsaError),
-    /// A worker that cannot start.
+    /// A worker cannot start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// Options of the answer out of range.
+    /// An option of the request is out of range.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// A tree of another vocabulary's tokens.
+    /// A drafter with another vocabulary is asked for trees, but only chains can be translated.
     #[error(
         "the drafter {drafter} has another vocabulary than the target {target} ({}): its drafts are \
-         translated by their text, and so must be chains; leave --tree out, or choose a drafter of \
-         the target's family",
+         translated by their text, and only chains can be; leave `tree` out, or choose a drafter with \
+         the target's tokenizer",
         if drafter_size == target_size {
-            format!("both have {target_size} tokens, but not the same")
+            format!("both have {target_size} tokens, but not the same ones")
         } else {
             format!("{drafter_size} tokens against {target_size} tokens")
         }
     )]
-    Vocabulary {
+    UntranslatableTree {
         /// The target's checkpoint.
         target: PathBuf,
         /// The drafter's checkpoint.
         drafter: PathBuf,
-        /// Size of the target's vocabulary.
+        /// The size of the target's vocabulary.
         target_size: usize,
-        /// Size of the drafter's.
+        /// The size of the drafter's vocabulary.
         drafter_size: usize,
     },
-    /// A drafter of another vocabulary, of which such drafting makes no use.
+    /// A drafter has another vocabulary, but its kind cannot translate drafts.
     #[error(
-        "the drafter {drafter} has another vocabulary than the target {target}, which --drafter \
-         {kind} cannot translate: choose a drafter of the target's family, or --drafter model"
+        "the drafter {drafter} has another vocabulary than the target {target}, and \
+         `drafter = {kind}` cannot translate drafts: choose a drafter with the target's tokenizer, or \
+         set `drafter = model`"
     )]
-    NoTranslation {
-        /// Who was to draft.
+    UntranslatableDrafter {
+        /// The kind of drafter.
         kind: DrafterKind,
         /// The target's checkpoint.
         target: PathBuf,
         /// The drafter's checkpoint.
         drafter: PathBuf,
     },
-    /// A draft model of another kind.
+    /// The draft model is of another kind than the requested drafter.
     #[error(
-        "{path} holds {found}, which --drafter {asked} does not draft with: use --drafter {}",
+        "{path} holds {found}, which `drafter = {requested}` cannot use: set `drafter = {}`",
         DrafterKind::of(*found)
     )]
-    OtherDrafter {
+    WrongDrafterKind {
         /// The draft model.
         path: PathBuf,
-        /// What it is.
+        /// What the draft model is.
         found: SpeculatorKind,
-        /// Who was to draft.
-        asked: DrafterKind,
+        /// The requested drafter.
+        requested: DrafterKind,
     },
-    /// A draft model that is none of the asked kind.
+    /// The draft model holds no drafter of the requested kind.
     #[error(
-        "{path} holds no drafter for --drafter {asked}: name a folder with the tensors of one, or use \
-         --drafter model for a whole model"
+        "{path} holds no drafter for `drafter = {requested}`: name a folder with the tensors of one, \
+         or set `drafter = model` for a whole model"
     )]
-    NoSuchDrafter {
+    NotADrafter {
         /// The draft model.
         path: PathBuf,
-        /// Who was to draft.
-        asked: DrafterKind,
+        /// The requested drafter.
+        requested: DrafterKind,
     },
-    /// A drafter that does not go with the plan, as its files tell.
+    /// The drafter's files do not fit the plan.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Layer groups of another model.
+    /// The layer groups do not fit the drafter.
     #[error("{cause}: {}", drafter.display())]
     LayerGroups {
         /// What does not fit.
@@ -114,10 +118,10 @@ pub enum ForerunError {
         /// The drafter's checkpoint.
         drafter: PathBuf,
     },
-    /// A tokenizer with more tokens than its model, those not counted that were added to it later.
+    /// The tokenizer's vocabulary, without added tokens, is larger than its model's.
     #[error(
-        "the tokenizer {tokenizer} has tokens up to {largest}, but the model {model} only {expected} \
-         tokens: they do not belong together"
+        "the tokenizer {tokenizer} has tokens up to {largest}, but the model {model} has only \
+         {expected} tokens: they do not belong together, so copy the model's own tokenizer there"
     )]
     TokenizerSize {
         /// The tokenizer's file.
@@ -126,26 +130,26 @@ pub enum ForerunError {
         model: PathBuf,
         /// The tokenizer's largest token.
         largest: TokenId,
-        /// Tokens of the model.
+        /// The number of the model's tokens.
         expected: usize,
     },
-    /// Nothing to continue.
+    /// The prompt is empty.
     #[error("the prompt is empty: give some text to continue")]
     EmptyPrompt,
-    /// No room for an answer.
+    /// The prompt leaves no room for an answer.
     #[error(
         "the prompt has {prompt} tokens, but the model {model} has a context of {context}: shorten \
          the prompt to at most {} tokens", context - 1
     )]
     PromptTooLong {
-        /// Tokens of the prompt.
+        /// The number of the prompt's tokens.
         prompt: usize,
-        /// Tokens that the model can see.
+        /// The model's context length in tokens.
         context: usize,
         /// The checkpoint.
         model: PathBuf,
     },
-    /// Decoding failed; what was streamed before is certain all the same.
+    /// Decoding failed. The text that was streamed before is the target's nonetheless.
     #[error(transparent)]
     Decode(#[from] DecodeError),
 }

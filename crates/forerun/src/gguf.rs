@@ -1,4 +1,4 @@
-//! Models as GGUF files, with their tokenizers, for llama.cpp and its kin.
+//! Export of models and tokenizers as GGUF files, for llama.cpp and compatible engines.
 
 use crate::open_model::{OpenModel, open_model};
 use crate::{ForerunError, Loader};
@@ -8,42 +8,54 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What was written.
+/// The result of [`export_gguf`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GgufExport {
-    /// Bytes of the file.
+    /// The size of the file in bytes.
     pub bytes: u64,
-    /// Set where llama.cpp has no rule that splits text into words as this tokenizer does: it then
-    /// splits as GPT-2, and gives some texts other tokens. The model itself is the same.
-    pub splits_otherwise: bool,
+    /// Whether llama.cpp lacks this tokenizer's rule of splitting text into words. It then splits as
+    /// for GPT-2, so that some texts have other tokens. The model itself is the same.
+    pub pre_tokenizer_unsupported: bool,
 }
 
-/// Why there is no GGUF file.
+/// Why a model cannot be exported.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The model or its tokenizer cannot be opened.
     #[error(transparent)]
     Open(#[from] ForerunError),
-    /// The model cannot be read, or the file not be written.
+    /// The model cannot be read, or the file cannot be written.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A tokenizer of another kind.
-    #[error("the tokenizer {file} has {found}; what can be exported is {supported}")]
+    /// The kind of tokenizer is not supported.
+    #[error(
+        "cannot export the tokenizer {file}: it has {found}, but only {supported} is supported"
+    )]
     Tokenizer {
-        /// Its file.
+        /// The tokenizer's file.
         file: PathBuf,
-        /// What it has.
+        /// What is not supported.
         found: String,
-        /// What is known here.
+        /// What is supported.
         supported: &'static str,
     },
 }
 
-/// Writes a model (a Hugging Face directory with a byte-level BPE tokenizer) as a GGUF file.
+/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer) as a GGUF file.
 ///
 /// # Errors
-/// If it cannot be opened, is no model that llama.cpp's `llama` computes, has another kind of
-/// tokenizer, or the file cannot be written.
+/// If the model cannot be opened, is not of an architecture that llama.cpp computes as `llama`, has an
+/// unsupported tokenizer, or if the file cannot be written.
+///
+/// ```no_run
+/// use forerun::{GgufType, Loader, export_gguf};
+/// use std::path::Path;
+///
+/// let (model, file) = (Path::new("models/target"), Path::new("target-q8_0.gguf"));
+/// let export = export_gguf(model, file, GgufType::Q8_0, &mut Loader::new())?;
+/// println!("{} bytes", export.bytes);
+/// # Ok::<(), forerun::ExportError>(())
+/// ```
 pub fn export_gguf(
     model: &Path,
     file: &Path,
@@ -51,16 +63,17 @@ pub fn export_gguf(
     loader: &mut Loader<'_>,
 ) -> Result<GgufExport, ExportError> {
     let opened = open_model(model, loader)?;
-    let (mut metadata, splits_otherwise) = tokenizer_metadata(&opened)?;
+    let (mut metadata, pre_tokenizer_unsupported) = tokenizer_metadata(&opened)?;
     let name = model.file_name().unwrap_or(model.as_os_str()).to_string_lossy().into_owned();
     metadata.insert(0, ("general.name".to_owned(), GgufValue::Text(name)));
     write_gguf(&opened.checkpoint, file, gguf_type, &metadata)?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
-    Ok(GgufExport { bytes, splits_otherwise })
+    Ok(GgufExport { bytes, pre_tokenizer_unsupported })
 }
 
-/// Ways of splitting text into words that llama.cpp knows by a name: the regular expression of
-/// `tokenizer.json`, whether merges are passed over where a whole word is a token, and the name.
+/// Rules of splitting text into words that llama.cpp supports: the regular expression in
+/// `tokenizer.json`, whether words that are tokens are not merged (`ignore_merges`), and llama.cpp's
+/// name.
 const SPLITTINGS: [(&str, bool, &str); 2] = [
     (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -74,16 +87,16 @@ const SPLITTINGS: [(&str, bool, &str); 2] = [
     ),
 ];
 
-/// `token_type` of ordinary tokens.
+/// The `token_type` of ordinary tokens.
 const NORMAL: i32 = 1;
-/// Of tokens that stand for no text.
+/// The `token_type` of control tokens, which have no text.
 const CONTROL: i32 = 3;
-/// Of tokens that were added for their text.
+/// The `token_type` of added tokens with a text.
 const USER_DEFINED: i32 = 4;
-/// Of places without a token.
+/// The `token_type` of ids without a token.
 const UNUSED: i32 = 5;
 
-/// The tokenizer as llama.cpp has it, and whether it splits words otherwise there.
+/// Returns the tokenizer's metadata, and whether llama.cpp lacks its rule of splitting words.
 fn tokenizer_metadata(model: &OpenModel) -> Result<(Vec<(String, GgufValue)>, bool), ExportError> {
     let file = model.tokenizer.file();
     let unsupported = |found: &str| ExportError::Tokenizer {
@@ -116,7 +129,7 @@ fn tokenizer_metadata(model: &OpenModel) -> Result<(Vec<(String, GgufValue)>, bo
     Ok((metadata, splitting.is_none()))
 }
 
-/// The tokens around a text.
+/// Returns the metadata of BOS and end-of-sequence tokens.
 fn ends(model: &OpenModel) -> Result<Vec<(&'static str, GgufValue)>, ExportError> {
     let Config { bos_token_id, eos_token_ids, .. } = model.checkpoint.config();
     let named = [
@@ -126,15 +139,15 @@ fn ends(model: &OpenModel) -> Result<Vec<(&'static str, GgufValue)>, ExportError
     ];
     let mut ends: Vec<_> =
         named.into_iter().filter_map(|(key, id)| Some((key, GgufValue::U32(id?)))).collect();
-    let of_nothing = model.tokenizer.encode("").map_err(ForerunError::from)?;
-    let adds_bos = bos_token_id.is_some() && of_nothing.first() == bos_token_id.as_ref();
+    let empty = model.tokenizer.encode("").map_err(ForerunError::from)?;
+    let adds_bos = bos_token_id.is_some() && empty.first() == bos_token_id.as_ref();
     ends.push(("tokenizer.ggml.add_bos_token", GgufValue::Bool(adds_bos)));
     ends.push(("tokenizer.ggml.add_eos_token", GgufValue::Bool(false)));
     Ok(ends)
 }
 
-/// llama.cpp's name for how words are split; `Some(None)` where it has none, and `None` where bytes are
-/// not spelt as GPT-2 spells them.
+/// Returns llama.cpp's name for the rule of splitting words, `Some(None)` if it has none, and `None` if
+/// the tokenizer does not represent bytes as GPT-2 does.
 fn splitting(json: &Value) -> Option<Option<&'static str>> {
     let pre = &json["pre_tokenizer"];
     let steps: Vec<&Value> = match pre["pretokenizers"].as_array() {
@@ -145,7 +158,7 @@ fn splitting(json: &Value) -> Option<Option<&'static str>> {
     if bytes["add_prefix_space"] == true {
         return None;
     }
-    // Absent, it is true.
+    // The default is true.
     let splits_as_gpt2 = bytes["use_regex"] != false;
     Some(match steps[..] {
         [_] if splits_as_gpt2 => Some("gpt-2"),
@@ -161,14 +174,14 @@ fn splitting(json: &Value) -> Option<Option<&'static str>> {
     })
 }
 
-/// The vocabulary by token.
+/// The vocabulary, by id.
 struct Tokens {
     texts: Vec<String>,
     types: Vec<i32>,
 }
 
 impl Tokens {
-    /// As many as the model has, those without a text unused.
+    /// Collects as many tokens as the model has. Ids without a token are unused.
     fn of(json: &Value, vocab_size: usize) -> Self {
         let mut named: BTreeMap<u64, (String, i32)> = BTreeMap::new();
         for (text, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
@@ -188,7 +201,7 @@ impl Tokens {
     }
 }
 
-/// Pairs in the order in which they are merged, as `first second`.
+/// Returns the merges in order, each as `first second`.
 fn merges(bpe: &Value) -> Option<Vec<String>> {
     let pair = |merge: &Value| match merge.as_array() {
         Some(parts) => Some(format!("{} {}", parts.first()?.as_str()?, parts.get(1)?.as_str()?)),
@@ -203,7 +216,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn words_are_split_as_llama_cpp_knows_it() {
+    fn splitting_rules_have_llama_cpps_names() {
         let bytes = |regex: bool| json!({"type": "ByteLevel", "use_regex": regex});
         let of = |pre: Value, whole: bool| {
             splitting(&json!({"pre_tokenizer": pre, "model": {"ignore_merges": whole}}))
@@ -223,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_token_of_the_model_has_a_text() {
+    fn every_id_of_the_model_has_a_text_and_a_type() {
         let json = json!({
             "model": {"vocab": {"b": 1, "a": 0}, "merges": [["a", "b"], "b a"]},
             "added_tokens": [

@@ -1,5 +1,5 @@
-//! Which layers of a drafter can be computed together: what each strategy loses and what it takes, and
-//! a search for one.
+//! Analysis of layer-parallel drafters (EasySpec): what each grouping of layers loses in accuracy and
+//! saves in time, and a search for a good grouping.
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -9,54 +9,54 @@ use forerun_model::layer_probe::{LayerProbe, Strategy, StrategyScore};
 use forerun_model::model_cost::ModelProbe;
 use forerun_model::{Config, Weights};
 use forerun_model::{
-    GroupWork, Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType,
+    GroupParallelism, Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Tokens before the passes whose time is measured.
+/// The number of tokens in the cache while the time of passes is measured.
 const PAST: usize = 128;
 
-/// Barriers that are measured.
+/// The number of barriers that are measured.
 const BARRIERS: usize = 1001;
 
-/// What is analysed.
+/// The options of [`LayerAnalysis::open`].
 #[derive(Clone, Debug)]
 pub struct LayerAnalysisOptions {
     /// The drafter's checkpoint.
     pub model: PathBuf,
-    /// A target of the same tokens, to tell acceptance.
+    /// A target with the same vocabulary, to compute acceptance.
     pub target: Option<PathBuf>,
-    /// The type in which matrices are kept; `None` is each checkpoint's own.
+    /// The type in which weight matrices are kept. `None` is each checkpoint's own.
     pub weight_type: Option<WeightType>,
-    /// Fuzzy rows behind every exact one: the draft's depth without its first.
+    /// The number of approximate rows after every exact one: a draft's depth without its first level.
     pub depth: usize,
-    /// Tokens of each text at the most.
+    /// The maximum number of tokens of each text.
     pub max_tokens: usize,
 }
 
 /// Why layers cannot be analysed.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerAnalysisError {
-    /// The model or its tokenizer cannot be used.
+    /// A model or its tokenizer cannot be opened.
     #[error(transparent)]
     Open(Box<ForerunError>),
-    /// A target of other tokens.
+    /// The target has another vocabulary.
     #[error(
         "the target {target} has another vocabulary than the model {model}: distributions over \
-         different tokens cannot be compared"
+         different tokens cannot be compared, so choose a target with the model's tokenizer"
     )]
     Vocabulary {
         /// The target's checkpoint.
         target: PathBuf,
-        /// The model's.
+        /// The model's checkpoint.
         model: PathBuf,
     },
-    /// Nothing to compare on.
+    /// All texts are too short.
     #[error("no prompt has two tokens: give longer ones, so that there are rows to compare")]
     NoRows,
-    /// Layer groups of another model.
+    /// The layer groups do not fit the model.
     #[error(transparent)]
     LayerGroups(#[from] LayerGroupsError),
     /// A forward pass failed.
@@ -70,7 +70,27 @@ impl<E: Into<ForerunError>> From<E> for LayerAnalysisError {
     }
 }
 
-/// A drafter and the texts on which strategies are compared.
+/// A loaded drafter, and the texts on which layer groupings are compared.
+///
+/// ```no_run
+/// use forerun::{LayerAnalysis, LayerAnalysisOptions, LayerGroups, Strategy, Team};
+/// use std::sync::Arc;
+///
+/// let options = LayerAnalysisOptions {
+///     model: "models/drafter".into(),
+///     target: None,
+///     weight_type: None,
+///     depth: 4,
+///     max_tokens: 256,
+/// };
+/// let analysis = LayerAnalysis::open(&options, &["A text of the domain.".into()])?;
+/// let groups = LayerGroups::parallel(analysis.config().num_hidden_layers, 4);
+/// let strategies = vec![Strategy { groups, whole_layers: false }];
+/// let team = Arc::new(Team::single_thread());
+/// let report = analysis.compare(&team, strategies, |done, texts| println!("{done} of {texts}"))?;
+/// println!("overlap with exact rows: {:.3}", report.scores[0].overlap);
+/// # Ok::<(), forerun::LayerAnalysisError>(())
+/// ```
 pub struct LayerAnalysis {
     weights: Arc<Weights>,
     target: Option<Arc<Weights>>,
@@ -78,37 +98,38 @@ pub struct LayerAnalysis {
     depth: usize,
 }
 
-/// How strategies did on the same rows.
+/// The scores of several strategies on the same rows.
 #[derive(Clone, Debug)]
 pub struct LayerReport {
-    /// Fuzzy rows that were compared.
+    /// The number of approximate rows that were compared.
     pub rows: usize,
-    /// The acceptance of exact rows, where there is a target.
+    /// The acceptance of exact rows, if there is a target.
     pub exact_acceptance: Option<f64>,
-    /// The strategies' scores, in their order.
+    /// The scores of the strategies, in their order.
     pub scores: Vec<StrategyScore>,
 }
 
-/// What a forward pass takes.
+/// The cost of a forward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassCost {
-    /// Milliseconds, the median of several passes.
+    /// The time in milliseconds, the median of several passes.
     pub ms: f64,
-    /// How often all members of the team wait for each other.
+    /// The number of barriers, at which all members of the team wait for each other.
     pub barriers: usize,
 }
 
-/// What it takes by either way of sharing the attention of a group's layers.
+/// The costs of a forward pass with either way of sharing the attention of a group's layers among the
+/// team.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassCosts {
-    /// By [`GroupWork::Layers`].
+    /// The cost with [`GroupParallelism::Layers`].
     pub layers: PassCost,
-    /// By [`GroupWork::Products`].
+    /// The cost with [`GroupParallelism::Products`].
     pub products: PassCost,
 }
 
-/// Microseconds that a team takes to come together and part again without any work: what a barrier of
-/// [`PassCost`] costs at the least, the median of some.
+/// Measures the time of a barrier without work, in microseconds (median). This is the least that one of
+/// the barriers of [`PassCost`] costs.
 #[must_use]
 pub fn barrier_us(team: &Team) -> f64 {
     let barrier = |_| {
@@ -124,12 +145,12 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// A step of the search: the groups that lost least, and what they keep.
+/// A step of [`LayerAnalysis::search`]: the groups that lost least.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SearchStep {
     /// The groups.
     pub groups: LayerGroups,
-    /// Their rows' overlap with the exact ones.
+    /// The overlap (`1 − TV`) of rows computed with these groups and exact rows.
     pub overlap: f64,
 }
 
@@ -137,7 +158,7 @@ impl LayerAnalysis {
     /// Loads the models and encodes the texts.
     ///
     /// # Errors
-    /// If a model or tokenizer cannot be loaded, they do not go together, or the texts are too short.
+    /// If a model or tokenizer cannot be loaded, their vocabularies differ, or the texts are too short.
     pub fn open(
         options: &LayerAnalysisOptions,
         texts: &[String],
@@ -175,16 +196,17 @@ impl LayerAnalysis {
         Ok(Self { weights, target, texts: encoded, depth: options.depth })
     }
 
-    /// The drafter's shape.
+    /// Returns the drafter's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.weights.config()
     }
 
-    /// Compares strategies. `progress` is told how many texts are done, and how many there are.
+    /// Compares the rows of each strategy with exact ones. `progress` receives the number of texts done
+    /// and the number of all texts.
     ///
     /// # Errors
-    /// If groups are not those of the drafter, or a forward pass fails.
+    /// If the groups do not fit the drafter, or a forward pass fails.
     pub fn compare(
         &self,
         team: &Arc<Team>,
@@ -206,7 +228,8 @@ impl LayerAnalysis {
         Ok(LayerReport { rows, exact_acceptance, scores: probe.scores() })
     }
 
-    /// What a pass of so many rows takes by each of the groups; times are medians of `rounds` turns.
+    /// Measures the costs of a pass over `rows` rows with each of the `groups`. Times are medians of
+    /// `rounds` passes.
     #[must_use]
     pub fn pass_costs(
         &self,
@@ -217,33 +240,34 @@ impl LayerAnalysis {
     ) -> Vec<PassCosts> {
         let probe = |work| {
             let probe = ModelProbe::new(Arc::clone(&self.weights), Arc::clone(team), PAST, rows);
-            probe.with_group_work(work)
+            probe.with_group_parallelism(work)
         };
-        let mut probes = [GroupWork::Layers, GroupWork::Products].map(probe);
+        let mut probes = [GroupParallelism::Layers, GroupParallelism::Products].map(probe);
         let mut times = vec![[const { Vec::new() }; 2]; groups.len()];
         let mut barriers = vec![[0; 2]; groups.len()];
-        // By turns, so that what disturbs the machine disturbs all of them; the first is a warm-up.
+        // Interleaved, so that disturbances affect all of them. The first round is a warm-up.
         for round in 0..=rounds {
             for (index, groups) in groups.iter().enumerate() {
                 for (way, probe) in probes.iter_mut().enumerate() {
                     let before = team.runs();
-                    let seconds = probe.run_by(rows, LayerOrder::Groups(groups));
+                    let seconds = probe.run_in_order(rows, LayerOrder::Groups(groups));
                     barriers[index][way] = team.runs() - before;
                     times[index][way].extend((round > 0).then_some(1e3 * seconds));
                 }
             }
         }
         let cost = |(times, barriers)| PassCost { ms: median(times), barriers };
-        let both = |(times, [by_layer, by_product]): ([Vec<f64>; 2], [usize; 2])| {
-            let [of_layers, of_products] = times;
-            let [layers, products] = [(of_layers, by_layer), (of_products, by_product)].map(cost);
-            PassCosts { layers, products }
+        let costs = |(times, barriers): ([Vec<f64>; 2], [usize; 2])| {
+            let [layer_times, product_times] = times;
+            let [layer_barriers, product_barriers] = barriers;
+            let layers = cost((layer_times, layer_barriers));
+            PassCosts { layers, products: cost((product_times, product_barriers)) }
         };
-        times.into_iter().zip(barriers).map(both).collect()
+        times.into_iter().zip(barriers).map(costs).collect()
     }
 
     /// Searches for groups of at most `largest` layers that keep an overlap of at least `least` with
-    /// exact rows. Returns the way there, the last step being the proposal.
+    /// exact rows. Returns all steps; the last one has the proposed groups.
     ///
     /// # Errors
     /// If a forward pass fails.
@@ -264,8 +288,8 @@ impl LayerAnalysis {
     }
 }
 
-/// Joins, one at a time, the two neighbouring groups that lose least, from all layers alone, as long as
-/// the overlap stays large enough.
+/// Starts with every layer alone, and repeatedly joins the two neighbouring groups that lose least, while
+/// the overlap is at least `least` and no group is larger than `largest`.
 fn search<E>(
     n_layers: usize,
     largest: usize,
@@ -306,9 +330,9 @@ mod tests {
     use super::*;
     use std::convert::Infallible;
 
-    /// Every layer that is not the first of its group loses its own share.
+    /// Every layer that is not the first of its group loses a fixed share.
     #[test]
-    fn the_search_joins_what_loses_least_and_stops_in_time() {
+    fn the_search_joins_the_groups_that_lose_least() {
         let losses = [0.0, 0.5, 0.02, 0.01, 0.03, 0.2];
         let overlaps = |candidates: Vec<LayerGroups>| {
             let of = |groups: &LayerGroups| {
@@ -329,9 +353,9 @@ mod tests {
         assert_eq!(found(2, 0.9), "0,1,2-3,4,5");
         assert_eq!(found(9, 0.0), "0-5");
         assert_eq!(found(1, 0.0), "0,1,2,3,4,5");
-        let told = &mut Vec::new();
-        search(6, 4, 0.9, overlaps, &mut |step| told.push(step.groups.to_string())).unwrap();
-        assert_eq!(*told, ["0,1,2-3,4,5", "0,1-3,4,5", "0,1-4,5"]);
+        let reported = &mut Vec::new();
+        search(6, 4, 0.9, overlaps, &mut |step| reported.push(step.groups.to_string())).unwrap();
+        assert_eq!(*reported, ["0,1,2-3,4,5", "0,1-3,4,5", "0,1-4,5"]);
         assert_eq!(search(1, 4, 0.0, overlaps, &mut |_| ()).unwrap().len(), 1);
     }
 }

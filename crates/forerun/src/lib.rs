@@ -1,14 +1,28 @@
-//! Parallel speculative decoding, for programs that embed it.
+//! Parallel speculative decoding as a library.
 //!
-//! A small drafter proposes tokens, the large target checks them, and the text is exactly the
-//! target's. [`Forerun::open`] loads what a [`Plan`] names onto the device groups that it names;
-//! [`Forerun::generate`] streams text.
+//! A small drafter proposes tokens and a large target verifies them. The text is exactly what the
+//! target would write alone.
 //!
-//! This crate is the end where text lives. It may touch everything below; nothing below knows it.
+//! 1. Fill in [`Options`]: the models, the method, the drafter, the devices. Every field but the
+//!    target has a default.
+//! 2. [`Plan::new`] checks the options against each other and against this machine.
+//! 3. [`Forerun::open`] loads the models and starts one worker per device group.
+//! 4. [`Forerun::generate`] streams the answer to a [`Request`], and returns an [`Answer`] with its
+//!    tokens, statistics and trace. [`Chat`] does the same for conversations.
 //!
 //! ```no_run
 #![doc = include_str!("../examples/embed.rs")]
 //! ```
+//!
+//! # Errors
+//! [`PlanError`] and [`ForerunError`] name options in backticks by the fields of [`Options`] and
+//! [`Request`], as in "set `draft_model`". Two names stand for the field `layers`:
+//! `layer_parallel_size` for [`LayerStrategy::Parallel`], and `layer_groups` for
+//! [`LayerStrategy::Groups`].
+//!
+//! # Layers
+//! This crate turns text into tokens and tokens into text. It may use every crate of the engine, and
+//! none of them depends on it.
 
 mod answer;
 mod chat;
@@ -75,9 +89,9 @@ pub use forerun_model::checkpoint::gguf::GgufType;
 pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
-    Checkpoint, Config, Family, GroupWork, Isa, IsaError, LayerGroups, LayerGroupsError, LoadError,
-    RopeScaling, SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType,
-    Weights,
+    Checkpoint, Config, Family, GroupParallelism, Isa, IsaError, LayerGroups, LayerGroupsError,
+    LoadError, RopeScaling, SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType,
+    WeightType, Weights,
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{

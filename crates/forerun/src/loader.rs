@@ -1,4 +1,4 @@
-//! How models are found and loaded.
+//! Finding, downloading and loading models.
 
 use crate::drafter_weights::DrafterWeights;
 use crate::error::ForerunError;
@@ -9,26 +9,44 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A checkpoint and the type in which its matrices are kept.
+/// A checkpoint, and the type in which its matrices are kept.
 type SharedKey = (PathBuf, Option<WeightType>);
 
-/// What was loaded before.
+/// The weights that engines share.
 #[derive(Default)]
 struct Shared {
     models: HashMap<SharedKey, Arc<Weights>>,
-    /// Drafters that belong to a target, by the target's checkpoint, too.
+    /// Drafters trained for a target, by their own key and the target's checkpoint.
     drafters: HashMap<(SharedKey, PathBuf), DrafterWeights>,
 }
 
-/// Finds models, on disk or on the hub, loads them, and tells how far it is.
+/// Finds models on disk or on the Hugging Face hub, loads them, and reports progress.
 ///
-/// A path that exists is that path. What else looks like a hub id (`owner/name`, or
-/// `owner/name@revision`) is fetched into the cache that Hugging Face's own tools use, where the
-/// feature `hub` is on; `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_OFFLINE`
-/// mean what they mean there.
+/// A path that exists is a checkpoint on disk. With the feature `hub`, any other text of the form
+/// `owner/name` or `owner/name@revision` is a hub id: the model is downloaded to the cache that
+/// Hugging Face's tools share. `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
+/// `HF_HUB_OFFLINE` have the same meaning as for those tools.
+///
+/// ```
+/// use forerun::{Forerun, Loader, Options, Plan, RandomPair, Step};
+/// use std::ops::ControlFlow;
+///
+/// let pair = RandomPair::make()?;
+/// let plan = Plan::new(Options { model: pair.target().into(), ..Options::default() })?;
+/// let mut loader = Loader::new().offline(true).on_progress(|progress| {
+///     let percent = 100 * progress.done / progress.total.max(1);
+///     match progress.step {
+///         Step::Download { model, file } => eprintln!("{model}: {file} {percent} %"),
+///         Step::Load { model } => eprintln!("{model}: {percent} %"),
+///     }
+///     ControlFlow::Continue(())
+/// });
+/// let engine = Forerun::open_with(&plan, &mut loader)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Loader<'a> {
     offline: bool,
-    /// What was loaded before, where engines share it.
+    /// The weights loaded so far, if engines share them.
     shared: Option<Shared>,
     on_progress: Box<dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a>,
 }
@@ -40,29 +58,33 @@ impl Default for Loader<'_> {
 }
 
 impl<'a> Loader<'a> {
-    /// A loader that asks the hub for what is not there, and tells nobody how far it is.
+    /// Creates a loader that may use the hub, and reports no progress.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether to take hub models from the cache alone; `HF_HUB_OFFLINE` does the same.
+    /// Sets whether hub models come from the cache only. The variable `HF_HUB_OFFLINE` has the same
+    /// effect.
     #[must_use]
     pub fn offline(mut self, offline: bool) -> Self {
         self.offline = offline;
         self
     }
 
-    /// Lets all engines that are opened with this loader share the weights of a checkpoint in one
-    /// type, so that many plans fit the memory of one. The loader keeps them until it is dropped.
+    /// Lets all engines that this loader opens share weights, so that several plans need the memory
+    /// of one. Weights are shared if checkpoint and type are the same. The loader keeps them until it
+    /// is dropped.
     #[must_use]
     pub fn sharing_weights(mut self) -> Self {
         self.shared = Some(Shared::default());
         self
     }
 
-    /// Calls `on_progress` every now and then. Breaking ends a download at once (what has come is
-    /// kept for the next time) and a load after its model, both with [`ForerunError::Cancelled`].
+    /// Sets a callback that receives progress reports and may cancel.
+    ///
+    /// Returning [`ControlFlow::Break`] stops a download at once; the next run resumes it. It stops
+    /// loading after the current model. Both fail with [`ForerunError::Cancelled`].
     #[must_use]
     pub fn on_progress(
         mut self,
@@ -72,10 +94,11 @@ impl<'a> Loader<'a> {
         self
     }
 
-    /// The path of a model: the given one, or the folder of a hub model's files.
+    /// Returns the path of a model: the given one, or the cache folder of a hub model, which is
+    /// downloaded if necessary. The path may not exist if `model` is not a hub id.
     ///
     /// # Errors
-    /// If a hub model cannot be had, or its download was cancelled.
+    /// If a hub model cannot be downloaded, or the progress callback cancels the download.
     pub fn locate(&mut self, model: &Path) -> Result<PathBuf, ForerunError> {
         #[cfg(feature = "hub")]
         if !model.exists()
@@ -88,8 +111,8 @@ impl<'a> Loader<'a> {
         Ok(model.to_owned())
     }
 
-    /// A model's weights, packed in the given type or else the checkpoint's own; `model` is its name
-    /// for whoever watches.
+    /// Returns a model's weights, packed in the given type or the checkpoint's own. `model` is its
+    /// name in progress reports.
     pub(crate) fn load(
         &mut self,
         model: &Path,
@@ -119,7 +142,8 @@ impl<'a> Loader<'a> {
         Ok(weights)
     }
 
-    /// A drafter that belongs to the target at `target`, read by `read` unless it was before.
+    /// Returns the weights of a drafter that was trained for the target at `target`. Calls `read`
+    /// unless they are shared already.
     pub(crate) fn load_drafter(
         &mut self,
         key: SharedKey,

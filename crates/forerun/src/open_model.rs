@@ -1,44 +1,48 @@
-//! Checkpoints opened with their tokenizers.
+//! Opens checkpoints together with their tokenizers.
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
-use crate::tokenizer::{Tokenizer, TokenizerError};
-use forerun_model::{Checkpoint, LoadError};
+use crate::tokenizer::Tokenizer;
+use forerun_model::Checkpoint;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A checkpoint with its tokenizer.
+/// An open checkpoint and its tokenizer.
 pub(crate) struct OpenModel {
     pub(crate) checkpoint: Checkpoint,
     pub(crate) tokenizer: Arc<Tokenizer>,
 }
 
+/// Locates `model` and opens it.
 pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
     let path = loader.locate(model)?;
     open_located(&path, model)
 }
 
-/// The model of that name, which lies at `path`.
+/// Opens the checkpoint at `path`, which the user named as `model`.
 #[cfg_attr(
     not(feature = "hub"),
-    expect(unused_variables, reason = "without a hub a model lies where its name says")
+    expect(unused_variables, reason = "without the hub, a model's name is its path")
 )]
 pub(crate) fn open_located(path: &Path, model: &Path) -> Result<OpenModel, ForerunError> {
     let opened = open_files(path);
     #[cfg(feature = "hub")]
-    let opened = opened.map_err(|error| if path == model { error } else { cached(error) });
+    let opened = opened.map_err(|error| if path == model { error } else { in_cache(error) });
     opened
 }
 
-/// What to do about a file of the cache that cannot be read as what it is.
+/// Adds advice to an error about a malformed file in the hub's cache.
 #[cfg(feature = "hub")]
-fn cached(cause: ForerunError) -> ForerunError {
+fn in_cache(cause: ForerunError) -> ForerunError {
+    use crate::tokenizer::TokenizerError;
+    use forerun_model::LoadError;
+
     let file = match &cause {
         ForerunError::Load(LoadError::Json { file, .. })
         | ForerunError::Tokenizer(TokenizerError::Broken { file, .. }) => file,
         _ => return cause,
     };
-    // A file there is a link to its content: without that, it is not there.
+    // Files of a snapshot are links to their content. Deleting the content makes them missing.
     let file = file.canonicalize().unwrap_or_else(|_| file.clone());
     ForerunError::Cached { cause: Box::new(cause), file }
 }
@@ -47,7 +51,8 @@ fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
     let tokenizer = Arc::new(Tokenizer::from_checkpoint(path)?);
     let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
-    // Tokens that were added, as padding is, may lie beyond: no text of the model's own has them.
+    // Added tokens, such as padding, may lie beyond the model's vocabulary: the model never
+    // generates them.
     if largest as usize >= expected {
         let (tokenizer, model) = (tokenizer.file().to_owned(), path.to_owned());
         return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });

@@ -1,4 +1,4 @@
-//! From options to a validated, immutable plan: what runs where. Each module decides one part of it.
+//! Turns options into a validated, immutable plan of what runs where. Each module decides one part.
 
 mod cores;
 mod drafters;
@@ -19,39 +19,86 @@ use forerun_model::{SpeculatorKind, WeightType};
 use forerun_runtime::{Placement, available_cores, cores_within_quota};
 use std::path::PathBuf;
 
-/// What a user asks for; [`Plan::new`] turns it into a plan or an error.
+/// The models, the method, the drafter and the devices that [`Plan::new`] checks.
+///
+/// Every field but `model` has a default. A draft model alone gives speculative decoding with an
+/// adaptive draft length.
+///
+/// ```
+/// use forerun::{DraftTokens, DrafterKind, Method, Options};
+///
+/// // Speculative decoding with a draft model.
+/// let speculative = Options {
+///     model: "models/target".into(),
+///     draft_model: Some("models/drafter".into()),
+///     ..Options::default()
+/// };
+///
+/// // PEARL, with drafts of four tokens, on cores of your choice.
+/// let pearl = Options {
+///     method: Some(Method::Pearl),
+///     draft_tokens: DraftTokens::Fixed(4),
+///     placement: Some("drafter=cpu:0,target=cpu:1-3".into()),
+///     ..speculative
+/// };
+///
+/// // No second model: the drafter looks for repetitions in the text.
+/// let lookup = Options {
+///     drafter: Some(DrafterKind::PromptLookup),
+///     draft_model: None,
+///     method: None,
+///     ..pearl
+/// };
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The target's checkpoint: a Hugging Face directory, a llama2.c file, or with the feature `hub`
-    /// a hub id (see [`Loader`](crate::Loader)).
+    /// The target's checkpoint: a Hugging Face directory, a llama2.c file, or, with the feature
+    /// `hub`, a hub id (see [`Loader`](crate::Loader)).
     pub model: PathBuf,
-    /// The drafter's checkpoint.
+    /// The drafter's checkpoint: a model, or a drafter trained for the target.
     pub draft_model: Option<PathBuf>,
-    /// The decoder; by default speculative where there is a drafter.
+    /// The decoding method. By default [`Method::Speculative`] if there is a drafter, and
+    /// [`Method::Autoregressive`] otherwise.
     pub method: Option<Method>,
-    /// The drafter; by default what the draft model is made for, where one is named.
+    /// The kind of drafter. By default the kind that the draft model's tensors show, or none without
+    /// a draft model.
     pub drafter: Option<DrafterKind>,
-    /// Drafters beside that one, for [`Method::Dsi`]; of those that are right the first one is followed.
+    /// Drafters in addition to the first one, for [`Method::Dsi`]. If several drafters agree with
+    /// the target, the first one's tokens are kept.
     pub additional_drafters: Vec<AdditionalDrafter>,
-    /// Tokens drafted in a row; with DSI those of one verification (its lookahead).
+    /// The number of tokens drafted in a row. With DSI, the number per verification (its lookahead).
     pub draft_tokens: DraftTokens,
-    /// The shape of drafts.
+    /// The shape of drafts: a chain or a tree.
     pub tree: Tree,
-    /// What of PEARL is used; other methods leave it aside.
+    /// The variant of PEARL. Other methods ignore it.
     pub pearl: PearlOptions,
-    /// The type in which matrices are kept; by default each checkpoint's own.
+    /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
     pub weight_type: Option<WeightType>,
-    /// Which cores do what, as in `drafter=cpu:0,target=cpu:1-3`; by default both have all cores in
-    /// turn, or, where they run at the same time, the drafter model has the first core and the target
-    /// the others.
+    /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
+    ///
+    /// By default target and drafter take turns on all cores. If they run at the same time, the
+    /// drafter has the first core and the target the others.
     pub placement: Option<String>,
-    /// Which of the drafter's layers EasySpec computes at the same time.
+    /// The drafter's layers that [`DrafterKind::EasySpec`] computes at the same time.
     pub layers: Option<LayerStrategy>,
-    /// When EasySpec makes the drafter's cache exact.
+    /// When [`DrafterKind::EasySpec`] recomputes approximate rows of the drafter's cache exactly.
     pub calibration: Option<CalibrationPolicy>,
 }
 
-/// What runs where.
+/// A validated plan: which models run, on which cores, by which method.
+///
+/// ```
+/// use forerun::{Method, Options, Plan};
+///
+/// let options = Options { model: "models/target".into(), ..Options::default() };
+/// let plan = Plan::new(options.clone())?;
+/// assert_eq!(plan.method(), Method::Autoregressive);
+///
+/// let options = Options { method: Some(Method::Pearl), ..options };
+/// let error = Plan::new(options).unwrap_err();
+/// assert!(error.to_string().starts_with("the method pearl needs a drafter: set `draft_model`"));
+/// # Ok::<(), forerun::PlanError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
     model: PathBuf,
@@ -70,13 +117,16 @@ pub struct Plan {
 impl Plan {
     /// Checks options against each other and against this machine's cores.
     ///
+    /// Checkpoints are opened later, by [`Forerun::open`](crate::Forerun::open). Here, a draft model
+    /// that is on disk is only checked for the kind of its tensors.
+    ///
     /// # Errors
-    /// Says which options do not go together, and what to do.
+    /// Returns an error that names the options that do not work together, and a way out.
     pub fn new(options: Options) -> Result<Self, PlanError> {
         Self::build(options, &available_cores(), &cores_within_quota())
     }
 
-    /// The same for a machine of the given cores.
+    /// Checks options as [`Plan::new`] does, but for a machine with the given cores.
     ///
     /// # Errors
     /// As [`Plan::new`].
@@ -84,20 +134,20 @@ impl Plan {
         Self::build(options, cores, cores)
     }
 
-    /// A plan on any of `cores`, by default on those `granted`.
+    /// Returns a plan on any of `cores`, by default on the cores `granted` by the CPU quota.
     fn build(options: Options, cores: &[usize], granted: &[usize]) -> Result<Self, PlanError> {
-        // A checkpoint that is not here yet, or broken, is looked at when it is opened.
+        // A missing or broken checkpoint is reported when it is opened.
         let found = options.draft_model.as_ref().and_then(|path| SpeculatorKind::of(path).ok()?);
-        let (method, drafter) = drafters::roles(&options, found)?;
+        let (method, drafter) = drafters::method_and_drafter(&options, found)?;
         let (shape, length) = drafts::shape(&options, drafter)?;
         let found = found.filter(|&found| DrafterKind::of(found) == drafter);
         if let Some(found) = found {
             method::check_features(found, method)?;
         }
-        method::check_in_turn(&options, method, drafter)?;
-        let additional_drafters = drafters::further(&options, method)?;
+        method::check_runs_in_parallel(&options, method, drafter)?;
+        let additional_drafters = drafters::additional_drafters(&options, method)?;
         let easyspec = drafters::easyspec(&options, method, drafter)?;
-        let models = drafters::models(drafter, &additional_drafters);
+        let models = drafters::count_models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, [cores, granted])?;
         if let Some(found) = found {
             cores::check_device(found, &placement)?;
@@ -119,73 +169,74 @@ impl Plan {
         })
     }
 
-    /// Whether this plan's method can go with what a checkpoint turns out to be.
+    /// Checks that this plan's method and placement support a drafter of the kind that its
+    /// checkpoint turned out to be.
     pub(crate) fn check_features(&self, found: SpeculatorKind) -> Result<(), PlanError> {
         method::check_features(found, self.method)?;
         cores::check_device(found, &self.placement)
     }
 
-    /// How EasySpec computes, where it drafts.
+    /// Returns EasySpec's options, if it drafts.
     #[must_use]
     pub fn easyspec(&self) -> Option<&EasySpec> {
         self.easyspec.as_ref()
     }
 
-    /// The target's checkpoint.
+    /// Returns the target's checkpoint, as the options name it.
     #[must_use]
     pub fn model(&self) -> &std::path::Path {
         &self.model
     }
 
-    /// The drafter's checkpoint, if the drafter is a model.
+    /// Returns the drafter's checkpoint, as the options name it, if the drafter has one.
     #[must_use]
     pub fn draft_model(&self) -> Option<&std::path::Path> {
         self.draft_model.as_deref()
     }
 
-    /// The decoder.
+    /// Returns the decoding method.
     #[must_use]
     pub fn method(&self) -> Method {
         self.method
     }
 
-    /// The drafter.
+    /// Returns the kind of the first drafter.
     #[must_use]
     pub fn drafter(&self) -> DrafterKind {
         self.drafter
     }
 
-    /// The drafters beside that one.
+    /// Returns the additional drafters, for [`Method::Dsi`].
     #[must_use]
     pub fn additional_drafters(&self) -> &[AdditionalDrafter] {
         &self.additional_drafters
     }
 
-    /// The shape of drafts.
+    /// Returns the shape of drafts, with their maximum length.
     #[must_use]
     pub fn shape(&self) -> &DraftShape {
         &self.shape
     }
 
-    /// Whether the number of draft tokens adapts.
+    /// Returns how the number of draft tokens adapts, if it does.
     #[must_use]
     pub fn length(&self) -> DraftLength {
         self.length
     }
 
-    /// What of PEARL is used.
+    /// Returns the variant of PEARL.
     #[must_use]
     pub fn pearl(&self) -> PearlOptions {
         self.pearl
     }
 
-    /// The type in which matrices are kept; `None` is each checkpoint's own.
+    /// Returns the type in which weight matrices are kept. `None` is each checkpoint's own.
     #[must_use]
     pub fn weight_type(&self) -> Option<WeightType> {
         self.weight_type
     }
 
-    /// Which cores do what.
+    /// Returns the cores of each role.
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.placement
@@ -204,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn sensible_defaults_follow_from_what_is_given() -> Result<(), String> {
+    fn defaults_follow_from_the_options() -> Result<(), String> {
         let plain = plan(|_| ())?;
         assert_eq!((plain.method(), plain.drafter()), (Method::Autoregressive, DrafterKind::None));
         let drafted = plan(|options| options.draft_model = Some("drafter".into()))?;
@@ -248,7 +299,7 @@ mod tests {
         assert_eq!(several.additional_drafters(), expected);
         let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
         assert_eq!(several.placement().to_string(), shared);
-        // One flag switches a drafted run to its baseline.
+        // One option switches a drafted run to its baseline.
         let baseline = plan(|options| {
             options.draft_model = Some("drafter".into());
             options.method = Some(Method::Autoregressive);
@@ -258,28 +309,28 @@ mod tests {
     }
 
     #[test]
-    fn options_that_do_not_go_together_are_refused_with_a_way_out() {
+    fn conflicting_options_are_refused_with_a_way_out() {
         let refuse = |change: fn(&mut Options), word: &str| {
             let message = plan(change).err().unwrap_or_default();
             assert!(message.contains(word), "{word}: {message}");
         };
-        refuse(|o| o.drafter = Some(DrafterKind::Model), "--draft-model DIR");
+        refuse(|o| o.drafter = Some(DrafterKind::Model), "set `draft_model`");
         refuse(|o| o.drafter = Some(DrafterKind::EasySpec), "\"easyspec\" needs a checkpoint");
-        refuse(|o| o.layers = Some(LayerStrategy::Parallel(2)), "--drafter easyspec");
-        refuse(|o| o.calibration = Some(CalibrationPolicy::Never), "leave --calibration out");
+        refuse(|o| o.layers = Some(LayerStrategy::Parallel(2)), "`drafter = easyspec`");
+        refuse(|o| o.calibration = Some(CalibrationPolicy::Never), "leave `calibration` out");
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
                 o.layers = "0,1-2".parse().ok();
             },
-            "--layer-groups",
+            "`layer_groups`",
         );
         refuse(
             |o| {
                 (o.drafter, o.draft_model) = (Some(DrafterKind::EasySpec), Some("x".into()));
                 o.layers = Some(LayerStrategy::Parallel(0));
             },
-            "--lp is 0",
+            "`layer_parallel_size` is 0",
         );
         refuse(|o| o.drafter = Some(DrafterKind::Medusa), "\"medusa\" needs a checkpoint");
         refuse(|o| o.method = Some(Method::Speculative), "needs a drafter");
@@ -331,9 +382,9 @@ mod tests {
         );
     }
 
-    /// They are no part of the number of draft tokens, and so take nothing of what that may be.
+    /// Phrases do not count as draft tokens, so they do not lower the largest number of those.
     #[test]
-    fn phrases_come_on_top_of_the_draft_tokens() {
+    fn phrases_are_additional_to_the_draft_tokens() {
         let shape = |draft_tokens, tree: &str| {
             let plan = plan(|options| {
                 options.draft_model = Some("drafter".into());
@@ -354,13 +405,13 @@ mod tests {
             assert_eq!(shape(draft_tokens, "none"), Ok((length, length + PHRASE_TOKENS)));
         }
         let error = shape(DraftTokens::Fixed(65), "none").err().unwrap_or_default();
-        assert!(error.contains("--draft-tokens is 65") && error.contains("1 to 64"), "{error}");
-        // A tree's depth is that of all.
+        assert!(error.contains("`draft_tokens` is 65") && error.contains("1 to 64"), "{error}");
+        // The depth of a tree includes phrases.
         assert_eq!(shape(DraftTokens::Fixed(3), "top:4x6:12"), Ok((2, 6)));
     }
 
     #[test]
-    fn values_are_read_and_unknown_ones_listed() {
+    fn values_are_parsed_and_errors_list_the_possible_ones() {
         let top = |depth, budget| Ok(Tree::Top { width: 4, depth, budget });
         assert_eq!("top:4x5".parse(), top(Some(5), None));
         assert_eq!("top:4x5:16".parse(), top(Some(5), Some(16)));

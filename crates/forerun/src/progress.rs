@@ -1,29 +1,29 @@
-//! What takes long before the first token, for whoever shows it.
+//! Progress reports while models are downloaded and loaded.
 
-/// A part of opening models that takes a while.
+/// A long-running step of opening a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
-    /// A file comes from the hub; counted in bytes.
+    /// A file is downloaded from the hub. Progress counts bytes.
     Download {
-        /// The model's id.
+        /// The model's hub id.
         model: &'a str,
-        /// The file's name.
+        /// The file's name in the repository.
         file: &'a str,
     },
-    /// Weights are read and packed; counted in layers.
+    /// Weights are read and packed. Progress counts layers.
     Load {
         /// The model as the plan names it.
         model: &'a str,
     },
 }
 
-/// How far a step is.
+/// The progress of one step, passed to [`Loader::on_progress`](crate::Loader::on_progress).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress<'a> {
-    /// The step.
+    /// The step that is running.
     pub step: Step<'a>,
-    /// Bytes or layers that are done, those of an earlier run included.
+    /// Bytes or layers done so far, including bytes that an earlier run has downloaded.
     pub done: u64,
-    /// All of them; the step has ended where `done` reaches it.
+    /// Bytes or layers in total. The step is finished when `done` reaches it.
     pub total: u64,
 }

@@ -1,5 +1,4 @@
-//! What a weight type costs in quality, and what a drafter has in common with its target, measured on a
-//! text.
+//! Quality measurements on a text: what a weight type costs, and how close a drafter is to its target.
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -11,27 +10,28 @@ use forerun_model::{Isa, ModelError, Team, WeightType, Weights};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Window in tokens where none is given and the context allows it.
+/// The default window in tokens, if the context allows it.
 const DEFAULT_WINDOW: usize = 512;
 
-/// Bytes of text that are encoded at first for each token that is wanted.
+/// The number of bytes that are encoded first for each wanted token.
 const BYTES_PER_TOKEN: usize = 16;
 
-/// Tokens before a cut that are not used: in the whole text they could be others.
+/// The number of tokens before a cut that are not used, since the whole text may have other tokens there.
 const MARGIN: usize = 16;
 
-/// What is compared, and on how much of a text.
+/// The options of [`QualityBench::open`].
 #[derive(Clone, Debug)]
 pub struct QualityOptions {
-    /// The checkpoint.
+    /// The model's checkpoint.
     pub model: PathBuf,
-    /// Types to compare with f32, which is always measured, and first.
+    /// Weight types to compare with f32. F32 itself is always measured, and first.
     pub weight_types: Vec<WeightType>,
-    /// Models of the same tokens to compare with it, too, in their own types.
+    /// Drafters with the model's vocabulary to compare with the model in f32. They keep their own types.
     pub draft_models: Vec<PathBuf>,
-    /// Tokens to predict at the most; a longer text is cut.
+    /// The maximum number of tokens to predict. A longer text is cut.
     pub max_tokens: usize,
-    /// Tokens that a model sees at a time; 512, or the context if that is shorter, where `None`.
+    /// The number of tokens that a model sees at a time. `None` is 512, or the context if that is
+    /// shorter.
     pub window: Option<usize>,
 }
 
@@ -41,46 +41,45 @@ impl<E: Into<ForerunError>> From<E> for QualityError {
     }
 }
 
-/// Why qualities cannot be measured.
+/// Why the quality cannot be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum QualityError {
-    /// The model or its tokenizer cannot be used.
+    /// A model or its tokenizer cannot be opened.
     #[error(transparent)]
     Open(Box<ForerunError>),
-    /// Nothing to predict.
+    /// The text is empty.
     #[error("the text is empty: give some text to predict")]
     EmptyText,
-    /// Nothing to predict from.
-    #[error(
-        "the text is a single token to {tokenizer}: give a longer one, to predict from what is before"
-    )]
+    /// The text has only one token, so there is nothing to predict.
+    #[error("the text is a single token for {tokenizer}: give a text of at least two tokens")]
     ShortText {
         /// The tokenizer's file.
         tokenizer: PathBuf,
     },
-    /// No token may be predicted.
+    /// The maximum number of tokens is 0.
     #[error("the number of tokens is 0, but it must be at least one")]
     NoTokens,
-    /// A window that the model cannot see, or without a token to predict.
+    /// The window is longer than a model's context, or has no token to predict.
     #[error(
         "the window is {window} tokens, but it must be 2 to {context}, the context of the model {model}"
     )]
     Window {
-        /// The window.
+        /// The window in tokens.
         window: usize,
-        /// Tokens that the model can see.
+        /// The model's context length in tokens.
         context: usize,
         /// The checkpoint.
         model: PathBuf,
     },
-    /// A drafter of other tokens.
+    /// A drafter has another vocabulary.
     #[error(
-        "the drafter {drafter} has another vocabulary than the model {model}: distributions over          different tokens cannot be compared"
+        "the drafter {drafter} has another vocabulary than the model {model}: distributions over \
+         different tokens cannot be compared, so choose a drafter with the model's tokenizer"
     )]
     Vocabulary {
         /// The drafter's checkpoint.
         drafter: PathBuf,
-        /// The model's.
+        /// The model's checkpoint.
         model: PathBuf,
     },
     /// A forward pass failed.
@@ -88,7 +87,27 @@ pub enum QualityError {
     Model(#[from] ModelError),
 }
 
-/// A model in several weight types and the windows of a text, ready to be measured.
+/// A model loaded in several weight types, and the windows of a text, ready to be measured.
+///
+/// ```
+/// use forerun::{QualityBench, QualityOptions, RandomPair, Team, WeightType};
+/// use std::sync::Arc;
+///
+/// let pair = RandomPair::make()?;
+/// let options = QualityOptions {
+///     model: pair.target().into(),
+///     weight_types: vec![WeightType::Int8],
+///     draft_models: vec![pair.drafter().into()],
+///     max_tokens: 64,
+///     window: None,
+/// };
+/// let bench = QualityBench::open(&options, "Once upon a time, there was a small model.")?;
+/// let report = bench.run(&Arc::new(Team::single_thread()), |_, _| ())?;
+/// for (weight_type, quality) in &report.types {
+///     println!("{weight_type}: loss {:.4}, KL {:.2e}", quality.loss, quality.kl_divergence);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct QualityBench {
     weights: Vec<Weights>,
     draft_models: Vec<PathBuf>,
@@ -96,25 +115,26 @@ pub struct QualityBench {
     window: usize,
 }
 
-/// How well each weight type predicts the same tokens.
+/// The quality of each weight type and drafter on the same tokens.
 #[derive(Clone, Debug)]
 pub struct QualityReport {
-    /// Tokens that were predicted, each by every type.
+    /// The number of tokens that each of them predicted.
     pub tokens: usize,
-    /// Tokens that a model saw at a time, at the most.
+    /// The largest number of tokens that a model saw at a time.
     pub window: usize,
-    /// The types in the order of the options, f32 first.
+    /// The weight types: f32, then those of the options in their order, without duplicates.
     pub types: Vec<(WeightType, Quality)>,
     /// The drafters in the order of the options.
     pub drafters: Vec<(PathBuf, Quality)>,
 }
 
 impl QualityBench {
-    /// Encodes the text, cuts it into windows and loads the model in every type.
+    /// Encodes the text, cuts it into windows, and loads the model in every weight type.
     ///
     /// # Errors
-    /// If the model or its tokenizer cannot be loaded, the text has nothing to predict, or the
-    /// window does not fit the model. What can be refused is refused before weights are loaded.
+    /// If a model or its tokenizer cannot be loaded, the text has nothing to predict, a drafter has
+    /// another vocabulary, or the window does not fit a model's context. Options are checked before
+    /// weights are loaded.
     pub fn open(options: &QualityOptions, text: &str) -> Result<Self, QualityError> {
         Isa::from_environment()?;
         if text.is_empty() {
@@ -137,9 +157,9 @@ impl QualityBench {
         let OpenModel { checkpoint, tokenizer } = target;
         let context = checkpoint.config().max_position_embeddings;
         let window = options.window.unwrap_or(DEFAULT_WINDOW.min(context));
-        let all = [(&options.model, &checkpoint)];
-        for (model, checkpoint) in all.into_iter().chain(options.draft_models.iter().zip(&drafters))
-        {
+        let drafter_checkpoints = options.draft_models.iter().zip(&drafters);
+        let checkpoints = [(&options.model, &checkpoint)].into_iter().chain(drafter_checkpoints);
+        for (model, checkpoint) in checkpoints {
             let context = checkpoint.config().max_position_embeddings;
             if !(2..=context).contains(&window) {
                 return Err(QualityError::Window { window, context, model: model.clone() });
@@ -162,8 +182,8 @@ impl QualityBench {
         Ok(Self { weights, draft_models: options.draft_models.clone(), windows, window })
     }
 
-    /// Lets every type predict every window. `progress` is told how many tokens have been predicted,
-    /// and how many there are.
+    /// Measures every weight type and drafter on every window. `progress` receives the number of tokens
+    /// predicted so far and the number of all tokens.
     ///
     /// # Errors
     /// If a forward pass fails.
@@ -172,9 +192,9 @@ impl QualityBench {
         team: &Arc<Team>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<QualityReport, QualityError> {
-        let of_types = self.weights.len() - self.draft_models.len();
+        let n_types = self.weights.len() - self.draft_models.len();
         let types: Vec<WeightType> =
-            self.weights[..of_types].iter().map(Weights::weight_type).collect();
+            self.weights[..n_types].iter().map(Weights::weight_type).collect();
         let mut probe = QualityProbe::new(self.weights.into_iter().map(Arc::new), team);
         let all = self.windows.iter().map(|window| window.len() - 1).sum();
         for window in &self.windows {
@@ -183,7 +203,7 @@ impl QualityBench {
         }
         progress(probe.tokens(), all);
         let qualities = probe.qualities();
-        let drafters = self.draft_models.into_iter().zip(qualities[of_types..].iter().copied());
+        let drafters = self.draft_models.into_iter().zip(qualities[n_types..].iter().copied());
         Ok(QualityReport {
             tokens: probe.tokens(),
             window: self.window,
@@ -193,7 +213,7 @@ impl QualityBench {
     }
 }
 
-/// The first `most` tokens of a text, of which no more is encoded than they need.
+/// Returns the first `most` tokens of a text, without encoding much more than they need.
 fn first_tokens(
     tokenizer: &Tokenizer,
     text: &str,
@@ -212,14 +232,14 @@ fn first_tokens(
     }
 }
 
-/// The token that the tokenizer puts in front of every text, if it does.
+/// Returns the token that the tokenizer puts in front of every text, if any.
 fn bos(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<Option<TokenId>, TokenizerError> {
-    let of_nothing = tokenizer.encode("")?;
-    Ok(of_nothing.first().copied().filter(|bos| tokens.first() == Some(bos)))
+    let empty = tokenizer.encode("")?;
+    Ok(empty.first().copied().filter(|bos| tokens.first() == Some(bos)))
 }
 
-/// Windows in which every token but the first is predicted exactly once. A window begins with BOS, as
-/// texts do, or where there is none with the last token of the window before.
+/// Cuts tokens into windows in which every token but the first is predicted exactly once. Each window
+/// begins with BOS, or, without BOS, with the last token of the previous window.
 fn windows(tokens: &[TokenId], bos: Option<TokenId>, window: usize) -> Vec<Vec<TokenId>> {
     let starts = (1..tokens.len()).step_by(window - 1);
     let cut = |start: usize| {
@@ -247,7 +267,7 @@ mod tests {
         assert_eq!(windows(&tokens[..3], None, 2), [[9, 1], [1, 2]]);
     }
 
-    /// Cuts on and within characters give the beginning of the whole text's tokens.
+    /// The text is cut between and within characters.
     #[test]
     fn the_first_tokens_are_those_of_the_whole_text() {
         let pair = RandomPair::make().unwrap();

@@ -1,4 +1,4 @@
-//! What one answer should be like.
+//! The options of one answer.
 
 use forerun_core::{KeyedRandomness, Sampling, SamplingError, TokenId, Verification};
 use forerun_model::SuggestedSampling;
@@ -8,13 +8,16 @@ use std::str::FromStr;
 
 use crate::plan::UnknownValue;
 
-/// How drafts are verified above temperature 0.
+/// The choice of how drafts are verified above temperature 0.
+///
+/// Parsed from `auto`, `rejection` and `coupled`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VerificationChoice {
-    /// Coupled where a seed asks for reproducible text, else rejection sampling.
+    /// [`Verification::Coupled`] if the request has a seed, which promises reproducible text;
+    /// [`Verification::Rejection`] otherwise.
     #[default]
     Auto,
-    /// Always this.
+    /// The given verification, with and without a seed.
     Always(Verification),
 }
 
@@ -31,8 +34,10 @@ impl FromStr for VerificationChoice {
     }
 }
 
-/// The options of one answer. The sampling options mean what [`Sampling`] says, in the order that it
-/// says; at temperature 0 only bias and penalties have a say.
+/// The options of one answer.
+///
+/// The default is greedy decoding of up to 200 tokens. [`Sampling`] documents the order in which the
+/// sampling options apply. At temperature 0, only penalties and the logit bias have an effect.
 ///
 /// ```
 /// let request = forerun::Request {
@@ -47,43 +52,48 @@ impl FromStr for VerificationChoice {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// Tokens to generate at the most.
+    /// The maximum number of tokens to generate, at least 1.
     pub max_tokens: usize,
-    /// 0 is greedy: always the most probable token.
+    /// The sampling temperature. 0 is greedy: always the most probable token.
     pub temperature: f32,
-    /// Only the `top_k` most probable tokens; 0 keeps all.
+    /// Samples from the `top_k` most probable tokens. 0 keeps all tokens.
     pub top_k: usize,
-    /// Only the most probable tokens that together reach this mass; 1 keeps all.
+    /// Samples from the smallest set of most probable tokens with this total probability, above 0.
+    /// 1 keeps all tokens.
     pub top_p: f32,
-    /// Only tokens at least `min_p` times as probable as the most probable one; 0 keeps all.
+    /// Samples from tokens that are at least `min_p` times as probable as the most probable one.
+    /// 0 keeps all tokens.
     pub min_p: f32,
-    /// Divides positive and multiplies negative logits of tokens in prompt or answer; above 1 it
-    /// discourages them, 1 is none.
+    /// Divides the positive logits of tokens in the prompt or the answer, and multiplies their
+    /// negative ones. Values above 1 discourage repetition; 1 has no effect.
     pub repetition_penalty: f32,
-    /// From −2 to 2, subtracted from a token's logit for each time that the answer holds it.
+    /// Subtracted from a token's logit once for each of its occurrences in the answer. From −2 to 2.
     pub frequency_penalty: f32,
-    /// From −2 to 2, subtracted from a token's logit if the answer holds it.
+    /// Subtracted from a token's logit if it occurs in the answer. From −2 to 2.
     pub presence_penalty: f32,
-    /// From −100 to 100, added to the logits of single tokens.
+    /// Added to the logits of the given tokens. From −100 to 100.
     pub logit_bias: BTreeMap<TokenId, f32>,
-    /// Makes sampled text reproducible; drawn anew for every answer if not given.
+    /// The seed that makes sampled text reproducible. `None` draws a new seed for every answer.
     pub seed: Option<u64>,
-    /// How drafts are verified.
+    /// How drafts are verified above temperature 0.
     pub verification: VerificationChoice,
-    /// Texts that end the answer; they are not part of it. The one that is complete first counts, and
-    /// of those complete at once the one that began first.
+    /// Texts that end the answer, and are not part of it. The stop string that is complete first
+    /// counts. If several are complete at once, the one that began first counts.
     pub stop: Vec<String>,
-    /// Tokens that end the answer, beside the model's own end-of-sequence tokens; they are its last.
+    /// Tokens that end the answer, in addition to the model's end-of-sequence tokens. They become
+    /// the answer's last token.
     pub stop_tokens: Vec<TokenId>,
-    /// Goes on behind the model's end-of-sequence tokens.
+    /// Whether to continue after the model's end-of-sequence tokens.
     pub ignore_eos: bool,
-    /// Tells the log-probability of every token, and of this many of the most probable ones in its
-    /// place, at the most [`MAX_LOGPROBS`]; `Some(0)` tells of the token alone. They are the
-    /// target's own, before all of the options above, and the same whatever drafts.
+    /// Reports the log-probability of every token, and those of this many most probable tokens at
+    /// its position: 0 to [`MAX_LOGPROBS`]. `Some(0)` reports the token alone.
+    ///
+    /// These are the target's own log-probabilities, before any of the sampling options. They do not
+    /// depend on the drafter.
     pub logprobs: Option<usize>,
 }
 
-/// The most that [`Request::logprobs`] may ask for, as OpenAI has it.
+/// The largest value of [`Request::logprobs`], the same as in OpenAI's API.
 pub const MAX_LOGPROBS: usize = 20;
 
 impl Default for Request {
@@ -108,38 +118,45 @@ impl Default for Request {
     }
 }
 
-/// Options of an answer that are out of range.
+/// An option of a [`Request`] that is out of range.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum RequestError {
-    /// See [`SamplingError`].
+    /// A sampling option is out of range.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
-    /// Nothing was asked for.
-    #[error("max-tokens is 0: ask for at least one token")]
+    /// The maximum number of tokens is 0.
+    #[error("`max_tokens` is 0, but it must be at least one")]
     NoTokens,
-    /// More than [`MAX_LOGPROBS`].
-    #[error("logprobs is {0}, but it must lie from 0 (the token alone) to {MAX_LOGPROBS}")]
+    /// More log-probabilities are requested than [`MAX_LOGPROBS`].
+    #[error("`logprobs` is {0}, but it must be from 0 (the token alone) to {MAX_LOGPROBS}")]
     Logprobs(usize),
 }
 
 impl Request {
-    /// The same, sampled as a checkpoint suggests (`Config::suggested_sampling`). Nothing follows a
-    /// suggestion unless it is asked for by this.
+    /// Returns this request with the sampling options that a checkpoint suggests
+    /// ([`Config::suggested_sampling`](crate::Config::suggested_sampling)).
+    ///
+    /// Suggestions are never applied by themselves. Other options keep their values.
     #[must_use]
     pub fn sampled_as(self, suggested: SuggestedSampling) -> Self {
         let SuggestedSampling { temperature, top_k, top_p, min_p, repetition_penalty } = suggested;
         Self { temperature, top_k, top_p, min_p, repetition_penalty, ..self }
     }
 
-    /// Checks the ranges of the options.
+    /// Checks that all options are in range, as every method that answers requests does.
     ///
     /// # Errors
-    /// Names the option that is out of range.
+    /// Returns an error that names the first option out of range.
+    ///
+    /// ```
+    /// let request = forerun::Request { top_p: 1.5, ..forerun::Request::default() };
+    /// assert!(request.validate().is_err());
+    /// ```
     pub fn validate(&self) -> Result<(), RequestError> {
         self.sampling().map(|_| ())
     }
 
-    /// The sampling options, a seed drawn where none was given.
+    /// Returns the sampling options, with a random seed if the request has none.
     ///
     /// # Errors
     /// If an option is out of range.
@@ -172,7 +189,7 @@ impl Request {
     }
 }
 
-/// A seed from the operating system's randomness, by way of the standard library's hasher.
+/// Draws a seed from the operating system's randomness, through the standard library's hasher.
 fn draw_seed() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! Where committed tokens become text, up to the answer's end.
+//! Turns committed tokens into streamed text, up to the end of the answer.
 
 use crate::answer::Commit;
 use crate::text_stream::{StopFilter, TextStream};
@@ -7,7 +7,8 @@ use forerun_core::TokenId;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Where committed tokens become text.
+/// Collects an answer's tokens, and streams their text to a callback until a stop string or the
+/// callback ends it.
 pub(crate) struct Sink<'a, F> {
     started: Instant,
     stream: TextStream<'a>,
@@ -15,9 +16,9 @@ pub(crate) struct Sink<'a, F> {
     on_text: F,
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenId>,
-    /// When these tokens came.
+    /// The times at which `tokens` were committed.
     pub(crate) commits: Vec<Commit>,
-    /// A stop string ended the text, or the reader did: nothing follows.
+    /// Whether a stop string or the callback has ended the text.
     pub(crate) closed: bool,
 }
 
@@ -44,7 +45,7 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Takes the tokens of one step, up to the one that completes a stop string.
+    /// Adds the tokens of one step, up to the one that completes a stop string.
     pub(crate) fn push(&mut self, tokens: &[TokenId]) -> ControlFlow<()> {
         self.commits.push(Commit { at_ns: self.elapsed_ns(), tokens: 0 });
         for &token in tokens {
@@ -53,7 +54,7 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
                 commit.tokens += 1;
             }
             let passed = self.stop.push(&self.stream.push(token));
-            self.closed |= self.give(&passed.text).is_break() || passed.stopped;
+            self.closed |= self.emit(&passed.text).is_break() || passed.stopped;
             if self.closed {
                 return ControlFlow::Break(());
             }
@@ -61,7 +62,7 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
         ControlFlow::Continue(())
     }
 
-    fn give(&mut self, text: &str) -> ControlFlow<()> {
+    fn emit(&mut self, text: &str) -> ControlFlow<()> {
         if text.is_empty() {
             return ControlFlow::Continue(());
         }
@@ -69,7 +70,7 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
         (self.on_text)(text)
     }
 
-    /// Gives out what was held back, once no more tokens come.
+    /// Emits the text that was held back, once there are no more tokens.
     pub(crate) fn flush(&mut self) {
         if self.closed {
             return;
@@ -77,7 +78,7 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
         let passed = self.stop.push(&self.stream.finish());
         self.closed = passed.stopped;
         let rest = if passed.stopped { passed.text } else { passed.text + &self.stop.finish() };
-        // The end has come anyway, whatever the reader says.
-        let _: ControlFlow<()> = self.give(&rest);
+        // The answer is over, so the callback has nothing left to stop.
+        let _: ControlFlow<()> = self.emit(&rest);
     }
 }

@@ -1,29 +1,44 @@
-//! Tokens to text as they come: whole characters only, and stop strings.
+//! Incremental detokenization into whole characters, and stop strings.
 
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
 
 /// Turns committed tokens into text, piece by piece.
 ///
-/// Pieces join differently at a text's start, so new tokens are decoded together with those of the
-/// piece before. A character whose bytes are spread over several tokens appears once it is complete;
-/// windows begin and end only between characters.
+/// Many tokens decode differently at the start of a text, so new tokens are decoded together with
+/// the tokens of the previous piece. A character whose bytes are spread over several tokens appears
+/// once it is complete.
+///
+/// ```
+/// use forerun::{RandomPair, TextStream, Tokenizer};
+///
+/// let pair = RandomPair::make()?;
+/// let tokenizer = Tokenizer::from_checkpoint(pair.target())?;
+/// let prompt = tokenizer.encode("Once ")?;
+/// let mut stream = TextStream::new(&tokenizer, &prompt);
+/// // This tokenizer spells text in bytes, and "é" has two of them.
+/// let tokens = &tokenizer.encode("é!")?[1..];
+/// let pieces: Vec<String> = tokens.iter().map(|&token| stream.push(token)).collect();
+/// assert_eq!(pieces, ["", "é", "!"]);
+/// assert_eq!(stream.finish(), "");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
-    /// The tokens of the last piece that was given out, then those whose text was not yet.
+    /// The tokens of the last emitted piece, followed by the pending tokens.
     tokens: Vec<TokenId>,
-    /// Number of the former.
-    given: usize,
+    /// The number of tokens of the last emitted piece.
+    emitted: usize,
 }
 
 impl<'a> TextStream<'a> {
-    /// A stream whose text continues that of `prompt`.
+    /// Creates a stream of the text that follows `prompt`.
     #[must_use]
     pub fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId]) -> Self {
-        Self { tokenizer, tokens: prompt.to_vec(), given: prompt.len() }
+        Self { tokenizer, tokens: prompt.to_vec(), emitted: prompt.len() }
     }
 
-    /// Takes one token and returns the text that is certain now, often none.
+    /// Adds a token and returns the characters that are complete now, often none.
     pub fn push(&mut self, token: TokenId) -> String {
         self.tokens.push(token);
         let text = self.pending();
@@ -31,41 +46,42 @@ impl<'a> TextStream<'a> {
         if text.is_empty() || text.ends_with(char::REPLACEMENT_CHARACTER) {
             return String::new();
         }
-        self.tokens.drain(..self.given);
-        self.given = self.tokens.len();
+        self.tokens.drain(..self.emitted);
+        self.emitted = self.tokens.len();
         text
     }
 
-    /// What is left at the end; bytes that make no character show as the replacement character.
+    /// Returns the text that is still pending at the end. Bytes that form no character become the
+    /// replacement character.
     pub fn finish(&mut self) -> String {
         let text = self.pending();
-        self.given = self.tokens.len();
+        self.emitted = self.tokens.len();
         text
     }
 
-    /// The text of the tokens that was not given out.
+    /// Returns the text of the pending tokens.
     fn pending(&self) -> String {
-        let before = self.tokenizer.decode(&self.tokens[..self.given]);
+        let before = self.tokenizer.decode(&self.tokens[..self.emitted]);
         let all = self.tokenizer.decode(&self.tokens);
         match all.strip_prefix(&before) {
             Some(text) => text.to_owned(),
-            // Broken bytes behind whole characters spoil those, too: they are decoded alone.
-            None => self.tokenizer.decode(&self.tokens[self.given..]),
+            // Invalid bytes can change how the characters before them decode. Decode them alone.
+            None => self.tokenizer.decode(&self.tokens[self.emitted..]),
         }
     }
 }
 
-/// Holds text back while it may be the beginning of a stop string, and ends it at one.
+/// Ends text at the first stop string, and holds back text that may be the beginning of one.
 pub(crate) struct StopFilter {
     stops: Vec<String>,
     held: String,
 }
 
-/// What a [`StopFilter`] lets through.
+/// The text that a [`StopFilter`] lets through.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
     pub(crate) text: String,
-    /// A stop string came; the text before it is the last.
+    /// Whether a stop string was found. `text` is what precedes it, and nothing follows.
     pub(crate) stopped: bool,
 }
 
@@ -77,7 +93,7 @@ impl StopFilter {
 
     pub(crate) fn push(&mut self, text: &str) -> Passed {
         self.held.push_str(text);
-        // What was complete first counts, however the text was cut into pieces.
+        // The stop string that is complete first counts, however the text was cut into pieces.
         let place = |stop: &String| self.held.find(stop).map(|start| (start + stop.len(), start));
         if let Some((_, start)) = self.stops.iter().filter_map(place).min() {
             self.held.truncate(start);
@@ -87,12 +103,12 @@ impl StopFilter {
         Passed { text: self.held.drain(..safe).collect(), stopped: false }
     }
 
-    /// What was held back, once no more text comes.
+    /// Returns the text that was held back, once there is no more text.
     pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Length of the longest end of the text that begins a stop string.
+    /// Returns the length of the longest suffix of the text that is a prefix of a stop string.
     fn longest_beginning(&self) -> usize {
         let begins =
             |&start: &usize| self.stops.iter().any(|stop| stop.starts_with(&self.held[start..]));
@@ -121,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn text_ends_before_the_first_stop_string_wherever_it_is_cut() {
+    fn text_ends_before_the_first_stop_string_for_every_cut() {
         let whole = "The end. Or not? The End!";
         for cut in 0..whole.len() {
             let (a, b) = whole.split_at(cut);
@@ -134,10 +150,11 @@ mod tests {
         assert_eq!(filter(&[""], &["x"]), ("x".into(), false));
     }
 
-    /// Stop strings within, around and across each other: the first to be complete ends the text, of
-    /// those complete at once the longest, and where the text is cut into pieces changes nothing.
+    /// Stop strings that contain or overlap each other: the first one to be complete ends the text.
+    /// Of several that are complete at once, the longest does. Where the text is cut into pieces
+    /// makes no difference.
     #[test]
-    fn of_several_stop_strings_the_first_to_be_complete_counts() {
+    fn the_first_complete_stop_string_ends_the_text() {
         let table: [(&[&str], &str); 9] = [
             (&["cd", "cdé"], "ab"),
             (&["cdé", "cd"], "ab"),
@@ -162,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_still_become_a_stop_string_is_held_back() {
+    fn a_possible_beginning_of_a_stop_string_is_held_back() {
         let mut filter = StopFilter::new(&["\n\n".into()]);
         assert_eq!(filter.push("one\n"), Passed { text: "one".into(), stopped: false });
         assert_eq!(filter.push("two"), Passed { text: "\ntwo".into(), stopped: false });

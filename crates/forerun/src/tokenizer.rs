@@ -1,4 +1,4 @@
-//! Text to tokens and back.
+//! Tokenizers: text to tokens and back.
 
 use forerun_core::TokenId;
 use std::collections::{HashMap, HashSet};
@@ -7,24 +7,35 @@ use tokenizers::models::bpe::BPE;
 use tokenizers::{DecoderWrapper, NormalizerWrapper};
 
 /// A checkpoint's tokenizer.
+///
+/// ```
+/// use forerun::{RandomPair, Tokenizer};
+///
+/// let pair = RandomPair::make()?;
+/// let tokenizer = Tokenizer::from_checkpoint(pair.target())?;
+/// let tokens = tokenizer.encode("Hello")?;
+/// assert_eq!(tokenizer.decode(&tokens), "Hello");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     file: PathBuf,
-    /// Put in front of every text here, where the tokenizer does not do so by itself.
+    /// The BOS token to add to every text, if `inner` does not add it.
     bos: Option<TokenId>,
-    /// Control tokens that the library does not know as special ones.
+    /// Control tokens that `inner` does not treat as special tokens.
     control: HashSet<TokenId>,
 }
 
-/// A tokenizer that cannot be used.
+/// Why a tokenizer cannot be loaded, or cannot encode a text.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// None of the known files is there.
+    /// There is no tokenizer file.
     #[error(
-        "no tokenizer beside {0}: expected tokenizer.json (Hugging Face) or tok*.bin (llama2.c)"
+        "no tokenizer for {0}: expected tokenizer.json (Hugging Face) or tok*.bin (llama2.c) in its \
+         folder"
     )]
     Missing(PathBuf),
-    /// A file that cannot be read or makes no sense.
+    /// A file cannot be read or parsed.
     #[error("cannot load the tokenizer {file}: {reason}")]
     Broken {
         /// The file.
@@ -32,7 +43,7 @@ pub enum TokenizerError {
         /// What is wrong with it.
         reason: String,
     },
-    /// A text that cannot be encoded.
+    /// A text cannot be encoded.
     #[error("cannot encode the text with {file}: {reason}")]
     Encode {
         /// The tokenizer's file.
@@ -43,16 +54,12 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// The tokenizer that lies beside a checkpoint: `tokenizer.json`, or llama2.c's `tok*.bin`.
+    /// Loads the tokenizer in a checkpoint's folder: `tokenizer.json`, or llama2.c's `tok*.bin`.
     ///
     /// # Errors
-    /// If there is none or it is broken.
+    /// If there is none, or it is malformed.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
-        let folder = if checkpoint.is_dir() {
-            checkpoint
-        } else {
-            checkpoint.parent().unwrap_or(Path::new("."))
-        };
+        let folder = folder_of(checkpoint);
         let json = folder.join("tokenizer.json");
         if json.is_file() {
             return Self::from_json(json);
@@ -78,12 +85,12 @@ impl Tokenizer {
             reason: error.to_string(),
         };
         let mut inner = tokenizers::Tokenizer::from_file(&file).map_err(broken)?;
-        // Files keep the truncation and padding of their training; a prompt must stay whole.
+        // Files may have the truncation and padding of training. A prompt must stay whole.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(broken)?;
-        let of_nothing = inner.encode("", true).map_err(broken)?;
-        let adds_some = of_nothing.get_special_tokens_mask().contains(&1);
-        let bos = if adds_some { None } else { wanted_bos(&inner, &file)? };
+        let empty = inner.encode("", true).map_err(broken)?;
+        let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
+        let bos = if adds_special_tokens { None } else { configured_bos(&inner, &file)? };
         Ok(Self { inner, file, bos, control: HashSet::new() })
     }
 
@@ -92,8 +99,9 @@ impl Tokenizer {
         Self { inner, file: PathBuf::new(), bos: None, control: HashSet::new() }
     }
 
-    /// llama2.c's format: i32 longest piece, then for each token f32 score, i32 length, bytes.
-    /// Tokens 0, 1 and 2 are unknown, BOS and EOS; 3…258 are the bytes.
+    /// Loads llama2.c's format: the length of the longest piece (i32), then for each token its score
+    /// (f32), length (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS; 3 to 258 are the
+    /// bytes.
     fn from_llama2c(file: PathBuf) -> Result<Self, TokenizerError> {
         let broken = |reason: String| TokenizerError::Broken { file: file.clone(), reason };
         let bytes = std::fs::read(&file).map_err(|error| broken(error.to_string()))?;
@@ -102,47 +110,51 @@ impl Tokenizer {
         Ok(Self { inner, file, bos: Some(1), control: HashSet::from([0, 1, 2]) })
     }
 
-    /// The tokens of a text, BOS in front where the model wants one.
+    /// Encodes a text, with BOS in front if the checkpoint's files say so.
     ///
     /// # Errors
-    /// If the library cannot encode the text.
+    /// If the text cannot be encoded.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        let encoding = self.inner.encode(text, true).map_err(|error| TokenizerError::Encode {
-            file: self.file.clone(),
-            reason: error.to_string(),
-        })?;
-        Ok(self.bos.into_iter().chain(encoding.get_ids().iter().copied()).collect())
+        let tokens = self.encode_text(text, true)?;
+        Ok(self.bos.into_iter().chain(tokens).collect())
     }
 
-    /// The tokens of a part of a text; `first` parts get what the tokenizer puts around every text.
+    /// Encodes a part of a text. Only a part that is `first` gets the special tokens that the
+    /// tokenizer adds to every text.
     pub(crate) fn encode_part(
         &self,
         text: &str,
         first: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
-        if first {
-            return self.encode(text);
-        }
-        let encoding = self.inner.encode(text, false).map_err(|error| TokenizerError::Encode {
+        if first { self.encode(text) } else { self.encode_text(text, false) }
+    }
+
+    fn encode_text(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<TokenId>, TokenizerError> {
+        let encoding = self.inner.encode(text, add_special_tokens);
+        let encoding = encoding.map_err(|error| TokenizerError::Encode {
             file: self.file.clone(),
             reason: error.to_string(),
         })?;
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The spellings that the tokenizer takes for control tokens wherever they stand.
+    /// Returns the texts that are encoded as special tokens anywhere in a text.
     pub(crate) fn special_tokens(&self) -> Vec<String> {
         let added = self.inner.get_added_tokens_decoder().into_values();
         added.filter(|token| token.special).map(|token| token.content).collect()
     }
 
-    /// The token that is spelt so.
-    pub(crate) fn token(&self, spelling: &str) -> Option<TokenId> {
-        self.inner.token_to_id(spelling)
+    /// Returns the token with this text in the vocabulary.
+    pub(crate) fn token(&self, text: &str) -> Option<TokenId> {
+        self.inner.token_to_id(text)
     }
 
-    /// The tokens of the text from byte `cut` on, each with the byte of the text at which it begins.
-    /// The first tokens behind a cut may be others than in the whole text.
+    /// Encodes the text from byte `cut` on. Returns each token with the byte of the text at which it
+    /// begins. The first tokens after the cut may differ from those of the whole text.
     pub(crate) fn encode_from(&self, text: &str, cut: usize) -> Option<Vec<(TokenId, usize)>> {
         let whole = cut == 0;
         let encoding = self.inner.encode(text.get(cut..)?, whole).ok()?;
@@ -151,7 +163,7 @@ impl Tokenizer {
         Some(self.bos.filter(|_| whole).map(|bos| (bos, 0)).into_iter().chain(tokens).collect())
     }
 
-    /// The text of tokens; control tokens and ids without a token have none.
+    /// Decodes tokens. Special tokens and unknown ids have no text.
     #[must_use]
     pub fn decode(&self, tokens: &[TokenId]) -> String {
         let shown: Vec<TokenId> =
@@ -159,41 +171,50 @@ impl Tokenizer {
         self.inner.decode(&shown, true).unwrap_or_default()
     }
 
-    /// The text of one token within a text: at its start, many tokens lose a space.
+    /// Returns the text of a token in the middle of a text. Alone, many tokens lose a leading space.
     #[must_use]
     pub fn piece(&self, token: TokenId) -> String {
         let (once, twice) = (self.decode(&[token]), self.decode(&[token; 2]));
         twice.strip_prefix(&once).map_or(once.clone(), str::to_owned)
     }
 
-    /// Whether both map the same pieces to the same ids, so that one's tokens mean the same to the
-    /// other.
+    /// Returns whether both tokenizers have the same vocabulary, so that tokens of one mean the same to
+    /// the other.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
         self.file == other.file || self.inner.get_vocab(true) == other.inner.get_vocab(true)
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens, including added ones.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// The largest token of the vocabulary itself, without those that were added to it.
+    /// Returns the largest token of the vocabulary, without added tokens.
     pub(crate) fn largest_ordinary(&self) -> TokenId {
         self.inner.get_vocab(false).into_values().max().unwrap_or(0)
     }
 
-    /// The file it was read from.
+    /// Returns the file that the tokenizer was loaded from.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.file
     }
 }
 
-/// The token that `tokenizer_config.json`, beside the file of a tokenizer that adds none by itself,
-/// wants in front of every text: its `bos_token` where it says `"add_bos_token": true`.
-fn wanted_bos(
+/// Returns the folder of a checkpoint, which may itself be a file.
+pub(crate) fn folder_of(checkpoint: &Path) -> &Path {
+    if checkpoint.is_dir() {
+        return checkpoint;
+    }
+    checkpoint.parent().unwrap_or(Path::new("."))
+}
+
+/// Returns the token that `tokenizer_config.json` puts in front of every text, for a tokenizer that
+/// adds none: its `bos_token`, if it has `"add_bos_token": true`. The configuration is in the folder
+/// of the tokenizer's `file`.
+fn configured_bos(
     inner: &tokenizers::Tokenizer,
     file: &Path,
 ) -> Result<Option<TokenId>, TokenizerError> {
@@ -212,18 +233,18 @@ fn wanted_bos(
     let (SpecialToken::Text(content) | SpecialToken::Object { content }) = bos;
     match inner.token_to_id(&content) {
         Some(id) => Ok(Some(id)),
-        None => Err(broken(format!("its `bos_token` {content:?} is not a token of {file:?}"))),
+        None => Err(broken(format!("its bos_token {content:?} is not a token of {file:?}"))),
     }
 }
 
-/// What counts here of a `tokenizer_config.json`.
+/// The options of `tokenizer_config.json` that are used here.
 #[derive(serde::Deserialize)]
 struct TokenizerConfig {
     add_bos_token: Option<bool>,
     bos_token: Option<SpecialToken>,
 }
 
-/// A special token as the file has it: its text, or an object with it.
+/// A special token in the file: its text, or an object with the text.
 #[derive(serde::Deserialize)]
 #[serde(untagged)]
 enum SpecialToken {
@@ -264,8 +285,8 @@ fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
 /// The first token that is neither a control token nor a byte.
 const FIRST_PIECE: usize = 259;
 
-/// A BPE whose merges follow the scores: of all adjacent pairs that make a piece, the one of the
-/// highest score is merged first. That is what llama2.c's encoder does.
+/// Builds a BPE tokenizer with merges in the order of scores: of all adjacent pairs that form a piece,
+/// the one with the highest score is merged first, as in llama2.c's encoder.
 fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Tokenizer> {
     let vocab: HashMap<&str, TokenId> =
         pieces.iter().enumerate().map(|(id, (piece, _))| (&piece[..], id as TokenId)).collect();
@@ -293,7 +314,7 @@ fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Token
     let mut tokenizer = tokenizers::Tokenizer::new(bpe);
     // A text starts with a space, as in sentencepiece.
     let prepend = tokenizers::normalizers::Prepend::new(" ".into());
-    tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)));
+    tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)))?;
     let decoders = vec![
         DecoderWrapper::from(tokenizers::decoders::byte_fallback::ByteFallback::new()),
         DecoderWrapper::from(tokenizers::decoders::fuse::Fuse::new()),
@@ -343,9 +364,9 @@ mod tests {
         assert_eq!(encode("aé"), Ok(vec![259, 3 + 0xC3, 3 + 0xA9]));
     }
 
-    /// Characters of one to four bytes, all spelt by byte tokens, cut after every token.
+    /// Characters of one to four bytes, all encoded as byte tokens. The stream ends after any of them.
     #[test]
-    fn streamed_bytes_are_the_text_wherever_it_ends() -> Result<(), String> {
+    fn streamed_bytes_are_the_text_for_every_end() -> Result<(), String> {
         let inner = byte_pair_tokenizer(&read_pieces(&pieces())?).map_err(|e| e.to_string())?;
         let (file, control) = (PathBuf::new(), HashSet::from([0, 1, 2]));
         let tokenizer = Tokenizer { inner, file, bos: Some(1), control };
@@ -355,7 +376,7 @@ mod tests {
             for end in 0..=bytes.len() {
                 let mut stream = crate::TextStream::new(&tokenizer, &prompt);
                 let streamed: String = bytes[..end].iter().map(|&byte| stream.push(byte)).collect();
-                // Behind BOS alone the decoder takes the text's first space, but here is none.
+                // After BOS alone, the decoder drops the text's first space. This text has none.
                 assert!(text.starts_with(&streamed), "{end}: {streamed}");
                 let whole = (0..=end).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);
                 assert_eq!(streamed, text[..whole], "{end}");
@@ -364,10 +385,10 @@ mod tests {
                 assert_eq!(rest.chars().count(), end - whole);
             }
         }
-        // Tokens alone are those of a text's middle, not of its start.
+        // The piece of a token is its text in the middle of a text, not at the start.
         let alone = [259, 262, 260, 261, 3 + 0xC3].map(|token| tokenizer.piece(token));
         assert_eq!(alone, [" a", " ", "b", "ab", "\u{FFFD}"]);
-        // A byte that belongs to no character spoils nothing but itself.
+        // A byte that belongs to no character affects only itself.
         let mut stream = crate::TextStream::new(&tokenizer, &[1]);
         let broken = [0xF0, 0x9F, 0x98, 0x80, 0xFF].map(|byte: TokenId| byte + 3);
         let streamed: String = broken.iter().chain(&[260]).map(|&id| stream.push(id)).collect();

@@ -1,4 +1,4 @@
-//! From a target's tokens to those of a drafter with another vocabulary and back, by their text.
+//! Translation between the tokens of a target and of a drafter with another vocabulary, by their text.
 
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
@@ -6,36 +6,38 @@ use forerun_draft::VocabTranslator;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// Tokens at the end of what was translated that are looked at again: their text helps to decode the
-/// next ones.
+/// The number of known tokens that are decoded together with the next ones, for their context.
 const WINDOW: usize = 8;
-/// Bytes at the end of a text that are put into tokens anew when it grows: enough for the tokens at
-/// the end to be those of the whole text.
+/// The number of bytes at the end of a text that are encoded again when the text grows. It is enough for
+/// the tokens at the end to be those of the whole text.
 const OVERLAP: usize = 96;
-/// Bytes behind a cut whose tokens may be others than in the whole text.
+/// The number of bytes after a cut with tokens that may differ from those of the whole text.
 const UNSETTLED: usize = 32;
 
-/// Translates by decoding with one tokenizer and encoding with the other.
+/// Translates tokens by decoding with one tokenizer and encoding with the other.
 pub(crate) struct Translation {
     target: Arc<Tokenizer>,
     drafter: Arc<Tokenizer>,
-    /// Tokens of the target's model, which its tokenizer may have more of.
+    /// The vocabulary size of the target's model. Its tokenizer may have more tokens.
     target_size: usize,
-    /// End-of-sequence tokens of both.
+    /// The target's end-of-sequence token.
     target_end: Option<TokenId>,
+    /// The drafter's end-of-sequence tokens.
     drafter_ends: Vec<TokenId>,
-    /// For every drafter token the target token with which its text begins; made when first needed.
+    /// For every drafter token, the longest target token that is a prefix of its text. Computed when
+    /// first needed.
     counterparts: OnceLock<Vec<Option<TokenId>>>,
 }
 
-/// The text of a sequence, and how both spell it.
+/// The text of a sequence, with its tokens for the target and for the drafter.
 #[derive(Default)]
 pub(crate) struct Progress {
-    /// The target's tokens whose text is certain.
-    tokens: Vec<TokenId>,
+    /// The target's tokens, as far as their text is complete.
+    target_tokens: Vec<TokenId>,
     text: String,
-    /// The drafter's tokens, each with the byte of `text` at which it begins.
-    own: Vec<TokenId>,
+    /// The drafter's tokens of `text`.
+    drafter_tokens: Vec<TokenId>,
+    /// The byte of `text` at which each drafter token begins.
     starts: Vec<usize>,
 }
 
@@ -55,32 +57,33 @@ impl Translation {
         }
     }
 
-    /// Adds the text of tokens that `progress` does not have yet. Tells whether the text is whole.
-    fn read(&self, progress: &mut Progress, tokens: &[TokenId]) -> bool {
-        if !tokens.starts_with(&progress.tokens) {
+    /// Decodes the target's `tokens` as far as `progress` does not have them. Returns whether the text
+    /// ends with a whole character; if not, `progress` is unchanged.
+    fn decode_new(&self, progress: &mut Progress, tokens: &[TokenId]) -> bool {
+        if !tokens.starts_with(&progress.target_tokens) {
             *progress = Progress::default();
         }
-        let known = progress.tokens.len();
+        let known = progress.target_tokens.len();
         let window = known.saturating_sub(WINDOW);
         let (before, all) =
             (self.target.decode(&tokens[window..known]), self.target.decode(&tokens[window..]));
         match all.strip_prefix(&before) {
-            // An unfinished character: its text comes with the rest of its bytes.
+            // The last character is incomplete. Its text comes with the rest of its bytes.
             Some(new) if new.ends_with(char::REPLACEMENT_CHARACTER) => return false,
             Some(new) => progress.text.push_str(new),
             None => progress.text = self.target.decode(tokens),
         }
-        progress.tokens = tokens.to_vec();
+        progress.target_tokens = tokens.to_vec();
         true
     }
 
-    /// Spells the text anew in the drafter's tokens, from where its end may have changed.
-    fn spell(&self, progress: &mut Progress) {
-        let Progress { text, own, starts, .. } = progress;
-        let text = spelt(text);
+    /// Encodes the end of the text again for the drafter, from where its tokens may have changed.
+    fn encode_end(&self, progress: &mut Progress) {
+        let Progress { text, drafter_tokens, starts, .. } = progress;
+        let text = without_final_spaces(text);
         let unchanged = starts.last().map_or(0, |&last| cut_before(text, last));
         let tail = self.drafter.encode_from(text, unchanged).unwrap_or_default();
-        // Where both spellings have a boundary, the new one takes over.
+        // The new tokens replace the old ones from a boundary that both have.
         let settled = |&(_, start): &(TokenId, usize)| {
             unchanged == 0 || start >= unchanged + UNSETTLED && starts.binary_search(&start).is_ok()
         };
@@ -90,14 +93,14 @@ impl Translation {
         };
         let first = tail.first().map_or(0, |&(_, start)| start);
         let kept = starts.partition_point(|&start| start < first);
-        own.truncate(kept);
+        drafter_tokens.truncate(kept);
         starts.truncate(kept);
-        own.extend(tail.iter().map(|&(token, _)| token));
+        drafter_tokens.extend(tail.iter().map(|&(token, _)| token));
         starts.extend(tail.iter().map(|&(_, start)| start));
     }
 
-    /// For every drafter token the target token of the longest text that its own begins with.
-    fn pair_tokens(&self) -> Vec<Option<TokenId>> {
+    /// Returns, for every drafter token, the longest target token that is a prefix of its text.
+    fn find_counterparts(&self) -> Vec<Option<TokenId>> {
         let pieces = |tokenizer: &Tokenizer| -> Vec<String> {
             let tokens = 0..tokenizer.vocab_size() as TokenId;
             tokens.map(|token| tokenizer.piece(token)).collect()
@@ -116,11 +119,11 @@ impl VocabTranslator for Translation {
     type Progress = Progress;
 
     fn to_drafter<'a>(&self, progress: &'a mut Progress, tokens: &[TokenId]) -> &'a [TokenId] {
-        if !self.read(progress, tokens) {
+        if !self.decode_new(progress, tokens) {
             return &[];
         }
-        self.spell(progress);
-        &progress.own
+        self.encode_end(progress);
+        &progress.drafter_tokens
     }
 
     fn to_target(&self, progress: &Progress, drafted: &[TokenId]) -> Vec<TokenId> {
@@ -128,29 +131,30 @@ impl VocabTranslator for Translation {
             Some((last, words)) if self.is_end(*last) => (words, self.target_end),
             _ => (drafted, None),
         };
-        // The drafter's text, as it continues the sequence's.
-        let known = &progress.own[progress.own.len().saturating_sub(WINDOW)..];
+        // The text of the draft, decoded as a continuation of the sequence.
+        let start_of_known = progress.drafter_tokens.len().saturating_sub(WINDOW);
+        let known = &progress.drafter_tokens[start_of_known..];
         let (before, all) =
             (self.drafter.decode(known), self.drafter.decode(&[known, words].concat()));
         let Some(new) = all.strip_prefix(&before) else { return Vec::new() };
         let new = new.trim_end_matches(char::REPLACEMENT_CHARACTER);
-        let whole = spelt(&progress.text).to_owned() + new;
+        let whole = without_final_spaces(&progress.text).to_owned() + new;
         if !whole.starts_with(&progress.text) {
             return Vec::new();
         }
         let end_of_text = progress.text.len();
         let tokens = self.target.encode_from(&whole, cut_before(&whole, end_of_text));
         let tokens = tokens.unwrap_or_default().into_iter();
-        let mut behind = tokens.skip_while(|&(_, start)| start < end_of_text).peekable();
-        // Elsewhere a token would have to span what is committed and what is not.
-        let continues = behind.peek().is_none_or(|&(_, start)| start == end_of_text);
-        let behind = behind.map(|(token, _)| token);
-        let known = |token: &TokenId| (*token as usize) < self.target_size;
-        if continues { behind.chain(end).take_while(known).collect() } else { Vec::new() }
+        let mut drafted = tokens.skip_while(|&(_, start)| start < end_of_text).peekable();
+        // Otherwise a token spans committed and drafted text.
+        let continues = drafted.peek().is_none_or(|&(_, start)| start == end_of_text);
+        let drafted = drafted.map(|(token, _)| token);
+        let in_vocabulary = |token: &TokenId| (*token as usize) < self.target_size;
+        if continues { drafted.chain(end).take_while(in_vocabulary).collect() } else { Vec::new() }
     }
 
     fn counterpart(&self, token: TokenId) -> Option<TokenId> {
-        let counterparts = self.counterparts.get_or_init(|| self.pair_tokens());
+        let counterparts = self.counterparts.get_or_init(|| self.find_counterparts());
         counterparts.get(token as usize).copied().flatten()
     }
 
@@ -159,14 +163,13 @@ impl VocabTranslator for Translation {
     }
 }
 
-/// What the drafter gets of a text: where its words begin with their space, one that stands at the end
-/// would keep it from the words that it knows.
-fn spelt(text: &str) -> &str {
+/// Returns a text without spaces at the end, as the drafter gets it. If words begin with their space, a
+/// space at the end would keep the drafter from predicting a word.
+fn without_final_spaces(text: &str) -> &str {
     text.trim_end_matches(' ')
 }
 
-/// A character's beginning some bytes before `end`, from where on its tokens are to be found; 0 where
-/// that would be near the text's start.
+/// Returns the beginning of a character about `OVERLAP` bytes before `end`, or 0.
 fn cut_before(text: &str, end: usize) -> usize {
     let at = end.saturating_sub(OVERLAP);
     (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
@@ -178,7 +181,7 @@ mod tests {
     use super::*;
     use tokenizers::models::bpe::BPE;
 
-    /// A byte-pair tokenizer whose merges are the given words' beginnings, shortest first.
+    /// Builds a byte-pair tokenizer that merges the prefixes of the given words, shortest first.
     fn tokenizer(words: &[&str]) -> Arc<Tokenizer> {
         let mut vocabulary: HashMap<String, u32> = HashMap::new();
         let mut add = |piece: &str| {
@@ -205,7 +208,8 @@ mod tests {
         (0..count).map(|at| words[(at * at * 5 + at * 3) % words.len()]).collect()
     }
 
-    /// A target whose spaces end tokens, a drafter whose spaces begin them: few boundaries agree.
+    /// Returns a target with spaces at the end of tokens, and a drafter with spaces at the beginning, so
+    /// that few token boundaries agree.
     fn translation() -> Translation {
         let target = tokenizer(&["the ", "then ", "cat", "is ", "a ", "th"]);
         let drafter = tokenizer(&[" the", " cat", " thing", " is", "nip"]);
@@ -213,19 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn a_growing_text_is_spelt_as_the_whole_text_is() {
+    fn a_growing_text_has_the_drafter_tokens_of_the_whole_text() {
         let (translation, mut progress) = (translation(), Progress::default());
         let tokens = translation.target.encode(&text(200)).unwrap();
-        // Step by step, then back to another continuation, and forth again.
+        // Token by token, then back to a shorter text, and forward again.
         for len in (0..tokens.len()).chain([90, 30, tokens.len()]) {
             let own = translation.to_drafter(&mut progress, &tokens[..len]).to_vec();
             let text = translation.target.decode(&tokens[..len]);
-            assert_eq!(own, translation.drafter.encode(spelt(&text)).unwrap(), "{text:?}");
+            let expected = translation.drafter.encode(without_final_spaces(&text)).unwrap();
+            assert_eq!(own, expected, "{text:?}");
         }
     }
 
     #[test]
-    fn a_draft_is_the_targets_tokens_of_its_text() {
+    fn a_draft_becomes_the_targets_tokens_of_its_text() {
         let (translation, mut progress) = (translation(), Progress::default());
         let text = text(120);
         let tokens = translation.target.encode(&text).unwrap();
@@ -240,15 +245,15 @@ mod tests {
             let draft = translation.to_target(&progress, drafted);
             // The last token may be part of a longer one.
             let certain = draft.len().saturating_sub(1);
-            assert_eq!(draft[..certain], tokens[cut..cut + certain], "behind {cut}");
+            assert_eq!(draft[..certain], tokens[cut..cut + certain], "after {cut}");
             translated += certain;
         }
         assert!(translated > tokens.len(), "{translated}");
-        // The end is translated, too.
+        // End-of-sequence tokens are translated, too.
         let cat = translation.target.encode("the cat").unwrap();
         translation.to_drafter(&mut progress, &cat);
         assert_eq!(translation.to_target(&progress, &[9]).last(), Some(&7));
-        // What the target's model does not know ends the draft.
+        // A token beyond the vocabulary of the target's model ends the draft.
         let nip = translation.drafter.encode("nip").unwrap();
         let draft = translation.to_target(&progress, &nip);
         let largest = *draft.iter().max().unwrap();

@@ -1,4 +1,4 @@
-//! The workers of a plan: which thread plays what, on which cores.
+//! The workers of a plan: which models each thread runs, and on which cores.
 
 use crate::drafter::{DrafterDevice, LoadedDrafter};
 use crate::plan::{AdditionalDrafter, DrafterKind, Method, Plan};
@@ -12,29 +12,31 @@ use forerun_model::{
 use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
 use std::sync::Arc;
 
-/// What the workers of a plan run.
+/// The loaded models of a plan.
 pub(crate) struct Loaded {
     pub(crate) target: Arc<Weights>,
-    /// What of the target's hidden states a drafter reads.
+    /// The target's hidden states that a drafter reads, if any.
     pub(crate) features: Option<FeatureSource>,
     pub(crate) drafters: Vec<LoadedDrafter>,
 }
 
-/// A worker for every device group of the plan, whose drafter groups are those of the drafters in turn; and
-/// one for everybody who has several groups in turn.
+/// Returns the plan's workers: one for each device group, one for each role that moves between
+/// several groups, and one for each prompt lookup that needs no device.
+///
+/// The plan's drafter groups belong to the drafters with models, in their order.
 ///
 /// # Errors
-/// If the threads of a device that several have in turn cannot be started.
+/// If the threads of a shared device cannot be started.
 pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, StartError> {
-    let in_turn = plan.placement().in_turn();
+    let in_turn = plan.placement().multi_device_roles();
     let mut shared: Vec<(DeviceGroup, Arc<SharedDevice>)> = Vec::new();
-    let (mut whole, mut moving) = (Vec::new(), Vec::new());
+    let (mut fixed, mut moving) = (Vec::new(), Vec::new());
     for (group, mut roles) in plan.placement().devices() {
         let all = roles.len();
         roles.retain(|role| in_turn.iter().all(|(own, _)| own != role));
         if let Some(worker_plan) = WorkerPlan::new(plan, loaded, &roles) {
             let cores = group.cores().to_vec();
-            whole.push(worker_plan.worker(&group.to_string(), cores, Vec::new()));
+            fixed.push(worker_plan.worker(&group.to_string(), cores, Vec::new()));
         }
         if roles.len() < all {
             let device = SharedDevice::new(&group)?;
@@ -43,11 +45,11 @@ pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, S
     }
     for (role, groups) in in_turn {
         let device = |group: &DeviceGroup| {
-            let known = shared.iter().find(|(own, _)| own.same_cores(group));
-            known.map(|(_, device)| Arc::clone(device))
+            let same = shared.iter().find(|(other, _)| other.same_cores(group));
+            same.map(|(_, device)| Arc::clone(device))
         };
         if let Some(worker_plan) = WorkerPlan::new(plan, loaded, &[role]) {
-            let devices = groups.each().iter().filter_map(device).collect();
+            let devices = groups.as_slice().iter().filter_map(device).collect();
             moving.push(worker_plan.worker(&groups.to_string(), Vec::new(), devices));
         }
     }
@@ -57,57 +59,59 @@ pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, S
         roles: vec![Role::Drafter(index)],
         build: Box::new(move |_| Ok(Engine::new().with_drafter(index, PromptLookup))),
     };
-    let further = (1..).zip(plan.additional_drafters());
-    let further = further.filter(|(_, own)| **own == AdditionalDrafter::PromptLookup);
-    let alone = looks_up_alone(plan).then_some(0);
-    let lookups = alone.into_iter().chain(further.map(|(index, _)| index));
-    Ok(lookups.map(lookup).chain(whole).chain(moving).collect())
+    let additional = (1..).zip(plan.additional_drafters());
+    let additional = additional.filter(|(_, drafter)| **drafter == AdditionalDrafter::PromptLookup);
+    let first = lookup_has_own_worker(plan).then_some(0);
+    let lookups = first.into_iter().chain(additional.map(|(index, _)| index));
+    Ok(lookups.map(lookup).chain(fixed).chain(moving).collect())
 }
 
-/// Looking tokens up takes no device of its own: it is done beside the target, unless both are to happen at
-/// the same time.
-fn looks_up_alone(plan: &Plan) -> bool {
-    looks_up(plan) && plan.method().is_parallel()
+/// Returns whether the first drafter looks tokens up on a worker of its own. Lookup needs no device,
+/// so it runs on the target's worker unless both run at the same time.
+fn lookup_has_own_worker(plan: &Plan) -> bool {
+    is_lookup(plan) && plan.method().is_parallel()
 }
 
-fn looks_up(plan: &Plan) -> bool {
+/// Returns whether the first drafter looks tokens up instead of running a model.
+fn is_lookup(plan: &Plan) -> bool {
     matches!(plan.drafter(), DrafterKind::PromptLookup | DrafterKind::Lookahead)
 }
 
-/// What one worker plays.
+/// The models and roles of one worker.
 struct WorkerPlan {
     target: Arc<Weights>,
     features: Option<FeatureSource>,
-    /// Of the target.
+    /// The indices of the worker's target replicas.
     replicas: Vec<usize>,
     drafters: Vec<LoadedDrafter>,
-    /// Who looks tokens up beside the target.
+    /// The drafter that looks tokens up on the target's worker, if any.
     lookup: Option<DrafterKind>,
-    /// Whether drafts on two devices are made in halves.
+    /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
 }
 
 impl WorkerPlan {
-    /// What is played by roles of the placement, if anything.
+    /// Returns the plan of a worker with these roles of the placement, if they need one.
     fn new(plan: &Plan, loaded: &Loaded, roles: &[Role]) -> Option<Self> {
         let Loaded { target, features, drafters } = loaded;
         let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
-        let own = drafters.iter().zip(0..);
-        let own = own.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
-        let draft_on_target = looks_up(plan) && !looks_up_alone(plan) && replicas.contains(&0);
+        let groups = drafters.iter().zip(0..);
+        let own = groups.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
+        let lookup_on_target =
+            is_lookup(plan) && !lookup_has_own_worker(plan) && replicas.contains(&0);
         let worker_plan = Self {
             target: Arc::clone(target),
             features: features.clone(),
             replicas,
             drafters: own.map(|(drafter, _)| drafter.clone()).collect(),
-            lookup: draft_on_target.then(|| plan.drafter()),
-            // In the paper's rounds, a job makes all of a round's tokens.
+            lookup: lookup_on_target.then(|| plan.drafter()),
+            // In the paper's rounds, one job drafts all tokens of a round.
             halves: plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper,
         };
         (!worker_plan.roles().is_empty()).then_some(worker_plan)
     }
 
-    /// The roles as decoders know them.
+    /// Returns the roles by which decoders address this worker.
     fn roles(&self) -> Vec<Role> {
         let targets = self.replicas.iter().map(|&index| Role::Target(index));
         let drafters = self.drafters.iter().map(|drafter| Role::Drafter(drafter.index()));
@@ -115,7 +119,7 @@ impl WorkerPlan {
         targets.chain(drafters).chain(lookup).collect()
     }
 
-    /// The worker's name in the trace.
+    /// Returns the worker's name in the trace.
     fn name(&self, groups: &str) -> String {
         let drafts = !self.drafters.is_empty() || self.lookup.is_some();
         match !self.replicas.is_empty() {
@@ -125,7 +129,7 @@ impl WorkerPlan {
         }
     }
 
-    /// A worker on cores of its own, or on devices that it has in turn.
+    /// Returns a worker on its own cores, or on `devices` that it shares with others.
     fn worker(
         self,
         groups: &str,
@@ -150,13 +154,13 @@ impl WorkerPlan {
         let device = match devices {
             [first, .., last] => DrafterDevice::Shared {
                 devices: [first, last],
-                halves: self.halves.then(PassAssignment::default),
+                assignment: self.halves.then(PassAssignment::default),
             },
             _ => DrafterDevice::Team(team),
         };
         let vocab_size = self.target.config().vocab_size;
         for drafter in self.drafters {
-            engine = drafter.on(engine, &device, vocab_size)?;
+            engine = drafter.install(engine, &device, vocab_size)?;
         }
         Ok(match self.lookup {
             Some(DrafterKind::Lookahead) => engine.with_drafter(0, LookaheadDrafter::new()),
@@ -165,7 +169,7 @@ impl WorkerPlan {
         })
     }
 
-    /// The target on a team, or its layers on several devices.
+    /// Returns the target on a team, or its layers spread over several devices.
     fn replica(
         &self,
         engine: &Engine,
@@ -179,9 +183,9 @@ impl WorkerPlan {
                 None => whole,
             }));
         }
-        let place = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
+        let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
         let pipeline =
-            PipelineParallelModel::new(&self.target, devices.iter().map(place).collect());
+            PipelineParallelModel::new(&self.target, devices.iter().map(lease).collect());
         let pipeline = pipeline.map_err(|error| error.to_string())?;
         Ok(Box::new(match &self.features {
             Some(features) => pipeline.with_features(features),

@@ -1,6 +1,6 @@
-//! Invariant 3 where drafting runs ahead: after every rejection, cancellation and restart, what target and
-//! drafter compute behind their caches is, bit for bit, what a fresh forward computes; on devices of their own,
-//! and on two that they have in turn.
+//! Caches are correct when drafting runs ahead. After every rejection, cancellation and restart, target
+//! and drafter compute with their caches the same logits, bit for bit, as a fresh forward pass. This holds
+//! on separate devices, and on two devices that they share.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -23,14 +23,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A model whose every answer is compared with that of the same model without caches.
-struct Compared {
+/// A model that compares all its logits with those of the same model without caches.
+struct CheckedModel {
     model: CachedTransformer<Box<dyn Forward>>,
     weights: Arc<Weights>,
     rows: Arc<AtomicUsize>,
 }
 
-impl Compared {
+impl CheckedModel {
     fn load(
         path: &Path,
         rows: &Arc<AtomicUsize>,
@@ -42,16 +42,17 @@ impl Compared {
     }
 }
 
-/// The model on one device.
-fn alone(weights: &Arc<Weights>) -> Box<dyn Forward> {
+/// Returns the model on one device.
+fn on_one_device(weights: &Arc<Weights>) -> Box<dyn Forward> {
     Box::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
-fn model(weights: &Arc<Weights>) -> CachedTransformer {
+/// Returns the model with an empty cache.
+fn fresh_model(weights: &Arc<Weights>) -> CachedTransformer {
     CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
-impl LanguageModel for Compared {
+impl LanguageModel for CheckedModel {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()
     }
@@ -62,7 +63,7 @@ impl LanguageModel for Compared {
 
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
         let cached = self.model.logits(context)?;
-        let fresh = model(&self.weights).logits(context)?;
+        let fresh = fresh_model(&self.weights).logits(context)?;
         let bits = |logits: &Logits| logits.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
         assert_eq!(bits(&cached), bits(&fresh), "{:?} {:?}", context.tokens, context.tree);
         self.rows.fetch_add(cached.rows().count(), Ordering::Relaxed);
@@ -74,33 +75,34 @@ impl LanguageModel for Compared {
     }
 }
 
-/// Everybody on a device of their own.
-fn apart(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
+/// Two target replicas and a drafter, each on its own device.
+fn separate_devices(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
     Engine::new()
-        .with_target(0, Compared::load(&pair.target, rows, alone))
-        .with_target(1, Compared::load(&pair.target, rows, alone))
-        .with_drafter(0, ModelDrafter::new(Compared::load(&pair.drafter, rows, alone)))
+        .with_target(0, CheckedModel::load(&pair.target, rows, on_one_device))
+        .with_target(1, CheckedModel::load(&pair.target, rows, on_one_device))
+        .with_drafter(0, ModelDrafter::new(CheckedModel::load(&pair.drafter, rows, on_one_device)))
 }
 
-/// The target's layers on two devices, and the drafter on both of them.
-fn in_turn(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
+/// The target's layers on two devices, and the drafter on the same two devices.
+fn shared_devices(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
     let engine = Engine::new();
-    let devices = ["a", "b"].map(SharedDevice::anywhere);
-    let places =
-        || devices.each_ref().map(|own| Box::new(engine.lease(own)) as Box<dyn ExclusiveDevice>);
+    let devices = ["a", "b"].map(SharedDevice::unpinned);
+    let leases = || {
+        devices.each_ref().map(|device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>)
+    };
     let target = |weights: &Arc<Weights>| -> Box<dyn Forward> {
-        Box::new(PipelineParallelModel::new(weights, places().into()).unwrap())
+        Box::new(PipelineParallelModel::new(weights, leases().into()).unwrap())
     };
-    let sharing = PassAssignment::default();
+    let assignment = PassAssignment::default();
     let drafter = |weights: &Arc<Weights>| -> Box<dyn Forward> {
-        Box::new(AlternatingModel::new(weights, places(), sharing.clone()))
+        Box::new(AlternatingModel::new(weights, leases(), assignment.clone()))
     };
-    let drafter = ModelDrafter::new(Compared::load(&pair.drafter, rows, drafter));
-    let target = Compared::load(&pair.target, rows, target);
-    engine.with_target(0, target).with_drafter(0, TwoDeviceDrafter::new(drafter, sharing))
+    let drafter = ModelDrafter::new(CheckedModel::load(&pair.drafter, rows, drafter));
+    let target = CheckedModel::load(&pair.target, rows, target);
+    engine.with_target(0, target).with_drafter(0, TwoDeviceDrafter::new(drafter, assignment))
 }
 
-/// Decodes, jobs being run in the order of a seed, and tells how many rejections there were.
+/// Decodes with jobs in an order that follows from a seed, and returns the number of rejections.
 fn run(
     pair: &Pair,
     engine: fn(&Pair, &Arc<AtomicUsize>) -> Engine,
@@ -110,7 +112,8 @@ fn run(
     let rows = Arc::new(AtomicUsize::new(0));
     let engine = engine(pair, &rows);
     let sampling = Sampling::greedy();
-    let mut cluster = InlineCluster::new(engine, Arc::new(sampling.randomness)).in_order_of(order);
+    let mut cluster =
+        InlineCluster::new(engine, Arc::new(sampling.randomness)).with_random_order(order);
     let limits = Limits { max_tokens: 40, context_length: 200, eos: Vec::new() };
     let mut sequence = Sequence::new(SequenceId(0), prompt.to_vec(), sampling, limits);
     generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
@@ -122,30 +125,30 @@ fn run(
 }
 
 #[test]
-fn what_is_computed_behind_a_cache_is_what_a_fresh_forward_computes() {
+fn cached_logits_equal_those_of_a_fresh_forward_pass() {
     let pair = Pair::generated();
     let tokenizer = pair.tokenizer();
-    let (mut separate, mut spread, mut shared) = (0, 0, 0);
+    let (mut separate, mut replicated, mut shared) = (0, 0, 0);
     // A prompt of one token, and longer ones.
     for (number, text) in ["k", "ka lo", &pair.prompts[0]].into_iter().enumerate() {
         let prompt = tokenizer.encode(text).unwrap();
         let order = number as u64;
         for length in [1, 2, 4] {
-            let pace = || PearlDraftLength::new(length, DraftLength::Fixed, true);
+            let draft_length = || PearlDraftLength::new(length, DraftLength::Fixed, true);
             for options in ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"] {
-                let mut decoder = Pearl::new(options.parse().unwrap(), pace());
-                separate += run(&pair, apart, &mut decoder, (&prompt, order));
-                let mut decoder = Pearl::new(options.parse().unwrap(), pace());
-                shared += run(&pair, in_turn, &mut decoder, (&prompt, order));
+                let mut decoder = Pearl::new(options.parse().unwrap(), draft_length());
+                separate += run(&pair, separate_devices, &mut decoder, (&prompt, order));
+                let mut decoder = Pearl::new(options.parse().unwrap(), draft_length());
+                shared += run(&pair, shared_devices, &mut decoder, (&prompt, order));
             }
             for replicas in [1, 2] {
                 let lookahead = DsiLookahead::new(length, DraftLength::Fixed, replicas);
                 let mut decoder = Dsi::new(replicas, lookahead);
-                spread += run(&pair, apart, &mut decoder, (&prompt, order));
+                replicated += run(&pair, separate_devices, &mut decoder, (&prompt, order));
             }
         }
     }
-    // Where jobs run is nobody's concern.
+    // The devices do not change the outcome.
     assert!(separate == shared && separate > 100, "{separate} and {shared} rejections");
-    assert!(spread > 10, "{spread} rejections show little");
+    assert!(replicated > 10, "{replicated} rejections show little");
 }

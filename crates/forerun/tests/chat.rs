@@ -1,5 +1,5 @@
-//! Conversations: the caches outlive a turn, the text is the target's, and what does not fit is left
-//! out.
+//! Conversations: caches are reused between turns, the text is the target's, and the oldest turns are left
+//! out when the context is full.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -15,7 +15,7 @@ use std::path::Path;
 const METHODS: [Method; 4] =
     [Method::Autoregressive, Method::Speculative, Method::Pearl, Method::Dsi];
 
-/// Says all that is said, so that every token of the history counts.
+/// A template that writes all messages unchanged, so that every token of the history counts.
 const TEMPLATE: &str = "\
 {% for message in messages %}
 {{ '[' + message.role + '] ' + message.content + '\n' }}
@@ -49,14 +49,15 @@ fn send(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
     chat.send(text, &request(max_tokens), &Canceller::new(), go_on).unwrap()
 }
 
-/// Tokens that the target computed for an answer.
-fn scored(answer: &Answer) -> usize {
+/// Returns the number of tokens that the target computed for an answer.
+fn computed_tokens(answer: &Answer) -> usize {
     let scores = answer.trace.spans.iter().filter(|span| span.work == SpanKind::Score);
     scores.map(|span| span.computed_tokens).sum()
 }
 
-/// Tokens that a plain answer takes behind another one: the prompt's that are new or read otherwise
-/// than they were generated, and the answer's. The last one is computed when something follows it.
+/// Returns the number of tokens that a plain answer must compute after another answer: those of the prompt
+/// that are new or that are encoded differently than they were generated, and the answer's own. The answer's
+/// last token is computed only when something follows it.
 fn new_tokens(engine: &Forerun, chat: &Chat<'_>, before: &Answer, answer: &Answer) -> usize {
     let all: Vec<Message> = chat.messages().collect();
     let encode = |end: usize| chat.template().encode(&all[..end], engine.tokenizer()).unwrap();
@@ -64,19 +65,24 @@ fn new_tokens(engine: &Forerun, chat: &Chat<'_>, before: &Answer, answer: &Answe
     assert_eq!((prompt.len(), earlier.len()), (answer.prompt_tokens, before.prompt_tokens));
     let held = [&earlier[..], &before.tokens[..before.tokens.len() - 1]].concat();
     let agreeing = held.iter().zip(&prompt).take_while(|(a, b)| a == b).count();
-    assert!(agreeing >= earlier.len(), "the earlier prompt is a beginning of this one");
+    assert!(agreeing >= earlier.len(), "the earlier prompt is a prefix of this one");
     prompt.len() - agreeing + answer.tokens.len() - 1
 }
 
-/// The answer that a prompt of all these messages gets from empty caches.
-fn afresh(engine: &Forerun, template: &ChatTemplate, messages: &[Message], n: usize) -> Answer {
+/// Returns the answer to these messages from empty caches.
+fn answer_from_scratch(
+    engine: &Forerun,
+    template: &ChatTemplate,
+    messages: &[Message],
+    n: usize,
+) -> Answer {
     let prompt = template.encode(messages, engine.tokenizer()).unwrap();
     let go_on = |_: &str| ControlFlow::Continue(());
     engine.generate_tokens(prompt, &request(n), &Canceller::new(), go_on).unwrap()
 }
 
 #[test]
-fn a_turn_computes_only_what_is_new() {
+fn a_turn_computes_only_new_tokens() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
     let mut chat = Chat::new(&engine, template(pair.target()));
@@ -88,26 +94,28 @@ fn a_turn_computes_only_what_is_new() {
         let all = answer.prompt_tokens + answer.tokens.len() - 1;
         let new = before.map_or(all, |before| {
             let new = new_tokens(&engine, &chat, &before, &answer);
-            // Bytes that spell no character come back as others, at the worst all of the answer.
+            // Bytes that form no character are encoded differently in the history, at worst all of the
+            // answer.
             let grown = answer.prompt_tokens - before.prompt_tokens;
             assert!(new < grown + answer.tokens.len(), "{text}: {new}");
-            assert!(2 * new < all, "most is held, {text}: {new} of {all}");
+            assert!(2 * new < all, "most tokens are cached, {text}: {new} of {all}");
             new
         });
-        assert_eq!(scored(&answer), new, "{text}");
+        assert_eq!(computed_tokens(&answer), new, "{text}");
         let messages: Vec<Message> = chat.messages().collect();
-        let fresh = afresh(&engine, chat.template(), &messages[..messages.len() - 1], 20);
+        let fresh =
+            answer_from_scratch(&engine, chat.template(), &messages[..messages.len() - 1], 20);
         assert_eq!(fresh.tokens, answer.tokens, "{text}");
         before = Some(answer);
     }
-    // A new beginning frees the caches.
+    // A reset frees the caches.
     chat.reset();
     let answer = send(&mut chat, "and another one", 20).answer;
-    assert_eq!(scored(&answer), answer.prompt_tokens + answer.tokens.len() - 1);
+    assert_eq!(computed_tokens(&answer), answer.prompt_tokens + answer.tokens.len() - 1);
 }
 
 #[test]
-fn an_interrupted_answer_stays_as_far_as_it_came() {
+fn an_interrupted_answer_stays_in_the_conversation() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
     for method in METHODS {
@@ -130,12 +138,12 @@ fn an_interrupted_answer_stays_as_far_as_it_came() {
         let next = send(&mut chat, "go on", 30).answer;
         let all: Vec<Message> = chat.messages().collect();
         assert_eq!(all[2], Message::assistant(&*reply.answer.text));
-        let fresh = afresh(&engine, chat.template(), &all[..4], 30);
+        let fresh = answer_from_scratch(&engine, chat.template(), &all[..4], 30);
         assert_eq!(fresh.tokens, next.tokens, "{method}");
         if method == Method::Autoregressive {
-            assert_eq!(scored(&next), new_tokens(&engine, &chat, &reply.answer, &next));
+            assert_eq!(computed_tokens(&next), new_tokens(&engine, &chat, &reply.answer, &next));
         }
-        // Interrupted before there is anything: as if it had not been said.
+        // A message interrupted before its answer begins is not part of the conversation.
         let canceller = Canceller::new();
         canceller.cancel();
         let go_on = |_: &str| ControlFlow::Continue(());
@@ -143,16 +151,16 @@ fn an_interrupted_answer_stays_as_far_as_it_came() {
         assert!(!reply.kept && reply.answer.text.is_empty(), "{method}");
         assert_eq!(chat.messages().count(), 5);
         let (again, fresh) = (send(&mut chat, "go on", 30), chat.messages().collect::<Vec<_>>());
-        let fresh = afresh(&engine, chat.template(), &fresh[..6], 30);
+        let fresh = answer_from_scratch(&engine, chat.template(), &fresh[..6], 30);
         assert_eq!(fresh.tokens, again.answer.tokens, "{method}");
     }
 }
 
 #[test]
-fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
+fn the_text_does_not_depend_on_methods_or_on_changing_them() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
-    let known = Cell::new(0);
+    let next_ticket = Cell::new(0);
     let converse = |method_of: fn(usize) -> usize| {
         let mut chat = Chat::new(&engine, template(pair.target()));
         let turn = |turn: usize| {
@@ -160,10 +168,10 @@ fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
             let answer = send(&mut chat, ["one", "two", "three", "four"][turn], 40).answer;
             assert!(answer.statistics.drafts == 0 || method_of(turn) > 0, "{turn}");
             assert!(answer.statistics.drafts > 0 || method_of(turn).is_multiple_of(3), "{turn}");
-            // All that was begun is told of this answer, and nothing of it of the next.
+            // The trace has all jobs of this answer, and none of another.
             let tickets: BTreeSet<u64> = answer.trace.spans.iter().map(|s| s.ticket.0).collect();
-            let first = known.replace(known.get() + tickets.len() as u64);
-            assert!(tickets.into_iter().eq(first..known.get()), "{turn}");
+            let first = next_ticket.replace(next_ticket.get() + tickets.len() as u64);
+            assert!(tickets.into_iter().eq(first..next_ticket.get()), "{turn}");
             answer.tokens
         };
         (0..4).map(turn).collect::<Vec<_>>()
@@ -179,7 +187,7 @@ fn the_text_is_the_same_whatever_the_method_and_whenever_it_changes() {
 }
 
 #[test]
-fn the_oldest_turns_go_when_the_context_is_full() {
+fn the_oldest_turns_are_left_out_when_the_context_is_full() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
     let context = engine.config().max_position_embeddings;
@@ -191,22 +199,22 @@ fn the_oldest_turns_go_when_the_context_is_full() {
         forgotten += reply.forgotten_turns;
         assert!(reply.answer.prompt_tokens + 50 <= context);
         assert_eq!(reply.answer.tokens.len(), 50);
-        // The model sees the system message and the latest turns, from a question on.
+        // The model sees the system message and the latest whole turns.
         let all: Vec<Message> = chat.messages().collect();
         assert_eq!(all.len(), 1 + 2 * (turn + 1));
         let seen = [&all[..1], &all[1 + 2 * forgotten..all.len() - 1]].concat();
-        let fresh = afresh(&engine, chat.template(), &seen, 50);
+        let fresh = answer_from_scratch(&engine, chat.template(), &seen, 50);
         assert_eq!(fresh.tokens, reply.answer.tokens, "turn {turn}");
     }
     assert!(forgotten >= 3, "{forgotten}");
-    // A message that fits only alone and leaves little room is answered in that room.
+    // A message that fits only without earlier turns gets an answer in the remaining room.
     let around = "[system] be brief\n[user] \n[assistant] ";
     let tokens = |text: &str| engine.tokenizer().encode(text).unwrap().len();
     let fixed = tokens(around) + 1;
     let reply = send(&mut chat, &"x".repeat(context - fixed - 20), 50);
     assert_eq!(reply.answer.finish, Finish::Context);
     assert!((1..50).contains(&reply.answer.tokens.len()), "{}", reply.answer.tokens.len());
-    // One that does not even fit alone is refused, and all is as before.
+    // A message that does not fit at all is refused, and the conversation is unchanged.
     let before: Vec<Message> = chat.messages().collect();
     let go_on = |_: &str| ControlFlow::Continue(());
     let long = "x".repeat(context + 100);
@@ -218,20 +226,20 @@ fn the_oldest_turns_go_when_the_context_is_full() {
     let over = tokens + 1 - context;
     assert!(error.to_string().contains(&format!("too long by {over} tokens")), "{error}");
     assert_eq!(chat.messages().collect::<Vec<_>>(), before);
-    // Shortened by as much, it fits.
+    // Shortened by the number of tokens in the error, it fits.
     let short = &long[over..];
     let reply = chat.send(short, &request(50), &Canceller::new(), go_on).unwrap();
     assert_eq!(reply.answer.tokens.len(), 1);
 }
 
-/// The token that the tokenizer's configuration names ends a turn, whatever the model's own are.
+/// The token that the tokenizer's configuration names ends a turn, in addition to the model's own.
 #[test]
-fn an_answer_ends_where_the_template_ends_turns() {
+fn an_answer_ends_at_the_end_of_turn_token_of_the_tokenizer() {
     let pair = RandomPair::make().unwrap();
     let engine = open(&pair);
     let mut chat = Chat::new(&engine, template(pair.target()));
     let whole = send(&mut chat, "hello", 40).answer;
-    // A token that comes late, under the name that the tokenizer's file has for it.
+    // A token that occurs late, and its text in the tokenizer's file.
     let first = |token: &TokenId| whole.tokens.iter().position(|other| other == token).unwrap();
     let end = whole.tokens.iter().copied().max_by_key(first).unwrap();
     let file = std::fs::read_to_string(pair.target().join("tokenizer.json")).unwrap();
@@ -256,7 +264,7 @@ fn an_answer_ends_where_the_template_ends_turns() {
 #[test]
 fn control_tokens_within_a_message_are_text() {
     let pair = RandomPair::make().unwrap();
-    // The tokenizer learns a control token.
+    // Add a control token to the tokenizer.
     let file = pair.target().join("tokenizer.json");
     let mut json: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();

@@ -1,10 +1,11 @@
-//! The embedding example runs as it stands, and stays as short as it is promised to be.
+//! The embedding example runs unchanged, and is at most 20 lines long.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::process::Command;
 
-/// The example as the test run has built it, or built now where only this test was asked for.
+/// Returns a command that runs the example: the program that the test run has built, or cargo if only this
+/// test was built.
 fn example() -> Command {
     let tests = std::env::current_exe().unwrap();
     let built = tests.parent().unwrap().with_file_name("examples").join("embed");

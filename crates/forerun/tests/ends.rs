@@ -1,5 +1,5 @@
-//! The end of an answer on every place that a round has: the first token, inside an accepted draft,
-//! as the correction, as the bonus. Nothing behind it is returned or counted.
+//! Answers end at every position of a round: at the first token, inside an accepted draft, at the
+//! correction, at the bonus token. Nothing after the end is returned or counted.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -17,14 +17,14 @@ const TOKENS: usize = 14;
 
 fn engines(pair: &Pair) -> Vec<Forerun> {
     use DrafterKind::{Model, Ouroboros, PromptLookup};
-    let in_turn = Method::Speculative;
+    let speculative = Method::Speculative;
     let cells = [
         (Method::Autoregressive, DrafterKind::None, Tree::None, "eager"),
-        (in_turn, Model, Tree::None, "eager"),
-        (in_turn, Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
-        (in_turn, Model, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
-        (in_turn, Ouroboros, Tree::None, "eager"),
-        (in_turn, PromptLookup, Tree::None, "eager"),
+        (speculative, Model, Tree::None, "eager"),
+        (speculative, Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
+        (speculative, Model, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
+        (speculative, Ouroboros, Tree::None, "eager"),
+        (speculative, PromptLookup, Tree::None, "eager"),
         (Method::Pearl, Model, Tree::None, "eager"),
         (Method::Pearl, Model, Tree::None, "paper"),
         (Method::Pearl, Model, Tree::None, "paper,no-pre-verify"),
@@ -79,29 +79,30 @@ fn check_tokens(pair: &Pair) {
                 assert_eq!(stopped.finish, Finish::Eos);
                 assert_eq!(stopped.statistics.committed, first as u64);
                 let accepted: u64 = stopped.statistics.accepted.iter().sum();
-                let own = stopped.statistics.committed - accepted;
-                assert!(own <= stopped.statistics.target_forwards, "one token a forward");
+                let from_target = stopped.statistics.committed - accepted;
+                let passes = stopped.statistics.target_forwards;
+                assert!(from_target <= passes, "the target adds one token per forward pass");
             }
         }
     }
 }
 
 #[test]
-fn max_tokens_and_end_of_text_may_fall_anywhere_on_a_generated_pair() {
+fn a_generated_pair_ends_at_every_token() {
     check_tokens(&Pair::generated());
 }
 
 #[test]
-fn max_tokens_and_end_of_text_may_fall_anywhere_on_the_real_pair() {
+fn the_real_pair_ends_at_every_token() {
     if let Some(pair) = Pair::real() {
         check_tokens(&pair);
     }
 }
 
-/// Ouroboros with the target as its own drafter, so that all that it drafts is right: an end, a schedule and
-/// a seed shorten its phrases, not what the model drafts itself.
+/// With the target as its own drafter, everything that Ouroboros drafts is right. A limit, assisted draft
+/// lengths and a seed shorten its phrases, but not the model's own draft.
 #[test]
-fn phrases_take_nothing_of_a_models_own_draft() {
+fn phrases_do_not_shorten_the_models_own_draft() {
     let pair = Pair::generated();
     let engine = |draft_tokens| {
         let options = Options {
@@ -125,7 +126,7 @@ fn phrases_take_nothing_of_a_models_own_draft() {
             let short = answer(&fixed, &prompt, &Request { max_tokens: end, ..request() });
             assert_eq!(short.statistics.target_forwards, 1, "all of {end} tokens in one round");
         }
-        // 5 tokens and the target's, then 7, then 9.
+        // 5 tokens and the target's own, then 7, then 9.
         let long = answer(&assisted, &prompt, &Request { max_tokens: 24, ..request() });
         assert!(long.statistics.target_forwards <= 3, "{:?}", long.statistics);
         let seeded = Request {
@@ -139,10 +140,10 @@ fn phrases_take_nothing_of_a_models_own_draft() {
     }
 }
 
-/// The places of the tokens of one answer, told by the steps in which they came: a step that brings
-/// `n` tokens brings `n − 1` accepted ones and one of the target's own.
+/// The tests above reach every position of a round. A step with `n` tokens has `n − 1` accepted ones and one
+/// of the target's own.
 #[test]
-fn the_ends_above_fall_on_every_kind_of_place() {
+fn rounds_have_tokens_at_every_kind_of_position() {
     use forerun_core::{DraftShape, Sampling, SequenceId};
     use forerun_decode::{
         DraftLength, Limits, Sequence, Speculative, SpeculativeDraftLength, generate,
@@ -167,15 +168,15 @@ fn the_ends_above_fall_on_every_kind_of_place() {
         let prompt = pair.tokenizer().encode(prompt).unwrap();
         let limits = Limits { max_tokens: TOKENS, context_length: 2_000, eos: Vec::new() };
         let mut sequence = Sequence::new(SequenceId(id), prompt, sampling.clone(), limits);
-        let controller =
+        let draft_length =
             SpeculativeDraftLength::new(DraftShape::Chain { length: 3 }, DraftLength::Fixed);
-        let mut decoder = Speculative::new(controller);
+        let mut decoder = Speculative::new(draft_length);
         generate(&mut decoder, &mut sequence, &mut cluster, |tokens| {
             for place in 0..tokens.len() - 1 {
                 places.insert(format!("accepted {place}"));
             }
             let own = if tokens.len() == 4 { "bonus" } else { "correction" };
-            places.insert(format!("{own} behind {}", tokens.len() - 1));
+            places.insert(format!("{own} after {}", tokens.len() - 1));
             ControlFlow::Continue(())
         })
         .unwrap();
@@ -184,16 +185,16 @@ fn the_ends_above_fall_on_every_kind_of_place() {
         "accepted 0",
         "accepted 1",
         "accepted 2",
-        "bonus behind 3",
-        "correction behind 0",
-        "correction behind 1",
-        "correction behind 2",
+        "bonus after 3",
+        "correction after 0",
+        "correction after 1",
+        "correction after 2",
     ];
     assert_eq!(places.iter().map(String::as_str).collect::<Vec<_>>(), expected);
 }
 
 #[test]
-fn a_stop_string_ends_the_text_wherever_it_begins() {
+fn a_stop_string_ends_the_text_at_every_position() {
     let Some(pair) = Pair::real() else { return };
     let engines = engines(&pair);
     let prompt = pair.tokenizer().encode("Once upon a time").unwrap();
@@ -218,10 +219,10 @@ fn a_stop_string_ends_the_text_wherever_it_begins() {
     }
 }
 
-/// Every token is a byte, and biases leave but a few of them: characters are spread over tokens, some
-/// bytes make none, and stop strings begin and end between the bytes of what a step brings.
+/// Every token is a byte, and biases allow only a few of them. Characters are spread over tokens, some bytes
+/// form no character, and stop strings begin and end within the tokens of a step.
 #[test]
-fn stop_strings_of_several_bytes_end_the_text_where_they_should() {
+fn stop_strings_of_several_bytes_end_the_text() {
     const CANDIDATES: [&str; 8] = ["é", "éa", "aé", "aa", "éé", "a", "aéa", "ééa"];
     let pair = Pair::generated();
     let engines = engines(&pair);
@@ -240,7 +241,7 @@ fn stop_strings_of_several_bytes_end_the_text_where_they_should() {
         let whole = answer(&engines[0], &prompt, &forced).text;
         assert!(whole.chars().all(|c| "aé\u{fffd}".contains(c)), "{whole}");
         for (number, stop) in CANDIDATES.into_iter().enumerate() {
-            // Alone, and beside another one that may be complete before it or with it.
+            // Alone, and together with another one that may be complete earlier or at the same time.
             for stops in [vec![stop], vec![stop, CANDIDATES[(number * 3 + 1) % CANDIDATES.len()]]] {
                 let complete = |stop: &&str| whole.find(stop).map(|at| (at + stop.len(), at));
                 let Some((_, end)) = stops.iter().filter_map(complete).min() else { continue };
@@ -255,10 +256,10 @@ fn stop_strings_of_several_bytes_end_the_text_where_they_should() {
             }
         }
     }
-    assert!(found.len() >= 6, "so few of the candidates came that little is shown: {found:?}");
+    assert!(found.len() >= 6, "too few of the candidates occurred: {found:?}");
 }
 
-/// The end-of-sequence tokens of the checkpoint, of which there may be several, and the request's.
+/// The end-of-sequence tokens are those of the checkpoint and those of the request.
 #[test]
 fn the_first_of_several_end_tokens_ends_the_answer() {
     let pair = Pair::generated();
@@ -266,7 +267,7 @@ fn the_first_of_several_end_tokens_ends_the_answer() {
     let distinct: BTreeSet<TokenId> = whole.tokens.iter().copied().collect();
     let late = *distinct.iter().max_by_key(|&&token| first(&whole.tokens, token)).unwrap();
     for &other in &distinct {
-        // A list in the generation config, as instruction-tuned models have it.
+        // The generation config has a list, as for instruction-tuned models.
         let file = pair.target.join("generation_config.json");
         std::fs::write(file, format!(r#"{{"eos_token_id": [{late}, {other}]}}"#)).unwrap();
         for engine in engines(&pair) {
@@ -275,7 +276,7 @@ fn the_first_of_several_end_tokens_ends_the_answer() {
             let end = first(&whole.tokens, other).min(first(&whole.tokens, late)) + 1;
             let ended = answer(&engine, &prompt, &kept);
             assert_eq!((&ended.tokens[..], ended.finish), (&whole.tokens[..end], Finish::Eos));
-            // A stop token of the request goes with them, and without them.
+            // A stop token of the request works with and without them.
             let start = whole.tokens[0];
             for ignore_eos in [false, true] {
                 let stop_tokens = vec![start];
@@ -287,42 +288,39 @@ fn the_first_of_several_end_tokens_ends_the_answer() {
     }
 }
 
-/// Where a token comes first.
+/// Returns the first position of a token.
 fn first(tokens: &[TokenId], token: TokenId) -> usize {
     tokens.iter().position(|&other| other == token).unwrap()
 }
 
-/// Log-probabilities end where the tokens do, whatever a step brought beyond.
+/// Log-probabilities end with the tokens, even if the last step has more.
 #[test]
-fn log_probabilities_are_of_the_answers_tokens() {
+fn log_probabilities_belong_to_the_answers_tokens() {
     let pair = Pair::generated();
     let prompt = pair.tokenizer().encode("ka lo mi").unwrap();
-    let told = Request { logprobs: Some(2), ..request() };
+    let two = Request { logprobs: Some(2), ..request() };
     let engines = engines(&pair);
-    let whole = answer(&engines[0], &prompt, &told);
+    let whole = answer(&engines[0], &prompt, &two);
     for engine in &engines {
         for end in 1..TOKENS {
-            let short = answer(engine, &prompt, &Request { max_tokens: end, ..told.clone() });
+            let short = answer(engine, &prompt, &Request { max_tokens: end, ..two.clone() });
             assert_eq!(short.logprobs.as_deref(), whole.logprobs.as_ref().map(|all| &all[..end]));
             let Some(character) = whole.text.chars().nth(end) else { continue };
             let stop = vec![character.to_string()];
-            let stopped = answer(engine, &prompt, &Request { stop, ..told.clone() });
+            let stopped = answer(engine, &prompt, &Request { stop, ..two.clone() });
             let logprobs = stopped.logprobs.unwrap();
             assert_eq!(logprobs, whole.logprobs.as_ref().unwrap()[..stopped.tokens.len()]);
         }
         assert_eq!(answer(engine, &prompt, &request()).logprobs, None);
         let alone = answer(engine, &prompt, &Request { logprobs: Some(0), ..request() });
-        for (alone, told) in alone.logprobs.unwrap().iter().zip(whole.logprobs.as_ref().unwrap()) {
-            assert_eq!(
-                (alone.token, alone.logprob, alone.top.len()),
-                (told.token, told.logprob, 0)
-            );
+        for (alone, two) in alone.logprobs.unwrap().iter().zip(whole.logprobs.as_ref().unwrap()) {
+            assert_eq!((alone.token, alone.logprob, alone.top.len()), (two.token, two.logprob, 0));
         }
     }
 }
 
 #[test]
-fn a_reader_that_breaks_off_gets_no_more() {
+fn a_callback_that_stops_is_not_called_again() {
     let pair = Pair::generated();
     for engine in engines(&pair) {
         let mut calls = 0;
@@ -338,13 +336,13 @@ fn a_reader_that_breaks_off_gets_no_more() {
     }
 }
 
-/// What was begun for tokens behind the end has ended with the answer, whose trace has every job.
+/// Jobs for tokens after the end are finished with the answer, and its trace has all of its jobs.
 #[test]
 fn no_job_outlives_its_answer() {
     let pair = Pair::generated();
     let prompt = pair.tokenizer().encode("ka lo mi").unwrap();
     for engine in engines(&pair) {
-        let mut known = 0;
+        let mut next_ticket = 0;
         for end in 1..=20 {
             let mut left = end;
             let long = Request { max_tokens: 90, ..request() };
@@ -354,10 +352,10 @@ fn no_job_outlives_its_answer() {
             });
             let trace = stopped.unwrap().trace;
             let tickets: BTreeSet<u64> = trace.spans.iter().map(|span| span.ticket.0).collect();
-            let next = known + tickets.len() as u64;
+            let end_ticket = next_ticket + tickets.len() as u64;
             let name = (engine.plan().method(), engine.plan().drafter());
-            assert!(tickets.into_iter().eq(known..next), "{name:?}, {end} pieces");
-            known = next;
+            assert!(tickets.into_iter().eq(next_ticket..end_ticket), "{name:?}, {end} pieces");
+            next_ticket = end_ticket;
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Invariant 1 above temperature 0: the joint distribution of consecutive tokens is exactly the
-//! target's, for every decoder × drafter × shape.
+//! Losslessness above temperature 0: the joint distribution of consecutive tokens is exactly the
+//! target's, for every combination of decoder, drafter and shape.
 //!
 //! Nothing is sampled. The production decoders, drafters and verification run unchanged on a
-//! vocabulary of three tokens, but their keyed generator is replaced by an enumerator: every key is
-//! one unknown number in [0, 1), cut wherever a threshold is asked, and each way of cutting is run
-//! to its end and weighed by the lengths of its intervals. What comes out is the exact joint
-//! distribution of the first two tokens, or more of them where rounds reach further.
+//! vocabulary of three tokens, but an enumerator replaces their keyed generator. Every key is one
+//! unknown number in [0, 1). The enumerator splits its interval at each requested threshold, runs
+//! every combination of splits to its end, and weighs it by the lengths of its intervals. The result
+//! is the exact joint distribution of the first two tokens, or of more tokens if rounds reach further.
 //!
-//! Beside the real thing stand mutants: the mistakes that were published, or that lie near. Each
-//! must be told from the real thing, or the proof would prove nothing.
+//! Mutants of the algorithms check the proof itself: published and likely mistakes. The distribution
+//! of each mutant must be visibly wrong.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -38,19 +38,19 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 
 const VOCAB: usize = 3;
-/// Target replicas that there are.
+/// The number of target replicas.
 const REPLICAS: usize = 3;
-/// One token is missing, so that penalties of what came before can tell paths apart.
+/// The prompt lacks one token, so that penalties make a difference between paths.
 const PROMPT: [TokenId; 6] = [0, 1, 0, 1, 0, 1];
 
 // ---------------------------------------------------------------------------------------------
-// Models: tables from prefixes to logits, and what is told beside them
+// Models: tables from prefixes to logits and features
 
-/// A model whose approximate rows are those of another table.
+/// A model with approximate rows from another table.
 struct LayerParallelTable(TableModel);
 
 impl LayerParallelTable {
-    /// The table of a row behind `tokens`, of which so many are exact.
+    /// Returns the table of the row after `tokens`, of which `exact` are exact.
     fn table(&self, tokens: &[TokenId], exact: usize, at: Option<Node>) -> TableModel {
         let is_exact = at.is_none() && exact == tokens.len();
         TableModel { seed: self.0.seed + u64::from(!is_exact), ..self.0 }
@@ -87,14 +87,14 @@ impl LayeredModel for LayerParallelTable {
     }
 }
 
-/// A target that tells features: each token's is a number that its prefix gives.
-struct TellingTable {
+/// A target that reports features: one number for each token, a function of its prefix.
+struct TableWithFeatures {
     table: TableModel,
-    /// Of the last call's tokens, then of its nodes.
+    /// The features of the last call's tokens, then of its nodes.
     features: Vec<f32>,
 }
 
-impl LanguageModel for TellingTable {
+impl LanguageModel for TableWithFeatures {
     fn vocab_size(&self) -> usize {
         self.table.vocab_size()
     }
@@ -119,7 +119,7 @@ impl LanguageModel for TellingTable {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// A drafter's table by what it reads: the feature before the last token, that token, and a path.
+/// A drafter's table by its inputs: the feature before the last token, the last token, and a path.
 struct FeatureTable(TableModel);
 
 impl FeatureTable {
@@ -168,28 +168,28 @@ impl FeatureHeads for FeatureTable {
 // ---------------------------------------------------------------------------------------------
 // The enumerator
 
-/// One way of cutting, replayed and extended run by run.
+/// One branch of the enumeration, replayed and extended run by run.
 #[derive(Default)]
-struct Cuts {
-    /// What is known of each key's number.
+struct Branch {
+    /// The interval in which each key's number lies.
     intervals: BTreeMap<Key, (f64, f64)>,
-    /// Decisions of this branch: whether the number lies below the cut.
+    /// The decisions of this branch: whether the number lies below the threshold.
     path: Vec<bool>,
-    /// Decisions taken so far in this run.
+    /// The number of decisions taken so far in this run.
     taken: usize,
 }
 
 #[derive(Clone, Default)]
-struct Enumerator(Arc<Mutex<Cuts>>);
+struct Enumerator(Arc<Mutex<Branch>>);
 
 impl Randomness for Enumerator {
     fn locate(&self, key: Key, thresholds: &mut dyn Iterator<Item = f64>) -> usize {
-        let mut cuts = self.0.lock().unwrap();
-        let (mut low, mut high) = cuts.intervals.get(&key).copied().unwrap_or((0.0, 1.0));
+        let mut branch = self.0.lock().unwrap();
+        let (mut low, mut high) = branch.intervals.get(&key).copied().unwrap_or((0.0, 1.0));
         let mut count = 0;
         for threshold in thresholds {
             if threshold > low {
-                let below = threshold >= high || cuts.decide();
+                let below = threshold >= high || branch.decide();
                 if below {
                     high = high.min(threshold);
                     break;
@@ -198,12 +198,12 @@ impl Randomness for Enumerator {
             }
             count += 1;
         }
-        cuts.intervals.insert(key, (low, high));
+        branch.intervals.insert(key, (low, high));
         count
     }
 }
 
-impl Cuts {
+impl Branch {
     fn decide(&mut self) -> bool {
         if self.taken == self.path.len() {
             self.path.push(true);
@@ -212,7 +212,7 @@ impl Cuts {
         self.path[self.taken - 1]
     }
 
-    /// Goes to the next branch; false after the last.
+    /// Goes to the next branch. Returns whether there is one.
     fn advance(&mut self) -> bool {
         self.intervals.clear();
         self.taken = 0;
@@ -238,26 +238,27 @@ impl Cuts {
 
 type Joint = BTreeMap<Vec<TokenId>, f64>;
 
-/// Everything that a run is made of.
+/// The setup of an enumeration.
 struct Experiment<'a> {
     target: TableModel,
     sampling: Sampling,
     drafter: &'a dyn Fn() -> Box<dyn Drafter>,
-    /// Drafters beside that one, for decoders that ask them.
+    /// The additional drafters, for DSI.
     others: &'a [&'a dyn Fn() -> Box<dyn Drafter>],
     decoder: &'a dyn Fn() -> Box<dyn Decoder>,
-    /// Tokens that are looked at.
+    /// The number of tokens in the joint distribution.
     tokens: usize,
-    /// In which order jobs are run, as [`InlineCluster::in_order_of`] has it.
+    /// The seed of the order of jobs ([`InlineCluster::with_random_order`]). `None` is the order of
+    /// submission.
     order: Option<u64>,
-    /// Whether the target tells its features, and what it made of drafts.
+    /// Whether the target reports its features and its feedback on drafts.
     features: bool,
     /// Wraps the enumerator, for mutants of the keys.
     keys: &'a dyn Fn(Enumerator) -> Arc<dyn Randomness + Send + Sync>,
 }
 
 impl<'a> Experiment<'a> {
-    /// Two tokens of the first target, in the order of submission.
+    /// Creates an experiment on two tokens of the first target, with jobs in the order of submission.
     fn of(
         sampling: Sampling,
         drafter: &'a dyn Fn() -> Box<dyn Drafter>,
@@ -268,16 +269,16 @@ impl<'a> Experiment<'a> {
         Self { target, sampling, drafter, others: &[], decoder, tokens: 2, order, features, keys }
     }
 
-    /// The exact joint distribution of the first tokens, and the number of branches.
+    /// Returns the joint distribution of the first tokens, and the number of branches.
     fn enumerate(&self) -> (Joint, usize) {
         let enumerator = Enumerator::default();
         let (mut joint, mut branches) = (Joint::new(), 0);
         loop {
             let tokens = self.run((self.keys)(enumerator.clone()));
             branches += 1;
-            let mut cuts = enumerator.0.lock().unwrap();
-            *joint.entry(tokens).or_default() += cuts.weight();
-            if !cuts.advance() {
+            let mut branch = enumerator.0.lock().unwrap();
+            *joint.entry(tokens).or_default() += branch.weight();
+            if !branch.advance() {
                 return (joint, branches);
             }
         }
@@ -285,13 +286,16 @@ impl<'a> Experiment<'a> {
 
     fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> Vec<TokenId> {
         let engine = Engine::new().with_drafter(0, Boxed((self.drafter)()));
-        let replica = || TellingTable { table: self.target, features: Vec::new() };
+        let replica = || TableWithFeatures { table: self.target, features: Vec::new() };
         let engine = (0..REPLICAS).fold(engine, |engine, at| engine.with_target(at, replica()));
         let others = (1..).zip(self.others);
-        let engine = others.fold(engine, |engine, (at, own)| engine.with_drafter(at, Boxed(own())));
+        let with_drafter = |engine: Engine, (at, other): (usize, &Make<'_>)| {
+            engine.with_drafter(at, Boxed(other()))
+        };
+        let engine = others.fold(engine, with_drafter);
         let mut cluster = InlineCluster::new(engine, Arc::clone(&randomness));
         if let Some(order) = self.order {
-            cluster = cluster.in_order_of(order);
+            cluster = cluster.with_random_order(order);
         }
         let limits = Limits { max_tokens: self.tokens + 2, context_length: 64, eos: Vec::new() };
         let (id, prompt) = (SequenceId(0), PROMPT.to_vec());
@@ -313,7 +317,7 @@ impl<'a> Experiment<'a> {
         sequence.generated()[..self.tokens].to_vec()
     }
 
-    /// What autoregressive sampling of the target gives, by the chain rule and the slow reference.
+    /// Returns the joint distribution of the target's own samples, by the chain rule and the slow reference.
     fn exact(&self) -> Joint {
         let mut joint = Joint::from([(Vec::new(), 1.0)]);
         for _ in 0..self.tokens {
@@ -330,7 +334,7 @@ impl<'a> Experiment<'a> {
         joint
     }
 
-    /// The largest difference from the exact joint distribution.
+    /// Returns the largest difference from the exact joint distribution.
     fn deviation(&self) -> f64 {
         let (found, _) = self.enumerate();
         let total: f64 = found.values().sum();
@@ -344,7 +348,7 @@ fn deviation(a: &Joint, b: &Joint) -> f64 {
     a.keys().chain(b.keys()).map(|key| (at(a, key) - at(b, key)).abs()).fold(0.0, f64::max)
 }
 
-/// The rows of a tree: that of the prefix, then those behind its nodes.
+/// Returns the rows of a tree: the row after the prefix, then the rows after its nodes.
 fn rows_of(tree: &TokenTree) -> impl Iterator<Item = Option<Node>> {
     (0..=tree.len()).map(|row| row.checked_sub(1))
 }
@@ -367,7 +371,7 @@ fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
     Sampling { temperature, top_k, top_p, verification, ..Sampling::greedy() }
 }
 
-/// Options that differ from row to row of a tree, and the others, alone and together.
+/// Returns options that change rows of a tree differently, and all others, alone and together.
 fn more_options() -> Vec<Sampling> {
     let warm = || sampling(1.0, 0, 1.0);
     let penalised = Sampling {
@@ -400,7 +404,7 @@ fn top(width: usize, depth: usize) -> DraftShape {
     DraftShape::Top { width, depth, budget: None }
 }
 
-/// Ends at its budget within a depth, so that siblings of expanded nodes stay and others go.
+/// A tree that reaches its budget within a depth, so that only some siblings of expanded nodes stay.
 fn best(budget: usize) -> DraftShape {
     DraftShape::Top { width: 2, depth: 2, budget: Some(budget) }
 }
@@ -428,7 +432,7 @@ fn target(seed: u64) -> TableModel {
     TableModel::new(seed, VOCAB, 4.0)
 }
 
-/// Runs one cell of the matrix over targets and sampling options.
+/// Asserts that a combination is exact for several targets and sampling options.
 fn assert_exact(
     name: &str,
     drafter: &dyn Fn() -> Box<dyn Drafter>,
@@ -437,7 +441,8 @@ fn assert_exact(
     assert_exact_of(name, drafter, decoder, (2, false));
 }
 
-/// The same of so many tokens, and of a target that tells its features or does not.
+/// Asserts that a combination is exact for the given number of tokens, and for a target with or without
+/// features.
 fn assert_exact_of(
     name: &str,
     drafter: &dyn Fn() -> Box<dyn Drafter>,
@@ -482,7 +487,7 @@ fn speculative_decoding_with_chains_is_exact() {
 }
 
 #[test]
-fn speculative_decoding_with_the_most_probable_nodes_is_exact() {
+fn speculative_decoding_with_top_trees_is_exact() {
     for shape in [top(2, 1), top(3, 1), top(2, 2), top(3, 3), best(3), best(5)] {
         let name = format!("speculative, model, {shape:?}");
         assert_exact(&name, &model_drafter, &|| speculative(&shape));
@@ -490,16 +495,16 @@ fn speculative_decoding_with_the_most_probable_nodes_is_exact() {
 }
 
 #[test]
-fn speculative_decoding_with_independent_siblings_is_exact() {
+fn speculative_decoding_with_sampled_trees_is_exact() {
     for shape in [iid(&[2]), iid(&[3]), iid(&[2, 1]), iid(&[1, 2])] {
         let name = format!("speculative, model, {shape:?}");
         assert_exact(&name, &model_drafter, &|| speculative(&shape));
     }
 }
 
-/// Drafters that lack a token of the target, or have more than it.
+/// Drafters that lack a token of the target, or have additional ones.
 #[test]
-fn drafters_with_another_number_of_tokens_are_exact() {
+fn drafters_with_another_vocabulary_size_are_exact() {
     for vocab_size in [VOCAB - 1, VOCAB + 2] {
         let model = TableModel { vocab_size, ..DRAFT_MODEL };
         let drafter =
@@ -519,7 +524,7 @@ fn speculative_decoding_with_prompt_lookup_is_exact() {
     }
 }
 
-/// EasySpec: whichever rows of the drafter are fuzzy, by whichever policy.
+/// EasySpec, with every calibration policy.
 #[test]
 fn speculative_decoding_with_layer_parallel_rows_is_exact() {
     for calibration in [
@@ -535,9 +540,9 @@ fn speculative_decoding_with_layer_parallel_rows_is_exact() {
     }
 }
 
-/// The same where drafting goes on behind tokens that are not yet verified.
+/// EasySpec with methods that draft after unverified tokens.
 #[test]
-fn drafting_fuzzily_beside_verification_is_exact() {
+fn parallel_methods_with_layer_parallel_rows_are_exact() {
     for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::OnMismatch] {
         let drafter = || layer_parallel_drafter(calibration);
         let name = format!("pearl, easyspec {calibration}");
@@ -559,15 +564,14 @@ fn drafting_fuzzily_beside_verification_is_exact() {
     assert_exact("dsi, easyspec in rounds", &in_rounds, &|| Box::new(dsi(2, 1).reproducible()));
 }
 
-/// Medusa, Hydra and EAGLE, on features that the target tells. The first round has none, so three tokens are
-/// looked at.
+/// Medusa, Hydra and EAGLE. The first round has no features, so the distribution is of three tokens.
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
     let medusa = || -> Box<dyn Drafter> { Box::new(MedusaDrafter::new(table())) };
     let hydra = || -> Box<dyn Drafter> { Box::new(HydraDrafter::new(table(), 2)) };
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(table())) };
-    let masks = Masks::Own(VOCAB as TokenId..VOCAB as TokenId + 2);
+    let masks = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);
     let parallel =
         || -> Box<dyn Drafter> { Box::new(ParallelEagleDrafter::new(table(), masks.clone())) };
     let drafters: [(&str, Make<'_>); 4] = [
@@ -584,7 +588,7 @@ fn speculative_decoding_on_features_is_exact() {
     }
 }
 
-/// Lookahead decoding: what is guessed follows from what the target made of earlier drafts.
+/// Lookahead decoding, whose drafts depend on the target's feedback on earlier drafts.
 #[test]
 fn speculative_decoding_with_lookahead_is_exact() {
     let drafter = || -> Box<dyn Drafter> { Box::new(LookaheadDrafter::new()) };
@@ -594,7 +598,7 @@ fn speculative_decoding_with_lookahead_is_exact() {
     }
 }
 
-/// Ouroboros: phrases follow from the text, from drafts and from what the target made of them.
+/// Ouroboros, whose phrases depend on the text, on drafts, and on the target's feedback on them.
 #[test]
 fn speculative_decoding_with_phrases_is_exact() {
     let drafter = || -> Box<dyn Drafter> { Box::new(OuroborosDrafter::new(DRAFT_MODEL)) };
@@ -612,10 +616,10 @@ fn speculative_decoding_with_phrases_is_exact() {
     assert_exact_of("ouroboros, fewer tokens", &drafter, &|| speculative(&top(2, 5)), (4, true));
 }
 
-/// ParallelSpec on tokens: rows of a depth are one, whatever was drawn before them.
+/// ParallelSpec on tokens, which has one row for each depth, independent of the tokens drawn before.
 #[test]
 fn parallel_drafting_is_exact() {
-    let own = Masks::Own(VOCAB as TokenId..VOCAB as TokenId + 2);
+    let own = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);
     for masks in [own, Masks::Repeated(1)] {
         let drafter =
             || -> Box<dyn Drafter> { Box::new(ParallelDrafter::new(DRAFT_MODEL, masks.clone())) };
@@ -631,11 +635,11 @@ fn parallel_drafting_is_exact() {
     }
 }
 
-/// The controller has measured before, and drafts from the first round on.
+/// A draft-length policy that has measured before, so that it drafts from the first round on.
 #[test]
 fn an_adapting_draft_length_is_exact() {
     let mut learner = Speculative::new(SpeculativeDraftLength::new(chain(2), DraftLength::Auto));
-    // It learns from a drafter that is always right, so that drafting pays.
+    // It learns with a drafter that is always right, so that drafting pays.
     let perfect = ModelDrafter::new(target(1));
     let engine = Engine::new().with_target(0, target(1)).with_drafter(0, perfect);
     let randomness = Arc::new(KeyedRandomness { seed: 1, sample: 0 });
@@ -652,15 +656,15 @@ fn an_adapting_draft_length_is_exact() {
 
 fn pearl(length: usize, options: &str) -> Box<dyn Decoder> {
     let options: PearlOptions = options.parse().unwrap();
-    let goes_on = options.schedule == PearlSchedule::Eager;
-    Box::new(Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, goes_on)))
+    let eager = options.schedule == PearlSchedule::Eager;
+    Box::new(Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, eager)))
 }
 
 fn dsi(replicas: usize, lookahead: usize) -> Dsi {
     Dsi::new(replicas, DsiLookahead::new(lookahead, DraftLength::Fixed, replicas))
 }
 
-/// The joint distribution of as many tokens as several rounds reach, whatever is ready first.
+/// Asserts that a combination is exact for three tokens, and so over several rounds, with jobs in any order.
 fn assert_exact_in_any_order(
     name: &str,
     drafter: &dyn Fn() -> Box<dyn Drafter>,
@@ -679,7 +683,7 @@ fn assert_exact_in_any_order(
     println!("{name}: exact in {branches} branches");
 }
 
-/// Rounds without and with unverified tokens, each accepted wholly, in part and not at all.
+/// Rounds with and without unverified tokens, which are all accepted, partly accepted, or rejected.
 #[test]
 fn pearl_is_exact() {
     let variants = ["eager", "paper", "paper,no-pre-verify", "paper,no-post-verify"];
@@ -693,7 +697,7 @@ fn pearl_is_exact() {
     assert_exact("pearl, prompt-lookup", &|| Box::new(PromptLookup), &|| pearl(2, "eager"));
 }
 
-/// Replicas that finish in any order, jobs of every size, and a drafter that is early or late.
+/// Replicas finish in any order, jobs have several sizes, and the drafter is early or late.
 #[test]
 fn dsi_is_exact() {
     for (replicas, lookahead) in [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)] {
@@ -719,8 +723,8 @@ fn lookup_drafter() -> Box<dyn Drafter> {
     Box::new(PromptLookup)
 }
 
-/// Several drafters, tested in turn against what the rejections before left: of different models, of the
-/// same model, and of different kinds.
+/// Several drafters: different models, one model twice, and different kinds. The tokens of each are tested
+/// against the residual that earlier rejections left.
 #[test]
 fn dsi_with_several_drafters_is_exact() {
     let kinds: [(&str, Make<'_>, &[Make<'_>]); 5] = [
@@ -753,7 +757,7 @@ fn dsi_with_several_drafters_is_exact() {
     }
 }
 
-/// A drafter that is the target itself has every token accepted, and that is exact, too.
+/// The target as its own drafter: every token is accepted.
 #[test]
 fn a_perfect_drafter_is_exact_and_never_rejected() {
     let drafter = || -> Box<dyn Drafter> { Box::new(ModelDrafter::new(target(1))) };
@@ -763,7 +767,7 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
         let (drafter, decoder) = (&drafter, &decoder);
         let experiment = Experiment { target, ..Experiment::of(sampling, drafter, decoder) };
         assert!(experiment.deviation() < 1e-6, "{shape:?}");
-        // It bends its rows as the target does, whatever the options.
+        // The drafter applies all sampling options as the target does.
         for sampling in more_options() {
             let sampling = Sampling { verification: Verification::Coupled, ..sampling };
             let engine = Engine::new().with_target(0, target).with_drafter(0, Boxed(drafter()));
@@ -783,7 +787,7 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
 // ---------------------------------------------------------------------------------------------
 // Mutants
 
-/// The worst deviation over five targets.
+/// Returns the largest deviation over five targets.
 fn worst_deviation(
     drafter: &dyn Fn() -> Box<dyn Drafter>,
     decoder: &dyn Fn() -> Box<dyn Decoder>,
@@ -845,7 +849,7 @@ fn mutant_one_acceptance_uniform_for_two_positions() {
     );
 }
 
-/// PEARL's published code: a position that is tested before its round and the next one in it.
+/// As in PEARL's published code: the position that is pre-verified shares its uniform with the next one.
 #[test]
 fn mutant_one_acceptance_uniform_in_pearls_rounds() {
     let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
@@ -881,7 +885,7 @@ fn mutant_one_uniform_for_all_siblings() {
     }
 }
 
-/// Two drafters that are tested with one uniform.
+/// The tokens of two drafters are tested with one uniform.
 #[test]
 fn mutant_one_uniform_for_several_drafters() {
     let change: fn(Key) -> Key = |key| match key.purpose {
@@ -906,7 +910,7 @@ fn mutant_one_uniform_for_several_drafters() {
     assert!(worst > 1e-3, "the mutant was not caught: off by {worst}");
 }
 
-/// EasySpec's published code: most probable candidates accepted with min(1, target/draft).
+/// As in EasySpec's published code: the most probable candidates are accepted with min(1, target/draft).
 #[test]
 fn mutant_ratio_test_on_most_probable_candidates() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
@@ -925,8 +929,7 @@ fn mutant_ratio_test_on_most_probable_candidates() {
     }
 }
 
-/// The same of EasySpec's own drafts: what is exact for them as they are verified here is not by the
-/// published rule.
+/// The published rule for EasySpec's drafts. They are exact as they are verified here.
 #[test]
 fn mutant_ratio_test_on_layer_parallel_candidates() {
     struct Ratio(Box<dyn Drafter>);
@@ -952,7 +955,8 @@ fn mutant_ratio_test_on_layer_parallel_candidates() {
     for shape in [top(1, 2), top(2, 1), top(2, 2)] {
         let decoder = || speculative(&shape);
         assert!(worst_deviation(&ours, &decoder, &unchanged) < 1e-6, "{shape:?}");
-        assert_caught(&format!("fuzzy ratio test on {shape:?}"), &published, &decoder, &unchanged);
+        let name = format!("layer-parallel ratio test on {shape:?}");
+        assert_caught(&name, &published, &decoder, &unchanged);
     }
 }
 
@@ -990,19 +994,19 @@ fn mutant_a_token_is_dropped_for_its_own_low_confidence() {
     assert_caught("low confidence dropped", &drafter, &|| speculative(&chain(1)), &unchanged);
 }
 
-/// Chain verification written out, with the correction drawn from the residual or, as a mutant, from
+/// Chain verification without `verify`, with the correction drawn from the residual or, as a mutant, from
 /// the target's whole row.
-struct WrittenOut {
+struct ExplicitVerification {
     subtract: bool,
 }
 
-impl Decoder for WrittenOut {
+impl Decoder for ExplicitVerification {
     fn step(
         &mut self,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let draft = drafted(sequence, cluster, chain(1))?;
+        let draft = draft(sequence, cluster, chain(1))?;
         let score = Job::Score {
             sequence: sequence.id(),
             tokens: sequence.tokens().into(),
@@ -1036,8 +1040,8 @@ impl Decoder for WrittenOut {
     }
 }
 
-/// Has the drafter draft.
-fn drafted(
+/// Returns a draft of the drafter.
+fn draft(
     sequence: &Sequence,
     cluster: &mut dyn Cluster,
     shape: DraftShape,
@@ -1057,26 +1061,26 @@ fn drafted(
 
 #[test]
 fn mutant_the_residual_is_not_subtracted() {
-    let decoder = || -> Box<dyn Decoder> { Box::new(WrittenOut { subtract: false }) };
+    let decoder = || -> Box<dyn Decoder> { Box::new(ExplicitVerification { subtract: false }) };
     assert_caught("residual not subtracted", &model_drafter, &decoder, &unchanged);
 }
 
-/// Speculative decoding whose target rows are warped here: each by the penalties of its own path or,
-/// as mutants, all by those of the prefix, or as if the prompt were part of the answer.
-struct WarpedHere {
+/// Speculative decoding that applies the sampling options itself: to each row with the penalties of its own
+/// path or, as mutants, to all rows with those of the prefix, or as if the prompt were part of the answer.
+struct ExplicitSampling {
     target: TableModel,
     shape: DraftShape,
     own_path: bool,
     prompt_apart: bool,
 }
 
-impl Decoder for WarpedHere {
+impl Decoder for ExplicitSampling {
     fn step(
         &mut self,
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let draft = drafted(sequence, cluster, self.shape.clone())?;
+        let draft = draft(sequence, cluster, self.shape.clone())?;
         let (tokens, sampling) = (sequence.tokens(), sequence.sampling());
         let prompt_len = if self.prompt_apart { sequence.prompt_len() } else { 0 };
         let sampler = sampling.sampler(tokens, prompt_len);
@@ -1091,14 +1095,14 @@ impl Decoder for WarpedHere {
     }
 }
 
-/// The worst deviation over shapes and three targets, under one penalty.
-fn warped_here(sampling: &Sampling, own_path: bool, prompt_apart: bool) -> f64 {
+/// Returns the largest deviation over shapes and three targets, with one penalty.
+fn worst_explicit_sampling(sampling: &Sampling, own_path: bool, prompt_apart: bool) -> f64 {
     let mut worst = 0.0_f64;
     for shape in [chain(2), top(2, 2), iid(&[2, 1])] {
         for target in (1..=3).map(target) {
             let decoder = || -> Box<dyn Decoder> {
                 let shape = shape.clone();
-                Box::new(WarpedHere { target, shape, own_path, prompt_apart })
+                Box::new(ExplicitSampling { target, shape, own_path, prompt_apart })
             };
             let (drafter, sampling) = (&model_drafter, sampling.clone());
             let experiment = Experiment { target, ..Experiment::of(sampling, drafter, &decoder) };
@@ -1116,8 +1120,8 @@ fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
         Sampling { frequency_penalty: 1.2, ..warm() },
         Sampling { presence_penalty: 1.5, ..warm() },
     ] {
-        assert!(warped_here(&sampling, true, true) < 1e-6, "{sampling:?}");
-        let worst = warped_here(&sampling, false, true);
+        assert!(worst_explicit_sampling(&sampling, true, true) < 1e-6, "{sampling:?}");
+        let worst = worst_explicit_sampling(&sampling, false, true);
         println!("mutant \"penalties of the root\" is off by {worst:.4}: {sampling:?}");
         assert!(worst > 1e-3, "the mutant was not caught: off by {worst}, {sampling:?}");
     }
@@ -1126,14 +1130,14 @@ fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
 #[test]
 fn mutant_the_prompt_counts_as_part_of_the_answer() {
     let sampling = Sampling { frequency_penalty: 0.5, ..sampling(1.0, 0, 1.0) };
-    let worst = warped_here(&sampling, true, false);
+    let worst = worst_explicit_sampling(&sampling, true, false);
     println!("mutant \"prompt counted\" is off by {worst:.4}");
     assert!(worst > 1e-3, "the mutant was not caught: off by {worst}");
 }
 
-/// The mutants' scaffolding with nothing mutated is exact: so it is the mutation that is caught.
+/// The harness of the mutants is exact without a mutation, so the mutations are what is caught.
 #[test]
-fn the_mutants_without_their_mutation_are_exact() {
+fn the_harness_of_mutants_is_exact_without_mutations() {
     let keys = |enumerator| -> Arc<dyn Randomness + Send + Sync> {
         Arc::new(MutantKeys(enumerator, |key| key))
     };
@@ -1141,6 +1145,6 @@ fn the_mutants_without_their_mutation_are_exact() {
     for shape in [chain(1), chain(2), top(2, 2), iid(&[2])] {
         assert!(worst_deviation(&drafter, &|| speculative(&shape), &keys) < 1e-6, "{shape:?}");
     }
-    let decoder = || -> Box<dyn Decoder> { Box::new(WrittenOut { subtract: true }) };
+    let decoder = || -> Box<dyn Decoder> { Box::new(ExplicitVerification { subtract: true }) };
     assert!(worst_deviation(&model_drafter, &decoder, &unchanged) < 1e-6);
 }

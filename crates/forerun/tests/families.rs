@@ -1,9 +1,9 @@
-//! One tiny random model of each family against Hugging Face transformers (`scripts/goldens`): the
-//! logits and the greedy tokens, by the slow reference, by the forward pass, and by the engine.
+//! Compares one tiny random model of each family with Hugging Face transformers (`scripts/goldens`): the
+//! logits and the greedy tokens of the slow reference, of the forward pass, and of the engine.
 //!
 //! The folders are as transformers saves them: in one file or in shards, in f32, bf16 or f16, with
-//! configurations in the spelling of version 5 or of those before. The peer widens all weights to
-//! f32 and computes in f32, so that is the type compared.
+//! configurations in the format of version 5 or of earlier versions. The peer widens all weights to f32 and
+//! computes in f32, so weights are f32 here, too.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -35,14 +35,14 @@ const FAMILIES: [&str; 9] = [
     "qwen3-window",
 ];
 
-/// How far logits may be from the peer's, which adds in another order.
+/// The tolerance of logits. The peer adds in another order.
 const TOLERANCE: f64 = 1e-4;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens/families")
 }
 
-/// A prompt with the tokens that the peer's greedy decoding adds, and some steps' logits.
+/// A prompt, the tokens of the peer's greedy decoding, and the logits of some steps.
 struct Golden {
     prompt: Vec<TokenId>,
     generated: Vec<TokenId>,
@@ -77,7 +77,8 @@ fn assert_close(family: &str, step: usize, row: &[f32], expected: &[f64]) -> f64
     largest
 }
 
-/// Rows behind the prompt, one for each generated token: each step's logits and its choice.
+/// Checks the rows after the prompt, one for each generated token: the most probable token and, for some
+/// steps, the logits. Returns the largest difference.
 fn assert_rows<'a>(family: &str, golden: &Golden, rows: impl Iterator<Item = &'a [f32]>) -> f64 {
     let (mut steps, mut largest) = (0, 0.0_f64);
     for (row, &token) in rows.zip(&golden.generated) {
@@ -93,7 +94,7 @@ fn assert_rows<'a>(family: &str, golden: &Golden, rows: impl Iterator<Item = &'a
 }
 
 #[test]
-fn every_folder_is_a_family_under_test() {
+fn every_golden_folder_is_tested() {
     let names = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name());
     let mut names: Vec<_> = names.map(|name| name.into_string().unwrap()).collect();
     names.sort();
@@ -114,7 +115,7 @@ fn the_reference_agrees_with_the_peer() {
     }
 }
 
-/// All at once, on every instruction set.
+/// All tokens in one pass, on every instruction set.
 #[test]
 fn the_forward_pass_agrees_with_the_peer() {
     let mut largest = 0.0_f64;
@@ -132,7 +133,7 @@ fn the_forward_pass_agrees_with_the_peer() {
             }
         }
     }
-    common::say(&format!("families: logits within {largest:.1e} of the peer's"));
+    common::report(&format!("families: logits within {largest:.1e} of the peer's"));
 }
 
 fn answer(model: &Path, prompt: &[TokenId], request: &Request) -> (Vec<TokenId>, Finish) {
@@ -145,9 +146,9 @@ fn answer(model: &Path, prompt: &[TokenId], request: &Request) -> (Vec<TokenId>,
     (answer.tokens, answer.finish)
 }
 
-/// Token by token.
+/// One token per pass.
 #[test]
-fn greedy_tokens_equal_the_peers() {
+fn greedy_tokens_equal_those_of_the_peer() {
     for family in FAMILIES {
         for golden in goldens(family) {
             let request = Request { max_tokens: 200, ignore_eos: true, ..Request::default() };
@@ -157,9 +158,9 @@ fn greedy_tokens_equal_the_peers() {
     }
 }
 
-/// The end-of-text tokens are those of generation_config.json, each of them, and not config.json's.
+/// The end-of-sequence tokens are all those of generation_config.json, and not those of config.json.
 #[test]
-fn an_answer_ends_at_any_token_that_the_generation_config_names() {
+fn an_answer_ends_at_any_eos_token_of_the_generation_config() {
     let copy = tempfile::tempdir().unwrap();
     for entry in fs::read_dir(folder().join("llama3")).unwrap() {
         let entry = entry.unwrap();
@@ -179,7 +180,7 @@ fn an_answer_ends_at_any_token_that_the_generation_config_names() {
     ] {
         let generation = json!({"eos_token_id": ids, "do_sample": true, "temperature": 2.0});
         fs::write(copy.path().join("generation_config.json"), generation.to_string()).unwrap();
-        // Sampling is suggested, but nobody asked for it: the text stays greedy.
+        // The checkpoint suggests sampling, but the request does not: the text stays greedy.
         let (tokens, finish) = answer(copy.path(), &golden.prompt, &unlimited);
         assert_eq!(tokens, golden.generated[..=ends_at], "{ids}");
         assert_eq!(finish, Finish::Eos);
@@ -187,7 +188,7 @@ fn an_answer_ends_at_any_token_that_the_generation_config_names() {
 }
 
 #[test]
-fn configurations_mean_what_they_say_in_either_spelling() {
+fn configurations_of_both_formats_are_understood() {
     let config = |family: &str| -> Config { checkpoint(family).config().clone() };
     let windows = |family: &str| [0, 1].map(|layer| config(family).window(layer));
     assert_eq!(config("llama-linear").rope_scaling, RopeScaling::Linear { factor: 4.0 });

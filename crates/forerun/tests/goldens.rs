@@ -1,5 +1,5 @@
-//! The real checkpoints' greedy texts and tokens against an independent implementation's
-//! (`scripts/goldens`: Hugging Face transformers).
+//! Greedy texts and tokens of the real checkpoints equal those of an independent implementation: Hugging
+//! Face transformers (`scripts/goldens`).
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ const CHECKPOINTS: [(&str, &str); 3] = [
     ("stories280K-b", "stories280K-b"),
 ];
 
-/// Every checkpoint's path and golden file.
+/// Returns every checkpoint's path and golden file.
 fn goldens() -> Vec<(PathBuf, Value)> {
     let Some(data) = common::data_folder() else { return Vec::new() };
     let load = |(name, path): (&str, &str)| {
@@ -34,14 +34,15 @@ fn ids(value: &Value) -> Vec<TokenId> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as TokenId).collect()
 }
 
-/// Steps to compare: up to the first at which the peer's two best logits are within rounding.
+/// Returns the number of steps to compare: those before the first step at which the peer's two largest
+/// logits are equal within rounding.
 fn comparable_steps(prompt: &Value) -> usize {
     let near_ties = prompt["near_ties"].as_array().unwrap();
     near_ties.first().map_or(200, |tie| tie["step"].as_u64().unwrap() as usize)
 }
 
 #[test]
-fn greedy_texts_equal_the_peers() {
+fn greedy_texts_equal_those_of_the_peer() {
     let mut compared = 0;
     for (path, golden) in goldens() {
         let plan = Plan::new(Options { model: path, ..Options::default() }).unwrap();
@@ -59,7 +60,7 @@ fn greedy_texts_equal_the_peers() {
             compared += steps;
         }
     }
-    common::say(&format!("goldens: {compared} greedy tokens equal the peer's"));
+    common::report(&format!("goldens: {compared} greedy tokens equal the peer's"));
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn the_reference_agrees_with_the_peer() {
                 let best = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
                 assert_eq!(row[token as usize], best, "{}", prompt["name"]);
             }
-            // The first step's logits, too, and not only their order.
+            // The logits of the first step are compared, too, and not only their order.
             let values = prompt["first_step_top_logits"].as_array().unwrap();
             for (id, value) in ids(&prompt["first_step_top_ids"]).into_iter().zip(values) {
                 let difference =
@@ -88,7 +89,7 @@ fn the_reference_agrees_with_the_peer() {
 }
 
 #[test]
-fn tokenizers_encode_and_stream_as_the_peer() {
+fn tokenizers_encode_and_stream_like_the_peer() {
     for (path, golden) in goldens() {
         let tokenizer = Tokenizer::from_checkpoint(&path).unwrap();
         for case in golden["encodings"].as_array().unwrap() {
@@ -106,8 +107,8 @@ fn tokenizers_encode_and_stream_as_the_peer() {
     }
 }
 
-/// Streamed text behind the prompt's must be the peer's text of the whole, as far as no control
-/// token comes.
+/// Checks that the prompt's text and the streamed text together are the peer's text, up to the first
+/// control token.
 fn check_stream(tokenizer: &Tokenizer, prefix: &[TokenId], prompt: &Value) {
     let generated = ids(&prompt["generated_ids"]);
     let until = generated.iter().position(|&id| id < 3).unwrap_or(generated.len());
@@ -122,7 +123,7 @@ fn check_stream(tokenizer: &Tokenizer, prefix: &[TokenId], prompt: &Value) {
         assert_eq!(text, full, "{}", prompt["name"]);
     } else {
         assert!(full.starts_with(&text), "{}:\n{text}\nbegins not\n{full}", prompt["name"]);
-        // What follows begins with the control token's own text, or with a new story.
+        // The rest of the peer's text begins with the control token's text, or with a new story.
         assert!(text.chars().count() > until, "text was lost: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! A loader tells how far it is, and can be stopped.
+//! A loader reports progress, can be cancelled, and shares weights between engines.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -6,7 +6,7 @@ use forerun::{Forerun, ForerunError, Loader, Options, Plan, RandomPair, Request,
 use std::ops::ControlFlow;
 
 #[test]
-fn loading_is_told_layer_by_layer_for_each_model() {
+fn loading_is_reported_layer_by_layer_for_each_model() {
     let pair = RandomPair::make().unwrap();
     let core = forerun::available_cores()[0];
     let options = Options {
@@ -16,10 +16,10 @@ fn loading_is_told_layer_by_layer_for_each_model() {
         ..Options::default()
     };
     let plan = Plan::new(options).unwrap();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut loader = Loader::new().on_progress(|progress| {
         let Step::Load { model } = progress.step else { return ControlFlow::Break(()) };
-        told.push((model.to_owned(), progress.done, progress.total));
+        reported.push((model.to_owned(), progress.done, progress.total));
         ControlFlow::Continue(())
     });
     let engine = Forerun::open_with(&plan, &mut loader).unwrap();
@@ -31,8 +31,8 @@ fn loading_is_told_layer_by_layer_for_each_model() {
         let name = model.to_string_lossy();
         expected.extend((0..=layers).map(|done| (name.clone().into_owned(), done, layers)));
     }
-    assert_eq!(told, expected);
-    // The models are the same as without anybody watching.
+    assert_eq!(reported, expected);
+    // A progress callback changes nothing in the models.
     let request = Request { max_tokens: 8, ..Request::default() };
     let watched = engine.complete("ka", &request).unwrap();
     drop(engine);
@@ -41,7 +41,7 @@ fn loading_is_told_layer_by_layer_for_each_model() {
 }
 
 #[test]
-fn whoever_watches_can_stop_it() {
+fn the_progress_callback_can_cancel() {
     let pair = RandomPair::make().unwrap();
     let options = Options { model: pair.target().into(), ..Options::default() };
     let plan = Plan::new(options).unwrap();
@@ -51,7 +51,7 @@ fn whoever_watches_can_stop_it() {
 }
 
 #[test]
-fn engines_of_one_loader_share_weights_where_that_is_asked() {
+fn engines_of_one_loader_share_weights_on_request() {
     let pair = RandomPair::make().unwrap();
     let core = forerun::available_cores()[0];
     let options = Options {
@@ -76,7 +76,7 @@ fn engines_of_one_loader_share_weights_where_that_is_asked() {
         let answers = engines.each_ref().map(|engine| engine.complete("ka", &request).unwrap());
         assert_eq!(answers[0].tokens, answers[1].tokens);
         for answer in answers {
-            // Every token became certain at some time, the first and the last when they say.
+            // The commits account for every token, and for the times of the first and the last.
             let tokens: usize = answer.commits.iter().map(|commit| commit.tokens).sum();
             assert_eq!(tokens, answer.tokens.len());
             assert!(answer.commits.is_sorted_by_key(|commit| commit.at_ns));

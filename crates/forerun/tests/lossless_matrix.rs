@@ -1,12 +1,12 @@
-//! Invariant 1 on whole models: every decoder × drafter × tree shape gives the very tokens of the
-//! target alone, greedily, and with coupled verification at every temperature.
+//! Losslessness on whole models: every combination of decoder, drafter and tree shape gives exactly the
+//! tokens of the target alone, for greedy decoding, and with coupled verification at every temperature.
 //!
-//! The oracle is not the code under test: plain decoding's tokens and log-probabilities are first held
-//! against a fresh, cache-less forward of the slow reference and the slow reference of sampling, then
-//! everything else against them.
+//! The oracle is not the code under test. First, the tokens and log-probabilities of plain decoding are
+//! compared with those of the slow references of the forward pass, without caches, and of sampling. Then
+//! everything else is compared with plain decoding.
 //!
-//! `FORERUN_LOSSLESS_PROMPTS` sets how many prompts are run (`just lossless` runs 120);
-//! `FORERUN_LOSSLESS_SEED` where the sample begins.
+//! `FORERUN_LOSSLESS_PROMPTS` sets the number of prompts (`just lossless` uses 120), and
+//! `FORERUN_LOSSLESS_SEED` the first one.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -24,27 +24,27 @@ use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-/// One way of decoding.
+/// One combination of options.
 struct Cell {
     method: Method,
     drafter: DrafterKind,
-    /// Drafters beside that one.
-    also: &'static [Also],
+    /// The additional drafters.
+    additional: &'static [ExtraDrafter],
     draft_tokens: DraftTokens,
     tree: Tree,
     pearl: PearlOptions,
     easyspec: Option<EasySpec>,
-    /// The draft model, where it is not the pair's drafter.
+    /// The draft model, if it is not the pair's drafter.
     draft_model: Option<PathBuf>,
-    /// Draft positions at which a rejection must have been seen.
+    /// The number of draft positions that must each have a rejection.
     must_reject: usize,
-    /// Draft positions at which a token must have been accepted.
+    /// The number of draft positions that must each have an accepted token.
     must_accept: usize,
 }
 
-/// A drafter beside the first one.
+/// A drafter in addition to the first one.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Also {
+enum ExtraDrafter {
     /// The pair's drafter.
     Drafter,
     /// The target itself, which is always right.
@@ -52,7 +52,7 @@ enum Also {
     PromptLookup,
 }
 
-/// The whole matrix but for autoregressive decoding, which all else is compared with.
+/// Returns the whole matrix except autoregressive decoding, with which everything is compared.
 fn cells() -> Vec<Cell> {
     let trees = || {
         [
@@ -66,25 +66,24 @@ fn cells() -> Vec<Cell> {
         ]
     };
     let drafters = [DrafterKind::Model, DrafterKind::PromptLookup];
-    let in_turn = drafters.into_iter().flat_map(|drafter| trees().map(|tree| (drafter, tree))).map(
-        |(drafter, (draft_tokens, tree, must_reject))| Cell {
-            method: Method::Speculative,
-            drafter,
-            also: &[],
-            draft_tokens,
-            tree,
-            pearl: PearlOptions::default(),
-            easyspec: None,
-            draft_model: None,
-            must_reject,
-            must_accept: 0,
-        },
-    );
-    in_turn.chain(schedule_cells()).chain(parallel_cells()).collect()
+    let combinations = drafters.into_iter().flat_map(|drafter| trees().map(|tree| (drafter, tree)));
+    let speculative = combinations.map(|(drafter, (draft_tokens, tree, must_reject))| Cell {
+        method: Method::Speculative,
+        drafter,
+        additional: &[],
+        draft_tokens,
+        tree,
+        pearl: PearlOptions::default(),
+        easyspec: None,
+        draft_model: None,
+        must_reject,
+        must_accept: 0,
+    });
+    speculative.chain(feedback_cells()).chain(parallel_cells()).collect()
 }
 
-/// Assisted generation's lengths, the target's own n-grams, and phrases.
-fn schedule_cells() -> impl Iterator<Item = Cell> {
+/// Returns the cells of assisted draft lengths, lookahead decoding and Ouroboros.
+fn feedback_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Assisted, Auto, Fixed};
     use DrafterKind::{Lookahead, Model, Ouroboros, PromptLookup};
     let cell = |(drafter, draft_tokens, tree, must_reject)| Cell {
@@ -95,7 +94,7 @@ fn schedule_cells() -> impl Iterator<Item = Cell> {
         pearl: PearlOptions::default(),
         easyspec: None,
         draft_model: None,
-        also: &[],
+        additional: &[],
         must_reject,
         must_accept: 0,
     };
@@ -115,14 +114,14 @@ fn schedule_cells() -> impl Iterator<Item = Cell> {
     all.into_iter().map(cell)
 }
 
-/// Drafting beside verification, in every variant.
+/// Returns the cells of PEARL and DSI, in every variant.
 fn parallel_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Auto, Fixed};
     use DrafterKind::{Model, PromptLookup};
     let pearl = |drafter, draft_tokens, options: &str, must_reject| Cell {
         method: Method::Pearl,
         drafter,
-        also: &[],
+        additional: &[],
         draft_tokens,
         tree: Tree::None,
         pearl: options.parse().unwrap(),
@@ -131,8 +130,8 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         must_reject,
         must_accept: 0,
     };
-    // Whether a late drafter's token is tested at all depends on who is first: rejections in every order
-    // are those of `exact_distribution.rs` and of the runtime's `parallel_fuzz.rs`.
+    // Whether the token of a late drafter is tested at all depends on timing. Rejections in every order are
+    // tested by `exact_distribution.rs` and by the runtime's `parallel_fuzz.rs`.
     let dsi = |drafter, draft_tokens| Cell {
         method: Method::Dsi,
         ..pearl(drafter, draft_tokens, "eager", 0)
@@ -152,21 +151,23 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         dsi(Model, Fixed(3)),
         dsi(Model, Auto),
         dsi(PromptLookup, Fixed(3)),
-        Cell { also: &[Also::PromptLookup], ..dsi(Model, Fixed(3)) },
-        Cell { also: &[Also::Target], ..dsi(Model, Fixed(2)) },
-        Cell { also: &[Also::Drafter, Also::Target], ..dsi(PromptLookup, Auto) },
+        Cell { additional: &[ExtraDrafter::PromptLookup], ..dsi(Model, Fixed(3)) },
+        Cell { additional: &[ExtraDrafter::Target], ..dsi(Model, Fixed(2)) },
+        Cell {
+            additional: &[ExtraDrafter::Drafter, ExtraDrafter::Target],
+            ..dsi(PromptLookup, Auto)
+        },
     ]
     .into_iter()
 }
 
-/// Placements in turn, so that one and two threads, one and two devices, and up to three replicas all
-/// take part.
+/// Returns one of several placements, so that one and two threads, one and two devices, and up to three
+/// replicas all occur.
 fn placement(number: usize, cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
     let replicas = |count| vec![format!("target=cpu:{last}"); count].join(",");
-    let also = cell.also.iter().filter(|&&own| own != Also::PromptLookup).count();
-    let models = usize::from(cell.drafter.has_model()) + also;
+    let models = models_of(cell);
     let with_replicas = |count| {
         let drafters = format!("drafter=cpu:{first},").repeat(models);
         format!("{drafters}{},shared", replicas(count))
@@ -189,7 +190,7 @@ fn setting(name: &str, default: usize) -> usize {
 
 const TOKENS: usize = 40;
 
-/// A prompt with its options and the tokens that are right.
+/// A prompt, its options, and the expected tokens.
 struct Case {
     prompt: Vec<TokenId>,
     request: Request,
@@ -197,8 +198,8 @@ struct Case {
     logprobs: Option<Vec<TokenLogprob>>,
 }
 
-/// Temperatures and filters for every prompt, and a third of the other options in turn. Every second
-/// prompt wants log-probabilities.
+/// Returns requests with all temperatures and filters, and with a third of the other options. Every second
+/// prompt requests log-probabilities.
 fn requests(number: usize) -> Vec<Request> {
     let seed = number as u64;
     let logprobs = number.is_multiple_of(2).then_some(3);
@@ -225,7 +226,7 @@ fn requests(number: usize) -> Vec<Request> {
             Request { repetition_penalty: 1.3, ..warm.clone() },
             Request { frequency_penalty: 0.8, ..warm.clone() },
             Request { presence_penalty: 1.5, ..warm.clone() },
-            // Negative penalties make text repeat itself, which prompt lookup likes.
+            // Negative penalties make the text repetitive, as prompt lookup needs.
             Request { frequency_penalty: -0.2, presence_penalty: -0.6, ..warm.clone() },
             Request { logit_bias, ..warm },
         ]);
@@ -264,7 +265,7 @@ fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
     engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
 }
 
-/// Plain decoding's tokens, each held against the reference.
+/// Returns the tokens of plain decoding, each checked against the reference.
 fn cases(pair: &Pair) -> Vec<Case> {
     let options = Options { model: pair.target.clone(), ..Options::default() };
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
@@ -303,43 +304,50 @@ fn check_against_reference(
         let row = &rows[prompt.len() + index - 1];
         let expected = sampling_reference::token(&sampling, prompt, &tokens[..index], row);
         assert_eq!(token, expected, "plain decoding, token {index}, {request:?}");
-        if let Some(told) = &answer.logprobs {
-            check_logprobs(&told[index], token, row, request);
+        if let Some(reported) = &answer.logprobs {
+            check_logprobs(&reported[index], token, row, request);
         }
     }
 }
 
-/// Log-probabilities are those of the raw logits, whatever the options.
-fn check_logprobs(told: &TokenLogprob, token: TokenId, row: &[f32], request: &Request) {
+/// Checks that log-probabilities are those of the raw logits, for all options.
+fn check_logprobs(reported: &TokenLogprob, token: TokenId, row: &[f32], request: &Request) {
     let exact = sampling_reference::logprobs(row);
-    assert_eq!((told.token, told.top.len()), (token, request.logprobs.unwrap()));
-    for &(token, logprob) in told.top.iter().chain([&(token, told.logprob)]) {
-        assert!((f64::from(logprob) - exact[token as usize]).abs() < 1e-5, "{told:?}");
+    assert_eq!((reported.token, reported.top.len()), (token, request.logprobs.unwrap()));
+    for &(token, logprob) in reported.top.iter().chain([&(token, reported.logprob)]) {
+        assert!((f64::from(logprob) - exact[token as usize]).abs() < 1e-5, "{reported:?}");
     }
-    let least = told.top.last().unwrap().1;
-    let better = row.iter().filter(|&&logit| logit > row[told.top.last().unwrap().0 as usize]);
-    assert!(better.count() < told.top.len() && told.top.iter().all(|top| top.1 >= least));
+    let (last, least) = *reported.top.last().unwrap();
+    let better = row.iter().filter(|&&logit| logit > row[last as usize]);
+    assert!(better.count() < reported.top.len());
+    assert!(reported.top.iter().all(|top| top.1 >= least));
 }
 
-fn further(own: Also, pair: &Pair) -> AdditionalDrafter {
-    match own {
-        Also::Drafter => AdditionalDrafter::Model(pair.drafter.clone()),
-        Also::Target => AdditionalDrafter::Model(pair.target.clone()),
-        Also::PromptLookup => AdditionalDrafter::PromptLookup,
+/// Counts a cell's drafters that are models.
+fn models_of(cell: &Cell) -> usize {
+    let additional = cell.additional.iter().filter(|&&kind| kind != ExtraDrafter::PromptLookup);
+    usize::from(cell.drafter.has_model()) + additional.count()
+}
+
+fn additional_drafter(kind: ExtraDrafter, pair: &Pair) -> AdditionalDrafter {
+    match kind {
+        ExtraDrafter::Drafter => AdditionalDrafter::Model(pair.drafter.clone()),
+        ExtraDrafter::Target => AdditionalDrafter::Model(pair.target.clone()),
+        ExtraDrafter::PromptLookup => AdditionalDrafter::PromptLookup,
     }
 }
 
-/// Runs the cells and returns what they were compared with.
+/// Runs all cells on all cases, and returns the cases.
 fn run_matrix(pair: &Pair, cells: Vec<Cell>) -> Vec<Case> {
     run_part_of_matrix(pair, cells, 1)
 }
 
-/// The same for many cells: each takes one of so many parts of the texts, in turn.
+/// Runs each of many cells on every `parts`-th case.
 fn run_part_of_matrix(pair: &Pair, cells: Vec<Cell>, parts: usize) -> Vec<Case> {
     run_matrix_at(pair, cells, parts, placement)
 }
 
-/// The same on certain devices.
+/// Runs cells as [`run_part_of_matrix`] does, with the given placements.
 fn run_matrix_at(
     pair: &Pair,
     cells: Vec<Cell>,
@@ -357,7 +365,11 @@ fn run_matrix_at(
                 .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone())),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
-            additional_drafters: cell.also.iter().map(|own| further(*own, pair)).collect(),
+            additional_drafters: cell
+                .additional
+                .iter()
+                .map(|kind| additional_drafter(*kind, pair))
+                .collect(),
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
@@ -371,8 +383,9 @@ fn run_matrix_at(
             cell.easyspec.as_ref().map(|own| format!(" {} {}", own.layers, own.calibration));
         let layout = cell.draft_model.iter().filter_map(|path| path.file_name());
         let layout: String = layout.map(|name| format!(" {}", name.display())).collect();
-        let also = format!(" + {:?}", cell.also).repeat(cell.also.len().min(1));
-        let drafter = format!("{}{layout}{}{also}", cell.drafter, easyspec.unwrap_or_default());
+        let additional = format!(" + {:?}", cell.additional).repeat(cell.additional.len().min(1));
+        let easyspec = easyspec.unwrap_or_default();
+        let drafter = format!("{}{layout}{easyspec}{additional}", cell.drafter);
         let name = format!("{} ({}) × {drafter} × {:?}", cell.method, cell.pearl, plan.shape());
         let engine = Forerun::open(&plan).unwrap();
         let mut total = Statistics::default();
@@ -401,7 +414,7 @@ fn run_matrix_at(
             assert!(count > 0, "{name}: no rejection at position {position}, so nothing is shown");
         }
     }
-    common::say(&format!(
+    common::report(&format!(
         "lossless: {runs} runs of {count} cells on {} texts equal plain decoding, token by token",
         cases.len()
     ));
@@ -409,30 +422,30 @@ fn run_matrix_at(
 }
 
 #[test]
-fn every_way_of_decoding_gives_the_tokens_of_the_real_target() {
+fn all_options_give_the_tokens_of_the_real_target() {
     if let Some(pair) = Pair::real() {
         run_matrix(&pair, cells());
     }
 }
 
 #[test]
-fn every_way_of_decoding_gives_the_tokens_of_a_generated_target() {
+fn all_options_give_the_tokens_of_a_generated_target() {
     run_matrix(&Pair::generated(), cells());
 }
 
-/// Drafts that are translated by their text: chains only.
+/// Only chains can be translated by their text.
 #[test]
 fn drafts_of_another_vocabulary_give_the_tokens_of_the_target() {
     for pair in Pair::of_two_vocabularies().into_iter().flatten() {
         let is_chain = |cell: &Cell| cell.drafter == DrafterKind::Model && cell.tree == Tree::None;
         let chains = cells().into_iter().filter(is_chain);
-        let first_place = |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
-        run_matrix(&pair, chains.map(first_place).collect());
+        let first_position_only =
+            |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
+        run_matrix(&pair, chains.map(first_position_only).collect());
     }
 }
 
-/// One tokenizer, but models that are padded differently, one way round and the other: trees and chains
-/// alike.
+/// Target and drafter have one tokenizer, but vocabularies of different sizes, in both directions.
 #[test]
 fn drafters_with_another_number_of_tokens_give_the_tokens_of_the_target() {
     let found = Pair::of_padded_vocabularies().map(|pair| {
@@ -448,11 +461,11 @@ fn drafters_with_another_number_of_tokens_give_the_tokens_of_the_target() {
 }
 
 #[test]
-fn every_way_of_decoding_gives_the_tokens_of_a_target_of_another_family() {
+fn all_options_give_the_tokens_of_a_target_of_another_family() {
     run_matrix(&Pair::of_another_family(), cells());
 }
 
-/// EasySpec: layer-parallel size × width × calibration, chains, sampled trees and groups of one's own.
+/// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees × calibration.
 fn easyspec_cells() -> Vec<Cell> {
     let policies = || {
         [
@@ -471,7 +484,7 @@ fn easyspec_cells() -> Vec<Cell> {
     let cell = |(tree, layers, calibration): (Tree, LayerStrategy, CalibrationPolicy)| Cell {
         method: Method::Speculative,
         drafter: DrafterKind::EasySpec,
-        also: &[],
+        additional: &[],
         draft_tokens: DraftTokens::Fixed(5),
         // A wide tree holds nearly every first token.
         must_reject: usize::from(matches!(tree, Tree::None | Tree::Top { width: 1, .. })),
@@ -484,35 +497,34 @@ fn easyspec_cells() -> Vec<Cell> {
     let with_policies = |(tree, layers): (Tree, LayerStrategy)| {
         policies().map(move |calibration| (tree.clone(), layers.clone(), calibration))
     };
-    let in_turn = shapes
+    let speculative = shapes
         .flat_map(|tree| strategies.clone().into_iter().map(move |layers| (tree.clone(), layers)))
         .flat_map(with_policies)
         .map(cell);
-    // Beside verification, too, where drafts go on behind tokens that are not yet verified.
+    // Parallel methods draft after tokens that are not verified yet.
     let runs_in_parallel = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
         let layers = [1, 2, 4].map(LayerStrategy::Parallel);
         let all = layers.into_iter().map(|layers| (Tree::None, layers)).flat_map(with_policies);
         all.map(move |own| {
             let own = Cell { method, draft_tokens: DraftTokens::Fixed(3), ..cell(own) };
-            // DSI does not wait for a late drafter.
+            // DSI does not wait for late drafters.
             Cell { must_reject: if method == Method::Dsi { 0 } else { own.must_reject }, ..own }
         })
     });
-    in_turn.chain(runs_in_parallel).collect()
+    speculative.chain(runs_in_parallel).collect()
 }
 
 #[test]
-fn layers_in_parallel_give_the_tokens_of_the_target() {
+fn layer_parallel_drafts_give_the_tokens_of_the_target() {
     run_part_of_matrix(&Pair::deep(), easyspec_cells(), 13);
 }
 
-/// The target's layers on two devices, and every drafter with a model on both.
+/// Returns a placement of the target's layers on two devices, and of every draft model on both of them.
 fn shared_placement(cell: &Cell) -> Option<String> {
     let cores = available_cores();
     let [first, .., last] = cores[..] else { return None };
     let both = format!("cpu:{first}/cpu:{last}");
-    let also = cell.also.iter().filter(|&&own| own != Also::PromptLookup).count();
-    let drafters = usize::from(cell.drafter.has_model()) + also;
+    let drafters = models_of(cell);
     let replicas = if cell.method == Method::Dsi { 2 } else { 1 };
     let roles =
         [vec![format!("drafter={both}"); drafters], vec![format!("target={both}"); replicas]];
@@ -520,14 +532,14 @@ fn shared_placement(cell: &Cell) -> Option<String> {
     Some(roles.concat().join(",") + shared)
 }
 
-/// PEARL's appendix G: a target cut into stages, alone and with its drafters on the same devices, under
-/// every method.
+/// PEARL's appendix G: a target split into pipeline stages, alone and with its drafters on the same devices,
+/// with every method.
 #[test]
 fn layers_on_several_devices_give_the_tokens_of_the_target() {
     let plain = Cell {
         method: Method::Autoregressive,
         drafter: DrafterKind::None,
-        also: &[],
+        additional: &[],
         draft_tokens: DraftTokens::Auto,
         tree: Tree::None,
         pearl: PearlOptions::default(),
@@ -537,19 +549,19 @@ fn layers_on_several_devices_give_the_tokens_of_the_target() {
         must_accept: 0,
     };
     if shared_placement(&plain).is_none() {
-        return common::say("SKIPPED: layers on several devices take two cores");
+        return common::report("SKIPPED: layers on several devices need two cores");
     }
-    // A third of the texts for each, so that not every place need see a rejection.
-    let first_place = |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
-    let all = std::iter::once(plain).chain(cells().into_iter().map(first_place)).collect();
+    // Each cell runs a third of the texts, which is too few for a rejection at every position.
+    let first_position_only = |cell: Cell| Cell { must_reject: cell.must_reject.min(1), ..cell };
+    let all = std::iter::once(plain).chain(cells().into_iter().map(first_position_only)).collect();
     run_matrix_at(&Pair::generated(), all, 3, |_, cell| shared_placement(cell));
     let runs_in_parallel = |cell: &Cell| cell.method != Method::Speculative;
     let layer_parallel = easyspec_cells().into_iter().filter(runs_in_parallel).collect();
     run_matrix_at(&Pair::deep(), layer_parallel, 13, |_, cell| shared_placement(cell));
 }
 
-/// Drafters that belong to a target, in every layout: those on its features draft and verify in turn,
-/// those on tokens go with every method.
+/// Returns the cells of drafters trained for a target, in every layout. Drafters on features support
+/// speculative decoding, and those on tokens all methods.
 fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     use SpeculatorLayout as L;
     let trees = [
@@ -562,10 +574,10 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
     ];
     let mut cells = Vec::new();
     for (layout, path) in speculators {
-        let (drafter, in_turn, chance) = match layout {
-            L::Medusa | L::MedusaOfVllm | L::MedusaOnTargetHead => (DrafterKind::Medusa, true, 0),
+        let (drafter, reads_features, must_accept) = match layout {
+            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => (DrafterKind::Medusa, true, 0),
             L::Hydra | L::HydraPlusPlus => (DrafterKind::Hydra, true, 0),
-            L::Eagle | L::EagleOnTargetEmbedding => (DrafterKind::Eagle, true, 2),
+            L::Eagle | L::SharedEmbeddingEagle => (DrafterKind::Eagle, true, 2),
             L::Eagle3 => (DrafterKind::Eagle, true, 0),
             L::ParallelMedusa => (DrafterKind::Parallel, false, 1),
             L::ParallelEagle => (DrafterKind::Parallel, true, 1),
@@ -577,26 +589,26 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
             pearl: options.parse().unwrap(),
             easyspec: None,
             draft_model: Some(path.clone()),
-            also: &[],
-            // A wide tree holds nearly every first token, and nobody knows what `auto` drafts.
+            additional: &[],
+            // A wide tree holds nearly every first token, and the draft length of `auto` is not known.
             must_reject: usize::from(
                 matches!(tree, Tree::None) && draft_tokens != DraftTokens::Auto,
             ),
             must_accept: match draft_tokens {
                 DraftTokens::Auto | DraftTokens::Assisted => 0,
-                DraftTokens::Fixed(1) if tree == Tree::None => chance.min(1),
-                DraftTokens::Fixed(_) => chance,
+                DraftTokens::Fixed(1) if tree == Tree::None => must_accept.min(1),
+                DraftTokens::Fixed(_) => must_accept,
             },
             tree,
         };
         for (draft_tokens, tree) in trees.clone() {
             cells.push(own(Method::Speculative, draft_tokens, tree, "eager"));
         }
-        if in_turn {
+        if reads_features {
             continue;
         }
         let runs_in_parallel = |method, count, options| Cell {
-            // Whether a late drafter's token is tested follows the clock.
+            // Whether the token of a late drafter is tested depends on timing.
             must_reject: 0,
             must_accept: 0,
             ..own(method, DraftTokens::Fixed(count), Tree::None, options)
@@ -611,7 +623,7 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
 }
 
 #[test]
-fn drafters_that_belong_to_a_target_give_its_tokens() {
+fn drafters_trained_for_a_target_give_its_tokens() {
     let (pair, speculators) = Pair::with_speculators();
     run_part_of_matrix(&pair, speculator_cells(&speculators), 3);
 }

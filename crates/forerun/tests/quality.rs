@@ -1,7 +1,7 @@
-//! What weight types cost in quality on a real model and a text that it has never seen: the loss of
-//! int8 is within 1 % of that of f32, and those of bf16 and f16 are within 0.1 %.
+//! The quality of weight types on real models and a text that they have never seen: the loss with int8 is
+//! within 1 % of the loss with f32, and with bf16 and f16 it is within 0.1 %.
 //!
-//! The text was written for this test; the models write such stories.
+//! The text was written for this test, in the style of stories that the models write.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -32,19 +32,19 @@ fn measure(options: &QualityOptions, text: &str) -> Result<QualityReport, Qualit
     QualityBench::open(options, text)?.run(&Arc::new(Team::single_thread()), |_, _| ())
 }
 
-/// How far the loss is from that of f32, as a share of it.
+/// Returns the difference between the loss and that of f32, relative to that of f32.
 fn loss_change(quality: &Quality, exact: &Quality) -> f64 {
     (quality.loss / exact.loss - 1.0).abs()
 }
 
 #[test]
-fn real_models_lose_little_by_smaller_weights() {
+fn smaller_weight_types_change_the_loss_little() {
     let Some(data) = common::data_folder() else { return };
     for model in ["tinystories656k", "stories260K", "stories280K-b"] {
         let report = measure(&options(&data.join("models").join(model)), TEXT).unwrap();
         let [(_, exact), (_, bf16), (_, f16), (_, int8)] = report.types[..] else { panic!() };
         for (weight_type, quality) in &report.types {
-            common::say(&format!(
+            common::report(&format!(
                 "{model}, {weight_type}: loss {:.6}, {:+.4} %, KL {:.3e}, top-1 {:.2} %",
                 quality.loss,
                 (quality.loss / exact.loss - 1.0) * 100.0,
@@ -52,21 +52,21 @@ fn real_models_lose_little_by_smaller_weights() {
                 quality.top1_agreement * 100.0,
             ));
         }
-        // The text is one that the model can read, and there is enough of it.
+        // The model can predict the text, and the text is long enough.
         assert!(report.tokens > 1500 && exact.loss < 4.0, "{model}: {report:?}");
         assert_eq!((exact.kl_divergence, exact.top1_agreement), (0.0, 1.0));
         assert!(loss_change(&int8, &exact) < 0.01, "{model}: {report:?}");
         assert!(loss_change(&bf16, &exact) < 0.001, "{model}: {report:?}");
         assert!(loss_change(&f16, &exact) < 0.001, "{model}: {report:?}");
-        // Finer types are nearer: the divergence tells them apart where the loss cannot. Those of a
-        // model whose weights happen to fit them lose nothing at all.
+        // Finer types are closer to f32. The divergence shows this more clearly than the loss. It is 0 for
+        // types that represent the model's weights exactly.
         let divergences = [f16, bf16, int8].map(|quality| quality.kl_divergence);
         assert!(divergences.is_sorted() && int8.kl_divergence > 0.0, "{model}: {report:?}");
     }
 }
 
 #[test]
-fn the_length_of_windows_and_of_the_text_is_as_asked() {
+fn window_and_text_have_the_requested_lengths() {
     let pair = RandomPair::make().unwrap();
     for (max_tokens, window, expected) in [
         (usize::MAX, None, 1200),
@@ -85,7 +85,7 @@ fn the_length_of_windows_and_of_the_text_is_as_asked() {
         let report = bench.run(&Arc::new(Team::single_thread()), progress).unwrap();
         assert_eq!((report.tokens, report.types.len()), (expected, 1));
         assert_eq!(report.window, window.unwrap_or(512));
-        // BOS and one byte after another.
+        // The tokens are BOS and bytes.
         assert_eq!(seen.len(), 1 + expected.div_ceil(report.window - 1));
         assert_eq!((seen[0], seen[seen.len() - 1]), ((0, expected), (expected, expected)));
         assert!(seen.is_sorted());
@@ -93,7 +93,7 @@ fn the_length_of_windows_and_of_the_text_is_as_asked() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused() {
+fn unusable_texts_and_options_are_refused() {
     let pair = RandomPair::make().unwrap();
     let of_pair = options(pair.target());
     let refused = |options: &QualityOptions, text: &str, words: &[&str]| {
@@ -107,7 +107,7 @@ fn what_cannot_be_measured_is_refused() {
         let words = &[&*format!("window is {window} tokens"), "2 to 2048", model];
         refused(&QualityOptions { window: Some(window), ..of_pair.clone() }, TEXT, words);
     }
-    // One byte is two tokens with BOS: enough. Without BOS it is not.
+    // With BOS, one byte is two tokens, which is enough. Without BOS it is not.
     assert_eq!(measure(&of_pair, "a").unwrap().tokens, 1);
     let tokenizer = pair.target().join("tokenizer.json");
     let mut json: serde_json::Value =
@@ -120,8 +120,7 @@ fn what_cannot_be_measured_is_refused() {
     refused(&of_pair, TEXT, &["no tokenizer", model]);
 }
 
-/// A drafter beside its target: how often their most probable tokens agree, and how much of their
-/// distributions they share.
+/// The report has the agreement of the most probable tokens and the overlap of distributions.
 #[test]
 fn a_drafter_is_compared_with_its_target() {
     let pair = RandomPair::make().unwrap();

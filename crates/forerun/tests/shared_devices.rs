@@ -1,5 +1,5 @@
-//! PEARL's appendix G with real models: target and drafter on the same devices, where drafts are made in
-//! halves, and the trace tells who was where.
+//! PEARL's appendix G with whole models: target and drafter share two devices, each half of a draft is
+//! computed on one of them, and the trace records the devices.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -13,11 +13,12 @@ use forerun::{
 use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 
-/// The trace of an answer with drafter and target on the same two devices; `None` where there is one core.
+/// Returns the trace of an answer with drafter and target on the same two devices, or `None` on a machine
+/// with one core.
 fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Option<Trace> {
     let cores = available_cores();
     let [first, .., last] = cores[..] else {
-        common::say("SKIPPED: layers on several devices take two cores");
+        common::report("SKIPPED: layers on several devices need two cores");
         return None;
     };
     let both = format!("cpu:{first}/cpu:{last}");
@@ -39,13 +40,13 @@ fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Optio
     Some(answer.trace)
 }
 
-/// Names of the devices that a span's job had, in their order.
-fn visited<'a>(trace: &'a Trace, span: &forerun::Span) -> Vec<&'a str> {
+/// Returns the names of the devices that a span's job used, in order.
+fn devices_of<'a>(trace: &'a Trace, span: &forerun::Span) -> Vec<&'a str> {
     span.visits.iter().map(|visit| trace.devices[visit.device].as_str()).collect()
 }
 
 #[test]
-fn no_device_is_had_by_two_at_a_time() {
+fn no_device_is_used_by_two_models_at_a_time() {
     let pair = Pair::generated();
     for (method, pearl) in [
         (Method::Pearl, "paper"),
@@ -68,7 +69,7 @@ fn no_device_is_had_by_two_at_a_time() {
 }
 
 #[test]
-fn a_pass_has_the_devices_in_their_order_and_a_draft_is_made_in_halves() {
+fn a_pass_uses_the_devices_in_order_and_a_draft_has_a_half_on_each() {
     let pair = Pair::generated();
     let cores = available_cores();
     let names = [cores[0], cores[cores.len() - 1]].map(|core| format!("cpu:{core}"));
@@ -76,30 +77,31 @@ fn a_pass_has_the_devices_in_their_order_and_a_draft_is_made_in_halves() {
         let Some(trace) = trace(&pair, Method::Pearl, "paper", gamma) else { return };
         let (mut passes, mut drafts) = (0, 0);
         for span in trace.spans.iter().filter(|span| span.rows > 0) {
-            let visited = visited(&trace, span);
+            let devices = devices_of(&trace, span);
             if span.work == SpanKind::Score {
                 passes += 1;
-                assert!(span.forwards_ns.len() == 1 && visited == names);
+                assert!(span.forwards_ns.len() == 1 && devices == names);
             } else if span.rows > 1 {
                 drafts += 1;
                 let half = span.rows.div_ceil(2);
-                let (on_last, on_first) = visited.split_at(half);
+                let (on_last, on_first) = devices.split_at(half);
                 assert_eq!(on_first.len(), span.rows - half);
-                assert!(on_last.iter().all(|&name| name == names[1]), "{visited:?}");
-                assert!(on_first.iter().all(|&name| name == names[0]), "{visited:?}");
+                assert!(on_last.iter().all(|&name| name == names[1]), "{devices:?}");
+                assert!(on_first.iter().all(|&name| name == names[0]), "{devices:?}");
             }
         }
         assert!(passes > 5 && drafts > 5, "{passes} passes, {drafts} drafts");
     }
 }
 
-/// Whoever reads the target's hidden states stays on one device; who reads tokens alone may go.
+/// Drafters that read the target's hidden states need one device. Drafters that read only tokens may use
+/// several.
 #[test]
-fn a_drafter_on_features_stays_on_one_device() {
+fn drafters_on_features_are_refused_on_several_devices() {
     let (pair, speculators) = Pair::with_speculators();
     let cores = available_cores();
     let [first, .., last] = cores[..] else {
-        return common::say("SKIPPED: layers on several devices take two cores");
+        return common::report("SKIPPED: layers on several devices need two cores");
     };
     let both = format!("cpu:{first}/cpu:{last}");
     let (layouts, mut refused, mut texts) = (speculators.len(), 0, Vec::new());
@@ -112,8 +114,8 @@ fn a_drafter_on_features_stays_on_one_device() {
             ..Options::default()
         };
         let plan = match Plan::new(options) {
-            Err(PlanError::OneDevice(kind)) => {
-                let message = PlanError::OneDevice(kind).to_string();
+            Err(PlanError::NeedsSingleDevice(kind)) => {
+                let message = PlanError::NeedsSingleDevice(kind).to_string();
                 assert!(kind.reads_features() && message.contains("one device"), "{message}");
                 refused += 1;
                 continue;
@@ -132,12 +134,12 @@ fn a_drafter_on_features_stays_on_one_device() {
 }
 
 #[test]
-fn more_stages_than_layers_are_refused_by_name() {
+fn more_stages_than_layers_are_refused() {
     let cores = available_cores();
     let pair = Pair::generated();
     let layers = forerun::Checkpoint::open(&pair.target).unwrap().config().num_hidden_layers;
     if cores.len() <= layers {
-        return common::say("SKIPPED: as many cores as layers are needed");
+        return common::report("SKIPPED: the test needs more cores than layers");
     }
     let stages: Vec<String> = cores[..=layers].iter().map(|core| format!("cpu:{core}")).collect();
     let placement = Some(format!("target={}", stages.join("/")));

@@ -1,6 +1,6 @@
-//! Invariant 1 above temperature 0 on real models: what is proved by enumeration on three tokens is
-//! checked by counting here. The joint frequencies of the first two tokens over many seeds must fit
-//! the exact probabilities, which the slow reference gives.
+//! Losslessness above temperature 0 on whole models. `exact_distribution.rs` proves it by enumeration on
+//! three tokens. Here, samples are counted: the joint frequencies of the first two tokens over many seeds
+//! must fit the exact probabilities, which the slow reference computes.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -39,7 +39,7 @@ fn exact(pair: &Pair, prompt: &[TokenId]) -> Joint {
     joint
 }
 
-/// Frequencies of the first two tokens, and the number of drafts that were made.
+/// Returns the frequencies of the first two tokens, and the number of drafts.
 fn counted(engine: &Forerun, prompt: &[TokenId], verification: Verification) -> (Joint, u64) {
     let (mut joint, mut drafts) = (Joint::new(), 0);
     for seed in 0..SEEDS {
@@ -62,7 +62,7 @@ fn counted(engine: &Forerun, prompt: &[TokenId], verification: Verification) -> 
 }
 
 fn check(pair: &Pair) {
-    // A few tokens of prompt: thousands of answers start with it.
+    // A short prompt, because thousands of answers start with it.
     let mut prompt = pair.tokenizer().encode(&pair.prompts[0]).unwrap();
     prompt.truncate(5);
     let exact = exact(pair, &prompt);

@@ -1,5 +1,5 @@
-//! Tokenizers of the families: pieces with spaces in front and byte tokens (Llama 2), bytes alone
-//! (GPT-2, as in Llama 3 and Qwen), and what comes in front of a text.
+//! Tokenizers of the model families: pieces that begin with spaces, and byte tokens (Llama 2); byte-level
+//! BPE (GPT-2, Llama 3, Qwen); and BOS in front of a text.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Texts whose every character, space and line break must come out as it went in.
+/// Texts that must be unchanged after encoding and decoding, including spaces and line breaks.
 const TEXTS: [&str; 6] = [
     "Hello, world!",
     "two  spaces,   three\n\nlines\tand a tab",
@@ -24,7 +24,7 @@ const TEXTS: [&str; 6] = [
     " one space in front, one behind ",
 ];
 
-/// A tokenizer of the data folder, alone in a folder of its own.
+/// Returns a tokenizer of the data folder, copied to a folder without other files.
 fn real(name: &str) -> Option<(TempDir, Tokenizer)> {
     let file = common::data_folder()?.join("tokenizers").join(name);
     let folder = TempDir::new().unwrap();
@@ -33,7 +33,7 @@ fn real(name: &str) -> Option<(TempDir, Tokenizer)> {
     Some((folder, tokenizer))
 }
 
-/// What is streamed token by token behind a prompt is what the whole decodes to.
+/// Checks that text streamed token by token after a prompt equals the text decoded as a whole.
 fn check_streams(tokenizer: &Tokenizer) {
     let prompt = tokenizer.encode("The prompt").unwrap();
     for text in TEXTS {
@@ -66,7 +66,7 @@ fn the_tokenizer_of_gpt_2_puts_nothing_in_front() {
     check_streams(&tokenizer);
 }
 
-/// The random checkpoint's tokenizer, changed, with a `tokenizer_config.json` beside it or none.
+/// Returns the random checkpoint's tokenizer after a change, with an optional `tokenizer_config.json`.
 fn changed(
     change: impl FnOnce(&mut Value),
     config: Option<&Value>,
@@ -87,7 +87,7 @@ fn edit(file: &Path, change: impl FnOnce(&mut Value)) {
     fs::write(file, value.to_string()).unwrap();
 }
 
-/// The template of tokenizer.json decides; where it adds nothing, `add_bos_token` does.
+/// The template in tokenizer.json decides. If it adds nothing, `add_bos_token` decides.
 #[test]
 fn bos_comes_from_the_template_or_else_from_the_configuration() {
     let keep = |_: &mut Value| ();

@@ -1,5 +1,5 @@
-//! Whole forward passes of random models on one thread, by rows and past. What a longer past costs is
-//! attention.
+//! Whole forward passes of random models on one thread, for different numbers of rows and of past tokens.
+//! More past tokens make attention slower.
 //!
 //! `cargo bench -p forerun-model --bench forward -- --quick`; without `--quick` it measures longer.
 
@@ -18,7 +18,7 @@ use std::time::Duration;
 const ROWS: [usize; 2] = [1, 8];
 const PASTS: [usize; 2] = [128, 2048];
 
-/// 0.6 million parameters: all of it stays in a cache.
+/// A model of 0.6 million parameters, which fits in the CPU cache.
 fn tiny() -> Config {
     Config {
         hidden_size: 128,
@@ -46,7 +46,7 @@ fn forward(criterion: &mut Criterion) {
                 let mut probe = ModelProbe::new(Arc::clone(&weights), team, past, ROWS[1]);
                 assert_eq!(probe.past(), past);
                 for rows in ROWS {
-                    let id = BenchmarkId::new(format!("behind {past}"), rows);
+                    let id = BenchmarkId::new(format!("past {past}"), rows);
                     group.bench_function(id, |bencher| {
                         bencher.iter_custom(|count| {
                             let seconds = (0..count).map(|_| probe.run(rows)).sum();

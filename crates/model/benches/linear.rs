@@ -1,4 +1,5 @@
-//! Linear layers on one thread, by type and rows: from a cache, and from memory.
+//! Linear layers on one thread, for different weight types and numbers of rows, with weights in the CPU
+//! cache and in memory.
 //!
 //! `cargo bench -p forerun-model --bench linear -- --quick`; without `--quick` it measures longer.
 

@@ -1,5 +1,5 @@
-//! Reading and packing the weights of a random model, by type, from a file that the system holds in
-//! memory.
+//! Reading and packing the weights of a random model, for different weight types, from a file in the page
+//! cache.
 //!
 //! `cargo bench -p forerun-model --bench load -- --quick`; without `--quick` it measures longer.
 
@@ -20,7 +20,7 @@ fn load(criterion: &mut Criterion) {
     group.throughput(Throughput::Bytes(checkpoint.weights_bytes()));
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
         group.bench_function(weight_type.to_string(), |bencher| {
-            // Freed outside the measured time.
+            // The weights are dropped outside the measured time.
             bencher.iter_with_large_drop(|| Weights::load_as(&checkpoint, weight_type).unwrap());
         });
     }

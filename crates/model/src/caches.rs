@@ -1,35 +1,36 @@
-//! What models keep of each sequence.
+//! The per-sequence state of models.
 
 use forerun_core::SequenceId;
 use std::collections::HashMap;
 
-/// Sequences of which something is kept; the one unused for longest goes first.
+/// Number of sequences to store. The least recently used sequence is evicted first.
 const MAX_SEQUENCES: usize = 64;
 
-/// Something for every sequence, such as its cache.
+/// A state for every sequence, such as its key/value cache.
 pub(crate) struct Caches<T> {
     entries: HashMap<SequenceId, (u64, T)>,
-    /// Counts uses, to find what was unused for longest.
+    /// Counts uses, to find the least recently used entry.
     uses: u64,
 }
 
 impl<T> Caches<T> {
-    /// Nothing yet.
+    /// Creates an empty collection.
     pub(crate) fn new() -> Self {
         Self { entries: HashMap::new(), uses: 0 }
     }
 
-    /// What is kept of a sequence.
+    /// Returns the state of a sequence.
     pub(crate) fn get(&self, sequence: SequenceId) -> Option<&T> {
-        self.entries.get(&sequence).map(|(_, kept)| kept)
+        self.entries.get(&sequence).map(|(_, state)| state)
     }
 
-    /// Takes out what is kept of a sequence, so that a panic while it is in use cannot leave it broken.
-    /// Room for it stays until it is put back.
+    /// Removes and returns the state of a sequence, so that no broken state remains if its use panics. If
+    /// there is none and the collection is full, evicts another sequence to make room for
+    /// [`Caches::put`].
     pub(crate) fn take(&mut self, sequence: SequenceId) -> Option<T> {
         self.uses += 1;
-        if let Some((_, kept)) = self.entries.remove(&sequence) {
-            return Some(kept);
+        if let Some((_, state)) = self.entries.remove(&sequence) {
+            return Some(state);
         }
         if self.entries.len() >= MAX_SEQUENCES
             && let Some(&oldest) =
@@ -40,12 +41,12 @@ impl<T> Caches<T> {
         None
     }
 
-    /// Puts back what was taken out.
-    pub(crate) fn put(&mut self, sequence: SequenceId, kept: T) {
-        self.entries.insert(sequence, (self.uses, kept));
+    /// Stores the state of a sequence after [`Caches::take`].
+    pub(crate) fn put(&mut self, sequence: SequenceId, state: T) {
+        self.entries.insert(sequence, (self.uses, state));
     }
 
-    /// Forgets a sequence.
+    /// Removes the state of a sequence.
     pub(crate) fn release(&mut self, sequence: SequenceId) {
         self.entries.remove(&sequence);
     }

@@ -1,19 +1,21 @@
-//! A drafter's layers that read the target's features beside tokens.
+//! EAGLE: draft layers that read the target's features in addition to tokens.
 //!
 //! *EAGLE: Speculative Sampling Requires Rethinking Feature Uncertainty*, Li et al. 2024, arXiv
 //! 2401.15077, section 3.1; with masks as in *ParallelSpec*, Xiao et al. 2024, arXiv 2410.05589.
 //!
-//! 1. Row `i` is made of token `i + 1` and of the target's feature `f[i]`: `fc(cat(embedding, feature))`,
-//!    at RoPE position `i`. So of `n` tokens there are `n − 1` rows.
-//! 2. What the layers make of it is a guess of `f[i + 1]`, and the target's head on that a guess of
+//! 1. Row `i` combines token `i + 1` with the target's feature `f[i]`: `fc(cat(embedding, feature))`, at
+//!    RoPE position `i`. So `n` tokens give `n − 1` rows.
+//! 2. The layers' output for the row predicts `f[i + 1]`. The target's head on this prediction predicts
 //!    token `i + 2`.
-//! 3. Behind the last token there is no feature of the target's: a candidate's row takes the guess of the
-//!    row before it (EAGLE), a mask its own trained feature (ParallelSpec).
-//! 4. Only rows made of the target's features are kept; guesses are made anew each round.
+//! 3. After the last token there are no features of the target. A candidate's row uses the feature that
+//!    the row before it predicts (EAGLE); a mask's row uses the mask's own trained feature (ParallelSpec).
+//! 4. Only rows that were computed from the target's features are kept. Rows that were computed from
+//!    predicted features are computed again each round.
 //!
-//! EAGLE-3 (Li et al. 2025, arXiv 2503.01840) differs in how a row is made: `Fusion` tells.
+//! EAGLE-3 (Li et al. 2025, arXiv 2503.01840) differs in the input of a row: see `Fusion`.
 //!
-//! That a row is a guess is noted in its cache as a fuzzy one: a round opens with what is exact.
+//! The cache marks rows that were computed from predicted features as approximate. Each round starts
+//! with the exact rows.
 
 use crate::caches::Caches;
 use crate::forward::{Forward, Inputs, Pass};
@@ -28,33 +30,37 @@ use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Such a drafter on a team, with a cache for every sequence.
+/// An EAGLE drafter on a team, with a cache for every sequence.
 pub struct EagleModel {
     weights: Arc<EagleWeights>,
     transformer: Transformer,
     fusion: Fusion,
-    rounds: Caches<Round>,
+    sequences: Caches<SequenceState>,
 }
 
-/// What is kept of a sequence.
-struct Round {
-    /// Keys and values; the token of slot `i` is token `i + 1`.
+/// The state of one sequence.
+struct SequenceState {
+    /// Keys and values; slot `i` holds token `i + 1`.
     cache: KvCache,
-    /// Token 0 has no row of its own, but all features depend on it.
+    /// Token 0, which has no row of its own, but which all features depend on.
     first_token: Option<TokenId>,
-    /// The present round's guesses of features: behind its tokens, then behind the nodes of its tree.
-    guessed: Vec<f32>, // [1 + nodes, hidden]
-    /// How many rows of exact features the guesses are behind, and the tree.
+    /// The features predicted in the current round: after its tokens, then after each node of its tree.
+    predicted: Vec<f32>, // [1 + nodes, hidden]
+    /// Number of the round's rows with features of the target; its tree follows them.
     rows: usize,
+    /// The round's tree.
     tree: TokenTree,
 }
 
-/// Makes input rows: EAGLE's are `fc(cat(embedding, feature))` of features and guesses alike. EAGLE-3's are
-/// `fc(features)`, or a guess as it is, with the embedding beside them.
+/// Computes the layers' input rows.
+///
+/// With EAGLE a row is `fc(cat(embedding, feature))`, for features of the target and predicted features
+/// alike. With EAGLE-3 a row is `fc(features)`, or the predicted feature itself; the embeddings are a
+/// separate input of the attention.
 struct Fusion {
     team: Arc<Team>,
     fused: Vec<f32>,      // [rows, inputs of `fc`]
-    guessed: Vec<f32>,    // [rows behind those, hidden]
+    predicted: Vec<f32>,  // [rows after those, hidden]
     embeddings: Vec<f32>, // [rows, hidden]
     hidden: Vec<f32>,     // [rows, hidden]
     activations: Activations,
@@ -62,46 +68,47 @@ struct Fusion {
 
 impl Fusion {
     fn new(team: Arc<Team>) -> Self {
-        let [fused, guessed, embeddings, hidden] = [(); 4].map(|()| Vec::new());
-        Self { team, fused, guessed, embeddings, hidden, activations: Activations::default() }
+        let [fused, predicted, embeddings, hidden] = [(); 4].map(|()| Vec::new());
+        Self { team, fused, predicted, embeddings, hidden, activations: Activations::default() }
     }
 
-    /// Leaves nothing of rows that no pass took.
+    /// Discards rows that no pass has used.
     fn clear(&mut self) {
-        for rows in [&mut self.fused, &mut self.guessed, &mut self.embeddings] {
+        for rows in [&mut self.fused, &mut self.predicted, &mut self.embeddings] {
             rows.clear();
         }
     }
 
-    /// Adds the row of a token and of the feature before it, the target's or a mask's.
+    /// Adds the row of a token with a feature of the target, or with a mask's feature.
     fn add(&mut self, weights: &EagleWeights, token: TokenId, feature: &[f32]) {
-        let pairs = weights.has_pairs();
+        let pairs = weights.fuses_embeddings();
         embed(weights, token, if pairs { &mut self.fused } else { &mut self.embeddings });
         self.fused.extend_from_slice(feature);
     }
 
-    /// Adds the row of a token and of a guessed feature, behind those of the target's.
-    fn add_guessed(&mut self, weights: &EagleWeights, token: TokenId, guess: &[f32]) {
-        if weights.has_pairs() {
-            return self.add(weights, token, guess);
+    /// Adds the row of a token with a predicted feature. Such rows must follow those of
+    /// [`Fusion::add`].
+    fn add_predicted(&mut self, weights: &EagleWeights, token: TokenId, prediction: &[f32]) {
+        if weights.fuses_embeddings() {
+            return self.add(weights, token, prediction);
         }
         embed(weights, token, &mut self.embeddings);
-        self.guessed.extend_from_slice(guess);
+        self.predicted.extend_from_slice(prediction);
     }
 
-    /// Makes the inputs of the rows that were added.
-    fn make(&mut self, weights: &EagleWeights) {
-        let Self { team, fused, guessed, hidden, activations, .. } = self;
+    /// Computes the inputs of the rows that were added.
+    fn compute(&mut self, weights: &EagleWeights) {
+        let Self { team, fused, predicted, hidden, activations, .. } = self;
         let fusion = &weights.fusion;
         hidden.resize(fused.len() / fusion.inputs() * fusion.outputs(), 0.0);
         if !fused.is_empty() {
             linear(team, fused, fusion, activations, hidden);
         }
-        hidden.extend_from_slice(guessed);
+        hidden.extend_from_slice(predicted);
     }
 }
 
-/// Adds a token's embedding to some rows.
+/// Appends a token's embedding to `rows`.
 fn embed(weights: &EagleWeights, token: TokenId, rows: &mut Vec<f32>) {
     let start = rows.len();
     rows.resize(start + weights.layers.config.hidden_size, 0.0);
@@ -109,17 +116,17 @@ fn embed(weights: &EagleWeights, token: TokenId, rows: &mut Vec<f32>) {
 }
 
 impl EagleModel {
-    /// A drafter whose passes run on `team`.
+    /// Creates a drafter whose passes run on `team`.
     #[must_use]
     pub fn new(weights: Arc<EagleWeights>, team: Arc<Team>) -> Self {
         let transformer = Transformer::new(Arc::clone(&weights.layers), Arc::clone(&team));
-        Self { weights, transformer, fusion: Fusion::new(team), rounds: Caches::new() }
+        Self { weights, transformer, fusion: Fusion::new(team), sequences: Caches::new() }
     }
 
-    /// The cache of a sequence, if there is one. Tests look at what it holds.
+    /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
     #[must_use]
     pub fn cache(&self, sequence: SequenceId) -> Option<&KvCache> {
-        self.rounds.get(sequence).map(|round| &round.cache)
+        self.sequences.get(sequence).map(|state| &state.cache)
     }
 
     fn check(&self, context: &LogitsContext<'_>, features: &Features) -> Result<(), ModelError> {
@@ -159,26 +166,26 @@ impl FeatureModel for EagleModel {
         features: &Features,
     ) -> Result<Logits, ModelError> {
         self.check(context, features)?;
-        let mut round = self.rounds.take(context.sequence).unwrap_or_else(|| Round {
+        let mut state = self.sequences.take(context.sequence).unwrap_or_else(|| SequenceState {
             cache: self.transformer.new_cache(),
             first_token: None,
-            guessed: Vec::new(),
+            predicted: Vec::new(),
             rows: 0,
             tree: TokenTree::new(),
         });
         let Self { weights, transformer, fusion, .. } = self;
-        // A call that failed may have left some.
+        // A call that failed may have left rows.
         fusion.clear();
         let mut passes = Passes { weights, transformer, fusion, computed_tokens: 0 };
-        let values = passes.logits(&mut round, context, features);
+        let values = passes.logits(&mut state, context, features);
         let computed_tokens = passes.computed_tokens;
-        self.rounds.put(context.sequence, round);
-        let values = self.weights.of_all_tokens(values?);
+        self.sequences.put(context.sequence, state);
+        let values = self.weights.expand_logits(values?);
         Ok(Logits { values, vocab_size: self.vocab_size(), computed_tokens })
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        self.rounds.release(sequence);
+        self.sequences.release(sequence);
     }
 }
 
@@ -193,63 +200,68 @@ struct Passes<'a> {
 impl Passes<'_> {
     fn logits(
         &mut self,
-        round: &mut Round,
+        state: &mut SequenceState,
         context: &LogitsContext<'_>,
         features: &Features,
     ) -> Result<Vec<f32>, ModelError> {
         let LogitsContext { tokens, tree, first_row, cancel, .. } = *context;
-        let own = &tokens[1..];
-        if round.first_token != Some(tokens[0]) {
-            round.cache.seek(&[], &TokenTree::new(), Keep::Exact);
-            round.first_token = Some(tokens[0]);
+        let shifted = &tokens[1..];
+        if state.first_token != Some(tokens[0]) {
+            state.cache.seek(&[], &TokenTree::new(), Keep::Exact);
+            state.first_token = Some(tokens[0]);
         }
         let mut missing: &[TokenId] = &[];
         let mut done = first_row.saturating_sub(1);
-        if first_row == 0 || !round.goes_on(own, &tree.first(done)) {
-            // A round opens: exact rows stay, but for the last one, whose guess is wanted.
-            let before = &own[..own.len() - 1];
-            let held = round.cache.seek(before, &TokenTree::new(), Keep::Exact).tokens;
-            missing = self.prefill(round, own, held, features, cancel)?;
-            round.open(own.len());
+        if first_row == 0 || !state.continues(shifted, &tree.first(done)) {
+            // A new round. Exact rows stay, except for the last one, whose prediction is needed.
+            let before = &shifted[..shifted.len() - 1];
+            let held = state.cache.seek(before, &TokenTree::new(), Keep::Exact).tokens;
+            missing = self.prefill(state, shifted, held, features, cancel)?;
+            state.start_round(shifted.len());
             done = 0;
         }
         let mut logits = Vec::new();
-        // One pass, unless nodes follow nodes whose guesses are not there yet.
+        // One pass is enough, unless a node needs a feature that the pass has yet to predict.
         while !missing.is_empty() || done < tree.len() {
-            let end = self.within_reach(round, tree, done);
+            let end = self.end_of_level(state, tree, done);
             let now = Level { missing, tree, done, end, first_row };
-            self.level(round, &now, features, &mut logits, cancel)?;
-            // What was missing is still in front of the cache's tree, but no longer to be computed.
+            self.level(state, &now, features, &mut logits, cancel)?;
+            // The missing tokens are computed now: the cache holds them before its tree.
             (missing, done) = (&[], end);
             if end < tree.len() {
-                round.cache.seek(own, &tree.first(end), Keep::Approximate { exact: own.len() });
+                state.cache.seek(
+                    shifted,
+                    &tree.first(end),
+                    Keep::Approximate { exact: shifted.len() },
+                );
             }
         }
         Ok(logits)
     }
 
-    /// Computes rows of the target's features until few are left, and returns the tokens of those.
+    /// Computes rows with features of the target in passes of bounded size. Returns the tokens of the
+    /// rows that remain for the last pass.
     fn prefill<'t>(
         &mut self,
-        round: &mut Round,
-        own: &'t [TokenId],
+        state: &mut SequenceState,
+        shifted: &'t [TokenId],
         held: usize,
         features: &Features,
         cancel: &AtomicBool,
     ) -> Result<&'t [TokenId], ModelError> {
-        let (mut missing, none) = (&own[held..], TokenTree::new());
+        let (mut missing, none) = (&shifted[held..], TokenTree::new());
         while missing.len() > PREFILL_ROWS {
             let (now, later) = missing.split_at(PREFILL_ROWS);
-            self.add_rows(now, own.len() - missing.len(), features)?;
+            self.add_rows(now, shifted.len() - missing.len(), features)?;
             let chain = TokenTree::chain(now);
-            self.pass(round, &chain, chain.len(), chain.len(), cancel)?;
-            round.cache.seek(&own[..own.len() - later.len()], &none, Keep::Exact);
+            self.pass(state, &chain, chain.len(), chain.len(), cancel)?;
+            state.cache.seek(&shifted[..shifted.len() - later.len()], &none, Keep::Exact);
             missing = later;
         }
         Ok(missing)
     }
 
-    /// Adds the input rows of tokens, the first of which is that of row `first`.
+    /// Adds the input rows of `tokens`, of which the first belongs to row `first`.
     fn add_rows(
         &mut self,
         tokens: &[TokenId],
@@ -267,28 +279,28 @@ impl Passes<'_> {
         Ok(())
     }
 
-    /// The first node from `done` on that needs a guess which is not there yet.
-    fn within_reach(&self, round: &Round, tree: &TokenTree, done: usize) -> Node {
+    /// Returns the first node from `done` on that needs a feature which has not been predicted yet.
+    fn end_of_level(&self, state: &SequenceState, tree: &TokenTree, done: usize) -> Node {
         let first_mask = self.weights.layers.config.vocab_size;
-        let guesses = round.guessed.len() / self.transformer.config().hidden_size;
-        let is_ready = |&node: &Node| {
+        let predictions = state.predicted.len() / self.transformer.config().hidden_size;
+        let has_input = |&node: &Node| {
             let row = tree.parent(node).map_or(0, |parent| parent + 1);
-            tree.token(node) as usize >= first_mask || row < guesses
+            tree.token(node) as usize >= first_mask || row < predictions
         };
-        (done..tree.len()).find(|node| !is_ready(node)).unwrap_or(tree.len())
+        (done..tree.len()).find(|node| !has_input(node)).unwrap_or(tree.len())
     }
 
-    /// Computes the rows of missing tokens and of the nodes behind them, and adds the wanted logits.
+    /// Computes the rows of missing tokens and of the nodes after them, and appends the requested logits.
     fn level(
         &mut self,
-        round: &mut Round,
+        state: &mut SequenceState,
         level: &Level<'_>,
         features: &Features,
         logits: &mut Vec<f32>,
         cancel: &AtomicBool,
     ) -> Result<(), ModelError> {
         let Level { missing, tree, done, end, first_row } = *level;
-        self.add_rows(missing, round.rows - missing.len(), features)?;
+        self.add_rows(missing, state.rows - missing.len(), features)?;
         let size = self.transformer.config().hidden_size;
         let first_mask = self.weights.layers.config.vocab_size;
         for node in done..end {
@@ -300,47 +312,48 @@ impl Passes<'_> {
                     self.fusion.add(self.weights, token, feature);
                 }
                 None => {
-                    let guess = &round.guessed[row * size..][..size];
-                    self.fusion.add_guessed(self.weights, token, guess);
+                    let prediction = &state.predicted[row * size..][..size];
+                    self.fusion.add_predicted(self.weights, token, prediction);
                 }
             }
         }
         let mut new = TokenTree::chain(missing);
         new.graft(missing.len().checked_sub(1), &tree.first(end));
-        // The last missing token's row is row 0, and a node's is its number and one.
+        // Row 0 is that of the last missing token, and row `node + 1` that of a node.
         let computed = if missing.is_empty() { done + 1 } else { 0 };
-        let wanted = first_row.max(computed).min(end + 1) + missing.len() - 1;
-        let rows = self.pass(round, &new, wanted, missing.len(), cancel)?;
+        let first_output = first_row.max(computed).min(end + 1) + missing.len() - 1;
+        let rows = self.pass(state, &new, first_output, missing.len(), cancel)?;
         logits.extend_from_slice(rows);
-        let guesses = end + 1 - computed;
+        let predictions = end + 1 - computed;
         let hidden = self.transformer.hidden();
-        round.guessed.extend_from_slice(&hidden[hidden.len() - guesses * size..]);
-        round.tree.copy_from(tree, end);
+        state.predicted.extend_from_slice(&hidden[hidden.len() - predictions * size..]);
+        state.tree.copy_from(tree, end);
         Ok(())
     }
 
-    /// One forward pass over the rows that were added: those of `new` that the cache does not hold.
+    /// Runs one forward pass over the rows that were added: the nodes of `new` that the cache does not
+    /// hold.
     fn pass(
         &mut self,
-        round: &mut Round,
+        state: &mut SequenceState,
         new: &TokenTree,
-        first_wanted: Node,
+        first_output: Node,
         exact: usize,
         cancel: &AtomicBool,
     ) -> Result<&[f32], ModelError> {
-        let count = new.len() - round.cache.tree_len();
-        self.fusion.make(self.weights);
+        let count = new.len() - state.cache.tree_len();
+        self.fusion.compute(self.weights);
         let inputs = Inputs { hidden: &self.fusion.hidden, embeddings: &self.fusion.embeddings };
-        let pass = Pass::new(new, first_wanted, LayerOrder::Sequential, cancel);
+        let pass = Pass::new(new, first_output, LayerOrder::Sequential, cancel);
         let pass = Pass { inputs: Some(inputs), exact, ..pass };
-        let logits = self.transformer.forward(&pass, &mut round.cache);
+        let logits = self.transformer.forward(&pass, &mut state.cache);
         self.fusion.clear();
         self.computed_tokens += count;
         logits.map_err(|_cancelled| ModelError::Cancelled)
     }
 }
 
-/// Rows that one pass computes: those of missing tokens, then of the nodes from `done` to `end`.
+/// The rows that one pass computes: those of missing tokens, then those of the nodes `done..end`.
 #[derive(Clone, Copy)]
 struct Level<'a> {
     missing: &'a [TokenId],
@@ -350,26 +363,27 @@ struct Level<'a> {
     first_row: usize,
 }
 
-impl Round {
-    /// Starts without guesses, behind so many rows.
-    fn open(&mut self, rows: usize) {
-        self.guessed.clear();
+impl SequenceState {
+    /// Starts a round without predictions, after `rows` rows with features of the target.
+    fn start_round(&mut self, rows: usize) {
+        self.predicted.clear();
         self.tree.copy_from(&TokenTree::new(), 0);
         self.rows = rows;
     }
 
-    /// Whether the present round is behind these tokens and has this tree; then its cache holds both.
-    fn goes_on(&mut self, own: &[TokenId], tree: &TokenTree) -> bool {
-        if self.rows != own.len() || self.tree.len() < tree.len() {
+    /// Returns whether the current round has these tokens and this tree. If so, the cache afterwards
+    /// holds exactly both.
+    fn continues(&mut self, shifted: &[TokenId], tree: &TokenTree) -> bool {
+        if self.rows != shifted.len() || self.tree.len() < tree.len() {
             return false;
         }
-        let keep = Keep::Approximate { exact: own.len() };
-        let held = self.cache.seek(own, tree, keep);
-        let goes_on = (held.tokens, held.nodes) == (own.len(), tree.len())
+        let keep = Keep::Approximate { exact: shifted.len() };
+        let held = self.cache.seek(shifted, tree, keep);
+        let continues = (held.tokens, held.nodes) == (shifted.len(), tree.len())
             && self.tree.first(tree.len()) == *tree;
-        let size = self.guessed.len() / (self.tree.len() + 1);
-        self.guessed.truncate(size * (tree.len() + 1));
+        let size = self.predicted.len() / (self.tree.len() + 1);
+        self.predicted.truncate(size * (tree.len() + 1));
         self.tree.copy_from(tree, tree.len());
-        goes_on
+        continues
     }
 }

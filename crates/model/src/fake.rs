@@ -1,36 +1,36 @@
-//! Language models without weights, for tests of what stands on models.
+//! Language models without weights, for tests of code that uses models.
 
 use crate::language_model::{LanguageModel, Logits, LogitsContext, ModelError};
 use forerun_core::{Key, KeyedRandomness, Node, Purpose, SequenceId, TokenId, TokenTree};
 
-/// A model whose logits are a hash of the tokens before a row.
+/// A model that computes logits from a hash of the tokens before a row.
 #[derive(Clone, Copy, Debug)]
 pub struct TableModel {
-    /// Which of all tables it is.
+    /// The seed of the hash. Models with different seeds have different logits.
     pub seed: u64,
-    /// Number of tokens in the vocabulary. Of two models with one seed, the smaller one's rows are parts of
-    /// the larger one's.
+    /// Number of tokens in the vocabulary. If two models have the same seed, the rows of the smaller
+    /// model are prefixes of the larger model's.
     pub vocab_size: usize,
-    /// Spread of the logits.
+    /// Width of the range of the logits.
     pub spread: f32,
-    /// How many of the last tokens a row depends on: of few, texts repeat themselves.
-    pub reads: usize,
-    /// Largest number of tokens in a sequence.
+    /// The number of last tokens that a row depends on. With few, texts repeat themselves.
+    pub history: usize,
+    /// Maximum number of tokens in a sequence.
     pub context_length: usize,
 }
 
 impl TableModel {
-    /// A model that reads all tokens.
+    /// Creates a model that depends on all tokens.
     #[must_use]
     pub const fn new(seed: u64, vocab_size: usize, spread: f32) -> Self {
-        Self { seed, vocab_size, spread, reads: usize::MAX, context_length: 1_000 }
+        Self { seed, vocab_size, spread, history: usize::MAX, context_length: 1_000 }
     }
 
-    /// The row behind some tokens: `[vocab_size]`.
+    /// Computes the row of logits after the tokens of `prefix`: `[vocab_size]`.
     #[must_use]
     pub fn row(&self, prefix: &[TokenId]) -> Vec<f32> {
-        let read = &prefix[prefix.len().saturating_sub(self.reads)..];
-        let hash = read.iter().fold(self.seed, |hash, &token| {
+        let history = &prefix[prefix.len().saturating_sub(self.history)..];
+        let hash = history.iter().fold(self.seed, |hash, &token| {
             (hash ^ u64::from(token + 1)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23)
         });
         let randomness = KeyedRandomness { seed: hash, sample: 0 };
@@ -52,14 +52,14 @@ impl LanguageModel for TableModel {
     }
 
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        Ok(answer(context, self.vocab_size, |prefix| self.row(prefix)))
+        Ok(logits_by_prefix(context, self.vocab_size, |prefix| self.row(prefix)))
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// The rows that are asked for, by a function of the tokens before each.
-pub fn answer(
+/// Computes the requested rows of logits. `row` returns the row for the tokens before it.
+pub fn logits_by_prefix(
     context: &LogitsContext<'_>,
     vocab_size: usize,
     row: impl Fn(&[TokenId]) -> Vec<f32>,
@@ -70,14 +70,14 @@ pub fn answer(
     Logits { values, vocab_size, computed_tokens: tokens.len() + tree.len() }
 }
 
-/// The tokens before a row: those before a tree, and those on the way to a node.
+/// Returns the tokens before a row: the tokens before the tree, and those on the path to `node`.
 #[must_use]
-pub fn row_prefix(tokens: &[TokenId], tree: &TokenTree, at: Option<Node>) -> Vec<TokenId> {
-    let path = at.map_or(Vec::new(), |node| tree.path(node));
+pub fn row_prefix(tokens: &[TokenId], tree: &TokenTree, node: Option<Node>) -> Vec<TokenId> {
+    let path = node.map_or(Vec::new(), |node| tree.path(node));
     tokens.iter().copied().chain(path.into_iter().map(|node| tree.token(node))).collect()
 }
 
-/// The row of a model that is sure of a token: `[vocab_size]`.
+/// Returns a row of logits that gives almost all probability to one token: `[vocab_size]`.
 #[must_use]
 pub fn one_hot(vocab_size: usize, token: TokenId) -> Vec<f32> {
     let mut row = vec![0.0; vocab_size];

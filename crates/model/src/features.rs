@@ -1,18 +1,18 @@
-//! Which of a model's hidden states are a token's features, and where a cache keeps them.
+//! The hidden states that are a token's features, and their storage in a cache.
 
 use std::ops::Range;
 
 /// The hidden states that drafters read as a token's features.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FeatureSource {
-    /// What the head reads: the last hidden state, behind the final norm (Medusa, EAGLE).
+    /// The input of the head: the last hidden state, after the final norm (Medusa, EAGLE).
     LastHidden,
-    /// The residual stream behind so many layers, for each of these, one behind the other (EAGLE-3).
+    /// The residual stream after each of these numbers of layers, concatenated (EAGLE-3).
     Layers(Vec<usize>),
 }
 
 impl FeatureSource {
-    /// Numbers of a token's features, in a model of that hidden size.
+    /// Returns the width of a token's features in a model with this hidden size.
     #[must_use]
     pub fn width(&self, hidden_size: usize) -> usize {
         match self {
@@ -22,19 +22,19 @@ impl FeatureSource {
     }
 }
 
-/// The features of a cache's slots, beside its keys and values.
+/// The features of a cache's slots, stored in addition to keys and values.
 pub(crate) struct FeatureSlots {
     width: usize,
     values: Vec<f32>, // [slots, width]
 }
 
 impl FeatureSlots {
-    /// Room for nothing yet.
+    /// Creates a storage without slots.
     pub(crate) fn new(width: usize) -> Self {
         Self { width, values: Vec::new() }
     }
 
-    /// Makes room for this many slots.
+    /// Ensures that there is space for `slots` slots.
     pub(crate) fn reserve(&mut self, slots: usize) {
         if self.values.len() < slots * self.width {
             self.values.resize(slots * self.width, 0.0);
@@ -47,7 +47,7 @@ impl FeatureSlots {
         self.values.copy_within(from, to * self.width);
     }
 
-    /// Writes `states`, `[rows, size]`, as part `part` of the slots from `first` on.
+    /// Writes `states`, `[rows, size]`, as part number `part` of the slots from `first` on.
     pub(crate) fn write(&mut self, first: usize, part: usize, states: &[f32], size: usize) {
         let slots = self.values.chunks_exact_mut(self.width).skip(first);
         for (slot, state) in slots.zip(states.chunks_exact(size)) {
@@ -55,12 +55,12 @@ impl FeatureSlots {
         }
     }
 
-    /// The features of some slots, which must have been written: `[slots, width]`.
+    /// Returns the features of some slots, which must have been written: `[slots, width]`.
     pub(crate) fn rows(&self, slots: Range<usize>) -> &[f32] {
         &self.values[slots.start * self.width..slots.end * self.width]
     }
 
-    /// Numbers of a slot.
+    /// Returns the width of a slot's features.
     pub(crate) fn width(&self) -> usize {
         self.width
     }

@@ -1,16 +1,17 @@
-//! Hydra's heads: each reads one hidden state of the target and the tokens that were drafted before it.
+//! Hydra heads: each reads a hidden state of the target and the tokens drafted before it.
 //!
 //! *Hydra: Sequentially-Dependent Draft Heads for Medusa Decoding*, Ankner et al. 2024, arXiv 2402.05109,
 //! section 3, and its appendix on Hydra++.
 //!
-//! 1. The state is the target's feature of the last token that it has read; with Hydra++ what a layer of
-//!    the target's shape makes of the features of all tokens so far, normed.
+//! 1. The state is the target's feature of the last token that the target has read. With Hydra++ it is
+//!    the normed output of a prefix layer, which has the target's shape and reads the features of all
+//!    tokens so far.
 //! 2. Head `h` reads `cat(state, embedding of the last token, … of h drafted ones)`:
 //!    `x = A · cat + a + SiLU(B · cat + b)`, residual layers `x += SiLU(W · x + w)`, and its own matrix.
-//! 3. So rows of a level are computed together, one level after another.
+//! 3. The rows of a tree level share a head. They are computed together, one level after another.
 //!
-//! Only the layer in front keeps anything: a token's state depends on the features up to it, and those on
-//! the tokens up to it, so its cache seeks as any other.
+//! Only the prefix layer has a cache. A token's state depends on the features up to that token, and
+//! these depend on the tokens up to it, so the cache can compare tokens like any other.
 
 use crate::caches::Caches;
 use crate::features::FeatureSource;
@@ -26,18 +27,18 @@ use forerun_core::{Features, SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Such heads on a team.
+/// Hydra heads on a team.
 pub struct HydraModel {
     weights: Arc<HydraWeights>,
     team: Arc<Team>,
-    /// Hydra++'s layer, whose caches keep the states.
+    /// The prefix layer of Hydra++. Its caches store the states as features.
     prefix: Option<Transformer>,
     caches: Caches<KvCache>,
     activations: Activations,
 }
 
 impl HydraModel {
-    /// Heads that are computed on `team`.
+    /// Creates heads that run on `team`.
     #[must_use]
     pub fn new(weights: Arc<HydraWeights>, team: Arc<Team>) -> Self {
         let prefix = weights.prefix.as_ref().map(|layer| {
@@ -48,7 +49,7 @@ impl HydraModel {
         Self { weights, team, prefix, caches, activations }
     }
 
-    /// Positions that it guesses at the most.
+    /// Returns the number of heads: the largest number of positions that can be drafted.
     #[must_use]
     pub fn n_heads(&self) -> usize {
         self.weights.n_heads()
@@ -72,7 +73,7 @@ impl HydraModel {
             let token = features.len();
             return Err(ModelError::Features { tokens: count, expected, token, found: 0 });
         }
-        // Where nothing reads the others, the last one is enough.
+        // Without a prefix layer, only the last token's feature is read.
         let first = if self.prefix.is_some() { 0 } else { count - 1 };
         let widths = features.rows_from(first).take(count - first).map(<[f32]>::len);
         match (first..).zip(widths).find(|&(_, found)| found != expected) {
@@ -83,7 +84,7 @@ impl HydraModel {
         }
     }
 
-    /// What all heads read of the tokens that the target has read: `[hidden]`.
+    /// Computes the state of the tokens that the target has read, which all heads read: `[hidden]`.
     fn state(
         &mut self,
         sequence: SequenceId,
@@ -101,15 +102,15 @@ impl HydraModel {
         state
     }
 
-    /// A head's logits: `inputs` is `[rows, (1 + reads) · hidden]`.
-    fn head(&mut self, head: usize, inputs: &[f32]) -> Vec<f32> {
+    /// Computes a head's logits `[rows, vocab]` from `inputs`: `[rows, (1 + reads) · hidden]`.
+    fn head_logits(&mut self, head: usize, inputs: &[f32]) -> Vec<f32> {
         let Self { weights, team, activations, .. } = self;
-        let HydraHead { first: [acted, carried], layers, head } = &weights.heads[head];
-        let rows = inputs.len() / acted.inputs();
+        let HydraHead { first: [activated, residual], layers, head } = &weights.heads[head];
+        let rows = inputs.len() / activated.inputs();
         let mut states = vec![0.0; rows * weights.hidden_size]; // [rows, hidden]
         let mut delta = states.clone();
-        linear(team, inputs, carried, activations, &mut states);
-        linear(team, inputs, acted, activations, &mut delta);
+        linear(team, inputs, residual, activations, &mut states);
+        linear(team, inputs, activated, activations, &mut delta);
         add_silu(&mut states, &delta);
         for layer in layers {
             linear(team, &states, layer, activations, &mut delta);
@@ -120,8 +121,14 @@ impl HydraModel {
         logits
     }
 
-    /// The inputs of a row's head: the state, and the embeddings of the last token and of a path.
-    fn inputs(&self, state: &[f32], path: impl Iterator<Item = TokenId>, inputs: &mut Vec<f32>) {
+    /// Appends the input of a row's head to `inputs`: the state, then the embeddings of the path's
+    /// tokens, which begin with the last token.
+    fn append_inputs(
+        &self,
+        state: &[f32],
+        path: impl Iterator<Item = TokenId>,
+        inputs: &mut Vec<f32>,
+    ) {
         inputs.extend_from_slice(state);
         for token in path {
             let start = inputs.len();
@@ -131,15 +138,15 @@ impl HydraModel {
     }
 }
 
-/// `states += SiLU(delta)`.
+/// Computes `states += SiLU(delta)`.
 fn add_silu(states: &mut [f32], delta: &[f32]) {
     for (state, delta) in states.iter_mut().zip(delta) {
         *state += delta / (1.0 + exp(-delta));
     }
 }
 
-/// Lets the layer read the features of those tokens whose states the cache does not hold, and returns
-/// the last one's state.
+/// Runs the prefix layer on the features of those tokens for which the cache holds no state, and returns
+/// the state of the last token.
 fn last_state(
     prefix: &mut Transformer,
     cache: &mut KvCache,
@@ -155,7 +162,7 @@ fn last_state(
         let rows = features.rows_from(held).take(end - held);
         let hidden: Vec<f32> = rows.flatten().copied().collect();
         let inputs = Some(Inputs { hidden: &hidden, embeddings: &[] });
-        // No row's logits are wanted: the head is never read.
+        // No logits are requested, so the head is never computed.
         let pass = Pass::new(&tree, tree.len(), LayerOrder::Sequential, cancel);
         let pass = Pass { inputs, ..pass };
         prefix.forward(&pass, cache).map_err(|_cancelled| ModelError::Cancelled)?;
@@ -175,7 +182,10 @@ impl FeatureModel for HydraModel {
         self.weights.context_length
     }
 
-    /// As the trait has it; there are no rows behind more nodes than heads allow.
+    /// See [`FeatureModel::logits`].
+    ///
+    /// # Errors
+    /// Also [`ModelError::Context`] for a row after a node whose depth is the number of heads or more.
     fn logits(
         &mut self,
         context: &LogitsContext<'_>,
@@ -191,7 +201,7 @@ impl FeatureModel for HydraModel {
             if cancel.load(Ordering::Relaxed) {
                 return Err(ModelError::Cancelled);
             }
-            // Rows of one depth have one head.
+            // Rows of the same depth share a head.
             let head = depth(row);
             if head >= self.n_heads() {
                 return Err(ModelError::Context { position: head, context: self.n_heads() });
@@ -200,10 +210,10 @@ impl FeatureModel for HydraModel {
             while row <= tree.len() && depth(row) == head {
                 let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
                 let path = path.into_iter().map(|node| tree.token(node));
-                self.inputs(&state, last.iter().copied().chain(path), &mut inputs);
+                self.append_inputs(&state, last.iter().copied().chain(path), &mut inputs);
                 row += 1;
             }
-            values.extend(self.head(head, &inputs));
+            values.extend(self.head_logits(head, &inputs));
         }
         let computed_tokens = (tree.len() + 1).saturating_sub(first_row);
         Ok(Logits { values, vocab_size: self.weights.vocab_size, computed_tokens })

@@ -1,4 +1,4 @@
-//! A JSON object of options, read with errors that name the file, the option and its value.
+//! Reads options from a JSON object, with errors that name the file, the option and its value.
 
 use std::path::Path;
 
@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use crate::load_error::{LoadError, shortened};
 
-/// The options of one JSON file, or of an object in it. `null` counts as absent, as in Hugging
-/// Face's configurations.
+/// The options of a JSON file, or of an object in it. `null` counts as absent, as in Hugging Face's
+/// configurations.
 pub(crate) struct JsonOptions<'a> {
     values: Map<String, Value>,
     file: &'a Path,
@@ -21,14 +21,14 @@ impl<'a> JsonOptions<'a> {
         }
     }
 
-    /// The text of the same options but for one.
+    /// Returns the JSON text of all options except one.
     pub(crate) fn without(&self, option: &str) -> String {
         let mut values = self.values.clone();
         values.remove(option);
         Value::Object(values).to_string()
     }
 
-    /// Whether the option is written down, be it as `null`.
+    /// Whether the option is present, even as `null`.
     pub(crate) fn contains(&self, option: &str) -> bool {
         self.values.contains_key(option)
     }
@@ -37,7 +37,7 @@ impl<'a> JsonOptions<'a> {
         self.values.keys().map(String::as_str)
     }
 
-    /// A size: a whole number, zero included (whether zero makes sense is for the caller to say).
+    /// Returns a size: a whole number. Zero is accepted, so callers check whether it is valid.
     pub(crate) fn size(&self, option: &'static str) -> Result<Option<usize>, LoadError> {
         let size = |value: &Value| value.as_u64().and_then(|size| usize::try_from(size).ok());
         self.typed(option, "a positive whole number", size)
@@ -55,13 +55,13 @@ impl<'a> JsonOptions<'a> {
         self.number(option)?.ok_or_else(|| self.missing(option, "a number"))
     }
 
-    pub(crate) fn text(&self, option: &'static str) -> Result<Option<String>, LoadError> {
-        self.typed(option, "a text", as_text)
+    pub(crate) fn string(&self, option: &'static str) -> Result<Option<String>, LoadError> {
+        self.typed(option, "a string", as_string)
     }
 
-    pub(crate) fn texts(&self, option: &'static str) -> Result<Option<Vec<String>>, LoadError> {
-        self.typed(option, "a list of texts", |value| {
-            value.as_array()?.iter().map(as_text).collect()
+    pub(crate) fn strings(&self, option: &'static str) -> Result<Option<Vec<String>>, LoadError> {
+        self.typed(option, "a list of strings", |value| {
+            value.as_array()?.iter().map(as_string).collect()
         })
     }
 
@@ -82,29 +82,29 @@ impl<'a> JsonOptions<'a> {
         self.typed(option, "a token id", as_token_id)
     }
 
-    /// One token id or a list of them.
+    /// Returns token ids, which may be given as one id or as a list.
     pub(crate) fn token_ids(&self, option: &'static str) -> Result<Option<Vec<u32>>, LoadError> {
         self.typed(option, "a token id or a list of token ids", |value| match value {
             Value::Array(ids) => ids.iter().map(as_token_id).collect(),
-            one => as_token_id(one).map(|id| vec![id]),
+            id => as_token_id(id).map(|id| vec![id]),
         })
     }
 
-    /// An error unless the option is absent or `accepts` its value.
-    pub(crate) fn only(
+    /// Fails unless the option is absent or `is_supported` holds for its value.
+    pub(crate) fn check_supported(
         &self,
         option: &'static str,
         supported: &'static str,
-        accepts: impl Fn(&Value) -> bool,
+        is_supported: impl Fn(&Value) -> bool,
     ) -> Result<(), LoadError> {
         match self.get(option) {
-            Some(value) if !accepts(value) => Err(self.unsupported(option, supported)),
+            Some(value) if !is_supported(value) => Err(self.unsupported(option, supported)),
             _ => Ok(()),
         }
     }
 
     pub(crate) fn unsupported(&self, option: &'static str, supported: &'static str) -> LoadError {
-        let (file, found) = (self.file.to_owned(), self.found(option));
+        let (file, found) = (self.file.to_owned(), self.displayed(option));
         LoadError::UnsupportedOption { file, option, found, supported }
     }
 
@@ -130,7 +130,7 @@ impl<'a> JsonOptions<'a> {
         convert: impl Fn(&Value) -> Option<T>,
     ) -> Result<Option<T>, LoadError> {
         let Some(value) = self.get(option) else { return Ok(None) };
-        let invalid = || self.invalid(option, &self.found(option), expected);
+        let invalid = || self.invalid(option, &self.displayed(option), expected);
         convert(value).map(Some).ok_or_else(invalid)
     }
 
@@ -138,13 +138,13 @@ impl<'a> JsonOptions<'a> {
         self.values.get(option).filter(|value| !value.is_null())
     }
 
-    /// The option's value as it stands in messages.
-    pub(crate) fn found(&self, option: &str) -> String {
+    /// Returns the option's value as messages show it.
+    pub(crate) fn displayed(&self, option: &str) -> String {
         self.get(option).map_or_else(|| "absent".to_owned(), |value| shortened(&value.to_string()))
     }
 }
 
-fn as_text(value: &Value) -> Option<String> {
+fn as_string(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 

@@ -1,54 +1,56 @@
-//! The key/value cache of one sequence: what it holds, and how it finds that out by itself.
+//! The key/value cache of one sequence. It is rolled back by comparing tokens, never by index.
 
 use crate::features::FeatureSlots;
 use crate::kernels::{AttentionShape, KeysValues, WeightType};
 use forerun_core::{FeatureRows, Node, TokenId, TokenTree};
 use std::ops::Range;
 
-/// Keys and values of a prefix and of a tree of tokens behind it.
+/// Keys and values of a prefix of tokens and of a token tree after it.
 ///
-/// Slot `i` of the prefix is position `i`; the tree's nodes follow in node order. Nothing tells a
-/// cache to roll back: [`KvCache::seek`] compares the tokens of a job with those that it holds and
-/// keeps what agrees, gathering an accepted path into place. Keys were rotated at their own
-/// position, so nothing is rotated again.
+/// Slot `i` of the prefix is position `i`; the tree's nodes follow in node order. There is no command
+/// to roll a cache back: [`KvCache::seek`] compares the tokens of a job with the tokens that the cache
+/// holds, keeps the part that agrees, and gathers the rows of an accepted path into place. Keys are
+/// stored after RoPE at their own position, so moving a row never rotates it again.
 pub struct KvCache {
     layers: Vec<KeysValues>,
     prefix: Vec<TokenId>,
-    /// So many first tokens of the prefix are held exactly: a row that follows a fuzzy one has read
-    /// it, and is fuzzy itself.
+    /// Number of exact rows at the start of the prefix. All later rows are approximate, because they
+    /// have attended to an approximate row.
     exact: usize,
     tree: TokenTree,
-    /// Whether each node is held exactly.
+    /// For each node, whether its row is exact.
     exact_nodes: Vec<bool>,
-    /// The slots' features, where the model is asked for some.
+    /// The features of all slots, if the model stores features.
     features: Option<FeatureSlots>,
 }
 
-/// What counts as held. An entry is fuzzy if it was computed by groups of layers or from a feature that
-/// was only predicted, or read one that was; the cache notes that by itself.
+/// Which rows of a cache [`KvCache::seek`] may keep.
+///
+/// A row is approximate if it was computed with layers in groups, if it was computed from a predicted
+/// feature, or if it attends to an approximate row. The cache keeps track of this itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// What a fresh exact forward would compute.
+    /// Only exact rows, with the values that a fresh exact forward pass would compute.
     Exact,
-    /// Fuzzy entries, too, as long as the first `exact` tokens are held exactly. Where they are not,
-    /// all approximate entries are dropped, so that they can be computed anew (EasySpec's calibration).
+    /// Also approximate rows, provided that the rows of the first `exact` tokens are exact. Otherwise
+    /// all approximate rows are dropped, so that they can be computed again (EasySpec's calibration).
     Approximate {
-        /// Tokens that have to be exact.
+        /// Number of leading tokens whose rows must be exact.
         exact: usize,
     },
 }
 
-/// What a cache holds of a job's tokens.
+/// How much of a job's tokens and tree a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Tokens of the prefix.
+pub struct CacheHit {
+    /// Number of leading tokens that are held.
     pub tokens: usize,
-    /// Nodes of the tree, counted from the first; 0 unless the whole prefix is held.
+    /// Number of leading nodes of the tree that are held; 0 unless all tokens are held.
     pub nodes: usize,
 }
 
 impl KvCache {
-    /// An empty cache for `n_layers` layers, in the precision that goes with the weights.
+    /// Creates an empty cache for `n_layers` layers. `weight_type` determines its precision.
     pub(crate) fn new(n_layers: usize, shape: AttentionShape, weight_type: WeightType) -> Self {
         let layers = (0..n_layers).map(|_| KeysValues::new(shape, weight_type)).collect();
         Self {
@@ -61,33 +63,34 @@ impl KvCache {
         }
     }
 
-    /// The same cache, which keeps features of that width beside keys and values.
+    /// Returns the same cache, configured to store features of this width next to keys and values.
     pub(crate) fn with_features(self, width: usize) -> Self {
         Self { features: Some(FeatureSlots::new(width)), ..self }
     }
 
-    /// Keeps the longest part of `tokens`, then of `tree`, that is held as `keep` says, forgets the
-    /// rest, and tells how much that is. Of the tree a number of first nodes is kept.
-    pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree, keep: Keep) -> Held {
+    /// Keeps the longest prefix of `tokens`, then the leading nodes of `tree` after it, for which the
+    /// cache holds rows that `keep` allows. Drops all other rows. Returns how much it has kept.
+    pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree, keep: Keep) -> CacheHit {
         let agreeing = self.prefix.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let (mut path, mut at) = (Vec::new(), None);
         if agreeing == self.prefix.len() {
-            (path, at) = self.follow(&tokens[agreeing..]);
+            (path, at) = self.follow_path(&tokens[agreeing..]);
         }
         let exact = self.exact_among(agreeing, &path);
-        let wanted = match keep {
+        let required = match keep {
             Keep::Exact => tokens.len(),
             Keep::Approximate { exact } => exact.min(tokens.len()),
         };
-        let held = if exact < wanted { exact } else { agreeing + path.len() };
+        let held = if exact < required { exact } else { agreeing + path.len() };
         if held < self.prefix.len() {
             self.prefix.truncate(held);
             self.exact = self.exact.min(held);
-            self.hold_nodes(tree, &[]);
-            return Held { tokens: held, nodes: 0 };
+            self.set_tree(tree, &[]);
+            return CacheHit { tokens: held, nodes: 0 };
         }
         path.truncate(held - agreeing);
-        let mut kept = if held == tokens.len() { self.matching(at, tree) } else { Vec::new() };
+        let mut kept =
+            if held == tokens.len() { self.matching_nodes(at, tree) } else { Vec::new() };
         if keep == Keep::Exact {
             let exact = kept.iter().take_while(|&&node| self.exact_nodes[node]).count();
             kept.truncate(exact);
@@ -98,20 +101,20 @@ impl KvCache {
         }
         self.prefix.extend(path.iter().map(|&node| self.tree.token(node)));
         self.exact = exact;
-        self.hold_nodes(tree, &kept);
-        Held { tokens: self.prefix.len(), nodes: kept.len() }
+        self.set_tree(tree, &kept);
+        CacheHit { tokens: self.prefix.len(), nodes: kept.len() }
     }
 
-    /// How many of the first `agreeing` tokens and of a path behind them are held exactly.
+    /// Returns the number of exact rows among the first `agreeing` tokens and the `path` after them.
     fn exact_among(&self, agreeing: usize, path: &[Node]) -> usize {
-        // Nodes are exact only behind a prefix that is exact as a whole.
+        // A node can be exact only if the whole prefix is exact.
         let on_path = path.iter().take_while(|&&node| self.exact_nodes[node]).count();
         self.exact.min(agreeing) + on_path
     }
 
-    /// The tree becomes the first nodes of `tree`, whose rows are those of the nodes `from`, which
-    /// ascend.
-    fn hold_nodes(&mut self, tree: &TokenTree, from: &[Node]) {
+    /// Replaces the held tree by the leading nodes of `tree`. Their rows are those of the held nodes
+    /// `from`, which must ascend.
+    fn set_tree(&mut self, tree: &TokenTree, from: &[Node]) {
         for (index, &node) in from.iter().enumerate() {
             self.exact_nodes[index] = self.exact_nodes[node];
         }
@@ -119,8 +122,8 @@ impl KvCache {
         self.tree.copy_from(tree, from.len());
     }
 
-    /// The nodes that spell `tokens` as far as they go, and the last of them.
-    fn follow(&self, tokens: &[TokenId]) -> (Vec<Node>, Option<Node>) {
+    /// Follows `tokens` down the held tree as far as possible. Returns the path and its last node.
+    fn follow_path(&self, tokens: &[TokenId]) -> (Vec<Node>, Option<Node>) {
         let (mut path, mut at) = (Vec::new(), None);
         for &token in tokens {
             let Some(node) = self.tree.child_with(at, token) else { break };
@@ -130,15 +133,15 @@ impl KvCache {
         (path, at)
     }
 
-    /// The held nodes below `root` that equal the first nodes of `tree`. They ascend, so that rows
-    /// can be gathered in place.
-    fn matching(&self, root: Option<Node>, tree: &TokenTree) -> Vec<Node> {
+    /// Returns the held nodes below `root` that match the leading nodes of `tree`, one for each. They
+    /// ascend, so that their rows can be gathered in place.
+    fn matching_nodes(&self, root: Option<Node>, tree: &TokenTree) -> Vec<Node> {
         let mut held: Vec<Node> = Vec::new();
         for node in 0..tree.len() {
             let parent = tree.parent(node).map_or(root, |parent| Some(held[parent]));
             let mut twins =
                 self.tree.children(parent).filter(|&own| self.tree.token(own) == tree.token(node));
-            // Equal siblings have equal rows, but each keeps its own.
+            // Siblings with the same token have equal rows, but each matches a row of its own.
             let after = held.last().copied();
             match twins.find(|&own| after.is_none_or(|last| own > last)) {
                 Some(own) => held.push(own),
@@ -155,38 +158,38 @@ impl KvCache {
         }
     }
 
-    /// Number of tokens of the prefix that are held.
+    /// Returns the number of tokens in the held prefix.
     #[must_use]
     pub fn prefix_len(&self) -> usize {
         self.prefix.len()
     }
 
-    /// Number of tokens of the prefix that are held exactly: all those before them are, too.
+    /// Returns the number of exact rows at the start of the prefix.
     #[must_use]
     pub fn exact_len(&self) -> usize {
         self.exact
     }
 
-    /// Number of tree nodes that are held.
+    /// Returns the number of tree nodes that are held.
     pub(crate) fn tree_len(&self) -> usize {
         self.tree.len()
     }
 
-    /// Makes room for the prefix and `nodes` tree nodes. Rows beyond those held count for nothing
-    /// until [`KvCache::record`].
+    /// Makes room for the prefix and `nodes` tree nodes. New rows do not count as held until
+    /// [`KvCache::record`].
     pub(crate) fn reserve(&mut self, nodes: usize) {
         let slots = self.prefix.len() + nodes;
         self.layers.iter_mut().for_each(|layer| layer.reserve(slots));
         self.features.iter_mut().for_each(|features| features.reserve(slots));
     }
 
-    /// The slots' features, to be written with their keys and values.
+    /// Returns the slots' features, so that a pass can write them along with keys and values.
     pub(crate) fn features_mut(&mut self) -> Option<&mut FeatureSlots> {
         self.features.as_mut()
     }
 
-    /// The features of the slots in a range, as far as they are held: those of the prefix, then those
-    /// of the tree's nodes. `None` if the model was not asked for any.
+    /// Returns the features of the held slots in a range: the prefix's slots, then those of the tree's
+    /// nodes. `None` if the model does not store features.
     #[must_use]
     pub fn features(&self, slots: Range<usize>) -> Option<FeatureRows> {
         let features = self.features.as_ref()?;
@@ -195,35 +198,35 @@ impl KvCache {
         Some(FeatureRows::new(features.width(), rows.to_vec()))
     }
 
-    /// Several layers' rows.
+    /// Returns the keys and values of several layers.
     pub(crate) fn layers_mut(&mut self, layers: Range<usize>) -> &mut [KeysValues] {
         &mut self.layers[layers]
     }
 
-    /// Declares the rows of all nodes of `tree` written, in all layers. Of those that were not held
-    /// before, the ones among the first `exact` nodes were computed exactly from what they follow.
+    /// Records that the rows of all nodes of `tree` have been written in all layers. Among the new rows,
+    /// those of the first `exact` nodes were computed exactly; each is exact if its ancestors are, too.
     pub(crate) fn record(&mut self, tree: &TokenTree, exact: usize) {
         let prefix = self.exact == self.prefix.len();
         for node in self.tree.len()..tree.len() {
-            let behind_exact = tree.parent(node).map_or(prefix, |parent| self.exact_nodes[parent]);
-            self.exact_nodes.push(behind_exact && node < exact);
+            let after_exact = tree.parent(node).map_or(prefix, |parent| self.exact_nodes[parent]);
+            self.exact_nodes.push(after_exact && node < exact);
         }
         self.tree.copy_from(tree, tree.len());
     }
 
-    /// Bytes of memory for keys and values.
+    /// Returns the memory used by keys and values, in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.layers.iter().map(KeysValues::bytes).sum()
     }
 
-    /// Bytes of one slot's keys and values, without what fills them up.
+    /// Returns the size of one slot's keys and values in bytes, without padding.
     pub(crate) fn slot_bytes(&self) -> usize {
         self.layers.iter().map(KeysValues::slot_bytes).sum()
     }
 
-    /// The bits of everything held: prefix, tree, and each layer's keys and values, slot by slot.
-    /// Tests compare caches by it.
+    /// Returns the prefix, the tree, and the bits of each layer's keys and values, slot by slot. Tests
+    /// use it to compare caches.
     #[must_use]
     pub fn snapshot(&self) -> (Vec<TokenId>, TokenTree, Vec<Vec<u32>>) {
         let slots = self.prefix.len() + self.tree.len();
@@ -244,7 +247,7 @@ mod tests {
     const SHAPE: AttentionShape =
         AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1, window: None };
 
-    /// A cache of one layer whose row for a token is the token itself.
+    /// A cache of one layer, in which each key is the token itself and each value its negative.
     fn cache(prefix: &[TokenId], tree: &TokenTree) -> KvCache {
         let mut cache = KvCache::new(1, SHAPE, WeightType::F32);
         write(&mut cache, &TokenTree::chain(prefix));
@@ -254,10 +257,10 @@ mod tests {
     }
 
     fn write(cache: &mut KvCache, tree: &TokenTree) {
-        write_by(cache, tree, LayerOrder::Sequential);
+        write_in_order(cache, tree, LayerOrder::Sequential);
     }
 
-    fn write_by(cache: &mut KvCache, tree: &TokenTree, order: LayerOrder<'_>) {
+    fn write_in_order(cache: &mut KvCache, tree: &TokenTree, order: LayerOrder<'_>) {
         cache.reserve(tree.len());
         let first = cache.prefix_len();
         let layer = &mut cache.layers[0];
@@ -267,7 +270,7 @@ mod tests {
         cache.record(tree, order.exact_among(tree.len()));
     }
 
-    /// Every held row must still belong to its token.
+    /// Asserts that every held row still belongs to its token.
     fn check(cache: &mut KvCache) {
         let (prefix, tree, _) = cache.snapshot();
         for (slot, &token) in prefix.iter().chain(tree.tokens()).enumerate() {
@@ -292,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn seeking_keeps_what_agrees() {
+    fn seek_keeps_the_longest_matching_prefix() {
         let none = TokenTree::new();
         let table: &[(&[TokenId], usize)] = &[
             (&[1, 2, 3, 4, 7, 9], 5),
@@ -310,7 +313,7 @@ mod tests {
             let mut cache = cache(&[1, 2], &sample());
             assert_eq!(
                 cache.seek(tokens, &none, Keep::Exact),
-                Held { tokens: held, nodes: 0 },
+                CacheHit { tokens: held, nodes: 0 },
                 "{tokens:?}"
             );
             assert_eq!(cache.snapshot().0, tokens[..held]);
@@ -320,32 +323,32 @@ mod tests {
     }
 
     #[test]
-    fn seeking_keeps_the_first_nodes_of_a_tree() {
-        // Below 3: the nodes 4 and 5, then 7 under 4, and 8 that is not held.
-        let mut wanted = TokenTree::new();
-        let four = wanted.push(None, 4);
-        wanted.push(None, 5);
-        wanted.push(Some(four), 7);
-        wanted.push(Some(four), 8);
+    fn seek_keeps_the_leading_nodes_of_a_tree() {
+        // After token 3: the nodes 4 and 5, then 7 below 4, and 8, which is not held.
+        let mut request = TokenTree::new();
+        let four = request.push(None, 4);
+        request.push(None, 5);
+        request.push(Some(four), 7);
+        request.push(Some(four), 8);
         let mut cache = cache(&[1, 2], &sample());
-        assert_eq!(cache.seek(&[1, 2, 3], &wanted, Keep::Exact), Held { tokens: 3, nodes: 3 });
+        assert_eq!(cache.seek(&[1, 2, 3], &request, Keep::Exact), CacheHit { tokens: 3, nodes: 3 });
         assert_eq!(cache.snapshot().1.tokens(), [4, 5, 7]);
         check(&mut cache);
-        // Another order stops where gathering in place would overwrite rows.
+        // In another order, only those nodes match whose rows can be gathered in place.
         let mut swapped = TokenTree::new();
         swapped.push(None, 5);
         swapped.push(None, 4);
-        assert_eq!(cache.seek(&[1, 2, 3], &swapped, Keep::Exact), Held { tokens: 3, nodes: 1 });
+        assert_eq!(cache.seek(&[1, 2, 3], &swapped, Keep::Exact), CacheHit { tokens: 3, nodes: 1 });
         check(&mut cache);
     }
 
     #[test]
-    fn equal_siblings_are_two_rows() {
+    fn siblings_with_the_same_token_keep_two_rows() {
         let mut twins = TokenTree::new();
         twins.push(None, 3);
         twins.push(None, 3);
         let mut cache = cache(&[1], &twins);
-        assert_eq!(cache.seek(&[1], &twins, Keep::Exact), Held { tokens: 1, nodes: 2 });
+        assert_eq!(cache.seek(&[1], &twins, Keep::Exact), CacheHit { tokens: 1, nodes: 2 });
         check(&mut cache);
     }
 
@@ -353,28 +356,29 @@ mod tests {
     fn a_prefix_that_ends_inside_the_held_prefix_keeps_no_tree() {
         let mut cache = cache(&[1, 2, 3], &TokenTree::chain(&[4]));
         let held = cache.seek(&[1, 2], &TokenTree::chain(&[3]), Keep::Exact);
-        assert_eq!(held, Held { tokens: 2, nodes: 0 });
+        assert_eq!(held, CacheHit { tokens: 2, nodes: 0 });
         check(&mut cache);
     }
 
-    /// Adds rows that were computed by groups of layers.
+    /// Adds rows as computed with layers in groups.
     fn write_approximately(cache: &mut KvCache, tree: &TokenTree) {
         let groups = LayerGroups::of_sizes(&[2]);
-        write_by(cache, tree, LayerOrder::Groups(&groups));
+        write_in_order(cache, tree, LayerOrder::Groups(&groups));
     }
 
-    /// Exact `[1, 2]`, then what [`sample`] has, exact down to its second node, the rest fuzzy.
-    fn half_approximate() -> KvCache {
+    /// A cache of the exact prefix `[1, 2]` and the tree [`sample`], of which the first two nodes are
+    /// exact and the others approximate.
+    fn partly_approximate() -> KvCache {
         let mut cache = cache(&[1, 2], &sample().first(2));
         write_approximately(&mut cache, &sample());
         cache
     }
 
     #[test]
-    fn approximate_rows_are_never_held_exactly() {
+    fn approximate_rows_never_count_as_exact() {
         let none = TokenTree::new();
-        // Tokens; what is kept of them if approximate rows may be; if all must be exact; if the first three
-        // must.
+        // Tokens, and how many are kept if all rows may be approximate, if all must be exact, and if the
+        // first three must be exact.
         let table: &[(&[TokenId], [usize; 3])] = &[
             (&[1, 2, 3, 4, 7, 9], [5, 3, 5]),
             (&[1, 2, 3, 5], [4, 3, 4]),
@@ -387,12 +391,12 @@ mod tests {
             let keeps =
                 [Keep::Approximate { exact: 0 }, Keep::Exact, Keep::Approximate { exact: 3 }];
             for (keep, tokens_kept) in keeps.into_iter().zip(kept) {
-                let mut cache = half_approximate();
+                let mut cache = partly_approximate();
                 let held = cache.seek(tokens, &none, keep);
-                assert_eq!(held, Held { tokens: tokens_kept, nodes: 0 }, "{tokens:?} {keep:?}");
+                assert_eq!(held, CacheHit { tokens: tokens_kept, nodes: 0 }, "{tokens:?} {keep:?}");
                 assert_eq!(cache.exact_len(), kept[1], "{tokens:?} {keep:?}");
                 check(&mut cache);
-                // What was kept is still known for what it is.
+                // The cache still knows which of the kept rows are exact.
                 assert_eq!(cache.seek(tokens, &none, Keep::Exact).tokens, kept[1]);
                 check(&mut cache);
             }
@@ -400,23 +404,26 @@ mod tests {
     }
 
     #[test]
-    fn a_calibration_drops_all_approximate_rows() {
-        // Four tokens must be exact, three are: nothing fuzzy stays, though the path agrees.
-        let mut cache = half_approximate();
+    fn calibration_drops_all_approximate_rows() {
+        // Four tokens must be exact but only three are: no approximate row stays, though the path agrees.
+        let mut cache = partly_approximate();
         let held = cache.seek(&[1, 2, 3, 4, 7], &TokenTree::new(), Keep::Approximate { exact: 4 });
-        assert_eq!(held, Held { tokens: 3, nodes: 0 });
+        assert_eq!(held, CacheHit { tokens: 3, nodes: 0 });
         check(&mut cache);
-        // Of a tree the approximate nodes stay while the prefix is as exact as it must be.
-        let mut wanted = TokenTree::chain(&[4, 7]);
-        wanted.push(None, 5);
+        // Approximate nodes of a tree stay if the prefix has the required exact rows.
+        let mut request = TokenTree::chain(&[4, 7]);
+        request.push(None, 5);
         for (keep, nodes) in [(Keep::Exact, 0), (Keep::Approximate { exact: 3 }, 2)] {
-            let mut cache = half_approximate();
-            assert_eq!(cache.seek(&[1, 2, 3], &wanted.first(2), keep), Held { tokens: 3, nodes });
+            let mut cache = partly_approximate();
+            assert_eq!(
+                cache.seek(&[1, 2, 3], &request.first(2), keep),
+                CacheHit { tokens: 3, nodes }
+            );
             check(&mut cache);
         }
-        let mut cache = half_approximate();
+        let mut cache = partly_approximate();
         let held = cache.seek(&[1, 2], &sample(), Keep::Exact);
-        assert_eq!(held, Held { tokens: 2, nodes: 2 }, "the exact nodes");
+        assert_eq!(held, CacheHit { tokens: 2, nodes: 2 }, "the exact nodes");
     }
 
     #[test]
@@ -428,9 +435,9 @@ mod tests {
         assert_eq!(cache.seek(&[1, 2, 3, 4], &none, Keep::Approximate { exact: 2 }).tokens, 4);
         write(&mut cache, &TokenTree::chain(&[5]));
         assert_eq!(cache.seek(&[1, 2, 3, 4, 5], &none, Keep::Exact).tokens, 2);
-        // Layers that are alone are exact, however they are called.
-        let alone = LayerGroups::of_sizes(&[1]);
-        write_by(&mut cache, &TokenTree::chain(&[3]), LayerOrder::Groups(&alone));
+        // Groups of a single layer are exact.
+        let single = LayerGroups::of_sizes(&[1]);
+        write_in_order(&mut cache, &TokenTree::chain(&[3]), LayerOrder::Groups(&single));
         assert_eq!(cache.seek(&[1, 2, 3], &none, Keep::Exact).tokens, 3);
     }
 }

@@ -1,4 +1,5 @@
-//! Language models as drafters and scorers use them: tokens in, logits out, caches inside.
+//! The interface of language models for drafters and target workers: tokens in, logits out. Models keep
+//! their caches themselves.
 
 use crate::caches::Caches;
 use crate::config::Config;
@@ -13,41 +14,41 @@ use forerun_core::{
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-/// Tokens of a prompt that are computed in one pass; cancellation is seen between passes too.
+/// Largest number of prompt tokens that one pass computes. Cancellation is also checked between passes.
 pub(crate) const PREFILL_ROWS: usize = 256;
 
-/// Rows of logits that were asked for.
+/// The requested rows of logits.
 pub struct Logits {
     /// `[rows, vocab_size]`.
     pub values: Vec<f32>,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Tokens that had to be computed for them.
+    /// Number of tokens that had to be computed for these rows.
     pub computed_tokens: usize,
 }
 
 impl Logits {
-    /// The rows, in order.
+    /// Returns the rows, in order.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> + '_ {
         self.values.chunks_exact(self.vocab_size)
     }
 
-    /// The rows, without the tokens from `vocab_size` on.
-    pub fn rows_below(&self, vocab_size: usize) -> impl Iterator<Item = &[f32]> + '_ {
+    /// Returns the rows, truncated to the tokens below `vocab_size`.
+    pub fn rows_truncated_to(&self, vocab_size: usize) -> impl Iterator<Item = &[f32]> + '_ {
         self.rows().map(move |row| &row[..vocab_size.min(row.len())])
     }
 }
 
-/// Why a model gave no logits.
+/// An error that prevents a model from computing logits.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
 pub enum ModelError {
-    /// It was asked to stop.
+    /// The forward pass was cancelled.
     #[error("the forward pass was cancelled")]
     Cancelled,
-    /// Nothing to predict from.
+    /// The sequence is empty, or too short for the model.
     #[error("a sequence needs at least one token (a prompt, or the model's BOS token)")]
     Empty,
-    /// More tokens than the model was made for.
+    /// The sequence is longer than the model's context.
     #[error("position {position} is beyond the model's context of {context} tokens")]
     Context {
         /// The position that was needed.
@@ -55,30 +56,32 @@ pub enum ModelError {
         /// `max_position_embeddings`.
         context: usize,
     },
-    /// A token that the model does not know.
-    #[error("token {token} is not in the model's vocabulary of {vocab_size}")]
+    /// A token outside of the model's vocabulary.
+    #[error("token {token} is not in the model's vocabulary of {vocab_size} tokens")]
     Token {
         /// The token.
         token: TokenId,
         /// Size of the vocabulary.
         vocab_size: usize,
     },
-    /// Features of a model that keeps none.
-    #[error("features of the target were asked for, but it was loaded without")]
-    NoFeatures,
-    /// Features of too few tokens, or of another model.
+    /// Features were requested from a model that does not store any.
     #[error(
-        "the drafter needs {expected} numbers for each of {tokens} tokens from its target, but token \
-         {token} has {found}"
+        "a drafter requested hidden states of the target, but the target was loaded without them"
+    )]
+    NoFeatures,
+    /// Features of too few tokens, or of the wrong width.
+    #[error(
+        "the target's features of token {token} have width {found}, but the drafter needs width \
+         {expected} (tokens needed: {tokens})"
     )]
     Features {
-        /// Tokens whose features are needed.
+        /// Number of tokens whose features are needed.
         tokens: usize,
-        /// Numbers of each.
+        /// The expected width: numbers per token.
         expected: usize,
-        /// The first token whose features are not that.
+        /// The first token with another width.
         token: usize,
-        /// Numbers that it has.
+        /// Its width; 0 if its features are missing.
         found: usize,
     },
     /// The logits cannot be sampled from.
@@ -86,70 +89,74 @@ pub enum ModelError {
     Sampling(#[from] SamplingError),
 }
 
-/// What a model is asked for: the rows from `first_row` on. Row 0 predicts the token behind `tokens`, row
-/// `node + 1` the one behind a node of `tree`, which hangs behind `tokens`.
+/// A request for the rows of logits from `first_row` on.
+///
+/// Row 0 predicts the token after `tokens`. Row `node + 1` predicts the token after a node of `tree`,
+/// which follows `tokens`.
 #[derive(Clone, Copy)]
 pub struct LogitsContext<'a> {
     /// The sequence.
     pub sequence: SequenceId,
     /// All tokens before the first row.
     pub tokens: &'a [TokenId],
-    /// Candidates, or masks, behind them.
+    /// Candidates or mask tokens after `tokens`.
     pub tree: &'a TokenTree,
-    /// The first row wanted.
+    /// The first requested row.
     pub first_row: usize,
-    /// Set when the logits are no longer wanted.
+    /// Set to cancel the request.
     pub cancel: &'a AtomicBool,
 }
 
 impl<'a> LogitsContext<'a> {
-    /// The row behind some tokens, which stays wanted.
+    /// Creates a request for the row after some tokens, which is never cancelled.
     #[must_use]
     pub fn next_token(sequence: SequenceId, tokens: &'a [TokenId]) -> Self {
-        static NOTHING: TokenTree = TokenTree::new();
-        static NEVER: AtomicBool = AtomicBool::new(false);
-        Self { sequence, tokens, tree: &NOTHING, first_row: 0, cancel: &NEVER }
+        static EMPTY_TREE: TokenTree = TokenTree::new();
+        static NEVER_CANCELLED: AtomicBool = AtomicBool::new(false);
+        Self { sequence, tokens, tree: &EMPTY_TREE, first_row: 0, cancel: &NEVER_CANCELLED }
     }
 }
 
-/// What drafters and scorers need of a model.
+/// A language model with a cache for every sequence.
 pub trait LanguageModel {
-    /// Number of tokens in the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     fn vocab_size(&self) -> usize;
 
-    /// Largest number of tokens in a sequence.
+    /// Returns the largest number of tokens in a sequence.
     fn context_length(&self) -> usize;
 
-    /// Logits of the rows that are asked for.
+    /// Computes the requested rows of logits.
     ///
-    /// What was computed before for the same sequence and agrees with these tokens is not computed
-    /// again.
+    /// Earlier results for the same sequence are reused as far as their tokens agree with the request's.
     ///
     /// # Errors
     /// See [`ModelError`].
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError>;
 
-    /// Features of what the last call of [`LanguageModel::logits`] was about: index `i` is token `i`,
-    /// and the tree's nodes follow the tokens. `None` where the model keeps none.
+    /// Returns the features that belong to the last call of [`LanguageModel::logits`]: row `i` is token
+    /// `i`, and the tree's nodes follow the tokens. `None` if the model does not store features.
     fn features(&self, _sequence: SequenceId, _rows: Range<usize>) -> Option<FeatureRows> {
         None
     }
 
-    /// Forgets a sequence.
+    /// Frees the state of a sequence.
     fn release(&mut self, sequence: SequenceId);
 }
 
-/// A model that reads the target's features beside the tokens (EAGLE).
+/// A model that reads the target's features in addition to tokens (EAGLE).
 pub trait FeatureModel {
-    /// Number of tokens in the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     fn vocab_size(&self) -> usize;
 
-    /// Largest number of tokens in a sequence.
+    /// Returns the largest number of tokens in a sequence.
     fn context_length(&self) -> usize;
 
-    /// As [`LanguageModel::logits`], behind at least two tokens and the target's `features` of all of
-    /// them but the last, or of more. What follows the tokens has none: the model takes its own
-    /// prediction of them, and never keeps such a row for another call's tokens.
+    /// Computes the requested rows of logits, as [`LanguageModel::logits`] does.
+    ///
+    /// The request must have at least two tokens, and `features` the target's features of all tokens
+    /// except the last (it may have more). The last token and the tree's nodes have no features of the
+    /// target: the model uses the features that it predicts itself, and never reuses a row that was
+    /// computed from them for the tokens of another call.
     ///
     /// # Errors
     /// See [`ModelError`].
@@ -159,28 +166,32 @@ pub trait FeatureModel {
         features: &Features,
     ) -> Result<Logits, ModelError>;
 
-    /// Forgets a sequence.
+    /// Frees the state of a sequence.
     fn release(&mut self, sequence: SequenceId);
 }
 
-/// Heads that read one token's features alone (Medusa).
+/// Draft heads that read the features of a single token (Medusa).
 pub trait FeatureHeads {
-    /// Number of tokens in the vocabulary.
+    /// Returns the number of tokens in the vocabulary.
     fn vocab_size(&self) -> usize;
 
-    /// Logits by each head, given the features of the last token that the target has read.
+    /// Computes one row of logits per head, given the features of the last token that the target has
+    /// read.
     ///
     /// # Errors
-    /// [`ModelError::Features`] if they are not of the target's width.
+    /// [`ModelError::Features`] if the features do not have the target's width.
     fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError>;
 }
 
-/// A language model of layers, which can be computed in groups. That is an approximation, for drafts
-/// only: its caches tell approximate entries from exact ones, and [`LanguageModel::logits`] never uses any.
+/// A language model whose layers can be computed in groups.
+///
+/// Grouping layers is an approximation, for drafting only. The model's caches distinguish approximate
+/// rows from exact ones, and [`LanguageModel::logits`] never uses approximate rows.
 pub trait LayeredModel: LanguageModel {
-    /// As [`LanguageModel::logits`], by groups of all layers behind the first `exact` tokens. Where these
-    /// are not held exactly, everything fuzzy that is held is dropped, and they are computed layer by
-    /// layer: EasySpec's calibration.
+    /// Computes the requested rows of logits with layers in `groups`, after the first `exact` tokens.
+    ///
+    /// If the cache does not hold exact rows for the first `exact` tokens, all approximate rows are
+    /// dropped and the rows of these tokens are computed layer by layer: EasySpec's calibration.
     ///
     /// # Errors
     /// See [`ModelError`].
@@ -192,27 +203,28 @@ pub trait LayeredModel: LanguageModel {
     ) -> Result<Logits, ModelError>;
 }
 
-/// What is to be scored.
+/// A request to score a tree.
 pub struct ScoreContext<'a> {
     /// The sequence.
     pub sequence: SequenceId,
     /// All tokens before the first row.
     pub tokens: &'a [TokenId],
-    /// How many of them are the prompt.
+    /// Number of leading tokens that belong to the prompt.
     pub prompt_len: usize,
-    /// Candidates behind them.
+    /// Candidates after `tokens`.
     pub tree: &'a TokenTree,
     /// The request's sampling options.
     pub sampling: &'a Sampling,
-    /// Whether log-probabilities are wanted, and how many of the best of each row.
+    /// Number of most likely tokens per row for which to return log-probabilities; `None` for no
+    /// log-probabilities.
     pub logprobs: Option<usize>,
-    /// The first token whose features are wanted.
+    /// The first token for which to return features; `None` for no features.
     pub features_from: Option<usize>,
-    /// Set when the scores are no longer wanted; looked at between layers.
+    /// Set to cancel the request; checked between layers.
     pub cancel: &'a AtomicBool,
 }
 
-/// Scores a tree: the distributions of the token behind the prefix and behind each node.
+/// Scores a tree: computes the distributions of the token after the prefix and after each node.
 ///
 /// # Errors
 /// See [`ModelError`].
@@ -244,14 +256,15 @@ pub fn score(
     Ok(scores)
 }
 
-/// A [`Transformer`], or something else that computes passes, with a cache for every sequence.
+/// A language model made of a [`Transformer`], or another implementation of [`Forward`], with a
+/// key/value cache for every sequence.
 pub struct CachedTransformer<F = Transformer> {
     transformer: F,
     caches: Caches<KvCache>,
 }
 
 impl<F: Forward> CachedTransformer<F> {
-    /// A model without any sequence.
+    /// Creates a model without any sequence.
     #[must_use]
     pub fn new(transformer: F) -> Self {
         Self { transformer, caches: Caches::new() }
@@ -274,7 +287,7 @@ impl<F: Forward> CachedTransformer<F> {
         }
     }
 
-    /// Runs passes on the sequence's cache, which stays with what it then holds even if they fail.
+    /// Runs passes on the sequence's cache. The cache is kept even if a pass fails.
     fn with_passes(
         &mut self,
         context: &LogitsContext<'_>,
@@ -292,18 +305,18 @@ impl<F: Forward> CachedTransformer<F> {
         };
         let values = run(&mut passes);
         let computed_tokens = passes.computed_tokens;
-        // Even a cancelled pass leaves the cache with what it held before.
+        // A cancelled pass leaves the cache unchanged.
         self.caches.put(sequence, cache);
         Ok(Logits { values: values?, vocab_size: self.vocab_size(), computed_tokens })
     }
 
-    /// The cache of a sequence, if there is one. Tests look at what it holds.
+    /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
     #[must_use]
     pub fn cache(&self, sequence: SequenceId) -> Option<&KvCache> {
         self.caches.get(sequence)
     }
 
-    /// The model's shape.
+    /// Returns the model's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.transformer.config()
@@ -353,40 +366,41 @@ struct Passes<'a> {
 }
 
 impl Passes<'_> {
-    /// The rows as the model has them.
-    fn logits(&mut self, wanted: &LogitsContext<'_>) -> Result<Vec<f32>, ModelError> {
-        self.rows(wanted, LayerOrder::Sequential, Keep::Exact)
+    /// Computes the requested rows exactly.
+    fn logits(&mut self, request: &LogitsContext<'_>) -> Result<Vec<f32>, ModelError> {
+        self.rows(request, LayerOrder::Sequential, Keep::Exact)
     }
 
-    /// The rows behind `exact` tokens that are computed exactly unless they are held so, the others by
-    /// groups of layers.
+    /// Computes the requested rows with layers in groups, after `exact` tokens. If the cache does not hold
+    /// exact rows for these, computes them exactly first.
     fn layer_parallel_logits(
         &mut self,
-        wanted: &LogitsContext<'_>,
+        request: &LogitsContext<'_>,
         groups: &LayerGroups,
         exact: usize,
     ) -> Result<Vec<f32>, ModelError> {
-        let LogitsContext { sequence, tokens, tree, mut first_row, .. } = *wanted;
+        let LogitsContext { sequence, tokens, tree, mut first_row, .. } = *request;
         let keep = Keep::Approximate { exact };
         let mut logits = Vec::new();
-        if self.seek(wanted, keep) < exact {
-            // Bonus calibration. Its last row is the first that is wanted, or of no use.
+        if self.seek(request, keep) < exact {
+            // Bonus calibration. Its last row is either the first requested row or not needed.
             let last = self.logits(&LogitsContext::next_token(sequence, &tokens[..exact]))?;
             if exact == tokens.len() && first_row == 0 {
                 (logits, first_row) = (last, 1);
             }
         }
         if first_row <= tree.len() {
-            let wanted = LogitsContext { first_row, ..*wanted };
-            logits.extend(self.rows(&wanted, LayerOrder::Groups(groups), keep)?);
+            let request = LogitsContext { first_row, ..*request };
+            logits.extend(self.rows(&request, LayerOrder::Groups(groups), keep)?);
         }
         Ok(logits)
     }
 
-    /// Keeps what is held of the tokens and of the tree before the wanted rows: those have to be
-    /// computed, whether or not they were before. Returns the number of tokens.
-    fn seek(&mut self, wanted: &LogitsContext<'_>, keep: Keep) -> usize {
-        let LogitsContext { tokens, tree, first_row, .. } = *wanted;
+    /// Makes the cache keep the matching rows of the tokens and nodes before the requested rows. The
+    /// requested rows themselves are always computed, even if the cache holds them. Returns the number of
+    /// tokens kept.
+    fn seek(&mut self, request: &LogitsContext<'_>, keep: Keep) -> usize {
+        let LogitsContext { tokens, tree, first_row, .. } = *request;
         let held = match first_row.checked_sub(1) {
             Some(nodes) => self.cache.seek(tokens, &tree.first(nodes), keep),
             None => self.cache.seek(&tokens[..tokens.len() - 1], &TokenTree::new(), keep),
@@ -394,15 +408,16 @@ impl Passes<'_> {
         held.tokens
     }
 
-    /// Seeks, computes what is missing of the prefix in passes of bounded size, then the tree.
+    /// Seeks in the cache, computes the missing part of the prefix in passes of bounded size, and then
+    /// the tree.
     fn rows(
         &mut self,
-        wanted: &LogitsContext<'_>,
+        request: &LogitsContext<'_>,
         order: LayerOrder<'_>,
         keep: Keep,
     ) -> Result<Vec<f32>, ModelError> {
-        let LogitsContext { tokens, tree, first_row, .. } = *wanted;
-        let held = self.seek(wanted, keep);
+        let LogitsContext { tokens, tree, first_row, .. } = *request;
+        let held = self.seek(request, keep);
         let mut missing = &tokens[held..];
         while missing.len() > PREFILL_ROWS {
             let (now, later) = missing.split_at(PREFILL_ROWS);
@@ -410,22 +425,22 @@ impl Passes<'_> {
             self.cache.seek(&tokens[..tokens.len() - later.len()], &TokenTree::new(), keep);
             missing = later;
         }
-        // The rest of the prefix and the tree behind it are one tree to the forward pass.
+        // The last pass computes the rest of the prefix and the tree after it, as one tree.
         let mut new = TokenTree::chain(missing);
         new.graft(missing.len().checked_sub(1), tree);
         let logits = self.pass(&new, missing.len() + first_row - 1, order)?;
         Ok(logits)
     }
 
-    /// One forward pass, with the logits of the nodes from `first_wanted` on.
+    /// Runs one forward pass and returns the logits of the nodes from `first_output` on.
     fn pass(
         &mut self,
         tree: &TokenTree,
-        first_wanted: usize,
+        first_output: usize,
         order: LayerOrder<'_>,
     ) -> Result<Vec<f32>, ModelError> {
         let new = tree.len() - self.cache.tree_len();
-        let pass = Pass::new(tree, first_wanted, order, self.cancel);
+        let pass = Pass::new(tree, first_output, order, self.cancel);
         let logits = self.transformer.forward(&pass, self.cache);
         let logits = logits.map_err(|_cancelled| ModelError::Cancelled)?.to_vec();
         self.computed_tokens += new;

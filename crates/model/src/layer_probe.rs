@@ -1,9 +1,9 @@
-//! What is lost where layers are computed in groups: how near the states of approximate rows are to the
-//! exact ones (EasySpec, table 5), and how near their distributions.
+//! Measures the error of computing layers in groups: the similarity of approximate rows' states to the
+//! exact ones (EasySpec, table 5), and the overlap of their distributions.
 //!
-//! A text is walked through in rounds, as drafting goes: the first row of a round is exact, as
-//! calibration makes it, and the rows behind it are fuzzy, behind an exact prefix. Every strategy sees
-//! the same rows.
+//! A text is processed in rounds, as in drafting. The first row of a round is exact, as after
+//! calibration. The rows after it are approximate, with an exact prefix. All strategies get the same
+//! rows.
 
 use crate::forward::Forward;
 use crate::kv_cache::{Keep, KvCache};
@@ -18,22 +18,22 @@ use std::sync::Arc;
 
 const SEQUENCE: SequenceId = SequenceId(0);
 
-/// Which layers are computed together.
+/// A choice of the layers that are computed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strategy {
-    /// The groups.
+    /// The groups of layers.
     pub groups: LayerGroups,
-    /// Whether their MLPs, too, read the group's hidden state. No drafter does that: it loses more
-    /// than it gains.
+    /// Whether the MLPs also read the group's hidden state. Drafters do not do this, because it loses
+    /// more than it gains.
     pub whole_layers: bool,
 }
 
-/// Mean cosine similarities of one layer's states in approximate rows with those in exact ones.
+/// Mean cosine similarities of a layer's states between approximate and exact rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Similarities {
     /// The hidden state that attention reads.
     pub hidden: f64,
-    /// What attention adds to it.
+    /// The output of attention.
     pub attention: f64,
     /// Queries, all heads as one vector.
     pub queries: f64,
@@ -43,33 +43,34 @@ pub struct Similarities {
     pub values: f64,
 }
 
-/// How a strategy did, on average over all approximate rows.
+/// The results of a strategy, averaged over all approximate rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StrategyScore {
-    /// By layer.
+    /// The similarities of each layer.
     pub layers: Vec<Similarities>,
-    /// `1 − TV` between fuzzy and exact rows at temperature 1: the probability that a token drawn
-    /// from the one is accepted by the other.
+    /// `1 − TV` between approximate and exact rows at temperature 1: the probability that a token
+    /// sampled from the approximate row is accepted by the exact one.
     pub overlap: f64,
-    /// Share of rows whose most probable token is the exact row's.
+    /// Share of rows with the same most probable token as the exact row.
     pub top1_agreement: f64,
-    /// The overlap with a target's rows, where there is a target: the acceptance rate.
+    /// The acceptance rate, if there is a target: the overlap with the target's rows.
     pub acceptance: Option<f64>,
 }
 
 impl StrategyScore {
-    /// The layers' mean.
+    /// Returns the mean over all layers.
     #[must_use]
     pub fn mean(&self) -> Similarities {
         self.mean_of(|_| true)
     }
 
-    /// The mean of some layers.
+    /// Returns the mean over the layers for which `is_included` is true.
     #[must_use]
-    pub fn mean_of(&self, of: impl Fn(usize) -> bool) -> Similarities {
-        let chosen: Vec<_> = (0..).zip(&self.layers).filter(|(l, _)| of(*l)).map(|l| l.1).collect();
+    pub fn mean_of(&self, is_included: impl Fn(usize) -> bool) -> Similarities {
+        let layers = (0..).zip(&self.layers).filter(|(index, _)| is_included(*index));
+        let layers: Vec<_> = layers.map(|(_, layer)| layer).collect();
         let mean = |state: fn(&Similarities) -> f64| {
-            chosen.iter().map(|layer| state(layer)).sum::<f64>() / chosen.len() as f64
+            layers.iter().map(|layer| state(layer)).sum::<f64>() / layers.len() as f64
         };
         Similarities {
             hidden: mean(|layer| layer.hidden),
@@ -81,21 +82,21 @@ impl StrategyScore {
     }
 }
 
-/// A model, and perhaps its target, ready to compare strategies on texts.
+/// A model and optionally its target, for comparing strategies on texts.
 pub struct LayerProbe {
     transformer: Transformer,
     target: Option<CachedTransformer>,
-    /// Fuzzy rows of a round.
+    /// The number of approximate rows in a round.
     depth: usize,
     strategies: Vec<Strategy>,
-    sums: Vec<Sums>,
+    sums: Vec<StrategySums>,
     rows: usize,
     exact_acceptance: f64,
 }
 
-/// A [`StrategyScore`], not yet divided by the number of rows.
+/// A [`StrategyScore`] summed over rows, not yet divided by their number.
 #[derive(Clone)]
-struct Sums {
+struct StrategySums {
     layers: Vec<[f64; STATES]>,
     overlap: f64,
     agreements: usize,
@@ -103,10 +104,10 @@ struct Sums {
 }
 
 impl LayerProbe {
-    /// Rounds of one exact row and `depth` approximate ones.
+    /// Creates a probe that uses rounds of one exact row and `depth` approximate rows.
     ///
     /// # Panics
-    /// If a strategy's groups are not those of the model's layers.
+    /// If a strategy's groups do not match the model's layers.
     #[must_use]
     pub fn new(
         weights: Arc<Weights>,
@@ -117,10 +118,10 @@ impl LayerProbe {
     ) -> Self {
         let n_layers = weights.config().num_hidden_layers;
         let groups = strategies.iter().map(|strategy| strategy.groups.check(n_layers));
-        groups.for_each(|check| assert_eq!(check, Ok(()), "groups of this model"));
+        groups.for_each(|check| assert_eq!(check, Ok(()), "groups must match the model's layers"));
         let target = target
             .map(|weights| CachedTransformer::new(Transformer::new(weights, Arc::clone(team))));
-        let none = Sums {
+        let zero = StrategySums {
             layers: vec![[0.0; STATES]; n_layers],
             overlap: 0.0,
             agreements: 0,
@@ -130,17 +131,17 @@ impl LayerProbe {
             transformer: Transformer::new(weights, Arc::clone(team)),
             target,
             depth: depth.max(1),
-            sums: vec![none; strategies.len()],
+            sums: vec![zero; strategies.len()],
             strategies,
             rows: 0,
             exact_acceptance: 0.0,
         }
     }
 
-    /// Walks through a text.
+    /// Scores the strategies on a text.
     ///
     /// # Errors
-    /// If it is longer than a context, or a token not in a vocabulary.
+    /// If the text is longer than a model's context, or a token is not in a model's vocabulary.
     pub fn score(&mut self, tokens: &[TokenId]) -> Result<(), ModelError> {
         self.check(tokens)?;
         let mut cache = self.transformer.new_cache();
@@ -166,7 +167,8 @@ impl LayerProbe {
         }
     }
 
-    /// The tokens from `first` on: that one exactly, those behind it by every strategy.
+    /// Runs one round: the token `first` exactly, and the tokens after it, up to `end`, with every
+    /// strategy.
     fn round(
         &mut self,
         tokens: &[TokenId],
@@ -174,18 +176,18 @@ impl LayerProbe {
         end: usize,
         cache: &mut KvCache,
     ) -> Result<(), ModelError> {
-        let none = TokenTree::new();
-        let approximate = TokenTree::chain(&tokens[first + 1..end]);
-        let mut exactly = |transformer: &mut Transformer, from: usize| {
-            cache.seek(&tokens[..from], &none, Keep::Exact);
+        let no_tree = TokenTree::new();
+        let approximate_rows = TokenTree::chain(&tokens[first + 1..end]);
+        let mut forward_exactly = |transformer: &mut Transformer, from: usize| {
+            cache.seek(&tokens[..from], &no_tree, Keep::Exact);
             let rows = TokenTree::chain(&tokens[from..end]);
             transformer.forward_observed(&rows, LayerOrder::Sequential, false, cache)
         };
-        if approximate.is_empty() {
+        if approximate_rows.is_empty() {
             return Ok(());
         }
-        drop(exactly(&mut self.transformer, first));
-        let exact = exactly(&mut self.transformer, first + 1);
+        drop(forward_exactly(&mut self.transformer, first));
+        let exact = forward_exactly(&mut self.transformer, first + 1);
         let target = self.target.as_mut().map(|target| {
             let (prefix, rest) = tokens[..end].split_at(first + 2);
             let tree = &TokenTree::chain(rest);
@@ -198,41 +200,41 @@ impl LayerProbe {
         };
         self.exact_acceptance += acceptance(&exact.logits);
         for (strategy, sums) in self.strategies.iter().zip(&mut self.sums) {
-            cache.seek(&tokens[..=first], &none, Keep::Exact);
+            cache.seek(&tokens[..=first], &no_tree, Keep::Exact);
             let order = LayerOrder::Groups(&strategy.groups);
-            let seen = self.transformer.forward_observed(
-                &approximate,
+            let approximate = self.transformer.forward_observed(
+                &approximate_rows,
                 order,
                 strategy.whole_layers,
                 cache,
             );
-            sums.add(&exact, &seen, approximate.len(), vocab_size);
-            sums.acceptance += acceptance(&seen.logits);
+            sums.add(&exact, &approximate, approximate_rows.len(), vocab_size);
+            sums.acceptance += acceptance(&approximate.logits);
         }
-        // The last strategy's rows give way to exact ones again.
-        cache.seek(&tokens[..=first], &none, Keep::Exact);
-        self.transformer.forward_observed(&approximate, LayerOrder::Sequential, false, cache);
-        self.rows += approximate.len();
+        // Replaces the last strategy's rows in the cache by exact ones.
+        cache.seek(&tokens[..=first], &no_tree, Keep::Exact);
+        self.transformer.forward_observed(&approximate_rows, LayerOrder::Sequential, false, cache);
+        self.rows += approximate_rows.len();
         Ok(())
     }
 
-    /// Fuzzy rows so far.
+    /// Returns the number of approximate rows so far.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The acceptance of exact rows, where there is a target.
+    /// Returns the acceptance rate of exact rows, if there is a target.
     #[must_use]
     pub fn exact_acceptance(&self) -> Option<f64> {
         self.target.as_ref().map(|_| self.exact_acceptance / self.rows as f64)
     }
 
-    /// How the strategies did, in their order; no number without any row.
+    /// Returns the strategies' results, in the order of the strategies. They are NaN without any rows.
     #[must_use]
     pub fn scores(&self) -> Vec<StrategyScore> {
         let rows = self.rows as f64;
-        let score = |sums: &Sums| StrategyScore {
+        let score = |sums: &StrategySums| StrategyScore {
             layers: sums
                 .layers
                 .iter()
@@ -249,7 +251,7 @@ impl LayerProbe {
     }
 }
 
-impl Sums {
+impl StrategySums {
     fn add(&mut self, exact: &Observed, approximate: &Observed, rows: usize, vocab_size: usize) {
         for (sums, (exact, approximate)) in
             self.layers.iter_mut().zip(exact.layers.iter().zip(&approximate.layers))
@@ -266,7 +268,8 @@ impl Sums {
     }
 }
 
-/// Over all rows: the sum of `Σ min(p, q)`, and how often both have the same most probable token.
+/// Returns the sum of `Σ min(p, q)` over all rows, and the number of rows with the same most probable
+/// token in both.
 fn overlap(a: &[f32], b: &[f32], vocab_size: usize) -> (f64, usize) {
     let rows = a.chunks_exact(vocab_size).zip(b.chunks_exact(vocab_size));
     rows.map(|(a, b)| (LogProbabilities::of(a), LogProbabilities::of(b)))
@@ -279,7 +282,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
         a.iter().zip(b).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum()
     };
     let norms = (dot(a, a) * dot(b, b)).sqrt();
-    // Two vectors of zeros are the same; one alone is like nothing.
+    // Two zero vectors are equal. A zero vector has no similarity to any other vector.
     if norms > 0.0 { dot(a, b) / norms } else { f64::from(u8::from(a == b)) }
 }
 
@@ -319,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_alone_are_exact_and_more_together_are_less() {
+    fn groups_of_one_layer_are_exact_and_larger_groups_lose_more() {
         let strategies = [
             strategy(&[1; LAYERS], false),
             strategy(&[1; LAYERS], true),
@@ -327,31 +330,31 @@ mod tests {
             strategy(&[1, 4, 1], false),
         ];
         let (scores, exact) = scores(&strategies, true);
-        for alone in &scores[..2] {
-            let Similarities { hidden, attention, queries, keys, values } = alone.mean();
-            for similarity in [hidden, attention, queries, keys, values, alone.overlap] {
-                assert!((similarity - 1.0).abs() < 1e-5, "{alone:?}");
+        for single in &scores[..2] {
+            let Similarities { hidden, attention, queries, keys, values } = single.mean();
+            for similarity in [hidden, attention, queries, keys, values, single.overlap] {
+                assert!((similarity - 1.0).abs() < 1e-5, "{single:?}");
             }
-            let lost = exact.unwrap() - alone.acceptance.unwrap();
-            assert!(alone.top1_agreement == 1.0 && lost.abs() < 1e-5, "{alone:?}");
+            let lost = exact.unwrap() - single.acceptance.unwrap();
+            assert!(single.top1_agreement == 1.0 && lost.abs() < 1e-5, "{single:?}");
         }
         assert!((exact.unwrap() - 1.0).abs() < 1e-9, "the target is the model itself");
-        for (more, fewer) in [(&scores[2], &scores[0]), (&scores[3], &scores[2])] {
-            assert!(more.mean().hidden < fewer.mean().hidden && more.overlap < fewer.overlap);
-            assert!((more.acceptance.unwrap() - more.overlap).abs() < 1e-9);
+        for (large, small) in [(&scores[2], &scores[0]), (&scores[3], &scores[2])] {
+            assert!(large.mean().hidden < small.mean().hidden && large.overlap < small.overlap);
+            assert!((large.acceptance.unwrap() - large.overlap).abs() < 1e-9);
         }
-        // The first two layers' inputs are exact whatever comes behind.
+        // The inputs of the first two layers are exact with any groups after them.
         for layer in &scores[3].layers[..2] {
             assert!((layer.hidden - 1.0).abs() < 1e-9 && (layer.attention - 1.0).abs() < 1e-9);
         }
         assert!(scores[3].layers[2].hidden < 1.0 - 1e-6);
-        let first = scores[3].mean_of(|layer| layer == 2);
-        assert_eq!(first, scores[3].layers[2]);
+        let third = scores[3].mean_of(|layer| layer == 2);
+        assert_eq!(third, scores[3].layers[2]);
     }
 
-    /// The distributions are those of the reference's approximate rows behind an exact prefix.
+    /// Compares with the reference model's approximate rows after an exact prefix.
     #[test]
-    fn overlaps_are_those_of_the_reference() {
+    fn overlaps_match_the_reference_model() {
         let strategies = [strategy(&[1, 3, 2], false)];
         let (scores, _) = scores(&strategies, false);
         let (reference, tokens) = (ReferenceModel::load(&checkpoint()).unwrap(), tokens());
@@ -360,7 +363,7 @@ mod tests {
         for first in (0..tokens.len()).step_by(5) {
             let end = tokens.len().min(first + 5);
             let order = LayerOrder::Groups(&strategies[0].groups);
-            let approximate = reference.logits_by(&tokens[..end], order, first + 1);
+            let approximate = reference.logits_in_order(&tokens[..end], order, first + 1);
             for row in first + 1..end {
                 sum += LogProbabilities::of(&exact[row])
                     .overlap_with(&LogProbabilities::of(&approximate[row]));
@@ -371,11 +374,10 @@ mod tests {
         assert_eq!((scores[0].acceptance, rows), (None, 18));
     }
 
-    /// Two layers whose MLPs read one state, too: written out once more.
     #[test]
-    fn whole_layers_in_parallel_lose_more() {
+    fn grouping_whole_layers_loses_more_than_grouping_attention() {
         let strategies = [2, 4].map(|size| strategy(&[1, size, 5 - size], false));
-        let whole = strategies.clone().map(|own| Strategy { whole_layers: true, ..own });
+        let whole = strategies.clone().map(|strategy| Strategy { whole_layers: true, ..strategy });
         let (scores, _) = scores(&[strategies, whole].concat(), false);
         for (attention_only, whole) in scores[..2].iter().zip(&scores[2..]) {
             assert!(whole.mean().hidden < attention_only.mean().hidden, "{whole:?}");
@@ -383,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_model_cannot_see_is_an_error() {
+    fn unknown_tokens_and_long_texts_are_rejected() {
         let weights = Arc::new(Weights::load(&checkpoint()).unwrap());
         let team = Arc::new(Team::single_thread());
         let mut probe = LayerProbe::new(weights, None, &team, 4, Vec::new());

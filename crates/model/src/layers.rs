@@ -1,110 +1,110 @@
-//! In which order a forward pass goes through the layers.
+//! The order in which a forward pass computes the layers: one after another, or in groups.
 //!
 //! *EasySpec: Layer-Parallel Speculative Decoding for Efficient Multi-GPU Utilization*, Wu et al.
-//! 2025, arXiv 2502.02493, algorithm 2 and table 6. The layers of a group take their attention's
-//! input from one hidden state, so that all of them can be computed at the same time.
+//! 2025, arXiv 2502.02493, algorithm 2 and table 6. The attention of all layers of a group reads the
+//! same hidden state, so that all of them can be computed at the same time.
 
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-/// All layers of a model in groups of neighbours, in order. Written as in `0,1-3,4-7,8`.
+/// A partition of a model's layers into groups of consecutive layers, written as `0,1-3,4-7,8`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerGroups {
     groups: Vec<Range<usize>>,
 }
 
-/// Layer groups that cannot be those of a model.
+/// Layer groups that are malformed, or do not match a model.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LayerGroupsError {
-    /// Neither a layer nor a range.
+    /// A group is neither a layer nor a range of layers.
     #[error(
-        "{found:?} is neither a layer (as in 4) nor a range of layers (as in 4-7): layer groups are \
-         written as in 0,1-3,4-7,8"
+        "{found:?} is neither a layer, such as 4, nor a range of layers, such as 4-7; write layer \
+         groups as in 0,1-3,4-7,8"
     )]
     Syntax {
-        /// What stands there.
+        /// The text of the group.
         found: String,
     },
-    /// A range that goes backwards.
-    #[error("the layer group {first}-{last} goes backwards: write {last}-{first}")]
+    /// The first layer of a range is greater than the last.
+    #[error("the layer group {first}-{last} goes backwards; write {last}-{first}")]
     Backwards {
-        /// Its first number.
+        /// The first number of the range.
         first: usize,
-        /// Its second.
+        /// The second number of the range.
         last: usize,
     },
-    /// A layer that is in no group.
+    /// A layer is in no group.
     #[error(
-        "layer {missing} is in no layer group: the groups name every layer from 0 on, in order, but \
-         {found} comes where {missing} should"
+        "layer {missing} is in no layer group: {found} follows where {missing} was expected; list \
+         every layer once, in order, from 0 on"
     )]
     Gap {
-        /// The layer that should come.
+        /// The expected layer.
         missing: usize,
-        /// The one that does.
+        /// The layer found instead.
         found: usize,
     },
-    /// A layer that is in two groups, or comes too late.
+    /// A layer is in two groups, or not in order.
     #[error(
-        "layer {found} comes in the layer groups where {expected} should: they name every layer once, \
-         in order"
+        "layer {found} is in two layer groups or out of order: {expected} was expected; list every \
+         layer once, in order, from 0 on"
     )]
     Overlap {
-        /// The layer that came.
+        /// The layer that was found.
         found: usize,
-        /// The one that should have come.
+        /// The expected layer.
         expected: usize,
     },
-    /// More layers than the model has.
+    /// The groups have more layers than the model.
     #[error(
-        "the layer groups name layer {named}, but the drafter has {n_layers} layers, 0 to {}",
+        "the layer groups name layer {named}, but the drafter has only {n_layers} layers, 0 to {}",
         n_layers.saturating_sub(1)
     )]
     Beyond {
-        /// The last layer that is named.
+        /// The last layer of the groups.
         named: usize,
-        /// Layers of the model.
+        /// Number of layers of the model.
         n_layers: usize,
     },
-    /// Fewer layers than the model has.
+    /// The groups have fewer layers than the model.
     #[error(
-        "the layer groups end before layer {missing}, but the drafter has {n_layers} layers: add \
+        "the layer groups end before layer {missing}, but the drafter has {n_layers} layers; add \
          {missing}-{}",
         n_layers.saturating_sub(1)
     )]
     Short {
-        /// The first layer that is not named.
+        /// The first layer that is in no group.
         missing: usize,
-        /// Layers of the model.
+        /// Number of layers of the model.
         n_layers: usize,
     },
 }
 
 impl LayerGroups {
-    /// The paper's default (table 6) for a layer-parallel size: the first layer alone, for it has
-    /// the embedding as its input; then up to three layers, then as many as `size` says at a time;
-    /// the last layer alone. A size of 1 (or 0) is every layer alone.
+    /// Creates the paper's default groups (table 6) for a layer-parallel size: the first layer alone,
+    /// because it reads the embedding; then a group of at most three layers; then groups of `size`
+    /// layers; and the last layer alone. A size of 1 or 0 puts every layer in a group of its own.
     #[must_use]
     pub fn parallel(n_layers: usize, size: usize) -> Self {
         let (size, last) = (size.max(1), n_layers.saturating_sub(1));
         let mut groups = Vec::new();
         let mut first = 0;
         while first < n_layers {
-            let wanted = match first {
+            let group_size = match first {
                 0 => 1,
                 1 => size.min(3),
                 _ => size,
             };
-            // The last layer is in nobody's group.
-            let end = if first < last { last.min(first + wanted) } else { n_layers };
+            // The last layer gets a group of its own.
+            let end = if first < last { last.min(first + group_size) } else { n_layers };
             groups.push(first..end);
             first = end;
         }
         Self { groups }
     }
 
-    /// Groups of the given numbers of layers.
+    /// Creates groups of the given sizes, in order. Sizes of 0 are skipped.
     #[must_use]
     pub fn of_sizes(sizes: &[usize]) -> Self {
         let mut first = 0;
@@ -115,7 +115,7 @@ impl LayerGroups {
         Self { groups: sizes.iter().filter(|&&size| size > 0).map(group).collect() }
     }
 
-    /// Whether these are all layers of a model.
+    /// Checks that the groups contain exactly the layers of a model of `n_layers`.
     ///
     /// # Errors
     /// [`LayerGroupsError::Beyond`] or [`LayerGroupsError::Short`].
@@ -129,18 +129,18 @@ impl LayerGroups {
         }
     }
 
-    /// Number of layers in all groups.
+    /// Returns the number of layers in all groups.
     #[must_use]
     pub fn n_layers(&self) -> usize {
         self.groups.last().map_or(0, |group| group.end)
     }
 
-    /// The groups, in order.
+    /// Returns the groups, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.groups.iter().cloned()
     }
 
-    /// Whether every layer is alone, so that a pass by these groups is the exact one.
+    /// Returns whether every group is a single layer, so that a pass with these groups is exact.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.groups.iter().all(|group| group.len() == 1)
@@ -188,18 +188,18 @@ impl fmt::Display for LayerGroups {
     }
 }
 
-/// The order in which a forward pass goes through the layers.
+/// The order in which a forward pass computes the layers.
 #[derive(Clone, Copy, Debug)]
 pub enum LayerOrder<'a> {
-    /// One layer behind the other: what the model is.
+    /// One layer after another, as the model is defined.
     Sequential,
-    /// By groups whose layers share their attention's input: an approximation of the model, unless
-    /// every layer is alone.
+    /// In groups, whose layers' attention reads the same hidden state. This approximates the model,
+    /// unless every group is a single layer.
     Groups(&'a LayerGroups),
 }
 
 impl LayerOrder<'_> {
-    /// Whether the rows of a pass are those of the model itself.
+    /// Returns whether a pass in this order computes exact rows.
     #[must_use]
     pub fn is_exact(self) -> bool {
         match self {
@@ -208,12 +208,12 @@ impl LayerOrder<'_> {
         }
     }
 
-    /// How many of a pass's first `nodes` are computed exactly.
+    /// Returns how many of a pass's first `nodes` are computed exactly: all or none.
     pub(crate) fn exact_among(self, nodes: usize) -> usize {
         if self.is_exact() { nodes } else { 0 }
     }
 
-    /// Number of groups of a model of `n_layers`.
+    /// Returns the number of groups for a model of `n_layers`.
     pub(crate) fn len(self, n_layers: usize) -> usize {
         match self {
             Self::Sequential => n_layers,
@@ -221,7 +221,7 @@ impl LayerOrder<'_> {
         }
     }
 
-    /// The layers of a group.
+    /// Returns the layers of a group.
     pub(crate) fn group(self, index: usize) -> Range<usize> {
         match self {
             Self::Sequential => index..index + 1,
@@ -230,15 +230,14 @@ impl LayerOrder<'_> {
     }
 }
 
-/// How the members of a team share the attention of a group's layers. Whatever it is, the bits are the
-/// same.
+/// How a team parallelises the attention of a group's layers. The results are bit-identical.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupWork {
-    /// Whole layers at a time, each on a part of the team; one behind the other on a single core.
+pub enum GroupParallelism {
+    /// Whole layers in parallel, each on a sub-team; on a single core one after another.
     #[default]
     Layers,
-    /// The layers' projections as one product, first those of queries, keys and values, at last those
-    /// of outputs; what lies between goes by layers.
+    /// The whole team computes all layers' query, key and value projections together, and all their
+    /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
     Products,
 }
 
@@ -247,7 +246,7 @@ pub enum GroupWork {
 mod tests {
     use super::*;
 
-    /// The strategies of table 6, and what follows from their rule for small models.
+    /// The strategies of table 6, and the same rule applied to small models.
     #[test]
     fn the_default_groups_are_those_of_the_paper() {
         let table = [
@@ -283,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_are_none_are_refused_with_a_reason() {
+    fn invalid_groups_are_rejected_with_a_reason() {
         let error = |text: &str, n_layers| {
             let groups = text.parse::<LayerGroups>().and_then(|groups| {
                 groups.check(n_layers)?;
@@ -301,9 +300,9 @@ mod tests {
             ("0,3-1", "write 1-3"),
             ("1-3", "layer 0 is in no"),
             ("0,2-3", "layer 1 is in no"),
-            ("0-2,2-3", "layer 2 comes"),
-            ("0,0,1-3", "layer 0 comes"),
-            ("0,1-4", "layer 4, but the drafter has 4 layers, 0 to 3"),
+            ("0-2,2-3", "layer 2 is in two layer groups or out of order: 3 was expected"),
+            ("0,0,1-3", "layer 0 is in two layer groups or out of order: 1 was expected"),
+            ("0,1-4", "layer 4, but the drafter has only 4 layers, 0 to 3"),
             ("0,1", "add 2-3"),
         ] {
             let message = error(text, 4);

@@ -1,13 +1,14 @@
-//! What a Transformer is here: checkpoints, kernels, the key/value cache and the forward pass.
+//! Transformer inference: checkpoints, kernels, the key/value cache and the forward pass.
 //!
-//! This crate may touch files (to read checkpoints), threads (a team is a device) and tensors. It
-//! knows nothing of drafts, verdicts or schedules: above it, everything is tokens and
+//! This crate may use files (to read checkpoints), threads (a [`Team`] is a device) and tensors. It
+//! has no notion of drafting, verification or scheduling: the crates above it see only tokens and
 //! distributions.
 
 mod caches;
 pub mod checkpoint;
 pub mod config;
 mod eagle_model;
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod features;
 pub mod forward;
@@ -24,6 +25,7 @@ mod medusa_heads;
 pub mod model_cost;
 pub mod pipeline;
 pub mod quality;
+#[cfg(any(test, feature = "testing"))]
 pub mod reference;
 pub mod speculator;
 pub mod team;
@@ -41,12 +43,13 @@ pub use language_model::{
     CachedTransformer, FeatureHeads, FeatureModel, LanguageModel, LayeredModel, Logits,
     LogitsContext, ModelError, ScoreContext, score,
 };
-pub use layers::{GroupWork, LayerGroups, LayerGroupsError, LayerOrder};
+pub use layers::{GroupParallelism, LayerGroups, LayerGroupsError, LayerOrder};
 pub use load_error::LoadError;
 pub use medusa_heads::MedusaHeads;
 pub use pipeline::{
     AlternatingModel, ExclusiveDevice, PassAssignment, PipelineError, PipelineParallelModel,
 };
+#[cfg(any(test, feature = "testing"))]
 pub use reference::ReferenceModel;
 pub use speculator::{Speculator, SpeculatorKind};
 pub use team::{AffinityGuard, Team, TeamError};

@@ -1,12 +1,12 @@
-//! Why a checkpoint did not load: which file, which tensor or option, what was expected, what was
-//! there.
+//! Errors of loading checkpoints. They name the file, the tensor or option, the expected value and the
+//! value that was found.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::config::family::Family;
 
-/// Why a checkpoint could not be opened, read or written.
+/// The reason why a checkpoint could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -19,54 +19,54 @@ pub enum LoadError {
         /// The path as given.
         path: PathBuf,
     },
-    /// A directory without any checkpoint that can be recognised, or with several.
+    /// A directory contains no recognisable checkpoint, or several.
     #[error(
         "{path}: expected a directory with config.json, or with exactly one llama2.c .bin file; found {found}"
     )]
     NotACheckpoint {
         /// The directory.
         path: PathBuf,
-        /// What there is instead.
+        /// The contents that were found instead.
         found: String,
     },
-    /// A file that belongs to the checkpoint is not there.
+    /// A file of the checkpoint is missing.
     #[error("{path}: file is missing; {hint}")]
     MissingFile {
-        /// Where the file should be.
+        /// The expected path of the file.
         path: PathBuf,
         /// What to do.
         hint: &'static str,
     },
-    /// A file is of a format, or of a version of one, that is not read here.
+    /// A file has an unsupported format or version.
     #[error("{file}: expected {expected}; found {found}")]
     Format {
         /// The file.
         file: PathBuf,
-        /// The format that would be read.
+        /// The supported format.
         expected: &'static str,
-        /// The format recognised.
+        /// The format that was found.
         found: String,
     },
-    /// Weights as PyTorch pickles them.
+    /// The weights are pickled by PyTorch.
     #[error(
-        "{file}: weights pickled by PyTorch are not read, since reading them runs what they say; \
+        "{file}: weights pickled by PyTorch are not supported, because unpickling can execute code; \
          convert them once where torch and safetensors are installed: python -c \"import torch; from \
          safetensors.torch import save_file; save_file({{k: v.contiguous() for k, v in \
          torch.load('{file}', map_location='cpu', weights_only=True).items()}}, '{into}')\"; then \
-         name the folder, with its config.json beside them"
+         give the folder, which must also contain config.json"
     )]
     Pickle {
         /// The file.
         file: PathBuf,
-        /// Where the converted weights are looked for.
+        /// The path at which converted weights are expected.
         into: PathBuf,
     },
-    /// The operating system did not let a file be read.
+    /// A file could not be read.
     #[error("{path}: cannot be read: {cause}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         cause: io::Error,
     },
     /// A file or directory could not be written.
@@ -74,35 +74,35 @@ pub enum LoadError {
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         cause: io::Error,
     },
-    /// A file does not have the number of bytes that its own header announces.
+    /// A file does not have the length that follows from its header.
     #[error("{file}: expected {expected} bytes from its header, found {found}; {hint}")]
     Length {
         /// The file.
         file: PathBuf,
-        /// Bytes that the header asks for; wide, because a header can ask for anything.
+        /// The length in bytes according to the header. 128 bits hold any length that a header states.
         expected: u128,
-        /// Bytes that there are.
+        /// The actual length in bytes.
         found: usize,
-        /// What is likely wrong.
+        /// The probable cause.
         hint: &'static str,
     },
-    /// A file is not the JSON it should be.
+    /// A file is not the expected JSON.
     #[error("{file}: invalid JSON: {cause}")]
     Json {
         /// The file.
         file: PathBuf,
-        /// What is wrong, and where.
+        /// The parser's error, with its position.
         cause: serde_json::Error,
     },
-    /// The header of a safetensors file is broken.
+    /// The header of a safetensors file is invalid.
     #[error("{file}: invalid safetensors header: {cause}; download the file again")]
     Header {
         /// The file.
         file: PathBuf,
-        /// What is wrong.
+        /// The parser's error.
         cause: serde_json::Error,
     },
     /// A required option is absent.
@@ -112,22 +112,22 @@ pub enum LoadError {
         file: PathBuf,
         /// The option's name.
         option: &'static str,
-        /// What it should be.
+        /// The expected value.
         expected: &'static str,
     },
-    /// An option has a value that makes no sense.
+    /// An option has an invalid value.
     #[error("{file}: option `{option}` is {found}; expected {expected}")]
     InvalidOption {
         /// The configuration file.
         file: PathBuf,
         /// The option's name.
         option: &'static str,
-        /// Its value.
+        /// The option's value.
         found: String,
-        /// What it should be.
+        /// The expected value.
         expected: String,
     },
-    /// An option has a value that makes sense, but not to this engine.
+    /// An option has a valid value that this engine does not support.
     #[error(
         "{file}: option `{option}` is {found}, which is not supported yet; supported: {supported}"
     )]
@@ -136,153 +136,153 @@ pub enum LoadError {
         file: PathBuf,
         /// The option's name.
         option: &'static str,
-        /// Its value.
+        /// The option's value.
         found: String,
-        /// The values that are supported.
+        /// The supported values.
         supported: &'static str,
     },
-    /// A shard's name in the index is not the plain name of a file beside the index.
+    /// A shard's name in the index is not a plain file name.
     #[error(
         "{file}: shard {name:?} of tensor `{tensor}` is not a plain file name inside the checkpoint's directory"
     )]
     ShardName {
         /// The index file.
         file: PathBuf,
-        /// The tensor said to be in that shard.
+        /// The tensor that the index assigns to this shard.
         tensor: String,
         /// The shard's name.
         name: String,
     },
-    /// A tensor that the configuration asks for is not stored.
+    /// A tensor that the configuration requires is not stored.
     #[error("{file}: tensor `{tensor}` is missing; {hint}")]
     MissingTensor {
-        /// The file, or the index, where it should be.
+        /// The file or the index that should contain the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What is likely wrong.
+        /// The probable cause.
         hint: &'static str,
     },
-    /// A tensor is stored in two shards, and nothing says which of them counts.
+    /// A tensor is stored in two shards, so it is not clear which one is valid.
     #[error(
-        "{file}: tensor `{tensor}` is stored in {other}, too; the shards are not of one checkpoint: \
-         download them again"
+        "{file}: tensor `{tensor}` is also stored in {other}; the shards belong to different \
+         checkpoints: download them again"
     )]
     DuplicateTensor {
-        /// The second shard that it is in.
+        /// The second shard that contains the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// The first shard that it is in.
+        /// The first shard that contains the tensor.
         other: PathBuf,
     },
-    /// A tensor is stored that the configured model has no use for: leaving it out would change the
-    /// model.
+    /// A stored tensor is not part of the configured model. Ignoring it would change the model.
     #[error(
         "{file}: tensor `{tensor}` is not part of a {family} with {layers} layers; \
-         the configuration is of another model, or this variant is not supported yet"
+         the configuration belongs to another model, or this variant is not supported yet"
     )]
     UnexpectedTensor {
-        /// The file it is in.
+        /// The file that contains the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
         /// The family according to the configuration.
         family: Family,
-        /// Layers according to the configuration.
+        /// The number of layers according to the configuration.
         layers: usize,
     },
-    /// A tensor is stored that the drafter has no use for.
+    /// A stored tensor is not part of the drafter. Ignoring it would change the drafter.
     #[error(
-        "{file}: tensor `{tensor}` is not part of {of}; this variant is not supported yet: leaving the \
-         tensor out would change the drafter"
+        "{file}: tensor `{tensor}` is not part of {drafter}; this variant of the drafter is not \
+         supported yet"
     )]
     UnusedTensor {
-        /// The file it is in.
+        /// The file that contains the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What it is no part of.
-        of: &'static str,
+        /// A description of the drafter.
+        drafter: &'static str,
     },
-    /// A drafter that shares its target's embedding, beside another target.
+    /// A drafter is used with a target that has another embedding than the drafter's own target.
     #[error(
-        "{drafter}: it was made for the target {made_for}, whose embedding is not that of {target}: \
-         name that target as --model, or another --draft-model"
+        "{drafter}: the drafter was trained for the target {trained_for}, but {target} has a different \
+         embedding: set `model` to that target, or `draft_model` to another drafter"
     )]
-    OtherTarget {
+    TargetMismatch {
         /// The drafter's checkpoint.
         drafter: PathBuf,
-        /// The target's name, as the drafter's checkpoint tells it.
-        made_for: String,
+        /// The name of the drafter's target, according to the drafter's checkpoint.
+        trained_for: String,
         /// The target's checkpoint.
         target: PathBuf,
     },
-    /// A drafter whose sizes are not its target's.
+    /// A drafter and its target have different sizes.
     #[error(
-        "{drafter}: its {what} is {found}, but that of the target {target} is {expected}: it was made \
-         for another target"
+        "{drafter}: the {size} is {found}, but in the target {target} it is {expected}; the drafter was \
+         trained for another target: set `draft_model` to another drafter"
     )]
-    TargetSize {
+    TargetSizeMismatch {
         /// The drafter's checkpoint.
         drafter: PathBuf,
-        /// What has to be equal.
-        what: &'static str,
-        /// The drafter's.
+        /// The name of the size.
+        size: &'static str,
+        /// The drafter's size.
         found: usize,
-        /// The target's.
+        /// The target's size.
         expected: usize,
         /// The target's checkpoint.
         target: PathBuf,
     },
-    /// A drafter's head whose tokens are none of the target's.
+    /// The tokens of a drafter's head do not map to tokens of the target.
     #[error(
-        "{path}: the head knows {known} tokens, but `d2t` does not make each of them one of the \
-         vocabulary's {vocab_size}: the checkpoint is damaged or incomplete"
+        "{path}: the head has {draft_vocab_size} tokens, but `d2t` does not map each of them to one of \
+         the vocabulary's {vocab_size} tokens; the checkpoint is damaged or incomplete: download it \
+         again"
     )]
     DraftVocabulary {
         /// The drafter's checkpoint.
         path: PathBuf,
-        /// Tokens that its head knows.
-        known: usize,
-        /// Tokens of the target.
+        /// The number of tokens of the drafter's head.
+        draft_vocab_size: usize,
+        /// The number of tokens of the target.
         vocab_size: usize,
     },
-    /// A folder that holds no drafter of the kind that was asked for.
-    #[error("{path}: it holds {found}, which is not {expected}")]
-    NotThatDrafter {
+    /// A folder does not hold a drafter of the requested kind.
+    #[error("{path}: the folder holds {found}; expected {expected}")]
+    WrongDrafterKind {
         /// The folder.
         path: PathBuf,
-        /// What it holds.
+        /// The kind of drafter in the folder.
         found: String,
-        /// What was asked for.
+        /// The requested kind.
         expected: &'static str,
     },
-    /// A tensor's elements are of a type that is not read.
+    /// A tensor's elements have an unsupported type.
     #[error(
         "{file}: tensor `{tensor}` has dtype {found}; expected F32, BF16 or F16: convert the \
          checkpoint"
     )]
     Dtype {
-        /// The file it is in.
+        /// The file that contains the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// The type found.
+        /// The tensor's type.
         found: String,
     },
-    /// A tensor's shape is not what the configuration says.
+    /// A tensor's shape does not match the configuration.
     #[error(
         "{file}: tensor `{tensor}` has shape {found:?}; expected {expected:?} from the configuration"
     )]
     Shape {
-        /// The file it is in.
+        /// The file that contains the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// The shape that follows from the configuration.
+        /// The shape according to the configuration.
         expected: Vec<usize>,
-        /// The shape found.
+        /// The stored shape.
         found: Vec<usize>,
     },
     /// A weight is NaN or infinite.
@@ -291,20 +291,17 @@ pub enum LoadError {
          the file is damaged, or training diverged"
     )]
     NonFinite {
-        /// The file it is in.
+        /// The file that contains the tensor.
         file: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// Row-major index in the tensor.
+        /// The row-major index in the tensor.
         index: usize,
-        /// NaN or an infinity.
+        /// The value: NaN or an infinity.
         found: f32,
     },
-    /// A tensor was asked for that the model does not have.
-    #[error(
-        "{path}: tensor `{tensor}` was asked for, but the model, a {family}, has {layers} layers \
-         without it"
-    )]
+    /// The model does not have a requested tensor.
+    #[error("{path}: there is no tensor `{tensor}` in this model, a {family} with {layers} layers")]
     NoSuchTensor {
         /// The checkpoint.
         path: PathBuf,
@@ -312,12 +309,12 @@ pub enum LoadError {
         tensor: String,
         /// The model's family.
         family: Family,
-        /// Layers that there are.
+        /// The model's number of layers.
         layers: usize,
     },
 }
 
-/// `text`, cut to a length that fits a message: values from a broken file may be megabytes.
+/// Truncates `text` to a length that fits a message. Values from a broken file can have megabytes.
 pub(crate) fn shortened(text: &str) -> String {
     const LIMIT: usize = 100;
     match text.char_indices().nth(LIMIT) {
@@ -331,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_values_are_cut_between_characters() {
+    fn long_values_are_truncated_between_characters() {
         assert_eq!(shortened("silu"), "silu");
         let long = "é".repeat(1000);
         assert_eq!(shortened(&long), format!("{}…", "é".repeat(100)));

@@ -1,4 +1,4 @@
-//! Medusa's heads: each guesses one position from one hidden state of the target.
+//! Medusa heads: each predicts one position from one hidden state of the target.
 //!
 //! *Medusa: Simple LLM Inference Acceleration Framework with Multiple Decoding Heads*, Cai et al.
 //! 2024, arXiv 2401.10774, section 2.1.1: `p = head(x + SiLU(W x + b))`, with one or more residual
@@ -10,7 +10,7 @@ use crate::speculator::MedusaWeights;
 use crate::team::Team;
 use std::sync::Arc;
 
-/// Heads on a team.
+/// Medusa heads on a team.
 pub struct MedusaHeads {
     weights: Arc<MedusaWeights>,
     team: Arc<Team>,
@@ -20,7 +20,7 @@ pub struct MedusaHeads {
 }
 
 impl MedusaHeads {
-    /// Heads that are computed on `team`.
+    /// Creates heads that run on `team`.
     #[must_use]
     pub fn new(weights: Arc<MedusaWeights>, team: Arc<Team>) -> Self {
         let (states, delta) = (Vec::new(), vec![0.0; weights.hidden_size]);
@@ -52,10 +52,10 @@ impl FeatureHeads for MedusaHeads {
             }
         }
         let mut values = vec![0.0; weights.n_heads() * vocab_size];
-        // A matrix of its own reads one state, the target's reads all at once.
-        let shares = states.chunks_exact(states.len() / weights.heads.len());
+        // A head with its own matrix reads one state; the target's matrix reads the states of all heads.
+        let inputs = states.chunks_exact(states.len() / weights.heads.len());
         let rows = values.chunks_exact_mut(weights.n_heads() / weights.heads.len() * vocab_size);
-        for ((head, states), rows) in weights.heads.iter().zip(shares).zip(rows) {
+        for ((head, states), rows) in weights.heads.iter().zip(inputs).zip(rows) {
             linear(team, states, head, activations, rows);
         }
         Ok(Logits { values, vocab_size, computed_tokens: 1 })

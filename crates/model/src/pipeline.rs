@@ -1,13 +1,14 @@
-//! A forward pass on several devices in turn: a target's layers on all of them (pipeline parallelism), a
-//! whole drafter on the first or the last.
+//! Models on several devices: a target with its layers split between the devices (pipeline
+//! parallelism), and a drafter that alternates between the first device and the last.
 //!
 //! *PEARL: Parallel Speculative Decoding with Adaptive Draft Length*, Liu et al. 2024, arXiv
-//! 2408.11850, appendix G. While the target is on its first devices, the drafter computes on the last one,
-//! and when the target comes there, on the first.
+//! 2408.11850, appendix G. While the target runs on its first devices, the drafter runs on the last one.
+//! While the target runs on the last device, the drafter runs on the first.
 //!
-//! Devices share memory here. So a stage has its own layers' weights and cache entries by reading no
-//! others, and the drafter's cache is one: what a device reads of it that another has written is shipped
-//! when it is read. A row's bits are those of one device, since every layer is computed as there.
+//! The devices share memory, so nothing is partitioned explicitly. A stage accesses only the weights and
+//! cache entries of its own layers. The drafter has a single cache: the hardware transfers entries that
+//! another device has written when they are read. Every layer is computed exactly as on a single device,
+//! so the results are bit-identical.
 
 use crate::config::Config;
 use crate::features::FeatureSource;
@@ -20,74 +21,76 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A device that several models have in turn.
+/// A device that several models share. Only one of them uses it at a time.
 pub trait ExclusiveDevice {
-    /// The device's threads, but for the first, which is the visitor's.
+    /// Returns the device's team. The calling thread is its leader.
     fn team(&self) -> &Arc<Team>;
 
-    /// Whether nobody is there, or waits for it.
+    /// Returns whether the device is neither in use nor waited for.
     fn is_free(&self) -> bool;
 
-    /// Calls `work` once on the calling thread, while nobody else is there.
-    fn visit(&self, work: &mut dyn FnMut());
+    /// Waits until the device is free, and then calls `work` once on the calling thread. Nothing else
+    /// uses the device during the call.
+    fn run_exclusive(&self, work: &mut dyn FnMut());
 }
 
-/// More stages than layers.
+/// The error for a pipeline with more stages than the model has layers.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "a model of {n_layers} layer{} cannot be cut into {stages} stages: name at most {n_layers} device{} \
-     for it, one before each '/'",
+    "a model of {n_layers} layer{} cannot be split into {stages} pipeline stages; in `placement`, \
+     separate at most {n_layers} device group{} by '/' for it",
     if *n_layers == 1 { "" } else { "s" },
     if *n_layers == 1 { "" } else { "s" }
 )]
 pub struct PipelineError {
-    /// Layers of the model.
+    /// Number of layers of the model.
     pub n_layers: usize,
-    /// Stages that were asked for.
+    /// Number of requested stages.
     pub stages: usize,
 }
 
-/// A model whose layers are on several devices: each has some of them, one behind the other.
+/// A model whose layers are split into pipeline stages, each on its own device.
 pub struct PipelineParallelModel {
     stages: Vec<Stage>,
 }
 
-/// Some of the layers, and where they are.
+/// A range of the layers, and the device that runs them.
 struct Stage {
     layers: Range<usize>,
     model: Transformer,
-    place: Box<dyn ExclusiveDevice>,
+    device: Box<dyn ExclusiveDevice>,
 }
 
 impl PipelineParallelModel {
-    /// Cuts a model into a stage for each place, such that a pass takes about the same time on each: the
-    /// head goes with the last layers.
+    /// Splits a model into one stage per device, so that a pass takes about the same time on each. The
+    /// last stage also computes the head.
     ///
     /// # Errors
-    /// If there are more places than layers.
+    /// [`PipelineError`] if there are more devices than layers.
     ///
     /// # Panics
-    /// If there is no place: a programming error.
+    /// If `devices` is empty: a programming error.
     pub fn new(
         weights: &Arc<Weights>,
-        places: Vec<Box<dyn ExclusiveDevice>>,
+        devices: Vec<Box<dyn ExclusiveDevice>>,
     ) -> Result<Self, PipelineError> {
-        assert!(!places.is_empty(), "a pipeline has a stage");
-        let (n_layers, stages) = (weights.layers.len(), places.len());
+        assert!(!devices.is_empty(), "a pipeline needs at least one stage");
+        let (n_layers, stages) = (weights.layers.len(), devices.len());
         if stages > n_layers {
             return Err(PipelineError { n_layers, stages });
         }
         let head = weights.head().bytes();
         let layer = weights.bytes_read().saturating_sub(head) / n_layers;
-        let stage = |(layers, place): (Range<usize>, Box<dyn ExclusiveDevice>)| {
-            let model = Transformer::new(Arc::clone(weights), Arc::clone(place.team()));
-            Stage { layers, model, place }
+        let stage = |(layers, device): (Range<usize>, Box<dyn ExclusiveDevice>)| {
+            let model = Transformer::new(Arc::clone(weights), Arc::clone(device.team()));
+            Stage { layers, model, device }
         };
-        let stages = cut(n_layers, stages, layer, head).into_iter().zip(places).map(stage);
+        let stages =
+            partition_layers(n_layers, stages, layer, head).into_iter().zip(devices).map(stage);
         Ok(Self { stages: stages.collect() })
     }
 
-    /// The same model, whose caches keep each token's features.
+    /// Returns the same model, configured so that new caches store each token's features.
     #[must_use]
     pub fn with_features(self, features: &FeatureSource) -> Self {
         let with =
@@ -95,19 +98,25 @@ impl PipelineParallelModel {
         Self { stages: self.stages.into_iter().map(with).collect() }
     }
 
-    /// The layers of each stage.
+    /// Returns the layers of each stage.
     pub fn layers(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.stages.iter().map(|stage| stage.layers.clone())
     }
 }
 
-/// Cuts layers of so many bytes each, with a head behind the last, into stages of about equal size.
-fn cut(n_layers: usize, stages: usize, layer: usize, head: usize) -> Vec<Range<usize>> {
+/// Splits layers of `layer` bytes each, followed by a head of `head` bytes, into stages of about equal
+/// size.
+fn partition_layers(
+    n_layers: usize,
+    stages: usize,
+    layer: usize,
+    head: usize,
+) -> Vec<Range<usize>> {
     let (layer, whole) = (layer.max(1), n_layers * layer.max(1) + head);
     let mut first = 0;
     let mut ranges = Vec::with_capacity(stages);
     for index in 1..=stages {
-        // Each stage has a layer, and leaves one for each that follows.
+        // Each stage has at least one layer, and leaves at least one for each later stage.
         let nearest = (whole * index / stages + layer / 2) / layer;
         let end = nearest.clamp(first + 1, n_layers - (stages - index));
         ranges.push(first..if index == stages { n_layers } else { end });
@@ -129,18 +138,18 @@ impl Forward for PipelineParallelModel {
         self.stages[0].model.new_cache()
     }
 
-    /// The cache holds what it held before until the last stage is done.
+    /// See [`Forward::forward`]. The cache is unchanged until the last stage has finished.
     fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
         let last = self.stages.len() - 1;
         for index in 0..=last {
             let (before, from_here) = self.stages.split_at_mut(index);
-            let Stage { layers, model, place } = &mut from_here[0];
-            // What the stage before hands on.
+            let Stage { layers, model, device } = &mut from_here[0];
+            // The previous stage's output.
             let hidden = before.last().map(|stage| stage.model.hidden());
             let inputs = hidden.map(|hidden| Inputs { hidden, embeddings: &[] });
             let pass = Pass { inputs: inputs.or(pass.inputs), ..*pass };
             let mut outcome = Ok(());
-            place.visit(&mut || {
+            device.run_exclusive(&mut || {
                 outcome = model.run_layers(&pass, layers.clone(), cache);
                 if index == last && outcome.is_ok() {
                     model.finish(&pass, cache);
@@ -152,74 +161,75 @@ impl Forward for PipelineParallelModel {
     }
 }
 
-/// How the passes of a [`AlternatingModel`] are shared out among its devices. Clones are one: whoever drafts tells
-/// it, and the shuttle asks.
+/// The assignment of an [`AlternatingModel`]'s passes to its two devices. Clones share their state: the
+/// drafter sets it, and the model reads it.
 #[derive(Clone, Debug)]
 pub struct PassAssignment(Arc<AtomicUsize>);
 
-/// Every pass goes where nobody is.
-const WHERE_NOBODY_IS: usize = usize::MAX;
+/// The value of an assignment that sends every pass to a free device.
+const ANY_FREE_DEVICE: usize = usize::MAX;
 
 impl Default for PassAssignment {
-    /// Every pass goes where nobody is, and rather to the last device.
+    /// Creates an assignment that sends every pass to a free device, preferably the last.
     fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(WHERE_NOBODY_IS)))
+        Self(Arc::new(AtomicUsize::new(ANY_FREE_DEVICE)))
     }
 }
 
 impl PassAssignment {
-    /// The next `count` passes that make a token are for the last device, those behind them for the
-    /// first; `None` sends every pass where nobody is.
+    /// Assigns the next `count` passes that produce a token to the last device, and all later passes to
+    /// the first. `None` sends every pass to a free device.
     pub fn assign_to_last(&self, count: Option<usize>) {
-        self.0.store(count.unwrap_or(WHERE_NOBODY_IS), Ordering::Relaxed);
+        self.0.store(count.unwrap_or(ANY_FREE_DEVICE), Ordering::Relaxed);
     }
 
-    /// Passes left for the last device, if they are counted.
-    fn left(&self) -> Option<usize> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&left| left != WHERE_NOBODY_IS)
+    /// Returns the number of passes that remain for the last device, or `None` if every pass goes to a
+    /// free device.
+    fn remaining(&self) -> Option<usize> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&remaining| remaining != ANY_FREE_DEVICE)
     }
 
-    /// One of them is made.
-    fn count(&self) {
-        if let Some(left) = self.left() {
-            self.0.store(left.saturating_sub(1), Ordering::Relaxed);
+    /// Counts one of the passes for the last device.
+    fn count_pass(&self) {
+        if let Some(remaining) = self.remaining() {
+            self.0.store(remaining.saturating_sub(1), Ordering::Relaxed);
         }
     }
 }
 
-/// A whole model on two devices, of which each pass has one.
+/// A whole model on two devices. Each pass runs on one of them.
 pub struct AlternatingModel {
     first: DeviceModel,
     last: DeviceModel,
-    sharing: PassAssignment,
+    assignment: PassAssignment,
 }
 
-/// The model on one of them.
+/// The model on one device.
 struct DeviceModel {
     model: Transformer,
-    place: Box<dyn ExclusiveDevice>,
+    device: Box<dyn ExclusiveDevice>,
 }
 
 impl AlternatingModel {
-    /// A model at two places, the first and the last of those that it shares with another one's layers.
+    /// Creates a model on two devices: the first and the last of those that hold another model's layers.
     #[must_use]
     pub fn new(
         weights: &Arc<Weights>,
         [first, last]: [Box<dyn ExclusiveDevice>; 2],
-        sharing: PassAssignment,
+        assignment: PassAssignment,
     ) -> Self {
-        let home = |place: Box<dyn ExclusiveDevice>| {
-            let model = Transformer::new(Arc::clone(weights), Arc::clone(place.team()));
-            DeviceModel { model, place }
+        let on_device = |device: Box<dyn ExclusiveDevice>| {
+            let model = Transformer::new(Arc::clone(weights), Arc::clone(device.team()));
+            DeviceModel { model, device }
         };
-        Self { first: home(first), last: home(last), sharing }
+        Self { first: on_device(first), last: on_device(last), assignment }
     }
 
-    /// Where the next pass is computed.
-    fn next_home(&mut self) -> &mut DeviceModel {
-        let to_last = match self.sharing.left() {
-            Some(left) => left > 0,
-            None => self.last.place.is_free() || !self.first.place.is_free(),
+    /// Returns the device for the next pass.
+    fn next_device(&mut self) -> &mut DeviceModel {
+        let to_last = match self.assignment.remaining() {
+            Some(remaining) => remaining > 0,
+            None => self.last.device.is_free() || !self.first.device.is_free(),
         };
         if to_last { &mut self.last } else { &mut self.first }
     }
@@ -239,14 +249,14 @@ impl Forward for AlternatingModel {
     }
 
     fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
-        let sharing = self.sharing.clone();
-        let DeviceModel { model, place } = self.next_home();
-        // A part of a prompt makes no token.
-        if pass.first_wanted < pass.tree.len() {
-            sharing.count();
+        let assignment = self.assignment.clone();
+        let DeviceModel { model, device } = self.next_device();
+        // A pass over part of a prompt produces no token.
+        if pass.first_output < pass.tree.len() {
+            assignment.count_pass();
         }
         let mut outcome = Ok(());
-        place.visit(&mut || {
+        device.run_exclusive(&mut || {
             outcome = model.forward(pass, cache).map(|_logits| ());
         });
         outcome?;
@@ -259,9 +269,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stages_are_about_equal_and_none_is_empty() {
+    fn stages_have_about_equal_sizes_and_none_is_empty() {
         let sizes = |n_layers, stages, head| -> Vec<usize> {
-            let ranges = cut(n_layers, stages, 10, head);
+            let ranges = partition_layers(n_layers, stages, 10, head);
             assert_eq!(ranges.first().map(|range| range.start), Some(0));
             assert_eq!(ranges.last().map(|range| range.end), Some(n_layers));
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
@@ -269,10 +279,10 @@ mod tests {
         };
         assert_eq!(sizes(12, 2, 0), [6, 6]);
         assert_eq!(sizes(12, 4, 0), [3, 3, 3, 3]);
-        // A head that is as large as two layers.
+        // A head as large as two layers.
         assert_eq!(sizes(12, 2, 20), [7, 5]);
         assert_eq!(sizes(22, 4, 15), [6, 6, 6, 4]);
-        // One that is larger than all of them.
+        // A head larger than all layers together.
         assert_eq!(sizes(3, 2, 500), [2, 1]);
         assert_eq!(sizes(3, 3, 500), [1, 1, 1]);
         assert_eq!(sizes(5, 1, 7), [5]);
@@ -280,17 +290,17 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_counted_down() {
-        let sharing = PassAssignment::default();
-        sharing.count();
-        assert_eq!(sharing.left(), None);
-        sharing.assign_to_last(Some(2));
-        let lefts: Vec<_> = (0..4)
+    fn assigned_passes_are_counted_down() {
+        let assignment = PassAssignment::default();
+        assignment.count_pass();
+        assert_eq!(assignment.remaining(), None);
+        assignment.assign_to_last(Some(2));
+        let counts: Vec<_> = (0..4)
             .map(|_| {
-                sharing.count();
-                sharing.clone().left()
+                assignment.count_pass();
+                assignment.clone().remaining()
             })
             .collect();
-        assert_eq!(lefts, [Some(1), Some(0), Some(0), Some(0)]);
+        assert_eq!(counts, [Some(1), Some(0), Some(0), Some(0)]);
     }
 }

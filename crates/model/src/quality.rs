@@ -1,5 +1,5 @@
-//! How well models predict tokens, and how far their distributions are from those of the first one: the
-//! same model in another weight type, or its drafter.
+//! Measures how well models predict tokens, and how far their distributions are from those of the first
+//! model. The other models are the same model in another weight type, or its drafters.
 
 use crate::language_model::{CachedTransformer, LanguageModel, Logits, LogitsContext, ModelError};
 use crate::team::Team;
@@ -8,44 +8,44 @@ use crate::weights::Weights;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use std::sync::Arc;
 
-/// Rows of a pass. Their logits are in memory for all models at the same time.
+/// Rows of a forward pass. Their logits are in memory for all models at the same time.
 const ROWS: usize = 32;
 
-/// The one sequence that is scored.
+/// The only sequence that is scored.
 const SEQUENCE: SequenceId = SequenceId(0);
 
-/// Models that predict the same tokens, the first of which is the reference.
+/// Several models that predict the same tokens. The first model is the reference.
 pub struct QualityProbe {
     models: Vec<CachedTransformer>,
-    sums: Vec<Sums>,
+    sums: Vec<QualitySums>,
     tokens: usize,
 }
 
-/// How well a model predicts, on average over all tokens that were scored.
+/// A model's prediction quality, averaged over all scored tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Quality {
     /// Negative log-likelihood of a token, in nats.
     pub loss: f64,
     /// Kullback–Leibler divergence of a row from the reference's, KL(reference ‖ model), in nats.
     pub kl_divergence: f64,
-    /// Share of rows whose most probable token is the reference's.
+    /// Share of rows with the same most probable token as the reference.
     pub top1_agreement: f64,
-    /// What the row has in common with the reference's, `Σ min(p, q) = 1 − TV`: as a drafter's, the
+    /// Overlap of a row with the reference's, `Σ min(p, q) = 1 − TV`. For a drafter, this is the
     /// probability that a sampled token is accepted (Leviathan 2023, theorem 3.5).
     pub overlap: f64,
 }
 
 impl Quality {
-    /// The exponential of the loss.
+    /// Returns the perplexity: the exponential of the loss.
     #[must_use]
     pub fn perplexity(&self) -> f64 {
         self.loss.exp()
     }
 }
 
-/// [`Quality`], not yet divided by the number of tokens.
+/// [`Quality`] summed over tokens, not yet divided by their number.
 #[derive(Clone, Copy, Default)]
-struct Sums {
+struct QualitySums {
     loss: f64,
     kl_divergence: f64,
     agreements: usize,
@@ -53,15 +53,16 @@ struct Sums {
 }
 
 impl QualityProbe {
-    /// Models of these weights, which share a team. The first is the reference.
+    /// Creates a probe of models with these weights, which share a team. The first is the reference.
     #[must_use]
     pub fn new(weights: impl IntoIterator<Item = Arc<Weights>>, team: &Arc<Team>) -> Self {
         let model = |weights| CachedTransformer::new(Transformer::new(weights, Arc::clone(team)));
         let models: Vec<_> = weights.into_iter().map(model).collect();
-        Self { sums: vec![Sums::default(); models.len()], models, tokens: 0 }
+        Self { sums: vec![QualitySums::default(); models.len()], models, tokens: 0 }
     }
 
-    /// Lets all models predict every token of a window but the first, each from those before it.
+    /// Scores the models' predictions of all tokens of a window except the first, each from the tokens
+    /// before it.
     ///
     /// # Errors
     /// If the window is longer than a model's context, or a token is not in its vocabulary.
@@ -76,7 +77,7 @@ impl QualityProbe {
         Ok(())
     }
 
-    /// Scores the predictions of the tokens behind `start`, up to and including `end`.
+    /// Scores the predictions of the tokens after index `start`, up to and including `end`.
     fn score_rows(
         &mut self,
         window: &[TokenId],
@@ -103,17 +104,17 @@ impl QualityProbe {
         Ok(())
     }
 
-    /// Tokens that were predicted.
+    /// Returns the number of scored tokens.
     #[must_use]
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// The models' qualities, in their order; no number without any token.
+    /// Returns the models' qualities, in the order of the models. They are NaN if no token was scored.
     #[must_use]
     pub fn qualities(&self) -> Vec<Quality> {
         let tokens = self.tokens as f64;
-        let quality = |sums: &Sums| Quality {
+        let quality = |sums: &QualitySums| Quality {
             loss: sums.loss / tokens,
             kl_divergence: sums.kl_divergence / tokens,
             top1_agreement: sums.agreements as f64 / tokens,
@@ -123,10 +124,10 @@ impl QualityProbe {
     }
 }
 
-/// A row of logits, and what they lack to be logarithms of probabilities.
+/// The log-probabilities of a row of logits.
 pub(crate) struct LogProbabilities<'a> {
     logits: &'a [f32],
-    /// The logarithm of the sum of their exponentials.
+    /// The logarithm of the sum of the logits' exponentials.
     log_total: f64,
 }
 
@@ -141,23 +142,23 @@ impl<'a> LogProbabilities<'a> {
         f64::from(self.logits[token]) - self.log_total
     }
 
-    /// KL(self ‖ other).
+    /// Computes KL(self ‖ other).
     fn divergence_of(&self, other: &Self) -> f64 {
         let term = |token: usize| {
-            let own = self.log_probability(token);
-            own.exp() * (own - other.log_probability(token))
+            let log_probability = self.log_probability(token);
+            log_probability.exp() * (log_probability - other.log_probability(token))
         };
         (0..self.logits.len()).map(term).sum()
     }
 
-    /// `Σ min(self, other)`.
+    /// Computes the overlap `Σ min(self, other)`.
     pub(crate) fn overlap_with(&self, other: &Self) -> f64 {
-        let least =
+        let minimum =
             |token: usize| self.log_probability(token).min(other.log_probability(token)).exp();
-        (0..self.logits.len()).map(least).sum()
+        (0..self.logits.len()).map(minimum).sum()
     }
 
-    /// The most probable token; of several the first.
+    /// Returns the most probable token. If there are several, returns the first.
     pub(crate) fn top(&self) -> usize {
         let better = |best: usize, token: usize| match self.logits[token] > self.logits[best] {
             true => token,
@@ -175,8 +176,8 @@ mod tests {
     use crate::{Checkpoint, ReferenceModel, WeightType};
 
     #[test]
-    fn divergences_of_known_distributions() {
-        // Logits may lie anywhere: only their differences count.
+    fn divergences_of_known_distributions_are_correct() {
+        // Only the differences of logits count, so the rows have arbitrary shifts.
         let row = |probabilities: [f32; 3], shift: f32| probabilities.map(|p| p.ln() + shift);
         let (even, skewed) = (row([0.25, 0.25, 0.5], 300.0), row([0.5, 0.25, 0.25], -7.0));
         let (even, skewed) = (LogProbabilities::of(&even), LogProbabilities::of(&skewed));
@@ -189,9 +190,9 @@ mod tests {
         assert_eq!((even.top(), skewed.top()), (2, 0));
     }
 
-    /// Windows that fill no pass and windows of several passes, against the slow reference model.
+    /// Compares windows of less than one pass and of several passes with the slow reference model.
     #[test]
-    fn qualities_are_those_of_the_reference_models_logits() {
+    fn qualities_match_the_reference_model() {
         let folder = tempfile::tempdir().unwrap();
         write_random_checkpoint(folder.path(), &example_config(), 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
@@ -204,11 +205,12 @@ mod tests {
 
         let (mut loss, mut divergence, mut agreements, mut tokens) = ([0.0; 2], 0.0, 0.0, 0.0);
         for len in [0, 1, 2, ROWS, ROWS + 1, 2 * ROWS + 9] {
-            let window: Vec<TokenId> = (0..len as u32).map(|at| (at * at * 7 + at) % 256).collect();
+            let window: Vec<TokenId> =
+                (0..len as u32).map(|index| (index * index * 7 + index) % 256).collect();
             probe.score(&window).unwrap();
             let rows = slow.each_ref().map(|model| model.logits(&window));
-            for (at, &next) in window.iter().enumerate().skip(1) {
-                let probabilities = rows.each_ref().map(|rows| softmax(&rows[at - 1]));
+            for (index, &next) in window.iter().enumerate().skip(1) {
+                let probabilities = rows.each_ref().map(|rows| softmax(&rows[index - 1]));
                 for (loss, row) in loss.iter_mut().zip(&probabilities) {
                     *loss -= row[next as usize].ln();
                 }
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_beyond_the_context_is_an_error() {
+    fn a_window_longer_than_the_context_is_rejected() {
         let folder = tempfile::tempdir().unwrap();
         write_random_checkpoint(folder.path(), &example_config(), 5, RandomDtype::F32).unwrap();
         let weights = Weights::load(&Checkpoint::open(folder.path()).unwrap()).unwrap();

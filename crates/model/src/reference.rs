@@ -1,9 +1,9 @@
-//! The slow reference: a forward pass that a reader can check line by line.
+//! The slow reference model: a forward pass that a reader can check line by line.
 //!
-//! No cache, no packing, no team, no tree: a whole sequence goes in, all its logits come out. It
-//! shares no loop with the production path, yet keeps to the same documented order of additions (see
-//! `kernels`), so the two must agree bit for bit in every type and instruction set. Tests use it as
-//! their oracle.
+//! It has no cache, no packing, no team and no tree. It takes a whole sequence and returns all its
+//! logits. It shares no loop with the production code, but uses the same documented order of additions
+//! (see `kernels`). The two must therefore agree bit for bit in every weight type and instruction set.
+//! Tests use it as their oracle.
 
 use crate::LoadError;
 use crate::checkpoint::{Checkpoint, LayerTensor as T, LayerTensor, Tensor};
@@ -14,11 +14,11 @@ use forerun_core::TokenId;
 use half::f16;
 use std::collections::HashMap;
 
-/// Weights as the checkpoint has them, row-major.
+/// A model with row-major weights, as in the checkpoint.
 pub struct ReferenceModel {
     config: Config,
     weight_type: WeightType,
-    /// Whether linear layers and attention add products without rounding them.
+    /// Whether linear layers and attention use fused multiply-add, which does not round products.
     fused: bool,
     embedding: Vec<f32>,
     layers: Vec<Layer>,
@@ -26,21 +26,22 @@ pub struct ReferenceModel {
     head: Vec<f32>,
 }
 
-/// A layer's tensors, those that the model has.
+/// The tensors of a layer that exist in the model.
 type Layer = HashMap<LayerTensor, Vec<f32>>;
 
 impl ReferenceModel {
-    /// Reads all tensors, for the weight type of the checkpoint's own and the best instruction set.
+    /// Reads all tensors, to compute in the smallest weight type that loses nothing and with the best
+    /// instruction set.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        let weight_type = crate::weights::own_type(checkpoint)?;
+        let weight_type = crate::weights::lossless_type_of(checkpoint)?;
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
         Self::load_as(checkpoint, weight_type, isa)
     }
 
-    /// Reads all tensors, to compute as the kernels of a type and an instruction set do.
+    /// Reads all tensors, to compute as the kernels do with this weight type and instruction set.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -50,8 +51,8 @@ impl ReferenceModel {
         isa: Isa,
     ) -> Result<Self, LoadError> {
         let raw = |tensor| checkpoint.tensor(tensor);
-        // Integers are made of the checkpoint's own values, layer by layer; floats can be rounded
-        // beforehand. Norms and biases keep their values in every type.
+        // int8 is quantised from the checkpoint's values in each product. Floats are rounded here.
+        // Norms and biases are not rounded in any type.
         let round = |tensor: Tensor| {
             let inputs = checkpoint.shape(tensor)[1];
             raw(tensor).map(|values| reference::rounded(weight_type, &values, inputs))
@@ -77,21 +78,22 @@ impl ReferenceModel {
         })
     }
 
-    /// The model's shape.
+    /// Returns the model's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Logits behind every token: `tokens.len()` rows of `vocab_size`.
+    /// Computes the logits after every token: `tokens.len()` rows of `vocab_size`.
     #[must_use]
     pub fn logits(&self, tokens: &[TokenId]) -> Vec<Vec<f32>> {
-        self.logits_by(tokens, LayerOrder::Sequential, 0)
+        self.logits_in_order(tokens, LayerOrder::Sequential, 0)
     }
 
-    /// The same by another order of layers for all tokens but the first `exact`.
+    /// Computes the logits as [`Self::logits`] does, with another order of layers for all tokens except
+    /// the first `exact`.
     #[must_use]
-    pub fn logits_by(
+    pub fn logits_in_order(
         &self,
         tokens: &[TokenId],
         order: LayerOrder<'_>,
@@ -102,14 +104,14 @@ impl ReferenceModel {
         let mut hidden: Vec<Vec<f32>> = tokens.iter().map(embed).collect();
         let groups: Vec<_> =
             (0..order.len(self.layers.len())).map(|group| order.group(group)).collect();
-        // What attention reads: a approximate row keeps to the hidden state at its group's beginning.
+        // The inputs of attention: an approximate row uses the hidden state at the start of its group.
         let mut inputs = hidden.clone();
         for (index, layer) in self.layers.iter().enumerate() {
-            let begins = groups.iter().any(|group| group.start == index);
-            let fresh = if begins { hidden.len() } else { exact.min(hidden.len()) };
-            inputs[..fresh].clone_from_slice(&hidden[..fresh]);
+            let starts_group = groups.iter().any(|group| group.start == index);
+            let updated = if starts_group { hidden.len() } else { exact.min(hidden.len()) };
+            inputs[..updated].clone_from_slice(&hidden[..updated]);
             let normed = self.norm_all(&inputs, &layer[&T::AttentionNorm]);
-            // Queries or keys: projected, each head normed where the model has it so, turned.
+            // Queries or keys: projected, normed head by head if the model does so, and rotated.
             let heads = |projection, bias, norm| -> Vec<Vec<f32>> {
                 let head = |(position, row): (usize, &Vec<f32>)| {
                     let mut heads = self.project(layer, (projection, bias), row);
@@ -121,16 +123,16 @@ impl ReferenceModel {
                 normed.iter().enumerate().map(head).collect()
             };
             let queries = heads(T::Query, T::QueryBias, T::QueryNorm);
-            let keys = self.cached(heads(T::Key, T::KeyBias, T::KeyNorm));
+            let keys = self.round_for_cache(heads(T::Key, T::KeyBias, T::KeyNorm));
             let values = (T::Value, T::ValueBias);
             let values = normed.iter().map(|row| self.project(layer, values, row)).collect();
-            let values = self.cached(values);
+            let values = self.round_for_cache(values);
             for (position, row) in hidden.iter_mut().enumerate() {
                 let window = config.window(index).unwrap_or(usize::MAX);
                 let first = (position + 1).saturating_sub(window);
-                let seen = (&keys[first..=position], &values[first..=position]);
-                let attended = self.attend(&queries[position], seen, first);
-                plus(row, &self.project(layer, (T::Output, T::OutputBias), &attended));
+                let visible = (&keys[first..=position], &values[first..=position]);
+                let attended = self.attend(&queries[position], visible, first);
+                add_assign(row, &self.project(layer, (T::Output, T::OutputBias), &attended));
             }
             let normed = self.norm_all(&hidden, &layer[&T::MlpNorm]);
             for (row, normed) in hidden.iter_mut().zip(normed) {
@@ -138,35 +140,35 @@ impl ReferenceModel {
                 let up = self.project(layer, (T::Up, T::UpBias), &normed);
                 let silu = |gate: f32| gate / (1.0 + exp(-gate));
                 let inner: Vec<_> = gate.into_iter().zip(up).map(|(g, u)| silu(g) * u).collect();
-                plus(row, &self.project(layer, (T::Down, T::DownBias), &inner));
+                add_assign(row, &self.project(layer, (T::Down, T::DownBias), &inner));
             }
         }
         debug_assert_eq!(config.vocab_size * size, self.head.len());
         let normed = self.norm_all(&hidden, &self.final_norm);
-        normed.iter().map(|row| self.times(&self.head, row)).collect()
+        normed.iter().map(|row| self.multiply(&self.head, row)).collect()
     }
 
-    /// A projection of a layer, with its bias where the model has one.
+    /// Applies a projection of a layer, with its bias if the model has one.
     fn project(
         &self,
         layer: &Layer,
         (projection, bias): (LayerTensor, LayerTensor),
         x: &[f32],
     ) -> Vec<f32> {
-        let mut out = self.times(&layer[&projection], x);
+        let mut out = self.multiply(&layer[&projection], x);
         if let Some(bias) = layer.get(&bias) {
-            plus(&mut out, bias);
+            add_assign(&mut out, bias);
         }
         out
     }
 
-    /// `weights · x`.
-    fn times(&self, weights: &[f32], x: &[f32]) -> Vec<f32> {
+    /// Computes `weights · x`.
+    fn multiply(&self, weights: &[f32], x: &[f32]) -> Vec<f32> {
         reference::linear(self.weight_type, self.fused, weights, x, x.len())
     }
 
-    /// Keys or values as a cache keeps them: beside weights of less than full precision, in half.
-    fn cached(&self, mut rows: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
+    /// Rounds keys or values as a cache does: to f16, unless the weights are f32.
+    fn round_for_cache(&self, mut rows: Vec<Vec<f32>>) -> Vec<Vec<f32>> {
         if self.weight_type != WeightType::F32 {
             for value in rows.iter_mut().flatten() {
                 *value = f16::from_f32(*value).to_f32();
@@ -184,7 +186,7 @@ impl ReferenceModel {
         rows.iter().map(norm).collect()
     }
 
-    /// Rotates pairs `(i, i + head_dim/2)` of every head by `position` times their frequency.
+    /// Rotates the pairs `(i, i + head_dim/2)` of every head by `position` times their frequency.
     fn rotate(&self, mut heads: Vec<f32>, position: usize) -> Vec<f32> {
         let dim = self.config.head_dim;
         for head in heads.chunks_mut(dim) {
@@ -199,12 +201,12 @@ impl ReferenceModel {
         heads
     }
 
-    /// `sum + a · b`, as the instruction set adds products.
-    fn plus_product(&self, sum: f32, a: f32, b: f32) -> f32 {
+    /// Computes `sum + a · b` with the rounding of the instruction set.
+    fn add_product(&self, sum: f32, a: f32, b: f32) -> f32 {
         if self.fused { a.mul_add(b, sum) } else { sum + a * b }
     }
 
-    /// Attention over the keys and values of neighbouring positions, of which `first` is the first.
+    /// Computes attention over the keys and values of consecutive positions, starting at `first`.
     fn attend(
         &self,
         query: &[f32],
@@ -215,21 +217,21 @@ impl ReferenceModel {
         let group = config.num_attention_heads / config.num_key_value_heads;
         let scale = 1.0 / (dim as f32).sqrt();
         let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
-            let part = head / group * dim..(head / group + 1) * dim;
+            let kv_head = head / group * dim..(head / group + 1) * dim;
             let dot = |key: &Vec<f32>| {
-                let products = query.iter().zip(&key[part.clone()]);
-                products.fold(0.0, |sum, (q, k)| self.plus_product(sum, *q, *k)) * scale
+                let products = query.iter().zip(&key[kv_head.clone()]);
+                products.fold(0.0, |sum, (q, k)| self.add_product(sum, *q, *k)) * scale
             };
             let scores: Vec<f32> = keys.iter().map(dot).collect();
             let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
-            // Weights are summed by absolute position.
-            let before = std::iter::repeat_n(0.0, first % 16);
-            let total = sum16(before.chain(weights.iter().copied()));
+            // The partial sum of a weight depends on its absolute position.
+            let padding = std::iter::repeat_n(0.0, first % 16);
+            let total = sum16(padding.chain(weights.iter().copied()));
             let mut out = vec![0.0; dim];
             for (weight, value) in weights.iter().zip(values) {
-                for (out, value) in out.iter_mut().zip(&value[part.clone()]) {
-                    *out = self.plus_product(*out, *weight, *value);
+                for (out, value) in out.iter_mut().zip(&value[kv_head.clone()]) {
+                    *out = self.add_product(*out, *weight, *value);
                 }
             }
             out.into_iter().map(|value| value / total).collect()
@@ -238,16 +240,17 @@ impl ReferenceModel {
     }
 }
 
-/// The heads of a row.
+/// Splits a row into its heads.
 fn split(row: &[f32], head_dim: usize) -> Vec<Vec<f32>> {
     row.chunks(head_dim).map(<[f32]>::to_vec).collect()
 }
 
-fn plus(x: &mut [f32], y: &[f32]) {
+fn add_assign(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
 }
 
-/// Sixteen partial sums, element `i` in number `i mod 16`, then halves onto halves.
+/// Sums the terms in sixteen partial sums (term `i` in number `i mod 16`), then adds the upper half of
+/// the partial sums to the lower half until one is left.
 fn sum16(terms: impl Iterator<Item = f32>) -> f32 {
     let mut sums = [0.0_f32; 16];
     for (index, term) in terms.enumerate() {

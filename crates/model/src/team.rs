@@ -1,16 +1,17 @@
-//! A device group's threads: a pinned team that runs one piece of work at a time, together.
+//! The thread pool of a device group: pinned threads that execute one function together.
 //!
-//! The thread that calls [`Team::run`] is member 0. The others wait for work by spinning for some
-//! microseconds, since the next kernel usually follows at once, and then park, so that a team that
-//! has nothing to do costs nothing and does not disturb other load. Shared work comes in pieces: a
-//! member that is done with its own takes over what others have left, so that one whose core is
-//! disturbed does not hold up all.
+//! The thread that calls [`Team::run`] is member 0, the leader. The other members are helper threads.
+//! A helper spins for some microseconds while it waits for work, because the next kernel usually
+//! follows at once, and then parks. So an idle team costs nothing and does not disturb other load.
+//!
+//! [`Team::for_each_piece`] balances load by work stealing: a member that has finished its own pieces
+//! takes pieces from the others, so that one slow core does not hold up the whole team.
 
 mod affinity_guard;
-mod parts;
+mod sub_teams;
 
 pub use affinity_guard::AffinityGuard;
-pub(crate) use parts::Parts;
+pub(crate) use sub_teams::SubTeams;
 
 use crate::kernels::Isa;
 use std::cell::UnsafeCell;
@@ -20,76 +21,82 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-/// How long a waiting thread spins before it parks: longer than what a forward pass does between
-/// two kernels, shorter than what other load would notice.
-const SPIN: Duration = Duration::from_micros(100);
-/// Turns of the spinning loop between two looks at the clock.
-const TURNS: u32 = 16;
+/// How long a waiting thread spins before it parks: longer than the gap between two kernels of a
+/// forward pass, and short enough not to disturb other load.
+const SPIN_TIME: Duration = Duration::from_micros(100);
+/// Iterations of the spin loop between two readings of the clock.
+const SPINS_PER_CLOCK_CHECK: u32 = 16;
 
-/// Work as the members see it: a function of the member's number.
+/// Work for a team: a function of the member's number.
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// A team of threads, pinned to their cores where cores are named.
+/// A team of threads, which may be pinned to cores.
 pub struct Team {
     isa: Isa,
     shared: Arc<Shared>,
-    /// The other members.
+    /// The members other than the leader.
     helpers: Vec<Thread>,
-    /// Those of them that end with the team; a part of a team has none.
+    /// The join handles of the helpers that this team owns; empty for a sub-team, which borrows the
+    /// members of another team.
     handles: Vec<JoinHandle<()>>,
-    /// Where each member's part of shared work goes on.
+    /// The next piece of each member's range in [`Team::for_each_piece`].
     cursors: Vec<Cursor>,
-    /// Held during a run: a team does one thing at a time.
-    leading: Mutex<()>,
+    /// Held by the leader during a run: a team runs one function at a time.
+    leader_lock: Mutex<()>,
 }
 
-/// The next piece of a member's part, on a cache line of its own.
+/// The next unclaimed piece of a range, on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
 struct Cursor(AtomicUsize);
 
-/// A team whose threads could not be had.
+/// An error while starting or pinning a team's threads.
 #[derive(Debug, thiserror::Error)]
 pub enum TeamError {
     /// The operating system refused to pin a thread.
-    #[error("cannot pin a thread to core {core}: {source}; is the core online and allowed here?")]
+    #[error(
+        "cannot pin a thread to core {core}: {source}; check that the core is online and that this \
+         process may use it"
+    )]
     Pin {
         /// The core.
         core: usize,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The operating system refused a thread.
-    #[error("cannot start a thread for a team: {0}")]
+    /// The operating system refused to start a thread.
+    #[error("cannot start a thread of a device group: {0}")]
     Spawn(std::io::Error),
 }
 
 struct Shared {
-    /// Number of the current run; a change tells helpers that there is work.
+    /// Number of the current run; helpers start to work when it changes.
     run: AtomicUsize,
-    /// The current run. The leader writes it while no helper works; helpers read it between the
-    /// change of `run` and their reports.
+    /// The current run. The leader writes it while no helper works. Helpers read it after `run` has
+    /// changed and before they report completion.
     current: UnsafeCell<Option<Run>>,
-    /// Helpers that have not reported yet.
+    /// Helpers that have not reported completion of the current run.
     pending: AtomicUsize,
     stop: AtomicBool,
     /// The first panic of a helper in this run.
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
 
-/// What helpers need to know of a run.
+/// One run, as helpers see it.
 struct Run {
     work: &'static Work<'static>,
     leader: Thread,
 }
 
-// SAFETY: everything but `current` is made to be shared, and `run` and `pending` order all access to
-// `current`: see its documentation.
+// SAFETY: every field except `current` is `Sync`, and `run` and `pending` order all access to `current`
+// as the field's documentation describes.
 unsafe impl Sync for Shared {}
 
 impl Team {
-    /// One member, the caller itself, not pinned. Like every team it uses the best instructions, or
-    /// those that `FORERUN_ISA` names ([`Isa::from_environment`]).
+    /// Creates a team of one member, the calling thread, without pinning it.
+    ///
+    /// Like every team, it uses the best available instruction set, or the one that `FORERUN_ISA`
+    /// names ([`Isa::from_environment`]).
     #[must_use]
     pub fn single_thread() -> Self {
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
@@ -106,28 +113,28 @@ impl Team {
             helpers: Vec::new(),
             handles: Vec::new(),
             cursors: vec![Cursor::default()],
-            leading: Mutex::new(()),
+            leader_lock: Mutex::new(()),
         }
     }
 
-    /// The same team with the kernels of another instruction set.
+    /// Returns the same team with the kernels of another instruction set.
     ///
     /// # Panics
-    /// If the processor does not have it.
+    /// If the processor does not support it.
     #[must_use]
     pub fn with_isa(mut self, isa: Isa) -> Self {
-        assert!(isa <= Isa::best(), "this processor has no {isa}");
+        assert!(isa <= Isa::best(), "this processor does not support {isa}");
         self.isa = isa;
         self
     }
 
-    /// The instruction set of its kernels.
+    /// Returns the instruction set of the team's kernels.
     #[must_use]
     pub fn isa(&self) -> Isa {
         self.isa
     }
 
-    /// `members` threads, not pinned to any core.
+    /// Creates a team of `members` threads that are not pinned to any core.
     ///
     /// # Errors
     /// [`TeamError::Spawn`] if a thread cannot be started.
@@ -139,10 +146,11 @@ impl Team {
         Ok(team)
     }
 
-    /// One member a core, each pinned to its own; the calling thread is pinned to the first.
+    /// Creates a team with one member per core, each pinned to its core. The calling thread is pinned
+    /// to the first core.
     ///
     /// # Errors
-    /// If a core does not exist or may not be used, or a thread cannot be started.
+    /// [`TeamError`] if a core does not exist or may not be used, or a thread cannot be started.
     pub fn pinned(cores: &[usize]) -> Result<Self, TeamError> {
         let mut team = Self::single_thread();
         for (number, &core) in cores.iter().enumerate() {
@@ -161,9 +169,9 @@ impl Team {
         let body = move || {
             let outcome = core.map_or(Ok(()), pin_this_thread);
             let ready = outcome.is_ok();
-            // A closed channel means that nobody waits any more, and the team is being dropped.
+            // A closed channel means that the team is being dropped.
             if report.send(outcome).is_ok() && ready {
-                help(&shared, number, 0);
+                helper_loop(&shared, number, 0);
             }
         };
         let name = format!("forerun-team-{number}");
@@ -174,40 +182,39 @@ impl Team {
         pinned.recv().unwrap_or(Ok(()))
     }
 
-    /// Number of members.
+    /// Returns the number of members.
     #[must_use]
     pub fn members(&self) -> usize {
         self.helpers.len() + 1
     }
 
-    /// How often all members have worked together so far, and so waited for each other. A team of one
-    /// never does.
+    /// Returns the number of runs of the whole team so far, each of which ends with a barrier. Always
+    /// 0 for a team of one.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.shared.run.load(Ordering::Relaxed)
     }
 
-    /// Calls `work(member)` once on every member and returns when all have returned.
+    /// Calls `work(member)` once on every member and returns when all calls have returned.
     ///
     /// # Panics
-    /// If a member panics, the panic goes on here once all members have returned.
+    /// If a member panics: the panic resumes on the calling thread once all members have returned.
     pub fn run(&self, work: &Work<'_>) {
         if self.helpers.is_empty() {
             return work(0);
         }
-        let _leading = lock(&self.leading);
+        let _leader = lock(&self.leader_lock);
         self.lead(work);
     }
 
-    /// A run, once this thread leads.
+    /// Executes one run; the calling thread must hold `leader_lock`.
     fn lead(&self, work: &Work<'_>) {
-        // SAFETY: only the lifetime changes. Helpers use the reference only between the change of
-        // `run` below and their reports, and this function does not return (nor unwind: the leader's
-        // own panic is caught) before all have reported.
-        let work_anywhere =
-            unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
-        let run = Run { work: work_anywhere, leader: thread::current() };
-        // SAFETY: this thread leads, and the helpers of the last run have reported.
+        // SAFETY: only the lifetime changes. Helpers use the reference only after `run` changes below
+        // and before they report completion. This function neither returns nor unwinds (it catches the
+        // leader's own panic) before all helpers have reported.
+        let static_work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
+        let run = Run { work: static_work, leader: thread::current() };
+        // SAFETY: this thread is the leader, and all helpers have reported completion of the last run.
         unsafe { *self.shared.current.get() = Some(run) };
         self.shared.pending.store(self.helpers.len(), Ordering::Relaxed);
         self.shared.run.fetch_add(1, Ordering::Release);
@@ -222,14 +229,15 @@ impl Team {
         }
     }
 
-    /// Calls `work(member, piece)` once for every piece of `0..count`. Each member has a part of
-    /// neighbouring pieces, always the same ones for the same count, and helps others when it is
-    /// done with them.
-    pub fn share(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
+    /// Calls `work(member, piece)` once for every piece of `0..count`.
+    ///
+    /// Each member starts with a contiguous range of pieces, which depends only on `count` and the
+    /// number of members. A member that has finished its own range takes pieces from the others.
+    pub fn for_each_piece(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
         if self.helpers.is_empty() {
             return (0..count).for_each(|piece| work(0, piece));
         }
-        let _leading = lock(&self.leading);
+        let _leader = lock(&self.leader_lock);
         let members = self.members();
         let start = |member: usize| count * member / members;
         for (member, cursor) in self.cursors.iter().enumerate() {
@@ -245,9 +253,14 @@ impl Team {
         });
     }
 
-    /// Runs `work` over `0..count` split into one contiguous range a member, cut at multiples of
-    /// `grain`.
-    pub fn split(&self, count: usize, grain: usize, work: impl Fn(std::ops::Range<usize>) + Sync) {
+    /// Splits `0..count` into one contiguous range per member, at multiples of `grain`, and calls
+    /// `work(range)` once for each range that is not empty.
+    pub fn for_each_range(
+        &self,
+        count: usize,
+        grain: usize,
+        work: impl Fn(std::ops::Range<usize>) + Sync,
+    ) {
         let members = self.members();
         let grains = count.div_ceil(grain);
         self.run(&|member| {
@@ -266,39 +279,40 @@ impl Drop for Team {
         self.shared.run.fetch_add(1, Ordering::Release);
         for handle in self.handles.drain(..) {
             handle.thread().unpark();
-            // A helper's panics were reported by the run in which they happened.
+            // The run in which a helper panicked has already reported the panic.
             drop(handle.join());
         }
     }
 }
 
-/// A helper's life: wait for the run behind the one `seen` last, take part, report; until the team
-/// stops or, without work, dismisses it. Returns the run that ended it.
-fn help(shared: &Shared, number: usize, mut seen: usize) -> usize {
+/// The main loop of a helper: waits for the run after `seen`, executes it, reports completion and
+/// repeats. Ends when the team stops, or when a run without work dismisses the helper. Returns the
+/// number of the run that ended the loop.
+fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
     loop {
         wait_until(|| shared.run.load(Ordering::Acquire) != seen);
         seen = shared.run.load(Ordering::Acquire);
         if shared.stop.load(Ordering::Relaxed) {
             return seen;
         }
-        // SAFETY: a run has begun, and this helper has not reported yet.
+        // SAFETY: a run has begun, and this helper has not yet reported completion.
         let current = unsafe { &*shared.current.get() };
         let Some(Run { work, leader }) = current else { return seen };
-        // Reports even if the payload of a second panic panics when it is dropped.
-        let _report = Report { shared, leader: leader.clone() };
+        // A guard, so that the helper reports even if dropping a second panic's payload panics.
+        let _report = ReportOnDrop { shared, leader: leader.clone() };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
             lock(&shared.panic).get_or_insert(panic);
         }
     }
 }
 
-/// A helper's report that it is done with a run.
-struct Report<'a> {
+/// Reports a helper's completion of a run when it is dropped.
+struct ReportOnDrop<'a> {
     shared: &'a Shared,
     leader: Thread,
 }
 
-impl Drop for Report<'_> {
+impl Drop for ReportOnDrop<'_> {
     fn drop(&mut self) {
         if self.shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.leader.unpark();
@@ -306,14 +320,15 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Spins for a while, then parks until `done`; whoever makes it true unparks the waiter.
+/// Spins for a while, then parks until `done()` is true. The thread that makes it true must unpark the
+/// waiting thread.
 fn wait_until(done: impl Fn() -> bool) {
     if done() {
         return;
     }
     let started = Instant::now();
-    while started.elapsed() < SPIN {
-        for _ in 0..TURNS {
+    while started.elapsed() < SPIN_TIME {
+        for _ in 0..SPINS_PER_CLOCK_CHECK {
             if done() {
                 return;
             }
@@ -343,7 +358,7 @@ fn pin_this_thread(core: usize) -> Result<(), TeamError> {
     pin(core).map_err(|source| TeamError::Pin { core, source: source.into() })
 }
 
-/// Other systems have no such call; their schedulers keep busy threads apart by themselves.
+/// Does nothing: threads are pinned on Linux only. Other systems' schedulers keep busy threads apart.
 #[cfg(not(target_os = "linux"))]
 fn pin_this_thread(_core: usize) -> Result<(), TeamError> {
     Ok(())
@@ -374,11 +389,11 @@ mod tests {
     }
 
     #[test]
-    fn a_split_covers_everything_once_whatever_the_grain() {
+    fn ranges_cover_everything_once_for_every_grain() {
         let team = Team::unpinned(2).unwrap();
         for count in [0, 1, 15, 16, 17, 100] {
             let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-            team.split(count, 16, |range| {
+            team.for_each_range(count, 16, |range| {
                 assert_eq!(range.start % 16, 0);
                 for hit in &hits[range] {
                     hit.fetch_add(1, Ordering::Relaxed);
@@ -389,11 +404,11 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_done_once_even_if_a_member_is_slow() {
+    fn every_piece_is_done_once_even_if_a_member_is_slow() {
         let team = Team::unpinned(3).unwrap();
         for count in [0, 1, 2, 3, 50] {
             let hits: Vec<AtomicUsize> = (0..count).map(|_| AtomicUsize::new(0)).collect();
-            team.share(count, |member, piece| {
+            team.for_each_piece(count, |member, piece| {
                 if member == 1 {
                     thread::sleep(Duration::from_millis(1));
                 }
@@ -404,10 +419,10 @@ mod tests {
     }
 
     #[test]
-    fn a_members_panic_reaches_the_leader_and_the_team_goes_on() {
+    fn a_members_panic_reaches_the_leader_and_the_team_still_works() {
         let team = Team::unpinned(2).unwrap();
-        for guilty in 0..2 {
-            let run = || team.run(&|member| assert_ne!(member, guilty, "member {guilty} fails"));
+        for failing in 0..2 {
+            let run = || team.run(&|member| assert_ne!(member, failing, "member {failing} fails"));
             let panic = catch_unwind(AssertUnwindSafe(run)).unwrap_err();
             let message = panic.downcast_ref::<String>().unwrap();
             assert!(message.contains("fails"), "{message}");

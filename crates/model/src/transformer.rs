@@ -1,4 +1,4 @@
-//! The forward pass of a Transformer of the Llama kind over a tree of tokens.
+//! The forward pass of a Llama-like Transformer over a tree of tokens.
 
 mod attention_block;
 mod observed;
@@ -12,8 +12,8 @@ use crate::kernels::{
     Activations, AttentionShape, Rope, TreeMask, add, linear, rms_norm, silu_times,
 };
 use crate::kv_cache::KvCache;
-use crate::layers::{GroupWork, LayerOrder};
-use crate::team::{Parts, Team};
+use crate::layers::{GroupParallelism, LayerOrder};
+use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
 use forerun_core::{Node, TokenTree};
@@ -22,40 +22,40 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A model on a team: weights and the scratch memory of its forward passes.
+/// A model on a team: its weights, and the scratch memory of its forward passes.
 pub struct Transformer {
     weights: Arc<Weights>,
     team: Arc<Team>,
     rope: Rope,
     shape: AttentionShape,
     scratch: Scratch,
-    /// The team in so many parts, made when they are first needed.
-    parts: BTreeMap<usize, Parts>,
-    /// How the team shares the attention of a group of layers.
-    group_work: GroupWork,
-    /// The hidden states that caches keep for drafters.
+    /// The splits of the team into sub-teams, by their number; created when they are first needed.
+    sub_teams: BTreeMap<usize, SubTeams>,
+    /// How the team parallelises the attention of a group of layers.
+    group_parallelism: GroupParallelism,
+    /// The hidden states that caches store as features for drafters.
     features: Option<FeatureSource>,
 }
 
-/// Activations, kept between passes so that no pass allocates once they have grown.
+/// Buffers that are kept between passes, so that passes stop allocating once the buffers have grown.
 #[derive(Default)]
 struct Scratch {
     hidden: Vec<f32>,      // [rows, hidden]
-    embeddings: Vec<f32>,  // [rows, hidden] of embeddings, where attention reads them
+    embeddings: Vec<f32>,  // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     normed: Vec<f32>,      // [rows, hidden]
     gate_up: Vec<f32>,     // [rows, 2, intermediate]
     inner: Vec<f32>,       // [rows, intermediate]
     delta: Vec<f32>,       // [rows, hidden]
     rope_tables: Vec<f32>, // [rows, 2, head_dim/2]
-    logits: Vec<f32>,      // [wanted rows, vocab]
-    visible: TreeMask,
+    logits: Vec<f32>,      // [output rows, vocab]
+    tree_mask: TreeMask,
     activations: Activations,
-    /// One for each layer of the largest group so far.
+    /// One block for each layer of the largest group so far.
     blocks: Vec<AttentionBlock>,
 }
 
 impl Transformer {
-    /// A model whose forward passes run on `team`.
+    /// Creates a model whose forward passes run on `team`.
     #[must_use]
     pub fn new(weights: Arc<Weights>, team: Arc<Team>) -> Self {
         let config = weights.config();
@@ -66,18 +66,18 @@ impl Transformer {
             head_dim: config.head_dim,
             window: None,
         };
-        let (scratch, parts) = (Scratch::default(), BTreeMap::new());
-        let group_work = GroupWork::default();
-        Self { weights, team, rope, shape, scratch, parts, group_work, features: None }
+        let (scratch, sub_teams) = (Scratch::default(), BTreeMap::new());
+        let group_parallelism = GroupParallelism::default();
+        Self { weights, team, rope, shape, scratch, sub_teams, group_parallelism, features: None }
     }
 
-    /// The same model, whose team shares the attention of a group of layers in this way.
+    /// Returns the same model with another way to parallelise the attention of a group of layers.
     #[must_use]
-    pub fn with_group_work(self, group_work: GroupWork) -> Self {
-        Self { group_work, ..self }
+    pub fn with_group_parallelism(self, group_parallelism: GroupParallelism) -> Self {
+        Self { group_parallelism, ..self }
     }
 
-    /// The same model, whose caches keep each token's features.
+    /// Returns the same model, configured so that new caches store each token's features.
     #[must_use]
     pub fn with_features(self, features: FeatureSource) -> Self {
         Self { features: Some(features), ..self }
@@ -109,20 +109,23 @@ impl Forward for Transformer {
 }
 
 impl Transformer {
-    /// The part of a pass that is these layers' (of groups, those that begin there). Where they are not
-    /// the first, the pass's inputs are what those before them have left in [`Transformer::hidden`].
+    /// Runs some of a pass's layers: the groups that begin within `layers`. Unless these are the first
+    /// layers, the pass's inputs must be the [`Transformer::hidden`] that the layers before them left.
+    ///
+    /// # Errors
+    /// [`Cancelled`] once `cancel` is set, which is checked before each group of layers.
     pub(crate) fn run_layers(
         &mut self,
         pass: &Pass<'_>,
         layers: Range<usize>,
         cache: &mut KvCache,
     ) -> Result<(), Cancelled> {
-        let Pass { tree, first_wanted, order, inputs, cancel, .. } = *pass;
+        let Pass { tree, first_output, order, inputs, cancel, .. } = *pass;
         let held = cache.tree_len();
-        assert!(held <= first_wanted && first_wanted <= tree.len(), "wanted rows are new rows");
-        let first_slot = self.begin(tree, order, inputs, cache);
+        assert!(held <= first_output && first_output <= tree.len(), "output rows must be new rows");
+        let first_slot = self.prepare(tree, order, inputs, cache);
         if layers.start == 0 {
-            self.keep_hidden(0, first_slot, cache);
+            self.store_features(0, first_slot, cache);
         }
         let groups = (0..order.len(self.weights.layers.len())).map(|index| order.group(index));
         for group in groups.filter(|group| layers.contains(&group.start)) {
@@ -131,17 +134,17 @@ impl Transformer {
             }
             self.attention_blocks(group.clone(), first_slot, cache);
             self.mlp_blocks(group.clone());
-            self.keep_hidden(group.end, first_slot, cache);
+            self.store_features(group.end, first_slot, cache);
         }
         Ok(())
     }
 
-    /// What follows the last layer: the cache holds the pass's rows, and the wanted ones' logits are
-    /// computed.
+    /// Completes a pass after its last layer: records the new rows in the cache, and computes the logits
+    /// of the output rows.
     pub(crate) fn finish(&mut self, pass: &Pass<'_>, cache: &mut KvCache) {
-        let Pass { tree, first_wanted, exact, .. } = *pass;
+        let Pass { tree, first_output, exact, .. } = *pass;
         let held = cache.tree_len();
-        let (first_slot, wanted) = (cache.prefix_len() + held, first_wanted - held);
+        let (first_slot, first_row) = (cache.prefix_len() + held, first_output - held);
         cache.record(tree, exact);
         match (&self.features, cache.features_mut()) {
             (Some(FeatureSource::LastHidden), Some(features)) => {
@@ -149,34 +152,36 @@ impl Transformer {
                 let size = self.weights.config().hidden_size;
                 features.write(first_slot, 0, &self.scratch.normed, size);
             }
-            _ => self.final_norm(wanted),
+            _ => self.final_norm(first_row),
         }
-        self.logits(wanted);
+        self.logits(first_row);
     }
 
-    /// The logits of the last pass's wanted rows: `[rows, vocab]`.
+    /// Returns the logits of the last pass's output rows: `[rows, vocab]`.
     pub(crate) fn last_logits(&self) -> &[f32] {
         &self.scratch.logits
     }
 
-    /// The hidden states of the last pass's rows behind the last layer, before any norm: `[rows,
-    /// hidden]`.
+    /// Returns the hidden states of the last pass's rows after the last layer that ran, before any norm:
+    /// `[rows, hidden]`.
     pub(crate) fn hidden(&self) -> &[f32] {
         &self.scratch.hidden
     }
 
-    /// Keeps the rows' hidden states behind so many layers, where they are a part of their features.
-    fn keep_hidden(&self, layers: usize, first_slot: usize, cache: &mut KvCache) {
+    /// Stores the rows' hidden states in the cache, if the hidden states after this number of layers are
+    /// part of the features.
+    fn store_features(&self, layers: usize, first_slot: usize, cache: &mut KvCache) {
         let Some(FeatureSource::Layers(chosen)) = &self.features else { return };
         let Some(features) = cache.features_mut() else { return };
-        for (part, _) in chosen.iter().enumerate().filter(|(_, behind)| **behind == layers) {
+        for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {
             let size = self.weights.config().hidden_size;
             features.write(first_slot, part, &self.scratch.hidden, size);
         }
     }
 
-    /// Makes ready for the rows of the nodes that are not held; returns the first one's slot.
-    fn begin(
+    /// Prepares the inputs, RoPE tables, tree mask and cache for the nodes that the cache does not hold.
+    /// Returns the slot of the first of them.
+    fn prepare(
         &mut self,
         tree: &TokenTree,
         order: LayerOrder<'_>,
@@ -201,27 +206,26 @@ impl Transformer {
             }
         }
         let depths = (held..tree.len()).map(|node| tree.depth(node));
-        self.rotate_tables(depths.map(|depth| first_slot + depth - 1));
+        self.fill_rope_tables(depths.map(|depth| first_slot + depth - 1));
         self.build_tree_mask(tree, held, first_slot);
         first_slot + held
     }
 
-    /// What each node from `held` on sees, the tree's slots starting at `first_slot`.
+    /// Builds the attention mask of the nodes from `held` on. The tree's slots start at `first_slot`.
     fn build_tree_mask(&mut self, tree: &TokenTree, held: usize, first_slot: usize) {
-        let visible = &mut self.scratch.visible;
-        visible.clear();
-        // A node whose depth counts all nodes up to it ends a chain of all of them.
+        let tree_mask = &mut self.scratch.tree_mask;
+        tree_mask.clear();
+        // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is `node + 1`.
         let ends_chain = |node: Node| tree.depth(node) == node + 1;
         for node in held..tree.len() {
             let mut upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
-            let straight =
-                upwards.clone().find(|&node| ends_chain(node)).map_or(0, |node| node + 1);
+            let chain = upwards.clone().find(|&node| ends_chain(node)).map_or(0, |node| node + 1);
             let rest = upwards.by_ref().take_while(|&node| !ends_chain(node));
-            visible.push(first_slot + straight, rest.map(|node| first_slot + node));
+            tree_mask.push(first_slot + chain, rest.map(|node| first_slot + node));
         }
     }
 
-    /// `hidden[row] = embedding[token]`.
+    /// Computes `hidden[row] = embedding[token]`.
     fn embed(&mut self, tokens: &[u32]) {
         let size = self.weights.config().hidden_size;
         self.scratch.hidden.resize(tokens.len() * size, 0.0);
@@ -230,7 +234,8 @@ impl Transformer {
         }
     }
 
-    fn rotate_tables(&mut self, positions: impl ExactSizeIterator<Item = usize>) {
+    /// Computes the RoPE tables of the rows' positions.
+    fn fill_rope_tables(&mut self, positions: impl ExactSizeIterator<Item = usize>) {
         let size = self.rope.table_len();
         self.scratch.rope_tables.resize(positions.len() * size, 0.0);
         for (table, position) in self.scratch.rope_tables.chunks_exact_mut(size).zip(positions) {
@@ -238,12 +243,12 @@ impl Transformer {
         }
     }
 
-    /// The first half of a group of layers (EasySpec, algorithm 2): the attention of all of them reads
-    /// one hidden state, each into its own block. The rows' keys and values go to the cache's slots
-    /// from `first_slot` on.
+    /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all its
+    /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values to
+    /// the cache's slots from `first_slot` on.
     fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
-        let Self { weights, team, rope, shape, scratch, parts, group_work, .. } = self;
-        let Scratch { blocks, hidden, embeddings, rope_tables, visible, .. } = scratch;
+        let Self { weights, team, rope, shape, scratch, sub_teams, group_parallelism, .. } = self;
+        let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, .. } = scratch;
         let input = AttentionInput {
             rope,
             shape: *shape,
@@ -251,19 +256,19 @@ impl Transformer {
             hidden,
             embeddings,
             rope_tables,
-            visible,
+            tree_mask,
             first_slot,
         };
         if blocks.len() < layers.len() {
             blocks.resize_with(layers.len(), AttentionBlock::default);
         }
         let blocks = &mut blocks[..layers.len()];
-        let mut group = Group { team, parts, input, weights: &weights.layers[layers.clone()] };
-        group.run(*group_work, blocks, cache.layers_mut(layers));
+        let mut group = Group { team, sub_teams, input, weights: &weights.layers[layers.clone()] };
+        group.run(*group_parallelism, blocks, cache.layers_mut(layers));
     }
 
-    /// The second half: layer by layer, `hidden += attention; hidden += mlp(hidden)`. So a layer alone
-    /// is computed exactly.
+    /// Computes the second half of a group: layer by layer, `hidden += attention; hidden +=
+    /// mlp(hidden)`. A group of a single layer is therefore computed exactly.
     fn mlp_blocks(&mut self, layers: Range<usize>) {
         for (index, layer) in layers.enumerate() {
             let scratch = &mut self.scratch;
@@ -272,11 +277,11 @@ impl Transformer {
         }
     }
 
-    /// `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
+    /// Computes `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
     fn mlp_block(&mut self, layer: usize) {
         let Self { weights, team, scratch, .. } = self;
         let (config, weights) = (weights.config(), &weights.layers[layer]);
-        let (rows, size) = (scratch.visible.rows(), config.intermediate_size);
+        let (rows, size) = (scratch.tree_mask.rows(), config.intermediate_size);
         scratch.gate_up.resize(rows * 2 * size, 0.0);
         scratch.inner.resize(rows * size, 0.0);
         scratch.normed.resize(scratch.hidden.len(), 0.0);
@@ -289,7 +294,7 @@ impl Transformer {
         add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }
 
-    /// `normed = norm(hidden)` of the rows from `first_row` on.
+    /// Computes `normed = norm(hidden)` for the rows from `first_row` on.
     fn final_norm(&mut self, first_row: usize) {
         let Self { weights, team, scratch, .. } = self;
         let config = weights.config();
@@ -302,7 +307,7 @@ impl Transformer {
         }
     }
 
-    /// `head(normed)` of the rows from `first_row` on.
+    /// Computes `logits = head(normed)` for the rows from `first_row` on, and returns them.
     fn logits(&mut self, first_row: usize) -> &[f32] {
         let Self { weights, team, scratch, .. } = self;
         let config = weights.config();

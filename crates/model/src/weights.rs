@@ -1,4 +1,4 @@
-//! A model's weights, packed as the kernels read them.
+//! A model's weights, packed in the layout that the kernels read.
 
 use crate::LoadError;
 use crate::checkpoint::{Checkpoint, Dtype, LayerTensor, Tensor, TensorRows, TensorSource};
@@ -8,58 +8,59 @@ use forerun_core::TokenId;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Packed weights; replicas on devices that share memory share them.
+/// A model's packed weights. Replicas on devices that share memory share them.
 pub struct Weights {
     pub(crate) config: Config,
-    /// Of all matrices that are not another model's.
+    /// The type of all matrices, except those shared with another model.
     pub(crate) weight_type: WeightType,
-    /// A drafter's may be its target's.
+    /// The embedding. A drafter may share its target's.
     pub(crate) embedding: Arc<PackedMatrix>,
-    /// Embeddings of tokens behind the vocabulary, which stand for what is to be guessed.
+    /// Embeddings of the mask tokens, which have the ids after the vocabulary.
     pub(crate) masks: Vec<f32>, // [masks, hidden]
     pub(crate) layers: Vec<LayerWeights>,
-    /// `None` where the head reads the hidden state as it is.
+    /// `None` if the head reads the hidden state without a norm.
     pub(crate) final_norm: Option<Vec<f32>>,
     /// `None` if tied to the embedding.
     pub(crate) head: Option<Arc<PackedMatrix>>,
 }
 
-/// One layer's.
+/// The packed weights of one layer.
 pub(crate) struct LayerWeights {
     pub(crate) attention_norm: AttentionNorm,
     pub(crate) qkv: PackedMatrix, // [(n_heads + 2 · n_kv_heads) · head_dim, hidden]
     pub(crate) qk_norms: Option<[Vec<f32>; 2]>, // [head_dim] of queries, of keys
-    pub(crate) window: Option<usize>, // positions that a row sees
+    pub(crate) window: Option<usize>, // positions that a row attends to
     pub(crate) output: PackedMatrix, // [hidden, n_heads · head_dim]
     pub(crate) mlp_norm: Vec<f32>, // [hidden]
     pub(crate) gate_up: PackedMatrix, // [2 · intermediate, hidden]
     pub(crate) down: PackedMatrix, // [hidden, intermediate]
 }
 
-/// What a layer's attention reads.
+/// The norm before a layer's attention.
 pub(crate) enum AttentionNorm {
-    /// The hidden state as it is (EAGLE).
+    /// No norm: attention reads the hidden state (EAGLE).
     None,
-    /// The normed hidden state: `[hidden]`.
+    /// Attention reads the normed hidden state: `[hidden]`.
     Hidden(Vec<f32>),
-    /// The normed embedding, and behind it the normed hidden state (EAGLE-3): `[hidden]` each.
+    /// Attention reads the normed embedding, concatenated with the normed hidden state (EAGLE-3):
+    /// `[hidden]` each.
     Both { embedding: Vec<f32>, hidden: Vec<f32> },
 }
 
-/// The smallest weight type in which none of a checkpoint's matrices loses anything.
-pub(crate) fn own_type(checkpoint: &Checkpoint) -> Result<WeightType, LoadError> {
+/// Returns the smallest weight type that represents all matrices of a checkpoint exactly.
+pub(crate) fn lossless_type_of(checkpoint: &Checkpoint) -> Result<WeightType, LoadError> {
     let is_matrix = |tensor: &Tensor| checkpoint.shape(*tensor).len() == 2;
     let matrices = Tensor::all(checkpoint.config()).filter(is_matrix);
     let dtypes = matrices.map(|tensor| checkpoint.dtype(tensor)).collect::<Result<Vec<_>, _>>()?;
-    Ok(type_of_all(dtypes))
+    Ok(lossless_type(dtypes))
 }
 
-/// The smallest weight type that keeps the values of all these.
-pub(crate) fn type_of_all(dtypes: impl IntoIterator<Item = Dtype>) -> WeightType {
+/// Returns the smallest weight type that represents the values of all `dtypes` exactly.
+pub(crate) fn lossless_type(dtypes: impl IntoIterator<Item = Dtype>) -> WeightType {
     let mut dtypes = dtypes.into_iter();
     let first = dtypes.next();
     match first {
-        // Neither half keeps all of the other's values.
+        // Neither 16-bit type represents all values of the other.
         Some(first) if dtypes.any(|dtype| dtype != first) => WeightType::F32,
         Some(Dtype::Bf16) => WeightType::Bf16,
         Some(Dtype::F16) => WeightType::F16,
@@ -67,8 +68,8 @@ pub(crate) fn type_of_all(dtypes: impl IntoIterator<Item = Dtype>) -> WeightType
     }
 }
 
-/// Packs matrices of the same inputs as one, their outputs one behind the other. They are read row by
-/// row: no tensor is ever in memory as a whole but in its packed form.
+/// Packs matrices with the same inputs as one matrix, with their outputs one after another. The tensors
+/// are read row by row, so only their packed form is in memory as a whole.
 pub(crate) fn pack(
     weight_type: WeightType,
     tensors: &[TensorRows<'_>],
@@ -83,26 +84,26 @@ pub(crate) fn pack(
     PackedMatrix::pack_rows(weight_type, [rows.len(), inputs], read)
 }
 
-/// A checkpoint's tensors on their way to a model of this configuration, packed in this type.
-pub(crate) struct Packing<'a> {
+/// Reads and packs a checkpoint's tensors for a model of this configuration, in this type.
+pub(crate) struct WeightPacker<'a> {
     pub(crate) source: &'a dyn TensorSource,
     pub(crate) config: &'a Config,
     pub(crate) weight_type: WeightType,
 }
 
-impl Packing<'_> {
-    /// A norm or a bias.
+impl WeightPacker<'_> {
+    /// Reads a norm or a bias.
     pub(crate) fn vector(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
         self.source.rows(tensor)?.read_all()
     }
 
-    /// Matrices of the same inputs as one.
+    /// Packs matrices with the same inputs as one matrix.
     pub(crate) fn matrix(&self, tensors: &[Tensor]) -> Result<PackedMatrix, LoadError> {
         let rows = tensors.iter().map(|&tensor| self.source.rows(tensor));
         pack(self.weight_type, &rows.collect::<Result<Vec<_>, _>>()?)
     }
 
-    /// Projections of a layer as one, with their biases where the model has such.
+    /// Packs projections of a layer as one matrix, with their biases if the model has any.
     fn projection(
         &self,
         layer: usize,
@@ -117,7 +118,7 @@ impl Packing<'_> {
         Ok(self.matrix(&weights)?.with_bias(bias))
     }
 
-    /// A layer, with or without a norm before its attention.
+    /// Reads and packs a layer, with or without a norm before its attention.
     pub(crate) fn layer(
         &self,
         index: usize,
@@ -144,7 +145,7 @@ impl Packing<'_> {
 }
 
 impl Weights {
-    /// Reads and packs all tensors of a checkpoint, in its own type.
+    /// Reads and packs all tensors of a checkpoint, in the smallest type that loses nothing.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -152,8 +153,8 @@ impl Weights {
         Self::load_with(checkpoint, None, &mut |_| ())
     }
 
-    /// Reads all tensors and packs the matrices in a given type, on all cores. Beside the packed
-    /// weights that takes the memory of a few rows.
+    /// Reads all tensors and packs the matrices in a given type, on all cores. In addition to the packed
+    /// weights, this needs memory for a few rows only.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -161,8 +162,8 @@ impl Weights {
         Self::load_with(checkpoint, Some(weight_type), &mut |_| ())
     }
 
-    /// The same, `None` being the checkpoint's own type; `on_layer` is told how many layers are
-    /// packed.
+    /// Reads and packs all tensors, and reports progress. Without a weight type, the matrices have the
+    /// type of [`Self::load`]. `on_layer` receives the number of layers packed so far.
     ///
     /// # Errors
     /// If a value is not finite.
@@ -171,33 +172,33 @@ impl Weights {
         weight_type: Option<WeightType>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
-        let weight_type = weight_type.map_or_else(|| own_type(checkpoint), Ok)?;
+        let weight_type = weight_type.map_or_else(|| lossless_type_of(checkpoint), Ok)?;
         let config = checkpoint.config().clone();
-        let packing = Packing { source: checkpoint, config: &config, weight_type };
+        let packer = WeightPacker { source: checkpoint, config: &config, weight_type };
         let head = match config.tie_word_embeddings {
             true => None,
-            false => Some(Arc::new(packing.matrix(&[Tensor::Head])?)),
+            false => Some(Arc::new(packer.matrix(&[Tensor::Head])?)),
         };
-        let embedding = Arc::new(packing.matrix(&[Tensor::Embedding])?);
+        let embedding = Arc::new(packer.matrix(&[Tensor::Embedding])?);
         let mut layer = |index| {
             on_layer(index);
-            packing.layer(index, true)
+            packer.layer(index, true)
         };
         let layers =
             (0..config.num_hidden_layers).map(&mut layer).collect::<Result<Vec<_>, _>>()?;
         on_layer(layers.len());
-        let final_norm = Some(packing.vector(Tensor::FinalNorm)?);
+        let final_norm = Some(packer.vector(Tensor::FinalNorm)?);
         let masks = Vec::new();
         Ok(Self { weight_type, embedding, masks, layers, final_norm, head, config })
     }
 
-    /// The model's shape.
+    /// Returns the model's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Bytes of packed weights.
+    /// Returns the size of the packed weights in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let layer = |layer: &LayerWeights| {
@@ -208,24 +209,25 @@ impl Weights {
         layers + self.embedding.bytes() + self.head.as_ref().map_or(0, |head| head.bytes())
     }
 
-    /// Bytes of weights that a pass with logits reads: all but an embedding that is not the head.
+    /// Returns the number of bytes of weights that a forward pass with logits reads: all weights except
+    /// an embedding that is not the head.
     #[must_use]
     pub fn bytes_read(&self) -> usize {
         self.bytes() - self.head.as_ref().map_or(0, |_| self.embedding.bytes())
     }
 
-    /// The type of the packed matrices.
+    /// Returns the type of the packed matrices.
     #[must_use]
     pub fn weight_type(&self) -> WeightType {
         self.weight_type
     }
 
-    /// Tokens that have an embedding: the vocabulary's, then the masks.
+    /// Returns the number of tokens that have an embedding: the vocabulary and the mask tokens.
     pub(crate) fn embedded_tokens(&self) -> usize {
         self.config.vocab_size + self.masks.len() / self.config.hidden_size
     }
 
-    /// The tokens that stand for what is to be guessed: they are behind the vocabulary.
+    /// Returns the mask tokens. They have the ids after the vocabulary.
     #[must_use]
     pub fn mask_tokens(&self) -> Range<TokenId> {
         self.config.vocab_size as TokenId..self.embedded_tokens() as TokenId
@@ -239,7 +241,7 @@ impl Weights {
         }
     }
 
-    /// What turns a hidden state into logits.
+    /// Returns the matrix that converts a hidden state to logits.
     pub(crate) fn head(&self) -> &Arc<PackedMatrix> {
         self.head.as_ref().unwrap_or(&self.embedding)
     }

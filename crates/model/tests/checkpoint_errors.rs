@@ -1,5 +1,5 @@
-//! Damaged checkpoints are refused with a message that says what is wrong with which file, and
-//! sound ones open.
+//! Damaged checkpoints are rejected with a message that names the file and the problem. Valid
+//! checkpoints open.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::fs;
@@ -18,12 +18,12 @@ const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 const QUERY: &str = "model.layers.1.self_attn.q_proj.weight";
 
-/// A sound checkpoint in one file.
+/// Writes a valid checkpoint in one file.
 fn write_single(directory: &Path) {
     write_random_checkpoint(directory, &example_config(), 5, RandomDtype::F32).unwrap();
 }
 
-/// A sound checkpoint in two shards: the layers, and the rest.
+/// Writes a valid checkpoint in two shards: the layers, and the other tensors.
 fn write_sharded(directory: &Path) {
     write_single(directory);
     let single = directory.join(SINGLE);
@@ -42,7 +42,7 @@ fn write_sharded(directory: &Path) {
     fs::remove_file(single).unwrap();
 }
 
-/// A sound llama2.c file, all of its weights 0.5: dim 8, hidden_dim 6, 2 layers, 2 heads, 1 kv
+/// Writes a valid llama2.c file with all weights 0.5: dim 8, hidden_dim 6, 2 layers, 2 heads, 1 kv
 /// head, vocabulary 5, 3 positions.
 fn write_llama2c(directory: &Path) {
     let elements = 40 + 2 * (16 + 64 + 64 + 64 + 144) + 8 + 12;
@@ -54,7 +54,7 @@ fn write_llama2c(directory: &Path) {
     fs::write(directory.join("tok5.bin"), [0; 8]).unwrap();
 }
 
-/// Changes the options of a JSON file.
+/// Sets an option in a JSON file.
 fn set(directory: &Path, file: &str, option: &str, value: Value) {
     let file = directory.join(file);
     let mut options: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
@@ -62,7 +62,8 @@ fn set(directory: &Path, file: &str, option: &str, value: Value) {
     fs::write(file, options.to_string()).unwrap();
 }
 
-/// Rewrites a safetensors file with one tensor changed, or left out.
+/// Rewrites a safetensors file with one tensor changed. If `change` returns `None`, the tensor is
+/// removed.
 fn replace_tensor(
     directory: &Path,
     tensor: &str,
@@ -81,8 +82,8 @@ fn replace_tensor(
     safetensors::serialize_to_file(tensors, None, &file).unwrap();
 }
 
-/// Cuts a file, or with a negative number lengthens it.
-fn cut(directory: &Path, file: &str, bytes: i64) {
+/// Truncates a file by a number of bytes. A negative number extends it.
+fn truncate(directory: &Path, file: &str, bytes: i64) {
     let file = fs::OpenOptions::new().write(true).open(directory.join(file)).unwrap();
     let length = file.metadata().unwrap().len();
     file.set_len((length as i64 - bytes) as u64).unwrap();
@@ -97,8 +98,9 @@ fn read_all(path: &Path) -> Result<Checkpoint, LoadError> {
     Ok(checkpoint)
 }
 
-/// Writes a sound checkpoint, damages it, and checks that the message has all the words.
-fn refused(write: impl FnOnce(&Path), damage: impl FnOnce(&Path), words: &[&str]) {
+/// Writes a valid checkpoint, damages it, and checks that it is rejected with a message that contains
+/// all the words.
+fn assert_rejected(write: impl FnOnce(&Path), damage: impl FnOnce(&Path), words: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
     damage(directory.path());
@@ -109,7 +111,7 @@ fn refused(write: impl FnOnce(&Path), damage: impl FnOnce(&Path), words: &[&str]
 }
 
 #[test]
-fn sound_checkpoints_open() {
+fn valid_checkpoints_open() {
     for write in [write_single, write_sharded, write_llama2c] {
         let directory = tempfile::tempdir().unwrap();
         write(directory.path());
@@ -119,7 +121,7 @@ fn sound_checkpoints_open() {
 }
 
 #[test]
-fn shards_and_a_single_file_hold_the_same() {
+fn shards_and_a_single_file_load_the_same_tensors() {
     let (single, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write_single(single.path());
     write_sharded(sharded.path());
@@ -131,7 +133,7 @@ fn shards_and_a_single_file_hold_the_same() {
 }
 
 #[test]
-fn a_tied_head_is_the_embedding_whatever_its_name() {
+fn tied_embeddings_may_be_stored_under_either_name() {
     let directory = tempfile::tempdir().unwrap();
     write_single(directory.path());
     set(directory.path(), "config.json", "tie_word_embeddings", json!(true));
@@ -149,44 +151,52 @@ fn a_tied_head_is_the_embedding_whatever_its_name() {
 }
 
 #[test]
-fn paths_without_a_checkpoint() {
+fn paths_without_a_checkpoint_are_rejected() {
     let missing = Path::new("no/such/checkpoint");
     let message = Checkpoint::open(missing).unwrap_err().to_string();
     assert!(message.contains("no/such/checkpoint: no such file or directory"), "{message}");
     assert!(message.contains("a hub id (owner/name"), "{message}");
 
-    refused(|_| (), |_| (), &["expected a directory with config.json", "found neither"]);
-    let second = |at: &Path| fs::write(at.join("second.bin"), "").unwrap();
-    refused(write_llama2c, second, &["several .bin files", "model.bin", "second.bin"]);
-    refused(|at| fs::write(at.join("model.bin"), "").unwrap(), |_| (), &["model.bin", "28 bytes"]);
+    assert_rejected(|_| (), |_| (), &["expected a directory with config.json", "found neither"]);
+    let second = |dir: &Path| fs::write(dir.join("second.bin"), "").unwrap();
+    assert_rejected(write_llama2c, second, &["several .bin files", "model.bin", "second.bin"]);
+    assert_rejected(
+        |dir| fs::write(dir.join("model.bin"), "").unwrap(),
+        |_| (),
+        &["model.bin", "28 bytes"],
+    );
 }
 
 #[test]
-fn files_that_are_missing_or_unreadable() {
-    let remove = |file: &'static str| move |at: &Path| fs::remove_file(at.join(file)).unwrap();
-    refused(write_single, remove(SINGLE), &[SINGLE, "missing", INDEX, "converted"]);
-    refused(write_sharded, remove(SHARDS[1]), &[SHARDS[1], "file is missing", "download"]);
-    refused(write_sharded, remove(SHARDS[0]), &[SHARDS[0], "file is missing"]);
+fn missing_and_unreadable_files_are_rejected() {
+    let remove = |file: &'static str| move |dir: &Path| fs::remove_file(dir.join(file)).unwrap();
+    assert_rejected(write_single, remove(SINGLE), &[SINGLE, "missing", INDEX, "converted"]);
+    assert_rejected(write_sharded, remove(SHARDS[1]), &[SHARDS[1], "file is missing", "download"]);
+    assert_rejected(write_sharded, remove(SHARDS[0]), &[SHARDS[0], "file is missing"]);
 
-    // A directory in a file's place cannot be read even by a privileged user.
-    let obstruct = |file: &'static str| {
-        move |at: &Path| {
-            fs::remove_file(at.join(file)).unwrap();
-            fs::create_dir(at.join(file)).unwrap();
+    // Even a privileged user cannot read a directory as a file.
+    let replace_by_directory = |file: &'static str| {
+        move |dir: &Path| {
+            fs::remove_file(dir.join(file)).unwrap();
+            fs::create_dir(dir.join(file)).unwrap();
         }
     };
     for file in ["config.json", "generation_config.json", SINGLE] {
-        refused(write_single, obstruct(file), &[file, "cannot be read", "regular file"]);
+        assert_rejected(
+            write_single,
+            replace_by_directory(file),
+            &[file, "cannot be read", "regular file"],
+        );
     }
-    refused(write_sharded, obstruct(INDEX), &[INDEX, "cannot be read"]);
-    refused(write_sharded, obstruct(SHARDS[0]), &[SHARDS[0], "cannot be read"]);
-    let not_text = |at: &Path| fs::write(at.join("config.json"), [0xff, 0xfe]).unwrap();
-    refused(write_single, not_text, &["config.json", "cannot be read", "UTF-8"]);
+    assert_rejected(write_sharded, replace_by_directory(INDEX), &[INDEX, "cannot be read"]);
+    assert_rejected(write_sharded, replace_by_directory(SHARDS[0]), &[SHARDS[0], "cannot be read"]);
+    let not_text = |dir: &Path| fs::write(dir.join("config.json"), [0xff, 0xfe]).unwrap();
+    assert_rejected(write_single, not_text, &["config.json", "cannot be read", "UTF-8"]);
 }
 
 #[cfg(unix)]
 #[test]
-fn a_file_without_permission_is_unreadable() {
+fn a_file_without_read_permission_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
 
     let directory = tempfile::tempdir().unwrap();
@@ -194,7 +204,7 @@ fn a_file_without_permission_is_unreadable() {
     let file = directory.path().join("config.json");
     fs::set_permissions(&file, fs::Permissions::from_mode(0o000)).unwrap();
     if fs::read(&file).is_ok() {
-        eprintln!("skipped: this user may read everything");
+        eprintln!("skipped: this user can read files without permission");
         return;
     }
     let message = Checkpoint::open(directory.path()).unwrap_err().to_string();
@@ -202,83 +212,100 @@ fn a_file_without_permission_is_unreadable() {
 }
 
 #[test]
-fn files_of_the_wrong_length() {
-    let words = |file| [file, "expected", "bytes from its header, found", "cut off or damaged"];
+fn files_of_the_wrong_length_are_rejected() {
+    let words = |file| [file, "expected", "bytes from its header, found", "truncated or damaged"];
     for bytes in [1, 5_000, -1] {
-        refused(write_single, |at| cut(at, SINGLE, bytes), &words(SINGLE));
-        refused(write_sharded, |at| cut(at, SHARDS[1], bytes), &words(SHARDS[1]));
+        assert_rejected(write_single, |dir| truncate(dir, SINGLE, bytes), &words(SINGLE));
+        assert_rejected(write_sharded, |dir| truncate(dir, SHARDS[1], bytes), &words(SHARDS[1]));
     }
-    let empty = |at: &Path| fs::write(at.join(SINGLE), "").unwrap();
-    refused(write_single, empty, &[SINGLE, "expected 8 bytes", "found 0"]);
+    let empty = |dir: &Path| fs::write(dir.join(SINGLE), "").unwrap();
+    assert_rejected(write_single, empty, &[SINGLE, "expected 8 bytes", "found 0"]);
 
     let length = 28 + 4 * (40 + 2 * (16 + 64 + 64 + 64 + 144) + 8 + 12);
     for bytes in [1, 100, -4] {
         let expected = format!("expected {length} bytes");
         let found = format!("found {}", length - bytes);
-        let damage = |at: &Path| cut(at, "model.bin", bytes);
-        refused(write_llama2c, damage, &["model.bin", &expected, &found]);
+        let damage = |dir: &Path| truncate(dir, "model.bin", bytes);
+        assert_rejected(write_llama2c, damage, &["model.bin", &expected, &found]);
     }
 }
 
 #[test]
-fn tensors_that_are_missing_or_not_as_configured() {
-    let missing = |at: &Path| replace_tensor(at, QUERY, |_| None);
-    refused(write_single, missing, &[SINGLE, QUERY, "missing"]);
-    let no_head = |at: &Path| replace_tensor(at, "lm_head.weight", |_| None);
-    refused(write_single, no_head, &["lm_head.weight", "missing", "tie_word_embeddings"]);
+fn tensors_that_do_not_match_the_configuration_are_rejected() {
+    let missing = |dir: &Path| replace_tensor(dir, QUERY, |_| None);
+    assert_rejected(write_single, missing, &[SINGLE, QUERY, "missing"]);
+    let no_head = |dir: &Path| replace_tensor(dir, "lm_head.weight", |_| None);
+    assert_rejected(write_single, no_head, &["lm_head.weight", "missing", "tie_word_embeddings"]);
 
-    let transposed_shape = |at: &Path| {
-        replace_tensor(at, "model.layers.0.mlp.down_proj.weight", |old| {
+    let transposed_shape = |dir: &Path| {
+        replace_tensor(dir, "model.layers.0.mlp.down_proj.weight", |old| {
             Some((old.dtype(), vec![100, 48], old.data().to_vec()))
         });
     };
     let words = ["mlp.down_proj.weight", "has shape [100, 48]", "expected [48, 100]"];
-    refused(write_single, transposed_shape, &words);
+    assert_rejected(write_single, transposed_shape, &words);
 
-    let bytes = |at: &Path| {
-        replace_tensor(at, QUERY, |old| {
+    let bytes = |dir: &Path| {
+        replace_tensor(dir, QUERY, |old| {
             Some((safetensors::Dtype::I8, vec![48, 48], old.data()[..48 * 48].to_vec()))
         });
     };
-    refused(write_single, bytes, &[SINGLE, QUERY, "dtype I8", "expected F32, BF16 or F16"]);
+    assert_rejected(write_single, bytes, &[SINGLE, QUERY, "dtype I8", "expected F32, BF16 or F16"]);
 
-    let fewer_layers = |at: &Path| set(at, "config.json", "num_hidden_layers", json!(1));
-    refused(write_single, fewer_layers, &[SINGLE, "model.layers.1.", "Llama with 1 layers"]);
-    let more_layers = |at: &Path| set(at, "config.json", "num_hidden_layers", json!(3));
-    refused(write_single, more_layers, &["model.layers.2.", "missing", "another model"]);
-    let biased = |at: &Path| set(at, "config.json", "attention_bias", json!(true));
-    refused(write_single, biased, &["layers.0.self_attn.q_proj.bias", "missing"]);
-    let larger = |at: &Path| set(at, "config.json", "hidden_size", json!(1 << 27));
-    refused(write_single, larger, &["shape [259, 48]", "expected [259, 134217728]"]);
+    let fewer_layers = |dir: &Path| set(dir, "config.json", "num_hidden_layers", json!(1));
+    assert_rejected(
+        write_single,
+        fewer_layers,
+        &[SINGLE, "model.layers.1.", "Llama with 1 layers"],
+    );
+    let more_layers = |dir: &Path| set(dir, "config.json", "num_hidden_layers", json!(3));
+    assert_rejected(write_single, more_layers, &["model.layers.2.", "missing", "another model"]);
+    let biased = |dir: &Path| set(dir, "config.json", "attention_bias", json!(true));
+    assert_rejected(write_single, biased, &["layers.0.self_attn.q_proj.bias", "missing"]);
+    let larger = |dir: &Path| set(dir, "config.json", "hidden_size", json!(1 << 27));
+    assert_rejected(write_single, larger, &["shape [259, 48]", "expected [259, 134217728]"]);
 }
 
 #[test]
-fn weights_that_are_not_finite() {
-    let poisoned = |value: f32, index: usize| {
-        move |at: &Path| {
-            replace_tensor(at, QUERY, |old| {
+fn non_finite_weights_are_rejected() {
+    let set_value = |value: f32, index: usize| {
+        move |dir: &Path| {
+            replace_tensor(dir, QUERY, |old| {
                 let mut data = old.data().to_vec();
                 data[4 * index..][..4].copy_from_slice(&value.to_le_bytes());
                 Some((old.dtype(), old.shape().to_vec(), data))
             });
         }
     };
-    refused(write_single, poisoned(f32::NAN, 77), &[SINGLE, QUERY, "NaN", "flat index 77;"]);
-    refused(write_single, poisoned(f32::NEG_INFINITY, 0), &[QUERY, "-inf", "flat index 0;"]);
+    assert_rejected(
+        write_single,
+        set_value(f32::NAN, 77),
+        &[SINGLE, QUERY, "NaN", "flat index 77;"],
+    );
+    assert_rejected(
+        write_single,
+        set_value(f32::NEG_INFINITY, 0),
+        &[QUERY, "-inf", "flat index 0;"],
+    );
 
-    let in_llama2c = |at: &Path| {
-        let file = at.join("model.bin");
+    let in_llama2c = |dir: &Path| {
+        let file = dir.join("model.bin");
         let mut bytes = fs::read(&file).unwrap();
         bytes[28..32].copy_from_slice(&f32::INFINITY.to_le_bytes());
         fs::write(file, bytes).unwrap();
     };
-    refused(write_llama2c, in_llama2c, &["model.bin", "embed_tokens", "inf", "flat index 0"]);
+    assert_rejected(
+        write_llama2c,
+        in_llama2c,
+        &["model.bin", "embed_tokens", "inf", "flat index 0"],
+    );
 }
 
 #[test]
-fn configurations_of_other_models() {
-    let option =
-        |option: &'static str, value: Value| move |at: &Path| set(at, "config.json", option, value);
+fn unsupported_configurations_are_rejected() {
+    let option = |option: &'static str, value: Value| {
+        move |dir: &Path| set(dir, "config.json", option, value)
+    };
     let cases = [
         ("model_type", json!("mamba"), "\"mamba\""),
         ("architectures", json!(["MistralForCausalLM"]), "MistralForCausalLM"),
@@ -292,38 +319,42 @@ fn configurations_of_other_models() {
     ];
     for (name, value, found) in cases {
         let words = ["config.json: option", found, "not supported yet"];
-        refused(write_single, option(name, value), &words);
+        assert_rejected(write_single, option(name, value), &words);
     }
     let incomplete = option("rope_scaling", json!({"rope_type": "llama3", "factor": 8.0}));
-    refused(write_single, incomplete, &["config.json: option `low_freq_factor` is missing"]);
-    let eos = |at: &Path| set(at, "generation_config.json", "eos_token_id", json!([257, 900]));
-    refused(write_single, eos, &["generation_config.json", "`eos_token_id` is 900", "259"]);
+    assert_rejected(
+        write_single,
+        incomplete,
+        &["config.json: option `low_freq_factor` is missing"],
+    );
+    let eos = |dir: &Path| set(dir, "generation_config.json", "eos_token_id", json!([257, 900]));
+    assert_rejected(write_single, eos, &["generation_config.json", "`eos_token_id` is 900", "259"]);
 }
 
 #[test]
-fn json_that_is_none() {
+fn invalid_json_is_rejected() {
     for file in ["config.json", "generation_config.json"] {
-        let broken = |at: &Path| fs::write(at.join(file), "{\"hidden_size\": ").unwrap();
-        refused(write_single, broken, &[file, "invalid JSON", "line 1"]);
+        let broken = |dir: &Path| fs::write(dir.join(file), "{\"hidden_size\": ").unwrap();
+        assert_rejected(write_single, broken, &[file, "invalid JSON", "line 1"]);
     }
-    let broken = |at: &Path| fs::write(at.join(INDEX), "{}").unwrap();
-    refused(write_sharded, broken, &[INDEX, "invalid JSON", "weight_map"]);
-    let header = |at: &Path| {
-        let file = at.join(SINGLE);
+    let broken = |dir: &Path| fs::write(dir.join(INDEX), "{}").unwrap();
+    assert_rejected(write_sharded, broken, &[INDEX, "invalid JSON", "weight_map"]);
+    let header = |dir: &Path| {
+        let file = dir.join(SINGLE);
         let mut bytes = fs::read(&file).unwrap();
         bytes[8] = b'[';
         fs::write(file, bytes).unwrap();
     };
-    refused(write_single, header, &[SINGLE, "invalid safetensors header"]);
-    let huge_header = |at: &Path| fs::write(at.join(SINGLE), [0xff; 64]).unwrap();
-    refused(write_single, huge_header, &[SINGLE, "header length of 18446744073709551615"]);
+    assert_rejected(write_single, header, &[SINGLE, "invalid safetensors header"]);
+    let huge_header = |dir: &Path| fs::write(dir.join(SINGLE), [0xff; 64]).unwrap();
+    assert_rejected(write_single, huge_header, &[SINGLE, "header length of 18446744073709551615"]);
 }
 
 #[test]
-fn an_index_that_misleads() {
+fn wrong_indexes_are_rejected() {
     let map_query_to = |shard: Value| {
-        move |at: &Path| {
-            let file = at.join(INDEX);
+        move |dir: &Path| {
+            let file = dir.join(INDEX);
             let mut index: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
             index["weight_map"][QUERY] = shard;
             fs::write(file, index.to_string()).unwrap();
@@ -331,88 +362,88 @@ fn an_index_that_misleads() {
     };
     for outside in ["../model.safetensors", "/etc/passwd", "a/b", ".."] {
         let words = [INDEX, QUERY, outside, "not a plain file name"];
-        refused(write_sharded, map_query_to(json!(outside)), &words);
+        assert_rejected(write_sharded, map_query_to(json!(outside)), &words);
     }
-    refused(write_sharded, map_query_to(json!("other")), &["other", "file is missing"]);
+    assert_rejected(write_sharded, map_query_to(json!("other")), &["other", "file is missing"]);
     let wrong_shard = map_query_to(json!(SHARDS[0]));
-    refused(write_sharded, wrong_shard, &[SHARDS[0], QUERY, "missing"]);
-    let in_both = |at: &Path| {
-        let (one, other) = (at.join(SHARDS[0]), at.join(SHARDS[1]));
-        fs::copy(one, other).unwrap();
+    assert_rejected(write_sharded, wrong_shard, &[SHARDS[0], QUERY, "missing"]);
+    let in_both = |dir: &Path| {
+        let (first, second) = (dir.join(SHARDS[0]), dir.join(SHARDS[1]));
+        fs::copy(first, second).unwrap();
     };
-    let words = [SHARDS[1], "stored in", SHARDS[0], "not of one checkpoint"];
-    refused(write_sharded, in_both, &words);
-    let of_the_whole = |at: &Path| {
-        write_single(at);
-        fs::rename(at.join(SINGLE), at.join(SHARDS[0])).unwrap();
+    let words = [SHARDS[1], "stored in", SHARDS[0], "belong to different checkpoints"];
+    assert_rejected(write_sharded, in_both, &words);
+    let whole_checkpoint_in_first = |dir: &Path| {
+        write_single(dir);
+        fs::rename(dir.join(SINGLE), dir.join(SHARDS[0])).unwrap();
     };
-    refused(write_sharded, of_the_whole, &words);
-    let unlisted = |at: &Path| set(at, INDEX, "weight_map", json!({}));
-    refused(write_sharded, unlisted, &[INDEX, "model.embed_tokens.weight", "missing"]);
+    assert_rejected(write_sharded, whole_checkpoint_in_first, &words);
+    let unlisted = |dir: &Path| set(dir, INDEX, "weight_map", json!({}));
+    assert_rejected(write_sharded, unlisted, &[INDEX, "model.embed_tokens.weight", "missing"]);
 }
 
 #[test]
-fn files_of_other_formats() {
-    let refused_file = |content: &[u8], words: &[&str]| {
+fn other_file_formats_are_rejected() {
+    let assert_file_rejected = |content: &[u8], words: &[&str]| {
         let content = content.to_vec();
-        let write = |at: &Path| fs::write(at.join("model.bin"), content).unwrap();
-        refused(|_| (), write, words);
+        let write = |dir: &Path| fs::write(dir.join("model.bin"), content).unwrap();
+        assert_rejected(|_| (), write, words);
     };
     let mut newer = 0x616b_3432_u32.to_le_bytes().to_vec();
     newer.extend_from_slice(&1u32.to_le_bytes());
-    refused_file(&newer, &["model.bin", "llama2.c version 1", "ak42", "--version 0"]);
-    refused_file(b"GGUF\x03\0\0\0", &["model.bin", "GGUF", "not supported"]);
+    assert_file_rejected(&newer, &["model.bin", "llama2.c version 1", "ak42", "--version 0"]);
+    assert_file_rejected(b"GGUF\x03\0\0\0", &["model.bin", "GGUF", "not supported"]);
 }
 
 #[test]
-fn layers_beyond_the_last_are_an_error() {
+fn tensors_that_the_model_lacks_are_an_error() {
     let directory = tempfile::tempdir().unwrap();
     write_single(directory.path());
     let checkpoint = Checkpoint::open(directory.path()).unwrap();
     let beyond = Tensor::Layer(2, LayerTensor::Up);
     let message = checkpoint.tensor(beyond).unwrap_err().to_string();
     assert!(message.contains("model.layers.2.mlp.up_proj.weight"), "{message}");
-    assert!(message.contains("a Llama, has 2 layers"), "{message}");
+    assert!(message.contains("a Llama with 2 layers"), "{message}");
     let bias = Tensor::Layer(0, LayerTensor::UpBias);
     let message = checkpoint.tensor(bias).unwrap_err().to_string();
     assert!(message.contains("model.layers.0.mlp.up_proj.bias"), "{message}");
 }
 
-/// Every family's tensors are asked for and none more are allowed.
+/// Every family requires its own tensors and allows no others.
 #[test]
-fn tensors_of_another_family() {
+fn tensors_of_another_family_are_rejected() {
     let write = |family: usize| {
-        move |at: &Path| {
-            write_random_checkpoint(at, &example_families()[family], 5, RandomDtype::F32).unwrap();
+        move |dir: &Path| {
+            write_random_checkpoint(dir, &example_families()[family], 5, RandomDtype::F32).unwrap();
         }
     };
     let (llama, mistral, qwen2, qwen3) = (write(0), write(1), write(2), write(3));
-    let lose = |tensor: &'static str| move |at: &Path| replace_tensor(at, tensor, |_| None);
+    let remove = |tensor: &'static str| move |dir: &Path| replace_tensor(dir, tensor, |_| None);
     for (family, tensor) in [
         (&llama as &dyn Fn(&Path), "model.layers.0.mlp.gate_proj.bias"),
         (&llama, "model.layers.1.self_attn.o_proj.bias"),
         (&qwen2, "model.layers.1.self_attn.k_proj.bias"),
         (&qwen3, "model.layers.0.self_attn.q_norm.weight"),
     ] {
-        refused(family, lose(tensor), &[SINGLE, tensor, "is missing"]);
+        assert_rejected(family, remove(tensor), &[SINGLE, tensor, "is missing"]);
     }
     let rename = |family: &'static str, architecture: &'static str| {
-        move |at: &Path| {
-            set(at, "config.json", "model_type", json!(family));
-            set(at, "config.json", "architectures", json!([architecture]));
+        move |dir: &Path| {
+            set(dir, "config.json", "model_type", json!(family));
+            set(dir, "config.json", "architectures", json!([architecture]));
         }
     };
     let as_mistral = rename("mistral", "MistralForCausalLM");
     let words = ["model.layers.0.self_attn.k_proj.bias", "not part of a Mistral with 2 layers"];
-    refused(qwen2, as_mistral, &words);
+    assert_rejected(qwen2, as_mistral, &words);
     let as_qwen2 = rename("qwen2", "Qwen2ForCausalLM");
-    refused(mistral, as_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]);
+    assert_rejected(mistral, as_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]);
 }
 
-/// The folder of third-party checkpoints, which is beside the repository and no part of it.
+/// Returns the folder of third-party checkpoints, which is not part of the repository.
 fn data() -> Option<PathBuf> {
-    let shared_data = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let data = std::env::var_os("FORERUN_DATA").map_or_else(shared_data, PathBuf::from);
+    let default = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let data = std::env::var_os("FORERUN_DATA").map_or_else(default, PathBuf::from);
     if data.is_dir() {
         return Some(data);
     }

@@ -1,5 +1,5 @@
-//! What drafters read of a target: its features are its hidden states, the same bits in whatever pass they
-//! were computed, and they go with the cache's slots.
+//! Features, the hidden states of the target that drafters read: they have the same bits in every pass, and
+//! move with the cache's slots.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -27,8 +27,8 @@ fn model(weights: &Arc<Weights>, source: &FeatureSource, members: usize) -> Cach
     CachedTransformer::new(transformer.with_features(source.clone()))
 }
 
-/// Logits of all rows, and the features of all tokens and nodes.
-fn all(
+/// Returns the logits of all rows, and the features of all tokens and nodes.
+fn logits_and_features(
     model: &mut CachedTransformer,
     tokens: &[TokenId],
     tree: &TokenTree,
@@ -38,13 +38,13 @@ fn all(
     (logits.values, model.features(SEQUENCE, 0..tokens.len() + tree.len()).unwrap())
 }
 
-/// The features of a sequence by a fresh model, in one pass.
+/// Returns the features of a sequence, computed by a fresh model in one pass.
 fn fresh(weights: &Arc<Weights>, source: &FeatureSource, tokens: &[TokenId]) -> FeatureRows {
-    all(&mut model(weights, source, 1), tokens, &TokenTree::new()).1
+    logits_and_features(&mut model(weights, source, 1), tokens, &TokenTree::new()).1
 }
 
 #[test]
-fn features_are_the_same_bits_in_every_pass_and_tree() {
+fn features_have_the_same_bits_in_every_pass_and_tree() {
     let (_dir, checkpoint) = checkpoint();
     let sources = [FeatureSource::LastHidden, FeatureSource::Layers(vec![0, 1, 2])];
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
@@ -52,12 +52,12 @@ fn features_are_the_same_bits_in_every_pass_and_tree() {
         for source in &sources {
             let mut model = model(&weights, source, 2);
             let mut tokens: Vec<TokenId> = (0..300).map(|index| index * 31 % 250).collect();
-            // Prefill, then rounds of a tree, of which another path is accepted each time.
+            // Prefill, then rounds with a tree, of which a different path is accepted each time.
             for round in 0..6 {
                 let mut tree = TokenTree::chain(&[5 + round, 6, 7]);
                 tree.push(None, 100 + round);
                 tree.push(Some(0), 101);
-                let features = all(&mut model, &tokens, &tree).1;
+                let features = logits_and_features(&mut model, &tokens, &tree).1;
                 assert_eq!(features.len(), tokens.len() + tree.len());
                 for node in 0..tree.len() {
                     let path = tree.path(node);
@@ -74,7 +74,7 @@ fn features_are_the_same_bits_in_every_pass_and_tree() {
                     0 => tokens.extend([5, 6, 7, 9]),
                     1 => tokens.extend([101]),
                     2 => tokens.extend([7, 101]),
-                    // Something else altogether.
+                    // A rollback into the prompt.
                     3 => tokens.truncate(290),
                     _ => tokens.push(3),
                 }
@@ -84,7 +84,7 @@ fn features_are_the_same_bits_in_every_pass_and_tree() {
 }
 
 #[test]
-fn features_are_the_embedding_the_residual_stream_and_what_the_head_reads() {
+fn features_are_the_embedding_the_residual_stream_and_the_head_input() {
     let (_dir, checkpoint) = checkpoint();
     let weights = Arc::new(Weights::load_as(&checkpoint, WeightType::F32).unwrap());
     let (config, tokens) = (checkpoint.config(), [3, 1, 4, 1, 5, 9, 2, 6]);
@@ -94,14 +94,14 @@ fn features_are_the_embedding_the_residual_stream_and_what_the_head_reads() {
     let norm = checkpoint.tensor(Tensor::FinalNorm).unwrap();
     let head = checkpoint.tensor(Tensor::Head).unwrap();
     let mut model = model(&weights, &FeatureSource::LastHidden, 1);
-    let (logits, last) = all(&mut model, &tokens, &TokenTree::new());
+    let (logits, last) = logits_and_features(&mut model, &tokens, &TokenTree::new());
     assert_eq!((layers.width(), last.width()), (2 * size, size));
     for (index, &token) in tokens.iter().enumerate() {
-        let (first, behind) = layers.row(index).unwrap().split_at(size);
+        let (first, output) = layers.row(index).unwrap().split_at(size);
         assert_eq!(first, &embedding[token as usize * size..][..size], "the embedding");
-        let square = behind.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / size as f64;
+        let square = output.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / size as f64;
         let scale = 1.0 / (square + f64::from(config.rms_norm_eps)).sqrt();
-        let normed = behind.iter().zip(&norm).map(|(&x, &w)| f64::from(x) * scale * f64::from(w));
+        let normed = output.iter().zip(&norm).map(|(&x, &w)| f64::from(x) * scale * f64::from(w));
         for (found, expected) in last.row(index).unwrap().iter().zip(normed) {
             assert!((f64::from(*found) - expected).abs() < 1e-4, "{found} {expected}");
         }
@@ -114,7 +114,7 @@ fn features_are_the_embedding_the_residual_stream_and_what_the_head_reads() {
 }
 
 #[test]
-fn a_model_that_was_not_asked_has_none() {
+fn a_model_without_a_feature_source_has_no_features() {
     let (_dir, checkpoint) = checkpoint();
     let weights = Arc::new(Weights::load(&checkpoint).unwrap());
     let transformer = Transformer::new(weights, Arc::new(Team::single_thread()));

@@ -1,7 +1,7 @@
-//! Mutated checkpoints never make the loaders panic, nor allocate more than the input justifies.
+//! Mutated checkpoints never make the loaders panic or allocate more than the input justifies.
 //!
-//! `FORERUN_FUZZ_CASES` sets the number of cases, `FORERUN_FUZZ_SEED` repeats a run. Each case
-//! takes a tiny sound checkpoint, mutates one of its files, and reads all that still opens.
+//! `FORERUN_FUZZ_CASES` sets the number of cases, and `FORERUN_FUZZ_SEED` repeats a run. Each case
+//! mutates one file of a tiny valid checkpoint. If the result still opens, it is read completely.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -16,16 +16,16 @@ use forerun_model::checkpoint::{
 use forerun_model::config::Config;
 use safetensors::{Dtype, tensor::TensorView};
 
-/// Remembers the largest allocation, so that a size taken from a file unchecked is noticed.
-struct Watched;
+/// An allocator that records the largest allocation, to detect unchecked sizes from files.
+struct RecordingAllocator;
 
 static LARGEST_ALLOCATION: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: everything is left to `System`; besides, only a number is updated.
-unsafe impl GlobalAlloc for Watched {
+// SAFETY: all calls are forwarded to `System`. In addition, only a number is updated.
+unsafe impl GlobalAlloc for RecordingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGEST_ALLOCATION.fetch_max(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller keeps `alloc`'s contract, which is `System`'s.
+        // SAFETY: the caller upholds the contract of `alloc`, which is the same for `System`.
         unsafe { System.alloc(layout) }
     }
 
@@ -36,9 +36,9 @@ unsafe impl GlobalAlloc for Watched {
 }
 
 #[global_allocator]
-static ALLOCATOR: Watched = Watched;
+static ALLOCATOR: RecordingAllocator = RecordingAllocator;
 
-/// Far above what the tiny files need, far below what a corrupted size can ask for.
+/// A limit far above the needs of the tiny files and far below the sizes in corrupted files.
 const ALLOCATION_LIMIT: usize = 1 << 20;
 
 /// The files of a checkpoint of each format.
@@ -52,7 +52,7 @@ struct Files {
     llama2c: Vec<u8>,
 }
 
-/// A Llama, and a Qwen3 with all that it may ask for.
+/// A Llama, and a Qwen3 with all its options.
 const CONFIGS: [&str; 2] = [
     r#"{"architectures": ["LlamaForCausalLM"], "model_type": "llama",
     "hidden_size": 4, "intermediate_size": 6, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -71,7 +71,7 @@ const CONFIGS: [&str; 2] = [
 ];
 
 impl Files {
-    fn sound(text: &str) -> Self {
+    fn valid(text: &str) -> Self {
         let config = Config::parse(text, Path::new("config.json")).unwrap();
         let is_in_second = |tensor: Tensor| matches!(tensor, Tensor::Layer(1, _));
         let names: Vec<String> = Tensor::all(&config)
@@ -95,7 +95,7 @@ impl Files {
         }
     }
 
-    /// The file that a case mutates.
+    /// Chooses the file that a case mutates. Returns its kind and its bytes.
     fn choose(&mut self, random: &mut Random) -> (&'static str, &mut Vec<u8>) {
         match random.below(8) {
             0 => ("config", &mut self.config),
@@ -107,7 +107,7 @@ impl Files {
         }
     }
 
-    /// Reads what the mutated file is part of.
+    /// Reads a checkpoint that contains the mutated file.
     fn read(&self, mutated: &str) -> Result<(), LoadError> {
         if mutated == "llama2.c" {
             return read_all(&Checkpoint::from_llama2c(weight_file(&self.llama2c))?);
@@ -120,7 +120,7 @@ impl Files {
             return read_all(&Checkpoint::from_safetensors(path, config, None, single)?);
         }
         let index = WeightIndex::parse(&String::from_utf8_lossy(&self.index), path)?;
-        // A mutated name stands for a file that is not there, so that shard is empty.
+        // A shard with a mutated name does not exist, so it is empty.
         let shard = |name: &String| match name.as_str() {
             "0" => weight_file(&self.shards[0]),
             "1" => weight_file(&self.shards[1]),
@@ -135,9 +135,10 @@ fn weight_file(bytes: &[u8]) -> WeightFile {
     WeightFile::from_bytes(PathBuf::from("weights"), bytes.to_vec())
 }
 
-/// Some of a model's tensors, norms and biases as bf16, one matrix as f16 and the rest as f32.
-fn safetensors_file(config: &Config, holds: impl Fn(Tensor) -> bool) -> Vec<u8> {
-    let stored = Tensor::all(config).filter(|tensor| holds(*tensor)).map(|tensor| {
+/// Creates a file with the tensors for which `contains` is true: norms and biases as bf16, one matrix
+/// as f16 and the others as f32.
+fn safetensors_file(config: &Config, contains: impl Fn(Tensor) -> bool) -> Vec<u8> {
+    let stored = Tensor::all(config).filter(|tensor| contains(*tensor)).map(|tensor| {
         let shape = tensor.shape(config);
         let dtype = match tensor {
             _ if shape.len() == 1 => Dtype::BF16,
@@ -171,7 +172,7 @@ fn read_all(checkpoint: &Checkpoint) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 struct Random(u64);
 
 impl Random {
@@ -190,7 +191,7 @@ impl Random {
         choices[self.below(choices.len())]
     }
 
-    /// A place to damage: often in the first bytes, where lengths and headers are.
+    /// Returns a position to damage, often in the first bytes, which hold lengths and headers.
     fn position(&mut self, length: usize) -> usize {
         let near_start = self.below(3) == 0;
         self.below(if near_start { length.min(40) } else { length })
@@ -245,31 +246,31 @@ const JSON_VALUES: [&str; 24] = [
     "[1, [2]]",
 ];
 
-/// Does one thing to a file; `other` is where foreign chunks are taken from.
+/// Applies one random mutation to a file. Foreign chunks are taken from `other`.
 fn mutate(file: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     if file.is_empty() {
         file.extend_from_slice(&other[..random.below(other.len())]);
         return;
     }
-    let at = random.position(file.len());
+    let offset = random.position(file.len());
     match random.below(10) {
-        0 => file[at] ^= 1 << random.below(8),
-        1 => file[at] = random.pick(b"\0\x01\x7f\x80\xff\"\\{}[],:-.eE019 u/"),
-        2 => file.truncate(at),
+        0 => file[offset] ^= 1 << random.below(8),
+        1 => file[offset] = random.pick(b"\0\x01\x7f\x80\xff\"\\{}[],:-.eE019 u/"),
+        2 => file.truncate(offset),
         3 => drop(file.drain(random.range(file.len()))),
         4 => {
             let chunk = file[random.range(file.len())].to_vec();
-            drop(file.splice(at..at, chunk));
+            drop(file.splice(offset..offset, chunk));
         }
         5 => {
             let chunk = other[random.range(other.len())].to_vec();
-            let end = (at + random.below(chunk.len() + 1)).min(file.len());
-            drop(file.splice(at..end, chunk));
+            let end = (offset + random.below(chunk.len() + 1)).min(file.len());
+            drop(file.splice(offset..end, chunk));
         }
         6 => {
             let bytes = random.pick(&INTEGERS).to_le_bytes();
-            let width = random.pick(&[4, 8]).min(file.len() - at);
-            file[at..at + width].copy_from_slice(&bytes[..width]);
+            let width = random.pick(&[4, 8]).min(file.len() - offset);
+            file[offset..offset + width].copy_from_slice(&bytes[..width]);
         }
         7 => {
             let more = random.below(64);
@@ -279,20 +280,21 @@ fn mutate(file: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Puts a boundary value in the place of a number in JSON. In a safetensors file the length of the
-/// header is mostly made right again, so that the case gets beyond it.
+/// Replaces a number in JSON by a boundary value. In a safetensors file, the length of the header is
+/// usually corrected, so that the case tests more than this length.
 fn substitute_number(file: &mut Vec<u8>, random: &mut Random) {
     let header = file.first_chunk::<8>().map(|length| u64::from_le_bytes(*length));
     let header = header.filter(|length| *length < file.len() as u64).map(|length| length as usize);
     let json_end = header.map_or(file.len(), |length| (8 + length).min(file.len()));
     let is_digit = |index: usize| file[index].is_ascii_digit();
-    let starts: Vec<usize> =
-        (0..json_end).filter(|at| is_digit(*at) && (*at == 0 || !is_digit(at - 1))).collect();
+    let starts: Vec<usize> = (0..json_end)
+        .filter(|offset| is_digit(*offset) && (*offset == 0 || !is_digit(offset - 1)))
+        .collect();
     if starts.is_empty() {
         return;
     }
     let start = random.pick(&starts);
-    let end = (start..json_end).find(|at| !is_digit(*at)).unwrap_or(json_end);
+    let end = (start..json_end).find(|offset| !is_digit(*offset)).unwrap_or(json_end);
     let value = random.pick(&JSON_VALUES);
     file.splice(start..end, value.bytes());
     if let Some(length) = header
@@ -310,27 +312,27 @@ fn environment_number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn mutated_checkpoints_never_panic() {
+fn mutated_checkpoints_never_make_the_loaders_panic() {
     let cases = environment_number("FORERUN_FUZZ_CASES").unwrap_or(20_000);
-    let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-    let seed = environment_number("FORERUN_FUZZ_SEED").unwrap_or_else(clock);
+    let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+    let seed = environment_number("FORERUN_FUZZ_SEED").unwrap_or_else(from_clock);
     println!("FORERUN_FUZZ_SEED={seed} FORERUN_FUZZ_CASES={cases}");
 
-    let all = CONFIGS.map(Files::sound);
-    for sound in &all {
+    let all = CONFIGS.map(Files::valid);
+    for valid in &all {
         for kind in ["config", "index", "llama2.c"] {
-            sound.read(kind).unwrap();
+            valid.read(kind).unwrap();
         }
     }
     let mut opened = 0;
     let mut largest = 0;
     for case in 0..cases {
         let mut random = Random(seed ^ case.wrapping_mul(0xd134_2543_de82_ef95));
-        let sound = &all[random.below(all.len())];
-        let mut files = sound.clone();
+        let valid = &all[random.below(all.len())];
+        let mut files = valid.clone();
         let (kind, file) = files.choose(&mut random);
         for _ in 0..random.pick(&[1, 1, 2, 3, 8]) {
-            let other = random.pick(&[&sound.single, &sound.config, &sound.index, &sound.llama2c]);
+            let other = random.pick(&[&valid.single, &valid.config, &valid.index, &valid.llama2c]);
             mutate(file, other, &mut random);
         }
         let input = file.clone();

@@ -1,5 +1,6 @@
-//! Fuzzy forwards: whatever was computed before, and wherever, every row has the bits of the slow
-//! reference's layer-parallel forward, and what has to be exact those of an exact one.
+//! Layer-parallel forward passes: for every state of the cache and any number of threads, every row has
+//! the bits of the slow reference model's layer-parallel pass, and every row that must be exact has the
+//! bits of an exact pass.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -10,8 +11,9 @@ use forerun_model::checkpoint::random::{
 use forerun_model::config::{SlidingLayers, SlidingWindow};
 use forerun_model::fake::row_prefix;
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, GroupWork, Isa, LanguageModel, LayerGroups, LayerOrder,
-    LayeredModel, LogitsContext, ReferenceModel, Team, Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, GroupParallelism, Isa, LanguageModel, LayerGroups,
+    LayerOrder, LayeredModel, LogitsContext, ReferenceModel, Team, Transformer, WeightType,
+    Weights,
 };
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +27,7 @@ struct Models {
     isa: Isa,
 }
 
-/// A plain Llama in every weight type on every instruction set, and the other families in f32.
+/// A plain Llama model in every weight type on every instruction set, and the other families in f32.
 fn models() -> &'static [Models] {
     static MODELS: OnceLock<Vec<Models>> = OnceLock::new();
     let load = |config: &Config, weight_type, isa| {
@@ -57,20 +59,20 @@ fn models() -> &'static [Models] {
 }
 
 fn model(models: &Models, members: usize) -> CachedTransformer {
-    model_by(models, members, GroupWork::Layers)
+    model_with(models, members, GroupParallelism::Layers)
 }
 
-fn model_by(models: &Models, members: usize, work: GroupWork) -> CachedTransformer {
+fn model_with(models: &Models, members: usize, work: GroupParallelism) -> CachedTransformer {
     let team = Arc::new(Team::unpinned(members).unwrap().with_isa(models.isa));
     let transformer = Transformer::new(Arc::clone(&models.weights), team);
-    CachedTransformer::new(transformer.with_group_work(work))
+    CachedTransformer::new(transformer.with_group_parallelism(work))
 }
 
 fn bits(row: &[f32]) -> Vec<u32> {
     row.iter().map(|logit| logit.to_bits()).collect()
 }
 
-/// One request, relative to the tokens of the request before.
+/// One request, relative to the tokens of the previous request.
 #[derive(Clone, Debug)]
 struct Step {
     keep: usize,
@@ -78,7 +80,7 @@ struct Step {
     append: Vec<TokenId>,
     nodes: Vec<(usize, TokenId)>,
     first_row: usize,
-    /// Tokens that have to be exact (modulo all); more often than not all or none.
+    /// Number of leading tokens that must be exact, at most all; in most cases all or none.
     exact: usize,
 }
 
@@ -122,10 +124,10 @@ proptest! {
         by_products in any::<bool>(), steps in prop::collection::vec(step(), 1..7),
     ) {
         let models = &models()[kind];
-        let work = if by_products { GroupWork::Products } else { GroupWork::Layers };
-        let mut model = model_by(models, members, work);
+        let work = if by_products { GroupParallelism::Products } else { GroupParallelism::Layers };
+        let mut model = model_with(models, members, work);
         let (mut tokens, mut tree, mut held): (_, _, Vec<TokenId>) = (vec![1], TokenTree::new(), vec![]);
-        // How many of `held` are exact.
+        // The number of exact rows at the start of `held`.
         let mut exact = 0;
         for step in steps {
             if !tree.is_empty() {
@@ -139,32 +141,32 @@ proptest! {
                 tree.push((parent % (tree.len() + 1)).checked_sub(1), token);
             }
             let first_row = step.first_row % (tree.len() + 1);
-            let wanted = step.exact.min(tokens.len());
+            let required = step.exact.min(tokens.len());
             let agreeing = held.iter().zip(&tokens).take_while(|(a, b)| a == b).count();
-            // A wanted row is always computed.
+            // A requested row is always computed.
             let kept = agreeing.min(tokens.len() - usize::from(first_row == 0));
             let before = exact;
-            exact = exact.min(kept).max(wanted);
+            exact = exact.min(kept).max(required);
             let context = LogitsContext::next_token(SEQUENCE, &tokens);
             let context = LogitsContext { tree: &tree, first_row, ..context };
-            let logits = model.layer_parallel_logits(&context, &groups, wanted).unwrap();
+            let logits = model.layer_parallel_logits(&context, &groups, required).unwrap();
             prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
             if groups.is_exact() {
                 exact = tokens.len();
             }
             for (row, logits) in (first_row..).zip(logits.rows()) {
                 let prefix = row_prefix(&tokens, &tree, row.checked_sub(1));
-                // Nodes that need no row may be what was held behind the tokens, exactly.
+                // Nodes before the first requested row may match rows that the cache holds exactly.
                 let path = row.checked_sub(1).map(|node| tree.path(node)).unwrap_or_default();
                 let also = path.iter().zip(tokens.len()..before).take_while(|&(&node, place)| {
                     exact == tokens.len() && node + 1 < first_row && held[place] == tree.token(node)
                 }).count();
                 let expected = |exact| {
                     let order = LayerOrder::Groups(&groups);
-                    bits(models.reference.logits_by(&prefix, order, exact).last().unwrap())
+                    bits(models.reference.logits_in_order(&prefix, order, exact).last().unwrap())
                 };
                 let fits = (exact..=exact + also).any(|exact| bits(logits) == expected(exact));
-                prop_assert!(fits, "{} row {} behind {:?}, {} exact", &groups, row, prefix, exact);
+                prop_assert!(fits, "{} row {} after {:?}, {} exact", &groups, row, prefix, exact);
             }
             held.clone_from(&tokens);
         }
@@ -174,7 +176,7 @@ proptest! {
     }
 }
 
-/// A prompt of several passes, exact up to anywhere.
+/// Prompts that need several passes, with different numbers of exact tokens.
 #[test]
 fn long_prompts_have_the_bits_of_one_pass() {
     let tokens: Vec<TokenId> = (0..450).map(|index| index * 7 % 250).collect();
@@ -185,7 +187,7 @@ fn long_prompts_have_the_bits_of_one_pass() {
         let context = LogitsContext { tree: &tree, ..LogitsContext::next_token(SEQUENCE, &tokens) };
         let logits = model.layer_parallel_logits(&context, &groups, exact).unwrap();
         let all = [&tokens[..], &[3, 4]].concat();
-        let rows = models.reference.logits_by(&all, LayerOrder::Groups(&groups), exact);
+        let rows = models.reference.logits_in_order(&all, LayerOrder::Groups(&groups), exact);
         for (logits, row) in logits.rows().zip(&rows[449..]) {
             assert_eq!(bits(logits), bits(row), "{exact} exact");
         }
@@ -194,11 +196,11 @@ fn long_prompts_have_the_bits_of_one_pass() {
 
 /// After a calibration the cache is what a fresh exact forward leaves, bit for bit.
 #[test]
-fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
+fn a_calibrated_cache_equals_that_of_a_fresh_exact_forward() {
     for (number, models) in models().iter().enumerate() {
         let groups = LayerGroups::parallel(LAYERS, 2 + number % 4);
-        let work = [GroupWork::Layers, GroupWork::Products][number / 3 % 2];
-        let mut approximate = model_by(models, 1 + number % 3, work);
+        let work = [GroupParallelism::Layers, GroupParallelism::Products][number / 3 % 2];
+        let mut approximate = model_with(models, 1 + number % 3, work);
         let mut tokens: Vec<TokenId> = (0..20).map(|index| index * 11 % 250).collect();
         for round in 0..4_u32 {
             let opening = LogitsContext::next_token(SEQUENCE, &tokens);
@@ -212,7 +214,7 @@ fn a_calibrated_cache_is_that_of_a_fresh_exact_forward() {
                 ([&prefix, tree.tokens()].concat(), rows)
             };
             assert_eq!(rows(&approximate), rows(&fresh), "round {round}");
-            // A fuzzy chain, of which a part is accepted, and a token of the target's.
+            // An approximate chain, of which a part is accepted, and a token of the target.
             let drafted = [7 + round, 8, 9];
             let tree = TokenTree::chain(&drafted);
             let drafting = LogitsContext { tree: &tree, first_row: 1, ..opening };

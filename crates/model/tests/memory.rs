@@ -1,8 +1,8 @@
 //! Peak memory: loading and running a model takes little more than its packed weights and its cache.
 //!
-//! The files are written by hand, value by value, so that making them takes no memory, and all stands
-//! in one test, because memory is counted for the whole process. Linux only, which tells how much of
-//! the memory is a process's own.
+//! The test writes the files in small pieces, so that creating them takes no memory. There is only one
+//! test, because memory is counted for the whole process. The test runs on Linux only, which reports
+//! how much memory belongs to the process alone.
 #![cfg(target_os = "linux")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -22,20 +22,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// What a process may take at its peak, against packed weights and cache.
+/// The maximum of a process's peak memory, relative to packed weights and cache.
 const LIMIT: f64 = 1.2;
-/// The bound is meant for models of this size and above, in bytes.
-const LEAST_WEIGHTS: usize = 100_000_000;
-/// Tokens of the prompt: more than one prefill pass takes.
+/// The smallest packed weights for which the limit is meant, in bytes.
+const MIN_WEIGHTS: usize = 100_000_000;
+/// The number of tokens in the prompt: more than a prefill pass takes.
 const PROMPT: usize = 300;
 const STEPS: usize = 4;
-/// Rows of a step that verifies a draft.
+/// The number of rows of a step that verifies a draft.
 const ROWS: usize = 8;
 
 #[test]
 fn peak_memory_is_little_more_than_packed_weights_and_cache() {
-    // Quantising must not keep floats beside the integers, nor packing what it reads. Most of these
-    // weights are in two matrices, so that a copy of one would show.
+    // Quantising must not keep the floats in addition to the integers, and packing must not keep its
+    // input. Most of these weights are in two matrices, so a copy of one exceeds the limit.
     check(RandomDtype::F32, WeightType::Int8, 4);
     check(RandomDtype::Bf16, WeightType::Bf16, 2);
 }
@@ -54,35 +54,35 @@ fn check(stored: RandomDtype, weight_type: WeightType, layers: usize) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.safetensors");
     write_model(&file, &config, stored);
-    let watch = Watch::start();
+    let monitor = MemoryMonitor::start();
     let checkpoint = {
         let file = WeightFile::map(file).unwrap();
         Checkpoint::from_safetensors(folder.path(), config.clone(), None, vec![file]).unwrap()
     };
     let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
     drop(checkpoint);
-    let loaded = watch.peak();
+    let loaded = monitor.peak();
     run(&weights);
-    let peak = watch.peak().max(own_memory());
-    drop(watch);
+    let peak = monitor.peak().max(own_memory());
+    drop(monitor);
 
     let packed = weights.bytes();
-    assert!(packed >= LEAST_WEIGHTS, "{packed}");
+    assert!(packed >= MIN_WEIGHTS, "{packed}");
     let slots = PROMPT + STEPS + ROWS;
-    // Keys and values beside such weights are in half precision.
+    // With such weights, keys and values are in half precision.
     let cache = layers * 2 * slots * config.kv_size() * 2;
     let share = peak as f64 / (packed + cache) as f64;
     let figures = format!(
-        "{stored:?} as {weight_type}: peak {peak} bytes ({loaded} by loading), {share:.3} of packed \
+        "{stored:?} as {weight_type}: peak {peak} bytes ({loaded} after loading), {share:.3} of packed \
          weights ({packed}) and cache ({cache})"
     );
     println!("{figures}");
-    // No less than what is certainly there, or the measure is wrong.
+    // A smaller peak would mean that the measurement is wrong.
     assert!(peak as usize >= packed, "{figures}");
     assert!(share <= LIMIT, "{figures}");
 }
 
-/// A prompt and some steps that score drafts.
+/// Computes a prompt and some steps that score drafts.
 fn run(weights: &Arc<Weights>) {
     let team = Arc::new(Team::unpinned(2).unwrap());
     let mut model = CachedTransformer::new(Transformer::new(Arc::clone(weights), team));
@@ -98,12 +98,12 @@ fn run(weights: &Arc<Weights>) {
     }
 }
 
-/// Writes a safetensors file of a few thousand values over and over.
+/// Writes a safetensors file that repeats a few thousand values.
 fn write_model(file: &Path, config: &Config, stored: RandomDtype) {
     let (name, element) = match stored {
         RandomDtype::F32 => ("F32", 4),
         RandomDtype::Bf16 => ("BF16", 2),
-        RandomDtype::F16 => panic!("the values below are no f16"),
+        RandomDtype::F16 => panic!("the values below are not f16"),
     };
     let (mut header, mut end) = (Map::<String, Value>::new(), 0);
     for tensor in Tensor::all(config) {
@@ -117,7 +117,7 @@ fn write_model(file: &Path, config: &Config, stored: RandomDtype) {
     let value =
         |index: u32| (index.wrapping_mul(2_654_435_761) >> 8) as f32 / (1 << 23) as f32 - 1.0;
     let values = (0..8191).map(|index| value(index) * 0.05);
-    // A bf16 is the upper half of an f32, and the bytes are in ascending order.
+    // A bf16 is the upper half of an f32, and the bytes are little-endian.
     let values: Vec<u8> =
         values.flat_map(|value| value.to_le_bytes()[4 - element..].to_vec()).collect();
     let header = Value::from(header).to_string();
@@ -130,41 +130,41 @@ fn write_model(file: &Path, config: &Config, stored: RandomDtype) {
     out.flush().unwrap();
 }
 
-/// Looks at the process's own memory every millisecond.
-struct Watch {
+/// Samples the process's own memory every millisecond.
+struct MemoryMonitor {
     peak: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl Watch {
+impl MemoryMonitor {
     fn start() -> Self {
         let (peak, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (shared_peak, shared_stop) = (Arc::clone(&peak), Arc::clone(&stop));
-        let build_tree_mask = move || {
+        let sample = move || {
             while !shared_stop.load(Ordering::Relaxed) {
                 shared_peak.fetch_max(own_memory(), Ordering::Relaxed);
                 thread::sleep(Duration::from_millis(1));
             }
         };
-        Self { peak, stop, thread: Some(thread::spawn(build_tree_mask)) }
+        Self { peak, stop, thread: Some(thread::spawn(sample)) }
     }
 
-    /// The most so far, in bytes.
+    /// Returns the peak so far in bytes.
     fn peak(&self) -> u64 {
         self.peak.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Watch {
+impl Drop for MemoryMonitor {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
     }
 }
 
-/// Anonymous and locked memory of this process, in bytes. Pages of mapped files are neither: the
-/// system takes them back when it needs them.
+/// Returns the anonymous and locked memory of this process in bytes. This excludes the pages of mapped
+/// files, which the system reclaims when it needs them.
 fn own_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let kilobytes = |name: &str| -> u64 {

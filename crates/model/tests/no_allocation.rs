@@ -1,4 +1,5 @@
-//! A forward pass takes no memory once it has run at its size; only the cache grows, by segments.
+//! A forward pass allocates no memory once a pass of the same size has run. Only the cache grows, by whole
+//! segments.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,8 +9,8 @@ use forerun_model::checkpoint::random::{
 };
 use forerun_model::kv_cache::Keep;
 use forerun_model::{
-    Checkpoint, Forward, GroupWork, LayerGroups, LayerOrder, Pass, Team, Transformer, WeightType,
-    Weights,
+    Checkpoint, Forward, GroupParallelism, LayerGroups, LayerOrder, Pass, Team, Transformer,
+    WeightType, Weights,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -26,14 +27,14 @@ fn a_forward_allocates_nothing_after_the_first() {
 fn check(checkpoint: &Checkpoint) {
     for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
         for (members, work) in [
-            (1, GroupWork::Layers),
-            (2, GroupWork::Layers),
-            (1, GroupWork::Products),
-            (2, GroupWork::Products),
+            (1, GroupParallelism::Layers),
+            (2, GroupParallelism::Layers),
+            (1, GroupParallelism::Products),
+            (2, GroupParallelism::Products),
         ] {
             let weights = Arc::new(Weights::load_as(checkpoint, weight_type).unwrap());
             let team = Arc::new(Team::unpinned(members).unwrap());
-            let mut transformer = Transformer::new(weights, team).with_group_work(work);
+            let mut transformer = Transformer::new(weights, team).with_group_parallelism(work);
             let mut cache = transformer.new_cache();
             let never = AtomicBool::new(false);
             let prompt = [1, 2, 3, 4, 5];

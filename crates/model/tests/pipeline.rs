@@ -1,5 +1,5 @@
-//! A model on several devices in turn is the model on one: the same bits in logits, features and caches,
-//! wherever it is cut; and what ends a pass between two stages leaves a cache as it was.
+//! A model on several devices is bit-identical to the model on one: in logits, features and caches, for
+//! every split into stages. A pass that ends between two stages leaves the cache unchanged.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -18,27 +18,27 @@ use std::sync::{Arc, Mutex, OnceLock};
 const SEQUENCE: SequenceId = SequenceId(4);
 const LAYERS: usize = 5;
 
-/// What a place does to those who come.
+/// What a device does after each use.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mood {
-    Calm,
-    /// Something breaks when they are done.
+enum Behaviour {
+    Normal,
+    /// It panics.
     Panics,
-    /// Nobody wants the pass any more when they are done.
+    /// It cancels the pass.
     Cancels,
 }
 
-/// A device that notes who came.
-struct Noting {
+/// A device that records its uses.
+struct RecordingDevice {
     name: &'static str,
     team: Arc<Team>,
     free: bool,
-    mood: Arc<Mutex<Mood>>,
+    behaviour: Arc<Mutex<Behaviour>>,
     cancel: Arc<AtomicBool>,
-    visits: Arc<Mutex<Vec<&'static str>>>,
+    uses: Arc<Mutex<Vec<&'static str>>>,
 }
 
-impl ExclusiveDevice for Noting {
+impl ExclusiveDevice for RecordingDevice {
     fn team(&self) -> &Arc<Team> {
         &self.team
     }
@@ -47,36 +47,36 @@ impl ExclusiveDevice for Noting {
         self.free
     }
 
-    fn visit(&self, work: &mut dyn FnMut()) {
-        self.visits.lock().unwrap().push(self.name);
+    fn run_exclusive(&self, work: &mut dyn FnMut()) {
+        self.uses.lock().unwrap().push(self.name);
         work();
-        let mood = *self.mood.lock().unwrap();
-        assert_ne!(mood, Mood::Panics, "something breaks");
-        self.cancel.fetch_or(mood == Mood::Cancels, Ordering::Relaxed);
+        let behaviour = *self.behaviour.lock().unwrap();
+        assert_ne!(behaviour, Behaviour::Panics, "something breaks");
+        self.cancel.fetch_or(behaviour == Behaviour::Cancels, Ordering::Relaxed);
     }
 }
 
-/// What places have in common, for tests to see and to change.
+/// The state that all devices of a test share.
 #[derive(Clone, Default)]
-struct World {
+struct Fixture {
     cancel: Arc<AtomicBool>,
-    visits: Arc<Mutex<Vec<&'static str>>>,
+    uses: Arc<Mutex<Vec<&'static str>>>,
 }
 
-impl World {
-    fn place(&self, name: &'static str, members: usize) -> Noting {
-        Noting {
+impl Fixture {
+    fn device(&self, name: &'static str, members: usize) -> RecordingDevice {
+        RecordingDevice {
             name,
             team: Arc::new(Team::unpinned(members).unwrap()),
             free: true,
-            mood: Arc::new(Mutex::new(Mood::Calm)),
+            behaviour: Arc::new(Mutex::new(Behaviour::Normal)),
             cancel: Arc::clone(&self.cancel),
-            visits: Arc::clone(&self.visits),
+            uses: Arc::clone(&self.uses),
         }
     }
 
-    fn take_visits(&self) -> Vec<&'static str> {
-        std::mem::take(&mut self.visits.lock().unwrap())
+    fn take_uses(&self) -> Vec<&'static str> {
+        std::mem::take(&mut self.uses.lock().unwrap())
     }
 }
 
@@ -100,48 +100,48 @@ fn source() -> FeatureSource {
     FeatureSource::Layers(vec![0, 2, LAYERS])
 }
 
-/// The model on one device.
-fn whole(weights: &Arc<Weights>) -> CachedTransformer {
+/// Returns the model on one device.
+fn single_device(weights: &Arc<Weights>) -> CachedTransformer {
     let model = Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread()));
     CachedTransformer::new(model.with_features(source()))
 }
 
 type OnDevices = CachedTransformer<Box<dyn Forward>>;
 
-fn pipeline(weights: &Arc<Weights>, places: Vec<Noting>) -> OnDevices {
-    let places =
-        places.into_iter().map(|place| Box::new(place) as Box<dyn ExclusiveDevice>).collect();
-    let pipeline = PipelineParallelModel::new(weights, places).unwrap().with_features(&source());
+fn pipeline(weights: &Arc<Weights>, devices: Vec<RecordingDevice>) -> OnDevices {
+    let devices =
+        devices.into_iter().map(|device| Box::new(device) as Box<dyn ExclusiveDevice>).collect();
+    let pipeline = PipelineParallelModel::new(weights, devices).unwrap().with_features(&source());
     CachedTransformer::new(Box::new(pipeline))
 }
 
-fn bits(model: &mut impl LanguageModel, asked: &Asked, cancel: &AtomicBool) -> Vec<u32> {
-    let logits = model.logits(&asked.context(cancel)).unwrap();
+fn bits(model: &mut impl LanguageModel, request: &Request, cancel: &AtomicBool) -> Vec<u32> {
+    let logits = model.logits(&request.context(cancel)).unwrap();
     logits.values.iter().map(|logit| logit.to_bits()).collect()
 }
 
 /// A request.
 #[derive(Clone, Debug)]
-struct Asked {
+struct Request {
     tokens: Vec<TokenId>,
     tree: TokenTree,
     first_row: usize,
 }
 
-impl Asked {
+impl Request {
     fn context<'a>(&'a self, cancel: &'a AtomicBool) -> LogitsContext<'a> {
         let Self { tokens, tree, first_row } = self;
         LogitsContext { sequence: SEQUENCE, tokens, tree, first_row: *first_row, cancel }
     }
 }
 
-/// Requests that go on behind one another, or go back.
-fn requests() -> impl Strategy<Value = Vec<Asked>> {
+/// Sequences of requests. Each continues the one before, or rolls back.
+fn requests() -> impl Strategy<Value = Vec<Request>> {
     let nodes = prop::collection::vec((0..9_usize, 0..4_u32), 0..9);
     let step = (0..40_usize, prop::collection::vec(0..4_u32, 1..8), nodes, 0..6_usize);
     prop::collection::vec(step, 1..7).prop_map(|steps| {
         let mut tokens: Vec<TokenId> = Vec::new();
-        let asked = steps.into_iter().map(|(keep, append, nodes, first_row)| {
+        let requests = steps.into_iter().map(|(keep, append, nodes, first_row)| {
             tokens.truncate(keep);
             tokens.extend(append);
             let mut tree = TokenTree::new();
@@ -149,9 +149,9 @@ fn requests() -> impl Strategy<Value = Vec<Asked>> {
                 tree.push(parent.checked_sub(1).filter(|&node| node < tree.len()), token);
             }
             let first_row = first_row.min(tree.len());
-            Asked { tokens: tokens.clone(), tree, first_row }
+            Request { tokens: tokens.clone(), tree, first_row }
         });
-        asked.collect()
+        requests.collect()
     })
 }
 
@@ -161,59 +161,61 @@ proptest! {
     ))]
 
     #[test]
-    fn stages_are_the_model_bit_for_bit(
+    fn a_pipeline_has_the_bits_of_a_single_device(
         kind in 0..weights().len(), stages in 1..=LAYERS, members in 1..3_usize,
         requests in requests(),
     ) {
         let weights = &weights()[kind];
-        let world = World::default();
+        let fixture = Fixture::default();
         let names = &["a", "b", "c", "d", "e"][..stages];
-        let places = names.iter().map(|name| world.place(name, members)).collect();
-        let (mut whole, mut cut) = (whole(weights), pipeline(weights, places));
-        for asked in &requests {
-            let expected = bits(&mut whole, asked, &world.cancel);
-            prop_assert_eq!(bits(&mut cut, asked, &world.cancel), expected);
-            prop_assert_eq!(world.take_visits(), names);
-            let rows = 0..asked.tokens.len() + asked.tree.len();
-            prop_assert_eq!(cut.features(SEQUENCE, rows.clone()), whole.features(SEQUENCE, rows));
+        let devices = names.iter().map(|name| fixture.device(name, members)).collect();
+        let (mut single, mut pipelined) = (single_device(weights), pipeline(weights, devices));
+        for request in &requests {
+            let expected = bits(&mut single, request, &fixture.cancel);
+            prop_assert_eq!(bits(&mut pipelined, request, &fixture.cancel), expected);
+            prop_assert_eq!(fixture.take_uses(), names);
+            let rows = 0..request.tokens.len() + request.tree.len();
+            let features = pipelined.features(SEQUENCE, rows.clone());
+            prop_assert_eq!(features, single.features(SEQUENCE, rows));
             let held = |cache: Option<&forerun_model::kv_cache::KvCache>| cache.unwrap().snapshot();
-            prop_assert!(held(cut.cache(SEQUENCE)) == held(whole.cache(SEQUENCE)));
+            prop_assert!(held(pipelined.cache(SEQUENCE)) == held(single.cache(SEQUENCE)));
         }
     }
 
     #[test]
-    fn a_model_at_two_places_is_the_model_bit_for_bit(
+    fn an_alternating_model_has_the_bits_of_a_single_device(
         kind in 0..weights().len(), shares in prop::collection::vec(0..4_usize, 7),
         requests in requests(),
     ) {
         let weights = &weights()[kind];
-        let world = World::default();
-        let places: [Box<dyn ExclusiveDevice>; 2] =
-            [Box::new(world.place("first", 1)), Box::new(world.place("last", 2))];
-        let sharing = PassAssignment::default();
-        let shuttle = AlternatingModel::new(weights, places, sharing.clone());
-        let (mut whole, mut shuttle) = (whole(weights), CachedTransformer::new(shuttle));
+        let fixture = Fixture::default();
+        let devices: [Box<dyn ExclusiveDevice>; 2] =
+            [Box::new(fixture.device("first", 1)), Box::new(fixture.device("last", 2))];
+        let assignment = PassAssignment::default();
+        let alternating = AlternatingModel::new(weights, devices, assignment.clone());
+        let mut alternating = CachedTransformer::new(alternating);
+        let mut single = single_device(weights);
         let groups = LayerGroups::of_sizes(&[1, LAYERS - 2, 1]);
-        for (asked, share) in requests.iter().zip(shares) {
-            sharing.assign_to_last(Some(share));
+        for (request, share) in requests.iter().zip(shares) {
+            assignment.assign_to_last(Some(share));
             for _ in 0..2 {
-                let expected = bits(&mut whole, asked, &world.cancel);
-                prop_assert_eq!(bits(&mut shuttle, asked, &world.cancel), expected);
+                let expected = bits(&mut single, request, &fixture.cancel);
+                prop_assert_eq!(bits(&mut alternating, request, &fixture.cancel), expected);
             }
-            let by_share = [share > 0, share > 1].map(|last| if last { "last" } else { "first" });
-            prop_assert_eq!(world.take_visits(), by_share);
-            // Layers in groups, as a fuzzy drafter computes them, too.
-            let (context, exact) = (asked.context(&world.cancel), asked.tokens.len());
-            let approximate = [&mut whole as &mut dyn LayeredModel, &mut shuttle]
+            let expected = [share > 0, share > 1].map(|last| if last { "last" } else { "first" });
+            prop_assert_eq!(fixture.take_uses(), expected);
+            // Also with layers in groups, as the layer-parallel drafter computes them.
+            let (context, exact) = (request.context(&fixture.cancel), request.tokens.len());
+            let approximate = [&mut single as &mut dyn LayeredModel, &mut alternating]
                 .map(|model| model.layer_parallel_logits(&context, &groups, exact).unwrap().values);
             prop_assert_eq!(&approximate[0], &approximate[1]);
-            world.take_visits();
+            fixture.take_uses();
         }
     }
 }
 
 #[test]
-fn passes_go_where_nobody_is_unless_they_are_shared_out() {
+fn passes_without_an_assignment_use_a_free_device() {
     let weights = &weights()[0];
     for (first_is_free, last_is_free, expected) in [
         (true, true, "last"),
@@ -221,86 +223,92 @@ fn passes_go_where_nobody_is_unless_they_are_shared_out() {
         (false, true, "last"),
         (false, false, "last"),
     ] {
-        let world = World::default();
-        let place = |name, free| Noting { free, ..world.place(name, 1) };
-        let places: [Box<dyn ExclusiveDevice>; 2] =
-            [Box::new(place("first", first_is_free)), Box::new(place("last", last_is_free))];
+        let fixture = Fixture::default();
+        let device = |name, free| RecordingDevice { free, ..fixture.device(name, 1) };
+        let devices: [Box<dyn ExclusiveDevice>; 2] =
+            [Box::new(device("first", first_is_free)), Box::new(device("last", last_is_free))];
         let mut model = CachedTransformer::new(AlternatingModel::new(
             weights,
-            places,
+            devices,
             PassAssignment::default(),
         ));
         model.logits(&LogitsContext::next_token(SEQUENCE, &[1, 2])).unwrap();
-        assert_eq!(world.take_visits(), [expected]);
+        assert_eq!(fixture.take_uses(), [expected]);
     }
 }
 
-/// A long prompt makes one token, in its last part.
+/// A long prompt needs several passes, of which only the last produces a token.
 #[test]
-fn parts_of_a_prompt_count_for_no_token() {
-    let world = World::default();
-    let places: [Box<dyn ExclusiveDevice>; 2] =
-        [Box::new(world.place("first", 1)), Box::new(world.place("last", 1))];
-    let sharing = PassAssignment::default();
-    let shuttle = AlternatingModel::new(&weights()[0], places, sharing.clone());
-    let mut model = CachedTransformer::new(shuttle);
+fn passes_over_part_of_a_prompt_do_not_count() {
+    let fixture = Fixture::default();
+    let devices: [Box<dyn ExclusiveDevice>; 2] =
+        [Box::new(fixture.device("first", 1)), Box::new(fixture.device("last", 1))];
+    let assignment = PassAssignment::default();
+    let alternating = AlternatingModel::new(&weights()[0], devices, assignment.clone());
+    let mut model = CachedTransformer::new(alternating);
     let mut tokens: Vec<TokenId> = (0..400).map(|index| index % 7).collect();
-    sharing.assign_to_last(Some(2));
+    assignment.assign_to_last(Some(2));
     for _ in 0..3 {
         model.logits(&LogitsContext::next_token(SEQUENCE, &tokens)).unwrap();
         tokens.push(3);
     }
-    assert_eq!(world.take_visits(), ["last", "last", "last", "first"]);
+    assert_eq!(fixture.take_uses(), ["last", "last", "last", "first"]);
 }
 
 #[test]
-fn what_ends_a_pass_between_stages_leaves_the_cache_as_it_was() {
+fn a_pass_that_ends_between_stages_leaves_the_cache_unchanged() {
     let weights = &weights()[0];
-    let world = World::default();
-    let places: Vec<Noting> = ["a", "b", "c"].map(|name| world.place(name, 1)).into();
-    let moods: Vec<_> = places.iter().map(|place| Arc::clone(&place.mood)).collect();
-    let (mut cut, mut whole) = (pipeline(weights, places), whole(weights));
-    let asked = |len: usize| Asked {
+    let fixture = Fixture::default();
+    let devices: Vec<RecordingDevice> = ["a", "b", "c"].map(|name| fixture.device(name, 1)).into();
+    let behaviours: Vec<_> = devices.iter().map(|device| Arc::clone(&device.behaviour)).collect();
+    let (mut pipelined, mut single) = (pipeline(weights, devices), single_device(weights));
+    let request = |len: usize| Request {
         tokens: (0..len as TokenId).map(|index| index * 5 % 11).collect(),
         tree: TokenTree::chain(&[1, 2]),
         first_row: 0,
     };
-    bits(&mut cut, &asked(6), &world.cancel);
-    world.take_visits();
+    bits(&mut pipelined, &request(6), &fixture.cancel);
+    fixture.take_uses();
     for (stage, held) in [(0, 6), (1, 12)] {
-        *moods[stage].lock().unwrap() = Mood::Cancels;
-        let asked = asked(12 + stage);
-        let ended = cut.logits(&asked.context(&world.cancel)).err();
+        *behaviours[stage].lock().unwrap() = Behaviour::Cancels;
+        let request = request(12 + stage);
+        let ended = pipelined.logits(&request.context(&fixture.cancel)).err();
         assert_eq!(ended, Some(ModelError::Cancelled));
-        // The next stage looks before its first layer.
-        assert_eq!(world.take_visits(), &["a", "b", "c"][..stage + 2]);
-        let (prefix, nodes, _) = cut.cache(SEQUENCE).unwrap().snapshot();
-        assert_eq!((&prefix[..], nodes.len()), (&asked.tokens[..held], 0));
-        *moods[stage].lock().unwrap() = Mood::Calm;
-        world.cancel.store(false, Ordering::Relaxed);
-        assert_eq!(bits(&mut cut, &asked, &world.cancel), bits(&mut whole, &asked, &world.cancel));
-        world.take_visits();
+        // The next stage checks for cancellation before its first layer.
+        assert_eq!(fixture.take_uses(), &["a", "b", "c"][..stage + 2]);
+        let (prefix, nodes, _) = pipelined.cache(SEQUENCE).unwrap().snapshot();
+        assert_eq!((&prefix[..], nodes.len()), (&request.tokens[..held], 0));
+        *behaviours[stage].lock().unwrap() = Behaviour::Normal;
+        fixture.cancel.store(false, Ordering::Relaxed);
+        assert_eq!(
+            bits(&mut pipelined, &request, &fixture.cancel),
+            bits(&mut single, &request, &fixture.cancel)
+        );
+        fixture.take_uses();
     }
-    for (stage, mood) in moods.iter().enumerate() {
-        *mood.lock().unwrap() = Mood::Panics;
-        let asked = asked(20 + stage);
-        let run = AssertUnwindSafe(|| bits(&mut cut, &asked, &world.cancel));
+    for (stage, behaviour) in behaviours.iter().enumerate() {
+        *behaviour.lock().unwrap() = Behaviour::Panics;
+        let request = request(20 + stage);
+        let run = AssertUnwindSafe(|| bits(&mut pipelined, &request, &fixture.cancel));
         assert!(catch_unwind(run).is_err());
-        assert!(cut.cache(SEQUENCE).is_none(), "a cache that may be half written is gone");
-        *mood.lock().unwrap() = Mood::Calm;
-        assert_eq!(bits(&mut cut, &asked, &world.cancel), bits(&mut whole, &asked, &world.cancel));
+        assert!(pipelined.cache(SEQUENCE).is_none(), "a cache that may be incomplete is dropped");
+        *behaviour.lock().unwrap() = Behaviour::Normal;
+        assert_eq!(
+            bits(&mut pipelined, &request, &fixture.cancel),
+            bits(&mut single, &request, &fixture.cancel)
+        );
     }
 }
 
 #[test]
-fn more_stages_than_layers_are_refused() {
+fn more_stages_than_layers_are_an_error() {
     let config = Config { num_hidden_layers: 1, ..example_config() };
     let weights = load(&config, WeightType::F32);
-    let world = World::default();
-    let places =
-        ["a", "b"].map(|name| Box::new(world.place(name, 1)) as Box<dyn ExclusiveDevice>).into();
-    let error = PipelineParallelModel::new(&weights, places).err().unwrap();
+    let fixture = Fixture::default();
+    let devices =
+        ["a", "b"].map(|name| Box::new(fixture.device(name, 1)) as Box<dyn ExclusiveDevice>).into();
+    let error = PipelineParallelModel::new(&weights, devices).err().unwrap();
     assert_eq!(error, PipelineError { n_layers: 1, stages: 2 });
     let message = error.to_string();
-    assert!(message.contains("1 layer cannot be cut into 2 stages"), "{message}");
+    assert!(message.contains("1 layer cannot be split into 2 pipeline stages"), "{message}");
 }

@@ -1,6 +1,8 @@
-//! Invariant 2: a row's logits depend, bit for bit, only on the weights and on the row's own token
-//! prefix. Whatever is forwarded together, in whatever tree, after whatever seek, on however many
-//! threads: every row must have the bits of the slow reference's fresh forward of that prefix.
+//! Row invariance: a row's logits depend, bit for bit, only on the weights and on the row's own token
+//! prefix.
+//!
+//! For any batch of rows, any tree, any number of threads and any state of the cache, every row must have
+//! the bits that the slow reference model computes for its prefix in a fresh forward pass.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -24,19 +26,19 @@ struct Models {
     weights: Arc<Weights>,
 }
 
-/// A weight type on an instruction set, each of which is a model of its own, and which of the
-/// [`configs`] it is.
+/// A weight type, an instruction set, and an index into [`configs`]. Each combination counts as a model
+/// of its own.
 type Kind = (WeightType, Isa, usize);
 
-/// A plain Llama first, then what other families add: biases, norms of queries and keys, windows,
-/// scaled RoPE.
+/// A plain Llama model, then the features of other families: biases, norms of queries and keys, sliding
+/// windows, scaled RoPE.
 fn configs() -> Vec<Config> {
     let plain = Config { max_position_embeddings: 700, ..example_config() };
     let of_family = |config| Config { max_position_embeddings: 700, ..config };
     [plain].into_iter().chain(example_families().into_iter().map(of_family)).collect()
 }
 
-/// All weight types on all instruction sets of this processor, of every configuration.
+/// Every combination of weight type, instruction set of this processor, and configuration.
 fn kinds() -> Vec<Kind> {
     let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
     let with_types = |isa| types.map(|weight_type| (weight_type, isa));
@@ -47,7 +49,7 @@ fn kinds() -> Vec<Kind> {
         .collect()
 }
 
-/// Random weights of odd sizes, so that no tile is ever full.
+/// Random models, with sizes that leave tiles partly empty.
 fn models(kind: Kind) -> &'static Models {
     static MODELS: OnceLock<Vec<(Kind, Models)>> = OnceLock::new();
     let load = |(weight_type, isa, config): Kind| {
@@ -59,8 +61,9 @@ fn models(kind: Kind) -> &'static Models {
             weights: Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap()),
         }
     };
-    let all = MODELS.get_or_init(|| kinds().into_iter().map(|kind| (kind, load(kind))).collect());
-    all.iter().find(|(known, _)| *known == kind).map(|(_, models)| models).unwrap()
+    let loaded =
+        MODELS.get_or_init(|| kinds().into_iter().map(|kind| (kind, load(kind))).collect());
+    loaded.iter().find(|(other, _)| *other == kind).map(|(_, models)| models).unwrap()
 }
 
 fn model(kind: Kind, members: usize) -> CachedTransformer {
@@ -68,26 +71,28 @@ fn model(kind: Kind, members: usize) -> CachedTransformer {
     CachedTransformer::new(Transformer::new(Arc::clone(&models(kind).weights), team))
 }
 
-/// Any kind, the best instruction set's f32 among them as often as all others.
+/// Any kind. Half of the cases use f32 on the best instruction set.
 fn any_kind() -> impl Strategy<Value = Kind> {
     let full_precision = (0..configs().len()).prop_map(|c| (WeightType::F32, Isa::best(), c));
     prop_oneof![full_precision, prop::sample::select(kinds())]
 }
 
-/// One request to a model, relative to the tokens of the request before.
+/// One request to a model, relative to the tokens of the previous request.
 #[derive(Clone, Debug)]
 struct Step {
-    /// Tokens kept of those before (modulo their number), taken along one path of the tree.
+    /// How many of the previous tokens and accepted nodes to keep (modulo their number).
     keep: usize,
+    /// The last node of the previous tree's accepted path (modulo the number of nodes).
     follow: usize,
     append: Vec<TokenId>,
-    /// Each node's parent (modulo the nodes so far, plus one for the prefix) and token.
+    /// The parent and the token of each node. The parent is taken modulo the number of nodes so far plus
+    /// one, where 0 is the prefix.
     nodes: Vec<(usize, TokenId)>,
     first_row: usize,
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few tokens, so that sequences often agree by chance and seeks have something to find.
+    // Few different tokens, so that sequences often agree by chance and the cache has rows to keep.
     let token = || 0..4_u32;
     (
         0..40_usize,
@@ -105,7 +110,7 @@ fn step() -> impl Strategy<Value = Step> {
         })
 }
 
-/// The reference's logits behind a prefix, as bits.
+/// The reference model's logits after a prefix, as bits.
 fn expected(kind: Kind, prefix: &[TokenId]) -> Vec<u32> {
     let rows = models(kind).reference.logits(prefix);
     rows.last().unwrap().iter().map(|logit| logit.to_bits()).collect()
@@ -124,7 +129,7 @@ fn check_rows(
     for (row, logits) in (first_row..).zip(logits.rows()) {
         let prefix = row_prefix(tokens, tree, row.checked_sub(1));
         let bits: Vec<u32> = logits.iter().map(|logit| logit.to_bits()).collect();
-        prop_assert_eq!(bits, expected(kind, &prefix), "row {} behind {:?}", row, prefix);
+        prop_assert_eq!(bits, expected(kind, &prefix), "row {} after {:?}", row, prefix);
     }
     Ok(())
 }
@@ -205,10 +210,10 @@ fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
     }
 }
 
-/// Every kind, whatever the random cases choose: a prompt beyond every window, and behind it a tree
-/// whose paths are longer than the shortest window.
+/// Every kind, in addition to the random cases: a prompt longer than every window, followed by a tree with
+/// paths longer than the shortest window.
 #[test]
-fn deep_trees_behind_long_prompts_have_the_same_bits_in_every_kind() {
+fn deep_trees_after_long_prompts_have_the_same_bits_for_every_kind() {
     let tokens: Vec<TokenId> = (0..30).map(|index| index * 11 % 250).collect();
     let mut tree = TokenTree::chain(&[7, 8, 9]);
     let fork = tree.push(Some(0), 5);
@@ -217,16 +222,17 @@ fn deep_trees_behind_long_prompts_have_the_same_bits_in_every_kind() {
     for (number, kind) in kinds().into_iter().enumerate() {
         let mut model = model(kind, 1 + number % 2);
         check_rows(kind, &mut model, &tokens, &tree, 0).unwrap();
-        // Once more, with the long path accepted and a chain behind it.
+        // Again, with the long path accepted and a chain after it.
         let path = tree.path(long).into_iter().map(|node| tree.token(node));
         let accepted: Vec<TokenId> = tokens.iter().copied().chain(path).collect();
         check_rows(kind, &mut model, &accepted, &TokenTree::chain(&[1, 2]), 0).unwrap();
     }
 }
 
-/// Cancelled at many moments from another thread: before, between layers, behind the last.
+/// Cancels from another thread at many different times: before the pass, between layers, and after the
+/// last layer.
 #[test]
-fn a_cancelled_forward_leaves_the_cache_as_it_was() {
+fn a_cancelled_forward_leaves_the_cache_unchanged() {
     let kind = (WeightType::F32, Isa::best(), 0);
     let mut model = model(kind, 1);
     let tokens: Vec<TokenId> = (0..80).map(|index| index * 5 % 250).collect();
@@ -254,7 +260,7 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
         if moment % 40 == 0 {
             check_rows(kind, &mut model, &tokens[..3 + moment / 40], &tree, 0).unwrap();
         } else {
-            // Forget most of it, so that the next forward has work to be cancelled in.
+            // Drops most rows, so that the next forward takes long enough to be cancelled.
             check_rows(kind, &mut model, &tokens[..2], &TokenTree::new(), 0).unwrap();
         }
     }
@@ -264,7 +270,7 @@ fn a_cancelled_forward_leaves_the_cache_as_it_was() {
 }
 
 #[test]
-fn what_a_model_cannot_do_is_an_error() {
+fn invalid_requests_are_errors() {
     let mut model = model((WeightType::F32, Isa::best(), 0), 1);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
         let context = LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, tokens) };

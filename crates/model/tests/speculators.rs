@@ -1,5 +1,5 @@
-//! Drafters that belong to a target: what they compute is what their papers say, in plain loops, and a
-//! round leaves nothing behind that is only a guess.
+//! Drafters trained for a target: they compute what their papers define, compared with plain loops, and a
+//! round keeps no rows that were computed from predicted features.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 const SEQUENCE: SequenceId = SequenceId(7);
 const MASKS: usize = 3;
 
-/// A target, and the folders of its drafters.
+/// A target and the folder of its drafters.
 struct Target {
     folder: TempDir,
     config: Config,
@@ -40,7 +40,7 @@ fn target() -> Target {
 }
 
 impl Target {
-    /// Writes a drafter, and opens it with its tensors by name.
+    /// Writes a random drafter. Returns it with its tensors by name.
     fn drafter(&self, layout: SpeculatorLayout) -> (Speculator, Tensors) {
         let path = self.folder.path().join(format!("{layout:?}"));
         let (target, hash) = (&self.config, self.checkpoint.embedding_sha256().unwrap());
@@ -96,26 +96,27 @@ impl Tensors {
         &self.0[name][index * size..][..size]
     }
 
-    /// A norm of this name, or the vector as it is where there is none.
+    /// Applies the norm of this name; returns the vector unchanged if there is none.
     fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
         let Some(weight) = self.0.get(name) else { return x.to_vec() };
         let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
         x.iter().zip(weight).map(|(x, w)| x / (mean + 1e-5).sqrt() * w).collect()
     }
 
-    /// What one layer makes of rows, each at its position and seeing those before it that `sees` tells.
-    /// EAGLE-3's has embeddings beside them.
+    /// Computes the outputs of one layer for rows of a position and an input each. Row `r` attends to itself
+    /// and to the earlier rows `o` for which `is_visible(r, o)` is true. EAGLE-3's layer also reads
+    /// `embeddings`, which are empty for other drafters.
     fn layer(
         &self,
         config: &Config,
         rows: &[(usize, Vec<f64>)],
         embeddings: &[Vec<f64>],
-        sees: impl Fn(usize, usize) -> bool,
+        is_visible: impl Fn(usize, usize) -> bool,
     ) -> Vec<Vec<f64>> {
         let dim = config.head_dim;
         let layer = if embeddings.is_empty() { "layers.0" } else { "midlayer" };
         let name = |part: &str| format!("{layer}.{part}.weight");
-        let project = |part: &str, turned: bool| -> Vec<Vec<f64>> {
+        let project = |part: &str, with_rope: bool| -> Vec<Vec<f64>> {
             let of_row = |(index, (position, row)): (usize, &(usize, Vec<f64>))| {
                 let normed = match embeddings.get(index) {
                     None => self.norm(&name("input_layernorm"), row),
@@ -125,7 +126,7 @@ impl Tensors {
                     }
                 };
                 let mut heads = self.times(&name(&format!("self_attn.{part}_proj")), &normed);
-                for head in heads.chunks_exact_mut(dim).filter(|_| turned) {
+                for head in heads.chunks_exact_mut(dim).filter(|_| with_rope) {
                     for pair in 0..dim / 2 {
                         let frequency = f64::from(config.rope_frequency(pair));
                         let (sine, cosine) = (*position as f64 * frequency).sin_cos();
@@ -142,7 +143,7 @@ impl Tensors {
         let values = project("v", false);
         let group = config.num_attention_heads / config.num_key_value_heads;
         let one = |row: usize| {
-            let seen: Vec<usize> = (0..=row).filter(|&other| sees(row, other)).collect();
+            let visible: Vec<usize> = (0..=row).filter(|&other| is_visible(row, other)).collect();
             let mut attended = Vec::new();
             for head in 0..config.num_attention_heads {
                 let query = &queries[row][head * dim..][..dim];
@@ -151,10 +152,10 @@ impl Tensors {
                     let key = &keys[other][shared.clone()];
                     query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>() / (dim as f64).sqrt()
                 };
-                let weights: Vec<f64> = seen.iter().map(score).map(f64::exp).collect();
+                let weights: Vec<f64> = visible.iter().map(score).map(f64::exp).collect();
                 let total: f64 = weights.iter().sum();
                 attended.extend(shared.clone().map(|at| {
-                    let weighted = seen.iter().zip(&weights).map(|(&o, w)| values[o][at] * w);
+                    let weighted = visible.iter().zip(&weights).map(|(&o, w)| values[o][at] * w);
                     weighted.sum::<f64>() / total
                 }));
             }
@@ -171,14 +172,14 @@ impl Tensors {
         (0..rows.len()).map(one).collect()
     }
 
-    /// The head on states that were normed where there is a norm.
+    /// Computes the logits of states, after the norm if there is one.
     fn logits(&self, states: &[Vec<f64>]) -> Vec<Vec<f64>> {
         let of_state =
             |state: &Vec<f64>| self.times("lm_head.weight", &self.norm("norm.weight", state));
         states.iter().map(of_state).collect()
     }
 
-    /// `fc(cat(a, b))`.
+    /// Computes `fc(cat(a, b))`.
     fn fused(&self, a: &[f64], b: &[f64]) -> Vec<f64> {
         let fused = self.times("fc.weight", &[a, b].concat());
         fused.iter().zip(&self.0["fc.bias"]).map(|(x, bias)| x + bias).collect()
@@ -189,10 +190,10 @@ fn tokens() -> Vec<TokenId> {
     vec![17, 3, 250, 3, 99, 41, 41, 7, 120]
 }
 
-/// Some features for so many tokens.
+/// Returns arbitrary features for `count` tokens.
 fn features(count: usize, size: usize) -> Features {
     let mut features = Features::new();
-    // In two parts, as rounds bring them.
+    // In two parts, as they arrive in different rounds.
     for part in [0..count / 2, count / 2..count] {
         let value = |at: usize| ((at * 7919 + 13) % 1000) as f32 / 500.0 - 1.0;
         let values = part.flat_map(|token| (0..size).map(move |i| value(token * size + i)));
@@ -235,13 +236,13 @@ fn tree() -> TokenTree {
     tree
 }
 
-/// Row `i`: token `i + 1`, feature `i`, position `i`; behind the tokens each node with the guess of the
-/// row above it.
+/// Row `i` combines token `i + 1` and feature `i` at position `i`. After the tokens, each node uses the
+/// feature predicted by the row above it.
 #[test]
-fn eagle_is_what_its_paper_says() {
+fn eagle_matches_its_paper() {
     let target = target();
     let size = target.config.hidden_size;
-    for layout in [SpeculatorLayout::Eagle, SpeculatorLayout::EagleOnTargetEmbedding] {
+    for layout in [SpeculatorLayout::Eagle, SpeculatorLayout::SharedEmbeddingEagle] {
         let (mut model, tensors) = target.eagle(layout, 2);
         let (tokens, tree) = (tokens(), tree());
         let features = features(tokens.len() - 1, size);
@@ -251,20 +252,20 @@ fn eagle_is_what_its_paper_says() {
             .map(|(position, (&token, f))| (position, tensors.fused(embedding(token), &f)))
             .collect();
         let real = rows.len();
-        let sees = |row: usize, other: usize| {
+        let is_visible = |row: usize, other: usize| {
             other < real || row == other || tree.path(row - real).contains(&(other - real))
         };
         for node in 0..tree.len() {
-            let guesses = tensors.layer(&target.config, &rows, &[], sees);
+            let predictions = tensors.layer(&target.config, &rows, &[], is_visible);
             let above = tree.parent(node).map_or(real - 1, |parent| real + parent);
-            let row = tensors.fused(embedding(tree.token(node)), &guesses[above]);
+            let row = tensors.fused(embedding(tree.token(node)), &predictions[above]);
             rows.push((real - 1 + tree.depth(node), row));
         }
-        let guesses = tensors.layer(&target.config, &rows, &[], sees);
-        let expected = tensors.logits(&guesses[real - 1..]);
+        let predictions = tensors.layer(&target.config, &rows, &[], is_visible);
+        let expected = tensors.logits(&predictions[real - 1..]);
         let all = logits(&mut model, &tokens, &features, &tree, 0);
         assert_near(&all, &expected, "all at once");
-        // Level by level, as a tree grows; and the same bits.
+        // Level by level, as a tree grows: the bits are the same.
         let mut grown = logits(&mut model, &tokens, &features, &TokenTree::new(), 0);
         for node in 0..tree.len() {
             grown.extend(logits(&mut model, &tokens, &features, &tree.first(node + 1), node + 1));
@@ -273,9 +274,10 @@ fn eagle_is_what_its_paper_says() {
     }
 }
 
-/// A row is `fc` of the target's features, or the guess of the row above; attention reads embeddings beside.
+/// A row is `fc` of the target's features, or the feature predicted by the row above. The attention also
+/// reads embeddings.
 #[test]
-fn eagle_3_is_what_its_paper_says() {
+fn eagle_3_matches_its_paper() {
     let target = target();
     let (config, size) = (&target.config, target.config.hidden_size);
     let (mut model, tensors) = target.eagle(SpeculatorLayout::Eagle3, 2);
@@ -287,21 +289,21 @@ fn eagle_3_is_what_its_paper_says() {
     let mut rows: Vec<(usize, Vec<f64>)> = real.enumerate().collect();
     let mut embeddings: Vec<Vec<f64>> = tokens[1..].iter().map(|&token| embedding(token)).collect();
     let real = rows.len();
-    let sees = |row: usize, other: usize| {
+    let is_visible = |row: usize, other: usize| {
         other < real || row == other || tree.path(row - real).contains(&(other - real))
     };
     for node in 0..tree.len() {
-        let guesses = tensors.layer(config, &rows, &embeddings, sees);
+        let predictions = tensors.layer(config, &rows, &embeddings, is_visible);
         let above = tree.parent(node).map_or(real - 1, |parent| real + parent);
-        rows.push((real - 1 + tree.depth(node), guesses[above].clone()));
+        rows.push((real - 1 + tree.depth(node), predictions[above].clone()));
         embeddings.push(embedding(tree.token(node)));
     }
-    let guesses = tensors.layer(config, &rows, &embeddings, sees);
+    let predictions = tensors.layer(config, &rows, &embeddings, is_visible);
     let found = logits(&mut model, &tokens, &features, &tree, 0);
-    let known = tensors.logits(&guesses[real - 1..]);
+    let known = tensors.logits(&predictions[real - 1..]);
     for (found, known) in found.chunks_exact(config.vocab_size).zip(&known) {
         let even: Vec<f32> = found.iter().copied().step_by(2).collect();
-        assert_near(&even, std::slice::from_ref(known), "tokens that the head knows");
+        assert_near(&even, std::slice::from_ref(known), "tokens in the head's vocabulary");
         assert!(found.iter().skip(1).step_by(2).all(|&logit| logit == -1e9), "and the others");
     }
     assert_eq!(found.len(), known.len() * config.vocab_size);
@@ -312,9 +314,10 @@ fn eagle_3_is_what_its_paper_says() {
     assert_eq!(grown, found);
 }
 
-/// A mask's row is its own embedding and feature; the rows of a group see the tokens and one another.
+/// A mask's row uses the mask's own embedding and feature. It attends to the tokens and to the masks before
+/// it.
 #[test]
-fn parallelspec_is_what_its_paper_says() {
+fn parallelspec_matches_its_paper() {
     let target = target();
     let (config, size) = (&target.config, target.config.hidden_size);
     let first_mask = config.vocab_size as TokenId;
@@ -332,8 +335,8 @@ fn parallelspec_is_what_its_paper_says() {
         tensors.fused(of_mask("mask_embeddings.weight", mask), feature)
     }));
     let rows: Vec<_> = rows.enumerate().collect();
-    let guesses = tensors.layer(config, &rows, &[], all);
-    let expected = tensors.logits(&guesses[tokens.len() - 2..]);
+    let predictions = tensors.layer(config, &rows, &[], all);
+    let expected = tensors.logits(&predictions[tokens.len() - 2..]);
     let found = logits(&mut model, &tokens, &features, &masks, 0);
     assert_near(&found, &expected, "on features");
 
@@ -353,19 +356,19 @@ fn parallelspec_is_what_its_paper_says() {
 }
 
 #[test]
-fn medusa_is_what_its_paper_says_in_every_layout() {
+fn medusa_matches_its_paper_in_every_layout() {
     use SpeculatorLayout as L;
     let target = target();
     let feature: Vec<f32> =
         features(1, target.config.hidden_size).rows_from(0).flatten().copied().collect();
     let wide: Vec<f64> = feature.iter().map(|&x| f64::from(x)).collect();
-    for layout in [L::Medusa, L::MedusaOfVllm, L::MedusaOnTargetHead] {
+    for layout in [L::Medusa, L::VllmMedusa, L::SharedHeadMedusa] {
         let (speculator, tensors) = target.drafter(layout);
         let weights = speculator.medusa(&target.weights, Some(WeightType::F32)).unwrap();
         assert_eq!(weights.n_heads(), MASKS);
         let expected = (0..MASKS).map(|head| {
             let [weight, bias, own] = match layout {
-                L::MedusaOfVllm => [
+                L::VllmMedusa => [
                     format!("blocks.{head}.layers.0.weight"),
                     String::new(),
                     format!("lm_heads.{head}.weight"),
@@ -382,14 +385,17 @@ fn medusa_is_what_its_paper_says_in_every_layout() {
                 let delta = delta + bias;
                 x + delta / (1.0 + (-delta).exp())
             });
-            let own = if layout == L::MedusaOnTargetHead { "lm_head.weight" } else { &own };
+            let own = if layout == L::SharedHeadMedusa { "lm_head.weight" } else { &own };
             tensors.times(own, &state.collect::<Vec<_>>())
         });
         let expected: Vec<_> = expected.collect();
         let mut heads = MedusaHeads::new(Arc::new(weights), Arc::new(Team::single_thread()));
         assert_near(&heads.logits(&feature).unwrap().values, &expected, &format!("{layout:?}"));
         let message = heads.logits(&feature[1..]).err().unwrap().to_string();
-        assert!(message.contains("48 numbers") && message.contains("has 47"), "{message}");
+        assert!(
+            message.contains("needs width 48") && message.contains("have width 47"),
+            "{message}"
+        );
     }
 }
 
@@ -402,9 +408,10 @@ impl Target {
     }
 }
 
-/// Head `h` reads the state, the last token and `h` drafted ones; Hydra++ makes the state of all features.
+/// Head `h` reads the state, the last token and `h` drafted tokens. Hydra++ computes the state from all
+/// features.
 #[test]
-fn hydra_is_what_its_paper_says() {
+fn hydra_matches_its_paper() {
     let target = target();
     let (config, size) = (&target.config, target.config.hidden_size);
     for layout in [SpeculatorLayout::Hydra, SpeculatorLayout::HydraPlusPlus] {
@@ -436,17 +443,18 @@ fn hydra_is_what_its_paper_says() {
             let read = read.concat();
             let first = if plus { 1 } else { 0 };
             let name = |layer: usize, part: &str| format!("hydra_mlp.{head}.{layer}.{part}");
-            let acted = plus_bias(&name(first, "linear"), &read);
-            let carried = plus_bias(&name(first, "res_connection"), &read);
-            let mut x: Vec<f64> = carried.iter().zip(&acted).map(|(x, a)| x + silu(a)).collect();
+            let activated = plus_bias(&name(first, "linear"), &read);
+            let residual = plus_bias(&name(first, "res_connection"), &read);
+            let mut x: Vec<f64> =
+                residual.iter().zip(&activated).map(|(x, a)| x + silu(a)).collect();
             if plus {
-                let acted = plus_bias(&name(3, "linear"), &x);
-                x = x.iter().zip(&acted).map(|(x, a)| x + silu(a)).collect();
+                let activated = plus_bias(&name(3, "linear"), &x);
+                x = x.iter().zip(&activated).map(|(x, a)| x + silu(a)).collect();
             }
             let place = if plus { ".1" } else { "" };
             plus_bias(&format!("hydra_lm_head.{head}{place}"), &x)
         };
-        // The chain of three nodes has one more row than there are heads.
+        // A chain of three nodes has more rows than there are heads.
         let nodes = [None, Some(0), Some(1), Some(3), Some(4)];
         let mut short = TokenTree::chain(&[5, 6]);
         short.push(Some(0), 8);
@@ -459,7 +467,7 @@ fn hydra_is_what_its_paper_says() {
         let expected: Vec<_> = nodes.map(path).into_iter().map(row).collect();
         let all = logits(&mut model, &tokens, &features, &short, 0);
         assert_near(&all, &expected, &format!("{layout:?}"));
-        // Level by level, as a tree grows, and on another team: the same bits.
+        // Level by level, as a tree grows, and on another team: the bits are the same.
         let (mut other, _) = target.hydra(layout, 1);
         let mut grown = logits(&mut other, &tokens, &features, &TokenTree::new(), 0);
         for node in 0..short.len() {
@@ -472,16 +480,16 @@ fn hydra_is_what_its_paper_says() {
     }
 }
 
-/// Rounds that go on, back and elsewhere, over more tokens than one pass takes.
+/// Rounds that continue, roll back and diverge, over more tokens than fit in one pass.
 #[test]
-fn hydras_layer_answers_as_a_fresh_one() {
+fn hydras_cached_states_equal_those_of_a_fresh_model() {
     let target = target();
     let mut text: Vec<TokenId> = (0..600).map(|index| index * 37 % 250).collect();
     let all = features(text.len(), target.config.hidden_size);
     let (mut model, _) = target.hydra(SpeculatorLayout::HydraPlusPlus, 2);
     let chain = TokenTree::chain(&[5, 6]);
     for (round, len) in [2, 3, 300, 301, 304, 304, 120, 310, 500, 5].into_iter().enumerate() {
-        // Another token here and there, so that what is held no longer agrees.
+        // Another token, so that the cached tokens no longer agree.
         if round == 6 {
             text[60] += 1;
         }
@@ -493,10 +501,10 @@ fn hydras_layer_answers_as_a_fresh_one() {
     model.release(SEQUENCE);
 }
 
-/// Rounds that accept more or less of a tree, or go elsewhere: each answers as a fresh drafter would, and
-/// no more rows count as exact than were made of the target's features.
+/// Rounds that accept different parts of a tree, or diverge. Each returns the logits of a fresh drafter,
+/// and only rows that were computed from the target's features count as exact.
 #[test]
-fn a_round_leaves_no_guess_behind() {
+fn a_round_keeps_no_predicted_rows() {
     let target = target();
     let size = target.config.hidden_size;
     let mut text: Vec<TokenId> = (0..400).map(|index| index * 37 % 250).collect();
@@ -504,7 +512,7 @@ fn a_round_leaves_no_guess_behind() {
     let (mut model, _) = target.eagle(SpeculatorLayout::Eagle, 2);
     let tree = tree();
     for (round, len) in [2, 3, 300, 301, 304, 304, 120, 310, 5, 6].into_iter().enumerate() {
-        // What is accepted next is a path of this round's tree.
+        // The next round accepts a path of this round's tree.
         (0..3).for_each(|depth| text[len + depth] = tree.token(depth));
         let tokens = &text[..len];
         for (first_row, nodes) in [(0, 0), (1, 2), (3, 5)] {
@@ -516,7 +524,7 @@ fn a_round_leaves_no_guess_behind() {
             assert!(model.cache(SEQUENCE).unwrap().exact_len() < len);
         }
     }
-    // Another first token: all features behind it are others, though the tokens are not.
+    // Another first token changes all features after it, although the tokens stay the same.
     text[0] = 200;
     let other = features(7, size);
     let found = logits(&mut model, &text[..7], &other, &TokenTree::new(), 0);
@@ -525,17 +533,17 @@ fn a_round_leaves_no_guess_behind() {
 }
 
 #[test]
-fn what_a_folder_holds_is_told_by_its_tensors() {
+fn the_kind_of_a_drafter_is_detected_from_its_tensors() {
     use SpeculatorLayout as L;
     let target = target();
     for (layout, kind) in [
         (L::Medusa, SpeculatorKind::Medusa),
-        (L::MedusaOfVllm, SpeculatorKind::Medusa),
-        (L::MedusaOnTargetHead, SpeculatorKind::Medusa),
+        (L::VllmMedusa, SpeculatorKind::Medusa),
+        (L::SharedHeadMedusa, SpeculatorKind::Medusa),
         (L::Hydra, SpeculatorKind::Hydra),
         (L::HydraPlusPlus, SpeculatorKind::Hydra),
         (L::Eagle, SpeculatorKind::Eagle),
-        (L::EagleOnTargetEmbedding, SpeculatorKind::Eagle),
+        (L::SharedEmbeddingEagle, SpeculatorKind::Eagle),
         (L::Eagle3, SpeculatorKind::Eagle3),
         (L::ParallelMedusa, SpeculatorKind::ParallelMedusa),
         (L::ParallelEagle, SpeculatorKind::ParallelEagle),
@@ -556,9 +564,9 @@ fn what_a_folder_holds_is_told_by_its_tensors() {
     assert_eq!(SpeculatorKind::of(&target.folder.path().join("nothing")).unwrap(), None);
 }
 
-/// What is wrong with a drafter is said before anything is computed.
+/// The errors of a drafter are reported before anything is computed.
 #[test]
-fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
+fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
     use SpeculatorLayout as L;
     let target = target();
     let message = |path: &Path| {
@@ -589,7 +597,7 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
     let many = Config { vocab_size: 300, ..target.config.clone() };
     for layout in [
         L::Medusa,
-        L::MedusaOnTargetHead,
+        L::SharedHeadMedusa,
         L::Hydra,
         L::HydraPlusPlus,
         L::Eagle,
@@ -601,7 +609,7 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
         assert!(found.contains("hidden size is 60") && found.contains("is 48"), "{found}");
         write(layout, &target.config, Some("0123"));
         let found = message(&path);
-        assert!(found.contains("the random target") && found.contains("--model"), "{found}");
+        assert!(found.contains("the random target") && found.contains("`model`"), "{found}");
     }
     for layout in [L::Eagle, L::ParallelMedusa] {
         write(layout, &many, None);
@@ -615,7 +623,7 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
     let config = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, config.replace("\"n_mask_tokens\": 3", "\"n_mask_tokens\": 4")).unwrap();
     assert!(message(&path).contains("`n_mask_tokens` is 4; expected 3"), "{}", message(&path));
-    // Heads that read no tokens, and heads on another hidden state.
+    // Heads that read no tokens, and heads that read another hidden state.
     write(L::Hydra, &target.config, None);
     rewrite(&path, |name| (!name.contains("res_connection")).then(|| name.to_owned()));
     assert!(message(&path).contains("grounded_heads"), "{}", message(&path));
@@ -624,7 +632,7 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
     let config = config.replace("\"hidden_state_offset\": 0", "\"hidden_state_offset\": 1");
     std::fs::write(path.join("config.json"), config).unwrap();
     assert!(message(&path).contains("`hidden_state_offset` is 1"), "{}", message(&path));
-    // A tensor too few, one too many.
+    // A missing tensor, and an unexpected one.
     for (layout, lost, word) in [
         (L::Eagle, "layers.0.mlp.up_proj.weight", "`layers.0.mlp.up_proj.weight` is missing"),
         (L::ParallelEagle, "mask_features.weight", "`mask_features.weight` is missing"),
@@ -656,7 +664,7 @@ fn drafters_of_other_targets_and_broken_ones_are_refused_with_a_reason() {
     }
 }
 
-/// Writes a folder's tensors anew under other names, or leaves them out.
+/// Rewrites a folder's tensors under other names. Tensors for which `rename` returns `None` are left out.
 fn rewrite(folder: &Path, rename: impl Fn(&str) -> Option<String>) {
     let files = DRAFTER_FILES.map(|name| folder.join(name));
     let file = files.into_iter().find(|path| path.exists()).unwrap();

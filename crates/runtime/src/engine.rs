@@ -1,7 +1,7 @@
-//! What a device group has loaded, and how it runs one job.
+//! The models and drafters that a worker has loaded, and the execution of one job.
 
-use crate::shared_device::{DeviceLease, DeviceVisit, SharedDevice, VisitLog};
-use crate::timed::{ForwardLog, ForwardTiming, Timed};
+use crate::shared_device::{DeviceLease, DeviceUseLog, DeviceUseTiming, SharedDevice};
+use crate::timed::{ForwardLog, ForwardTiming, TimedModel};
 use forerun_core::{Job, JobError, JobOutput, Key, Randomness, Role, SequenceId};
 use forerun_draft::{DraftContext, Drafter};
 use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// A model's error as the job's, told with the worker's name.
+/// Converts a model's error to the job's error, which includes the worker's name.
 pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
     match error {
         ModelError::Cancelled => JobError::Cancelled,
@@ -17,78 +17,80 @@ pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
     }
 }
 
-/// The draws of one of several drafters. What they draw for one position is tested in turn, so each must
-/// draw for itself.
-struct OfDrafter<'a> {
+/// The random draws of one of several drafters.
+///
+/// The candidates of all drafters for one position are tested one after another, so each drafter needs
+/// its own draws.
+struct DrafterRandomness<'a> {
     randomness: &'a dyn Randomness,
     index: usize,
 }
 
-/// Candidates of a position that one drafter may have, as a power of two.
+/// Number of bits for the candidates of one drafter at a position.
 const DRAFTER_BITS: u32 = 16;
 
-impl Randomness for OfDrafter<'_> {
+impl Randomness for DrafterRandomness<'_> {
     fn locate(&self, key: Key, thresholds: &mut dyn Iterator<Item = f64>) -> usize {
         let candidate = key.candidate | (self.index as u32) << DRAFTER_BITS;
         self.randomness.locate(Key { candidate, ..key }, thresholds)
     }
 }
 
-/// The drafters and target replicas of one device group, by their index among all.
+/// The drafters and target replicas of one worker, by the index of their role.
 #[derive(Default)]
 pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
     forwards: ForwardLog,
-    visits: VisitLog,
+    device_uses: DeviceUseLog,
 }
 
 impl Engine {
-    /// Nothing loaded.
+    /// Creates an engine without drafters and targets.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Has `drafter` play `Role::Drafter(index)`.
+    /// Returns the engine with `drafter` in the role `Role::Drafter(index)`.
     #[must_use]
     pub fn with_drafter(mut self, index: usize, drafter: impl Drafter + 'static) -> Self {
         self.drafters.insert(index, Box::new(drafter));
         self
     }
 
-    /// Has `model` play `Role::Target(index)`.
+    /// Returns the engine with `model` in the role `Role::Target(index)`.
     #[must_use]
     pub fn with_target(mut self, index: usize, model: impl LanguageModel + 'static) -> Self {
         self.targets.insert(index, Box::new(model));
         self
     }
 
-    /// A model whose forward passes the trace of this engine's jobs shows.
+    /// Wraps a model so that its forward passes appear in the trace of this engine's jobs.
     #[must_use]
-    pub fn timed<M>(&self, model: M) -> Timed<M> {
-        Timed::new(model, self.forwards.clone())
+    pub fn timed<M>(&self, model: M) -> TimedModel<M> {
+        TimedModel::new(model, self.forwards.clone())
     }
 
-    /// A seat on a device that other workers have in turn, for a model of this engine.
+    /// Creates a lease of a device that several workers share, for a model of this engine.
     #[must_use]
     pub fn lease(&self, device: &Arc<SharedDevice>) -> DeviceLease {
-        DeviceLease::new(device, self.visits.clone())
+        DeviceLease::new(device, self.device_uses.clone())
     }
 
-    /// The visits of shared devices since the last call.
-    pub(crate) fn take_visits(&self) -> Vec<DeviceVisit> {
-        self.visits.take()
+    /// Removes and returns the uses of shared devices since the last call.
+    pub(crate) fn take_device_uses(&self) -> Vec<DeviceUseTiming> {
+        self.device_uses.take()
     }
 
-    /// The forward passes since the last call.
+    /// Removes and returns the forward passes since the last call.
     pub(crate) fn take_forwards(&self) -> Vec<ForwardTiming> {
         self.forwards.take()
     }
 
-    /// Whether something plays a role.
+    /// Returns whether the engine has a drafter or target for a role.
     #[must_use]
-    pub fn plays(&self, role: Role) -> bool {
+    pub fn has_role(&self, role: Role) -> bool {
         match role {
             Role::Drafter(index) => self.drafters.contains_key(&index),
             Role::Target(index) => self.targets.contains_key(&index),
@@ -98,10 +100,11 @@ impl Engine {
     /// Runs a job. A drafter's draws come from `randomness`.
     ///
     /// # Errors
-    /// If the model fails or `cancel` is set.
+    /// [`ModelError`] if the model fails, or if `cancel` is set.
     ///
     /// # Panics
-    /// If nothing here plays the role, or a drafter is asked to score: a programming error.
+    /// If the engine does not have the role, or the job does not fit the role, such as a score job for a
+    /// drafter. Both are programming errors.
     pub fn execute(
         &mut self,
         role: Role,
@@ -120,7 +123,7 @@ impl Engine {
                     tokens,
                     prompt_len: *prompt_len,
                     sampling,
-                    randomness: &OfDrafter { randomness, index },
+                    randomness: &DrafterRandomness { randomness, index },
                     shape,
                     feedback,
                     cancel,
@@ -152,11 +155,11 @@ impl Engine {
                 };
                 score(&mut **model, &context).map(JobOutput::Score)
             }
-            (role, _) => panic!("{role:?} was given another role's job"),
+            (role, _) => panic!("{role:?} received a job for another kind of role"),
         }
     }
 
-    /// Forgets a sequence.
+    /// Frees the state of a sequence.
     pub fn release(&mut self, sequence: SequenceId) {
         self.drafters.values_mut().for_each(|drafter| drafter.release(sequence));
         self.targets.values_mut().for_each(|model| model.release(sequence));

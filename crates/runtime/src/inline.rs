@@ -1,4 +1,4 @@
-//! A cluster without threads: jobs run one after another where they are awaited.
+//! A cluster without threads: each job runs when its completion is awaited, one after another.
 
 use crate::engine::{Engine, job_error};
 use crate::recorder::{JobTimings, Recorder};
@@ -12,22 +12,24 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Runs jobs on the calling thread, in order of submission or in another that a seed chooses. Its clock
-/// counts jobs: each takes one microsecond. Everything about it is deterministic, so that a decoder can
-/// be enumerated.
+/// A cluster that runs jobs on the calling thread, in order of submission or in an order chosen by a
+/// seed.
+///
+/// Its clock counts jobs: each takes one microsecond. It is fully deterministic, so that tests can
+/// enumerate every outcome of a decoder.
 pub struct InlineCluster {
     engine: Engine,
     randomness: Arc<dyn Randomness + Send + Sync>,
     waiting: VecDeque<(Ticket, Role, Job, AtomicBool)>,
     submitted: u64,
     completed: u64,
-    /// Chooses the job that is run next; without it, the first that was submitted.
+    /// The seed that chooses the next job; `None` for order of submission.
     order: Option<u64>,
     recorder: Recorder,
 }
 
 impl InlineCluster {
-    /// A cluster in which `engine` plays all roles and drafters draw from `randomness`.
+    /// Creates a cluster in which `engine` has all roles and drafters draw from `randomness`.
     #[must_use]
     pub fn new(engine: Engine, randomness: Arc<dyn Randomness + Send + Sync>) -> Self {
         let recorder = Recorder::new(vec!["inline".into()]);
@@ -35,26 +37,26 @@ impl InlineCluster {
         Self { engine, randomness, waiting, submitted: 0, completed: 0, order: None, recorder }
     }
 
-    /// The same, but the next job is any of those that wait, as devices of changing speeds would have
-    /// it. Jobs of one role stay in their order.
+    /// Returns the same cluster, configured to run waiting jobs in an order chosen by `seed`, as if the
+    /// devices' speeds varied. Jobs of the same role stay in order.
     #[must_use]
-    pub fn in_order_of(self, seed: u64) -> Self {
+    pub fn with_random_order(self, seed: u64) -> Self {
         Self { order: Some(seed), ..self }
     }
 
-    /// Takes out the job that is run next.
+    /// Removes and returns the next job to run.
     fn next_job(&mut self) -> Option<(Ticket, Role, Job, AtomicBool)> {
         let Some(seed) = self.order else { return self.waiting.pop_front() };
         let randomness = KeyedRandomness { seed, sample: 0 };
         let position = self.completed as usize;
         let key = Key { position, purpose: Purpose::Sample, candidate: 0 };
-        let place = (randomness.uniform(key) * self.waiting.len() as f64) as usize;
-        let role = self.waiting.get(place)?.1;
+        let index = (randomness.uniform(key) * self.waiting.len() as f64) as usize;
+        let role = self.waiting.get(index)?.1;
         let first = self.waiting.iter().position(|(_, of, ..)| *of == role)?;
         self.waiting.remove(first)
     }
 
-    /// What was recorded since the start or since the last call.
+    /// Removes and returns the trace recorded since the start or since the last call.
     #[must_use]
     pub fn take_trace(&self) -> Trace {
         self.recorder.take(|_| true)
@@ -63,7 +65,7 @@ impl InlineCluster {
 
 impl Cluster for InlineCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
-        if !self.engine.plays(on) {
+        if !self.engine.has_role(on) {
             return Err(ClusterError::NoSuchRole(on));
         }
         let ticket = Ticket(self.submitted);

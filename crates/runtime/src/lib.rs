@@ -1,9 +1,10 @@
 //! Workers, device groups, placement, and the cluster of threads.
 //!
-//! This crate may touch threads, clocks and cores. It runs jobs and knows what plays which role;
-//! it decides nothing about what is drafted, verified or committed.
+//! This crate may use threads, clocks and cores. It runs jobs on the workers of their roles. What is
+//! drafted, verified and committed is decided elsewhere.
 
 mod engine;
+#[cfg(any(test, feature = "testing"))]
 mod inline;
 mod placement;
 mod recorder;
@@ -13,11 +14,12 @@ mod timed;
 mod worker;
 
 pub use engine::Engine;
+#[cfg(any(test, feature = "testing"))]
 pub use inline::InlineCluster;
 pub use placement::{
-    DeviceGroup, Groups, Placement, PlacementError, available_cores, cores_within_quota,
+    DeviceGroup, DeviceGroups, Placement, PlacementError, available_cores, cores_within_quota,
 };
 pub use shared_device::{DeviceLease, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
-pub use timed::Timed;
+pub use timed::TimedModel;
 pub use worker::{BuildEngine, WorkerSpec};

@@ -1,4 +1,4 @@
-//! Which device groups run what.
+//! Placements: the assignment of drafters and target replicas to groups of cores.
 
 mod error;
 
@@ -7,32 +7,33 @@ pub use error::PlacementError;
 use forerun_core::Role;
 use std::fmt;
 
-/// Cores that work as one device.
+/// A group of cores that work as one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceGroup {
     cores: Vec<usize>,
 }
 
-/// The device groups of one model: one, or several that it has in turn. A target's are the stages of a
-/// pipeline; a drafter's are the first and the last of the target's.
+/// The device groups of one model: one group, or several groups that the model uses one after another.
+/// With several groups, a target is split into pipeline stages, and a drafter alternates between the
+/// target's first and last group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Groups(Vec<DeviceGroup>);
+pub struct DeviceGroups(Vec<DeviceGroup>);
 
-/// Device groups of the drafters and of the target replicas.
+/// The device groups of the drafters and of the target replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    drafters: Vec<Groups>,
-    targets: Vec<Groups>,
+    drafters: Vec<DeviceGroups>,
+    targets: Vec<DeviceGroups>,
 }
 
 impl DeviceGroup {
-    /// The cores, in the order of the team's members.
+    /// Returns the cores, in the order of the team's members.
     #[must_use]
     pub fn cores(&self) -> &[usize] {
         &self.cores
     }
 
-    /// Whether it is the same device, in whatever order its cores are named.
+    /// Returns whether both groups are the same device, regardless of the order of their cores.
     #[must_use]
     pub fn same_cores(&self, other: &Self) -> bool {
         self.cores.len() == other.cores.len()
@@ -45,11 +46,11 @@ impl DeviceGroup {
             let range = range.strip_prefix("cpu:")?;
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
-            // A range that leaves the machine is refused at its first missing core.
+            // A range beyond the available cores fails at its first missing core.
             for core in (first <= last).then_some(first..=last)? {
                 let group = || text.to_owned();
                 if !available.contains(&core) {
-                    let available = describe(available);
+                    let available = format_ranges(available);
                     return Some(Err(PlacementError::NoSuchCore {
                         group: group(),
                         core,
@@ -57,7 +58,7 @@ impl DeviceGroup {
                     }));
                 }
                 if cores.contains(&core) {
-                    return Some(Err(PlacementError::Twice { group: group(), core }));
+                    return Some(Err(PlacementError::DuplicateCore { group: group(), core }));
                 }
                 cores.push(core);
             }
@@ -66,25 +67,25 @@ impl DeviceGroup {
     }
 }
 
-impl Groups {
-    /// The groups, in the order in which a target's layers are on them.
+impl DeviceGroups {
+    /// Returns the groups, in the order of a target's layers.
     #[must_use]
-    pub fn each(&self) -> &[DeviceGroup] {
+    pub fn as_slice(&self) -> &[DeviceGroup] {
         &self.0
     }
 
-    /// Whether there are several.
+    /// Returns whether there are several groups.
     #[must_use]
-    pub fn are_several(&self) -> bool {
+    pub fn has_several(&self) -> bool {
         self.0.len() > 1
     }
 
-    /// The cores of all of them.
+    /// Returns the cores of all groups.
     pub fn cores(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().flat_map(|group| group.cores.iter().copied())
     }
 
-    fn one(cores: &[usize]) -> Self {
+    fn single(cores: &[usize]) -> Self {
         Self(vec![DeviceGroup { cores: cores.to_vec() }])
     }
 
@@ -94,14 +95,14 @@ impl Groups {
         Some(groups?.map(Self))
     }
 
-    /// Their first and their last, if there are several.
-    fn ends(&self) -> Option<Self> {
+    /// Returns the first and the last group, if there are several.
+    fn first_and_last(&self) -> Option<Self> {
         let ends = [self.0.first()?, self.0.last()?];
-        self.are_several().then(|| Self(ends.map(Clone::clone).into()))
+        self.has_several().then(|| Self(ends.map(Clone::clone).into()))
     }
 }
 
-impl fmt::Display for Groups {
+impl fmt::Display for DeviceGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let groups: Vec<String> = self.0.iter().map(ToString::to_string).collect();
         f.write_str(&groups.join("/"))
@@ -110,12 +111,12 @@ impl fmt::Display for Groups {
 
 impl fmt::Display for DeviceGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cpu:{}", describe(&self.cores))
+        write!(f, "cpu:{}", format_ranges(&self.cores))
     }
 }
 
-/// `0-3,8` for cores 0, 1, 2, 3 and 8.
-fn describe(cores: &[usize]) -> String {
+/// Formats cores as ranges: `0-3+cpu:8` for the cores 0, 1, 2, 3 and 8.
+fn format_ranges(cores: &[usize]) -> String {
     let mut ranges: Vec<(usize, usize)> = Vec::new();
     for &core in cores {
         match ranges.last_mut() {
@@ -130,14 +131,15 @@ fn describe(cores: &[usize]) -> String {
 }
 
 impl Placement {
-    /// Reads a placement such as `drafter=cpu:0,target=cpu:1-3` or
-    /// `drafter=cpu:0-3,target=cpu:0-3,shared`; or, for a target whose layers are on several groups,
-    /// `target=cpu:0/cpu:1`, with a drafter on the first and the last of them
-    /// `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
+    /// Parses a placement, such as `drafter=cpu:0,target=cpu:1-3` or
+    /// `drafter=cpu:0-3,target=cpu:0-3,shared`.
+    ///
+    /// `target=cpu:0/cpu:1` splits the target's layers between two groups. To use the target's first and
+    /// last group for the drafter, too, write `drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared`.
     ///
     /// # Errors
-    /// If it cannot be read, names cores that are not `available`, names a core twice, or lets
-    /// groups overlap that are not declared shared or cannot be.
+    /// [`PlacementError`] if the text cannot be read, names a core that is not `available` or names a
+    /// core twice, or if groups overlap that are not declared shared or cannot be shared.
     pub fn parse(text: &str, available: &[usize]) -> Result<Self, PlacementError> {
         let mut placement = Self { drafters: Vec::new(), targets: Vec::new() };
         let mut shared = false;
@@ -153,19 +155,21 @@ impl Placement {
                 "target" => &mut placement.targets,
                 _ => return Err(syntax()),
             };
-            groups.push(Groups::parse(group, available).ok_or_else(syntax)??);
+            groups.push(DeviceGroups::parse(group, available).ok_or_else(syntax)??);
         }
         placement.check_overlaps(shared)?;
-        placement.check_halves()?;
+        placement.check_split_drafters()?;
         Ok(placement)
     }
 
-    /// A drafter of its own core where there are two cores, the target on the rest; or the target
-    /// on all cores where no drafter needs any (`separate` is false). The target's cores are shared out
-    /// among up to `replicas` replicas.
+    /// Creates the default placement.
+    ///
+    /// If `separate` is true and there are at least two cores, the drafter gets the first core and the
+    /// target the others. Otherwise both get all cores. The target's cores are divided between at most
+    /// `replicas` replicas. With several replicas and `separate` false, there is no drafter group.
     #[must_use]
     pub fn automatic(available: &[usize], separate: bool, replicas: usize) -> Self {
-        let group = Groups::one;
+        let group = DeviceGroups::single;
         let (drafter, target) = match available {
             [first, rest @ ..] if separate && !rest.is_empty() => {
                 (std::slice::from_ref(first), rest)
@@ -181,8 +185,9 @@ impl Placement {
         Self { drafters, targets: target.chunks(each).map(group).collect() }
     }
 
-    /// The same with a group for each of `count` drafters: of a core of its own where the targets have one
-    /// to spare, else of the first drafter's.
+    /// Returns the placement with a group for each of `count` drafters. An added group takes a core from
+    /// the largest target group, if that has more than one; otherwise it repeats the first drafter's
+    /// group.
     #[must_use]
     pub fn with_drafters(mut self, count: usize) -> Self {
         while let Some(first) = self.drafters.first().filter(|_| self.drafters.len() < count) {
@@ -191,17 +196,17 @@ impl Placement {
             let is_first = |group: &DeviceGroup| first.0.iter().any(|own| own.same_cores(group));
             let spare = largest.filter(|group| group.cores.len() > 1 && !is_first(group));
             let core = spare.and_then(|group| group.cores.pop());
-            let groups = core.map_or_else(|| first.clone(), |core| Groups::one(&[core]));
+            let groups = core.map_or_else(|| first.clone(), |core| DeviceGroups::single(&[core]));
             self.drafters.push(groups);
         }
         self
     }
 
-    /// Checks that there is one target group, or several where the method uses `replicas`, and a drafter
+    /// Checks that there is one target group (or several, if the method uses `replicas`), and one drafter
     /// group for each of `drafters`.
     ///
     /// # Errors
-    /// Names the role that is missing or has too many or too few groups.
+    /// [`PlacementError`] if a role has no group, too many or too few.
     pub fn check_roles(&self, drafters: usize, replicas: bool) -> Result<(), PlacementError> {
         let many = if replicas { usize::MAX } else { 1 };
         let roles =
@@ -209,33 +214,33 @@ impl Placement {
         for (role, groups, needed, used) in roles {
             let (text, count, used) = (self.to_string(), groups.len(), used.max(1));
             if count == 0 && needed > 0 {
-                return Err(PlacementError::Missing { role, text });
+                return Err(PlacementError::MissingGroup { role, text });
             }
             if count > used {
-                return Err(PlacementError::TooMany { role, count, used, text });
+                return Err(PlacementError::TooManyGroups { role, count, used, text });
             }
             if count < needed {
-                return Err(PlacementError::TooFew { count, drafters: needed, text });
+                return Err(PlacementError::TooFewGroups { count, drafters: needed, text });
             }
         }
         Ok(())
     }
 
     fn check_overlaps(&self, shared: bool) -> Result<(), PlacementError> {
-        let models: Vec<&Groups> = self.drafters.iter().chain(&self.targets).collect();
+        let models: Vec<&DeviceGroups> = self.drafters.iter().chain(&self.targets).collect();
         let groups = models.iter().flat_map(|own| own.0.iter().map(|group| (*own, group)));
-        let groups: Vec<(&Groups, &DeviceGroup)> = groups.collect();
+        let groups: Vec<(&DeviceGroups, &DeviceGroup)> = groups.collect();
         for (index, &(first_model, first)) in groups.iter().enumerate() {
             for &(second_model, second) in &groups[index + 1..] {
                 let common = first.cores.iter().find(|core| second.cores.contains(core));
                 let Some(&core) = common else { continue };
-                if first_model.are_several() != second_model.are_several() {
+                if first_model.has_several() != second_model.has_several() {
                     let mut models = [first_model, second_model];
-                    models.sort_by_key(|own| !own.are_several());
+                    models.sort_by_key(|own| !own.has_several());
                     let [first, second] = models.map(ToString::to_string);
-                    return Err(PlacementError::Mixed { core, first, second });
+                    return Err(PlacementError::MixedDevices { core, first, second });
                 }
-                // A model cannot have a group twice.
+                // A model cannot use the same group twice, even if it is declared shared.
                 let others = !std::ptr::eq(first_model, second_model);
                 if !(shared && others && first.same_cores(second)) {
                     let (first, second) = (first.to_string(), second.to_string());
@@ -246,41 +251,43 @@ impl Placement {
         Ok(())
     }
 
-    /// Drafters with several groups have the first and the last of a target's.
-    fn check_halves(&self) -> Result<(), PlacementError> {
-        let ends: Vec<Groups> = self.targets.iter().filter_map(Groups::ends).collect();
-        let is_wrong = |own: &&Groups| own.are_several() && !ends.contains(own);
+    /// Checks that drafters with several groups use the first and the last group of a target.
+    fn check_split_drafters(&self) -> Result<(), PlacementError> {
+        let ends: Vec<DeviceGroups> =
+            self.targets.iter().filter_map(DeviceGroups::first_and_last).collect();
+        let is_wrong = |own: &&DeviceGroups| own.has_several() && !ends.contains(own);
         let Some(wrong) = self.drafters.iter().find(is_wrong) else { return Ok(()) };
         let target = ends.first().map(ToString::to_string);
-        Err(PlacementError::Halves { drafter: wrong.to_string(), target })
+        Err(PlacementError::NotFirstAndLast { drafter: wrong.to_string(), target })
     }
 
-    /// Number of target replicas (the SP degree).
+    /// Returns the number of target replicas (DSI's degree of speculation parallelism).
     #[must_use]
     pub fn replicas(&self) -> usize {
         self.targets.len()
     }
 
-    /// The groups of a target replica.
+    /// Returns the groups of a target replica.
     #[must_use]
-    pub fn target(&self, index: usize) -> Option<&Groups> {
+    pub fn target(&self, index: usize) -> Option<&DeviceGroups> {
         self.targets.get(index)
     }
 
-    /// The groups of a drafter.
+    /// Returns the groups of a drafter.
     #[must_use]
-    pub fn drafter(&self, index: usize) -> Option<&Groups> {
+    pub fn drafter(&self, index: usize) -> Option<&DeviceGroups> {
         self.drafters.get(index)
     }
 
-    /// The groups of every role.
-    fn roles(&self) -> impl Iterator<Item = (Role, &Groups)> {
+    /// Returns the groups of every role.
+    fn roles(&self) -> impl Iterator<Item = (Role, &DeviceGroups)> {
         let drafters = self.drafters.iter().enumerate().map(|(i, own)| (Role::Drafter(i), own));
         let targets = self.targets.iter().enumerate().map(|(i, own)| (Role::Target(i), own));
         drafters.chain(targets)
     }
 
-    /// Every group once, with the roles that run on it: groups of the same cores are one device.
+    /// Returns every device once, with the roles that run on it. Groups with the same cores are one
+    /// device.
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceGroup, Vec<Role>)> {
         let mut devices: Vec<(DeviceGroup, Vec<Role>)> = Vec::new();
@@ -294,10 +301,10 @@ impl Placement {
         devices
     }
 
-    /// The roles that have several groups in turn.
+    /// Returns the roles with several groups, which they use one after another.
     #[must_use]
-    pub fn in_turn(&self) -> Vec<(Role, Groups)> {
-        let several = self.roles().filter(|(_, own)| own.are_several());
+    pub fn multi_device_roles(&self) -> Vec<(Role, DeviceGroups)> {
+        let several = self.roles().filter(|(_, own)| own.has_several());
         several.map(|(role, own)| (role, own.clone())).collect()
     }
 }
@@ -315,7 +322,7 @@ impl fmt::Display for Placement {
     }
 }
 
-/// The cores that this process may use, ascending.
+/// Returns the cores that this process may use, in ascending order.
 #[must_use]
 pub fn available_cores() -> Vec<usize> {
     #[cfg(target_os = "linux")]
@@ -325,13 +332,13 @@ pub fn available_cores() -> Vec<usize> {
     (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
 }
 
-/// As many of the available cores as this process gets time for: a container's quota may grant less
-/// than there are cores, and a larger team would wait for itself.
+/// Returns the available cores, but no more than the CPU quota of the process allows. With a larger team
+/// than a container's quota, threads would wait for each other.
 #[must_use]
 pub fn cores_within_quota() -> Vec<usize> {
-    let granted = std::thread::available_parallelism().map_or(1, usize::from);
+    let quota = std::thread::available_parallelism().map_or(1, usize::from);
     let mut cores = available_cores();
-    cores.truncate(granted);
+    cores.truncate(quota);
     cores
 }
 
@@ -343,7 +350,7 @@ mod tests {
     const CORES: [usize; 6] = [0, 1, 2, 3, 6, 7];
 
     #[test]
-    fn placements_are_read_and_written() {
+    fn placements_are_parsed_and_formatted() {
         for text in [
             "drafter=cpu:0,target=cpu:1-3",
             "drafter=cpu:2,target=cpu:0-1+cpu:6-7",
@@ -363,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_placements_are_refused_by_name() {
+    fn invalid_placements_are_rejected_with_a_reason() {
         for (text, words) in [
             ("drafter=cpu:0,target=cpu:9", &["core 9", "cpu:9", "0-3+cpu:6-7"][..]),
             ("target=cpu:0-2+cpu:1", &["core 1 twice"]),
@@ -378,10 +385,13 @@ mod tests {
             ("target=cpu:0/", &["target=cpu:0/"]),
             ("target=cpu:0/cpu:0,shared", &["core 0", "two groups"]),
             ("target=cpu:0/cpu:1,target=cpu:0/cpu:1", &["core 0", "shared"]),
-            ("drafter=cpu:0,target=cpu:0/cpu:1,shared", &["core 0 is in cpu:0/cpu:1", "in turn"]),
+            (
+                "drafter=cpu:0,target=cpu:0/cpu:1,shared",
+                &["core 0 is in cpu:0/cpu:1, the groups of a model on several devices"],
+            ),
             ("drafter=cpu:0/cpu:1,target=cpu:0-1,shared", &["core 0 is in cpu:0/cpu:1", "cpu:0-1"]),
-            ("drafter=cpu:0/cpu:1,target=cpu:0/cpu:1/cpu:2,shared", &["here drafter=cpu:0/cpu:2"]),
-            ("drafter=cpu:1/cpu:0,target=cpu:0/cpu:1,shared", &["here drafter=cpu:0/cpu:1"]),
+            ("drafter=cpu:0/cpu:1,target=cpu:0/cpu:1/cpu:2,shared", &["write drafter=cpu:0/cpu:2"]),
+            ("drafter=cpu:1/cpu:0,target=cpu:0/cpu:1,shared", &["write drafter=cpu:0/cpu:1"]),
             ("drafter=cpu:0/cpu:1,target=cpu:2", &["drafter=cpu:0/cpu:1", "target several"]),
             ("verifier=cpu:0", &["verifier"]),
             ("nonsense", &["nonsense", "drafter=cpu:0"]),
@@ -412,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_automatic_placement_separates_where_it_can() {
+    fn the_automatic_placement_separates_drafter_and_target_if_possible() {
         let replicated = |cores: &[usize], separate, replicas| {
             Placement::automatic(cores, separate, replicas).to_string()
         };
@@ -447,9 +457,10 @@ mod tests {
         let expected =
             [("cpu:0", both.clone()), ("cpu:3", both), ("cpu:1-2", vec![Role::Target(0)])];
         assert_eq!(devices, expected.map(|(group, roles)| (group.to_owned(), roles)));
-        let in_turn = placement.in_turn().into_iter().map(|(role, own)| (role, own.to_string()));
+        let multi_device_roles =
+            placement.multi_device_roles().into_iter().map(|(role, own)| (role, own.to_string()));
         let expected =
             [(Role::Drafter(0), "cpu:0/cpu:3"), (Role::Target(0), "cpu:0/cpu:1-2/cpu:3")];
-        assert!(in_turn.eq(expected.map(|(role, own)| (role, own.to_owned()))));
+        assert!(multi_device_roles.eq(expected.map(|(role, own)| (role, own.to_owned()))));
     }
 }

@@ -4,21 +4,22 @@ use forerun_core::trace::{DeviceUse, Span, Trace};
 use forerun_core::{Completion, Job, Outcome};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Spans that are kept; the older half goes when there are more, so that memory stays bounded.
+/// Largest number of spans to keep. When it is reached, the older half is dropped, so that memory use
+/// stays bounded.
 const MAX_SPANS: usize = 1 << 18;
 
-/// The forward passes of a job.
+/// The timings of one job, in nanoseconds on the cluster's clock.
 #[derive(Debug, Default)]
 pub(crate) struct JobTimings {
-    /// Starts and ends on the cluster's clock.
-    pub(crate) times_ns: Vec<[u64; 2]>,
-    /// Tokens that they computed.
+    /// The starts and ends of its forward passes.
+    pub(crate) forwards_ns: Vec<[u64; 2]>,
+    /// Number of tokens that the forward passes computed.
     pub(crate) computed_tokens: usize,
-    /// Devices that were had in turn, with starts and ends.
-    pub(crate) visits_ns: Vec<(Arc<str>, [u64; 2])>,
+    /// The uses of shared devices, with their starts and ends.
+    pub(crate) device_uses_ns: Vec<(Arc<str>, [u64; 2])>,
 }
 
-/// Records what workers report.
+/// Records the completed jobs of a cluster.
 pub(crate) struct Recorder {
     trace: Mutex<Trace>,
 }
@@ -28,28 +29,28 @@ impl Recorder {
         Self { trace: Mutex::new(Trace::new(lanes)) }
     }
 
-    /// Adds a completed job with its forward passes.
+    /// Adds a completed job with its timings.
     pub(crate) fn record(
         &self,
         lane: usize,
         job: &Job,
         completion: &Completion,
-        forwards: JobTimings,
+        timings: JobTimings,
     ) {
         let mut trace = self.lock();
         if trace.spans.len() >= MAX_SPANS {
             trace.spans.drain(..MAX_SPANS / 2);
         }
-        let visits = forwards.visits_ns.iter();
-        let visits = visits.map(|(name, [start_ns, end_ns])| DeviceUse {
-            device: device(&mut trace.devices, name),
+        let uses = timings.device_uses_ns.iter();
+        let uses = uses.map(|(name, [start_ns, end_ns])| DeviceUse {
+            device: device_index(&mut trace.devices, name),
             start_ns: *start_ns,
             end_ns: *end_ns,
         });
-        let visits = visits.collect();
+        let visits = uses.collect();
         trace.spans.push(Span {
-            forwards_ns: forwards.times_ns,
-            computed_tokens: forwards.computed_tokens,
+            forwards_ns: timings.forwards_ns,
+            computed_tokens: timings.computed_tokens,
             visits,
             ..Span::of(lane, job, completion)
         });
@@ -59,10 +60,10 @@ impl Recorder {
         self.lock().record_outcome(outcome);
     }
 
-    /// Takes the recorded spans that are `wanted` out.
-    pub(crate) fn take(&self, wanted: impl Fn(&Span) -> bool) -> Trace {
+    /// Removes and returns the recorded spans that `filter` selects.
+    pub(crate) fn take(&self, filter: impl Fn(&Span) -> bool) -> Trace {
         let mut trace = self.lock();
-        let spans = trace.spans.extract_if(.., |span| wanted(span)).collect();
+        let spans = trace.spans.extract_if(.., |span| filter(span)).collect();
         Trace { lanes: trace.lanes.clone(), devices: trace.devices.clone(), spans }
     }
 
@@ -71,8 +72,8 @@ impl Recorder {
     }
 }
 
-/// The index of a device, which is added if it is new.
-fn device(devices: &mut Vec<String>, name: &str) -> usize {
+/// Returns the index of a device, after adding it if it is new.
+fn device_index(devices: &mut Vec<String>, name: &str) -> usize {
     devices.iter().position(|known| known == name).unwrap_or_else(|| {
         devices.push(name.to_owned());
         devices.len() - 1

@@ -1,28 +1,29 @@
-//! Devices that several workers have in turn: one pass at a time on each.
+//! Devices that several workers share. Only one pass runs on a device at a time.
 //!
-//! A worker that has several devices, for a target whose layers are on all of them or for the drafter beside
-//! it, goes from one to the next: its thread comes to the device's cores, leads the team there, and leaves.
-//! First come, first served.
+//! A worker whose model is placed on several devices uses one after another. This applies to a target with
+//! its layers split between devices, and to a drafter that alternates between two of them. To use a
+//! device, the worker's thread pins itself to the device's first core and leads the device's team. Workers
+//! get a device in the order in which they request it.
 
 use crate::{DeviceGroup, StartError};
 use forerun_model::{AffinityGuard, ExclusiveDevice, Team, TeamError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A device group that workers have in turn.
+/// A device group that several workers share.
 pub struct SharedDevice {
     name: Arc<str>,
     team: Arc<Team>,
-    /// Where visitors stay; `None` leaves them where they are.
+    /// The core to which the calling thread is pinned while it uses the device; `None` for no pinning.
     core: Option<usize>,
-    turns: Turns,
+    fifo: FifoLock,
 }
 
 impl SharedDevice {
-    /// The device of a group's cores.
+    /// Creates the device of a group's cores.
     ///
     /// # Errors
-    /// If the team's threads cannot be started or pinned.
+    /// [`StartError::Load`] if the team's threads cannot be started or pinned.
     pub fn new(group: &DeviceGroup) -> Result<Arc<Self>, StartError> {
         let name = group.to_string();
         let team = Team::led_by_caller(group.cores());
@@ -31,37 +32,38 @@ impl SharedDevice {
             message: error.to_string(),
         })?;
         let core = group.cores().first().copied();
-        Ok(Arc::new(Self::of(&name, team, core)))
+        Ok(Arc::new(Self::with_team(&name, team, core)))
     }
 
-    /// A device of one thread, its visitor's, which stays where it is.
+    /// Creates a device without cores of its own, which runs work on the calling thread without pinning
+    /// it.
     #[must_use]
-    pub fn anywhere(name: &str) -> Arc<Self> {
-        Arc::new(Self::of(name, Team::single_thread(), None))
+    pub fn unpinned(name: &str) -> Arc<Self> {
+        Arc::new(Self::with_team(name, Team::single_thread(), None))
     }
 
-    fn of(name: &str, team: Team, core: Option<usize>) -> Self {
-        Self { name: name.into(), team: Arc::new(team), core, turns: Turns::default() }
+    fn with_team(name: &str, team: Team, core: Option<usize>) -> Self {
+        Self { name: name.into(), team: Arc::new(team), core, fifo: FifoLock::default() }
     }
 
-    /// Whether this thread can come to the device's core.
+    /// Checks that the calling thread can be pinned to the device's first core.
     ///
     /// # Errors
-    /// [`TeamError::Pin`] if not.
+    /// [`TeamError::Pin`] if it cannot.
     pub fn check(&self) -> Result<(), TeamError> {
         self.core.map_or(Ok(()), |core| AffinityGuard::pin_to(core).map(drop))
     }
 }
 
-/// A worker's seat on a shared device (see [`Engine::lease`](crate::Engine::seat)): what is computed there
-/// shows in the trace.
+/// A worker's access to a shared device (see [`Engine::lease`](crate::Engine::lease)). Every use of the
+/// device appears in the trace.
 pub struct DeviceLease {
     device: Arc<SharedDevice>,
-    log: VisitLog,
+    log: DeviceUseLog,
 }
 
 impl DeviceLease {
-    pub(crate) fn new(device: &Arc<SharedDevice>, log: VisitLog) -> Self {
+    pub(crate) fn new(device: &Arc<SharedDevice>, log: DeviceUseLog) -> Self {
         Self { device: Arc::clone(device), log }
     }
 }
@@ -72,92 +74,93 @@ impl ExclusiveDevice for DeviceLease {
     }
 
     fn is_free(&self) -> bool {
-        self.device.turns.is_free()
+        self.device.fifo.is_free()
     }
 
-    fn visit(&self, work: &mut dyn FnMut()) {
-        // Given up last, and even if the work panics.
-        let _turn = self.device.turns.wait();
-        // The cores were there when the worker started. Should they have gone since, the system has moved
-        // the team's threads as well, and the work is the same elsewhere.
-        let _stay = self.device.core.and_then(|core| AffinityGuard::pin_to(core).ok());
-        let _noted = Noted { lease: self, started: Instant::now() };
+    fn run_exclusive(&self, work: &mut dyn FnMut()) {
+        // Dropped last, and even if the work panics.
+        let _exclusive = self.device.fifo.acquire();
+        // The core was available when the worker started. If it has since been taken away, the system has
+        // moved the team's threads, too, and the work runs elsewhere with the same results.
+        let _pinned = self.device.core.and_then(|core| AffinityGuard::pin_to(core).ok());
+        let _record = RecordOnDrop { lease: self, started: Instant::now() };
         work();
     }
 }
 
-/// A visit that is noted when it ends.
-struct Noted<'a> {
+/// Records the use of a device when it is dropped.
+struct RecordOnDrop<'a> {
     lease: &'a DeviceLease,
     started: Instant,
 }
 
-impl Drop for Noted<'_> {
+impl Drop for RecordOnDrop<'_> {
     fn drop(&mut self) {
         let device = Arc::clone(&self.lease.device.name);
-        let visit = DeviceVisit { device, started: self.started, finished: Instant::now() };
-        lock(&self.lease.log.0).push(visit);
+        let used = DeviceUseTiming { device, started: self.started, finished: Instant::now() };
+        lock(&self.lease.log.0).push(used);
     }
 }
 
-/// One visit of a device.
+/// The timing of one use of a device.
 #[derive(Clone, Debug)]
-pub(crate) struct DeviceVisit {
+pub(crate) struct DeviceUseTiming {
     pub(crate) device: Arc<str>,
     pub(crate) started: Instant,
     pub(crate) finished: Instant,
 }
 
-/// Visits since they were last asked for.
+/// A log of device uses, which [`DeviceUseLog::take`] empties.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct VisitLog(Arc<Mutex<Vec<DeviceVisit>>>);
+pub(crate) struct DeviceUseLog(Arc<Mutex<Vec<DeviceUseTiming>>>);
 
-impl VisitLog {
-    /// Takes out what was noted since the last call.
-    pub(crate) fn take(&self) -> Vec<DeviceVisit> {
+impl DeviceUseLog {
+    /// Removes and returns the uses recorded since the last call.
+    pub(crate) fn take(&self) -> Vec<DeviceUseTiming> {
         std::mem::take(&mut lock(&self.0))
     }
 }
 
-/// Whose turn it is.
+/// A lock that is granted in the order of the requests.
 #[derive(Default)]
-struct Turns {
+struct FifoLock {
     queue: Mutex<Queue>,
-    moved: Condvar,
+    released: Condvar,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// Turns that were asked for, and those that have ended.
-    asked: u64,
-    ended: u64,
+    /// Number of requests so far.
+    requests: u64,
+    /// Number of requests that have been granted and released.
+    releases: u64,
 }
 
-/// A turn, which ends when it is dropped.
-struct Turn<'a>(&'a Turns);
+/// Releases a [`FifoLock`] when it is dropped.
+struct FifoGuard<'a>(&'a FifoLock);
 
-impl Turns {
-    /// Waits until all who came before are gone.
-    fn wait(&self) -> Turn<'_> {
+impl FifoLock {
+    /// Waits until all earlier requests have been released.
+    fn acquire(&self) -> FifoGuard<'_> {
         let mut queue = lock(&self.queue);
-        let own = queue.asked;
-        queue.asked += 1;
-        while queue.ended < own {
-            queue = self.moved.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        let earlier = queue.requests;
+        queue.requests += 1;
+        while queue.releases < earlier {
+            queue = self.released.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-        Turn(self)
+        FifoGuard(self)
     }
 
     fn is_free(&self) -> bool {
         let queue = lock(&self.queue);
-        queue.asked == queue.ended
+        queue.requests == queue.releases
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FifoGuard<'_> {
     fn drop(&mut self) {
-        lock(&self.0.queue).ended += 1;
-        self.0.moved.notify_all();
+        lock(&self.0.queue).releases += 1;
+        self.0.released.notify_all();
     }
 }
 
@@ -173,25 +176,26 @@ mod tests {
     use std::thread;
 
     fn lease(device: &Arc<SharedDevice>) -> DeviceLease {
-        DeviceLease::new(device, VisitLog::default())
+        DeviceLease::new(device, DeviceUseLog::default())
     }
 
     #[test]
-    fn nobody_meets_anybody() {
-        let device = SharedDevice::anywhere("cpu:x");
+    fn only_one_thread_uses_a_device_at_a_time() {
+        let device = SharedDevice::unpinned("cpu:x");
         let inside = Mutex::new(());
-        let visits: Vec<Vec<DeviceVisit>> = thread::scope(|scope| {
-            let visitor = || {
+        let uses: Vec<Vec<DeviceUseTiming>> = thread::scope(|scope| {
+            let user = || {
                 let lease = lease(&device);
                 for _ in 0..200 {
-                    lease.visit(&mut || drop(inside.try_lock().unwrap()));
+                    lease.run_exclusive(&mut || drop(inside.try_lock().unwrap()));
                 }
                 lease.log.take()
             };
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(visitor)).collect();
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(user)).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        let mut all: Vec<_> = visits.iter().flatten().map(|v| (v.started, v.finished)).collect();
+        let mut all: Vec<_> =
+            uses.iter().flatten().map(|used| (used.started, used.finished)).collect();
         assert_eq!(all.len(), 800);
         all.sort();
         assert!(all.windows(2).all(|pair| pair[0].1 <= pair[1].0));
@@ -199,17 +203,17 @@ mod tests {
     }
 
     #[test]
-    fn first_come_first_served() {
-        let device = SharedDevice::anywhere("cpu:x");
+    fn a_device_is_granted_in_order_of_requests() {
+        let device = SharedDevice::unpinned("cpu:x");
         let order = Mutex::new(Vec::new());
         thread::scope(|scope| {
-            let visit = |number: u64| {
-                lease(&device).visit(&mut || lock(&order).push(number));
+            let use_device = |number: u64| {
+                lease(&device).run_exclusive(&mut || lock(&order).push(number));
             };
-            lease(&device).visit(&mut || {
+            lease(&device).run_exclusive(&mut || {
                 for number in 1..=5 {
-                    scope.spawn(move || visit(number));
-                    while lock(&device.turns.queue).asked <= number {
+                    scope.spawn(move || use_device(number));
+                    while lock(&device.fifo.queue).requests <= number {
                         thread::yield_now();
                     }
                 }
@@ -220,13 +224,13 @@ mod tests {
     }
 
     #[test]
-    fn who_panics_leaves_all_the_same() {
-        let device = SharedDevice::anywhere("cpu:x");
+    fn a_panic_releases_the_device() {
+        let device = SharedDevice::unpinned("cpu:x");
         let lease = lease(&device);
-        let fails = AssertUnwindSafe(|| lease.visit(&mut || panic!("out of luck")));
+        let fails = AssertUnwindSafe(|| lease.run_exclusive(&mut || panic!("the model panics")));
         assert!(catch_unwind(fails).is_err());
         assert!(lease.is_free());
-        lease.visit(&mut || ());
+        lease.run_exclusive(&mut || ());
         assert_eq!(lease.log.take().len(), 2);
     }
 }

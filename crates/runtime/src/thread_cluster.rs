@@ -1,4 +1,4 @@
-//! The cluster of threads: one worker a device group, any number of handles.
+//! A cluster of threads: one worker per device group, and any number of handles.
 
 use crate::recorder::Recorder;
 use crate::worker::{self, Assignment, Message, Reply, WorkerSpec};
@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-/// A cluster that could not start.
+/// An error while starting a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The operating system refused a thread.
-    #[error("cannot start the worker of {worker}: {source}")]
+    /// The operating system refused to start a thread.
+    #[error("cannot start the thread of worker {worker}: {source}")]
     Thread {
         /// The worker's name.
         worker: String,
-        /// The system's answer.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A worker could not pin its team or load its models.
@@ -27,19 +27,19 @@ pub enum StartError {
     Load {
         /// The worker's name.
         worker: String,
-        /// What went wrong.
+        /// The error.
         message: String,
     },
 }
 
-/// Running workers. Handles ([`ThreadCluster`]) share them; they stop when the last handle and
-/// this are gone.
+/// The running workers. All handles ([`ThreadCluster`]) share them. The workers stop once this value and
+/// all handles have been dropped.
 pub struct Runtime {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// `None` once the workers are told to stop.
+    /// The workers' queues; `None` once the workers are to stop.
     queues: Mutex<Option<Vec<Sender<Message>>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     lanes: HashMap<Role, usize>,
@@ -48,10 +48,10 @@ struct Shared {
 }
 
 impl Runtime {
-    /// Starts the workers and waits until all have loaded what they run.
+    /// Starts the workers, and waits until all have loaded their models.
     ///
     /// # Errors
-    /// If a thread cannot be started or pinned, or a model cannot be loaded.
+    /// [`StartError`] if a thread cannot be started or pinned, or a model cannot be loaded.
     pub fn start(specs: Vec<WorkerSpec>) -> Result<Self, StartError> {
         let names: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         let recorder = Arc::new(Recorder::new(names.clone()));
@@ -67,7 +67,10 @@ impl Runtime {
         }
         let (mut queues, mut threads) = (Vec::new(), Vec::new());
         for (worker, name) in workers.into_iter().zip(names) {
-            let outcome = worker.ready.recv().unwrap_or_else(|_| Err("its thread died".into()));
+            let outcome = worker
+                .ready
+                .recv()
+                .unwrap_or_else(|_| Err("its thread ended while it was loading".into()));
             outcome.map_err(|message| StartError::Load { worker: name, message })?;
             queues.push(worker.queue);
             threads.push(worker.thread);
@@ -82,13 +85,13 @@ impl Runtime {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// A handle for one sequence's decoder.
+    /// Creates a handle for the decoder of one sequence.
     #[must_use]
     pub fn cluster(&self) -> ThreadCluster {
         self.cluster_with(&Canceller::new())
     }
 
-    /// A handle whose jobs stop when `canceller` is told to.
+    /// Creates a handle whose jobs `canceller` can cancel.
     #[must_use]
     pub fn cluster_with(&self, canceller: &Canceller) -> ThreadCluster {
         let (reply, completions) = mpsc::channel();
@@ -101,13 +104,13 @@ impl Runtime {
         }
     }
 
-    /// What was recorded since the start or since the last call.
+    /// Removes and returns the trace recorded since the start or since the last call.
     #[must_use]
     pub fn take_trace(&self) -> Trace {
         self.shared.recorder.take(|_| true)
     }
 
-    /// The same of one sequence only; what others did stays recorded.
+    /// Removes and returns the trace of one sequence. The other sequences' spans stay recorded.
     #[must_use]
     pub fn take_trace_of(&self, sequence: SequenceId) -> Trace {
         self.shared.recorder.take(|span| span.sequence == sequence)
@@ -126,7 +129,8 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // Without queues the workers' loops end; waiting for them frees the models here and now.
+        // Dropping the queues ends the workers' loops. Joining the threads ensures that the models are
+        // freed when this function returns.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
@@ -135,17 +139,17 @@ impl Drop for Shared {
     }
 }
 
-/// A handle to the workers: jobs submitted here complete here.
+/// A handle to the workers. Jobs that are submitted through a handle complete at the same handle.
 pub struct ThreadCluster {
     shared: Arc<Shared>,
     reply: Sender<Completion>,
     completions: Receiver<Completion>,
-    /// Jobs under way, with their switches.
+    /// The pending jobs with their cancellation flags.
     pending: HashMap<Ticket, Arc<AtomicBool>>,
     canceller: Canceller,
 }
 
-/// Stops all jobs of the handles that it was given to, from any thread, now and later.
+/// Cancels all present and future jobs of the handles created with it, from any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Canceller {
     state: Arc<Mutex<CancelState>>,
@@ -154,39 +158,39 @@ pub struct Canceller {
 #[derive(Debug, Default)]
 struct CancelState {
     cancelled: bool,
-    /// The switches of jobs that may be under way.
-    switches: Vec<Weak<AtomicBool>>,
+    /// The cancellation flags of jobs that may still be pending.
+    flags: Vec<Weak<AtomicBool>>,
 }
 
 impl Canceller {
-    /// One that has not cancelled anything.
+    /// Creates a canceller.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Cancels the jobs under way and all that are submitted from now on.
+    /// Cancels all pending jobs, and all jobs that are submitted from now on.
     pub fn cancel(&self) {
         let mut state = self.lock();
         state.cancelled = true;
-        for switch in state.switches.drain(..).filter_map(|switch| switch.upgrade()) {
-            switch.store(true, Ordering::Relaxed);
+        for flag in state.flags.drain(..).filter_map(|flag| flag.upgrade()) {
+            flag.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether it was told to cancel.
+    /// Returns whether [`Canceller::cancel`] has been called.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.lock().cancelled
     }
 
-    /// A job's switch, thrown already if all is cancelled.
-    fn switch(&self) -> Arc<AtomicBool> {
+    /// Creates the cancellation flag of a new job, which is already set if the canceller has cancelled.
+    fn new_flag(&self) -> Arc<AtomicBool> {
         let mut state = self.lock();
-        let switch = Arc::new(AtomicBool::new(state.cancelled));
-        state.switches.retain(|switch| switch.strong_count() > 0);
-        state.switches.push(Arc::downgrade(&switch));
-        switch
+        let flag = Arc::new(AtomicBool::new(state.cancelled));
+        state.flags.retain(|flag| flag.strong_count() > 0);
+        state.flags.push(Arc::downgrade(&flag));
+        flag
     }
 
     fn lock(&self) -> MutexGuard<'_, CancelState> {
@@ -195,9 +199,9 @@ impl Canceller {
 }
 
 impl ThreadCluster {
-    /// Cancels the jobs under way and waits until they have ended, so that none runs beside what comes
-    /// next, and the trace has all of them.
-    pub fn settle(&mut self) {
+    /// Cancels all pending jobs and waits until they have ended. Afterwards no job of this handle is
+    /// running, and the trace contains all of them.
+    pub fn cancel_and_wait(&mut self) {
         for cancel in self.pending.values() {
             cancel.store(true, Ordering::Relaxed);
         }
@@ -212,8 +216,8 @@ impl ThreadCluster {
 impl Cluster for ThreadCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         let ticket = Ticket(self.shared.tickets.fetch_add(1, Ordering::Relaxed));
-        let cancel = self.canceller.switch();
-        // Answered until it is sent: a job that never left has no completion.
+        let cancel = self.canceller.new_flag();
+        // Marked as answered until the job is sent: a job that is never sent has no completion.
         let mut reply = Reply { ticket, to: self.reply.clone(), answered: true };
         if !self.shared.lanes.contains_key(&on) {
             return Err(ClusterError::NoSuchRole(on));
@@ -223,7 +227,7 @@ impl Cluster for ThreadCluster {
         let assignment = Box::new(Assignment { role: on, job, cancel, reply });
         let sent = self.shared.send(on, Message::Run(assignment));
         if sent.is_err() {
-            // The refused reply has answered by being dropped; the error says it better.
+            // The dropped reply has sent a completion, but the returned error is more precise.
             self.pending.remove(&ticket);
         }
         sent.map(|()| ticket)
@@ -240,7 +244,7 @@ impl Cluster for ThreadCluster {
             if self.pending.is_empty() {
                 return Err(ClusterError::Idle);
             }
-            // The channel cannot close: this handle holds a sender itself.
+            // The channel cannot close, because this handle owns a sender.
             let completion = self.completions.recv().map_err(|_| ClusterError::Idle)?;
             if self.pending.remove(&completion.ticket).is_some() {
                 return Ok(completion);
@@ -255,7 +259,7 @@ impl Cluster for ThreadCluster {
     fn release(&mut self, sequence: SequenceId) {
         let queues = self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner);
         for queue in queues.iter().flatten() {
-            // A worker that is gone has forgotten the sequence already.
+            // A worker that has stopped has no state to free.
             drop(queue.send(Message::Release(sequence)));
         }
     }

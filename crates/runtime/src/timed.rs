@@ -1,4 +1,4 @@
-//! When a device group's models ran: the forward passes inside its jobs.
+//! Timings of the forward passes within a worker's jobs.
 
 use forerun_core::{FeatureRows, Features, SequenceId};
 use forerun_model::{
@@ -9,53 +9,53 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// One call of a model.
+/// The timing of one call of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForwardTiming {
     pub(crate) started: Instant,
     pub(crate) finished: Instant,
-    /// Tokens that it computed; 0 if it failed.
+    /// Number of tokens computed; 0 if the call failed.
     pub(crate) tokens: usize,
 }
 
-/// Forward passes since they were last asked for.
+/// A log of forward passes, which [`ForwardLog::take`] empties.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForwardLog(Arc<Mutex<Vec<ForwardTiming>>>);
 
 impl ForwardLog {
-    /// Takes out what was noted since the last call.
+    /// Removes and returns the forward passes recorded since the last call.
     pub(crate) fn take(&self) -> Vec<ForwardTiming> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn note(&self, started: Instant, tokens: usize) {
+    fn record(&self, started: Instant, tokens: usize) {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         log.push(ForwardTiming { started, finished: Instant::now(), tokens });
     }
 }
 
-/// A model whose forward passes show in the trace (see [`Engine::timed`](crate::Engine::timed)).
-pub struct Timed<M> {
+/// A model whose forward passes appear in the trace (see [`Engine::timed`](crate::Engine::timed)).
+pub struct TimedModel<M> {
     model: M,
     log: ForwardLog,
 }
 
-impl<M> Timed<M> {
+impl<M> TimedModel<M> {
     pub(crate) fn new(model: M, log: ForwardLog) -> Self {
         Self { model, log }
     }
 
-    fn note(
+    fn record(
         &self,
         started: Instant,
         logits: Result<Logits, ModelError>,
     ) -> Result<Logits, ModelError> {
-        self.log.note(started, logits.as_ref().map_or(0, |logits| logits.computed_tokens));
+        self.log.record(started, logits.as_ref().map_or(0, |logits| logits.computed_tokens));
         logits
     }
 }
 
-impl<M: LanguageModel> LanguageModel for Timed<M> {
+impl<M: LanguageModel> LanguageModel for TimedModel<M> {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()
     }
@@ -67,7 +67,7 @@ impl<M: LanguageModel> LanguageModel for Timed<M> {
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
         let started = Instant::now();
         let logits = self.model.logits(context);
-        self.note(started, logits)
+        self.record(started, logits)
     }
 
     fn features(&self, sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
@@ -79,7 +79,7 @@ impl<M: LanguageModel> LanguageModel for Timed<M> {
     }
 }
 
-impl<M: FeatureModel> FeatureModel for Timed<M> {
+impl<M: FeatureModel> FeatureModel for TimedModel<M> {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()
     }
@@ -95,7 +95,7 @@ impl<M: FeatureModel> FeatureModel for Timed<M> {
     ) -> Result<Logits, ModelError> {
         let started = Instant::now();
         let logits = self.model.logits(context, features);
-        self.note(started, logits)
+        self.record(started, logits)
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -103,7 +103,7 @@ impl<M: FeatureModel> FeatureModel for Timed<M> {
     }
 }
 
-impl<M: FeatureHeads> FeatureHeads for Timed<M> {
+impl<M: FeatureHeads> FeatureHeads for TimedModel<M> {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size()
     }
@@ -111,11 +111,11 @@ impl<M: FeatureHeads> FeatureHeads for Timed<M> {
     fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError> {
         let started = Instant::now();
         let logits = self.model.logits(features);
-        self.note(started, logits)
+        self.record(started, logits)
     }
 }
 
-impl<M: LayeredModel> LayeredModel for Timed<M> {
+impl<M: LayeredModel> LayeredModel for TimedModel<M> {
     fn layer_parallel_logits(
         &mut self,
         context: &LogitsContext<'_>,
@@ -124,6 +124,6 @@ impl<M: LayeredModel> LayeredModel for Timed<M> {
     ) -> Result<Logits, ModelError> {
         let started = Instant::now();
         let logits = self.model.layer_parallel_logits(context, groups, exact);
-        self.note(started, logits)
+        self.record(started, logits)
     }
 }

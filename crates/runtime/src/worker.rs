@@ -1,4 +1,4 @@
-//! A worker: one thread that owns a device group's team, models, drafters and caches.
+//! Workers: a worker is one thread that owns a device group's team, models, drafters and caches.
 
 use crate::engine::{Engine, job_error};
 use crate::recorder::{JobTimings, Recorder};
@@ -14,28 +14,28 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Puts together what a worker runs, on the worker's own thread and team.
+/// A function that loads a worker's engine. It runs on the worker's own thread, with its team.
 pub type BuildEngine = Box<dyn FnOnce(Arc<Team>) -> Result<Engine, String> + Send>;
 
-/// How to start a worker.
+/// The specification of a worker to start.
 pub struct WorkerSpec {
-    /// Its lane in the trace, as in `target cpu:1`.
+    /// The worker's name, which is also its lane in the trace, such as `target cpu:1`.
     pub name: String,
-    /// The cores that its team is pinned to; empty for one thread that is not pinned.
+    /// The cores to which the worker's team is pinned. Empty for a single thread without pinning.
     pub cores: Vec<usize>,
-    /// The roles that its engine plays.
+    /// The roles of the worker. Its engine must have a drafter or target for each.
     pub roles: Vec<Role>,
     /// Loads the engine.
     pub build: BuildEngine,
 }
 
-/// What a worker is told.
+/// A message to a worker.
 pub(crate) enum Message {
     Run(Box<Assignment>),
     Release(SequenceId),
 }
 
-/// A job on its way, and where its completion goes.
+/// A submitted job, with the channel for its completion.
 pub(crate) struct Assignment {
     pub(crate) role: Role,
     pub(crate) job: Job,
@@ -43,7 +43,8 @@ pub(crate) struct Assignment {
     pub(crate) reply: Reply,
 }
 
-/// Sends exactly one completion, even if it is dropped unanswered, so that nobody waits for ever.
+/// Sends exactly one completion. If it is dropped without an answer it sends an error, so that no decoder
+/// waits forever.
 pub(crate) struct Reply {
     pub(crate) ticket: Ticket,
     pub(crate) to: Sender<Completion>,
@@ -53,7 +54,7 @@ pub(crate) struct Reply {
 impl Reply {
     fn send(mut self, completion: Completion) {
         self.answered = true;
-        // The handle may be gone; then nobody wants to know.
+        // If the handle no longer exists, the completion is discarded.
         drop(self.to.send(completion));
     }
 }
@@ -63,7 +64,7 @@ impl Drop for Reply {
         if !self.answered {
             let error = JobError::Failed {
                 worker: "the worker".into(),
-                message: "it stopped before the job was done".into(),
+                message: "it stopped before the job was complete".into(),
             };
             drop(self.to.send(Completion {
                 ticket: self.ticket,
@@ -75,15 +76,15 @@ impl Drop for Reply {
     }
 }
 
-/// A started worker, as the cluster holds it.
+/// A handle to a started worker.
 pub(crate) struct Worker {
     pub(crate) queue: Sender<Message>,
     pub(crate) thread: JoinHandle<()>,
-    /// Answers once the engine is loaded.
+    /// Receives the outcome of loading the engine.
     pub(crate) ready: Receiver<Result<(), String>>,
 }
 
-/// Starts a worker's thread; loading goes on in the background until `ready` answers.
+/// Starts a worker's thread. The thread loads its engine in the background; `ready` receives the outcome.
 pub(crate) fn start(
     lane: usize,
     spec: WorkerSpec,
@@ -96,9 +97,9 @@ pub(crate) fn start(
         let WorkerSpec { name, cores, roles, build } = spec;
         let load = AssertUnwindSafe(|| load(&cores, build));
         let loaded = catch_unwind(load).unwrap_or_else(|panic| Err(panic_message(&*panic)));
-        let loaded = loaded.and_then(|engine| match roles.iter().find(|&&r| !engine.plays(r)) {
+        let loaded = loaded.and_then(|engine| match roles.iter().find(|&&r| !engine.has_role(r)) {
             None => Ok(engine),
-            Some(role) => Err(format!("its engine does not play {role:?}")),
+            Some(role) => Err(format!("its engine has no model or drafter for the role {role:?}")),
         });
         let (outcome, engine) = match loaded {
             Ok(engine) => (Ok(()), Some(engine)),
@@ -122,7 +123,7 @@ fn load(cores: &[usize], build: BuildEngine) -> Result<Engine, String> {
     build(Arc::new(team))
 }
 
-/// Where a worker's jobs are done.
+/// The loop that runs a worker's jobs.
 struct WorkerLoop {
     lane: usize,
     name: String,
@@ -132,7 +133,7 @@ struct WorkerLoop {
 }
 
 impl WorkerLoop {
-    /// Runs jobs in the order of their arrival until the cluster is gone.
+    /// Runs jobs in order of arrival until the cluster is dropped.
     fn serve(mut self, messages: &Receiver<Message>) {
         for message in messages {
             match message {
@@ -144,20 +145,22 @@ impl WorkerLoop {
 
     fn run(&mut self, assignment: Assignment) {
         let Assignment { role, job, cancel, reply } = assignment;
-        let started_ns = self.at(Instant::now());
+        let started_ns = self.to_ns(Instant::now());
         let output = self.output(role, &job, &cancel);
-        let finished_ns = self.at(Instant::now());
+        let finished_ns = self.to_ns(Instant::now());
         let forwards = self.engine.take_forwards();
         let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
-        let times = forwards.iter().map(|f| [self.at(f.started), self.at(f.finished)]).collect();
-        let visits = self.engine.take_visits().into_iter();
-        let visits = visits.map(|own| {
-            let times_ns = [self.at(own.started), self.at(own.finished)];
-            (own.device, times_ns)
+        let forwards_ns =
+            forwards.iter().map(|f| [self.to_ns(f.started), self.to_ns(f.finished)]).collect();
+        let uses = self.engine.take_device_uses().into_iter();
+        let uses = uses.map(|used| {
+            let times_ns = [self.to_ns(used.started), self.to_ns(used.finished)];
+            (used.device, times_ns)
         });
-        let forwards = JobTimings { times_ns: times, computed_tokens, visits_ns: visits.collect() };
+        let device_uses_ns = uses.collect();
+        let timings = JobTimings { forwards_ns, computed_tokens, device_uses_ns };
         let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
-        self.recorder.record(self.lane, &job, &completion, forwards);
+        self.recorder.record(self.lane, &job, &completion, timings);
         reply.send(completion);
     }
 
@@ -177,7 +180,7 @@ impl WorkerLoop {
             Ok(Ok(output)) => Ok(output),
             Ok(Err(error)) => Err(job_error(error, &self.name)),
             Err(panic) => {
-                // Whatever the sequence had here may be half written.
+                // The sequence's caches may be incomplete, so they are dropped.
                 self.engine.release(job.sequence());
                 let message = panic_message(&*panic);
                 Err(JobError::Panicked { worker: self.name.clone(), message })
@@ -185,8 +188,8 @@ impl WorkerLoop {
         }
     }
 
-    /// A moment on the cluster's clock, in nanoseconds.
-    fn at(&self, moment: Instant) -> u64 {
+    /// Converts a time to nanoseconds on the cluster's clock.
+    fn to_ns(&self, moment: Instant) -> u64 {
         moment.duration_since(self.clock).as_nanos() as u64
     }
 }

@@ -1,4 +1,4 @@
-//! The cluster of threads as decoders see it: tickets, cancellation, failure, many sequences.
+//! The cluster of threads as decoders use it: tickets, cancellation, failures, many sequences.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -12,7 +12,7 @@ use forerun_decode::{
     SpeculativeDraftLength, generate,
 };
 use forerun_draft::ModelDrafter;
-use forerun_model::fake::{answer, one_hot};
+use forerun_model::fake::{logits_by_prefix, one_hot};
 use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{Canceller, Engine, Runtime, WorkerSpec};
 use std::ops::ControlFlow;
@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const VOCAB: usize = 8;
-/// Tokens that make the fake model misbehave when they are the last of a sequence.
+/// The token that makes the fake model panic if it is the last of a sequence.
 const PANIC: TokenId = 6;
+/// The token that makes the fake model wait for cancellation if it is the last of a sequence.
 const HANG: TokenId = 7;
 
-/// Predicts the last token plus one, modulo 5; records how often a sequence was released, and panics once
-/// it has no call left.
+/// A model that predicts the last token plus one, modulo 5. It counts released sequences, and panics once
+/// `calls_left` calls have been made.
 #[derive(Clone)]
 struct Fake {
     released: Arc<AtomicUsize>,
@@ -48,18 +49,20 @@ impl LanguageModel for Fake {
     }
 
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        assert_ne!(self.calls_left, 0, "out of order");
+        assert_ne!(self.calls_left, 0, "no calls left");
         self.calls_left -= 1;
         let last = *context.tokens.last().ok_or(ModelError::Empty)?;
-        assert_ne!(last, PANIC, "the fake model was told to panic");
+        assert_ne!(last, PANIC, "the fake model panics on this token");
         if last == HANG {
-            // A long forward: it looks for cancellation between its layers.
+            // A long forward pass, which checks for cancellation between its layers.
             while !context.cancel.load(Ordering::Relaxed) {
                 std::thread::yield_now();
             }
             return Err(ModelError::Cancelled);
         }
-        Ok(answer(context, VOCAB, |prefix| one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)))
+        Ok(logits_by_prefix(context, VOCAB, |prefix| {
+            one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)
+        }))
     }
 
     fn release(&mut self, _sequence: SequenceId) {
@@ -170,12 +173,13 @@ fn a_running_job_is_cancelled_and_a_waiting_one_never_runs() {
     let completion = cluster.next_completion().unwrap();
     assert_eq!(completion.ticket, last);
     assert_eq!(token(completion), Some(3));
-    let fates: Vec<SpanOutcome> = runtime.take_trace().spans.iter().map(|span| span.fate).collect();
-    assert_eq!(fates, [SpanOutcome::Wasted, SpanOutcome::Wasted, SpanOutcome::Open]);
+    let outcomes: Vec<SpanOutcome> =
+        runtime.take_trace().spans.iter().map(|span| span.fate).collect();
+    assert_eq!(outcomes, [SpanOutcome::Wasted, SpanOutcome::Wasted, SpanOutcome::Open]);
 }
 
 #[test]
-fn a_canceller_reaches_jobs_under_way_and_all_that_follow() {
+fn a_canceller_cancels_pending_jobs_and_all_later_ones() {
     let runtime = runtime(&Fake::default());
     let canceller = Canceller::new();
     let mut cluster = runtime.cluster_with(&canceller);
@@ -192,25 +196,25 @@ fn a_canceller_reaches_jobs_under_way_and_all_that_follow() {
 #[test]
 fn a_dropped_handle_cancels_its_jobs() {
     let runtime = runtime(&Fake::default());
-    let mut forgetful = runtime.cluster();
-    forgetful.submit(Role::Target(0), score(0, &[HANG])).unwrap();
-    drop(forgetful);
+    let mut dropped = runtime.cluster();
+    dropped.submit(Role::Target(0), score(0, &[HANG])).unwrap();
+    drop(dropped);
     let mut cluster = runtime.cluster();
     cluster.submit(Role::Target(0), score(1, &[0])).unwrap();
     assert_eq!(token(cluster.next_completion().unwrap()), Some(1));
 }
 
 #[test]
-fn a_panic_is_an_error_for_its_sequence_and_the_worker_goes_on() {
+fn a_panic_is_an_error_for_its_sequence_and_the_worker_keeps_running() {
     let fake = Fake::default();
     let runtime = runtime(&fake);
     let mut cluster = runtime.cluster();
-    let mut doomed = sequence(0, &[PANIC], 10);
-    let error = speculate(&mut cluster, &mut doomed).unwrap_err();
+    let mut failing = sequence(0, &[PANIC], 10);
+    let error = speculate(&mut cluster, &mut failing).unwrap_err();
     let message = error.to_string();
     assert!(message.contains("drafter panicked"), "{message}");
-    assert!(message.contains("told to panic"), "{message}");
-    assert_eq!(fake.released.load(Ordering::Relaxed), 1, "half-written caches are dropped");
+    assert!(message.contains("panics on this token"), "{message}");
+    assert_eq!(fake.released.load(Ordering::Relaxed), 1, "incomplete caches are dropped");
     cluster.submit(Role::Target(0), score(1, &[PANIC])).unwrap();
     let output = cluster.next_completion().unwrap().output;
     assert!(matches!(output, Err(JobError::Panicked { worker, .. }) if worker == "target"));
@@ -228,7 +232,7 @@ fn a_failed_job_names_the_worker_and_the_reason() {
 }
 
 #[test]
-fn a_role_that_nothing_plays_is_refused() {
+fn a_role_without_a_worker_is_an_error() {
     let mut cluster = runtime(&Fake::default()).cluster();
     let refused = cluster.submit(Role::Target(3), score(0, &[1]));
     assert_eq!(refused, Err(ClusterError::NoSuchRole(Role::Target(3))));
@@ -236,7 +240,7 @@ fn a_role_that_nothing_plays_is_refused() {
 }
 
 #[test]
-fn handles_outlive_the_runtime_and_keep_the_workers() {
+fn handles_keep_the_workers_running_after_the_runtime_is_dropped() {
     let runtime = runtime(&Fake::default());
     let mut cluster = runtime.cluster();
     drop(runtime);
@@ -245,7 +249,7 @@ fn handles_outlive_the_runtime_and_keep_the_workers() {
 }
 
 #[test]
-fn a_worker_that_cannot_load_says_why() {
+fn a_worker_that_cannot_load_reports_the_reason() {
     let start = |cores: Vec<usize>, build: forerun_runtime::BuildEngine| {
         let roles = vec![Role::Target(0)];
         let spec = WorkerSpec { name: "target cpu:0".into(), cores, roles, build };
@@ -253,8 +257,8 @@ fn a_worker_that_cannot_load_says_why() {
     };
     let message = start(Vec::new(), Box::new(|_| Err("no weights".into())));
     assert_eq!(message, "target cpu:0: no weights");
-    let message = start(Vec::new(), Box::new(|_| panic!("out of luck")));
-    assert!(message.contains("out of luck"), "{message}");
+    let message = start(Vec::new(), Box::new(|_| panic!("the model panics")));
+    assert!(message.contains("the model panics"), "{message}");
     let message = start(Vec::new(), Box::new(|_| Ok(Engine::new())));
     assert!(message.contains("Target(0)"), "{message}");
     if cfg!(target_os = "linux") {
@@ -264,7 +268,7 @@ fn a_worker_that_cannot_load_says_why() {
 }
 
 #[test]
-fn released_sequences_are_forgotten_by_every_worker() {
+fn every_worker_frees_released_sequences() {
     let fake = Fake::default();
     let runtime = runtime(&fake);
     let mut cluster = runtime.cluster();
@@ -275,7 +279,7 @@ fn released_sequences_are_forgotten_by_every_worker() {
 }
 
 #[test]
-fn the_trace_tells_drafts_scores_and_verdicts() {
+fn the_trace_contains_drafts_scores_and_outcomes() {
     let runtime = runtime(&Fake::default());
     let mut cluster = runtime.cluster();
     speculate(&mut cluster, &mut sequence(0, &[0], 8)).unwrap();
@@ -285,7 +289,7 @@ fn the_trace_tells_drafts_scores_and_verdicts() {
         trace.spans.iter().map(|span| (span.lane, span.rows, span.accepted, span.fate)).collect();
     let all = SpanOutcome::Accepted;
     assert_eq!(shown, [(0, 3, 3, all), (1, 4, 3, all), (0, 3, 3, all), (1, 4, 3, all)]);
-    assert!(runtime.take_trace().spans.is_empty(), "taken");
+    assert!(runtime.take_trace().spans.is_empty(), "the spans were removed");
 }
 
 #[test]
@@ -311,9 +315,9 @@ fn jobs_and_completions_survive_serialisation() {
         panic!()
     };
     let (logprobs, features_from) = (Some(2), None);
-    let feedback =
+    let with_logprobs =
         Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from };
-    cluster.submit(Role::Target(0), feedback).unwrap();
+    cluster.submit(Role::Target(0), with_logprobs).unwrap();
     let draft = Completion {
         ticket: Ticket(3),
         output: Ok(JobOutput::Draft(Draft::empty())),
@@ -331,8 +335,8 @@ fn jobs_and_completions_survive_serialisation() {
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
 }
 
-/// Which replica, or which drafter, panics at which of its calls.
-fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
+/// Generates with DSI while the worker of `role` panics after `calls_left` calls.
+fn run_dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
     let worker = |own: Role| WorkerSpec {
         name: format!("{own:?}"),
         cores: Vec::new(),
@@ -351,7 +355,7 @@ fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
     let runtime = Runtime::start(roles.map(worker).collect()).unwrap();
     let mut sequence = sequence(0, &[0], 60);
     let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
-    // Late drafters are waited for, so that a failure is seen before the answer ends.
+    // A reproducible decoder waits for late drafters, so that it sees a failure before the answer ends.
     let mut decoder = Dsi::new(3, lookahead).with_drafters(2).reproducible();
     let go_on = |_: &[_]| ControlFlow::Continue(());
     let finish = generate(&mut decoder, &mut sequence, &mut runtime.cluster(), go_on);
@@ -360,27 +364,29 @@ fn dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
 }
 
 #[test]
-fn dsi_goes_on_without_who_panics_and_tells() {
+fn dsi_continues_without_a_failed_worker_and_reports_it() {
     let text: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
-    let (mut seen, mut feedback) = (0, 0);
+    let (mut certain, mut reported) = (0, 0);
     for calls_left in [0, 1, 4] {
         for role in [Role::Target(0), Role::Target(1), Role::Drafter(0), Role::Drafter(1)] {
-            let sequence = dsi_with_a_panic(role, calls_left);
+            let sequence = run_dsi_with_a_panic(role, calls_left);
             assert_eq!(sequence.generated(), text, "{role:?} {calls_left}");
             let failures = &sequence.statistics().failures;
-            // Which replica is asked how often depends on who is first; the first one has the first job.
-            let must_be_told =
+            // The number of jobs of each replica depends on timing, but the first replica always gets the
+            // first job.
+            let certainly_fails =
                 matches!(role, Role::Drafter(_)) || (role, calls_left) == (Role::Target(0), 0);
-            seen += usize::from(must_be_told);
-            feedback += usize::from(must_be_told && failures.len() == 1);
+            certain += usize::from(certainly_fails);
+            reported += usize::from(certainly_fails && failures.len() == 1);
             for failure in failures {
-                let who = match role {
+                let start = match role {
                     Role::Drafter(index) => format!("drafter {index} failed"),
                     Role::Target(index) => format!("target replica {index} failed"),
                 };
-                assert!(failure.starts_with(&who) && failure.contains("out of order"), "{failure}");
+                let is_expected = failure.starts_with(&start) && failure.contains("no calls left");
+                assert!(is_expected, "{failure}");
             }
         }
     }
-    assert_eq!(feedback, seen);
+    assert_eq!(reported, certain);
 }

@@ -1,5 +1,6 @@
-//! PEARL and DSI under whatever may come: orders and times of jobs, drafters that fail, are short of context
-//! or of tokens, or find nothing; replicas that fail; ends on any place.
+//! Randomised tests of PEARL and DSI: with jobs in any order and of any duration; with drafters that fail,
+//! have a short context or a small vocabulary, or find nothing; with replicas that fail; and with answers
+//! that end anywhere.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -18,17 +19,17 @@ use forerun_runtime::{Engine, InlineCluster};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// What a world draws from.
+/// The random numbers of a scenario.
 #[derive(Clone, Copy)]
 struct Dice {
     seed: u64,
-    thrown: usize,
+    draws: usize,
 }
 
 impl Dice {
     fn below(&mut self, count: usize) -> usize {
-        self.thrown += 1;
-        let key = Key { position: self.thrown, purpose: Purpose::Sample, candidate: 0 };
+        self.draws += 1;
+        let key = Key { position: self.draws, purpose: Purpose::Sample, candidate: 0 };
         let randomness = KeyedRandomness { seed: self.seed, sample: 2 };
         (randomness.uniform(key) * count as f64) as usize
     }
@@ -38,23 +39,23 @@ impl Dice {
     }
 }
 
-/// A model that reads two tokens, and fails once in so many calls.
+/// A model that reads two tokens, and fails in one of `fails_one_in` calls (0: never).
 #[derive(Clone, Copy)]
-struct Table {
+struct FlakyModel {
     model: TableModel,
     fails_one_in: usize,
     dice: Dice,
 }
 
-impl Table {
+impl FlakyModel {
     fn new(seed: u64, vocab_size: usize, context_length: usize, dice: &Dice) -> Self {
         let model =
-            TableModel { reads: 2, context_length, ..TableModel::new(seed, vocab_size, 6.0) };
+            TableModel { history: 2, context_length, ..TableModel::new(seed, vocab_size, 6.0) };
         Self { model, fails_one_in: 0, dice: *dice }
     }
 }
 
-impl LanguageModel for Table {
+impl LanguageModel for FlakyModel {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size
     }
@@ -78,13 +79,13 @@ impl LanguageModel for Table {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// A drafter that gives less than it was asked for now and then, or nothing.
-struct Moody {
+/// A drafter that sometimes drafts fewer tokens than requested, or none.
+struct UnreliableDrafter {
     drafter: Box<dyn Drafter>,
     dice: Dice,
 }
 
-impl Drafter for Moody {
+impl Drafter for UnreliableDrafter {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         match self.dice.below(4) {
             0 => Ok(Draft::empty()),
@@ -101,21 +102,21 @@ impl Drafter for Moody {
     }
 }
 
-/// Jobs end in another order, and take other times, for every seed; and every ticket that was marked had
-/// completed.
-struct Unsteady {
+/// A cluster in which the order and the durations of jobs depend on the seed. It also checks that a decoder
+/// reports outcomes only for completed tickets.
+struct ShuffledCluster {
     cluster: InlineCluster,
     dice: Dice,
-    /// Replicas and drafters whose worker is gone from so many submissions on.
-    gone: Vec<(Role, u64)>,
+    /// Roles that lose their worker after a number of submissions.
+    lost_workers: Vec<(Role, u64)>,
     submitted: u64,
     completed: Vec<Ticket>,
 }
 
-impl Cluster for Unsteady {
+impl Cluster for ShuffledCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         self.submitted += 1;
-        if self.gone.iter().any(|&(role, at)| role == on && self.submitted > at) {
+        if self.lost_workers.iter().any(|&(role, at)| role == on && self.submitted > at) {
             return Err(ClusterError::WorkerGone(on));
         }
         self.cluster.submit(on, job)
@@ -142,19 +143,19 @@ impl Cluster for Unsteady {
     }
 }
 
-struct World {
-    target: Table,
+struct Scenario {
+    target: FlakyModel,
     limits: Limits,
     prompt: Vec<TokenId>,
     sampling: Sampling,
     logprobs: Option<usize>,
 }
 
-impl World {
+impl Scenario {
     fn new(dice: &mut Dice) -> Self {
         let vocab_size = 3 + dice.below(4);
         let context = 4 + dice.below(40);
-        let target = Table::new(1, vocab_size, context, dice);
+        let target = FlakyModel::new(1, vocab_size, context, dice);
         let prompt_len = 1 + dice.below(3);
         let prompt = (0..prompt_len).map(|_| dice.below(vocab_size) as TokenId).collect();
         let eos = if dice.one_in(2) { vec![dice.below(vocab_size) as TokenId] } else { vec![] };
@@ -180,12 +181,12 @@ impl World {
         self.logprobs.iter().fold(sequence, |sequence, &top| sequence.with_logprobs(top))
     }
 
-    fn plain(&self) -> Sequence {
+    fn autoregressive(&self) -> Sequence {
         let engine = Engine::new().with_target(0, self.target);
         let mut cluster = InlineCluster::new(engine, Arc::new(self.sampling.randomness));
         let mut sequence = self.sequence();
-        let go_on = |_: &[_]| ControlFlow::Continue(());
-        generate(&mut Autoregressive, &mut sequence, &mut cluster, go_on).unwrap();
+        let keep_going = |_: &[_]| ControlFlow::Continue(());
+        generate(&mut Autoregressive, &mut sequence, &mut cluster, keep_going).unwrap();
         sequence
     }
 
@@ -194,12 +195,12 @@ impl World {
         let seed = if dice.one_in(2) { target.seed } else { 5 };
         let vocab_size = (target.vocab_size + dice.below(3)).max(4) - 1;
         let context = if dice.one_in(2) { 1 + dice.below(20) } else { 90 };
-        let model = Table { fails_one_in, ..Table::new(seed, vocab_size, context, dice) };
+        let model = FlakyModel { fails_one_in, ..FlakyModel::new(seed, vocab_size, context, dice) };
         let model = ModelDrafter::new(model).with_vocab_size(target.vocab_size);
         let drafter: Box<dyn Drafter> =
             if dice.one_in(3) { Box::new(PromptLookup) } else { Box::new(model) };
-        // One drafter makes chains of one kind; an empty one is of both.
-        if dice.one_in(3) { Box::new(Moody { drafter, dice: *dice }) } else { drafter }
+        // One drafter drafts only chains of one kind. An empty chain is of both kinds.
+        if dice.one_in(3) { Box::new(UnreliableDrafter { drafter, dice: *dice }) } else { drafter }
     }
 }
 
@@ -224,53 +225,54 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
 }
 
-fn setting(name: &str, default: u64) -> u64 {
+fn env_number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |value| value.parse().unwrap())
 }
 
 fn check(seed: u64) {
-    let mut dice = Dice { seed, thrown: 0 };
-    let world = World::new(&mut dice);
-    let expected = world.plain();
+    let mut dice = Dice { seed, draws: 0 };
+    let scenario = Scenario::new(&mut dice);
+    let expected = scenario.autoregressive();
     let replicas = dice.below(4);
-    // Whether something breaks, and whether the answer may end with that.
+    // Whether drafters and targets fail.
     let (drafter_fails, target_fails) = (dice.one_in(5), dice.one_in(5));
     let drafters = if replicas > 0 { 1 + dice.below(3) } else { 1 };
     let mut engine = Engine::new();
     for index in 0..drafters {
-        let drafter = world.drafter(&mut dice, if drafter_fails { 9 } else { 0 });
-        engine = engine.with_drafter(index, Wrapped(drafter));
+        let drafter = scenario.drafter(&mut dice, if drafter_fails { 9 } else { 0 });
+        engine = engine.with_drafter(index, BoxedDrafter(drafter));
         dice.below(2);
     }
     for index in 0..replicas.max(1) {
         let broken = target_fails && (index > 0 || replicas < 2);
         let fails_one_in = if broken { 6 } else { 0 };
-        engine = engine.with_target(index, Table { fails_one_in, dice, ..world.target });
+        engine = engine.with_target(index, FlakyModel { fails_one_in, dice, ..scenario.target });
         dice.below(2);
     }
-    let cluster = InlineCluster::new(engine, Arc::new(world.sampling.randomness));
-    let mut gone = Vec::new();
+    let cluster = InlineCluster::new(engine, Arc::new(scenario.sampling.randomness));
+    let mut lost_workers = Vec::new();
     if dice.one_in(5) {
         let index = dice.below(3);
         let role = if dice.one_in(2) { Role::Drafter(index) } else { Role::Target(index) };
-        gone.push((role, dice.below(30) as u64));
+        lost_workers.push((role, dice.below(30) as u64));
     }
+    // Whether these failures may end the answer with an error.
     let may_end = match replicas {
-        0 => drafter_fails || target_fails || !gone.is_empty(),
-        1 => target_fails || gone.iter().any(|&(role, _)| role == Role::Target(0)),
-        // The first never fails of itself.
-        _ => target_fails && gone.iter().any(|&(role, _)| role == Role::Target(0)),
+        0 => drafter_fails || target_fails || !lost_workers.is_empty(),
+        1 => target_fails || lost_workers.iter().any(|&(role, _)| role == Role::Target(0)),
+        // Target 0 never fails by itself.
+        _ => target_fails && lost_workers.iter().any(|&(role, _)| role == Role::Target(0)),
     };
-    let mut cluster = Unsteady {
-        cluster: cluster.in_order_of(dice.below(1_000) as u64),
+    let mut cluster = ShuffledCluster {
+        cluster: cluster.with_random_order(dice.below(1_000) as u64),
         dice,
-        gone,
+        lost_workers,
         submitted: 0,
         completed: Vec::new(),
     };
     let (mut decoder, name) = decoder(&mut dice, replicas, drafters);
     let name = format!("seed {seed}: {name}");
-    let mut sequence = world.sequence();
+    let mut sequence = scenario.sequence();
     let stop_at = if dice.one_in(4) { dice.below(20) } else { usize::MAX };
     let mut seen = 0;
     let outcome = generate(&mut *decoder, &mut sequence, &mut cluster, |tokens| {
@@ -279,17 +281,17 @@ fn check(seed: u64) {
     });
     decoder.stop(&mut cluster);
 
-    // What was committed is the target's, and all of it unless something may end it.
+    // The committed tokens are those of the target, and complete unless something may end the answer.
     let len = sequence.tokens().len();
     assert_eq!(sequence.tokens(), &expected.tokens()[..len], "{name}");
-    let told = expected.logprobs().map(|all| &all[..sequence.generated().len()]);
-    assert_eq!(sequence.logprobs(), told, "{name}");
+    let logprobs = expected.logprobs().map(|all| &all[..sequence.generated().len()]);
+    assert_eq!(sequence.logprobs(), logprobs, "{name}");
     match &outcome {
         Ok(_) => assert!(len == expected.tokens().len() || seen >= stop_at, "{name}"),
         Err(DecodeError::Cluster(ClusterError::Idle)) => panic!("{name}: idle"),
         Err(error) => assert!(may_end, "{name}: {error}"),
     }
-    // Counted is what was committed.
+    // The statistics agree with the committed tokens.
     let statistics = sequence.statistics();
     assert_eq!(statistics.committed, sequence.generated().len() as u64, "{name}");
     let pairs = statistics.accepted.iter().zip(&statistics.tested);
@@ -298,21 +300,21 @@ fn check(seed: u64) {
     assert!(accepted <= statistics.draft_tokens, "{name}");
     assert!(statistics.committed - accepted <= statistics.target_forwards, "{name}");
     assert!(statistics.drafts <= statistics.target_forwards, "{name}");
-    // Who failed is told, once each.
+    // Each failed drafter or replica is reported once.
     let mut failures = statistics.failures.clone();
-    failures.dedup_by_key(|told| told.split(" failed").next().unwrap_or_default().to_owned());
+    failures.dedup_by_key(|failure| failure.split(" failed").next().unwrap_or_default().to_owned());
     assert_eq!(failures, statistics.failures, "{name}");
-    let may_fail = drafter_fails || target_fails || !cluster.gone.is_empty();
+    let may_fail = drafter_fails || target_fails || !cluster.lost_workers.is_empty();
     assert!(may_fail || failures.is_empty(), "{name}: {failures:?}");
-    // Nothing is done for the answer any more.
-    let is_behind = |completion: &Completion| completion.output != Err(JobError::Cancelled);
-    let left = std::iter::from_fn(|| cluster.next_completion().ok()).filter(is_behind).count();
-    assert!(left == 0, "{name}: {left} jobs go on, {outcome:?}");
+    // All remaining jobs are cancelled.
+    let is_running = |completion: &Completion| completion.output != Err(JobError::Cancelled);
+    let left = std::iter::from_fn(|| cluster.next_completion().ok()).filter(is_running).count();
+    assert!(left == 0, "{name}: {left} jobs were not cancelled, {outcome:?}");
 }
 
-struct Wrapped(Box<dyn Drafter>);
+struct BoxedDrafter(Box<dyn Drafter>);
 
-impl Drafter for Wrapped {
+impl Drafter for BoxedDrafter {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         self.0.draft(context)
     }
@@ -323,9 +325,9 @@ impl Drafter for Wrapped {
 }
 
 #[test]
-fn the_text_is_the_targets_and_nothing_stays_behind() {
-    let first = setting("FORERUN_FUZZ_SEED", 0);
-    for seed in first..first + setting("FORERUN_FUZZ_CASES", 4_000) {
+fn the_text_equals_the_targets_and_no_job_remains() {
+    let first = env_number("FORERUN_FUZZ_SEED", 0);
+    for seed in first..first + env_number("FORERUN_FUZZ_CASES", 4_000) {
         check(seed);
     }
 }

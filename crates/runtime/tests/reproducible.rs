@@ -1,5 +1,5 @@
-//! With rejection sampling, a seed's text does not depend on which device is done first, where a decoder
-//! was asked for that.
+//! Reproducible decoders: with rejection sampling, the text of a seed does not depend on which device
+//! finishes first.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -22,13 +22,13 @@ use std::sync::Arc;
 const VOCAB: usize = 3;
 const REPLICAS: usize = 3;
 
-/// A model of few tokens, of which it reads two, so that its text repeats itself.
+/// A model with a small vocabulary that reads two tokens, so that its text repeats itself.
 fn table(seed: u64) -> TableModel {
-    TableModel { reads: 2, ..TableModel::new(seed, VOCAB, 12.0) }
+    TableModel { history: 2, ..TableModel::new(seed, VOCAB, 12.0) }
 }
 
-/// A table of a model by groups of layers: a row depends on which rows before it are exact, and these are
-/// held as a cache holds them.
+/// A fake layer-parallel model. A row depends on which rows before it are exact, and the model keeps track
+/// of these like a cache.
 #[derive(Default)]
 struct LayerParallelTable {
     held: Vec<(TokenId, bool)>,
@@ -78,13 +78,14 @@ impl LayeredModel for LayerParallelTable {
     }
 }
 
-/// Devices of changing speeds: jobs end in another order, and take other times, for every seed.
-struct Unsteady {
+/// A cluster in which the order and the durations of jobs depend on the seed, as with devices of varying
+/// speed.
+struct ShuffledCluster {
     cluster: InlineCluster,
     seed: u64,
 }
 
-impl Cluster for Unsteady {
+impl Cluster for ShuffledCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
         self.cluster.submit(on, job)
     }
@@ -111,30 +112,35 @@ impl Cluster for Unsteady {
     }
 }
 
-fn text(decoder: &mut dyn Decoder, drafter: impl Drafter + 'static, seed: u64) -> Vec<TokenId> {
-    text_of(decoder, Engine::new().with_drafter(0, drafter), seed)
+fn generate_with_drafter(
+    decoder: &mut dyn Decoder,
+    drafter: impl Drafter + 'static,
+    seed: u64,
+) -> Vec<TokenId> {
+    generate_with_engine(decoder, Engine::new().with_drafter(0, drafter), seed)
 }
 
-/// What comes of the engine's drafters.
-fn text_of(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenId> {
+/// Generates a text with the engine's drafters and [`REPLICAS`] replicas of the target.
+fn generate_with_engine(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) -> Vec<TokenId> {
     let engine = (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, table(1)));
     let randomness = KeyedRandomness { seed: 11, sample: 0 };
     let verification = Verification::Rejection;
     let sampling = Sampling { temperature: 1.0, verification, randomness, ..Sampling::greedy() };
     let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
-    let cluster = InlineCluster::new(engine, randomness).in_order_of(seed);
-    let mut cluster = Unsteady { cluster, seed };
+    let cluster = InlineCluster::new(engine, randomness).with_random_order(seed);
+    let mut cluster = ShuffledCluster { cluster, seed };
     let limits = Limits { max_tokens: 80, context_length: 1_000, eos: Vec::new() };
     let mut sequence = Sequence::new(SequenceId(0), vec![1], sampling, limits);
     generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
     sequence.generated().to_vec()
 }
 
-/// Runs in many orders; what they tell apart must be nothing.
+/// Asserts that a decoder generates the same text for many orders of jobs, with every kind of drafter.
 fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
-    let model = (0..60).map(|order| text(&mut *decoder(), ModelDrafter::new(table(9)), order));
+    let model = (0..60)
+        .map(|order| generate_with_drafter(&mut *decoder(), ModelDrafter::new(table(9)), order));
     assert_eq!(model.collect::<BTreeSet<_>>().len(), 1, "{name}, model");
-    let lookup = (0..60).map(|order| text(&mut *decoder(), PromptLookup, order));
+    let lookup = (0..60).map(|order| generate_with_drafter(&mut *decoder(), PromptLookup, order));
     assert_eq!(lookup.collect::<BTreeSet<_>>().len(), 1, "{name}, prompt-lookup");
     for (calibration, round) in [
         (CalibrationPolicy::EveryRound, 1),
@@ -147,7 +153,7 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
             let groups = LayerGroups::of_sizes(&[2]);
             let drafter =
                 LayerParallelDrafter::new(LayerParallelTable::default(), groups, calibration);
-            text(&mut *decoder(), drafter.with_round_length(round), order)
+            generate_with_drafter(&mut *decoder(), drafter.with_round_length(round), order)
         });
         let texts = approximate.collect::<BTreeSet<_>>();
         assert_eq!(texts.len(), 1, "{name}, easyspec {calibration} in rounds of {round}");
@@ -155,7 +161,7 @@ fn assert_one_text(name: &str, decoder: &dyn Fn() -> Box<dyn Decoder>) {
 }
 
 #[test]
-fn the_text_of_a_seed_by_pearl_does_not_depend_on_who_is_first() {
+fn pearls_text_does_not_depend_on_the_order_of_jobs() {
     for options in [
         "eager",
         "paper",
@@ -166,9 +172,9 @@ fn the_text_of_a_seed_by_pearl_does_not_depend_on_who_is_first() {
     ] {
         for length in [1, 3, 4] {
             let options: PearlOptions = options.parse().unwrap();
-            let goes_on = options.schedule == PearlSchedule::Eager;
+            let continues = options.schedule == PearlSchedule::Eager;
             assert_one_text(&format!("pearl {options}, {length} tokens"), &|| {
-                let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, goes_on);
+                let draft_length = PearlDraftLength::new(length, DraftLength::Fixed, continues);
                 Box::new(Pearl::new(options, draft_length).reproducible())
             });
         }
@@ -176,7 +182,7 @@ fn the_text_of_a_seed_by_pearl_does_not_depend_on_who_is_first() {
 }
 
 #[test]
-fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
+fn dsis_text_does_not_depend_on_the_order_of_jobs() {
     for (replicas, length) in [(1, 1), (1, 4), (2, 3), (3, 1), (3, 4)] {
         let name = format!("dsi, {replicas} replicas, lookahead {length}");
         assert_one_text(&name, &|| {
@@ -187,7 +193,7 @@ fn the_text_of_a_seed_by_dsi_does_not_depend_on_who_is_first() {
 }
 
 #[test]
-fn nor_does_it_with_several_drafters() {
+fn dsis_text_with_several_drafters_does_not_depend_on_the_order_of_jobs() {
     for (replicas, length) in [(1, 1), (2, 2), (3, 1), (3, 4)] {
         for calibration in [CalibrationPolicy::EveryRound, CalibrationPolicy::OnMismatch] {
             let texts = (0..60).map(|order| {
@@ -201,7 +207,7 @@ fn nor_does_it_with_several_drafters() {
                     .with_drafter(3, approximate.with_round_length(5));
                 let lookahead = DsiLookahead::new(length, DraftLength::Fixed, replicas);
                 let mut decoder = Dsi::new(replicas, lookahead).with_drafters(4).reproducible();
-                text_of(&mut decoder, engine, order)
+                generate_with_engine(&mut decoder, engine, order)
             });
             let texts = texts.collect::<BTreeSet<_>>();
             let name = format!("dsi, {replicas} replicas, lookahead {length}, {calibration}");

@@ -1,5 +1,5 @@
-//! Workers that have devices in turn: no two passes at one time on any, whatever is drafted, cancelled or
-//! broken meanwhile.
+//! Workers that share devices: only one pass runs on a device at a time, also when jobs are cancelled or
+//! panic.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +11,7 @@ use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
 use forerun_draft::ModelDrafter;
-use forerun_model::fake::{answer, one_hot};
+use forerun_model::fake::{logits_by_prefix, one_hot};
 use forerun_model::{ExclusiveDevice, LanguageModel, Logits, LogitsContext, ModelError};
 use forerun_runtime::{DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
 use std::ops::ControlFlow;
@@ -19,29 +19,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const VOCAB: usize = 8;
-/// Tokens that make the second device's part of a pass fail, or wait for its end.
+/// The token that makes a pass panic on the second device.
 const PANIC: TokenId = 6;
+/// The token that makes a pass wait for cancellation on the second device.
 const HANG: TokenId = 7;
 
-/// Predicts the last token plus one, modulo 5, in passes over several devices.
-struct Staged {
-    seats: Vec<DeviceLease>,
+/// A model that predicts the last token plus one, modulo 5, in passes over several devices.
+struct MultiDeviceModel {
+    leases: Vec<DeviceLease>,
 }
 
-impl Staged {
-    /// One device's part of a pass.
-    fn part(index: usize, last: TokenId, cancel: &AtomicBool) -> Result<(), ModelError> {
-        assert!(index == 0 || last != PANIC, "told to panic");
+impl MultiDeviceModel {
+    /// Runs one device's part of a pass.
+    fn run_on_device(index: usize, last: TokenId, cancel: &AtomicBool) -> Result<(), ModelError> {
+        assert!(index == 0 || last != PANIC, "the model panics on this token");
         while index > 0 && last == HANG && !cancel.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        // Others get a chance to come in between.
+        // Gives other threads a chance to use the device.
         (0..3).for_each(|_| std::thread::yield_now());
         if cancel.load(Ordering::Relaxed) { Err(ModelError::Cancelled) } else { Ok(()) }
     }
 }
 
-impl LanguageModel for Staged {
+impl LanguageModel for MultiDeviceModel {
     fn vocab_size(&self) -> usize {
         VOCAB
     }
@@ -52,20 +53,22 @@ impl LanguageModel for Staged {
 
     fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
         let last = *context.tokens.last().ok_or(ModelError::Empty)?;
-        for (index, lease) in self.seats.iter().enumerate() {
+        for (index, lease) in self.leases.iter().enumerate() {
             let mut outcome = Ok(());
-            lease.visit(&mut || outcome = Self::part(index, last, context.cancel));
+            lease.run_exclusive(&mut || outcome = Self::run_on_device(index, last, context.cancel));
             outcome?;
         }
-        Ok(answer(context, VOCAB, |prefix| one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)))
+        Ok(logits_by_prefix(context, VOCAB, |prefix| {
+            one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)
+        }))
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// So many targets on three devices, and a drafter on the last of them or, if that is taken, the first.
+/// A number of targets, each on all three devices, and a drafter on the last device.
 fn runtime(targets: usize) -> Runtime {
-    let devices = ["a", "b", "c"].map(SharedDevice::anywhere);
+    let devices = ["a", "b", "c"].map(SharedDevice::unpinned);
     let worker = |role: Role| {
         let devices = devices.clone();
         WorkerSpec {
@@ -77,12 +80,14 @@ fn runtime(targets: usize) -> Runtime {
                 let lease = |device: &Arc<SharedDevice>| engine.lease(device);
                 Ok(match role {
                     Role::Target(index) => {
-                        let model = Staged { seats: devices.iter().map(lease).collect() };
+                        let model =
+                            MultiDeviceModel { leases: devices.iter().map(lease).collect() };
                         let model = engine.timed(model);
                         engine.with_target(index, model)
                     }
                     Role::Drafter(index) => {
-                        let model = engine.timed(Staged { seats: vec![lease(&devices[2])] });
+                        let model =
+                            engine.timed(MultiDeviceModel { leases: vec![lease(&devices[2])] });
                         engine.with_drafter(index, ModelDrafter::new(model))
                     }
                 })
@@ -93,7 +98,7 @@ fn runtime(targets: usize) -> Runtime {
     Runtime::start(roles.map(worker).collect()).unwrap()
 }
 
-/// No device is had by two at a time; and a target's pass has its devices in their order.
+/// Asserts that no two uses of a device overlap, and that a target's pass uses the devices in order.
 fn check(trace: &Trace) {
     let by_device = trace.by_device();
     assert_eq!(by_device.lanes.len(), 3);
@@ -104,12 +109,11 @@ fn check(trace: &Trace) {
         assert!(times.windows(2).all(|pair| pair[0][1] <= pair[1][0]), "{times:?}");
     }
     for span in trace.spans.iter().filter(|span| span.work == SpanKind::Score) {
-        let names = span.visits.iter().map(|visit| trace.devices[visit.device].as_str());
-        let whole = names.clone().eq(["a", "b", "c"]);
-        assert!(
-            whole || span.rows == 0 && ["a", "b", "c"].into_iter().zip(names).all(|(x, y)| x == y)
-        );
-        // One pass, however many devices it had.
+        let names = span.visits.iter().map(|used| trace.devices[used.device].as_str());
+        let complete = names.clone().eq(["a", "b", "c"]);
+        let mut pairs = ["a", "b", "c"].into_iter().zip(names);
+        assert!(complete || span.rows == 0 && pairs.all(|(expected, name)| expected == name));
+        // A pass over several devices is recorded as one forward pass.
         assert!(span.forwards_ns.len() == 1 || span.rows == 0);
     }
 }
@@ -120,13 +124,13 @@ fn decode(runtime: &Runtime, id: u64, decoder: &mut dyn Decoder) {
     let mut cluster = runtime.cluster();
     generate(decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
     decoder.stop(&mut cluster);
-    cluster.settle();
+    cluster.cancel_and_wait();
     let expected: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
     assert_eq!(sequence.generated(), expected);
 }
 
 #[test]
-fn drafter_and_target_never_share_a_device_at_one_time() {
+fn drafter_and_target_never_use_a_device_at_the_same_time() {
     let runtime = runtime(1);
     for (number, options) in ["eager", "paper", "paper,no-pre-verify"].into_iter().enumerate() {
         let mut decoder = Pearl::new(
@@ -136,15 +140,15 @@ fn drafter_and_target_never_share_a_device_at_one_time() {
         decode(&runtime, number as u64, &mut decoder);
         let trace = runtime.take_trace();
         check(&trace);
-        let on_last = trace.by_device();
-        let on_last = on_last.spans.iter().filter(|span| on_last.lanes[span.lane] == "c");
+        let by_device = trace.by_device();
+        let on_last = by_device.spans.iter().filter(|span| by_device.lanes[span.lane] == "c");
         let drafts = on_last.clone().filter(|span| span.work == SpanKind::Draft).count();
         assert!(drafts >= 10 && on_last.count() > drafts);
     }
 }
 
 #[test]
-fn replicas_follow_one_another_over_the_devices() {
+fn replicas_use_the_devices_one_after_another() {
     let runtime = runtime(3);
     for seed in 0..5 {
         let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
@@ -166,26 +170,26 @@ fn score(sequence: u64, last: TokenId) -> Job {
 }
 
 #[test]
-fn a_part_that_fails_or_is_cancelled_gives_its_device_back() {
+fn a_pass_that_panics_or_is_cancelled_releases_its_device() {
     let runtime = runtime(2);
     let mut cluster = runtime.cluster();
     for round in 0..20 {
-        let doomed = cluster.submit(Role::Target(0), score(1, PANIC)).unwrap();
-        let endless = cluster.submit(Role::Target(0), score(2, HANG)).unwrap();
-        let behind = cluster.submit(Role::Target(1), score(3, 2)).unwrap();
+        let failing = cluster.submit(Role::Target(0), score(1, PANIC)).unwrap();
+        let waiting = cluster.submit(Role::Target(0), score(2, HANG)).unwrap();
+        let later = cluster.submit(Role::Target(1), score(3, 2)).unwrap();
         if round % 2 == 0 {
             std::thread::yield_now();
         }
-        cluster.cancel(endless);
+        cluster.cancel(waiting);
         for _ in 0..3 {
             let completion = cluster.next_completion().unwrap();
             match completion.output {
-                Err(JobError::Panicked { worker, message }) if completion.ticket == doomed => {
-                    assert!(worker == "Target(0)" && message.contains("told to panic"));
+                Err(JobError::Panicked { worker, message }) if completion.ticket == failing => {
+                    assert!(worker == "Target(0)" && message.contains("panics on this token"));
                 }
-                Err(JobError::Cancelled) => assert_eq!(completion.ticket, endless),
+                Err(JobError::Cancelled) => assert_eq!(completion.ticket, waiting),
                 Ok(JobOutput::Score(scores)) => {
-                    assert_eq!((completion.ticket, scores.rows[0].as_point()), (behind, Some(3)));
+                    assert_eq!((completion.ticket, scores.rows[0].as_point()), (later, Some(3)));
                 }
                 other => panic!("{other:?}"),
             }

@@ -1,6 +1,7 @@
-//! How fast simulation is: `cargo run --release -p forerun-sim --example sweep_speed [THREADS]`.
+//! Measures the speed of sweeps: `cargo run --release -p forerun-sim --example sweep_speed [THREADS]`.
 //!
-//! 100,000 configurations of speculative decoding, 50 tokens each, with plain decoding beside them.
+//! The sweep has 100,000 configurations of speculative decoding with 50 tokens each, and plain decoding as
+//! their baseline.
 
 use forerun_sim::sweep::{Sweep, SweepError, Table, run};
 use std::ops::ControlFlow;

@@ -1,50 +1,51 @@
-//! What was measured of real models on real devices, for simulations to take.
+//! Calibrations: measured times and acceptance of real models, as input of simulations.
 
 use crate::{AcceptanceModel, Cost, ForwardCost, SimError};
 use serde::Deserialize;
 use std::fmt::Write;
 
-/// The file of a calibration, in TOML.
+/// Measured times and acceptance of a model pair, read from a TOML file.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct Calibration {
-    /// Milliseconds from a job's submission to its start, and as much from its end to the decoder, with
-    /// what the decoder does in between.
+    /// The latency from a job's submission to its start, and again from its end to the decoder, in
+    /// milliseconds each. It includes the decoder's own work.
     pub link_ms: f64,
-    /// Tokens of the prompts: that many `first_ms` holds.
+    /// The number of prompt tokens, whose time is part of `first_ms`.
     pub prompt_tokens: usize,
-    /// The target's passes.
+    /// The passes of the target.
     pub target: MeasuredPasses,
-    /// The drafter's passes.
+    /// The passes of the drafter.
     pub drafter: MeasuredPasses,
-    /// Whether the drafter, behind the target's own text, proposes the target's next token: `1` or
-    /// `0` for every token behind a prompt, a line for each prompt.
+    /// Where the drafter agrees with the target: one line per prompt, one character per generated token.
+    /// It is `1` if the drafter, given the target's own text so far, proposes the target's next token,
+    /// else `0`.
     pub agreement: Vec<String>,
 }
 
-/// What was measured of one model.
+/// The measured passes of one model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct MeasuredPasses {
-    /// The model and its place, in words.
+    /// A description of the model and its placement.
     pub model: String,
-    /// Layers of a pass.
+    /// The number of layers in a pass.
     pub layers: usize,
-    /// Milliseconds of the pass over a prompt.
+    /// The time of the pass over a prompt, in milliseconds.
     pub first_ms: f64,
-    /// Rows and milliseconds of a pass, in rising order of rows.
+    /// The times of passes as pairs of rows and milliseconds, in ascending order of rows.
     pub rows_ms: Vec<(usize, f64)>,
-    /// Milliseconds of each further pass of one job, if that is something else.
+    /// The time of each pass of a job after the first, in milliseconds, if it differs.
     #[serde(default)]
     pub next_ms: Option<f64>,
 }
 
-/// Milliseconds as nanoseconds.
+/// Converts milliseconds to nanoseconds.
 pub(crate) fn ns(option: &'static str, ms: f64) -> Result<u64, SimError> {
     if (0.0..=1e9).contains(&ms) {
         return Ok((ms * 1e6).round() as u64);
     }
-    let expected = "0 to 1e9 milliseconds";
+    let expected = "from 0 to 1e9 milliseconds";
     Err(SimError::Range { option, found: ms.to_string(), expected })
 }
 
@@ -54,7 +55,7 @@ impl MeasuredPasses {
         let points = self.rows_ms.iter().map(point).collect::<Result<Vec<_>, SimError>>()?;
         if points.is_empty() || !points.is_sorted_by(|a, b| a.0 < b.0) {
             let found = format!("{:?}", self.rows_ms);
-            let expected = "pairs of rows and milliseconds, in rising order of rows";
+            let expected = "pairs of rows and milliseconds, in ascending order of rows";
             return Err(SimError::Range { option: "rows-ms", found, expected });
         }
         Ok(Cost {
@@ -76,23 +77,24 @@ impl MeasuredPasses {
 }
 
 impl Calibration {
-    /// Reads a file's text.
+    /// Parses the text of a calibration file.
     ///
     /// # Errors
-    /// If it is none, or has no agreement recorded.
+    /// If the text is not valid TOML, a value is missing or out of range, or `agreement` is empty.
     pub fn parse(text: &str) -> Result<Self, String> {
         let read: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         let is_record = |line: &String| {
             !line.is_empty() && line.bytes().all(|byte| matches!(byte, b'0' | b'1'))
         };
         if read.agreement.is_empty() || !read.agreement.iter().all(is_record) {
-            return Err("agreement must have a line of 0 and 1 for every prompt".into());
+            return Err("agreement must have one line of 0s and 1s for each prompt".into());
         }
         read.target_cost().and(read.drafter_cost()).map_err(|error| error.to_string())?;
         Ok(read)
     }
 
-    /// The file's text; `comment` says where the numbers come from.
+    /// Returns the text of the calibration file. It starts with `comment`, which should say where the
+    /// numbers come from.
     #[must_use]
     pub fn to_toml(&self, comment: &str) -> String {
         let mut text: String = comment.lines().map(|line| format!("# {line}\n")).collect();
@@ -107,7 +109,7 @@ impl Calibration {
         text
     }
 
-    /// What the target's passes take.
+    /// Returns the cost of the target's passes.
     ///
     /// # Errors
     /// If a number is out of range.
@@ -115,7 +117,7 @@ impl Calibration {
         self.target.cost(ns("link-ms", self.link_ms)?)
     }
 
-    /// What the drafter's passes take.
+    /// Returns the cost of the drafter's passes.
     ///
     /// # Errors
     /// If a number is out of range.
@@ -123,7 +125,7 @@ impl Calibration {
         self.drafter.cost(ns("link-ms", self.link_ms)?)
     }
 
-    /// What was recorded of a prompt; they are counted round and round.
+    /// Returns the recorded acceptance of a prompt. Indices beyond the last prompt wrap around.
     #[must_use]
     pub fn acceptance(&self, prompt: u64) -> AcceptanceModel {
         let line = prompt.checked_rem(self.agreement.len() as u64).unwrap_or(0) as usize;
@@ -138,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_calibration_is_read_as_it_was_written() {
+    fn a_written_calibration_reads_back_unchanged() {
         let passes = |model: &str| MeasuredPasses {
             model: model.into(),
             layers: 7,
@@ -158,7 +160,7 @@ mod tests {
         assert_eq!(Calibration::parse(&text).unwrap(), calibration);
         let cost = calibration.target_cost().unwrap();
         assert_eq!(
-            (cost.forward.of(2), cost.first_ns, cost.link_ns),
+            (cost.forward.ns(2), cost.first_ns, cost.link_ns),
             (11_000_000, Some(80_500_000), 20_000)
         );
         assert_eq!(calibration.acceptance(3), AcceptanceModel::Recorded(vec![false]));

@@ -1,7 +1,7 @@
-//! Devices whose time is counted, not spent.
+//! A cluster of simulated devices in virtual time.
 
-use crate::device::{Held, Passes};
-use crate::oracle::Player;
+use crate::device::{CacheState, Passes};
+use crate::oracle::CachedOracle;
 use crate::pipeline::{DeviceSchedule, SharedDevices};
 use crate::{Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
-/// What becomes of a job that is cancelled while it runs. One that waits is dropped at once.
+/// When a running job stops after its cancellation. A job that still waits is dropped at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cancellation {
-    /// It ends, and the device is free.
+    /// The job stops at once, and the device is free.
     Immediate,
-    /// It ends with the layer that it is in.
+    /// The job stops at the end of the current layer.
     Layer,
-    /// It runs to its end and answers.
+    /// The job runs to its end and returns its output.
     RunToEnd,
 }
 
@@ -34,19 +34,19 @@ impl fmt::Display for Cancellation {
     }
 }
 
-/// What a device did.
+/// The work of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Jobs that it ended.
+    /// Number of jobs that ended, including cancelled and failed ones.
     pub jobs: u64,
-    /// Nanoseconds in which it was busy.
+    /// Time in which the device was busy, in nanoseconds.
     pub busy_ns: u64,
-    /// Nanoseconds of jobs that were cancelled or failed.
+    /// Time spent on jobs that were cancelled or failed, in nanoseconds.
     pub wasted_ns: u64,
 }
 
 impl Usage {
-    /// Adds what another device did.
+    /// Adds the work of another device.
     pub fn add(&mut self, other: Self) {
         self.jobs += other.jobs;
         self.busy_ns += other.busy_ns;
@@ -59,17 +59,17 @@ struct Waiting {
     ticket: Ticket,
     role: Role,
     job: Job,
-    /// When it is there.
+    /// When the job reaches the device.
     arrives_ns: u64,
 }
 
-/// A job on a device.
+/// A job that a device executes.
 struct Running {
     waiting: Waiting,
     started_ns: u64,
     ends_ns: u64,
     passes: Passes,
-    /// How it ends; `None` with an answer.
+    /// The error with which the job ends; `None` if it succeeds.
     failure: Option<JobError>,
 }
 
@@ -77,32 +77,35 @@ struct Running {
 struct State {
     running: Option<Running>,
     queue: VecDeque<Waiting>,
-    held: Held,
+    cache: CacheState,
     usage: Usage,
 }
 
-/// A cluster in virtual time. Its clock stands at the latest completion that was delivered: a decoder
-/// takes no time of its own.
+/// A cluster in virtual time.
+///
+/// Its clock is the time of the latest completion that was delivered. The decoder itself takes no time.
 pub struct SimCluster {
     devices: Vec<(Device, State)>,
-    player: Player,
+    oracle: CachedOracle,
     cancellation: Cancellation,
     faults: Vec<Fault>,
     now_ns: u64,
     submitted: u64,
-    /// Completions by the moment in which they arrive.
+    /// Completions by their time of arrival at the decoder.
     deliveries: BTreeMap<(u64, Ticket), Completion>,
-    traces: bool,
+    records_trace: bool,
     trace: Trace,
-    /// What the devices behind these ones do, where drafter and target share them.
+    /// The schedule of the physical devices if drafter and target share them.
     shared: Option<DeviceSchedule>,
 }
 
 impl SimCluster {
-    /// Devices at time 0.
+    /// Creates a cluster at time 0.
     ///
     /// # Errors
-    /// See [`SimError`].
+    /// Returns [`SimError::NoLayers`] if a device has passes without layers, [`SimError::RoleTwice`] if
+    /// two devices have the same role, and [`SimError::NoSuchDevice`] if a fault refers to a missing
+    /// device.
     pub fn new(
         devices: Vec<Device>,
         oracle: Oracle,
@@ -130,62 +133,63 @@ impl SimCluster {
         let devices = devices.into_iter().map(|device| (device, State::default())).collect();
         Ok(Self {
             devices,
-            player: Player::new(oracle),
+            oracle: CachedOracle::new(oracle),
             cancellation,
             faults,
             now_ns: 0,
             submitted: 0,
             deliveries: BTreeMap::new(),
-            traces: true,
+            records_trace: true,
             trace,
             shared: None,
         })
     }
 
-    /// The same without a trace, which takes memory and time.
+    /// Turns off the trace, which costs memory and time.
     #[must_use]
     pub fn without_trace(mut self) -> Self {
-        self.traces = false;
+        self.records_trace = false;
         self
     }
 
-    /// The same, but all devices are those of a pipeline: what two jobs want at one time, one waits for.
+    /// Places drafter and target on the same physical devices. If two jobs need a device at the same
+    /// time, the second one waits.
     #[must_use]
-    pub fn on(self, pipeline: SharedDevices) -> Self {
-        Self { shared: Some(DeviceSchedule::new(pipeline)), ..self }
+    pub fn on_shared_devices(self, devices: SharedDevices) -> Self {
+        Self { shared: Some(DeviceSchedule::new(devices)), ..self }
     }
 
-    /// The virtual time, in nanoseconds.
+    /// Returns the virtual time in nanoseconds.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// All that was done so far.
+    /// Returns the trace so far.
     #[must_use]
     pub fn trace(&self) -> &Trace {
         &self.trace
     }
 
-    /// All that was done, at the end.
+    /// Returns the trace and drops the cluster.
     #[must_use]
     pub fn into_trace(self) -> Trace {
         self.trace
     }
 
-    /// What the devices did so far.
+    /// Returns every device with its work so far.
     pub fn usage(&self) -> impl Iterator<Item = (&Device, Usage)> {
         self.devices.iter().map(|(device, state)| (device, state.usage))
     }
 
-    /// Puts the next job of a device's queue on it, if it is free.
+    /// Starts the next job in the queue of a device if the device is idle.
     fn start_next(&mut self, index: usize, at_ns: u64) {
         let (device, state) = &mut self.devices[index];
         if state.running.is_some() {
             return;
         }
         let Some(waiting) = state.queue.pop_front() else { return };
-        let passes = state.held.passes(&device.cost, waiting.role, &waiting.job);
+        let passes = state.cache.passes(&device.cost, waiting.role, &waiting.job);
         let total_ns = passes.total_ns();
         let mut started_ns = at_ns.max(waiting.arrives_ns);
         let faults = self.faults.iter().filter(|fault| fault.device == index);
@@ -206,9 +210,9 @@ impl SimCluster {
         }
         let mut ends_ns = ends_ns.unwrap_or(started_ns + total_ns);
         if let Some(shared) = &mut self.shared {
-            let took_ns = ends_ns - started_ns - total_ns;
+            let stalled_ns = ends_ns - started_ns - total_ns;
             let (ticket, role) = (waiting.ticket, waiting.role);
-            ends_ns = shared.take(ticket, role, &passes, started_ns) + took_ns;
+            ends_ns = shared.reserve(ticket, role, &passes, started_ns) + stalled_ns;
         }
         let mut failure = None;
         if dies_ns < ends_ns {
@@ -220,18 +224,18 @@ impl SimCluster {
         state.running = Some(Running { waiting, started_ns, ends_ns, passes, failure });
     }
 
-    /// Ends the job of a device and sends what came of it on its way.
+    /// Ends the running job of a device and sends its completion to the decoder.
     fn finish(&mut self, index: usize) {
         let (device, state) = &mut self.devices[index];
         let Some(running) = state.running.take() else { return };
         let Running { waiting, started_ns, ends_ns, passes, failure } = running;
         let Waiting { ticket, role, job, .. } = waiting;
-        let (Role::Drafter(drafter) | Role::Target(drafter)) = role;
+        let (Role::Drafter(index_in_role) | Role::Target(index_in_role)) = role;
         let output = match failure {
             Some(failure) => Err(failure),
-            None => self.player.answer(drafter, &job).ok_or_else(|| JobError::Failed {
+            None => self.oracle.answer(index_in_role, &job).ok_or_else(|| JobError::Failed {
                 worker: device.name.clone(),
-                message: "simulated drafters draft chains only".into(),
+                message: "simulated drafters draft chains only, not trees".into(),
             }),
         };
         let busy_ns = ends_ns - started_ns;
@@ -239,19 +243,19 @@ impl SimCluster {
         state.usage.busy_ns += busy_ns;
         state.usage.wasted_ns += if output.is_err() { busy_ns } else { 0 };
         let completion = Completion { ticket, output, started_ns, finished_ns: ends_ns };
-        if self.traces {
+        if self.records_trace {
             self.trace.spans.push(Span::of(index, &job, &completion));
         }
-        // A cancelled draft has computed the prefix with its first pass.
+        // A cancelled job whose first pass is complete has computed the prefix.
         let output = completion.output.as_ref().ok();
         if output.is_some() || passes.done_after(busy_ns) > 0 {
-            state.held.keep(role, job, output);
+            state.cache.record(role, job, output);
         }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
         self.start_next(index, ends_ns);
     }
 
-    /// The device whose job ends next, and when that is.
+    /// Returns the next end of a running job and its device.
     fn next_end(&self) -> Option<(u64, usize)> {
         let ends = self.devices.iter().enumerate().filter_map(|(index, (_, state))| {
             state.running.as_ref().map(|running| (running.ends_ns, index))
@@ -259,7 +263,7 @@ impl SimCluster {
         ends.min()
     }
 
-    /// Lets devices work until this moment.
+    /// Finishes every job that ends no later than `until_ns`.
     fn advance(&mut self, until_ns: u64) {
         while let Some((ends_ns, index)) = self.next_end()
             && ends_ns <= until_ns
@@ -271,8 +275,8 @@ impl SimCluster {
 
 impl Cluster for SimCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
-        let plays = |(device, _): &(Device, State)| device.roles.contains(&on);
-        let Some(index) = self.devices.iter().position(plays) else {
+        let has_role = |(device, _): &(Device, State)| device.roles.contains(&on);
+        let Some(index) = self.devices.iter().position(has_role) else {
             return Err(ClusterError::NoSuchRole(on));
         };
         self.advance(self.now_ns);
@@ -295,8 +299,8 @@ impl Cluster for SimCluster {
         self.advance(self.now_ns);
         let now_ns = self.now_ns;
         for (index, (device, state)) in self.devices.iter_mut().enumerate() {
-            if let Some(place) = state.queue.iter().position(|waiting| waiting.ticket == ticket)
-                && let Some(waiting) = state.queue.remove(place)
+            if let Some(position) = state.queue.iter().position(|waiting| waiting.ticket == ticket)
+                && let Some(waiting) = state.queue.remove(position)
             {
                 let completion = Completion {
                     ticket,
@@ -304,7 +308,7 @@ impl Cluster for SimCluster {
                     started_ns: now_ns,
                     finished_ns: now_ns,
                 };
-                if self.traces {
+                if self.records_trace {
                     self.trace.spans.push(Span::of(index, &waiting.job, &completion));
                 }
                 self.deliveries.insert((now_ns, ticket), completion);
@@ -323,7 +327,7 @@ impl Cluster for SimCluster {
             };
             if ends_ns < running.ends_ns {
                 if let Some(shared) = &mut self.shared {
-                    shared.give_back(ticket, ends_ns);
+                    shared.release_after(ticket, ends_ns);
                 }
                 running.started_ns = running.started_ns.min(ends_ns);
                 running.ends_ns = ends_ns;
@@ -352,14 +356,14 @@ impl Cluster for SimCluster {
     }
 
     fn observe(&mut self, outcome: Outcome) {
-        if self.traces {
+        if self.records_trace {
             self.trace.record_outcome(&outcome);
         }
     }
 
     fn release(&mut self, sequence: SequenceId) {
         for (_, state) in &mut self.devices {
-            state.held.release(sequence);
+            state.cache.release(sequence);
         }
     }
 }

@@ -1,40 +1,40 @@
-//! What forward passes take.
+//! The time of forward passes.
 
 use serde::{Deserialize, Serialize};
 
-/// The time of one forward pass, by its rows.
+/// The time of one forward pass by its number of rows.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ForwardCost {
-    /// The same however many rows, as the papers assume.
+    /// The same time for any number of rows, as the papers assume.
     Constant {
-        /// Nanoseconds.
+        /// The time in nanoseconds.
         ns: u64,
     },
-    /// Measured at some numbers of rows, in rising order: straight lines lie between, and the last
-    /// one goes on.
+    /// Measured times at some numbers of rows, interpolated linearly. The last segment is extrapolated.
     Rows {
-        /// Rows and nanoseconds.
+        /// Pairs of rows and nanoseconds, in ascending order of rows.
         points: Vec<(usize, u64)>,
     },
-    /// A drafter whose layers run side by side in groups (EasySpec, arXiv 2502.02493, algorithm 2),
-    /// each on a device of its own. Its first pass of a draft, which calibrates, runs them in order.
+    /// A drafter that computes groups of layers in parallel (EasySpec, arXiv 2502.02493, algorithm 2),
+    /// each layer of a group on its own device. The first pass of a draft calibrates and runs the layers
+    /// in order.
     Layers {
-        /// Nanoseconds of one layer's attention.
+        /// The time of one layer's attention in nanoseconds.
         attention_ns: u64,
-        /// Nanoseconds of one layer's MLP, which all devices compute one after another.
+        /// The time of one layer's MLP in nanoseconds. The MLPs run one after another.
         mlp_ns: u64,
-        /// Nanoseconds of gathering the attentions of a group of more than one layer.
+        /// The time of gathering the attention outputs of a group of several layers, in nanoseconds.
         communication_ns: u64,
-        /// Layers of each group.
+        /// The number of layers in each group.
         groups: Vec<usize>,
     },
 }
 
 impl ForwardCost {
-    /// Nanoseconds of a pass of so many rows.
+    /// Returns the time of a pass over `rows` rows in nanoseconds.
     #[must_use]
-    pub fn of(&self, rows: usize) -> u64 {
+    pub fn ns(&self, rows: usize) -> u64 {
         match self {
             Self::Constant { ns } => *ns,
             Self::Rows { points } => interpolated(points, rows),
@@ -48,14 +48,14 @@ impl ForwardCost {
         }
     }
 
-    /// Nanoseconds of the first pass of a job, over so many rows.
+    /// Returns the time of the first pass of a job over `rows` rows in nanoseconds.
     #[must_use]
-    pub fn opening(&self, rows: usize) -> u64 {
+    pub fn first_pass_ns(&self, rows: usize) -> u64 {
         match self {
             Self::Layers { attention_ns, mlp_ns, groups, .. } => {
                 groups.iter().sum::<usize>() as u64 * (attention_ns + mlp_ns)
             }
-            _ => self.of(rows),
+            _ => self.ns(rows),
         }
     }
 }
@@ -72,25 +72,25 @@ fn interpolated(points: &[(usize, u64)], rows: usize) -> u64 {
     (low.1 as f64 + slope * (rows as f64 - low.0 as f64)).max(0.0).round() as u64
 }
 
-/// What a device takes for its jobs.
+/// The times of a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cost {
-    /// One forward pass.
+    /// The time of one forward pass.
     pub forward: ForwardCost,
-    /// What the first pass of a sequence takes instead (time to the first token, which holds the
-    /// prompt), candidates apart; `None` where it takes what the others do.
+    /// The time of the first pass of a sequence, which includes the prompt but no draft tokens, in
+    /// nanoseconds. `None`: the same as other passes.
     pub first_ns: Option<u64>,
-    /// What each further pass of one job takes instead, whose weights may still be in the device's
-    /// caches; `None` where it takes what the others do.
+    /// The time of each pass of a job after the first, in nanoseconds. It may be shorter because the
+    /// weights are still in the device's caches. `None`: the same as other passes.
     pub next_ns: Option<u64>,
-    /// Layers of a pass: between two of them a job can be cancelled.
+    /// The number of layers in a pass. A job can be cancelled between two layers.
     pub layers: usize,
-    /// What passes on the way to the device, and as much back.
+    /// The latency from the decoder to the device, and back again, in nanoseconds each.
     pub link_ns: u64,
 }
 
 impl Cost {
-    /// Passes that always take the same time.
+    /// Returns the cost of passes that always take `ns` nanoseconds.
     #[must_use]
     pub fn constant(ns: u64) -> Self {
         Self {
@@ -108,23 +108,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_side_by_side_share_their_attention() {
+    fn parallel_layers_share_the_time_of_attention() {
         let groups = vec![1, 3, 4, 1];
         let cost = ForwardCost::Layers { attention_ns: 10, mlp_ns: 3, communication_ns: 2, groups };
-        assert_eq!(cost.of(1), 4 * 10 + 2 * 2 + 9 * 3);
-        assert_eq!(cost.opening(1), 9 * 13);
+        assert_eq!(cost.ns(1), 4 * 10 + 2 * 2 + 9 * 3);
+        assert_eq!(cost.first_pass_ns(1), 9 * 13);
     }
 
     #[test]
-    fn measured_costs_are_joined_by_lines() {
+    fn measured_costs_are_interpolated_linearly() {
         let cost = ForwardCost::Rows { points: vec![(1, 100), (4, 130), (8, 250)] };
-        let of = |rows| cost.of(rows);
         assert_eq!(
-            [of(0), of(1), of(2), of(4), of(6), of(8), of(10)],
+            [0, 1, 2, 4, 6, 8, 10].map(|rows| cost.ns(rows)),
             [100, 100, 110, 130, 190, 250, 310]
         );
-        assert_eq!(ForwardCost::Rows { points: vec![(3, 7)] }.of(9), 7);
-        assert_eq!(ForwardCost::Rows { points: Vec::new() }.of(9), 0);
-        assert_eq!(ForwardCost::Constant { ns: 5 }.of(9), 5);
+        assert_eq!(ForwardCost::Rows { points: vec![(3, 7)] }.ns(9), 7);
+        assert_eq!(ForwardCost::Rows { points: Vec::new() }.ns(9), 0);
+        assert_eq!(ForwardCost::Constant { ns: 5 }.ns(9), 5);
     }
 }

@@ -1,4 +1,4 @@
-//! Devices: what they play, what their passes take, what goes wrong with them.
+//! Devices: their roles, the times of their passes, and their faults.
 
 use crate::Cost;
 use forerun_core::{Job, JobOutput, Role, SequenceId, TokenId, TokenTree};
@@ -6,38 +6,38 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A device group.
+/// A simulated device, or a group of devices that works as one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// Its lane in the trace.
+    /// The name of its lane in the trace.
     pub name: String,
-    /// What it plays; jobs of all roles wait in one queue.
+    /// The roles of the device. Jobs of all roles share one queue.
     pub roles: Vec<Role>,
-    /// What its passes take.
+    /// The times of its forward passes.
     pub cost: Cost,
 }
 
-/// What goes wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FaultKind {
-    /// The device does nothing any more; its jobs fail.
+    /// The device stops for good, and its jobs fail.
     Die,
-    /// The device stands still for a while.
+    /// The device pauses.
     Stall {
-        /// Nanoseconds.
+        /// The length of the pause in nanoseconds.
         ns: u64,
     },
 }
 
-/// Something that goes wrong at a known moment.
+/// A fault of a device at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Index of the device.
+    /// The index of the device.
     pub device: usize,
-    /// When.
+    /// The time of the fault in nanoseconds.
     pub at_ns: u64,
-    /// What.
+    /// The kind of the fault.
     pub kind: FaultKind,
 }
 
@@ -45,7 +45,7 @@ pub struct Fault {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passes {
     first_ns: u64,
-    /// Each of the further ones.
+    /// The time of each pass after the first.
     next_ns: u64,
     count: u64,
     layers: u64,
@@ -56,13 +56,13 @@ impl Passes {
         if self.count == 0 { 0 } else { self.first_ns + (self.count - 1) * self.next_ns }
     }
 
-    /// The time of each pass.
+    /// Returns the time of each pass.
     pub(crate) fn each(&self) -> impl Iterator<Item = u64> {
         let (first_ns, next_ns) = (self.first_ns, self.next_ns);
         (0..self.count).map(move |index| if index == 0 { first_ns } else { next_ns })
     }
 
-    /// Passes that are done after so many nanoseconds.
+    /// Returns the number of passes that are complete after `ns` nanoseconds.
     pub(crate) fn done_after(&self, ns: u64) -> u64 {
         match ns.checked_sub(self.first_ns) {
             None => 0,
@@ -72,7 +72,7 @@ impl Passes {
         }
     }
 
-    /// When the layer ends that is under way after so many nanoseconds.
+    /// Returns the end of the layer that is running after `ns` nanoseconds.
     pub(crate) fn layer_end(&self, ns: u64) -> u64 {
         let done = self.done_after(ns);
         if done >= self.count {
@@ -88,19 +88,19 @@ impl Passes {
     }
 }
 
-/// What a device has computed of its sequences, as the caches of its models would hold it.
+/// The tokens that the KV caches of a device hold for each role and sequence.
 #[derive(Default)]
-pub(crate) struct Held(BTreeMap<(Role, SequenceId), Past>);
+pub(crate) struct CacheState(BTreeMap<(Role, SequenceId), CachedTokens>);
 
-/// Tokens, and candidates behind them.
-struct Past {
+/// Cached tokens of a sequence, and cached draft tokens after them.
+struct CachedTokens {
     tokens: Arc<[TokenId]>,
     tree: TokenTree,
 }
 
-impl Past {
-    /// How many of the first of `tokens` need not be computed again.
-    fn covers(&self, tokens: &[TokenId]) -> usize {
+impl CachedTokens {
+    /// Returns the length of the longest prefix of `tokens` that is cached.
+    fn cached_prefix(&self, tokens: &[TokenId]) -> usize {
         if !tokens.starts_with(&self.tokens) {
             return self.tokens.iter().zip(tokens).take_while(|(own, other)| own == other).count();
         }
@@ -114,47 +114,50 @@ impl Past {
     }
 }
 
-impl Held {
-    /// The passes of a job. The first pass of a sequence takes what the cost says of it, which counts
-    /// the prompt; every other one has a row for each token that is not held.
+impl CacheState {
+    /// Returns the forward passes of a job.
+    ///
+    /// The first pass of a sequence takes [`Cost::first_ns`], which includes the prompt. Every other first
+    /// pass of a job has one row for each token that is not cached.
     pub(crate) fn passes(&self, cost: &Cost, role: Role, job: &Job) -> Passes {
         let (Job::Draft { tokens, prompt_len, .. } | Job::Score { tokens, prompt_len, .. }) = job;
         let past = self.0.get(&(role, job.sequence()));
-        let held = past.map_or(0, |past| past.covers(tokens)).max(prompt_len.saturating_sub(1));
-        // The last token is always computed: its row is what is asked for.
-        let missing = tokens.len() - held.min(tokens.len().saturating_sub(1));
+        let cached = past.map_or(0, |past| past.cached_prefix(tokens));
+        let cached = cached.max(prompt_len.saturating_sub(1));
+        // The last token is always computed, because the job needs its row.
+        let missing = tokens.len() - cached.min(tokens.len().saturating_sub(1));
         let (count, rows) = match job {
             Job::Draft { shape, .. } => (shape.length(), missing),
             Job::Score { tree, .. } => (1, missing + tree.len()),
         };
-        let next_ns = cost.next_ns.unwrap_or_else(|| cost.forward.of(1));
-        let opening_ns = cost.forward.opening(rows);
-        // Candidates come on top of a prompt.
-        let more_ns = opening_ns.saturating_sub(cost.forward.opening(1));
+        let next_ns = cost.next_ns.unwrap_or_else(|| cost.forward.ns(1));
+        let first_pass_ns = cost.forward.first_pass_ns(rows);
+        // Rows of draft tokens are added to the time of the prompt.
+        let draft_rows_ns = first_pass_ns.saturating_sub(cost.forward.first_pass_ns(1));
         let prompt_ns = cost.first_ns.filter(|_| past.is_none());
-        let first_ns = prompt_ns.map_or(opening_ns, |prompt_ns| prompt_ns + more_ns);
+        let first_ns = prompt_ns.map_or(first_pass_ns, |prompt_ns| prompt_ns + draft_rows_ns);
         Passes { first_ns, next_ns, count: count as u64, layers: cost.layers as u64 }
     }
 
-    /// Notes what a job has computed.
-    pub(crate) fn keep(&mut self, role: Role, job: Job, output: Option<&JobOutput>) {
+    /// Records the tokens that a job has computed.
+    pub(crate) fn record(&mut self, role: Role, job: Job, output: Option<&JobOutput>) {
         let key = (role, job.sequence());
         let past = match (job, output) {
-            (Job::Score { tokens, tree, .. }, Some(_)) => Past { tokens, tree },
-            // The last token of a draft was never computed from.
+            (Job::Score { tokens, tree, .. }, Some(_)) => CachedTokens { tokens, tree },
+            // The last token of a draft was never an input of a pass.
             (Job::Draft { tokens, .. }, Some(JobOutput::Draft(draft))) => {
                 let tree = draft.tree.first(draft.tree.len().saturating_sub(1));
-                Past { tokens, tree }
+                CachedTokens { tokens, tree }
             }
             (Job::Draft { tokens, .. } | Job::Score { tokens, .. }, _) => {
-                Past { tokens, tree: TokenTree::new() }
+                CachedTokens { tokens, tree: TokenTree::new() }
             }
         };
         self.0.insert(key, past);
     }
 
-    /// Forgets a sequence.
+    /// Drops the cached tokens of a sequence.
     pub(crate) fn release(&mut self, sequence: SequenceId) {
-        self.0.retain(|(_, held), _| *held != sequence);
+        self.0.retain(|(_, cached), _| *cached != sequence);
     }
 }

@@ -1,54 +1,59 @@
-//! Simulations that cannot be.
+//! Errors of simulations.
 
 use forerun_core::Role;
 
-/// A simulation that cannot be.
+/// A simulation that is invalid or that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SimError {
-    /// Two devices of one role.
-    #[error("both {first} and {second} play {role:?}: give each role one device")]
+    /// Two devices have the same role.
+    #[error("{first} and {second} both have the role {role:?}: give each role to one device only")]
     RoleTwice {
         /// The role.
         role: Role,
-        /// A device.
+        /// The first device with this role.
         first: String,
-        /// Another one.
+        /// The second device with this role.
         second: String,
     },
-    /// A fault of a device that there is not.
-    #[error("a fault names device {device}, but there are only {devices}, counted from 0")]
+    /// A fault refers to a device that does not exist.
+    #[error(
+        "a fault refers to device {device}, but there are only {devices} devices, numbered from 0"
+    )]
     NoSuchDevice {
-        /// The index.
+        /// The index in the fault.
         device: usize,
         /// Number of devices.
         devices: usize,
     },
-    /// An option out of range.
-    #[error("{option} cannot be {found}, but must be {expected}")]
+    /// An option is out of range.
+    #[error("{option} is {found}, but must be {expected}")]
     Range {
-        /// What it is.
+        /// The option's name.
         option: &'static str,
-        /// What it was to be.
+        /// Its value.
         found: String,
-        /// What is possible.
+        /// The allowed values.
         expected: &'static str,
     },
-    /// Decoding ended early.
-    #[error("the simulated answer ended early: {0}")]
+    /// Decoding failed before the last token.
+    #[error("the simulated answer failed: {0}")]
     Decode(String),
-    /// A decoder that changed the text: a bug of its own.
-    #[error("the answer is not the target's own text: please report this simulation")]
-    OtherText,
-    /// Passes without layers.
-    #[error("{device} has passes of 0 layers: give it at least one")]
+    /// The decoder changed the text, which is a bug in the decoder.
+    #[error(
+        "the decoder changed the text: the answer is not the target's own. This is a bug; please report \
+         it with the parameters of the simulation"
+    )]
+    ChangedText,
+    /// A device has passes without layers.
+    #[error("the passes of {device} have 0 layers: set layers to at least 1")]
     NoLayers {
         /// The device.
         device: String,
     },
-    /// What threads cannot do.
-    #[error("{0} are simulated in virtual time only: leave --real-time out, or them")]
+    /// The simulation needs a feature that only virtual time has.
+    #[error("{0} are simulated in virtual time only: remove them, or turn off `real_time`")]
     VirtualOnly(&'static str),
-    /// A thread that cannot start.
-    #[error("a device cannot start: {0}")]
+    /// The thread of a device cannot start.
+    #[error("cannot start the thread of a device: {0}")]
     Start(String),
 }

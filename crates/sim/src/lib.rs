@@ -1,11 +1,12 @@
-//! The production decoders in virtual time.
+//! Runs the production decoders in virtual time.
 //!
-//! A [`SimCluster`] stands behind the same `Cluster` trait as threads do: jobs queue at devices whose
-//! forward passes take what a [`Cost`] says, and the clock jumps from one completion to the next. What
-//! models would answer comes from an [`Oracle`], so that verification is real and the text can be
-//! checked. The same input gives the same trace. Nothing here touches threads, clocks or files but
-//! [`sweep`], which simulates on all cores, and
-//! [`Simulation::run_in_real_time`], where waits on threads stand for passes.
+//! A [`SimCluster`] implements the same `Cluster` trait as the thread-based runtime. Jobs queue at
+//! devices, a forward pass takes the time given by a [`Cost`], and the clock jumps from one completion
+//! to the next. An [`Oracle`] supplies the models' outputs, so verification is real and the text can
+//! be checked. The same input gives the same trace.
+//!
+//! Only two parts of this crate use threads, clocks or files: [`sweep`], which simulates on all cores,
+//! and [`Simulation::run_in_real_time`], which replaces passes by waits on threads.
 
 mod answer;
 mod calibration;
@@ -31,4 +32,4 @@ pub use method::SimulatedMethod;
 pub use oracle::{AcceptanceModel, Oracle};
 pub use parameters::Parameters;
 pub use pipeline::SharedDevices;
-pub use real_time::WaitedAnswer;
+pub use real_time::RealTimeAnswer;

@@ -1,4 +1,4 @@
-//! What can be simulated: the production decoders.
+//! The decoding methods that can be simulated.
 
 use forerun_core::DraftShape;
 use forerun_decode::{
@@ -9,29 +9,33 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// When tokens are drafted and verified.
+/// A decoding method. It determines when tokens are drafted and verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimulatedMethod {
-    /// One target forward a token.
+    /// Autoregressive decoding: one target pass per token.
     Autoregressive,
-    /// Draft, then verify, in turn.
+    /// Speculative decoding, which alternates drafting and verification.
     #[default]
     Speculative,
-    /// Drafting beside verification, in rounds that end with the target's pass.
+    /// PEARL with the eager schedule: it drafts during verification, and a round ends with the target's
+    /// pass.
     Pearl,
-    /// The same in rounds of the paper, which wait for all draft tokens.
+    /// PEARL with the paper's schedule: a round also waits for all draft tokens.
     PearlPaper,
-    /// The paper's rounds, in which the drafter runs alone while nothing is unverified.
+    /// PEARL with the paper's schedule, without pre-verify: the drafter runs alone while there are no
+    /// unverified tokens.
     PearlNoPreVerify,
-    /// The paper's rounds, in which the drafter waits while something is unverified.
+    /// PEARL with the paper's schedule, without post-verify: the drafter waits while there are unverified
+    /// tokens.
     PearlNoPostVerify,
-    /// Verifications of all drafters' tokens on all targets at once; the draft length is the lookahead.
+    /// DSI, which verifies the tokens of all drafters on all targets in parallel. The draft length is the
+    /// lookahead.
     Dsi,
 }
 
 impl SimulatedMethod {
-    /// All methods with their names.
+    /// All methods with the names that [`FromStr`] accepts.
     pub const NAMES: [(Self, &str); 7] = [
         (Self::Autoregressive, "autoregressive"),
         (Self::Speculative, "speculative"),
@@ -42,8 +46,8 @@ impl SimulatedMethod {
         (Self::Dsi, "dsi"),
     ];
 
-    /// The decoder, which drafts so many tokens in a row, for so many target replicas. DSI has all
-    /// `drafters`, every other method the first.
+    /// Creates the decoder of this method for `targets` target replicas and a draft length of
+    /// `draft_tokens`. DSI uses all `drafters`; every other method uses the first one.
     pub(crate) fn decoder(
         self,
         draft_tokens: usize,
@@ -52,10 +56,10 @@ impl SimulatedMethod {
     ) -> Box<dyn Decoder> {
         let chain = DraftShape::Chain { length: draft_tokens };
         let pearl = |options: PearlOptions| {
-            let goes_on = options.schedule == PearlSchedule::Eager;
+            let is_eager = options.schedule == PearlSchedule::Eager;
             Box::new(Pearl::new(
                 options,
-                PearlDraftLength::new(draft_tokens, DraftLength::Fixed, goes_on),
+                PearlDraftLength::new(draft_tokens, DraftLength::Fixed, is_eager),
             ))
         };
         let paper = PearlOptions { schedule: PearlSchedule::Paper, ..PearlOptions::default() };
@@ -69,8 +73,9 @@ impl SimulatedMethod {
             Self::PearlNoPreVerify => pearl(PearlOptions { pre_verify: false, ..paper }),
             Self::PearlNoPostVerify => pearl(PearlOptions { post_verify: false, ..paper }),
             Self::Dsi => {
-                let each = targets.div_ceil(drafters.max(1));
-                let lookahead = DsiLookahead::new(draft_tokens, DraftLength::Fixed, each);
+                let targets_per_drafter = targets.div_ceil(drafters.max(1));
+                let lookahead =
+                    DsiLookahead::new(draft_tokens, DraftLength::Fixed, targets_per_drafter);
                 Box::new(Dsi::new(targets, lookahead).with_drafters(drafters))
             }
         }

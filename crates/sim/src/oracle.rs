@@ -1,4 +1,4 @@
-//! A target and drafters whose text and acceptance are given.
+//! An oracle that stands in for the models: given text, given acceptance.
 
 use forerun_core::{
     Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Proposal, Purpose,
@@ -6,28 +6,31 @@ use forerun_core::{
 };
 use serde::{Deserialize, Serialize};
 
-/// Tokens that there are: few, so that rows of them cost threads no time.
+/// Size of the vocabulary. It is small, so that rows of logits cost threads almost no time.
 pub(crate) const VOCABULARY: usize = 256;
 
-/// When a drafter proposes the target's token behind a true prefix.
+/// When a drafter proposes the target's next token, given a prefix of the target's text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AcceptanceModel {
-    /// At every position with the same probability, independently.
+    /// With the same probability at every position, independently.
     Iid(f64),
-    /// With a probability that depends on the place in the draft; the last one goes on.
+    /// With a probability for each position in the draft. The last one applies to all further positions.
     ByPlace(Vec<f64>),
-    /// As was recorded at every position behind the prompt; beyond the record, never.
+    /// As recorded for each position after the prompt; never after the end of the record.
     Recorded(Vec<bool>),
 }
 
-/// What models would answer. The text is a function of the seed; the target is greedy and always right,
-/// and a drafter is right as [`AcceptanceModel`] says. Both are functions of the tokens before, as models are.
+/// The outputs of simulated models.
+///
+/// The seed determines the text. The target decodes greedily and always continues the text. A drafter
+/// proposes the target's token as often as its [`AcceptanceModel`] says. Like real models, both are
+/// functions of the preceding tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Oracle {
-    /// Chooses the text and where drafters err.
+    /// The seed of the text and of the drafters' errors.
     pub seed: u64,
-    /// Where drafters are right; the drafter of that index, or the last one.
+    /// The acceptance of each drafter. The last entry applies to all further drafters.
     pub drafters: Vec<AcceptanceModel>,
 }
 
@@ -37,27 +40,29 @@ impl Oracle {
         randomness.uniform(Key { position, purpose, candidate })
     }
 
-    /// The text's token at a position.
+    /// Returns the token of the text at a position.
     #[must_use]
     pub fn token(&self, position: usize) -> TokenId {
         (self.uniform(position, Purpose::Sample, 0) * VOCABULARY as f64) as TokenId
     }
 
-    /// The first tokens of the text.
+    /// Returns the first `tokens` tokens of the text.
     #[must_use]
     pub fn text(&self, tokens: usize) -> Vec<TokenId> {
         (0..tokens).map(|position| self.token(position)).collect()
     }
 
-    fn is_right(&self, drafter: usize, position: usize, place: usize, prompt_len: usize) -> bool {
+    /// Whether a drafter proposes the target's token at a position of the text, which is number `depth`
+    /// (from 0) of its draft.
+    fn is_right(&self, drafter: usize, position: usize, depth: usize, prompt_len: usize) -> bool {
         let last = self.drafters.len().saturating_sub(1);
         let uniform = || self.uniform(position, Purpose::Draft, drafter as TokenId);
         match self.drafters.get(drafter.min(last)) {
             None => false,
             Some(AcceptanceModel::Iid(probability)) => uniform() < *probability,
             Some(AcceptanceModel::ByPlace(probabilities)) => {
-                let own = probabilities.get(place).or(probabilities.last());
-                own.is_some_and(|&probability| uniform() < probability)
+                let probability = probabilities.get(depth).or(probabilities.last());
+                probability.is_some_and(|&probability| uniform() < probability)
             }
             Some(AcceptanceModel::Recorded(record)) => {
                 record.get(position.wrapping_sub(prompt_len)).copied().unwrap_or(false)
@@ -66,18 +71,19 @@ impl Oracle {
     }
 }
 
-/// An oracle at work: it remembers the text as far as it was asked for.
-pub(crate) struct Player {
+/// An oracle that caches the text it has generated so far.
+pub(crate) struct CachedOracle {
     oracle: Oracle,
     text: Vec<TokenId>,
 }
 
-impl Player {
+impl CachedOracle {
     pub(crate) fn new(oracle: Oracle) -> Self {
         Self { oracle, text: Vec::new() }
     }
 
-    /// The answer of a drafter (of that index) or the target; `None` for a draft that is no chain.
+    /// Returns the output of a job, or `None` if the job requests a draft that is not a chain. `drafter` is
+    /// the index of the drafter and is ignored for the target.
     pub(crate) fn answer(&mut self, drafter: usize, job: &Job) -> Option<JobOutput> {
         match job {
             Job::Draft { tokens, prompt_len, shape, .. } => {
@@ -93,7 +99,7 @@ impl Player {
         }
     }
 
-    /// The chain that a drafter proposes behind `tokens`.
+    /// Returns the chain of `length` tokens that a drafter proposes after `tokens`.
     pub(crate) fn draft(
         &mut self,
         drafter: usize,
@@ -101,41 +107,42 @@ impl Player {
         prompt_len: usize,
         length: usize,
     ) -> Vec<TokenId> {
-        let mut is_true = self.knows(tokens, length);
-        let next = |(place, position): (usize, usize)| {
-            is_true = is_true && self.oracle.is_right(drafter, position, place, prompt_len);
-            if is_true { self.text[position] } else { wrong(self.text[position], drafter) }
+        let mut is_text = self.is_text(tokens, length);
+        let next = |(depth, position): (usize, usize)| {
+            is_text = is_text && self.oracle.is_right(drafter, position, depth, prompt_len);
+            if is_text { self.text[position] } else { wrong(self.text[position], drafter) }
         };
         (tokens.len()..).take(length).enumerate().map(next).collect()
     }
 
-    /// The target's token behind `tokens` and behind each node of `tree`.
+    /// Returns the target's next token after `tokens` and after each node of `tree`.
     pub(crate) fn rows(&mut self, tokens: &[TokenId], tree: &TokenTree) -> Vec<TokenId> {
-        // Whether what leads to a row is the text; row 0 is the prefix.
-        let mut is_true = Vec::with_capacity(tree.len() + 1);
-        is_true.push(self.knows(tokens, tree.max_depth() + 1));
+        // Whether the path to each row is the text. Row 0 is the prefix.
+        let mut is_text = Vec::with_capacity(tree.len() + 1);
+        is_text.push(self.is_text(tokens, tree.max_depth() + 1));
         for node in 0..tree.len() {
             let parent = tree.parent(node).map_or(0, |parent| parent + 1);
             let position = tokens.len() + tree.depth(node) - 1;
-            is_true.push(is_true[parent] && tree.token(node) == self.text[position]);
+            is_text.push(is_text[parent] && tree.token(node) == self.text[position]);
         }
-        let row = |(row, is_true): (usize, bool)| {
+        let row = |(row, is_text): (usize, bool)| {
             let depth = row.checked_sub(1).map_or(0, |node| tree.depth(node));
             let token = self.text[tokens.len() + depth];
-            if is_true { token } else { wrong(token, 0) }
+            if is_text { token } else { wrong(token, 0) }
         };
-        is_true.into_iter().enumerate().map(row).collect()
+        is_text.into_iter().enumerate().map(row).collect()
     }
 
-    /// Learns the text up to `more` positions behind `tokens`, and tells whether these are it.
-    fn knows(&mut self, tokens: &[TokenId], more: usize) -> bool {
+    /// Returns whether `tokens` is a prefix of the text. Generates the text up to `more` positions after
+    /// `tokens` first.
+    fn is_text(&mut self, tokens: &[TokenId], more: usize) -> bool {
         let missing = self.text.len()..tokens.len() + more;
         self.text.extend(missing.map(|position| self.oracle.token(position)));
         self.text.starts_with(tokens)
     }
 }
 
-/// Another token than that of the text, and than other drafters' wrong ones.
+/// Returns a token that differs from the text's token and from the wrong tokens of other drafters.
 fn wrong(token: TokenId, drafter: usize) -> TokenId {
     let step = 1 + drafter % (VOCABULARY - 1);
     (token + step as TokenId) % VOCABULARY as TokenId

@@ -1,4 +1,4 @@
-//! A simulation in the units in which people think of one: milliseconds.
+//! The parameters of a simulation, in milliseconds.
 
 use crate::calibration::ns;
 use crate::{
@@ -8,48 +8,52 @@ use crate::{
 use forerun_model::LayerGroups;
 use serde::{Deserialize, Serialize};
 
-/// Everything that a simulation depends on, as options and sweeps name it. What is `None` is the
-/// calibration's, or the default where there is none.
+/// The parameters of a simulation, named as in options and sweep files.
+///
+/// If a parameter is `None`, its value comes from the calibration. Without a calibration, it has the
+/// default given below.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct Parameters {
-    /// When tokens are drafted and verified.
+    /// The decoding method.
     pub method: SimulatedMethod,
-    /// A target's forward pass of one row; 30.
+    /// The time of a target pass over one row, in milliseconds. Default: 30.
     pub target_ms: Option<f64>,
-    /// A target's first pass, which holds the prompt.
+    /// The time of the target's first pass, which includes the prompt. Default: the same as other passes.
     pub target_first_ms: Option<f64>,
-    /// What each further row adds to a target's pass; 0.
+    /// The time that each further row adds to a target pass. Default: 0.
     pub row_ms: Option<f64>,
-    /// Replicas of the target; 0 is as many as the drafters keep busy (DSI, equation 1, for each).
+    /// The number of target replicas. 0: as many as the drafters keep busy (DSI, equation 1, for each
+    /// drafter).
     pub targets: usize,
-    /// A drafter's forward pass; 3.
+    /// The time of a drafter pass. Default: 3.
     pub draft_ms: Option<f64>,
-    /// A drafter's first pass.
+    /// The time of the drafter's first pass. Default: the same as other passes.
     pub draft_first_ms: Option<f64>,
-    /// Drafters, of which DSI has all and every other method the first.
+    /// The number of drafters. DSI uses all of them; every other method uses the first one.
     pub drafters: usize,
-    /// The probability that a draft token is the target's; 0.8.
+    /// The probability that a draft token is the target's. Default: 0.8.
     pub acceptance: Option<f64>,
-    /// Tokens drafted in a row.
+    /// The draft length in tokens.
     pub draft_tokens: usize,
-    /// Tokens to generate.
+    /// The number of tokens to generate.
     pub max_tokens: usize,
-    /// Where drafts are right.
+    /// The seed of the text and of the draft errors; with a calibration, the index of the prompt.
     pub seed: u64,
-    /// What becomes of a job that is cancelled while it runs.
+    /// When a cancelled job stops.
     pub cancel: Cancellation,
-    /// Layers of a pass; 32.
+    /// The number of layers in a pass. Default: 32.
     pub layers: Option<usize>,
-    /// From the decoder to a device, and as much back; 0.
+    /// The latency from the decoder to a device, and back again. Default: 0.
     pub link_ms: Option<f64>,
-    /// Layers of a layer-parallel drafter in a group; 0 is a drafter of `draft_ms`.
+    /// The number of layers that a layer-parallel drafter computes at a time. 0: an ordinary drafter with
+    /// passes of `draft_ms`.
     pub layer_parallel: usize,
-    /// Attention of one of its layers.
+    /// The time of the attention of one layer of a layer-parallel drafter.
     pub draft_attention_ms: f64,
-    /// The MLP of one of its layers.
+    /// The time of the MLP of one layer of a layer-parallel drafter.
     pub draft_mlp_ms: f64,
-    /// Gathering the attentions of a group.
+    /// The time of gathering the attention outputs of a group of layers.
     pub draft_communication_ms: f64,
 }
 
@@ -79,15 +83,15 @@ impl Default for Parameters {
     }
 }
 
-/// Where nothing says otherwise.
+// Defaults without a calibration.
 const TARGET_MS: f64 = 30.0;
 const DRAFT_MS: f64 = 3.0;
 const ACCEPTANCE: f64 = 0.8;
 const LAYERS: usize = 32;
-/// Devices of one kind that may be simulated.
-const MOST_DEVICES: usize = 1024;
+/// Largest number of devices for each role.
+const MAX_DEVICES: usize = 1024;
 
-/// Target replicas that a drafter keeps busy (DSI, equation 1).
+/// Returns the number of target replicas that a drafter keeps busy (DSI, equation 1).
 pub(crate) fn busy_targets(target_ns: u64, draft_ns: u64, lookahead: usize) -> usize {
     let task_ns = lookahead.max(1) as u64 * draft_ns.max(1);
     target_ns.div_ceil(task_ns).max(1) as usize
@@ -117,7 +121,8 @@ impl Parameters {
         "draft-communication-ms",
     ];
 
-    /// All values as text. What is measured is empty.
+    /// Returns all values as text, in the order of [`Parameters::NAMES`]. A value that comes from a
+    /// calibration is empty.
     #[must_use]
     pub fn values(&self, calibrated: bool) -> [String; 19] {
         let or = |given: Option<f64>, default: f64| match given {
@@ -154,20 +159,20 @@ impl Parameters {
         ]
     }
 
-    /// The simulation, which takes what is not given from a calibration.
+    /// Returns the simulation of these parameters. Missing values come from `calibration`.
     ///
     /// # Errors
-    /// If a value is out of range.
+    /// Returns [`SimError::Range`] if a value is out of range.
     pub fn simulation(&self, calibration: Option<&Calibration>) -> Result<Simulation, SimError> {
         let (target, drafter) = (self.target(calibration)?, self.drafter(calibration)?);
         let needed = || {
-            let target_ns = target.forward.of(self.draft_tokens + 1);
-            busy_targets(target_ns, drafter.forward.of(1), self.draft_tokens) * self.drafters
+            let target_ns = target.forward.ns(self.draft_tokens + 1);
+            busy_targets(target_ns, drafter.forward.ns(1), self.draft_tokens) * self.drafters
         };
         let targets = if self.targets == 0 { needed() } else { self.targets };
         for (option, count) in [("targets", targets), ("drafters", self.drafters)] {
-            if !(1..=MOST_DEVICES).contains(&count) {
-                let (found, expected) = (count.to_string(), "1 to 1024");
+            if !(1..=MAX_DEVICES).contains(&count) {
+                let (found, expected) = (count.to_string(), "from 1 to 1024");
                 return Err(SimError::Range { option, found, expected });
             }
         }
@@ -224,7 +229,7 @@ impl Parameters {
         Ok(cost)
     }
 
-    /// What is given wins over what was measured.
+    /// Replaces measured values by those that are given explicitly.
     fn adjust(&self, cost: &mut Cost, first: (&'static str, Option<f64>)) -> Result<(), SimError> {
         if let (option, Some(ms)) = first {
             cost.first_ns = Some(ns(option, ms)?);
@@ -240,7 +245,7 @@ impl Parameters {
 }
 
 impl Cost {
-    /// Passes of `ns` for one row and `row_ns` more for each further one.
+    /// Returns the cost of passes that take `ns` for one row and `row_ns` more for each further row.
     #[must_use]
     pub fn linear(ns: u64, row_ns: u64) -> Self {
         let forward = match row_ns {
@@ -257,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_parameter_has_its_name_and_its_value() {
+    fn names_and_values_have_the_same_order() {
         let parameters = Parameters {
             target_first_ms: Some(1.5),
             draft_first_ms: Some(2.5),
@@ -281,20 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn as_many_targets_as_the_drafter_keeps_busy() {
+    fn zero_targets_means_as_many_as_the_drafter_keeps_busy() {
         let targets = |draft_tokens, targets| {
             let parameters = Parameters { draft_tokens, targets, ..Parameters::default() };
             parameters.simulation(None).map(|simulation| simulation.targets.len())
         };
         assert_eq!([targets(1, 0), targets(3, 0), targets(20, 0)], [Ok(10), Ok(4), Ok(1)]);
         assert_eq!((targets(1, 7), targets(0, 0)), (Ok(7), Ok(10)));
-        let quick = Parameters { draft_ms: Some(0.0), targets: 0, ..Parameters::default() };
-        let error = quick.simulation(None).unwrap_err().to_string();
-        assert!(error.starts_with("targets cannot be 6000000"), "{error}");
+        let instant = Parameters { draft_ms: Some(0.0), targets: 0, ..Parameters::default() };
+        let error = instant.simulation(None).unwrap_err().to_string();
+        assert!(error.starts_with("targets is 6000000"), "{error}");
     }
 
     #[test]
-    fn layers_side_by_side_make_a_drafter() {
+    fn a_layer_parallel_drafter_is_simulated() {
         let parameters = Parameters {
             layer_parallel: 4,
             layers: Some(32),
@@ -307,13 +312,13 @@ mod tests {
             ..Parameters::default()
         };
         let simulation = parameters.simulation(None).unwrap();
-        // The first pass calibrates layer by layer, two have 10 groups, of which 8 gather.
+        // The first pass calibrates layer by layer. The other two have 10 groups; 8 of them gather.
         let draft_ns = 32 * 300_000 + 2 * (10 * 200_000 + 8 * 50_000 + 32 * 100_000);
         assert_eq!(simulation.measure().unwrap().total_ns, draft_ns + 30_000_000);
     }
 
     #[test]
-    fn what_is_given_wins_over_what_was_measured() {
+    fn explicit_parameters_override_the_calibration() {
         let text = "link-ms = 0\nprompt-tokens = 4\nagreement = ['11', '00']\n\
             [target]\nmodel = 'a'\nlayers = 2\nfirst-ms = 50\nrows-ms = [[1, 10], [3, 12]]\n\
             [drafter]\nmodel = 'b'\nlayers = 2\nfirst-ms = 9\nrows-ms = [[1, 1], [2, 1.5]]\n";
@@ -322,9 +327,9 @@ mod tests {
             let parameters = Parameters { max_tokens: 3, draft_tokens: 2, ..parameters };
             parameters.simulation(Some(&calibration)).unwrap().measure().unwrap().total_ns
         };
-        // Prompt 0 agrees everywhere: one round of 9 + 1 and 50 ms, and 2 for the candidates.
+        // Prompt 0 agrees everywhere: one round of 9 + 1 and 50 ms, and 2 ms for the draft tokens.
         assert_eq!(run(Parameters::default()), 62_000_000);
-        // Prompt 1 nowhere: 9 + 1 + 52, 1 + 11 with one draft token left, then 10.
+        // Prompt 1 agrees nowhere: 9 + 1 + 52, then 1 + 11 with one draft token left, then 10.
         assert_eq!(run(Parameters { seed: 1, ..Parameters::default() }), 84_000_000);
         let given = Parameters { target_first_ms: Some(20.0), ..Parameters::default() };
         assert_eq!(run(given), 32_000_000);

@@ -1,11 +1,11 @@
-//! The same simulation on real threads: forward passes are waits (DSI's paper measures so).
+//! Simulation on real threads, with waits in place of forward passes, as DSI's paper measures.
 //!
-//! The cluster is that of real models. What it takes over virtual time is what threads, queues and
-//! verification cost.
+//! The cluster is the one that runs real models. The difference to virtual time is the cost of threads,
+//! queues and verification.
 
 use crate::answer::PROMPT;
-use crate::device::Held;
-use crate::oracle::{Player, VOCABULARY};
+use crate::device::CacheState;
+use crate::oracle::{CachedOracle, VOCABULARY};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
@@ -19,23 +19,23 @@ use forerun_runtime::{Engine, Runtime, WorkerSpec};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// What came of waits on threads.
+/// The result of a simulation on threads. Its times are measured.
 #[derive(Clone, Debug)]
-pub struct WaitedAnswer {
-    /// Nanoseconds until the last token, measured.
+pub struct RealTimeAnswer {
+    /// The measured time until the last token, in nanoseconds.
     pub total_ns: u64,
-    /// What was counted.
+    /// The decoder's counters.
     pub statistics: Statistics,
-    /// What ran when.
+    /// The trace of all jobs.
     pub trace: Trace,
 }
 
 impl Simulation {
-    /// Decodes on threads, one for each device, in which passes are waits.
+    /// Runs the simulation on one thread per device, with waits in place of passes.
     ///
     /// # Errors
-    /// If an option is out of range, links or faults are asked for, or a thread cannot start.
-    pub fn run_in_real_time(&self) -> Result<WaitedAnswer, SimError> {
+    /// If an option is out of range, if there are links or faults, or if a thread cannot start.
+    pub fn run_in_real_time(&self) -> Result<RealTimeAnswer, SimError> {
         self.check()?;
         let devices = self.devices();
         if !self.faults.is_empty() {
@@ -54,18 +54,18 @@ impl Simulation {
         let started = Instant::now();
         let statistics = self.generate(&mut cluster)?;
         let total_ns = started.elapsed().as_nanos() as u64;
-        Ok(WaitedAnswer { total_ns, statistics, trace: runtime.take_trace() })
+        Ok(RealTimeAnswer { total_ns, statistics, trace: runtime.take_trace() })
     }
 
     fn worker(&self, device: Device) -> WorkerSpec {
         let (oracle, cancellation) = (self.oracle(), self.cancellation);
         let (name, roles) = (device.name.clone(), device.roles.clone());
         let engine = move || {
-            let model = |role| WaitingModel {
+            let model = |role| SleepingModel {
                 device: device.clone(),
                 role,
-                held: Held::default(),
-                player: Player::new(oracle.clone()),
+                cache: CacheState::default(),
+                oracle: CachedOracle::new(oracle.clone()),
                 cancellation,
             };
             device.roles.iter().fold(Engine::new(), |engine, &role| match role {
@@ -73,37 +73,37 @@ impl Simulation {
                 Role::Target(index) => engine.with_target(index, model(role)),
             })
         };
-        // Threads that wait need no cores of their own.
+        // Threads that only wait need no dedicated cores.
         WorkerSpec { name, cores: Vec::new(), roles, build: Box::new(move |_| Ok(engine())) }
     }
 }
 
 /// A drafter or a target that waits instead of computing.
-struct WaitingModel {
+struct SleepingModel {
     device: Device,
     role: Role,
-    held: Held,
-    player: Player,
+    cache: CacheState,
+    oracle: CachedOracle,
     cancellation: Cancellation,
 }
 
-impl WaitingModel {
-    /// Waits for the passes of a job.
+impl SleepingModel {
+    /// Waits as long as the passes of a job take, or until the job is cancelled.
     fn wait(&self, job: &Job, cancel: &AtomicBool) -> Result<(), ModelError> {
         let started = Instant::now();
-        let passes = self.held.passes(&self.device.cost, self.role, job);
+        let passes = self.cache.passes(&self.device.cost, self.role, job);
         let total_ns = passes.total_ns();
         let mut at_ns = 0;
         while at_ns < total_ns {
-            // Where a job may end early is where it looks.
+            // The next time at which a cancellation can take effect.
             at_ns = match self.cancellation {
                 Cancellation::RunToEnd => total_ns,
                 Cancellation::Layer => passes.layer_end(at_ns + 1).clamp(at_ns + 1, total_ns),
-                Cancellation::Immediate => (at_ns + LOOK_NS).min(total_ns),
+                Cancellation::Immediate => (at_ns + POLL_NS).min(total_ns),
             };
             let moment = started + Duration::from_nanos(at_ns);
             if at_ns < total_ns {
-                // A look need not be punctual: threads that spun here would take each other's cores.
+                // A check need not be punctual. Spinning here would take cores from other threads.
                 std::thread::sleep(moment.saturating_duration_since(Instant::now()));
             } else {
                 wait_until(moment);
@@ -116,15 +116,15 @@ impl WaitingModel {
     }
 }
 
-/// How often a wait that may end at any moment looks whether it should.
-const LOOK_NS: u64 = 250_000;
-/// What a sleep may last longer than it should; the rest of a wait is spun.
-const OVERSLEPT: Duration = Duration::from_micros(150);
+/// Interval at which an immediately cancellable wait checks for cancellation.
+const POLL_NS: u64 = 250_000;
+/// Time by which a sleep may overrun. The last part of a wait, which is this long, spins instead.
+const OVERSLEEP: Duration = Duration::from_micros(150);
 
-/// Sleeps most of the time, and spins the rest.
+/// Sleeps for most of the time and spins for the rest, so that the wait ends on time.
 fn wait_until(moment: Instant) {
     let left = moment.saturating_duration_since(Instant::now());
-    if let Some(sleep) = left.checked_sub(OVERSLEPT) {
+    if let Some(sleep) = left.checked_sub(OVERSLEEP) {
         std::thread::sleep(sleep);
     }
     while Instant::now() < moment {
@@ -132,9 +132,9 @@ fn wait_until(moment: Instant) {
     }
 }
 
-impl Drafter for WaitingModel {
+impl Drafter for SleepingModel {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        // No chain, no draft: fewer candidates are always an answer.
+        // An empty draft is always valid, so it is the answer to a request for a tree.
         let DraftShape::Chain { length } = *context.shape else { return Ok(Draft::empty()) };
         let Role::Drafter(index) = self.role else { return Ok(Draft::empty()) };
         let &DraftContext { sequence, tokens, prompt_len, cancel, .. } = context;
@@ -147,18 +147,18 @@ impl Drafter for WaitingModel {
             feedback: TargetFeedback::default(),
         };
         self.wait(&job, cancel)?;
-        let chain = self.player.draft(index, tokens, prompt_len, length);
+        let chain = self.oracle.draft(index, tokens, prompt_len, length);
         let draft = Draft { tree: TokenTree::chain(&chain), proposal: Proposal::Deterministic };
-        self.held.keep(self.role, job, Some(&JobOutput::Draft(draft.clone())));
+        self.cache.record(self.role, job, Some(&JobOutput::Draft(draft.clone())));
         Ok(draft)
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        self.held.release(sequence);
+        self.cache.release(sequence);
     }
 }
 
-impl LanguageModel for WaitingModel {
+impl LanguageModel for SleepingModel {
     fn vocab_size(&self) -> usize {
         VOCABULARY
     }
@@ -179,8 +179,8 @@ impl LanguageModel for WaitingModel {
             features_from: None,
         };
         self.wait(&job, cancel)?;
-        let rows = self.player.rows(tokens, tree);
-        self.held.keep(self.role, job, Some(&JobOutput::Score(Scores::default())));
+        let rows = self.oracle.rows(tokens, tree);
+        self.cache.record(self.role, job, Some(&JobOutput::Score(Scores::default())));
         let mut values = vec![0.0; (rows.len() - first_row) * VOCABULARY];
         for (row, token) in values.chunks_exact_mut(VOCABULARY).zip(&rows[first_row..]) {
             row[*token as usize] = 1.0;
@@ -189,6 +189,6 @@ impl LanguageModel for WaitingModel {
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        self.held.release(sequence);
+        self.cache.release(sequence);
     }
 }

@@ -1,4 +1,4 @@
-//! The production decoders against what theory says of them.
+//! The production decoders compared with theory.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -45,7 +45,7 @@ fn speculative(length: usize) -> Box<dyn Decoder> {
     )))
 }
 
-/// Generates and checks the text.
+/// Generates an answer and checks its text.
 fn run(
     decoder: &mut dyn Decoder,
     cluster: &mut SimCluster,
@@ -61,14 +61,14 @@ fn run(
     Ok(())
 }
 
-/// Tokens of each round, and its draft tokens.
+/// Returns the committed tokens and the draft tokens of each round.
 fn rounds(trace: &Trace) -> Vec<(usize, usize)> {
     let scores = trace.spans.iter().filter(|span| span.work == SpanKind::Score);
     scores.map(|span| (span.accepted + 1, span.rows - 1)).collect()
 }
 
 #[test]
-fn plain_decoding_takes_exactly_its_passes() {
+fn plain_decoding_takes_the_sum_of_its_passes() {
     let oracle = oracle(3, AcceptanceModel::Iid(0.5));
     let target = Cost { first_ns: Some(90 * MS), ..Cost::constant(7 * MS) };
     let devices = devices(Cost::constant(MS), target);
@@ -76,16 +76,16 @@ fn plain_decoding_takes_exactly_its_passes() {
         SimCluster::new(devices, oracle.clone(), Cancellation::Layer, vec![]).unwrap();
     run(&mut Autoregressive, &mut cluster, &oracle, 100).unwrap();
     assert_eq!(cluster.now_ns(), (90 + 99 * 7) * MS);
-    // Another sequence has a first pass of its own; a released one has it again.
+    // After its release, the sequence starts with a first pass again.
     cluster.release(ID);
     run(&mut Autoregressive, &mut cluster, &oracle, 10).unwrap();
     assert_eq!(cluster.now_ns(), (90 + 99 * 7 + 90 + 9 * 7) * MS);
 }
 
-/// Leviathan 2023, equation 1 and theorem 3.8: `(1 − α^(γ+1)) / (1 − α)` tokens a round, each of
-/// which takes γ passes of the drafter and one of the target.
+/// Leviathan 2023, equation 1 and theorem 3.8: a round commits `(1 − α^(γ+1)) / (1 − α)` tokens and takes γ
+/// passes of the drafter and one of the target.
 #[test]
-fn speculative_decoding_is_that_of_the_closed_form() {
+fn speculative_decoding_matches_the_closed_form() {
     const TOKENS: usize = 4000;
     for (seed, alpha) in [0.0, 0.2, 0.5, 0.8, 0.95, 1.0].into_iter().enumerate() {
         for gamma in [1, 2, 4, 8] {
@@ -95,7 +95,7 @@ fn speculative_decoding_is_that_of_the_closed_form() {
             let mut rounds = rounds(cluster.trace());
             let ns = |&(_, drafted): &(usize, usize)| drafted as u64 * 3 * MS + 20 * MS;
             assert_eq!(cluster.now_ns(), rounds.iter().map(ns).sum::<u64>());
-            // The last rounds are cut short by the number of tokens.
+            // The last rounds have shorter drafts because the answer ends.
             rounds.retain(|&(_, drafted)| drafted == gamma);
             let count = rounds.len() as f64;
             let tokens = rounds.iter().map(|&(tokens, _)| tokens as f64);
@@ -104,7 +104,7 @@ fn speculative_decoding_is_that_of_the_closed_form() {
             let power = alpha.powi(gamma as i32 + 1);
             let expected =
                 if alpha == 1.0 { gamma as f64 + 1.0 } else { (1.0 - power) / (1.0 - alpha) };
-            // 24 comparisons: four standard errors.
+            // Four standard errors, because there are 24 comparisons.
             let bound = 4.0 * (variance / count).sqrt() + 1e-9;
             assert!((mean - expected).abs() <= bound, "α {alpha} γ {gamma}: {mean} not {expected}");
         }
@@ -112,22 +112,22 @@ fn speculative_decoding_is_that_of_the_closed_form() {
 }
 
 #[test]
-fn recorded_and_placed_acceptance_are_followed() {
+fn recorded_and_per_position_acceptance_are_applied() {
     let recorded =
         oracle(1, AcceptanceModel::Recorded(vec![true, true, false, true, false, false]));
-    let mut cluster_ = cluster(&recorded, MS, 10 * MS, vec![]);
-    run(&mut *speculative(3), &mut cluster_, &recorded, 8).unwrap();
-    // Two and a correction, one and a correction, the sixth is wrong, then none is right.
-    let tokens: Vec<usize> = rounds(cluster_.trace()).iter().map(|round| round.0).collect();
+    let mut with_record = cluster(&recorded, MS, 10 * MS, vec![]);
+    run(&mut *speculative(3), &mut with_record, &recorded, 8).unwrap();
+    // Two accepted and a correction, one and a correction, the sixth is wrong, then none is right.
+    let tokens: Vec<usize> = rounds(with_record.trace()).iter().map(|round| round.0).collect();
     assert_eq!(tokens, [3, 2, 1, 1, 1]);
-    let placed = oracle(1, AcceptanceModel::ByPlace(vec![1.0, 1.0, 0.0]));
-    let mut cluster_ = cluster(&placed, MS, 10 * MS, vec![]);
-    run(&mut *speculative(5), &mut cluster_, &placed, 30).unwrap();
-    assert!(rounds(cluster_.trace()).iter().all(|&(tokens, _)| tokens <= 3));
+    let by_position = oracle(1, AcceptanceModel::ByPlace(vec![1.0, 1.0, 0.0]));
+    let mut with_positions = cluster(&by_position, MS, 10 * MS, vec![]);
+    run(&mut *speculative(5), &mut with_positions, &by_position, 30).unwrap();
+    assert!(rounds(with_positions.trace()).iter().all(|&(tokens, _)| tokens <= 3));
 }
 
 #[test]
-fn rows_cost_what_was_measured() {
+fn passes_take_the_measured_time_for_their_rows() {
     let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let points = vec![(1, 10 * MS), (5, 14 * MS)];
     let target = Cost { forward: ForwardCost::Rows { points }, ..Cost::constant(0) };
@@ -135,7 +135,7 @@ fn rows_cost_what_was_measured() {
     let mut cluster =
         SimCluster::new(devices, oracle.clone(), Cancellation::Immediate, vec![]).unwrap();
     run(&mut *speculative(4), &mut cluster, &oracle, 5).unwrap();
-    // There, four passes, and back; then five rows.
+    // 1 ms to the drafter, four passes, 1 ms back; then a target pass of five rows.
     assert_eq!(cluster.now_ns(), (1 + 8 + 1 + 14) * MS);
 }
 
@@ -151,10 +151,10 @@ fn score(tokens: usize) -> Job {
     }
 }
 
-/// Three jobs in a queue of passes of 10 ms and four layers; the first is cancelled after 4 ms (when
-/// something else completes), the last while it waits.
+/// Three jobs in a queue, with passes of 10 ms and four layers. The first one is cancelled after 4 ms (when
+/// another job completes), the last one while it waits.
 #[test]
-fn cancelled_jobs_end_as_the_policy_says() {
+fn cancelled_jobs_end_by_the_cancellation_policy() {
     let ends = |cancellation| {
         let target = Cost { layers: 4, ..Cost::constant(10 * MS) };
         let devices = devices(Cost::constant(4 * MS), target);
@@ -176,10 +176,10 @@ fn cancelled_jobs_end_as_the_policy_says() {
         cluster.cancel(jobs[2]);
         let mut ended = Vec::new();
         while let Ok(completion) = cluster.next_completion() {
-            let place = jobs.iter().position(|&ticket| ticket == completion.ticket).unwrap();
-            let answered = completion.output != Err(JobError::Cancelled);
-            assert!(completion.output.is_ok() == answered);
-            ended.push((place, completion.finished_ns / 100_000, answered));
+            let index = jobs.iter().position(|&ticket| ticket == completion.ticket).unwrap();
+            let succeeded = completion.output != Err(JobError::Cancelled);
+            assert!(completion.output.is_ok() == succeeded);
+            ended.push((index, completion.finished_ns / 100_000, succeeded));
         }
         assert_eq!(cluster.next_completion(), Err(ClusterError::Idle));
         ended
@@ -191,7 +191,7 @@ fn cancelled_jobs_end_as_the_policy_says() {
 }
 
 #[test]
-fn a_stall_delays_and_a_death_ends_without_a_hang() {
+fn a_stall_delays_the_answer_and_a_death_fails_it() {
     let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let fault = |at_ms: u64, kind| Fault { device: 1, at_ns: at_ms * MS, kind };
     let stall = |at_ms, ms: u64| fault(at_ms, FaultKind::Stall { ns: ms * MS });
@@ -208,29 +208,29 @@ fn a_stall_delays_and_a_death_ends_without_a_hang() {
 }
 
 #[test]
-fn what_cannot_be_simulated_is_refused() {
-    let make = |devices, faults| {
+fn invalid_clusters_are_rejected() {
+    let error = |devices, faults| {
         let oracle = oracle(1, AcceptanceModel::Iid(1.0));
         SimCluster::new(devices, oracle, Cancellation::Layer, faults).err().unwrap()
     };
     let pair = || devices(Cost::constant(1), Cost::constant(2));
     let twice = [pair(), pair()].concat();
-    assert!(matches!(make(twice, vec![]), SimError::RoleTwice { .. }));
+    assert!(matches!(error(twice, vec![]), SimError::RoleTwice { .. }));
     let fault = Fault { device: 2, at_ns: 0, kind: FaultKind::Die };
-    assert_eq!(make(pair(), vec![fault]), SimError::NoSuchDevice { device: 2, devices: 2 });
-    let flat = Cost { layers: 0, ..Cost::constant(1) };
-    assert!(matches!(make(devices(flat.clone(), flat), vec![]), SimError::NoLayers { .. }));
+    assert_eq!(error(pair(), vec![fault]), SimError::NoSuchDevice { device: 2, devices: 2 });
+    let no_layers = Cost { layers: 0, ..Cost::constant(1) };
+    let devices = devices(no_layers.clone(), no_layers);
+    assert!(matches!(error(devices, vec![]), SimError::NoLayers { .. }));
     let oracle = oracle(1, AcceptanceModel::Iid(1.0));
     let mut cluster = cluster(&oracle, 1, 1, vec![]);
-    let nobody = cluster.submit(Role::Target(3), score(3));
-    assert_eq!(nobody, Err(ClusterError::NoSuchRole(Role::Target(3))));
+    let submitted = cluster.submit(Role::Target(3), score(3));
+    assert_eq!(submitted, Err(ClusterError::NoSuchRole(Role::Target(3))));
 }
 
 proptest! {
-    /// Whatever happens in between, the text is the target's; and twice the same is the same, to where
-    /// a device dies.
+    /// With any faults, the text is the target's, and a repeated run is identical, even if a device dies.
     #[test]
-    fn runs_replay_byte_for_byte(
+    fn repeated_runs_are_identical(
         seed in any::<u64>(),
         alpha in 0.0_f64..=1.0,
         gamma in 1_usize..9,
@@ -244,10 +244,10 @@ proptest! {
         let death = death
             .map(|(device, at)| Fault { device, at_ns: at * MS, kind: FaultKind::Die });
         let faults: Vec<Fault> = stalls.iter().map(stall).chain(death).collect();
-        let once = || {
+        let outcome_of_a_run = || {
             let mut cluster = cluster(&oracle, 2 * MS, 11 * MS, faults.clone());
             let outcome = run(&mut *speculative(gamma), &mut cluster, &oracle, 60);
-            // Only a death ends an answer, and it does so by its own moment.
+            // Only a death makes an answer fail, and not before its time.
             match (&outcome, death) {
                 (Ok(()), _) => {}
                 (Err(_), Some(_)) => assert!(cluster.now_ns() >= death.unwrap().at_ns),
@@ -255,6 +255,6 @@ proptest! {
             }
             (serde_json::to_string(cluster.trace()).unwrap(), outcome, cluster.now_ns())
         };
-        prop_assert_eq!(once(), once());
+        prop_assert_eq!(outcome_of_a_run(), outcome_of_a_run());
     }
 }

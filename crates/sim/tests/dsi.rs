@@ -1,4 +1,4 @@
-//! DSI's theorems and its paper's first table, by the production decoder in virtual time.
+//! DSI's theorems and table 1 of its paper, checked with the production decoder in virtual time.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -18,12 +18,12 @@ const MS: u64 = 1_000_000;
 
 /// A drafter, target replicas and a text.
 #[derive(Clone, Debug)]
-struct World {
+struct Scenario {
     draft_ns: u64,
     target_ns: u64,
     replicas: usize,
     lookahead: usize,
-    /// Of each drafter.
+    /// The acceptance of each drafter.
     acceptance: Vec<AcceptanceModel>,
     seed: u64,
     tokens: usize,
@@ -31,8 +31,8 @@ struct World {
     faults: Vec<Fault>,
 }
 
-impl World {
-    /// Enough replicas for the lookahead, by the paper's equation 1.
+impl Scenario {
+    /// Returns a scenario with enough replicas for the lookahead by the paper's equation 1.
     fn sized(draft_ns: u64, target_ns: u64, lookahead: usize, acceptance: f64, seed: u64) -> Self {
         let replicas = target_ns.div_ceil(lookahead as u64 * draft_ns) as usize;
         Self {
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// Decodes, checks the text, and tells the time until the last token.
+    /// Decodes, checks the text, and returns the time until the last token.
     fn run(&self, decoder: &mut dyn Decoder) -> Result<(u64, SimCluster), DecodeError> {
         let oracle = Oracle { seed: self.seed, drafters: self.acceptance.clone() };
         let device = |name: String, role, ns| Device {
@@ -80,8 +80,8 @@ impl World {
 
     fn decoder(&self) -> Dsi {
         let drafters = self.acceptance.len();
-        let each = self.replicas.div_ceil(drafters);
-        let lookahead = DsiLookahead::new(self.lookahead, DraftLength::Fixed, each);
+        let replicas_per_drafter = self.replicas.div_ceil(drafters);
+        let lookahead = DsiLookahead::new(self.lookahead, DraftLength::Fixed, replicas_per_drafter);
         Dsi::new(self.replicas, lookahead).with_drafters(drafters)
     }
 
@@ -96,11 +96,11 @@ impl World {
     }
 }
 
-/// Times in which the drafter is not slower than the target, lookaheads, acceptance and seeds.
-fn worlds() -> impl Strategy<Value = World> {
+/// Generates scenarios in which the drafter is not slower than the target.
+fn scenarios() -> impl Strategy<Value = Scenario> {
     (1..=100_u64, 1..=12_usize, 0.0..=1.0_f64, any::<u64>()).prop_map(
         |(percent, lookahead, acceptance, seed)| {
-            World::sized(percent * MS, 100 * MS, lookahead, acceptance, seed)
+            Scenario::sized(percent * MS, 100 * MS, lookahead, acceptance, seed)
         },
     )
 }
@@ -110,49 +110,50 @@ proptest! {
 
     /// Theorem 1.
     #[test]
-    fn dsi_is_never_slower_than_the_target_alone(world in worlds()) {
-        prop_assert!(world.dsi().0 <= world.plain_ns());
+    fn dsi_is_never_slower_than_the_target_alone(scenario in scenarios()) {
+        prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
     }
 
-    /// Theorem 2, which is of the expectation: where every position is accepted or not alike, it holds of
-    /// every run. It takes one replica more than equation 1 counts, for the row at the frontier.
+    /// Theorem 2. The theorem is about the expectation, but since both methods accept the same positions
+    /// here, it holds for every run. It needs one replica more than equation 1 gives, for the pass at the
+    /// frontier.
     #[test]
-    fn dsi_is_not_slower_than_speculative_decoding(world in worlds()) {
-        let world = World { replicas: world.replicas + 1, ..world };
-        prop_assert!(world.dsi().0 <= world.speculative_ns());
+    fn dsi_is_not_slower_than_speculative_decoding(scenario in scenarios()) {
+        let scenario = Scenario { replicas: scenario.replicas + 1, ..scenario };
+        prop_assert!(scenario.dsi().0 <= scenario.speculative_ns());
     }
 
-    /// Proposition 1, for lookahead 1: every accepted token takes the drafter's time at the most, every
-    /// other one the target's.
+    /// Proposition 1, for lookahead 1: each accepted token takes at most the drafter's time, every other
+    /// token at most the target's.
     #[test]
-    fn dsi_stays_within_proposition_one(percent in 1..=100_u64, bits in prop::collection::vec(any::<bool>(), 40)) {
-        let world = World {
+    fn dsi_meets_the_bound_of_proposition_one(percent in 1..=100_u64, bits in prop::collection::vec(any::<bool>(), 40)) {
+        let scenario = Scenario {
             acceptance: vec![AcceptanceModel::Recorded(bits.clone())],
             tokens: 40,
-            ..World::sized(percent * MS, 100 * MS, 1, 0.0, 1)
+            ..Scenario::sized(percent * MS, 100 * MS, 1, 0.0, 1)
         };
         let accepted = bits[..39].iter().filter(|&&right| right).count() as u64;
         let bound = accepted * percent * MS + (39 - accepted + 1) * 100 * MS;
-        prop_assert!(world.dsi().0 <= bound, "{} > {bound}", world.dsi().0);
+        prop_assert!(scenario.dsi().0 <= bound, "{} > {bound}", scenario.dsi().0);
     }
 
-    /// Theorem 1 with several drafters, however few replicas there are for their tokens.
+    /// Theorem 1 with several drafters and any number of replicas.
     #[test]
     fn several_drafters_are_never_slower_than_the_target_alone(
-        world in worlds(),
+        scenario in scenarios(),
         others in prop::collection::vec(0.0..=1.0_f64, 1..4),
         replicas in 1..=8_usize,
     ) {
         let others = others.into_iter().map(AcceptanceModel::Iid);
-        let acceptance = world.acceptance.iter().cloned().chain(others).collect();
-        let world = World { acceptance, replicas, ..world };
-        prop_assert!(world.dsi().0 <= world.plain_ns());
+        let acceptance = scenario.acceptance.iter().cloned().chain(others).collect();
+        let scenario = Scenario { acceptance, replicas, ..scenario };
+        prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
     }
 
-    /// Faults, few replicas and cancellation that is late cost time, but never a token.
+    /// Faults, too few replicas and late cancellation cost time, but never change the text.
     #[test]
-    fn whatever_happens_the_text_is_the_targets(
-        world in worlds(),
+    fn the_text_is_the_targets_with_any_faults(
+        scenario in scenarios(),
         replicas in 1..=4_usize,
         cancellation in prop::sample::select(vec![
             Cancellation::Immediate, Cancellation::Layer, Cancellation::RunToEnd,
@@ -161,7 +162,7 @@ proptest! {
         others in prop::collection::vec(0.0..=1.0_f64, 0..3),
     ) {
         let others = others.into_iter().map(AcceptanceModel::Iid);
-        let acceptance: Vec<_> = world.acceptance.iter().cloned().chain(others).collect();
+        let acceptance: Vec<_> = scenario.acceptance.iter().cloned().chain(others).collect();
         let drafters = acceptance.len();
         let faults: Vec<Fault> = faults
             .into_iter()
@@ -175,17 +176,17 @@ proptest! {
         let dead = |device| faults.iter().any(|f| f.device == device && f.kind == FaultKind::Die);
         let all_dead = (drafters..drafters + replicas).all(dead);
         let faults = faults.clone();
-        let world = World { replicas, cancellation, faults, acceptance, ..world };
-        let outcome = world.run(&mut world.decoder());
-        // It ends early only where no replica is left.
+        let scenario = Scenario { replicas, cancellation, faults, acceptance, ..scenario };
+        let outcome = scenario.run(&mut scenario.decoder());
+        // The answer fails only if no replica is left.
         prop_assert!(outcome.is_ok() || all_dead, "{:?}", outcome.err());
     }
 }
 
-/// Rows that came before those of a stalled replica, and those of a job that did not end when it was
-/// cancelled, are told as waste where a rejection makes them useless.
+/// Rows are reported as wasted if a rejection makes them useless. This includes rows that arrived before
+/// those of a stalled replica, and rows of a job that ran on after its cancellation.
 #[test]
-fn rows_that_were_not_used_are_waste() {
+fn unused_rows_are_reported_as_wasted() {
     for cancellation in [Cancellation::Immediate, Cancellation::RunToEnd] {
         let mut wasted = 0;
         for seed in 0..20 {
@@ -195,10 +196,10 @@ fn rows_that_were_not_used_are_waste() {
                 kind: FaultKind::Stall { ns: 90 * MS },
             };
             let faults = (1..9).map(stall).collect();
-            let world = World::sized(20 * MS, 100 * MS, 1, 0.9, seed);
-            let world = World { cancellation, faults, ..world };
-            let mut decoder = world.decoder();
-            let (_, mut cluster) = world.run(&mut decoder).unwrap();
+            let scenario = Scenario::sized(20 * MS, 100 * MS, 1, 0.9, seed);
+            let scenario = Scenario { cancellation, faults, ..scenario };
+            let mut decoder = scenario.decoder();
+            let (_, mut cluster) = scenario.run(&mut decoder).unwrap();
             decoder.stop(&mut cluster);
             let now_ns = cluster.now_ns();
             let scores = cluster.trace().spans.iter().filter(|span| span.work == SpanKind::Score);
@@ -207,93 +208,96 @@ fn rows_that_were_not_used_are_waste() {
                 wasted += usize::from(span.rows > 0 && span.fate == SpanOutcome::Wasted);
             }
         }
-        assert!(wasted > 0, "{cancellation}: nothing is shown");
+        assert!(wasted > 0, "{cancellation}: no row was wasted, so nothing was tested");
     }
 }
 
-/// Theorem 2 by equation 1 to the letter. Were the drafter nearly as slow as the target, one replica
-/// would be busy with the frontier when a task is due, and 1.3 % be lost where all drafts are accepted.
+/// Theorem 2 with exactly the replicas of equation 1. It would not hold for a drafter nearly as slow as the
+/// target: one replica would still be busy with the frontier when a task is due, which costs 1.3 % if all
+/// drafts are accepted.
 #[test]
 fn dsi_is_not_slower_on_average_by_equation_one() {
     for (percent, lookahead) in
         [1, 10, 30, 60, 80].into_iter().flat_map(|p| [(p, 1), (p, 4), (p, 12)])
     {
         for acceptance in [0.0, 0.4, 0.8, 0.95, 1.0] {
-            let worlds = (0..20)
-                .map(|seed| World::sized(percent * MS, 100 * MS, lookahead, acceptance, seed));
-            let times = worlds.map(|world| [world.dsi().0, world.speculative_ns()]);
-            let [dsi, turns] = times.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
-            assert!(dsi <= turns, "{percent} %, lookahead {lookahead}, acceptance {acceptance}");
+            let scenarios = (0..20)
+                .map(|seed| Scenario::sized(percent * MS, 100 * MS, lookahead, acceptance, seed));
+            let times = scenarios.map(|scenario| [scenario.dsi().0, scenario.speculative_ns()]);
+            let [dsi, speculative] = times.fold([0; 2], |[a, b], [c, d]| [a + c, b + d]);
+            assert!(
+                dsi <= speculative,
+                "{percent} %, lookahead {lookahead}, acceptance {acceptance}"
+            );
         }
     }
 }
 
-/// Table 1: the drafter takes a seventh of the target's time, and the tokens after 2, 32/7, 8 and 64/7
-/// target forwards are told, where no draft token is right and where all are.
+/// Table 1: the drafter takes a seventh of the target's time. The table has the number of tokens after 2,
+/// 32/7, 8 and 64/7 target passes, if no draft token is right and if all are.
 #[test]
-fn table_one_of_the_paper() {
-    type Run = fn(&World) -> u64;
-    let (plain, turns, dsi): (Run, Run, Run) =
-        (World::plain_ns, World::speculative_ns, |world| world.dsi().0);
+fn table_one_of_the_paper_is_reproduced() {
+    type Run = fn(&Scenario) -> u64;
+    let (plain, speculative, dsi): (Run, Run, Run) =
+        (Scenario::plain_ns, Scenario::speculative_ns, |scenario| scenario.dsi().0);
     for (acceptance, run, published) in [
         (0.0, plain, [2, 4, 8, 9]),
-        (0.0, turns, [1, 4, 7, 8]),
+        (0.0, speculative, [1, 4, 7, 8]),
         (0.0, dsi, [2, 4, 8, 9]),
         (1.0, plain, [2, 4, 8, 9]),
-        (1.0, turns, [2, 8, 14, 16]),
+        (1.0, speculative, [2, 8, 14, 16]),
         (1.0, dsi, [8, 26, 50, 58]),
     ] {
-        let world = World::sized(100, 700, 1, acceptance, 5);
-        let total_ns = |tokens| run(&World { tokens, ..world.clone() });
+        let scenario = Scenario::sized(100, 700, 1, acceptance, 5);
+        let total_ns = |tokens| run(&Scenario { tokens, ..scenario.clone() });
         for (at_ns, tokens) in [1400, 3200, 5600, 6400].into_iter().zip(published) {
-            let told = format!("{tokens} tokens at {at_ns}, acceptance {acceptance}");
-            assert!(total_ns(tokens) <= at_ns && total_ns(tokens + 1) > at_ns, "{told}");
+            let case = format!("{tokens} tokens at {at_ns}, acceptance {acceptance}");
+            assert!(total_ns(tokens) <= at_ns && total_ns(tokens + 1) > at_ns, "{case}");
         }
     }
 }
 
-/// The verdict of a later block may come before that of an earlier one; a replica that dies in between
-/// loses its rows to another.
+/// A later block may be verified before an earlier one. If a replica dies, another one computes its rows.
 #[test]
-fn a_replica_that_dies_loses_its_rows_to_another() {
-    let world = World {
+fn another_replica_takes_over_the_rows_of_a_dead_one() {
+    let scenario = Scenario {
         faults: vec![Fault { device: 2, at_ns: 130 * MS, kind: FaultKind::Die }],
-        ..World::sized(20 * MS, 100 * MS, 1, 1.0, 7)
+        ..Scenario::sized(20 * MS, 100 * MS, 1, 1.0, 7)
     };
-    assert_eq!(world.replicas, 5);
-    let (total_ns, cluster) = world.dsi();
-    let (whole_ns, _) = World { faults: Vec::new(), ..world.clone() }.dsi();
+    assert_eq!(scenario.replicas, 5);
+    let (total_ns, cluster) = scenario.dsi();
+    let (whole_ns, _) = Scenario { faults: Vec::new(), ..scenario.clone() }.dsi();
     assert_eq!(whole_ns, 59 * 20 * MS + 100 * MS);
-    assert!(total_ns > whole_ns && total_ns < world.plain_ns());
+    assert!(total_ns > whole_ns && total_ns < scenario.plain_ns());
     let later = cluster.trace().spans.iter().filter(|span| span.lane == 2);
     assert!(later.clone().count() > 0 && later.into_iter().all(|span| span.end_ns <= 130 * MS));
 }
 
-/// Without its drafter the target goes on alone.
 #[test]
-fn a_drafter_that_dies_leaves_the_target_alone() {
-    let world = World {
+fn the_target_continues_alone_after_its_drafter_dies() {
+    let scenario = Scenario {
         faults: vec![Fault { device: 0, at_ns: 1_000 * MS, kind: FaultKind::Die }],
-        ..World::sized(20 * MS, 100 * MS, 1, 1.0, 7)
+        ..Scenario::sized(20 * MS, 100 * MS, 1, 1.0, 7)
     };
-    let (total_ns, _) = world.dsi();
-    // Fifty tokens are drafted in a second; at most as many of those in work are lost.
+    let (total_ns, _) = scenario.dsi();
+    // Fifty tokens are drafted within a second, so at most 16 passes follow for the rest.
     assert!(total_ns <= 1_000 * MS + 16 * 100 * MS, "{total_ns}");
 }
 
-/// Algorithm 1 with two drafters. Where both are right they share rows. The first is wrong at the third token;
-/// the second, which is right, goes on, while the first starts anew and anew behind what is committed. At the
-/// fifth token the second is wrong, too, and both start together. At the seventh it is the first that is right.
+/// Algorithm 1 with two drafters. Drafters that agree share rows. The first drafter is wrong at the third
+/// token: the second one continues, while the first one restarts after the committed tokens again and again.
+/// At the fifth token the second drafter is wrong, too, and both restart together. At the seventh token only
+/// the first drafter is right.
 #[test]
-fn of_those_that_agree_with_the_target_the_first_is_kept() {
+fn the_first_drafter_that_agrees_with_the_target_is_kept() {
     let recorded = |text: &str| AcceptanceModel::Recorded(text.chars().map(|c| c == 'y').collect());
-    let world = World {
+    let scenario = Scenario {
         acceptance: vec![recorded("yynnyyyyyy"), recorded("yyyynynyyy")],
         replicas: 6,
         tokens: 8,
-        ..World::sized(MS, 3 * MS, 1, 0.0, 1)
+        ..Scenario::sized(MS, 3 * MS, 1, 0.0, 1)
     };
-    let (both_ns, cluster) = world.dsi();
+    let (both_ns, cluster) = scenario.dsi();
     let timeline = "\
 drafter 0 |DDdxxxxDD...|
 drafter 1 |DDDDdxxDd...|
@@ -306,49 +310,49 @@ target 5  |............|
 ";
     assert_eq!(cluster.trace().to_ascii(MS), timeline);
     let [first_ns, second_ns] = [0, 1].map(|index| {
-        let acceptance = vec![world.acceptance[index].clone()];
-        World { acceptance, ..world.clone() }.dsi().0
+        let acceptance = vec![scenario.acceptance[index].clone()];
+        Scenario { acceptance, ..scenario.clone() }.dsi().0
     });
     assert!(both_ns < first_ns && both_ns < second_ns, "{both_ns} {first_ns} {second_ns}");
 }
 
-/// A second drafter, with replicas of its own, gains where it errs elsewhere than the first.
+/// A second drafter with its own replicas helps on average, because it errs at other positions than the
+/// first one.
 #[test]
-fn a_second_drafter_gains_on_average() {
+fn a_second_drafter_saves_time_on_average() {
     for (percent, lookahead, acceptance) in [(10, 1, 0.6), (10, 2, 0.8), (30, 1, 0.8), (50, 2, 0.5)]
     {
         let total_ns = |drafters: usize| {
-            let worlds = (0..20).map(|seed| {
-                let one = World::sized(percent * MS, 100 * MS, lookahead, acceptance, seed);
+            let scenarios = (0..20).map(|seed| {
+                let one = Scenario::sized(percent * MS, 100 * MS, lookahead, acceptance, seed);
                 let acceptance = vec![one.acceptance[0].clone(); drafters];
-                World { acceptance, replicas: (one.replicas + 1) * drafters, ..one }
+                Scenario { acceptance, replicas: (one.replicas + 1) * drafters, ..one }
             });
-            worlds.map(|world| world.dsi().0).sum::<u64>()
+            scenarios.map(|scenario| scenario.dsi().0).sum::<u64>()
         };
         let [one, two] = [1, 2].map(total_ns);
-        assert!(two < one, "{percent} %, lookahead {lookahead}, {acceptance}: {two} against {one}");
+        assert!(two < one, "{percent} %, lookahead {lookahead}, {acceptance}: {two}, not {one}");
     }
 }
 
-/// What failed is told.
 #[test]
-fn a_drafter_and_a_replica_that_die_are_told() {
+fn a_dead_drafter_and_a_dead_replica_are_reported() {
     let dies = |device, at| Fault { device, at_ns: at * MS, kind: FaultKind::Die };
-    let world = World {
+    let scenario = Scenario {
         faults: vec![dies(2, 130), dies(0, 500)],
-        ..World::sized(20 * MS, 100 * MS, 1, 0.9, 3)
+        ..Scenario::sized(20 * MS, 100 * MS, 1, 0.9, 3)
     };
-    let oracle = Oracle { seed: world.seed, drafters: world.acceptance.clone() };
+    let oracle = Oracle { seed: scenario.seed, drafters: scenario.acceptance.clone() };
     let simulation = forerun_sim::Simulation {
         method: forerun_sim::SimulatedMethod::Dsi,
-        drafters: vec![Cost::constant(world.draft_ns)],
-        targets: vec![Cost::constant(world.target_ns); world.replicas],
+        drafters: vec![Cost::constant(scenario.draft_ns)],
+        targets: vec![Cost::constant(scenario.target_ns); scenario.replicas],
         acceptance: oracle.drafters,
         draft_tokens: 1,
         max_tokens: 60,
-        seed: world.seed,
+        seed: scenario.seed,
         cancellation: Cancellation::Immediate,
-        faults: world.faults,
+        faults: scenario.faults,
     };
     let failures = simulation.run().unwrap().statistics.failures;
     assert_eq!(failures.len(), 2, "{failures:?}");

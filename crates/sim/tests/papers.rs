@@ -1,4 +1,4 @@
-//! Published tables are reproduced as far as their own numbers go.
+//! Published tables are reproduced as far as the papers' own numbers allow.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -6,37 +6,37 @@ use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, PaperTable, expected_rounds};
 use forerun_sim::{Calibration, Simulation};
 
-/// The cells of a column as numbers.
+/// Simulates a table and returns the cells of a column as numbers.
 fn column(table: PaperTable, index: usize) -> Vec<f64> {
     let table = table.simulate(40, None).unwrap();
     table.rows.iter().map(|row| row[index].parse().unwrap()).collect()
 }
 
-/// Table 14 follows from the drafter's and the target's speeds and one acceptance rate for a pair.
+/// Table 14 follows from the speeds of drafter and target and one acceptance rate for each pair.
 #[test]
-fn speculative_decoding_takes_what_pearls_paper_measured() {
+fn speculative_decoding_is_as_fast_as_measured_in_pearls_paper() {
     let [simulated, published] = [3, 4].map(|index| column(PaperTable::SpeculativeLength, index));
     for (simulated, published) in simulated.iter().zip(&published) {
         let off = simulated / published - 1.0;
-        assert!(off.abs() < 0.14, "{simulated} against {published}");
+        assert!(off.abs() < 0.14, "simulated {simulated}, published {published}");
     }
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     assert!((mean(&simulated) / mean(&published) - 1.0).abs() < 0.04);
 }
 
-/// Whoever is left out, PEARL is slower; and it is faster than taking turns.
+/// PEARL is slower without either of its parts, and with both it is faster than speculative decoding.
 #[test]
-fn pearl_gains_by_each_of_its_parts() {
+fn both_parts_of_pearl_save_time() {
     let [without_pre, without_post, whole] =
         [1, 3, 5].map(|index| column(PaperTable::PearlAblations, index));
     for pair in 0..whole.len() {
         assert!(without_pre[pair] <= whole[pair] && without_post[pair] < whole[pair]);
     }
-    let [turns, paper] = [3, 5].map(|index| column(PaperTable::PearlSpeed, index));
-    assert!(turns.iter().zip(&paper).all(|(turns, paper)| turns < paper));
+    let [speculative, pearl] = [3, 5].map(|index| column(PaperTable::PearlSpeed, index));
+    assert!(speculative.iter().zip(&pearl).all(|(speculative, pearl)| speculative < pearl));
 }
 
-/// Against speculative decoding at its own best lookahead, which the paper does not tell.
+/// The comparison is with speculative decoding at its best lookahead, which the paper does not report.
 #[test]
 fn dsi_is_faster_than_speculative_decoding_at_its_best() {
     let ratios = column(PaperTable::DsiPairs, 4);
@@ -44,36 +44,39 @@ fn dsi_is_faster_than_speculative_decoding_at_its_best() {
     assert!(ratios.iter().all(|ratio| (1.15..1.45).contains(ratio)), "{ratios:?}");
 }
 
-/// Every total of EasySpec's table 2 follows from the stage times and the acceptance.
+/// Every total in EasySpec's table 2 follows from the stage times and the acceptance.
 #[test]
-fn easyspecs_totals_are_within_a_tenth_of_the_published_ones() {
+fn easyspecs_totals_are_within_ten_percent_of_the_published_ones() {
     let table = PaperTable::EasySpecLadder.simulate(4, None).unwrap();
     assert_eq!(table.rows.len(), 2 * 10 * 5 - 1);
     for row in &table.rows {
         let [simulated, published]: [f64; 2] = [9, 10].map(|index| row[index].parse().unwrap());
         assert!((simulated / published - 1.0).abs() < 0.1, "{row:?}");
     }
-    // The drafter's part is accelerated as published, and it alone.
-    let of = |method: &str, index: usize| -> f64 {
+    // Drafting, and nothing else, is accelerated as published.
+    let sum = |method: &str, index: usize| -> f64 {
         let rows = table.rows.iter().filter(|row| row[3] == method);
         rows.map(|row| row[index].parse::<f64>().unwrap()).sum()
     };
-    let [simulated, published] = [5, 6].map(|index| of("+ tree", index) / of("EasySpec", index));
+    let [simulated, published] = [5, 6].map(|index| sum("+ tree", index) / sum("EasySpec", index));
     assert!((simulated / published - 1.0).abs() < 0.05, "{simulated} {published}");
 }
 
-/// PEARL's table 6 at γ = 5, the round of c, which is the best published value of every task.
+/// PEARL's table 6 for every γ and task.
 #[test]
 fn pearls_tasks_are_near_the_published_speeds() {
     let [simulated, published] = [3, 4].map(|index| column(PaperTable::PearlTasks, index));
     for (simulated, published) in simulated.iter().zip(&published) {
-        assert!((simulated / published - 1.0).abs() < 0.25, "{simulated} against {published}");
+        assert!(
+            (simulated / published - 1.0).abs() < 0.25,
+            "simulated {simulated}, published {published}"
+        );
     }
 }
 
-/// On the same devices PEARL keeps what it loses by sending caches alone.
+/// On shared devices, PEARL loses only the time of sending the cache.
 #[test]
-fn drafter_and_target_on_the_same_devices_keep_their_speed() {
+fn pearl_retains_its_speed_on_shared_devices() {
     for (table, columns) in [
         (PaperTable::PearlShared, &[7][..]),
         (PaperTable::PearlSharedCategories, &[7]),
@@ -86,10 +89,10 @@ fn drafter_and_target_on_the_same_devices_keep_their_speed() {
     }
 }
 
-/// DSI's appendix E: the closed form of speculative decoding's rounds is that of the production decoder, run
-/// by run in expectation; and its sum is an upper bound, since a draft needs not go beyond the end.
+/// DSI's appendix E: the closed form gives the expected number of rounds of the production decoder. The time
+/// that follows from it is an upper bound, because the decoder does not draft beyond the end.
 #[test]
-fn speculative_decoding_is_that_of_appendix_e() {
+fn speculative_decoding_matches_appendix_e() {
     const TEXTS: u64 = 400;
     assert_eq!((expected_rounds(0.0, 5, 50), expected_rounds(1.0, 4, 50)), (50.0, 10.0));
     for pair in &DSI_PAIRS {
@@ -98,17 +101,17 @@ fn speculative_decoding_is_that_of_appendix_e() {
             let answers = (0..TEXTS).map(|seed| {
                 let answer = Simulation { seed, ..simulation.clone() }.measure().unwrap();
                 let rounds = answer.statistics.target_forwards as f64;
-                // Each round's sum, and what is cut off from drafts at the end.
+                // The time without the shorter drafts at the end of the answer.
                 let whole_ns = rounds * (lookahead as f64 * pair.draft_ms + pair.target_ms) * 1e6;
                 assert!(answer.total_ns as f64 <= whole_ns + 1.0);
                 rounds
             });
             let rounds: Vec<f64> = answers.collect();
             let mean = rounds.iter().sum::<f64>() / TEXTS as f64;
-            let squares = rounds.iter().map(|own| (own - mean).powi(2)).sum::<f64>();
+            let squares = rounds.iter().map(|rounds| (rounds - mean).powi(2)).sum::<f64>();
             let error = (squares / (TEXTS - 1) as f64 / TEXTS as f64).sqrt();
             let expected = expected_rounds(pair.acceptance, lookahead, simulation.max_tokens);
-            // 30 comparisons: four standard errors.
+            // Four standard errors, because there are 30 comparisons.
             assert!(
                 (mean - expected).abs() < 4.0 * error,
                 "{} {lookahead}: {mean} {expected}",
@@ -118,22 +121,22 @@ fn speculative_decoding_is_that_of_appendix_e() {
     }
 }
 
-/// Section 3.1's example: at 80 % acceptance the target alone would have to be about as much faster as the
-/// paper says, less what the drafter takes; and tensor parallelism gives less than that.
+/// Section 3.1's example: at 80 % acceptance, a target alone would have to be faster by about the factor in
+/// the paper, which ignores the drafter's time. Tensor parallelism gives less than that.
 #[test]
-fn replicas_against_a_faster_target() {
+fn replicas_beat_a_faster_target_at_high_acceptance() {
     let table = PaperTable::DsiAgainstTensorParallel.simulate(40, None).unwrap();
     let row = table.rows.iter().find(|row| row[0] == "0.8").unwrap();
     let [simulated, published]: [f64; 2] = [1, 2].map(|index| row[index].parse().unwrap());
     assert_eq!(row[2], "2.78");
     assert!(simulated > 1.58 && simulated < 1.3 * published, "{row:?}");
-    let over = column(PaperTable::DsiAgainstTensorParallel, 5);
-    assert!(over.is_sorted(), "{over:?}");
+    let speedups = column(PaperTable::DsiAgainstTensorParallel, 5);
+    assert!(speedups.is_sorted(), "{speedups:?}");
 }
 
-/// Figure 2b is of a recorded run, which has to be given.
+/// Figure 2b shows a recorded run, which the caller has to supply.
 #[test]
-fn best_lengths_are_those_of_a_recorded_run() {
+fn best_draft_lengths_come_from_a_recorded_run() {
     let text = "link-ms = 0\nprompt-tokens = 4\nagreement = ['1101000111', '0']\n\
         [target]\nmodel = 'a'\nlayers = 2\nfirst-ms = 50\nrows-ms = [[1, 10]]\n\
         [drafter]\nmodel = 'b'\nlayers = 2\nfirst-ms = 9\nrows-ms = [[1, 1]]\n";
@@ -144,5 +147,5 @@ fn best_lengths_are_those_of_a_recorded_run() {
     assert_eq!(shares, ["60.0 %", "20.0 %", "20.0 %", "0.0 %"]);
     assert_eq!(table.rows.last().unwrap()[1], "2 1 0 0");
     let error = PaperTable::PearlBestLengths.simulate(1, None).unwrap_err().to_string();
-    assert!(error.contains("--calibration FILE"), "{error}");
+    assert!(error.contains("`calibration` is not set, but must be a file"), "{error}");
 }

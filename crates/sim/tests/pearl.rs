@@ -1,4 +1,4 @@
-//! PEARL's figures, by the production decoder in virtual time.
+//! Figures and tables of the PEARL paper, checked with the production decoder in virtual time.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -45,16 +45,17 @@ fn sequence(oracle: &Oracle, max_tokens: usize) -> Sequence {
 
 fn pearl(length: usize, options: &str) -> Pearl {
     let options: PearlOptions = options.parse().unwrap();
-    let goes_on = options.schedule == PearlSchedule::Eager;
-    Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, goes_on))
+    let is_eager = options.schedule == PearlSchedule::Eager;
+    Pearl::new(options, PearlDraftLength::new(length, DraftLength::Fixed, is_eager))
 }
 
-/// Which draft tokens are right, by position behind the prompt.
+/// Returns an acceptance model from a text with one letter for each position after the prompt: `y` if the
+/// draft token is right.
 fn recorded(text: &str) -> AcceptanceModel {
     AcceptanceModel::Recorded(text.chars().map(|letter| letter == 'y').collect())
 }
 
-/// Runs some rounds and tells how many tokens each committed, and its unverified ones.
+/// Runs `count` rounds. Returns the committed and the unverified tokens of each round.
 fn rounds(
     decoder: &mut Pearl,
     acceptance: &str,
@@ -74,10 +75,10 @@ fn rounds(
     (committed, unverified, cluster)
 }
 
-/// Figure 3: γ = 3. The first token is rejected in pre-verify; x₄ is accepted there, x₅ to x₈ in
-/// post-verify, where x₉ is rejected and what was drafted behind it dropped.
+/// Figure 3: γ = 3. The first token is rejected in pre-verify and x₄ is accepted there. Post-verify accepts
+/// x₅ to x₈ and rejects x₉; the tokens drafted after x₉ are dropped.
 #[test]
-fn figure_three_of_the_paper() {
+fn figure_three_of_the_paper_is_reproduced() {
     let (committed, unverified, cluster) = rounds(&mut pearl(3, "paper"), "nyyyyyn", 4);
     assert_eq!((committed, unverified), (vec![1, 1, 3, 2], vec![0, 0, 2, 2]));
     let timeline = "\
@@ -89,17 +90,17 @@ target  |sssSSSSSSsss|
 
 /// Table 9: the first eight steps of "x+y = 4z, x*y = 4z^2, express x-y in z", word by word.
 #[test]
-fn table_nine_of_the_paper() {
+fn table_nine_of_the_paper_is_reproduced() {
     // I|’ m|happy to|help you with|your question|! However , I notice|that the|equations
     let (committed, unverified, _) = rounds(&mut pearl(5, "paper"), "nyynyyyynyyyyyyyyn", 8);
     assert_eq!(committed, [1, 1, 2, 1, 4, 1, 5, 3]);
     assert_eq!(unverified, [0, 0, 4, 0, 4, 0, 4, 4]);
 }
 
-/// Table 4's ablations: without pre-verify the drafter runs alone while nothing is unverified; without
-/// post-verify it waits while something is, and full acceptance draws the bonus.
+/// Table 4's ablations. Without pre-verify, the drafter runs alone while there are no unverified tokens.
+/// Without post-verify, it waits while there are some, and full acceptance yields the bonus token.
 #[test]
-fn the_ablations_leave_one_device_waiting() {
+fn ablations_leave_one_device_idle() {
     let (.., without_pre) = rounds(&mut pearl(3, "paper,no-pre-verify"), "nyyyyyyyyyyy", 3);
     let (.., without_post) = rounds(&mut pearl(3, "paper,no-post-verify"), "nyyyyyyyyyyy", 4);
     assert_eq!(
@@ -118,22 +119,22 @@ target  |sssSSSSSSSSS|
     );
 }
 
-/// γ is γ by the paper's schedule, whatever the pace would allow another one.
+/// The paper's schedule always drafts γ tokens, even if the draft-length policy would allow more.
 #[test]
 fn the_papers_schedule_waits_for_gamma_tokens() {
     let options: PearlOptions = "paper".parse().unwrap();
-    let mut stretched = Pearl::new(options, PearlDraftLength::new(3, DraftLength::Fixed, true));
-    let (_, unverified, _) = rounds(&mut stretched, "nyyyyyn", 4);
+    let mut decoder = Pearl::new(options, PearlDraftLength::new(3, DraftLength::Fixed, true));
+    let (_, unverified, _) = rounds(&mut decoder, "nyyyyyn", 4);
     assert_eq!(unverified, [0, 0, 2, 2]);
-    // Nor does a seed's promise, which takes that schedule where the eager one would not keep it.
+    // The same holds for a reproducible decoder, which replaces the eager schedule by the paper's.
     let options: PearlOptions = "no-post-verify".parse().unwrap();
     let draft_length = PearlDraftLength::new(3, DraftLength::Fixed, true);
-    let mut promised = Pearl::new(options, draft_length).reproducible();
-    let (_, unverified, _) = rounds(&mut promised, "nyyyyyn", 4);
+    let mut reproducible = Pearl::new(options, draft_length).reproducible();
+    let (_, unverified, _) = rounds(&mut reproducible, "nyyyyyn", 4);
     assert_eq!(unverified, [0, 0, 2, 0]);
 }
 
-/// Beyond the paper: a drafter that is done goes on while the target is busy, and one that is late is
+/// Beyond the paper: a drafter that has finished continues while the target is busy, and a late drafter is
 /// neither interrupted nor waited for.
 #[test]
 fn eager_rounds_end_with_the_targets_pass() {
@@ -144,17 +145,17 @@ fn eager_rounds_end_with_the_targets_pass() {
         generate(&mut decoder, &mut sequence, &mut cluster, |_| ControlFlow::Continue(())).unwrap();
         cluster.now_ns()
     };
-    // A drafter of 1 ms makes three tokens in the target's pass, though γ is 2.
+    // A drafter of 1 ms makes three tokens during the target's pass, though γ is 2.
     assert!(run("eager", MS, 1.0) < run("paper", MS, 1.0));
-    // One of 2 ms is late with the second token, which often comes to nothing.
+    // A drafter of 2 ms is late with the second token, which is often rejected.
     assert!(run("eager", 2 * MS, 0.3) < run("paper", 2 * MS, 0.3));
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Where γ tokens are drafted within a target forward, a round is no longer than one, and each brings
-    /// a token.
+    /// If γ tokens are drafted within a target pass, a round takes no longer than that pass and commits at
+    /// least one token.
     #[test]
     fn pearl_is_never_slower_than_the_target_alone(
         gamma in 1..=10_usize,
@@ -172,15 +173,16 @@ proptest! {
         let plain_ns = time(&mut Autoregressive);
         let mut decoder = pearl(gamma, if eager { "eager" } else { "paper" });
         prop_assert!(time(&mut decoder) <= plain_ns);
-        // The automatic length, too, though it looks at the target alone now and then.
+        // The automatic length is not slower either, though it measures the target alone periodically.
         let options = if eager { "eager" } else { "paper" }.parse().unwrap();
-        let mut adapting = Pearl::new(options, PearlDraftLength::new(16, DraftLength::Auto, eager));
-        prop_assert!(time(&mut adapting) <= plain_ns);
+        let mut automatic = Pearl::new(options, PearlDraftLength::new(16, DraftLength::Auto, eager));
+        prop_assert!(time(&mut automatic) <= plain_ns);
     }
 }
 
-/// What adapts finds what is best, whether or not a round holds a whole number of draft tokens. One round in
-/// 64 is plain and the next one begins anew, which costs up to three hundredths where drafts are long.
+/// The automatic length comes close to the best fixed one, whether or not a round holds a whole number of
+/// draft tokens. One round in 64 is plain and the next one starts without draft tokens, which costs up to
+/// 3 % if drafts are long.
 #[test]
 fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
     for (target_ms, acceptance) in
@@ -195,7 +197,7 @@ fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
                 let mut sequence = sequence(&oracle, 200);
                 let go_on = |_: &[_]| ControlFlow::Continue(());
                 generate(&mut decoder, &mut sequence, &mut cluster, go_on).unwrap();
-                // As the engine does it: the next answer knows what this one has taught.
+                // As in the engine, the next answer continues with the learned draft length.
                 decoder =
                     Pearl::new("eager".parse().unwrap(), decoder.draft_length().for_new_answer());
                 (total_ns, tokens) = (total_ns + cluster.now_ns(), tokens + 200);
@@ -213,9 +215,9 @@ fn the_automatic_length_is_as_fast_as_the_best_fixed_one() {
     }
 }
 
-/// With γ = c, PEARL is faster than drafting and verifying in turn, on average over texts.
+/// With γ = c, PEARL is faster than speculative decoding, on average over texts.
 #[test]
-fn pearl_is_faster_than_taking_turns_at_the_same_length() {
+fn pearl_is_faster_than_speculative_decoding_at_the_same_length() {
     for acceptance in [0.3, 0.6, 0.8, 0.95] {
         let total_ns = |make: &dyn Fn() -> Box<dyn Decoder>| {
             let time = |seed| {
@@ -229,21 +231,21 @@ fn pearl_is_faster_than_taking_turns_at_the_same_length() {
             (0..20).map(time).sum::<u64>()
         };
         let chain = DraftShape::Chain { length: 5 };
-        let turns = total_ns(&|| {
+        let speculative_ns = total_ns(&|| {
             Box::new(Speculative::new(SpeculativeDraftLength::new(
                 chain.clone(),
                 DraftLength::Fixed,
             )))
         });
-        assert!(total_ns(&|| Box::new(pearl(5, "paper"))) < turns, "{acceptance}");
-        assert!(total_ns(&|| Box::new(pearl(5, "eager"))) < turns, "{acceptance}");
+        assert!(total_ns(&|| Box::new(pearl(5, "paper"))) < speculative_ns, "{acceptance}");
+        assert!(total_ns(&|| Box::new(pearl(5, "eager"))) < speculative_ns, "{acceptance}");
     }
 }
 
-/// Appendix G: with the target's layers on G devices in turn and γ = c, drafter and target never want the same
-/// one where 1/G ≤ ⌈γ/2⌉/γ ≤ 1 − 1/G; then sharing costs nothing but what sending the cache takes.
+/// Appendix G: with the target's layers split over G devices and γ = c, drafter and target never need the same
+/// device if 1/G ≤ ⌈γ/2⌉/γ ≤ 1 − 1/G. Then sharing costs nothing but the time of sending the cache.
 #[test]
-fn drafter_and_target_share_devices_as_in_appendix_g() {
+fn devices_are_shared_without_conflicts_as_in_appendix_g() {
     for (devices, gamma) in (1..=5).flat_map(|g| (1..=6).map(move |gamma| (g, gamma))) {
         let simulation = Simulation {
             method: SimulatedMethod::PearlPaper,
@@ -256,15 +258,18 @@ fn drafter_and_target_share_devices_as_in_appendix_g() {
             cancellation: Cancellation::Immediate,
             faults: Vec::new(),
         };
-        let apart_ns = simulation.measure().unwrap().total_ns;
-        let on = |transport_ns| {
-            simulation.measure_on(SharedDevices { devices, transport_ns }).unwrap().total_ns
+        let separate_ns = simulation.measure().unwrap().total_ns;
+        let shared_ns_at = |transport_ns| {
+            simulation
+                .measure_on_shared_devices(SharedDevices { devices, transport_ns })
+                .unwrap()
+                .total_ns
         };
         let first = gamma.div_ceil(2);
         let fits = devices * first >= gamma && devices * first <= gamma * (devices - 1);
-        let shared_ns = on(0);
-        assert!(shared_ns >= apart_ns);
-        assert_eq!(shared_ns == apart_ns, fits, "{devices} devices, γ {gamma}");
-        assert!(!fits || on(MS) > shared_ns);
+        let shared_ns = shared_ns_at(0);
+        assert!(shared_ns >= separate_ns);
+        assert_eq!(shared_ns == separate_ns, fits, "{devices} devices, γ {gamma}");
+        assert!(!fits || shared_ns_at(MS) > shared_ns);
     }
 }

@@ -1,5 +1,6 @@
-//! Waits on threads do what the virtual time says; how long they take is not tested, since machines
-//! are busy.
+//! Simulations on threads do the same work as in virtual time.
+//!
+//! Upper bounds on their times are not tested, because the machine may be busy.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -12,16 +13,16 @@ fn simulation(parameters: &Parameters) -> Simulation {
     parameters.simulation(None).unwrap()
 }
 
-/// What ran, in which order, with which outcome.
-fn story(trace: &Trace) -> Vec<String> {
-    let told = |span: &forerun_core::trace::Span| {
+/// Returns all jobs of a trace with their outcomes, in order.
+fn jobs(trace: &Trace) -> Vec<String> {
+    let job = |span: &forerun_core::trace::Span| {
         format!("{} {:?} {} {} {:?}", span.lane, span.work, span.rows, span.accepted, span.fate)
     };
-    trace.spans.iter().map(told).collect()
+    trace.spans.iter().map(job).collect()
 }
 
 #[test]
-fn threads_run_what_virtual_time_ran() {
+fn threads_run_the_same_jobs_as_virtual_time() {
     for method in SimulatedMethod::NAMES.map(|(method, _)| method) {
         for cancel in [Cancellation::Immediate, Cancellation::Layer, Cancellation::RunToEnd] {
             let simulation = simulation(&Parameters {
@@ -38,15 +39,15 @@ fn threads_run_what_virtual_time_ran() {
                 seed: 5,
                 ..Parameters::default()
             });
-            let (simulated, waited) =
+            let (simulated, measured) =
                 (simulation.run().unwrap(), simulation.run_in_real_time().unwrap());
-            let (a, b) = (&waited.statistics, &simulated.statistics);
+            let (a, b) = (&measured.statistics, &simulated.statistics);
             assert_eq!(a.committed, b.committed, "{method} {cancel}");
-            // Where devices work side by side, the text alone does not depend on who is first; a run
-            // fails if that is another one.
+            // If devices work in parallel, the jobs depend on which device is first. Only the text does
+            // not, and a run fails if its text is wrong.
             if matches!(method, SimulatedMethod::Autoregressive | SimulatedMethod::Speculative) {
-                assert!(waited.total_ns >= simulated.total_ns, "{method} {cancel}");
-                assert_eq!(story(&waited.trace), story(&simulated.trace), "{method} {cancel}");
+                assert!(measured.total_ns >= simulated.total_ns, "{method} {cancel}");
+                assert_eq!(jobs(&measured.trace), jobs(&simulated.trace), "{method} {cancel}");
                 assert_eq!(a.accepted, b.accepted);
             }
         }
@@ -54,7 +55,7 @@ fn threads_run_what_virtual_time_ran() {
 }
 
 #[test]
-fn what_threads_cannot_do_is_refused() {
+fn links_and_faults_are_rejected_in_real_time() {
     let links = simulation(&Parameters { link_ms: Some(1.0), ..Parameters::default() });
     assert_eq!(links.run_in_real_time().err(), Some(SimError::VirtualOnly("links")));
     let mut faults = simulation(&Parameters::default());

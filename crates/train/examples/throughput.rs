@@ -1,4 +1,5 @@
-//! Tokens a second of training, and what share of the processor's matrix products they are.
+//! Measures training throughput in tokens per second, and as a share of the CPU's peak throughput in
+//! matrix products.
 //!
 //! `cargo run --release -p forerun-train --example throughput -- [hidden layers intermediate heads kv_heads vocabulary context sequences]`
 
@@ -11,8 +12,9 @@ use forerun_train::{AdamW, AdamWOptions, Llama, Targets};
 use std::time::Instant;
 
 fn main() {
-    let given: Vec<usize> = std::env::args().skip(1).map(|size| size.parse().unwrap()).collect();
-    let size = |place: usize, default| given.get(place).copied().unwrap_or(default);
+    let arguments: Vec<usize> =
+        std::env::args().skip(1).map(|size| size.parse().unwrap()).collect();
+    let size = |index: usize, default| arguments.get(index).copied().unwrap_or(default);
     let (hidden, heads) = (size(0, 256), size(3, 8));
     let (context, sequences) = (size(6, 512), size(7, 8));
     let config = Config {
@@ -31,17 +33,17 @@ fn main() {
     let model = Llama::random(&config, 1).unwrap();
     let mut optimizer = AdamW::new(AdamWOptions::default(), model.parameters());
     let tokens = context * sequences;
-    let token = |place: usize| ((place * 7919 + 13) % config.vocab_size) as u32;
+    let token = |index: usize| ((index * 7919 + 13) % config.vocab_size) as u32;
     let inputs: Vec<u32> = (0..tokens).map(token).collect();
     let targets: Vec<u32> = (1..=tokens).map(token).collect();
     let mut seconds = [0.0; 4];
     let rounds = 6;
     for round in 0..rounds + 2 {
         let mut last = Instant::now();
-        let mut lap = |place: usize| {
+        let mut lap = |part: usize| {
             let now = Instant::now();
             if round >= 2 {
-                seconds[place] += (now - last).as_secs_f64() / f64::from(rounds);
+                seconds[part] += (now - last).as_secs_f64() / f64::from(rounds);
             }
             last = now;
         };
@@ -65,27 +67,27 @@ fn main() {
     let total: f64 = seconds.iter().sum();
     let per_token = 6.0 * model.product_weights() as f64;
     let rate = tokens as f64 * per_token / total / 1e9;
-    let limit = products();
+    let limit = peak_gflops();
     println!(
-        "{:.2}M weights in products, {tokens} tokens a pass",
+        "{:.2}M weights in matrix products, {tokens} tokens per pass",
         model.product_weights() as f64 / 1e6
     );
     println!(
-        "layers forward {:.3} s, head {:.3}, backward {:.3}, optimizer {:.3}",
+        "forward pass of the layers {:.3} s, head {:.3} s, backward pass {:.3} s, optimizer {:.3} s",
         seconds[0], seconds[1], seconds[2], seconds[3]
     );
     println!(
-        "{:.0} tokens/s, {rate:.0} of {limit:.0} GFlop/s: {:.0} %",
+        "{:.0} tokens/s, {rate:.0} of {limit:.0} GFLOP/s: {:.0} %",
         tokens as f64 / total,
         100.0 * rate / limit
     );
 }
 
-/// GFlop/s of large products by the library, the best of several.
-fn products() -> f64 {
+/// Measures the throughput of candle's large matrix products in GFLOP/s: the best of several runs.
+fn peak_gflops() -> f64 {
     let (m, n, k) = (2048, 2048, 1024);
-    let of = |rows, columns| Tensor::rand(-1_f32, 1.0, (rows, columns), &Device::Cpu).unwrap();
-    let (a, b) = (of(m, k), of(k, n));
+    let random = |rows, columns| Tensor::rand(-1_f32, 1.0, (rows, columns), &Device::Cpu).unwrap();
+    let (a, b) = (random(m, k), random(k, n));
     (0..10)
         .map(|_| {
             let start = Instant::now();

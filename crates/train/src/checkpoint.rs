@@ -1,9 +1,10 @@
-//! States of a run that it can go on from: folders that appear whole or not at all.
+//! Checkpoints of a training run, from which it can be resumed.
 //!
-//! Each is the directory of what is trained, its weights in f32, with the optimizer's moments and the
-//! run's position beside them. The batches follow from the step, so there is nothing else to keep.
+//! A checkpoint is a folder, written atomically: the model directory with the weights in f32, the
+//! optimizer's moments, and the state of the run. The batches are derived from the step, so nothing else
+//! has to be stored.
 
-use crate::export::{ExportError, Weights};
+use crate::export::{ExportError, SerializedTensor};
 use crate::files::{sync_folder, write_atomically};
 use crate::optimizer::AdamW;
 use forerun_model::checkpoint::Dtype as WeightType;
@@ -13,140 +14,142 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Checkpoints that are kept, the newest ones.
+/// Number of checkpoints to keep: the newest ones.
 const KEPT: usize = 2;
 const PREFIX: &str = "step-";
 const STATE: &str = "training_state.json";
 const MOMENTS: &str = "optimizer.safetensors";
 
-/// Where a run stands.
+/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct State<O> {
-    /// What the run was started with.
+pub(crate) struct RunState<O> {
+    /// The options of the run.
     pub(crate) options: O,
-    /// What else was said of that which is trained.
+    /// The description of the learner ([`Learner::description`](crate::Learner::description)).
     #[serde(default)]
     pub(crate) learner: Value,
-    /// Steps that are done.
+    /// Number of completed steps.
     pub(crate) step: u64,
-    /// Tokens that were learnt from.
+    /// Number of tokens trained on.
     pub(crate) tokens: u64,
     /// Seconds of training.
     pub(crate) elapsed_s: f64,
 }
 
-/// Why a state was not written or read.
+/// An error of writing or reading a checkpoint.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// A file or folder that cannot be used.
+    /// A file or folder cannot be read or written.
     #[error("cannot use {path}: {cause}")]
     File {
         /// The file or folder.
         path: PathBuf,
-        /// The system's or a parser's reason.
+        /// The error of the system or of the parser.
         cause: io::Error,
     },
     /// See [`ExportError`].
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// Moments of another model.
+    /// The optimizer's moments do not fit the model.
     #[error(
-        "{path} does not belong to this model: {reason}; delete the folder to go on from an older \
-             state"
+        "{path} does not belong to this model: {reason}. Delete its folder to resume from an older \
+         checkpoint"
     )]
     Moments {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// What is mismatch.
         reason: String,
     },
 }
 
-fn failed(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
+fn file_error(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError {
     let path = path.to_owned();
     move |cause| CheckpointError::File { path, cause }
 }
 
-/// Writes a state into `folder`, then removes older ones. `write` writes the weights into a folder that
-/// it makes.
+/// Writes a checkpoint into `folder`, then removes old ones. `write` writes the model into a folder,
+/// which it creates.
 pub(crate) fn save<O: Serialize>(
     folder: &Path,
     write: impl FnOnce(&Path) -> Result<(), ExportError>,
     optimizer: &AdamW,
-    state: &State<O>,
+    state: &RunState<O>,
 ) -> Result<PathBuf, CheckpointError> {
-    fs::create_dir_all(folder).map_err(failed(folder))?;
+    fs::create_dir_all(folder).map_err(file_error(folder))?;
     let name = format!("{PREFIX}{:08}", state.step);
-    let (partial, whole) = (folder.join(format!(".partial-{name}")), folder.join(name));
+    let (partial, complete) = (folder.join(format!(".partial-{name}")), folder.join(name));
     if partial.exists() {
-        fs::remove_dir_all(&partial).map_err(failed(&partial))?;
+        fs::remove_dir_all(&partial).map_err(file_error(&partial))?;
     }
     write(&partial)?;
     let moments = partial.join(MOMENTS);
-    write_atomically(&moments, &moments_file(optimizer).map_err(failed(&moments))?)
-        .map_err(failed(&moments))?;
+    write_atomically(&moments, &moments_file(optimizer).map_err(file_error(&moments))?)
+        .map_err(file_error(&moments))?;
     let file = partial.join(STATE);
-    let text = serde_json::to_vec_pretty(state).map_err(|error| failed(&file)(error.into()))?;
-    write_atomically(&file, &text).map_err(failed(&file))?;
-    if whole.exists() {
-        fs::remove_dir_all(&whole).map_err(failed(&whole))?;
+    let text = serde_json::to_vec_pretty(state).map_err(|error| file_error(&file)(error.into()))?;
+    write_atomically(&file, &text).map_err(file_error(&file))?;
+    if complete.exists() {
+        fs::remove_dir_all(&complete).map_err(file_error(&complete))?;
     }
-    fs::rename(&partial, &whole).map_err(failed(&whole))?;
-    sync_folder(folder).map_err(failed(folder))?;
-    for (_, old) in all(folder)?.iter().rev().skip(KEPT) {
-        fs::remove_dir_all(old).map_err(failed(old))?;
+    fs::rename(&partial, &complete).map_err(file_error(&complete))?;
+    sync_folder(folder).map_err(file_error(folder))?;
+    for (_, old) in list(folder)?.iter().rev().skip(KEPT) {
+        fs::remove_dir_all(old).map_err(file_error(old))?;
     }
-    Ok(whole)
+    Ok(complete)
 }
 
-/// The newest state in `folder`.
+/// Returns the newest checkpoint in `folder`.
 pub(crate) fn newest(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
-    Ok(all(folder)?.pop().map(|(_, path)| path))
+    Ok(list(folder)?.pop().map(|(_, path)| path))
 }
 
-/// States by their steps.
-fn all(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
+/// Lists the checkpoints in `folder`, ordered by step.
+fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>, CheckpointError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(failed(folder))?,
+        entries => entries.map_err(file_error(folder))?,
     };
-    let mut states = Vec::new();
+    let mut checkpoints = Vec::new();
     for entry in entries {
-        let path = entry.map_err(failed(folder))?.path();
+        let path = entry.map_err(file_error(folder))?.path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if let Some(Ok(step)) = name.strip_prefix(PREFIX).map(str::parse) {
-            states.push((step, path));
+            checkpoints.push((step, path));
         }
     }
-    states.sort();
-    Ok(states)
+    checkpoints.sort();
+    Ok(checkpoints)
 }
 
-/// The position of a state.
-pub(crate) fn state<O: for<'a> Deserialize<'a>>(path: &Path) -> Result<State<O>, CheckpointError> {
+/// Reads the state of the run from a checkpoint.
+pub(crate) fn read_state<O: for<'a> Deserialize<'a>>(
+    path: &Path,
+) -> Result<RunState<O>, CheckpointError> {
     let file = path.join(STATE);
-    let text = fs::read(&file).map_err(failed(&file))?;
-    serde_json::from_slice(&text).map_err(|error| failed(&file)(error.into()))
+    let text = fs::read(&file).map_err(file_error(&file))?;
+    serde_json::from_slice(&text).map_err(|error| file_error(&file)(error.into()))
 }
 
-/// Gives an optimizer the moments of a state.
-pub(crate) fn restore(
+/// Restores the optimizer's moments from a checkpoint.
+pub(crate) fn restore_optimizer(
     path: &Path,
     steps: u64,
     optimizer: &mut AdamW,
 ) -> Result<(), CheckpointError> {
     let file = path.join(MOMENTS);
-    let wrong = |reason: String| CheckpointError::Moments { path: file.clone(), reason };
-    let bytes = fs::read(&file).map_err(failed(&file))?;
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| wrong(error.to_string()))?;
+    let mismatch = |reason: String| CheckpointError::Moments { path: file.clone(), reason };
+    let bytes = fs::read(&file).map_err(file_error(&file))?;
+    let tensors = SafeTensors::deserialize(&bytes).map_err(|error| mismatch(error.to_string()))?;
     let names: Vec<String> =
         optimizer.parameters().iter().map(|parameter| parameter.name.clone()).collect();
     for (name, moments) in names.iter().zip(&mut optimizer.moments) {
         for (which, values) in [("first", &mut moments.first), ("second", &mut moments.second)] {
             let name = format!("{name}.{which}");
-            let tensor = tensors.tensor(&name).map_err(|error| wrong(error.to_string()))?;
+            let tensor = tensors.tensor(&name).map_err(|error| mismatch(error.to_string()))?;
             if tensor.dtype() != Dtype::F32 || tensor.data().len() != 4 * values.len() {
-                return Err(wrong(format!("{name} has another type or size")));
+                return Err(mismatch(format!("{name} has another type or size")));
             }
             for (value, bytes) in values.iter_mut().zip(tensor.data().as_chunks().0) {
                 *value = f32::from_le_bytes(*bytes);
@@ -158,7 +161,8 @@ pub(crate) fn restore(
 }
 
 fn moments_file(optimizer: &AdamW) -> io::Result<Vec<u8>> {
-    let tensor = |values: &[f32]| Weights::new(values, vec![values.len()], WeightType::F32);
+    let tensor =
+        |values: &[f32]| SerializedTensor::new(values, vec![values.len()], WeightType::F32);
     let mut tensors = Vec::new();
     for (parameter, moments) in optimizer.parameters().iter().zip(&optimizer.moments) {
         tensors.push((format!("{}.first", parameter.name), tensor(&moments.first)));

@@ -1,4 +1,4 @@
-//! A model as a Hugging Face directory.
+//! Exports a model as a Hugging Face model directory.
 
 use crate::files::{sync_folder, write_atomically};
 use crate::model::Llama;
@@ -11,10 +11,10 @@ use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a model was not written.
+/// An error of exporting a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// A file that cannot be written.
+    /// A file cannot be written.
     #[error("cannot write {path}: {cause}")]
     Write {
         /// The file.
@@ -22,13 +22,14 @@ pub enum ExportError {
         /// The system's reason.
         cause: io::Error,
     },
-    /// The library's complaint.
+    /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
 
-/// Writes `config.json`, `generation_config.json` and `model.safetensors` into a folder, and copies
-/// what lies beside `tokenizer` of a tokenizer's files.
+/// Writes `config.json`, `generation_config.json` and `model.safetensors` into a folder, and copies the
+/// tokenizer: `tokenizer.json`, and `tokenizer_config.json` if there is one, from the folder of
+/// `tokenizer`.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -39,55 +40,55 @@ pub fn export(
     dtype: Dtype,
 ) -> Result<(), ExportError> {
     let config = model.config();
-    let failed = |path: &Path| {
+    let write_error = |path: &Path| {
         let path = path.to_owned();
         move |cause| ExportError::Write { path, cause }
     };
-    std::fs::create_dir_all(folder).map_err(failed(folder))?;
+    std::fs::create_dir_all(folder).map_err(write_error(folder))?;
     let generation =
         json!({ "bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_ids });
     let texts = [("config.json", config.to_json(dtype)), ("generation_config.json", generation)];
     for (name, json) in texts {
         let file = folder.join(name);
-        write_atomically(&file, format!("{json:#}\n").as_bytes()).map_err(failed(&file))?;
+        write_atomically(&file, format!("{json:#}\n").as_bytes()).map_err(write_error(&file))?;
     }
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         let source = tokenizer.with_file_name(name);
         let file = folder.join(name);
         if name == "tokenizer.json" || source.exists() {
-            let text = std::fs::read(&source).map_err(failed(&source))?;
-            write_atomically(&file, &text).map_err(failed(&file))?;
+            let text = std::fs::read(&source).map_err(write_error(&source))?;
+            write_atomically(&file, &text).map_err(write_error(&file))?;
         }
     }
     write_weights(folder, &tensors(model, dtype)?)?;
-    sync_folder(folder).map_err(failed(folder))
+    sync_folder(folder).map_err(write_error(folder))
 }
 
-fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, Weights)>> {
+fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, SerializedTensor)>> {
     let config: &Config = model.config();
     let weights = |tensor: Tensor| {
         let values = model.tensor(tensor)?;
-        Ok((tensor.to_string(), Weights::new(&values, tensor.shape(config), dtype)))
+        Ok((tensor.to_string(), SerializedTensor::new(&values, tensor.shape(config), dtype)))
     };
     Tensor::all(config).map(weights).collect()
 }
 
-/// Writes a `model.safetensors` into a folder.
+/// Writes tensors into a folder as `model.safetensors`.
 pub(crate) fn write_weights(
     folder: &Path,
-    tensors: &[(String, Weights)],
+    tensors: &[(String, SerializedTensor)],
 ) -> Result<(), ExportError> {
     let file = folder.join("model.safetensors");
-    let failed = |cause| ExportError::Write { path: file.clone(), cause };
+    let write_error = |cause| ExportError::Write { path: file.clone(), cause };
     let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
     let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
     let bytes = safetensors::serialize(tensors, metadata)
-        .map_err(|error| failed(io::Error::other(error)))?;
-    write_atomically(&file, &bytes).map_err(failed)
+        .map_err(|error| write_error(io::Error::other(error)))?;
+    write_atomically(&file, &bytes).map_err(write_error)
 }
 
-/// Values as bytes of a type.
-pub(crate) fn as_stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
+/// Converts values to little-endian bytes of a type.
+pub(crate) fn to_bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
     let values = values.iter();
     match dtype {
         Dtype::F32 => values.flat_map(|value| value.to_le_bytes()).collect(),
@@ -96,26 +97,26 @@ pub(crate) fn as_stored(values: &[f32], dtype: Dtype) -> Vec<u8> {
     }
 }
 
-/// A tensor to be written.
-pub(crate) struct Weights {
+/// A tensor as stored in a file.
+pub(crate) struct SerializedTensor {
     pub(crate) dtype: safetensors::Dtype,
     pub(crate) shape: Vec<usize>,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Weights {
-    /// Values in this type.
+impl SerializedTensor {
+    /// Converts values to a type.
     pub(crate) fn new(values: &[f32], shape: Vec<usize>, dtype: Dtype) -> Self {
         let stored = match dtype {
             Dtype::F32 => safetensors::Dtype::F32,
             Dtype::Bf16 => safetensors::Dtype::BF16,
             Dtype::F16 => safetensors::Dtype::F16,
         };
-        Self { dtype: stored, shape, bytes: as_stored(values, dtype) }
+        Self { dtype: stored, shape, bytes: to_bytes(values, dtype) }
     }
 }
 
-impl View for &Weights {
+impl View for &SerializedTensor {
     fn dtype(&self) -> safetensors::Dtype {
         self.dtype
     }

@@ -1,4 +1,4 @@
-//! Files that appear whole or not at all, and hashes of them.
+//! Atomic writing of files, and hashes.
 
 #[cfg(unix)]
 use std::fs;
@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use ring::digest::{Context, SHA256};
+use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
-/// Writes a file under a temporary name, forces it to the disk, and renames it.
+/// Writes a file atomically: under a temporary name, synced to the disk, then renamed.
 ///
-/// Whoever is killed meanwhile leaves the old file, or the new one, and nothing in between.
+/// If the process is killed, either the old file or the complete new one exists.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let folder = folder_of(path);
     let mut file = partial_file(folder)?;
@@ -21,11 +21,12 @@ pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_folder(folder)
 }
 
-/// A file under a temporary name. It goes when it is dropped; who is killed leaves `.partial-…`.
+/// Creates a file with a temporary name, which is removed when it is dropped. If the process is killed,
+/// a file `.partial-…` remains.
 pub(crate) fn partial_file(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".partial-");
-    // Temporary files are made for their owner alone, this one is to become an ordinary file.
+    // By default only the owner can read temporary files, but this one becomes an ordinary file.
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
@@ -34,31 +35,31 @@ pub(crate) fn partial_file(folder: &Path) -> io::Result<NamedTempFile> {
     builder.tempfile_in(folder)
 }
 
-/// Forces a folder's names to the disk: a rename counts only then.
+/// Syncs the entries of a folder to the disk. Only then is a rename durable.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// The folder that a file lies in.
+/// Returns the folder of a file.
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The SHA-256 of all that `reader` gives, in hexadecimal.
+/// Computes the SHA-256 of a reader's contents, in hexadecimal.
 pub(crate) fn sha256_of(mut reader: impl Read) -> io::Result<String> {
-    let mut context = Context::new(&SHA256);
+    let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
         match reader.read(&mut buffer) {
-            Ok(0) => return Ok(hexadecimal(context.finish().as_ref())),
-            Ok(length) => context.update(&buffer[..length]),
+            Ok(0) => return Ok(hexadecimal(&hash.finalize())),
+            Ok(length) => hash.update(&buffer[..length]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Formats bytes as lower-case hexadecimal digits.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,8 +1,9 @@
-//! A language model as what is trained, alone or from a teacher.
+//! Training of a language model: the [`Learner`] for plain cross-entropy, and for knowledge distillation
+//! from a teacher (arXiv 1503.02531), with the loss `α · KL(teacher ‖ student) + (1 − α) · NLL`.
 
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::{ExportError, export};
-use crate::learner::{Learner, Tested};
+use crate::learner::{Evaluation, Learner};
 use crate::model::{Llama, Parameter};
 use crate::ops::{Targets, Teacher};
 use crate::options::{TrainError, TrainOptions};
@@ -11,19 +12,19 @@ use forerun_model::checkpoint::Dtype;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A model, and a teacher whose distributions it is to learn.
+/// A language model in training, optionally with a teacher.
 pub struct LanguageLearner<'a> {
     pub(crate) model: Llama,
-    /// A teacher and its head's weights.
+    /// The teacher, and the weights of its head.
     teacher: Option<(&'a Llama, Arc<[f32]>)>,
     tokenizer: PathBuf,
 }
 
 impl<'a> LanguageLearner<'a> {
-    /// A model with the tokenizer that is written beside it.
+    /// Creates a learner. `tokenizer` is the path of the `tokenizer.json` that is written with the model.
     ///
     /// # Errors
-    /// Where the library fails.
+    /// If a tensor operation fails.
     pub fn new(model: Llama, teacher: Option<&'a Llama>, tokenizer: &Path) -> Result<Self> {
         let with_head = |teacher: &'a Llama| {
             let head = teacher.head_weights().flatten_all()?.to_vec1::<f32>()?;
@@ -48,11 +49,13 @@ impl Learner for LanguageLearner<'_> {
         for model in [Some(&self.model), teacher].into_iter().flatten() {
             options.check_model(model.config(), dataset)?;
         }
-        let own = self.model.config().vocab_size;
+        let vocab_size = self.model.config().vocab_size;
         match teacher.map(|teacher| teacher.config().vocab_size) {
-            Some(vocab_size) if vocab_size != own => {
-                TrainError::option("vocab_size", &own, &format!("the teacher has {vocab_size}"))
-            }
+            Some(expected) if expected != vocab_size => TrainError::option(
+                "the vocabulary size of the model",
+                &vocab_size,
+                &format!("that of the teacher is {expected}"),
+            ),
             _ => Ok(()),
         }
     }
@@ -62,7 +65,7 @@ impl Learner for LanguageLearner<'_> {
             Some((teacher, head)) => {
                 let hidden = teacher.hidden(&batch.inputs, batch.context)?;
                 Some(Teacher {
-                    rows: teacher.normed(&hidden.detach())?.into(),
+                    rows: teacher.apply_final_norm(&hidden.detach())?.into(),
                     head: Arc::clone(head),
                     hidden: teacher.config().hidden_size,
                     share: options.distillation_share,
@@ -77,10 +80,14 @@ impl Learner for LanguageLearner<'_> {
         Ok((loss, parts.loss))
     }
 
-    fn test(&self, windows: &[ValidationWindow], _: &TrainOptions) -> Result<Option<Tested>> {
+    fn evaluate(
+        &self,
+        windows: &[ValidationWindow],
+        _: &TrainOptions,
+    ) -> Result<Option<Evaluation>> {
         let targets = windows.iter().map(|window| window.targets.len()).sum();
-        let tested = evaluate(&self.model, windows)?;
-        Ok(tested.map(|(nll, bytes)| Tested::Text { nll, targets, bytes }))
+        let result = evaluate_language_model(&self.model, windows)?;
+        Ok(result.map(|(nll, bytes)| Evaluation::Text { nll, targets, bytes }))
     }
 
     fn write(&self, folder: &Path, dtype: Dtype) -> std::result::Result<(), ExportError> {
@@ -88,24 +95,27 @@ impl Learner for LanguageLearner<'_> {
     }
 }
 
-/// The negative logarithmic likelihood of the windows' targets, in nats, and their bytes of text;
-/// `None` for no windows.
+/// Computes the negative log-likelihood of the windows' targets, in nats (a sum), and the number of
+/// bytes of text that they represent; `None` if there are no windows.
 ///
 /// # Errors
-/// Where the library fails.
-pub fn evaluate(model: &Llama, windows: &[ValidationWindow]) -> Result<Option<(f64, u64)>> {
-    /// Windows that are computed at once.
-    const AT_ONCE: usize = 8;
+/// If a tensor operation fails.
+pub fn evaluate_language_model(
+    model: &Llama,
+    windows: &[ValidationWindow],
+) -> Result<Option<(f64, u64)>> {
+    /// Windows that are processed at once.
+    const BATCH_WINDOWS: usize = 8;
     let mut sum: Option<(f64, u64)> = None;
-    for windows in windows.chunks(AT_ONCE) {
-        let batch = Batch::of_windows(windows);
+    for windows in windows.chunks(BATCH_WINDOWS) {
+        let batch = Batch::from_windows(windows);
         let weights: Arc<[f32]> = vec![1.0; batch.targets.len()].into();
         let hidden = model.hidden(&batch.inputs, batch.context)?.detach();
         let targets = Targets { tokens: batch.targets.into(), weights, teacher: None };
         let (_, parts) = model.loss(&hidden, targets, false)?;
         let bytes: u64 = windows.iter().map(|window| window.target_bytes).sum();
-        let (nll, before) = sum.unwrap_or_default();
-        sum = Some((nll + parts.nll, before + bytes));
+        let (previous_nll, previous_bytes) = sum.unwrap_or_default();
+        sum = Some((previous_nll + parts.nll, previous_bytes + bytes));
     }
     Ok(sum)
 }

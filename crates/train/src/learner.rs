@@ -1,4 +1,4 @@
-//! What a run trains, as the loop sees it.
+//! The interface between the training loop and the model that it trains.
 
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::drafter::PositionAcceptance;
@@ -10,64 +10,70 @@ use forerun_model::checkpoint::Dtype;
 use serde_json::Value;
 use std::path::Path;
 
-/// What can be trained: a language model, or a drafter of a target.
+/// A model in training: a language model, or a drafter of a target.
 pub trait Learner {
-    /// Everything that is trained, in an order that stays.
+    /// Returns the trainable parameters, always in the same order.
     fn parameters(&self) -> Vec<Parameter>;
 
-    /// What else than the run's options a run must have been begun with to go on with this.
+    /// Returns further settings that identify a run, in addition to its options. A run can be resumed
+    /// only with the same description.
     fn description(&self) -> Value {
         Value::Null
     }
 
-    /// Refuses options that cannot be followed.
+    /// Checks the options of a run.
     ///
     /// # Errors
-    /// [`TrainError::Option`] with the first of them.
+    /// [`TrainError::Option`] with the first invalid option.
     fn check(
         &self,
         options: &TrainOptions,
         dataset: &Dataset,
     ) -> std::result::Result<(), TrainError>;
 
-    /// The loss of a batch, which is one of those that make a step, as a scalar that can be
-    /// differentiated, and as a number. `number` counts batches; random numbers follow from it and
-    /// from the seed.
+    /// Computes the loss of a batch, as a scalar that can be differentiated and as a number.
+    ///
+    /// A step consists of one or more batches. `number` is the number of the batch in the run; random
+    /// numbers are derived from it and from the seed.
     ///
     /// # Errors
-    /// Where the library fails.
+    /// If a tensor operation fails.
     fn loss(&self, batch: &Batch, number: u64, options: &TrainOptions) -> Result<(Tensor, f64)>;
 
-    /// What it makes of held-out text; `None` of none.
+    /// Evaluates the model on held-out text; `None` if there are no windows.
     ///
     /// # Errors
-    /// Where the library fails.
-    fn test(&self, windows: &[ValidationWindow], options: &TrainOptions) -> Result<Option<Tested>>;
+    /// If a tensor operation fails.
+    fn evaluate(
+        &self,
+        windows: &[ValidationWindow],
+        options: &TrainOptions,
+    ) -> Result<Option<Evaluation>>;
 
-    /// Writes it into a folder, which is made.
+    /// Writes the model into a folder, and creates it if necessary.
     ///
     /// # Errors
     /// If a file cannot be written.
     fn write(&self, folder: &Path, dtype: Dtype) -> std::result::Result<(), ExportError>;
 }
 
-/// What a test told.
+/// The result of an evaluation on held-out text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Tested {
-    /// A language model predicted text.
+pub enum Evaluation {
+    /// The result of a language model.
     Text {
-        /// Negative logarithmic likelihood of all targets, in nats.
+        /// Negative log-likelihood of all targets, in nats (a sum).
         nll: f64,
-        /// Tokens that were predicted.
+        /// Number of target tokens.
         targets: usize,
-        /// Bytes of text that these stand for.
+        /// Bytes of text that the targets represent.
         bytes: u64,
     },
-    /// A drafter drafted on text.
+    /// The result of a drafter.
     Drafts {
-        /// What is minimised.
+        /// The objective.
         loss: f64,
-        /// What each position of its drafts is worth.
+        /// The acceptance rates of each position of its drafts.
         acceptance: Vec<PositionAcceptance>,
     },
 }

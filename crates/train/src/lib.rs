@@ -1,8 +1,13 @@
-//! Trains small language models, and the drafters of the papers.
+//! Trains small language models, and drafters for speculative decoding: Medusa (arXiv 2401.10774), EAGLE
+//! (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589).
 //!
-//! `tokenizer` and `data` turn text into batches; `ops` has the layers, forward and backward, `model`
-//! and `drafter` put them together; `trainer` is the loop; `metrics` and `plot` tell how a run went. This crate may touch files, threads
-//! and the clock. It is heavy, so nothing that generates text depends on it.
+//! - `tokenizer` and `data` turn text into batches.
+//! - `ops` implements the layers, forward and backward; `model` and `drafter` combine them.
+//! - `trainer` is the training loop.
+//! - `metrics` and `plot` record a run.
+//!
+//! This crate may use files, threads and the clock. It has many dependencies, so no crate that generates
+//! text depends on it.
 
 mod checkpoint;
 pub mod data;
@@ -24,8 +29,8 @@ mod trainer;
 pub use checkpoint::CheckpointError;
 pub use export::{ExportError, export};
 pub use forerun_model::checkpoint::Dtype;
-pub use language::{LanguageLearner, evaluate};
-pub use learner::{Learner, Tested};
+pub use language::{LanguageLearner, evaluate_language_model};
+pub use learner::{Evaluation, Learner};
 pub use model::{Llama, ModelError, Parameter};
 pub use ops::{LossParts, Targets, Teacher};
 pub use optimizer::{AdamW, AdamWOptions};

@@ -1,7 +1,7 @@
-//! The log of a run: one JSON object a line.
+//! The log of a run: one JSON object per line.
 //!
-//! A line is written whole and at once. A run that is resumed goes on in the same file: lines of
-//! steps that will be done again are dropped first, so that no step is told twice.
+//! Each line is written at once. A resumed run appends to the same file. Before that, the records of
+//! steps that will be repeated are removed, so no step is recorded twice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,61 +12,62 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::drafter::PositionAcceptance;
 use crate::files::write_atomically;
 
-/// What a step of training told. A number that is not finite is `null` in the file.
+/// The record of a training step. Values that are not finite are `null` in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingRecord {
-    /// Steps that were done, this one included.
+    /// Number of completed steps, including this one.
     pub step: u64,
-    /// Tokens that were learnt from so far.
+    /// Number of tokens trained on, including this step's.
     pub tokens: u64,
-    /// Mean cross-entropy of the step's targets, in nats per token.
+    /// The loss of the step. For a language model without a teacher: the mean cross-entropy in nats per
+    /// token.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// The optimizer's learning rate in this step.
+    /// The learning rate of the step.
     #[serde(deserialize_with = "number_or_null")]
     pub learning_rate: f64,
-    /// Euclidean norm of all gradients, before clipping.
+    /// The Euclidean norm of all gradients, before clipping.
     #[serde(deserialize_with = "number_or_null")]
     pub gradient_norm: f64,
-    /// Tokens learnt from per second, lately.
+    /// Training speed in tokens per second, averaged over a recent interval.
     #[serde(deserialize_with = "number_or_null")]
     pub tokens_per_s: f64,
-    /// Seconds of training, those before a resumption included.
+    /// Seconds of training, including those before the run was resumed.
     #[serde(deserialize_with = "number_or_null")]
     pub elapsed_s: f64,
 }
 
-/// What a test on held-out text told.
+/// The record of a language model's evaluation on held-out text.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// Steps that were done before.
+    /// Number of completed steps.
     pub step: u64,
-    /// Tokens that were learnt from before.
+    /// Number of tokens trained on.
     pub tokens: u64,
-    /// Mean cross-entropy of the held-out targets, in nats per token.
+    /// The mean cross-entropy of the held-out targets, in nats per token.
     #[serde(deserialize_with = "number_or_null")]
     pub validation_loss: f64,
-    /// The same by the text's length ([`bits_per_byte`](crate::data::bits_per_byte)).
+    /// The cross-entropy in bits per byte of text ([`bits_per_byte`](crate::data::bits_per_byte)).
     #[serde(deserialize_with = "number_or_null")]
     pub bits_per_byte: f64,
-    /// Seconds of training, those before a resumption included.
+    /// Seconds of training, including those before the run was resumed.
     #[serde(deserialize_with = "number_or_null")]
     pub elapsed_s: f64,
 }
 
-/// What a test of a drafter on held-out text told.
+/// The record of a drafter's evaluation on held-out text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AcceptanceRecord {
-    /// Steps that were done before.
+    /// Number of completed steps.
     pub step: u64,
-    /// Tokens that were learnt from before.
+    /// Number of tokens trained on.
     pub tokens: u64,
-    /// What is minimised, on the held-out text.
+    /// The objective on the held-out text.
     #[serde(deserialize_with = "number_or_null")]
     pub validation_loss: f64,
-    /// What each position of its drafts is worth.
+    /// The acceptance rates of each position of its drafts.
     pub acceptance: Vec<PositionAcceptance>,
-    /// Seconds of training, those before a resumption included.
+    /// Seconds of training, including those before the run was resumed.
     #[serde(deserialize_with = "number_or_null")]
     pub elapsed_s: f64,
 }
@@ -75,16 +76,16 @@ pub struct AcceptanceRecord {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Record {
-    /// A step of training.
+    /// A training step.
     Training(TrainingRecord),
-    /// A test on held-out text.
+    /// An evaluation of a language model.
     Evaluation(EvaluationRecord),
-    /// A test of a drafter.
+    /// An evaluation of a drafter.
     Acceptance(AcceptanceRecord),
 }
 
 impl Record {
-    /// Steps that were done when it was written.
+    /// Returns the number of steps that were completed when the record was written.
     #[must_use]
     pub fn step(&self) -> u64 {
         match self {
@@ -95,12 +96,12 @@ impl Record {
     }
 }
 
-/// JSON has no infinity and no NaN, so these were written as `null`.
+/// Reads a number, or NaN from `null`. JSON has no infinity and no NaN, so both are written as `null`.
 pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
-/// A log that cannot be read or written.
+/// An error of reading or writing a log.
 #[derive(Debug, thiserror::Error)]
 pub enum MetricsError {
     /// The file cannot be read.
@@ -108,7 +109,7 @@ pub enum MetricsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's reason.
         cause: io::Error,
     },
     /// The file cannot be written.
@@ -116,29 +117,29 @@ pub enum MetricsError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's reason.
         cause: io::Error,
     },
-    /// A line, not the last, that is none of a log.
-    #[error("line {line} of the log {path} is broken: {reason}; mend or remove the line")]
+    /// A line before the last one is not a record.
+    #[error("line {line} of the log {path} is not a record: {reason}. Correct or remove the line")]
     Line {
         /// The file.
         path: PathBuf,
         /// The line, counted from 1.
         line: usize,
-        /// What the parser says.
+        /// The parser's reason.
         reason: String,
     },
 }
 
-/// A log that is being written.
+/// A writer of logs.
 pub struct MetricsLog {
     path: PathBuf,
     file: File,
 }
 
 impl MetricsLog {
-    /// Begins a log; what the file held is gone.
+    /// Creates a log, and overwrites an existing file.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -146,11 +147,11 @@ impl MetricsLog {
         Self::replace(path, b"")
     }
 
-    /// Goes on with a log behind `step`: lines of later steps, and a last line that was cut, are
-    /// dropped. A file that is not there is begun.
+    /// Opens a log to continue after `step`. Removes the records of later steps, and an incomplete last
+    /// line. Creates the file if it does not exist.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or is no log.
+    /// If the file cannot be read or written, or is not a log.
     pub fn resume(path: &Path, step: u64) -> Result<Self, MetricsError> {
         let kept: Vec<u8> = match lines(path) {
             Ok(lines) => lines
@@ -175,7 +176,7 @@ impl MetricsLog {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// Appends a line. It is in the file when this returns; only a crash of the machine loses it.
+    /// Appends a record. It is in the file when this method returns, but not yet synced to the disk.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -189,15 +190,15 @@ impl MetricsLog {
     }
 }
 
-/// All lines of a log, in order. A last line that was cut by a crash is passed over.
+/// Reads all records of a log, in order. An incomplete last line, as a crash may leave it, is skipped.
 ///
 /// # Errors
-/// If the file cannot be read, or a line before the last is broken.
+/// If the file cannot be read, or a line before the last one is not a record.
 pub fn read_metrics(path: &Path) -> Result<Vec<Record>, MetricsError> {
     Ok(lines(path)?.into_iter().map(|(_, record)| record).collect())
 }
 
-/// The lines that are whole, each as it stands and as what it means.
+/// Reads the complete lines of a log, each as text and as a record.
 fn lines(path: &Path) -> Result<Vec<(String, Record)>, MetricsError> {
     let bytes =
         std::fs::read(path).map_err(|cause| MetricsError::Read { path: path.to_owned(), cause })?;
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_log_is_that_of_a_run_that_was_never_stopped() {
+    fn a_resumed_log_equals_that_of_an_uninterrupted_run() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let records = |steps: std::ops::Range<u64>| {
@@ -254,7 +255,7 @@ mod tests {
         let mut log = MetricsLog::create(&path).unwrap();
         records(1..21).iter().for_each(|record| log.write(record).unwrap());
         let whole = std::fs::read(&path).unwrap();
-        // Killed after any byte, and resumed at any step that was logged.
+        // The run is killed after some byte, and resumed from a logged step.
         for (cut, step) in [(whole.len(), 20), (whole.len(), 7), (whole.len() - 30, 12), (0, 0)] {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let mut log = MetricsLog::resume(&path, step).unwrap();
@@ -264,14 +265,14 @@ mod tests {
         assert_eq!(read_metrics(&path).unwrap(), records(1..21));
         let leftovers = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(leftovers, 1);
-        // A run that had no log yet begins one.
+        // If there is no log yet, it is created.
         let mut log = MetricsLog::resume(&folder.path().join("new.jsonl"), 9).unwrap();
         log.write(&training(10)).unwrap();
         assert_eq!(read_metrics(&folder.path().join("new.jsonl")).unwrap(), [training(10)]);
     }
 
     #[test]
-    fn only_the_last_line_may_be_broken() {
+    fn only_the_last_line_may_be_incomplete() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let line = |record: &Record| serde_json::to_string(record).unwrap();
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_record_is_read_as_what_it_is() {
+    fn each_kind_of_record_is_read_back_as_that_kind() {
         let rates = PositionAcceptance { overlap: 0.5, agreement: f64::NAN };
         let record = Record::Acceptance(AcceptanceRecord {
             step: 3,
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_not_finite_survive() {
+    fn a_nan_loss_is_read_back_as_nan() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.jsonl");
         let Record::Training(record) = training(1) else { unreachable!() };

@@ -1,4 +1,4 @@
-//! A Llama-shaped language model that can be trained.
+//! A trainable language model of the Llama architecture.
 
 use crate::ops::attention::Rope;
 use crate::ops::attention_block::AttentionBlock;
@@ -7,7 +7,7 @@ use crate::ops::head::HeadLoss;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, LossParts, MlpShape, Targets, apply};
 use candle_core::{Device, Result, Tensor, Var};
-use forerun_model::checkpoint::{Checkpoint, LayerTensor, Tensor as Stored};
+use forerun_model::checkpoint::{Checkpoint, LayerTensor, Tensor as CheckpointTensor};
 use forerun_model::{Config, LoadError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
@@ -15,34 +15,34 @@ use rand_distr::{Distribution, Normal};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Standard deviation of new matrices (GPT-2's).
+/// Standard deviation of the initial values of matrices (GPT-2).
 pub(crate) const INITIAL_DEVIATION: f32 = 0.02;
 
-/// Why there is no model.
+/// An error of creating or loading a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    /// The library's complaint.
+    /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
-    /// A checkpoint that cannot be read.
+    /// The checkpoint cannot be read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A model of which this trainer knows no backward pass.
+    /// The model has a feature that this crate does not implement.
     #[error(
-        "a model with {0} cannot be trained here: only plain Llama models can (no biases, no norms of \
-         queries and keys, no sliding window)"
+        "training does not support models with {0}: choose a Llama model without biases, norms of \
+         queries and keys, and a sliding window"
     )]
     Unsupported(&'static str),
 }
 
-/// One parameter, as the optimizer sees it.
+/// A trainable parameter of a model.
 #[derive(Clone, Debug)]
 pub struct Parameter {
-    /// Unique in its model.
+    /// The name of the parameter, unique in its model.
     pub name: String,
-    /// Its values.
+    /// The values of the parameter.
     pub values: Var,
-    /// Whether weight decay pulls at it: at matrices, not at norms.
+    /// Whether weight decay applies to the parameter. It applies to matrices, but not to norms.
     pub decays: bool,
 }
 
@@ -53,23 +53,25 @@ struct Layer {
     mlp: Var,
 }
 
-/// A model with its weights in f32.
+/// A Llama model, with its weights in f32.
 pub struct Llama {
     config: Config,
     embedding: Var,
     layers: Vec<Layer>,
     final_norm: Var,
-    /// `None` where it is the embedding.
+    /// `None` if the head is tied to the embedding.
     head: Option<Var>,
     rope: Arc<Rope>,
 }
 
 impl Llama {
-    /// A model of random weights: normal with deviation 0.02; what adds to the residual stream less,
-    /// by the root of twice the number of layers (GPT-2).
+    /// Creates a model with random weights.
+    ///
+    /// Matrices are normally distributed with a standard deviation of 0.02. For projections that add to
+    /// the residual stream it is divided by `√(2 · layers)` (GPT-2). Norms are 1.
     ///
     /// # Errors
-    /// If the trainer does not know the model's kind.
+    /// If the configuration is invalid, or this crate does not implement the architecture.
     pub fn random(config: &Config, seed: u64) -> std::result::Result<Self, ModelError> {
         let depth = (2.0 * config.num_hidden_layers as f32).sqrt();
         let mut index = 0_u64;
@@ -77,7 +79,7 @@ impl Llama {
             let count = tensor.shape(config).iter().product();
             index += 1;
             let deviation = match tensor {
-                Stored::Layer(_, LayerTensor::Output | LayerTensor::Down) => {
+                CheckpointTensor::Layer(_, LayerTensor::Output | LayerTensor::Down) => {
                     INITIAL_DEVIATION / depth
                 }
                 _ => INITIAL_DEVIATION,
@@ -85,7 +87,7 @@ impl Llama {
             if tensor.shape(config).len() == 1 {
                 return Ok(vec![1.0; count]);
             }
-            // A generator for each tensor: its values depend on nothing else.
+            // Each tensor has a generator of its own, so its values do not depend on the others.
             let mut random =
                 StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9).wrapping_add(index));
             let normal = Normal::new(0.0, deviation).map_err(candle_core::Error::wrap)?;
@@ -93,17 +95,17 @@ impl Llama {
         })
     }
 
-    /// The model of a checkpoint.
+    /// Loads the model of a checkpoint.
     ///
     /// # Errors
-    /// If its weights cannot be read or the trainer does not know its kind.
+    /// If the weights cannot be read, or this crate does not implement the architecture.
     pub fn load(checkpoint: &Checkpoint) -> std::result::Result<Self, ModelError> {
         Self::build(checkpoint.config(), |tensor| Ok(checkpoint.tensor(tensor)?))
     }
 
     fn build(
         config: &Config,
-        mut values: impl FnMut(Stored) -> std::result::Result<Vec<f32>, ModelError>,
+        mut values: impl FnMut(CheckpointTensor) -> std::result::Result<Vec<f32>, ModelError>,
     ) -> std::result::Result<Self, ModelError> {
         config.validate(Path::new("config.json"))?;
         let unsupported = [
@@ -111,58 +113,60 @@ impl Llama {
             (config.qk_norm, "norms of queries and keys"),
             (config.sliding_window.is_some(), "a sliding window"),
         ];
-        if let Some(&(_, what)) = unsupported.iter().find(|(is, _)| *is) {
-            return Err(ModelError::Unsupported(what));
+        if let Some(&(_, feature)) = unsupported.iter().find(|(present, _)| *present) {
+            return Err(ModelError::Unsupported(feature));
         }
         let var = |values: Vec<f32>, shape: &[usize]| {
             Var::from_vec(values, shape, &Device::Cpu).map_err(ModelError::from)
         };
-        let mut matrix = |tensor: Stored| var(values(tensor)?, &tensor.shape(config));
-        let embedding = matrix(Stored::Embedding)?;
+        let mut load = |tensor: CheckpointTensor| var(values(tensor)?, &tensor.shape(config));
+        let embedding = load(CheckpointTensor::Embedding)?;
         let mut layers = Vec::new();
         for layer in 0..config.num_hidden_layers {
-            let mut one = |part| matrix(Stored::Layer(layer, part));
-            let attention_norm = one(LayerTensor::AttentionNorm)?;
-            let mlp_norm = one(LayerTensor::MlpNorm)?;
-            let mut together = |parts: &[LayerTensor]| {
-                let flat =
-                    parts.iter().map(|&part| one(part)?.flatten_all().map_err(ModelError::from));
+            let mut load_part = |part| load(CheckpointTensor::Layer(layer, part));
+            let attention_norm = load_part(LayerTensor::AttentionNorm)?;
+            let mlp_norm = load_part(LayerTensor::MlpNorm)?;
+            let mut concatenate = |parts: &[LayerTensor]| {
+                let flat = parts
+                    .iter()
+                    .map(|&part| load_part(part)?.flatten_all().map_err(ModelError::from));
                 let flat = flat.collect::<std::result::Result<Vec<_>, _>>()?;
                 Ok::<_, ModelError>(Var::from_tensor(&Tensor::cat(&flat, 0)?)?)
             };
-            let attention = together(&ATTENTION)?;
-            let mlp = together(&MLP)?;
+            let attention = concatenate(&ATTENTION)?;
+            let mlp = concatenate(&MLP)?;
             layers.push(Layer { attention_norm, attention, mlp_norm, mlp });
         }
-        let final_norm = matrix(Stored::FinalNorm)?;
-        let head = (!config.tie_word_embeddings).then(|| matrix(Stored::Head)).transpose()?;
+        let final_norm = load(CheckpointTensor::FinalNorm)?;
+        let head =
+            (!config.tie_word_embeddings).then(|| load(CheckpointTensor::Head)).transpose()?;
         let frequencies: Vec<f32> =
             (0..config.head_dim / 2).map(|pair| config.rope_frequency(pair)).collect();
         let rope = Arc::new(Rope::new(&frequencies, config.max_position_embeddings));
         Ok(Self { config: config.clone(), embedding, layers, final_norm, head, rope })
     }
 
-    /// What the model is.
+    /// Returns the configuration of the model.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Everything that is trained.
+    /// Returns the trainable parameters.
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
         let parameter =
             |name: String, values: &Var, decays| Parameter { name, values: values.clone(), decays };
         let mut all = vec![parameter("embedding".into(), &self.embedding, true)];
         for (index, layer) in self.layers.iter().enumerate() {
-            let of_layer = |name: &str, values, decays| {
+            let layer_parameter = |name: &str, values, decays| {
                 parameter(format!("layers.{index}.{name}"), values, decays)
             };
             all.extend([
-                of_layer("attention_norm", &layer.attention_norm, false),
-                of_layer("attention", &layer.attention, true),
-                of_layer("mlp_norm", &layer.mlp_norm, false),
-                of_layer("mlp", &layer.mlp, true),
+                layer_parameter("attention_norm", &layer.attention_norm, false),
+                layer_parameter("attention", &layer.attention, true),
+                layer_parameter("mlp_norm", &layer.mlp_norm, false),
+                layer_parameter("mlp", &layer.mlp, true),
             ]);
         }
         all.push(parameter("final_norm".into(), &self.final_norm, false));
@@ -170,62 +174,65 @@ impl Llama {
         all
     }
 
-    /// Weights that take part in matrix products, each once for a token: what 6 operations for each
-    /// token of training stand for.
+    /// Returns the number of weights that are used in matrix products, once per token. Training takes 6
+    /// floating-point operations per token for each of them.
     #[must_use]
     pub fn product_weights(&self) -> usize {
-        let of_layer =
-            AttentionShape::of(&self.config).weights() + MlpShape::of(&self.config).weights();
-        of_layer * self.layers.len() + self.config.vocab_size * self.config.hidden_size
+        let per_layer = AttentionShape::of(&self.config).weight_count()
+            + MlpShape::of(&self.config).weight_count();
+        per_layer * self.layers.len() + self.config.vocab_size * self.config.hidden_size
     }
 
-    /// One of its tensors, as checkpoints store them.
+    /// Returns one of the model's tensors, in the layout of checkpoints.
     ///
     /// # Errors
-    /// Where the library fails.
-    pub fn tensor(&self, tensor: Stored) -> Result<Vec<f32>> {
+    /// If a tensor operation fails.
+    pub fn tensor(&self, tensor: CheckpointTensor) -> Result<Vec<f32>> {
         let flat = |var: &Var| var.flatten_all()?.to_vec1::<f32>();
-        let Stored::Layer(layer, part) = tensor else {
+        let CheckpointTensor::Layer(layer, part) = tensor else {
             return flat(match tensor {
-                Stored::FinalNorm => &self.final_norm,
-                Stored::Head => self.head.as_ref().unwrap_or(&self.embedding),
+                CheckpointTensor::FinalNorm => &self.final_norm,
+                CheckpointTensor::Head => self.head.as_ref().unwrap_or(&self.embedding),
                 _ => &self.embedding,
             });
         };
-        let own = &self.layers[layer];
-        let within = |parts: &[LayerTensor], var: &Var| {
-            let size =
-                |part| Stored::Layer(layer, part).shape(&self.config).iter().product::<usize>();
+        let weights = &self.layers[layer];
+        let slice_of = |parts: &[LayerTensor], var: &Var| {
+            let size = |part| {
+                CheckpointTensor::Layer(layer, part).shape(&self.config).iter().product::<usize>()
+            };
             let before = parts.iter().take_while(|&&other| other != part);
             let start = before.map(|&other| size(other)).sum();
             var.narrow(0, start, size(part))?.to_vec1::<f32>()
         };
         match part {
-            LayerTensor::AttentionNorm => flat(&own.attention_norm),
-            LayerTensor::MlpNorm => flat(&own.mlp_norm),
-            part if ATTENTION.contains(&part) => within(&ATTENTION, &own.attention),
-            _ => within(&MLP, &own.mlp),
+            LayerTensor::AttentionNorm => flat(&weights.attention_norm),
+            LayerTensor::MlpNorm => flat(&weights.mlp_norm),
+            part if ATTENTION.contains(&part) => slice_of(&ATTENTION, &weights.attention),
+            _ => slice_of(&MLP, &weights.mlp),
         }
     }
 
-    /// The residual stream behind the last layer, `[tokens, hidden]`, of sequences of `context`
-    /// tokens one behind the other.
+    /// Computes the residual stream after the last layer, `[tokens, hidden]`. `tokens` are one or more
+    /// sequences of `context` tokens, concatenated.
     ///
     /// # Errors
-    /// Where the library fails; for a token that there is not.
+    /// If the tokens are not whole sequences, `context` exceeds the model's limit, a token is not in the
+    /// vocabulary, or a tensor operation fails.
     pub fn hidden(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
-        self.after_layers(tokens, context, |x| x)
+        self.run_layers(tokens, context, |x| x)
     }
 
-    /// As [`Self::hidden`], for a model that is not trained: nothing is kept for a backward pass.
+    /// Computes the same as [`Self::hidden`] for a model that is not trained. Nothing is kept for a
+    /// backward pass.
     ///
     /// # Errors
-    /// As there.
-    pub(crate) fn frozen(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
-        self.after_layers(tokens, context, |x| x.detach())
+    /// As [`Self::hidden`].
+    pub(crate) fn hidden_frozen(&self, tokens: &[u32], context: usize) -> Result<Tensor> {
+        self.run_layers(tokens, context, |x| x.detach())
     }
 
-    fn after_layers(
+    fn run_layers(
         &self,
         tokens: &[u32],
         context: usize,
@@ -233,7 +240,8 @@ impl Llama {
     ) -> Result<Tensor> {
         if !tokens.len().is_multiple_of(context) || context > self.config.max_position_embeddings {
             candle_core::bail!(
-                "{} tokens make no sequences of {context}, of which the model sees {}",
+                "{} tokens cannot be split into sequences of {context} tokens that fit the model \
+                 (at most {} tokens)",
                 tokens.len(),
                 self.config.max_position_embeddings
             );
@@ -254,11 +262,11 @@ impl Llama {
         Ok(x)
     }
 
-    /// The loss of rows behind the last layer, as a scalar that can be differentiated if `train`, and
-    /// its parts.
+    /// Computes the loss of rows after the last layer, `[tokens, hidden]`, as a scalar, and its parts.
+    /// The scalar can be differentiated only with `train`.
     ///
     /// # Errors
-    /// Where the library fails.
+    /// If a tensor operation fails.
     pub fn loss(
         &self,
         hidden: &Tensor,
@@ -277,17 +285,17 @@ impl Llama {
         Ok((loss, parts))
     }
 
-    /// `[vocabulary, hidden]`.
+    /// Returns the weights of the head: `[vocabulary, hidden]`.
     #[must_use]
     pub fn head_weights(&self) -> &Tensor {
         self.head.as_ref().unwrap_or(&self.embedding).as_tensor()
     }
 
-    /// Rows as the head takes them: behind the final norm.
+    /// Applies the final norm to rows after the last layer, `[tokens, hidden]`: the inputs of the head.
     ///
     /// # Errors
-    /// Where the library fails.
-    pub fn normed(&self, hidden: &Tensor) -> Result<Vec<f32>> {
+    /// If a tensor operation fails.
+    pub fn apply_final_norm(&self, hidden: &Tensor) -> Result<Vec<f32>> {
         let (x, norm) =
             (hidden.flatten_all()?.to_vec1::<f32>()?, self.final_norm.to_vec1::<f32>()?);
         let mut out = vec![0.0; x.len()];
@@ -297,9 +305,9 @@ impl Llama {
     }
 }
 
-/// The order of an attention block's weights.
+/// The order of the tensors in an attention block's weights.
 const ATTENTION: [LayerTensor; 4] =
     [LayerTensor::Query, LayerTensor::Key, LayerTensor::Value, LayerTensor::Output];
 
-/// The order of an MLP block's weights.
+/// The order of the tensors in an MLP block's weights.
 const MLP: [LayerTensor; 3] = [LayerTensor::Gate, LayerTensor::Up, LayerTensor::Down];

@@ -1,4 +1,4 @@
-//! AdamW (Loshchilov and Hutter 2019).
+//! The AdamW optimizer (arXiv 1711.05101, algorithm 2), with clipping of the gradients' global norm.
 
 use crate::model::Parameter;
 use candle_core::{CpuStorage, InplaceOp1, Layout, Result};
@@ -7,22 +7,23 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::{Mutex, PoisonError};
 
-/// Numbers that a thread takes at once; the norm is summed by these, so that it does not depend on
-/// the number of threads.
+/// Number of values that a thread processes at once. The gradients' norm is summed chunk by chunk, so it
+/// does not depend on the number of threads.
 const CHUNK: usize = 1 << 14;
 
-/// AdamW's parameters but for the learning rate.
+/// AdamW's options, except for the learning rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdamWOptions {
-    /// Decay of the mean of gradients.
+    /// Decay rate of the mean of the gradients (the first moment).
     pub beta1: f32,
-    /// Decay of the mean of their squares.
+    /// Decay rate of the mean of their squares (the second moment).
     pub beta2: f32,
-    /// What is added to the root of the latter.
+    /// The constant that is added to the square root of the second moment.
     pub epsilon: f32,
-    /// Share of the learning rate by which matrices shrink at each step.
+    /// Weight decay: in each step, matrices shrink by this share of the learning rate.
     pub weight_decay: f32,
-    /// Larger gradients, by the norm of all together, are scaled down to this; 0 scales none.
+    /// Maximum global norm of the gradients. Larger gradients are scaled down to it. 0 disables
+    /// clipping.
     pub max_gradient_norm: f32,
 }
 
@@ -32,7 +33,7 @@ impl Default for AdamWOptions {
     }
 }
 
-/// The optimizer with what it remembers of each parameter.
+/// The optimizer, with the moments of each parameter.
 pub struct AdamW {
     options: AdamWOptions,
     parameters: Vec<Parameter>,
@@ -40,7 +41,7 @@ pub struct AdamW {
     pub(crate) steps: u64,
 }
 
-/// Means of a parameter's gradients and of their squares.
+/// The moving averages of a parameter's gradients and of their squares.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Moments {
     pub(crate) first: Vec<f32>,
@@ -48,7 +49,7 @@ pub(crate) struct Moments {
 }
 
 impl AdamW {
-    /// An optimizer that has seen nothing.
+    /// Creates an optimizer with moments of 0.
     #[must_use]
     pub fn new(options: AdamWOptions, parameters: Vec<Parameter>) -> Self {
         let zeros = |parameter: &Parameter| vec![0.0; parameter.values.elem_count()];
@@ -59,19 +60,19 @@ impl AdamW {
         Self { options, parameters, moments, steps: 0 }
     }
 
-    /// The parameters that it changes.
+    /// Returns the parameters that the optimizer updates.
     #[must_use]
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// Changes the parameters against their gradients, which lie in the same order, and returns the
-    /// gradients' norm before it was limited.
+    /// Updates the parameters with their gradients, which must be in the same order. Returns the global
+    /// norm of the gradients before clipping.
     ///
     /// # Errors
-    /// Where the library fails.
+    /// If a tensor operation fails.
     pub fn step(&mut self, gradients: &[Vec<f32>], learning_rate: f32) -> Result<f64> {
-        let norm = norm(gradients);
+        let norm = global_norm(gradients);
         let limit = f64::from(self.options.max_gradient_norm);
         let scale = if limit > 0.0 && norm > limit { limit / norm } else { 1.0 };
         self.steps += 1;
@@ -97,13 +98,13 @@ impl AdamW {
     }
 }
 
-/// The Euclidean norm of all gradients together.
-fn norm(gradients: &[Vec<f32>]) -> f64 {
-    let square = |chunk: &[f32]| f64::from(crate::ops::elementwise::inner(chunk, chunk));
-    let of_vector = |vector: &Vec<f32>| {
+/// Computes the Euclidean norm of all gradients together.
+fn global_norm(gradients: &[Vec<f32>]) -> f64 {
+    let square = |chunk: &[f32]| f64::from(crate::ops::elementwise::inner_product(chunk, chunk));
+    let sum_of_squares = |vector: &Vec<f32>| {
         vector.par_chunks(CHUNK).map(square).collect::<Vec<_>>().iter().sum::<f64>()
     };
-    gradients.iter().map(of_vector).sum::<f64>().sqrt()
+    gradients.iter().map(sum_of_squares).sum::<f64>().sqrt()
 }
 
 #[derive(Clone, Copy)]
@@ -129,7 +130,7 @@ impl InplaceOp1 for Apply<'_> {
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let (CpuStorage::F32(values), Some((start, end))) = (storage, layout.contiguous_offsets())
         else {
-            candle_core::bail!("parameters are contiguous and in f32")
+            candle_core::bail!("a parameter must be contiguous and in f32")
         };
         let mut moments = self.moments.lock().unwrap_or_else(PoisonError::into_inner);
         let Moments { first, second } = &mut **moments;

@@ -1,4 +1,4 @@
-//! How a run is trained, and why one ends early.
+//! The options of a training run, and its errors.
 
 use crate::checkpoint::CheckpointError;
 use crate::data::{DataError, Dataset};
@@ -13,76 +13,78 @@ use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::PathBuf;
 
-/// How a model is trained. All of it is part of the run: it cannot be resumed with other options.
+/// Options of a training run. A run can be resumed only with the same options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainOptions {
-    /// Tokens of a sequence.
+    /// Tokens per sequence.
     pub context: usize,
-    /// Sequences that are computed at once.
+    /// Sequences per batch.
     pub sequences: usize,
-    /// Batches of these whose gradients make one step.
+    /// Batches per step. Their gradients are accumulated.
     pub accumulation: usize,
-    /// Learning rates, and how many steps there are.
+    /// The learning rates, and the number of steps.
     pub schedule: LearningRateSchedule,
     /// The optimizer's options.
     pub optimizer: AdamWOptions,
-    /// Orders the batches.
+    /// The seed for the order of the batches and for all other random numbers.
     pub seed: u64,
-    /// Steps between tests on held-out text; 0 tests at the end only.
+    /// Steps between evaluations on held-out text; 0 evaluates only at the end.
     pub evaluate_every: u64,
-    /// Held-out tokens of a test.
+    /// Held-out tokens of an evaluation; 0 disables evaluations.
     pub evaluation_tokens: u64,
-    /// Steps between checkpoints; 0 writes one at the end only.
+    /// Steps between checkpoints; 0 writes one only at the end.
     pub save_every: u64,
     /// The share α of the divergence from the teacher, or from a drafter's target, in the loss
-    /// `α · KL + (1 − α) · NLL`; it counts where there is one.
+    /// `α · KL + (1 − α) · NLL`. It is ignored for a language model without a teacher.
     pub distillation_share: f32,
 }
 
 impl TrainOptions {
-    /// Tokens of a step.
+    /// Returns the number of tokens per step.
     #[must_use]
     pub fn step_tokens(&self) -> usize {
         self.context * self.sequences * self.accumulation
     }
 
-    /// What a token's loss counts in a step.
+    /// Returns the weight of a token's loss in a step.
     pub(crate) fn token_weight(&self) -> f32 {
         1.0 / self.step_tokens() as f32
     }
 
-    /// Refuses what a model cannot follow.
+    /// Checks the options and the data against a model.
     pub(crate) fn check_model(&self, model: &Config, dataset: &Dataset) -> Result<(), TrainError> {
         let refuse = TrainError::option;
-        let (vocab_size, seen) = (model.vocab_size, model.max_position_embeddings);
+        let (vocab_size, longest) = (model.vocab_size, model.max_position_embeddings);
         if vocab_size < dataset.vocab_size() {
-            let expected = format!("the data's tokenizer has {} tokens", dataset.vocab_size());
-            return refuse("vocab_size", &vocab_size, &expected);
+            let expected = format!("the tokenizer of the data has {} tokens", dataset.vocab_size());
+            return refuse("the vocabulary size of the model", &vocab_size, &expected);
         }
-        if self.context == 0 || self.context > seen {
-            let expected = format!("1 to {seen} tokens fit the model");
-            return refuse("context", &self.context, &expected);
+        if self.context == 0 || self.context > longest {
+            let expected = format!("the model requires 1 to {longest} tokens");
+            return refuse("`context`", &self.context, &expected);
         }
         Ok(())
     }
 
-    /// Refuses what no model can follow.
+    /// Checks the options that do not depend on the model.
     pub(crate) fn check(&self) -> Result<(), TrainError> {
         let refuse = TrainError::option;
-        for (option, size) in [("sequences", self.sequences), ("accumulation", self.accumulation)] {
+        for (option, size) in
+            [("`sequences`", self.sequences), ("`accumulation`", self.accumulation)]
+        {
             if size == 0 {
-                return refuse(option, &0, "at least 1 is needed");
+                return refuse(option, &0, "at least 1 is required");
             }
         }
         let share = self.distillation_share;
         if !(0.0..=1.0).contains(&share) {
-            return refuse("distillation share", &share, "it goes from 0 to 1");
+            return refuse("`distillation_share`", &share, "it must be from 0 to 1");
         }
         Ok(())
     }
 }
 
-/// Why training ended early.
+/// An error of a training run.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// See [`DataError`].
@@ -103,47 +105,47 @@ pub enum TrainError {
     /// See [`PlotError`].
     #[error(transparent)]
     Plot(#[from] PlotError),
-    /// The library's complaint.
+    /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
-    /// An option out of range.
+    /// An option is out of range.
     #[error("{option} is {found}, but {expected}")]
     Option {
-        /// Its name.
+        /// The option: its field's name in backticks.
         option: &'static str,
-        /// What it is.
+        /// The value of the option.
         found: String,
-        /// What it may be.
+        /// The requirement that the value does not meet.
         expected: String,
     },
-    /// A loss that is no number.
+    /// The loss is infinite or not a number.
     #[error(
-        "the loss of step {step} is {loss}: lower the learning rate, and go on from an older checkpoint \
-         (remove the newest folder under {folder})"
+        "training diverged: the loss of step {step} is {loss}. Lower the learning rate and start a new \
+         run in another folder. The earlier checkpoints remain in {folder}"
     )]
     Diverged {
         /// The step.
         step: u64,
-        /// Its loss.
+        /// The loss of the step.
         loss: f64,
-        /// Where the checkpoints are.
+        /// The folder of the checkpoints.
         folder: PathBuf,
     },
-    /// A run of other options.
+    /// The folder contains a run with other options.
     #[error(
-        "{folder} holds a run of other options ({difference}): choose another folder, or the same options \
-         to go on"
+        "{folder} contains a run with other options ({difference}): choose another folder, or use the \
+         same options to resume that run"
     )]
     OtherRun {
-        /// The run's folder.
+        /// The folder of the run.
         folder: PathBuf,
-        /// What differs.
+        /// The options that differ.
         difference: String,
     },
 }
 
 impl TrainError {
-    /// An option out of range: its name, what it is, and what it may be.
+    /// Returns the error for an option that is out of range: the option, its value, and the requirement.
     pub(crate) fn option<T>(
         option: &'static str,
         found: &dyn Display,

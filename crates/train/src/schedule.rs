@@ -1,29 +1,29 @@
-//! Learning rates.
+//! The learning rate schedule.
 
 use serde::{Deserialize, Serialize};
 
-/// Warm-up, then half a cosine (Loshchilov and Hutter 2017).
+/// A linear warm-up followed by cosine annealing without restarts (arXiv 1608.03983).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRateSchedule {
-    /// The highest rate.
+    /// The highest learning rate.
     pub peak: f64,
-    /// What is left of it at the end.
+    /// The last learning rate, as a share of the highest one.
     pub final_share: f64,
-    /// Steps until the highest rate.
+    /// Number of warm-up steps.
     pub warmup_steps: u64,
-    /// Steps in all.
+    /// Number of steps, including the warm-up.
     pub steps: u64,
 }
 
 impl LearningRateSchedule {
-    /// The rate of a step, counted from 0.
+    /// Returns the learning rate of a step. Steps are counted from 0.
     #[must_use]
     pub fn rate(&self, step: u64) -> f64 {
         if step < self.warmup_steps {
             return self.peak * (step + 1) as f64 / self.warmup_steps as f64;
         }
-        let falling = self.steps.saturating_sub(self.warmup_steps).max(1);
-        let done = ((step - self.warmup_steps) as f64 / falling as f64).min(1.0);
+        let decay_steps = self.steps.saturating_sub(self.warmup_steps).max(1);
+        let done = ((step - self.warmup_steps) as f64 / decay_steps as f64).min(1.0);
         let share = 0.5 * (1.0 + (std::f64::consts::PI * done).cos());
         self.peak * (self.final_share + (1.0 - self.final_share) * share)
     }
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_rises_to_its_peak_and_falls_to_its_end() {
+    fn the_rate_rises_to_its_peak_and_falls_to_the_final_share() {
         let schedule =
             LearningRateSchedule { peak: 2.0, final_share: 0.1, warmup_steps: 10, steps: 110 };
         assert_eq!(schedule.rate(0), 0.2);

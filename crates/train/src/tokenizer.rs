@@ -1,9 +1,9 @@
-//! A tokenizer made from the training text: byte-level BPE.
+//! Trains a byte-level BPE tokenizer (arXiv 1508.07909) on the training text.
 //!
-//! Words are found as GPT-2 finds them, with two changes. Digits stand alone, so that a number is
-//! spelt in one way. A run of line ends stays together: between paragraphs GPT-2's pattern leaves
-//! two tokens, this one leaves one. All 256 bytes are in the vocabulary, so every text can be
-//! spelt, and decoding gives back exactly what was encoded.
+//! Text is split into words by GPT-2's pattern, with two changes. Each digit is a word, so a number has
+//! only one tokenization. A run of line ends is one word, so a paragraph break can be one token, where
+//! GPT-2's pattern gives two. All 256 bytes are in the vocabulary, so every text can be encoded, and
+//! decoding restores it exactly.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use tokenizers::{
 use crate::data::{DataError, Documents, OnProgress, Phase, Progress, SEPARATOR, pieces};
 use crate::files::write_atomically;
 
-/// What is one word: no token reaches from one into the next.
+/// The pattern of a word. No token extends over two words.
 const WORDS: &str = concat!(
     r"'s|'t|'re|'ve|'m|'ll|'d",
     r"| ?\p{L}+| ?\p{N}| ?[^\s\p{L}\p{N}]+",
@@ -27,12 +27,12 @@ const WORDS: &str = concat!(
 );
 
 /// The separator and the 256 bytes.
-const LEAST_VOCABULARY: usize = 257;
+const MIN_VOCAB_SIZE: usize = 257;
 
-/// Bytes of text that are chosen or passed over together.
+/// Size of the chunks of text that are sampled, in bytes.
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// A tokenizer of the library's own type, with the parts that training needs to know.
+/// A BPE tokenizer of the `tokenizers` crate.
 type Bpe = TokenizerImpl<
     BPE,
     NormalizerWrapper,
@@ -41,15 +41,15 @@ type Bpe = TokenizerImpl<
     DecoderWrapper,
 >;
 
-/// How a tokenizer is trained.
+/// Options of a tokenizer's training.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenizerOptions {
-    /// Tokens in all: the separator, the 256 bytes, and as many merges as remain.
+    /// Size of the vocabulary: the separator, the 256 bytes, and the merges.
     pub vocab_size: usize,
-    /// Bytes of text that it is made from, up to a chunk of 64 KiB more: evenly spread over all files
-    /// where there are more.
+    /// Maximum number of bytes of text to train on. If the files have more, a sample is spread evenly
+    /// over all of them. The sample may exceed the limit by up to one chunk of 64 KiB.
     pub max_bytes: u64,
-    /// Chooses which parts of the text these are.
+    /// The seed that selects the sample.
     pub seed: u64,
 }
 
@@ -59,7 +59,7 @@ impl Default for TokenizerOptions {
     }
 }
 
-/// A tokenizer that was trained and not yet written.
+/// A trained tokenizer that is not yet saved.
 pub struct TrainedTokenizer {
     tokenizer: Bpe,
     sample_bytes: u64,
@@ -67,21 +67,21 @@ pub struct TrainedTokenizer {
 
 /// Trains a tokenizer on text files (see [`Documents`]).
 ///
-/// The same files, options and seed give the same tokenizer, on any number of threads.
+/// The same files and options give the same tokenizer, for any number of threads.
 ///
 /// # Errors
-/// If a file cannot be read or is not UTF-8, if there is no text, or if an option is too small: a
-/// vocabulary must hold all bytes.
+/// If a file cannot be read or is not UTF-8, if there is no text, or if an option is too small. The
+/// vocabulary must have room for the separator and all bytes.
 pub fn train_tokenizer(
     files: &[PathBuf],
     options: &TokenizerOptions,
     on_progress: OnProgress<'_>,
 ) -> Result<TrainedTokenizer, DataError> {
-    if options.vocab_size < LEAST_VOCABULARY {
+    if options.vocab_size < MIN_VOCAB_SIZE {
         return Err(DataError::Option {
             option: "vocab_size",
             found: options.vocab_size.to_string(),
-            expected: format!("at least {LEAST_VOCABULARY}: the separator and the 256 bytes"),
+            expected: format!("at least {MIN_VOCAB_SIZE}: the separator and the 256 bytes"),
         });
     }
     if options.max_bytes == 0 {
@@ -92,9 +92,9 @@ pub fn train_tokenizer(
         });
     }
     let total_bytes = text_bytes(files, on_progress)?;
-    let mut sample = Sample::new(total_bytes, options);
+    let mut sampler = ChunkSampler::new(total_bytes, options);
     let planned_bytes = total_bytes.min(options.max_bytes);
-    let mut tokenizer = untrained()?;
+    let mut tokenizer = untrained_tokenizer()?;
     let mut trainer = trainer(options.vocab_size);
     let (mut sample_bytes, mut failure) = (0, None);
     let chosen = files.iter().flat_map(|file| chunks(file)).map_while(|chunk| match chunk {
@@ -102,7 +102,7 @@ pub fn train_tokenizer(
             failure = Some(error);
             None
         }
-        Ok(chunk) if sample.takes(chunk.len()) => {
+        Ok(chunk) if sampler.select(chunk.len()) => {
             sample_bytes += chunk.len() as u64;
             let done_bytes = sample_bytes.min(planned_bytes);
             on_progress(Progress {
@@ -118,16 +118,16 @@ pub fn train_tokenizer(
     if let Some(failure) = failure {
         return Err(failure);
     }
-    let failed = |error: tokenizers::Error| DataError::TokenizerTraining(error.to_string());
-    fed.map_err(failed)?;
+    let training_error = |error: tokenizers::Error| DataError::TokenizerTraining(error.to_string());
+    fed.map_err(training_error)?;
     if sample_bytes == 0 {
         return Err(DataError::NoText { files: files.to_vec() });
     }
     on_progress(Progress { phase: Phase::Merging, done_bytes: 0, total_bytes: sample_bytes });
     let mut model = BPE::default();
-    let special_tokens = trainer.train(&mut model).map_err(failed)?;
+    let special_tokens = trainer.train(&mut model).map_err(training_error)?;
     tokenizer.with_model(model);
-    tokenizer.add_special_tokens(&special_tokens);
+    tokenizer.add_special_tokens(special_tokens).map_err(training_error)?;
     on_progress(Progress {
         phase: Phase::Merging,
         done_bytes: sample_bytes,
@@ -137,31 +137,32 @@ pub fn train_tokenizer(
 }
 
 impl TrainedTokenizer {
-    /// Tokens in all: fewer than were asked for where the text has no more pairs that repeat.
+    /// Returns the size of the vocabulary. It is smaller than requested if the text has too few
+    /// repeated pairs.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// Bytes of text that it was made from.
+    /// Returns the number of bytes of text that the tokenizer was trained on.
     #[must_use]
     pub fn sample_bytes(&self) -> u64 {
         self.sample_bytes
     }
 
-    /// Writes `tokenizer.json` and `tokenizer_config.json` into a folder and returns the first's
-    /// path. The files are those of Hugging Face's `PreTrainedTokenizerFast`.
+    /// Writes `tokenizer.json` and `tokenizer_config.json`, in the format of Hugging Face's
+    /// `PreTrainedTokenizerFast`, into a folder. Returns the path of `tokenizer.json`.
     ///
     /// # Errors
-    /// If the folder cannot be made or written.
+    /// If the folder cannot be created or written.
     pub fn save(&self, folder: &Path) -> Result<PathBuf, DataError> {
-        let failed = |cause| DataError::Write { path: folder.to_owned(), cause };
-        std::fs::create_dir_all(folder).map_err(failed)?;
+        let write_error = |cause| DataError::Write { path: folder.to_owned(), cause };
+        std::fs::create_dir_all(folder).map_err(write_error)?;
         let json = self
             .tokenizer
             .to_string(true)
             .map_err(|error| DataError::TokenizerTraining(error.to_string()))?;
-        // No text is changed on the way in or out, and none gets a token in front unasked.
+        // Encoding and decoding do not change the text, and encoding adds no tokens.
         let config = serde_json::json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "bos_token": SEPARATOR,
@@ -172,18 +173,19 @@ impl TrainedTokenizer {
             "clean_up_tokenization_spaces": false,
         });
         let file = folder.join("tokenizer.json");
-        write_atomically(&file, format!("{json}\n").as_bytes()).map_err(failed)?;
+        write_atomically(&file, format!("{json}\n").as_bytes()).map_err(write_error)?;
         write_atomically(&folder.join("tokenizer_config.json"), format!("{config:#}\n").as_bytes())
-            .map_err(failed)?;
+            .map_err(write_error)?;
         Ok(file)
     }
 }
 
-/// A tokenizer with everything but its vocabulary.
-fn untrained() -> Result<Bpe, DataError> {
-    let failed = |error: tokenizers::Error| DataError::TokenizerTraining(error.to_string());
+/// Creates a tokenizer without a vocabulary.
+fn untrained_tokenizer() -> Result<Bpe, DataError> {
+    let training_error = |error: tokenizers::Error| DataError::TokenizerTraining(error.to_string());
     let pattern = SplitPattern::Regex(WORDS.to_owned());
-    let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(failed)?;
+    let split =
+        Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(training_error)?;
     let bytes = ByteLevel::new(false, false, false);
     let parts = vec![PreTokenizerWrapper::from(split), PreTokenizerWrapper::from(bytes)];
     let mut tokenizer = Bpe::new(BPE::default());
@@ -203,7 +205,7 @@ fn trainer(vocab_size: usize) -> BpeTrainer {
         .build()
 }
 
-/// The words of a text, as the library would cut them for training.
+/// Splits a text into words, as the tokenizer does.
 fn words(tokenizer: &Bpe, text: &str) -> tokenizers::Result<Vec<String>> {
     use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer};
     let mut words = PreTokenizedString::from(text);
@@ -214,23 +216,23 @@ fn words(tokenizer: &Bpe, text: &str) -> tokenizers::Result<Vec<String>> {
     Ok(splits.into_iter().map(|(word, _, _)| word.to_owned()).collect())
 }
 
-/// Bytes of text in all documents.
+/// Counts the bytes of text in all documents.
 fn text_bytes(files: &[PathBuf], on_progress: OnProgress<'_>) -> Result<u64, DataError> {
     let total_bytes = files.iter().flat_map(std::fs::metadata).map(|file| file.len()).sum();
-    let (mut passed, mut bytes) = (0, 0);
+    let (mut previous_bytes, mut bytes) = (0, 0);
     for file in files {
         let mut documents = Documents::open(file)?;
         while let Some(document) = documents.next() {
             bytes += document?.text.len() as u64;
-            let done_bytes = passed + documents.read_bytes();
+            let done_bytes = previous_bytes + documents.read_bytes();
             on_progress(Progress { phase: Phase::Counting, done_bytes, total_bytes });
         }
-        passed += documents.read_bytes();
+        previous_bytes += documents.read_bytes();
     }
     Ok(bytes)
 }
 
-/// A file's documents in chunks; those of one document follow each other.
+/// Splits the documents of a file into chunks, in order.
 fn chunks(file: &Path) -> Box<dyn Iterator<Item = Result<String, DataError>> + Send> {
     let documents = match Documents::open(file) {
         Ok(documents) => documents,
@@ -244,38 +246,38 @@ fn chunks(file: &Path) -> Box<dyn Iterator<Item = Result<String, DataError>> + S
     }))
 }
 
-/// Which chunks are in the sample: evenly spread bytes of the text, wherever chunks begin.
-struct Sample {
-    /// Bytes wanted of each byte of text.
+/// Selects chunks for a sample, so that the sampled bytes are spread evenly over the text.
+struct ChunkSampler {
+    /// The sampled share of the text.
     share: f64,
-    /// How late it begins, in chunks.
+    /// The lag of the sample, in chunks: from 0 to 1.
     phase: f64,
-    /// Bytes wanted in all; the last chunk may bring a few more.
+    /// Size of the sample. The last chunk may exceed it.
     max_bytes: u64,
-    /// Bytes of the text that were decided upon.
-    passed_bytes: u64,
-    /// Bytes of them that are in the sample.
-    taken_bytes: u64,
+    /// Bytes of all chunks so far.
+    seen_bytes: u64,
+    /// Bytes of the selected chunks.
+    selected_bytes: u64,
 }
 
-impl Sample {
+impl ChunkSampler {
     fn new(total_bytes: u64, options: &TokenizerOptions) -> Self {
         let share = options.max_bytes as f64 / total_bytes.max(1) as f64;
         let phase = crate::data::uniform(&[options.seed]);
-        Self { share, phase, max_bytes: options.max_bytes, passed_bytes: 0, taken_bytes: 0 }
+        Self { share, phase, max_bytes: options.max_bytes, seen_bytes: 0, selected_bytes: 0 }
     }
 
-    /// Whether the next chunk of the text, of `bytes` bytes, is in the sample.
-    fn takes(&mut self, bytes: usize) -> bool {
-        self.passed_bytes += bytes as u64;
-        // The sample keeps up with its share of the text, a part of a chunk behind; at the text's end
-        // that is never all of the sample.
-        let behind_bytes = self.phase * (bytes as f64).min(self.max_bytes as f64);
-        let due = self.share * self.passed_bytes as f64 - behind_bytes;
-        let takes = self.share >= 1.0 || due > self.taken_bytes as f64;
-        if takes {
-            self.taken_bytes += bytes as u64;
+    /// Decides whether the next chunk of the text, of `bytes` bytes, belongs to the sample.
+    fn select(&mut self, bytes: usize) -> bool {
+        self.seen_bytes += bytes as u64;
+        // The sample follows its share of the text with a lag of a part of a chunk. The lag is less
+        // than the whole sample, so the sample is not empty at the end of the text.
+        let lag_bytes = self.phase * (bytes as f64).min(self.max_bytes as f64);
+        let due = self.share * self.seen_bytes as f64 - lag_bytes;
+        let selected = self.share >= 1.0 || due > self.selected_bytes as f64;
+        if selected {
+            self.selected_bytes += bytes as u64;
         }
-        takes
+        selected
     }
 }

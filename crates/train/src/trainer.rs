@@ -1,10 +1,10 @@
-//! Training: batches in, checkpoints and a log out. It is the only loop, whatever learns.
+//! The training loop, for all kinds of models. It writes checkpoints, a log and plots.
 
-use crate::checkpoint::{self, CheckpointError, State};
+use crate::checkpoint::{self, CheckpointError, RunState};
 use crate::data::{Batches, Dataset, Validation, ValidationWindow, bits_per_byte};
 use crate::drafter::{DrafterLearner, DrafterOptions, Target};
 use crate::language::LanguageLearner;
-use crate::learner::{Learner, Tested};
+use crate::learner::{Evaluation, Learner};
 use crate::metrics::{AcceptanceRecord, EvaluationRecord, MetricsLog, Record, TrainingRecord};
 use crate::model::{Llama, ModelError};
 use crate::optimizer::AdamW;
@@ -17,23 +17,25 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Seconds over which the speed is told.
+/// Seconds over which the reported speed is averaged.
 const SPEED_WINDOW: f64 = 20.0;
 
-/// What a run tells while it goes.
+/// A progress report of a run.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A step is done.
+    /// A step was completed.
     Step(TrainingRecord),
-    /// Held-out text was predicted.
-    Evaluated(EvaluationRecord),
-    /// A drafter drafted on held-out text.
-    Drafted(AcceptanceRecord),
-    /// A checkpoint was written.
+    /// A language model was evaluated on held-out text.
+    TextEvaluated(EvaluationRecord),
+    /// A drafter was evaluated on held-out text.
+    DraftsEvaluated(AcceptanceRecord),
+    /// A checkpoint was written to this folder.
     Saved(PathBuf),
 }
 
-/// A run in a folder: `checkpoints/`, `log.jsonl` and `loss.svg`, and `acceptance.svg` of a drafter.
+/// A training run in a folder.
+///
+/// The folder contains `checkpoints/`, `log.jsonl`, `loss.svg` and, for a drafter, `acceptance.svg`.
 pub struct Trainer<'a, L> {
     learner: L,
     optimizer: AdamW,
@@ -41,35 +43,35 @@ pub struct Trainer<'a, L> {
     windows: Vec<ValidationWindow>,
     folder: PathBuf,
     log: MetricsLog,
-    state: State<TrainOptions>,
+    state: RunState<TrainOptions>,
 }
 
 impl<'a> Trainer<'a, LanguageLearner<'a>> {
-    /// A run of a language model in `folder`: where it stopped, if it was begun there; otherwise with
-    /// what `begin` gives.
+    /// Opens a run of a language model in `folder`. If the folder contains a checkpoint, resumes from
+    /// it; otherwise starts with the model from `create`.
     ///
     /// # Errors
-    /// If the folder holds another run, files cannot be used, or the model and the data do not go
-    /// together.
+    /// If the folder contains another run, a file cannot be read or written, or the model and the data
+    /// do not fit each other.
     pub fn open(
         folder: &Path,
         dataset: &'a Dataset,
         tokenizer: &Path,
         teacher: Option<&'a Llama>,
         options: TrainOptions,
-        begin: impl FnOnce() -> Result<Llama, ModelError>,
+        create: impl FnOnce() -> Result<Llama, ModelError>,
     ) -> Result<Self, TrainError> {
         dataset.check_tokenizer(tokenizer)?;
         Self::open_learner(folder, dataset, options, |from| {
             let model = match from {
                 Some(path) => Llama::load(&Checkpoint::open(path).map_err(ModelError::from)?)?,
-                None => begin()?,
+                None => create()?,
             };
             Ok(LanguageLearner::new(model, teacher, tokenizer)?)
         })
     }
 
-    /// The model as it stands.
+    /// Returns the model in its current state.
     #[must_use]
     pub fn model(&self) -> &Llama {
         &self.learner.model
@@ -77,12 +79,12 @@ impl<'a> Trainer<'a, LanguageLearner<'a>> {
 }
 
 impl<'a> Trainer<'a, DrafterLearner<'a>> {
-    /// A run of a drafter in `folder`: where it stopped, if it was begun there. `tokenizer` is the
-    /// target's.
+    /// Opens a run of a drafter in `folder`. If the folder contains a checkpoint, resumes from it.
+    /// `tokenizer` is the path of the target's `tokenizer.json`.
     ///
     /// # Errors
-    /// If the folder holds another run, files cannot be used, or the target and the data do not go
-    /// together.
+    /// If the folder contains another run, a file cannot be read or written, or the target and the data
+    /// do not fit each other.
     pub fn open_drafter(
         folder: &Path,
         dataset: &'a Dataset,
@@ -101,29 +103,29 @@ impl<'a> Trainer<'a, DrafterLearner<'a>> {
 }
 
 impl<'a, L: Learner> Trainer<'a, L> {
-    /// A run in `folder`; `begin` gives what learns, from a folder that it wrote if the run was begun
-    /// before.
+    /// Opens a run in `folder`. `create` returns the learner; its argument is the newest checkpoint, if
+    /// there is one.
     fn open_learner(
         folder: &Path,
         dataset: &'a Dataset,
         options: TrainOptions,
-        begin: impl FnOnce(Option<&Path>) -> Result<L, TrainError>,
+        create: impl FnOnce(Option<&Path>) -> Result<L, TrainError>,
     ) -> Result<Self, TrainError> {
         let newest = checkpoint::newest(&folder.join("checkpoints"))?;
-        let begun: Option<State<TrainOptions>> =
-            newest.as_deref().map(checkpoint::state).transpose()?;
-        let other = |difference| TrainError::OtherRun { folder: folder.to_owned(), difference };
-        if let Some(state) = begun.as_ref().filter(|state| state.options != options) {
-            return Err(other(difference(&state.options, &options)));
+        let saved: Option<RunState<TrainOptions>> =
+            newest.as_deref().map(checkpoint::read_state).transpose()?;
+        let other_run = |difference| TrainError::OtherRun { folder: folder.to_owned(), difference };
+        if let Some(state) = saved.as_ref().filter(|state| state.options != options) {
+            return Err(other_run(difference(&state.options, &options)));
         }
-        let learner = begin(newest.as_deref())?;
+        let learner = create(newest.as_deref())?;
         let description = learner.description();
-        let state = match begun {
+        let state = match saved {
             Some(state) if state.learner != description => {
-                return Err(other(difference(&state.learner, &description)));
+                return Err(other_run(difference(&state.learner, &description)));
             }
             Some(state) => state,
-            None => State { options, learner: description, step: 0, tokens: 0, elapsed_s: 0.0 },
+            None => RunState { options, learner: description, step: 0, tokens: 0, elapsed_s: 0.0 },
         };
         let options = &state.options;
         options.check()?;
@@ -132,7 +134,7 @@ impl<'a, L: Learner> Trainer<'a, L> {
         let log_file = folder.join("log.jsonl");
         let log = match &newest {
             Some(path) => {
-                checkpoint::restore(path, state.step, &mut optimizer)?;
+                checkpoint::restore_optimizer(path, state.step, &mut optimizer)?;
                 MetricsLog::resume(&log_file, state.step)?
             }
             None => {
@@ -150,29 +152,29 @@ impl<'a, L: Learner> Trainer<'a, L> {
         Ok(Self { learner, optimizer, dataset, windows, folder, log, state })
     }
 
-    /// What learns, as it stands.
+    /// Returns the learner in its current state.
     #[must_use]
     pub fn learner(&self) -> &L {
         &self.learner
     }
 
-    /// Steps that are done.
+    /// Returns the number of completed steps.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.state.step
     }
 
-    /// Tokens that were learnt from.
+    /// Returns the number of tokens trained on.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.state.tokens
     }
 
-    /// Trains until the last step, or until `on_event` breaks it off; then a checkpoint is written,
-    /// and the run can go on from there. Returns whether it is done.
+    /// Trains until the last step, or until `on_event` returns [`ControlFlow::Break`]. Then it writes a
+    /// checkpoint, from which the run can be resumed. Returns whether the run is complete.
     ///
     /// # Errors
-    /// If the loss is no longer a number, or files cannot be written.
+    /// If the loss becomes infinite or NaN, or a file cannot be written.
     pub fn run(
         &mut self,
         on_event: &mut dyn FnMut(&Event) -> ControlFlow<()>,
@@ -180,13 +182,13 @@ impl<'a, L: Learner> Trainer<'a, L> {
         let options = self.state.options.clone();
         let dataset = self.dataset;
         let batches = Batches::new(dataset, options.sequences, options.context, options.seed)?;
-        let began = Instant::now();
+        let start = Instant::now();
         let elapsed_before = self.state.elapsed_s;
         let (mut marked_s, mut marked_tokens) = (0.0, self.state.tokens);
         let mut tokens_per_s = 0.0;
         while self.state.step < options.schedule.steps {
-            let (loss, gradient_norm, learning_rate) = self.learn(&batches)?;
-            let now_s = began.elapsed().as_secs_f64();
+            let (loss, gradient_norm, learning_rate) = self.train_step(&batches)?;
+            let now_s = start.elapsed().as_secs_f64();
             self.state.elapsed_s = elapsed_before + now_s;
             if now_s - marked_s > SPEED_WINDOW || tokens_per_s == 0.0 {
                 tokens_per_s = (self.state.tokens - marked_tokens) as f64 / (now_s - marked_s);
@@ -205,12 +207,12 @@ impl<'a, L: Learner> Trainer<'a, L> {
             let mut flow = on_event(&Event::Step(record));
             let step = self.state.step;
             let last = step >= options.schedule.steps;
-            let is_time = |every: u64| last || (every > 0 && step.is_multiple_of(every));
-            // The last test is part of the run even where it is broken off there.
-            if is_time(options.evaluate_every) && (last || flow.is_continue()) {
-                flow = self.test(on_event)?;
+            let is_due = |every: u64| last || (every > 0 && step.is_multiple_of(every));
+            // The last evaluation is part of the run, even if the run is interrupted at the last step.
+            if is_due(options.evaluate_every) && (last || flow.is_continue()) {
+                flow = self.evaluate(on_event)?;
             }
-            if is_time(options.save_every) || flow.is_break() {
+            if is_due(options.save_every) || flow.is_break() {
                 self.save(on_event)?;
             }
             if flow.is_break() {
@@ -220,23 +222,24 @@ impl<'a, L: Learner> Trainer<'a, L> {
         Ok(self.state.step >= options.schedule.steps)
     }
 
-    /// One step; returns the loss, the gradients' norm and the learning rate.
-    fn learn(&mut self, batches: &Batches<'_>) -> Result<(f64, f64, f64), TrainError> {
+    /// Trains for one step. Returns the loss, the norm of the gradients and the learning rate.
+    fn train_step(&mut self, batches: &Batches<'_>) -> Result<(f64, f64, f64), TrainError> {
         let options = &self.state.options;
         let first = self.state.step * options.accumulation as u64;
         let mut gradients: Vec<Vec<f32>> = Vec::new();
         let mut loss = 0.0;
         for number in (first..).take(options.accumulation) {
-            let (scalar, of_batch) = self.learner.loss(&batches.batch(number), number, options)?;
-            loss += of_batch;
-            let own = scalar.backward()?;
-            for (place, parameter) in self.optimizer.parameters().iter().enumerate() {
-                let Some(gradient) = own.get(&parameter.values) else {
+            let (scalar, batch_loss) =
+                self.learner.loss(&batches.batch(number), number, options)?;
+            loss += batch_loss;
+            let batch_gradients = scalar.backward()?;
+            for (index, parameter) in self.optimizer.parameters().iter().enumerate() {
+                let Some(gradient) = batch_gradients.get(&parameter.values) else {
                     let message = format!("{} has no gradient", parameter.name);
                     return Err(candle_core::Error::Msg(message).into());
                 };
                 let gradient = gradient.flatten_all()?.to_vec1::<f32>()?;
-                match gradients.get_mut(place) {
+                match gradients.get_mut(index) {
                     Some(sum) => crate::ops::elementwise::add(sum, &gradient),
                     None => gradients.push(gradient),
                 }
@@ -253,26 +256,27 @@ impl<'a, L: Learner> Trainer<'a, L> {
         Ok((loss, norm, rate))
     }
 
-    /// Tries held-out text and tells the result, unless none is wanted.
-    fn test(
+    /// Evaluates the learner on held-out text and reports the result. Does nothing if evaluations are
+    /// disabled.
+    fn evaluate(
         &mut self,
         on_event: &mut dyn FnMut(&Event) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TrainError> {
-        let State { step, tokens, elapsed_s, ref options, .. } = self.state;
-        let (record, event) = match self.learner.test(&self.windows, options)? {
+        let RunState { step, tokens, elapsed_s, ref options, .. } = self.state;
+        let (record, event) = match self.learner.evaluate(&self.windows, options)? {
             None => return Ok(ControlFlow::Continue(())),
-            Some(Tested::Text { nll, targets, bytes }) => {
+            Some(Evaluation::Text { nll, targets, bytes }) => {
                 let validation_loss = nll / targets as f64;
                 let bits_per_byte = bits_per_byte(nll, bytes);
                 let record =
                     EvaluationRecord { step, tokens, validation_loss, bits_per_byte, elapsed_s };
-                (Record::Evaluation(record), Event::Evaluated(record))
+                (Record::Evaluation(record), Event::TextEvaluated(record))
             }
-            Some(Tested::Drafts { loss, acceptance }) => {
+            Some(Evaluation::Drafts { loss, acceptance }) => {
                 let validation_loss = loss;
                 let record =
                     AcceptanceRecord { step, tokens, validation_loss, acceptance, elapsed_s };
-                (Record::Acceptance(record.clone()), Event::Drafted(record))
+                (Record::Acceptance(record.clone()), Event::DraftsEvaluated(record))
             }
         };
         self.log.write(&record)?;
@@ -295,21 +299,23 @@ impl<'a, L: Learner> Trainer<'a, L> {
     }
 }
 
-/// The options in which two runs differ.
-fn difference(a: &impl Serialize, b: &impl Serialize) -> String {
-    let (a, b) = (serde_json::to_value(a), serde_json::to_value(b));
-    differences(&a.unwrap_or_default(), &b.unwrap_or_default()).join("; ")
+/// Describes the options in which a saved run differs from the current one.
+fn difference(saved: &impl Serialize, current: &impl Serialize) -> String {
+    let (saved, current) = (serde_json::to_value(saved), serde_json::to_value(current));
+    differences(&saved.unwrap_or_default(), &current.unwrap_or_default()).join("; ")
 }
 
-fn differences(a: &Value, b: &Value) -> Vec<String> {
-    let (Value::Object(a), Value::Object(b)) = (a, b) else { return Vec::new() };
-    let of_field = |(name, own): (&String, &Value)| match b.get(name) {
-        Some(other) if own == other => Vec::new(),
-        Some(other) if own.is_object() => differences(own, other),
-        other => {
-            let other = other.unwrap_or(&Value::Null);
-            vec![format!("{name}: {own} there, {other} now")]
+fn differences(saved: &Value, current: &Value) -> Vec<String> {
+    let (Value::Object(saved), Value::Object(current)) = (saved, current) else {
+        return Vec::new();
+    };
+    let field_differences = |(name, before): (&String, &Value)| match current.get(name) {
+        Some(now) if before == now => Vec::new(),
+        Some(now) if before.is_object() => differences(before, now),
+        now => {
+            let now = now.unwrap_or(&Value::Null);
+            vec![format!("{name} was {before}, is now {now}")]
         }
     };
-    a.iter().flat_map(of_field).collect()
+    saved.iter().flat_map(field_differences).collect()
 }

@@ -1,4 +1,4 @@
-//! Batches: every token is learnt from once an epoch, in an order that the step alone decides.
+//! Batches: every token is a target once per epoch, and the order is a function of seed and step.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -9,7 +9,7 @@ use common::{books, quiet, tokenizer, write_books};
 use forerun_train::data::{Batches, Dataset, PrepareOptions, Split, Validation, bits_per_byte};
 use proptest::prelude::*;
 
-/// A data set of some words, in shards of odd sizes.
+/// A small data set, in shards of an odd size.
 fn dataset(folder: &Path, words: usize) -> Dataset {
     let training = write_books(&folder.join("training.txt"), &books(31, 2, words));
     let validation = write_books(&folder.join("validation.txt"), &books(32, 3, words));
@@ -23,7 +23,7 @@ fn dataset(folder: &Path, words: usize) -> Dataset {
     Dataset::prepare(&[training], &tokenizer, &folder, &options, &mut quiet).unwrap()
 }
 
-/// A data set that is made once for all cases.
+/// A data set that all test cases share.
 fn shared() -> &'static Dataset {
     static SHARED: std::sync::OnceLock<Dataset> = std::sync::OnceLock::new();
     SHARED.get_or_init(|| dataset(tempfile::tempdir().unwrap().path(), 400))
@@ -47,9 +47,9 @@ proptest! {
         let batches = Batches::new(shared(), rows, context, seed).unwrap();
         let windows = batches.windows();
         prop_assert!(windows as usize * context + 2 * context > tokens.len());
-        // The epoch's samples, whichever batches they lie in.
+        // Collect the epoch's windows from all batches that contain some.
         let (first, last) = (epoch * windows, (epoch + 1) * windows);
-        let mut seen = Vec::new();
+        let mut found = Vec::new();
         for step in first / rows as u64..last.div_ceil(rows as u64) {
             let batch = batches.batch(step);
             prop_assert_eq!((batch.rows, batch.context), (rows, context));
@@ -57,18 +57,18 @@ proptest! {
             for (row, (inputs, targets)) in inputs.zip(batch.targets.chunks(context)).enumerate() {
                 prop_assert_eq!(&inputs[1..], &targets[..context - 1]);
                 if (first..last).contains(&(step * rows as u64 + row as u64)) {
-                    seen.push([inputs, &targets[context - 1..]].concat());
+                    found.push([inputs, &targets[context - 1..]].concat());
                 }
             }
         }
-        prop_assert_eq!(seen.len() as u64, windows);
-        // They are the text from some offset on, cut into windows.
-        seen.sort();
+        prop_assert_eq!(found.len() as u64, windows);
+        // They are the windows of the text, starting at some offset.
+        found.sort();
         let fits = (0..context).any(|offset| {
             let cut = |window: usize| tokens[offset + window * context..][..=context].to_vec();
             let mut expected: Vec<Vec<u32>> = (0..windows as usize).map(cut).collect();
             expected.sort();
-            expected == seen
+            expected == found
         });
         prop_assert!(fits);
     }
@@ -86,16 +86,16 @@ proptest! {
 }
 
 #[test]
-fn seeds_and_epochs_differ() {
+fn batches_differ_between_seeds_and_epochs() {
     let batch = |seed, step| Batches::new(shared(), 4, 16, seed).unwrap().batch(step);
     assert_ne!(batch(1, 0), batch(2, 0));
     let batches = Batches::new(shared(), 1, 16, 1).unwrap();
     assert_ne!(batch(1, 0), batch(1, batches.epoch_steps()));
     assert_eq!(batches.epoch_steps(), batches.windows());
-    let of_four = Batches::new(shared(), 4, 16, 1).unwrap();
-    assert_eq!(of_four.epoch_steps(), of_four.windows().div_ceil(4));
-    // Late in a long run nothing overflows.
-    assert_eq!(of_four.batch(u64::MAX).inputs.len(), 64);
+    let four_rows = Batches::new(shared(), 4, 16, 1).unwrap();
+    assert_eq!(four_rows.epoch_steps(), four_rows.windows().div_ceil(4));
+    // The largest step does not overflow.
+    assert_eq!(four_rows.batch(u64::MAX).inputs.len(), 64);
 }
 
 #[test]
@@ -107,25 +107,26 @@ fn validation_windows_are_fixed_and_spread() {
         let targets = (windows.len() * context) as u64;
         assert!(targets <= max_tokens.max(context as u64));
         let mut from = 0;
-        let mut places = Vec::new();
+        let mut positions = Vec::new();
         for window in &windows {
             let text = [&window.inputs[..1], &window.targets[..]].concat();
             assert_eq!(window.inputs[..], text[..context]);
             assert_eq!(window.target_bytes, shared().bytes_of(&window.targets));
-            // Windows are in order, and no target is there twice.
-            let place = (from..tokens.len()).step_by(context);
-            let place = place.into_iter().find(|&at| tokens[at..].starts_with(&text)).unwrap();
-            places.push(place);
-            from = place + context;
+            // The windows are in order, and no token is a target twice.
+            let position = (from..tokens.len()).step_by(context);
+            let position =
+                position.into_iter().find(|&at| tokens[at..].starts_with(&text)).unwrap();
+            positions.push(position);
+            from = position + context;
         }
         if max_tokens == u64::MAX {
             assert_eq!(windows.len(), (tokens.len() - 1) / context);
-            // Together they stand for the text but for its first token and its last few.
+            // Together, the targets are all tokens except the first one and the last few.
             let bytes: u64 = windows.iter().map(|window| window.target_bytes).sum();
             let end = windows.len() * context + 1;
             assert_eq!(bytes, shared().bytes_of(&tokens[1..end]));
         } else if windows.len() > 2 {
-            let middle = places[places.len() / 2] as f64 / tokens.len() as f64;
+            let middle = positions[positions.len() / 2] as f64 / tokens.len() as f64;
             assert!((0.4..0.6).contains(&middle), "{middle}");
         }
     }
@@ -133,13 +134,13 @@ fn validation_windows_are_fixed_and_spread() {
 
 #[test]
 fn bits_per_byte_of_a_fair_coin() {
-    // Eight tokens of four bytes, each as likely as one of two.
+    // Eight tokens of four bytes, each with a probability of one half.
     let bits = bits_per_byte(8.0 * std::f64::consts::LN_2, 32);
     assert!((bits - 0.25).abs() < 1e-12);
 }
 
 #[test]
-fn too_little_text_is_an_error() {
+fn too_little_text_is_rejected() {
     let tokens = shared().tokens(Split::Training).len() as usize;
     assert!(Batches::new(shared(), 1, tokens / 2, 0).is_ok());
     let error =
@@ -148,6 +149,6 @@ fn too_little_text_is_an_error() {
     assert!(message.contains("the training tokens of") && message.contains("too few"), "{message}");
     let message = error(Validation::windows(shared(), 1 << 20, 1).map(|_| ()));
     assert!(message.contains("the held-out tokens of"), "{message}");
-    assert!(error(Batches::new(shared(), 0, 4, 0).map(|_| ())).contains("rows is 0"));
-    assert!(error(Batches::new(shared(), 4, 0, 0).map(|_| ())).contains("context is 0"));
+    assert!(error(Batches::new(shared(), 0, 4, 0).map(|_| ())).contains("`rows` is 0"));
+    assert!(error(Batches::new(shared(), 4, 0, 0).map(|_| ())).contains("`context` is 0"));
 }

@@ -1,4 +1,5 @@
-//! Data sets: what is prepared is what is read, whole or not at all.
+//! Data sets: reading returns exactly the prepared documents, and an incomplete data set cannot be
+//! opened.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -9,7 +10,7 @@ use std::process::Command;
 use common::{books, contents, quiet, tokenizer, write_books};
 use forerun_train::data::{DataError, Dataset, Framing, PrepareOptions, Progress, Split};
 
-/// Sources in a folder: two training files, one validation file, a tokenizer.
+/// The inputs of a data set in a temporary folder: two training files, a validation file, a tokenizer.
 struct Sources {
     folder: tempfile::TempDir,
     training: Vec<PathBuf>,
@@ -45,7 +46,7 @@ impl Sources {
     }
 }
 
-/// All tokens of one half, cut behind separators, as text.
+/// The decoded documents of a split.
 fn texts(dataset: &Dataset, split: Split, tokenizer: &Path) -> Vec<String> {
     let tokenizer = tokenizers::Tokenizer::from_file(tokenizer).unwrap();
     let stream = dataset.tokens(split);
@@ -58,10 +59,10 @@ fn texts(dataset: &Dataset, split: Split, tokenizer: &Path) -> Vec<String> {
 }
 
 #[test]
-fn documents_come_back_by_decoding() {
+fn decoding_a_data_set_restores_its_documents() {
     let sources = Sources::new();
     let dataset = sources.prepare("set");
-    // A separator's spelling within a text stays text, or there would be more documents.
+    // The name of the separator within a text stays text. Otherwise there would be more documents.
     let training = [books(11, 3, 2000), books(12, 2, 2000)].concat();
     assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer), training);
     let held_out = books(13, 2, 2000);
@@ -70,7 +71,7 @@ fn documents_come_back_by_decoding() {
     let bytes = |texts: &[String]| texts.iter().map(|text| text.len() as u64).sum::<u64>();
     assert_eq!(dataset.text_bytes(Split::Training), bytes(&training));
     assert_eq!(dataset.text_bytes(Split::HeldOut), bytes(&held_out));
-    // Shards were filled to the brim, and reading heeds no boundary between them.
+    // Shards are completely filled, and reads may cross shard boundaries.
     let stream = dataset.tokens(Split::Training);
     assert!(stream.len() > 15_000);
     let mut whole = Vec::new();
@@ -86,14 +87,14 @@ fn documents_come_back_by_decoding() {
 }
 
 #[test]
-fn pieces_give_the_tokens_of_the_whole_text() {
+fn encoding_in_pieces_gives_the_tokens_of_the_whole_text() {
     let sources = Sources::new();
     let dataset = sources.prepare("set");
     let mut library = tokenizers::Tokenizer::from_file(&sources.tokenizer).unwrap();
     library.set_encode_special_tokens(true);
     let mut expected = Vec::new();
     for text in books(13, 2, 2000) {
-        // Several pieces each.
+        // Long enough for several pieces.
         assert!(text.len() > 10_000);
         expected.extend_from_slice(library.encode(&text[..], false).unwrap().get_ids());
         expected.push(dataset.separator());
@@ -104,7 +105,7 @@ fn pieces_give_the_tokens_of_the_whole_text() {
 }
 
 #[test]
-fn preparing_twice_gives_the_same_bytes_and_a_prepared_folder_is_used_again() {
+fn preparation_is_reproducible_and_reuses_a_prepared_folder() {
     let sources = Sources::new();
     sources.prepare("one");
     sources.prepare("other");
@@ -116,18 +117,18 @@ fn preparing_twice_gives_the_same_bytes_and_a_prepared_folder_is_used_again() {
     let before = written("index.json");
     sources.prepare("one");
     assert_eq!(written("index.json"), before);
-    // A data set may be moved.
+    // A data set can be moved.
     std::fs::rename(sources.path("one"), sources.path("moved")).unwrap();
     assert_eq!(Dataset::open(&sources.path("moved")).unwrap().documents(Split::Training), 5);
 }
 
 #[test]
-fn held_out_documents_are_chosen_by_their_text() {
+fn held_out_documents_are_selected_by_their_text() {
     let sources = Sources::new();
     let training = vec![write_books(&sources.path("many.txt"), &books(21, 200, 20))];
-    let mut turned = books(21, 200, 20);
-    turned.reverse();
-    let turned = vec![write_books(&sources.path("turned.txt"), &turned)];
+    let mut reversed = books(21, 200, 20);
+    reversed.reverse();
+    let reversed = vec![write_books(&sources.path("reversed.txt"), &reversed)];
     let share = |held_out_share, seed| PrepareOptions {
         held_out_share,
         seed,
@@ -145,25 +146,25 @@ fn held_out_documents_are_chosen_by_their_text() {
     };
     let chosen = held_out("a", &training, &share(0.25, 3));
     assert!((30..70).contains(&chosen.len()), "{}", chosen.len());
-    assert_eq!(held_out("b", &turned, &share(0.25, 3)), chosen);
+    assert_eq!(held_out("b", &reversed, &share(0.25, 3)), chosen);
     assert_ne!(held_out("c", &training, &share(0.25, 4)), chosen);
-    // A greater share holds the same and more.
+    // A larger share contains the same documents and more.
     let more = held_out("d", &training, &share(0.5, 3));
     assert!(chosen.iter().all(|text| more.contains(text)) && more.len() > chosen.len());
 }
 
 #[test]
-fn a_preparation_that_is_killed_leaves_no_data_set() {
-    let this = "a_preparation_that_is_killed_leaves_no_data_set";
+fn a_killed_preparation_leaves_no_data_set() {
+    let this = "a_killed_preparation_leaves_no_data_set";
     if let (Some(folder), Some(at)) =
         (std::env::var_os("FORERUN_TEST_SET"), std::env::var_os("FORERUN_TEST_KILL_AT"))
     {
-        // The child: it dies without any farewell, as by SIGKILL.
+        // The child process: it aborts without cleaning up, as after SIGKILL.
         let (folder, at) = (PathBuf::from(folder), at.to_str().unwrap().parse::<u32>().unwrap());
-        let mut told = 0;
+        let mut reports = 0;
         let mut on_progress = |_: Progress| {
-            told += 1;
-            if told == at {
+            reports += 1;
+            if reports == at {
                 std::process::abort();
             }
         };
@@ -176,8 +177,8 @@ fn a_preparation_that_is_killed_leaves_no_data_set() {
     }
     let sources = Sources::new();
     let options = PrepareOptions { shard_tokens: 400, ..PrepareOptions::default() };
-    sources.prepare_with("whole", &options).unwrap();
-    let whole = contents(&sources.path("whole"));
+    sources.prepare_with("complete", &options).unwrap();
+    let complete = contents(&sources.path("complete"));
     let (mut killed, mut left_shards) = (0, 0);
     for at in 1.. {
         let output = Command::new(std::env::current_exe().unwrap())
@@ -195,15 +196,15 @@ fn a_preparation_that_is_killed_leaves_no_data_set() {
         let set = sources.path("set");
         left_shards += if set.is_dir() { contents(&set).len() } else { 0 };
     }
-    // Hashing and encoding tell of each file; the last kills came behind finished shards.
+    // There are reports for each file while hashing and encoding. The last kills left finished shards.
     assert!(killed >= 4 && left_shards > 10, "{killed}, {left_shards}");
-    assert_eq!(contents(&sources.path("set")), whole);
+    assert_eq!(contents(&sources.path("set")), complete);
 }
 
 #[test]
-fn damage_is_found_and_mended_on_request() {
+fn corruption_is_detected_and_repaired_only_by_a_rebuild() {
     let sources = Sources::new();
-    let whole = {
+    let intact = {
         sources.prepare("set");
         contents(&sources.path("set"))
     };
@@ -214,7 +215,7 @@ fn damage_is_found_and_mended_on_request() {
         (&shard, &|bytes| bytes.truncate(9_000), "expected 10000 bytes, found 9000"),
         (&shard, &|bytes| bytes.push(0), "expected 10000 bytes, found 10001"),
         (&shard, &|bytes| bytes[77] ^= 1, "expected SHA-256"),
-        (&index, &|bytes| bytes.truncate(100), "index.json is broken"),
+        (&index, &|bytes| bytes.truncate(100), "index.json is corrupt"),
         (&index, &|bytes| replace(bytes, "\"version\":1", "\"version\":9"), "version 9"),
         (&index, &|bytes| replace(bytes, "\"tokens\":5000", "\"tokens\":4999"), "documents of"),
     ];
@@ -224,12 +225,12 @@ fn damage_is_found_and_mended_on_request() {
         std::fs::write(path, bytes).unwrap();
         let error = Dataset::open(&sources.path("set")).err().unwrap().to_string();
         assert!(error.contains(word), "{word}: {error}");
-        // Nothing is thrown away unasked.
+        // Without `rebuild`, nothing is replaced.
         let error = sources.prepare_with("set", &sources.options).err().unwrap().to_string();
         assert!(error.contains(word), "{word}: {error}");
         let options = PrepareOptions { rebuild: true, ..sources.options.clone() };
         sources.prepare_with("set", &options).unwrap();
-        assert_eq!(contents(&sources.path("set")), whole);
+        assert_eq!(contents(&sources.path("set")), intact);
     }
     std::fs::remove_file(&shard).unwrap();
     let error = Dataset::open(&sources.path("set")).err().unwrap().to_string();
@@ -246,17 +247,17 @@ fn replace(bytes: &mut Vec<u8>, from: &str, to: &str) {
 }
 
 #[test]
-fn another_data_set_is_not_taken_for_the_one_that_is_asked_for() {
+fn a_data_set_of_other_inputs_is_rejected() {
     let mut sources = Sources::new();
     let dataset = sources.prepare("set");
     dataset.check_tokenizer(&sources.tokenizer).unwrap();
-    let foreign = tokenizer(&sources.path("foreign"), 2);
-    let own = std::mem::replace(&mut sources.tokenizer, foreign);
+    let other_tokenizer = tokenizer(&sources.path("other"), 2);
+    let original_tokenizer = std::mem::replace(&mut sources.tokenizer, other_tokenizer);
     let error = dataset.check_tokenizer(&sources.tokenizer).unwrap_err().to_string();
     assert!(error.contains("another tokenizer"), "{error}");
     let error = sources.prepare_with("set", &sources.options).err().unwrap().to_string();
     assert!(error.contains("tokenizers differ"), "{error}");
-    sources.tokenizer = own;
+    sources.tokenizer = original_tokenizer;
     let options = PrepareOptions { held_out_share: 0.1, ..sources.options.clone() };
     let error = sources.prepare_with("set", &options).err().unwrap().to_string();
     assert!(error.contains("options") && error.contains("rebuild"), "{error}");
@@ -266,12 +267,12 @@ fn another_data_set_is_not_taken_for_the_one_that_is_asked_for() {
     let options = PrepareOptions { rebuild: true, ..sources.options.clone() };
     let rebuilt = sources.prepare_with("set", &options).unwrap();
     assert_eq!(texts(&rebuilt, Split::Training, &sources.tokenizer)[0], books(99, 3, 2000)[0]);
-    // The old data set is still mapped, and whole.
+    // The old data set is still mapped and intact.
     assert_eq!(texts(&dataset, Split::Training, &sources.tokenizer)[0], books(11, 3, 2000)[0]);
 }
 
-/// As of Llama 2: pieces with a space in front, bytes for what is no piece, a BOS in front of a text.
-fn tokenizer_of_pieces() -> serde_json::Value {
+/// A tokenizer like that of Llama 2: it adds a space before a text, falls back to bytes, and adds a BOS.
+fn sentencepiece_tokenizer() -> serde_json::Value {
     let letters = ('a'..='z').chain("▁ABCDEFGHIJKLMNOPQRSTUVWXYZ.,".chars()).map(String::from);
     let bytes = (0..256).map(|byte| format!("<0x{byte:02X}>"));
     let special = ["<unk>", "<s>", "</s>"].map(String::from);
@@ -311,15 +312,15 @@ fn tokenizer_of_pieces() -> serde_json::Value {
 }
 
 #[test]
-fn a_drafter_reads_documents_as_its_target_does() {
+fn documents_for_a_drafter_are_framed_as_its_target_reads_them() {
     let mut sources = Sources::new();
-    sources.tokenizer = sources.path("pieces.json");
-    std::fs::write(&sources.tokenizer, tokenizer_of_pieces().to_string()).unwrap();
-    let of_target = |bos, eos| {
-        let framing = Framing::OfTarget { bos, eos };
+    sources.tokenizer = sources.path("sentencepiece.json");
+    std::fs::write(&sources.tokenizer, sentencepiece_tokenizer().to_string()).unwrap();
+    let target_framing = |bos, eos| {
+        let framing = Framing::Target { bos, eos };
         PrepareOptions { framing, ..sources.options.clone() }
     };
-    let options = of_target(vec![1], 2);
+    let options = target_framing(vec![1], 2);
     let dataset = sources.prepare_with("set", &options).unwrap();
     let (stream, mut all) = (dataset.tokens(Split::Training), Vec::new());
     stream.read(0, stream.len() as usize, &mut all);
@@ -328,24 +329,26 @@ fn a_drafter_reads_documents_as_its_target_does() {
         .iter()
         .flat_map(|book| {
             let prompt = engine.encode(&book[..], true).unwrap();
-            assert_eq!(prompt.get_ids()[0], 1, "a prompt begins with its BOS");
+            assert_eq!(prompt.get_ids()[0], 1, "a prompt starts with the BOS");
             [prompt.get_ids(), &[2]].concat()
         })
         .collect();
     assert_eq!(all[..expected.len()], expected);
-    // A model of its own cannot be made of it, nor can another framing pass for this one.
+    // The tokenizer is not byte-level, so it is rejected for a language model. A data set of another
+    // framing is rejected, too.
     let error =
         |options: &PrepareOptions| sources.prepare_with("set", options).err().unwrap().to_string();
     assert!(error(&sources.options).contains("byte-level tokenizer"));
-    for other in [of_target(vec![1], 1), of_target(Vec::new(), 2)] {
+    for other in [target_framing(vec![1], 1), target_framing(Vec::new(), 2)] {
         assert!(error(&other).contains("tokenizers"), "{}", error(&other));
     }
-    assert!(error(&of_target(vec![1], 9999)).contains("no token 9999"));
+    assert!(error(&target_framing(vec![1], 9999)).contains("no token 9999"));
 }
 
-/// A normalizer may change what a target reads; a loss by bytes must not be counted on that.
+/// A target's tokenizer may have a normalizer. A language model's may not, because its loss is measured
+/// per byte.
 #[test]
-fn what_a_drafter_may_read_is_not_always_a_language_models_text() {
+fn a_normalizer_is_allowed_for_drafters_but_not_for_language_models() {
     let mut sources = Sources::new();
     let json = std::fs::read_to_string(&sources.tokenizer).unwrap();
     let changing = json.replace(
@@ -355,37 +358,37 @@ fn what_a_drafter_may_read_is_not_always_a_language_models_text() {
     assert_ne!(json, changing);
     std::fs::write(&sources.tokenizer, changing).unwrap();
     let options = sources.options.clone();
-    let framing = Framing::OfTarget { bos: Vec::new(), eos: 0 };
+    let framing = Framing::Target { bos: Vec::new(), eos: 0 };
     sources.options = PrepareOptions { framing, ..options.clone() };
     sources.prepare("set");
-    // Used again by its like, and by no other.
+    // The same framing reuses the data set, another one is rejected.
     sources.prepare("set");
     let error = sources.prepare_with("set", &options).err().unwrap().to_string();
     assert!(error.contains("tokenizers"), "{error}");
 }
 
 #[test]
-fn what_cannot_be_prepared_is_an_error() {
+fn invalid_inputs_are_rejected() {
     let mut sources = Sources::new();
     let error = |sources: &Sources, options: &PrepareOptions| {
         sources.prepare_with("set", options).err().unwrap().to_string()
     };
     let options = sources.options.clone();
     let wrong = PrepareOptions { held_out_share: 1.5, ..options.clone() };
-    assert!(error(&sources, &wrong).contains("held_out_share is 1.5"));
+    assert!(error(&sources, &wrong).contains("`held_out_share` is 1.5"));
     let wrong =
         PrepareOptions { framing: Framing::Separated("</s>".to_owned()), ..options.clone() };
     assert!(error(&sources, &wrong).contains("no token \"</s>\""));
     let wrong = PrepareOptions { validation_files: vec![sources.path("none")], ..options.clone() };
     assert!(error(&sources, &wrong).contains("none"));
-    // A book of the validation file among those to be learnt.
+    // A validation document in a training file.
     let mut leaked = books(12, 2, 2000);
     leaked.push(books(13, 2, 2000)[1].clone());
     write_books(&sources.training[1], &leaked);
     let message = error(&sources, &options);
     assert!(message.contains("document 3 of") && message.contains("two.txt"), "{message}");
     assert!(matches!(Dataset::open(&sources.path("set")), Err(DataError::NotPrepared(_))));
-    // A tokenizer that changes the text, and one that does not spell bytes.
+    // A tokenizer that changes the text, and one that is not byte-level.
     let json = std::fs::read_to_string(&sources.tokenizer).unwrap();
     let lower = json.replace("\"normalizer\": null", "\"normalizer\": {\"type\": \"NFKC\"}");
     assert_ne!(lower, json);
@@ -403,12 +406,12 @@ fn what_cannot_be_prepared_is_an_error() {
 }
 
 #[test]
-fn two_at_once_do_not_meet() {
+fn a_folder_is_locked_during_preparation() {
     let sources = Sources::new();
-    let mut met = None;
+    let mut second = None;
     let mut on_progress = |_: Progress| {
         if sources.path("set").is_dir() {
-            met = sources.prepare_with("set", &sources.options).err();
+            second = sources.prepare_with("set", &sources.options).err();
         }
     };
     let folder = sources.path("set");
@@ -420,5 +423,5 @@ fn two_at_once_do_not_meet() {
         &mut on_progress,
     );
     assert_eq!(dataset.unwrap().documents(Split::Training), 5);
-    assert!(matches!(met, Some(DataError::Busy(_))));
+    assert!(matches!(second, Some(DataError::Locked(_))));
 }

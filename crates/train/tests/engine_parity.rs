@@ -1,4 +1,4 @@
-//! What the trainer computes is what the engine computes of the weights that it writes.
+//! The engine computes the same logits as the trainer, from the weights that the trainer exports.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -23,11 +23,11 @@ fn configs() -> Vec<Config> {
     ]
 }
 
-fn token(place: usize, config: &Config) -> u32 {
-    ((place * 7919 + 13) % config.vocab_size) as u32
+fn token(index: usize, config: &Config) -> u32 {
+    ((index * 7919 + 13) % config.vocab_size) as u32
 }
 
-/// `[rows, vocabulary]` by the engine, each row alone behind its prefix.
+/// Computes logits, `[rows, vocabulary]`, with the engine: each row in a separate call with its prefix.
 fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
     let weights = Arc::new(Weights::load(&Checkpoint::open(folder).unwrap()).unwrap());
     let team = Arc::new(Team::unpinned(1).unwrap());
@@ -40,24 +40,25 @@ fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
 
 fn trainer_logits(model: &Llama, tokens: &[u32]) -> Vec<Vec<f32>> {
     let hidden = model.hidden(tokens, CONTEXT).unwrap();
-    let normed = model.normed(&hidden).unwrap();
+    let normed = model.apply_final_norm(&hidden).unwrap();
     let size = (tokens.len(), model.config().hidden_size);
     let normed = candle_core::Tensor::from_vec(normed, size, &Device::Cpu).unwrap();
     normed.matmul(&model.head_weights().t().unwrap()).unwrap().to_vec2().unwrap()
 }
 
 #[test]
-fn the_engine_computes_what_was_trained() {
+fn the_engine_computes_the_trainers_logits() {
     for config in configs() {
         let folder = tempfile::tempdir().unwrap();
-        // Weights that are further from their first values than new ones, and a tokenizer.
+        // The weights are further from their initial values than those of `Llama::random`, and there
+        // is a tokenizer.
         write_random_checkpoint(folder.path(), &config, 3, RandomDtype::F32).unwrap();
         let model = Llama::load(&Checkpoint::open(folder.path()).unwrap()).unwrap();
         let written = tempfile::tempdir().unwrap();
         export(&model, &folder.path().join("tokenizer.json"), written.path(), Dtype::F32).unwrap();
         let read_back = Checkpoint::open(written.path()).unwrap();
         assert_eq!(read_back.config(), model.config());
-        let tokens: Vec<u32> = (0..2 * CONTEXT).map(|place| token(place, &config)).collect();
+        let tokens: Vec<u32> = (0..2 * CONTEXT).map(|index| token(index, &config)).collect();
         let trainer = trainer_logits(&model, &tokens);
         for (sequence, tokens) in tokens.chunks(CONTEXT).enumerate() {
             let engine = engine_logits(written.path(), tokens);
@@ -71,11 +72,11 @@ fn the_engine_computes_what_was_trained() {
 }
 
 #[test]
-fn the_loss_is_that_of_the_logits() {
+fn the_loss_matches_the_logits() {
     let config = &configs()[0];
     let model = Llama::random(config, 5).unwrap();
-    let tokens: Vec<u32> = (0..CONTEXT).map(|place| token(place, config)).collect();
-    let targets: Vec<u32> = (1..=CONTEXT).map(|place| token(place, config)).collect();
+    let tokens: Vec<u32> = (0..CONTEXT).map(|index| token(index, config)).collect();
+    let targets: Vec<u32> = (1..=CONTEXT).map(|index| token(index, config)).collect();
     let hidden = model.hidden(&tokens, CONTEXT).unwrap();
     let (_, parts) = model.loss(&hidden, Targets::mean_of(targets.clone()), false).unwrap();
     let nll = |(row, &target): (&Vec<f32>, &u32)| {

@@ -1,4 +1,5 @@
-//! A run that is killed at any moment goes on and ends with the weights of one that never was.
+//! A run that was killed at any moment can be resumed, and ends with the same weights as an uninterrupted
+//! run.
 
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "tests")]
@@ -18,9 +19,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names the folder that a child works in; see [`child`].
+/// The environment variable with the run's folder for a child process; see [`child`].
 const FOLDER: &str = "FORERUN_TEST_RUN";
-/// What the names of a drafter's runs begin with.
+/// Prefix of the names of drafters' runs.
 const DRAFTER: &str = "drafter-";
 const STEPS: u64 = 60;
 const KILLS: usize = 12;
@@ -45,7 +46,7 @@ fn options() -> TrainOptions {
     }
 }
 
-/// A text, its tokenizer and its tokens.
+/// Writes a text, trains a tokenizer, and prepares a data set.
 fn prepare(folder: &Path) -> Dataset {
     let text = folder.join("text.txt");
     let words = ["the ", "fox ", "ran ", "over ", "a ", "hill, ", "and ", "the dog ", "slept.\n"];
@@ -73,7 +74,8 @@ fn config(dataset: &Dataset) -> Config {
     }
 }
 
-/// The same with a parallel drafter, which draws anchors and noise.
+/// Trains a parallel drafter, which draws random anchors and noise, in `folder/NAME` until the end, then
+/// writes `folder/NAME.model`.
 fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainError> {
     let dataset = Dataset::open(&folder.join("shards")).unwrap();
     let tokenizer = folder.join("tokenizer").join("tokenizer.json");
@@ -96,20 +98,20 @@ fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainErr
     Ok(())
 }
 
-/// Trains in `folder/NAME` until the end, then writes `folder/NAME.model`.
+/// Trains a language model in `folder/NAME` until the end, then writes `folder/NAME.model`.
 fn train(folder: &Path, name: &str, options: TrainOptions) -> Result<(), TrainError> {
     let dataset = Dataset::open(&folder.join("shards")).unwrap();
     let tokenizer = folder.join("tokenizer").join("tokenizer.json");
-    let begin = || Llama::random(&config(&dataset), 1);
+    let create = || Llama::random(&config(&dataset), 1);
     let mut trainer =
-        Trainer::open(&folder.join(name), &dataset, &tokenizer, None, options, begin)?;
+        Trainer::open(&folder.join(name), &dataset, &tokenizer, None, options, create)?;
     assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
     let out = folder.join(format!("{name}.model"));
     export(trainer.model(), &tokenizer, &out, Dtype::F32).unwrap();
     Ok(())
 }
 
-/// No test of its own: what the children of the test below do.
+/// Not a test: the work of the child processes that the tests below start.
 #[test]
 fn child() {
     if let Some(folder) = std::env::var_os(FOLDER) {
@@ -128,7 +130,7 @@ fn spawn(folder: &Path, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env(FOLDER, folder.join(name))
-        // The order of sums is that of one thread.
+        // With one thread, the order of sums is fixed.
         .env("RAYON_NUM_THREADS", "1")
         .stdout(Stdio::null())
         .spawn()
@@ -139,7 +141,7 @@ fn weights(folder: &Path, name: &str) -> Vec<u8> {
     std::fs::read(folder.join(format!("{name}.model")).join("model.safetensors")).unwrap()
 }
 
-/// The log without what the clock says.
+/// The records of the log, without times.
 fn records(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     let numbers = |record: Record| match record {
         Record::Training(record) => (record.step, record.tokens, record.loss.to_bits()),
@@ -150,48 +152,49 @@ fn records(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     log.into_iter().map(numbers).collect()
 }
 
-fn writes_a_checkpoint(run: &Path) -> bool {
+fn is_writing_a_checkpoint(run: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return false };
     entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".partial"))
 }
 
 #[test]
-fn a_run_killed_at_any_moment_ends_with_the_same_weights() {
+fn a_killed_language_model_run_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
-    kill(folder.path(), "");
+    kill_and_resume(folder.path(), "");
 }
 
 #[test]
-fn so_does_a_drafters() {
+fn a_killed_drafter_run_ends_with_the_same_weights() {
     let folder = tempfile::tempdir().unwrap();
-    kill(folder.path(), DRAFTER);
-    assert!(folder.path().join("drafter-whole").join("acceptance.svg").exists());
+    kill_and_resume(folder.path(), DRAFTER);
+    assert!(folder.path().join("drafter-reference").join("acceptance.svg").exists());
 }
 
-/// Runs whose names begin with `kind` are killed again and again.
-fn kill(folder: &Path, kind: &str) {
+/// Kills and resumes runs until enough of them were killed, and compares each with an uninterrupted run.
+/// The names of the runs start with `prefix`.
+fn kill_and_resume(folder: &Path, prefix: &str) {
     prepare(folder);
-    let whole = &format!("{kind}whole");
-    let began = Instant::now();
-    assert!(spawn(folder, whole).wait().unwrap().success());
-    let whole_ms = began.elapsed().as_millis() as u64;
+    let reference = &format!("{prefix}reference");
+    let start = Instant::now();
+    assert!(spawn(folder, reference).wait().unwrap().success());
+    let reference_ms = start.elapsed().as_millis() as u64;
     let (mut kills, mut while_writing, mut state) = (0, 0, 0x9E37_79B9_7F4A_7C15_u64);
     for round in 0.. {
-        let name = format!("{kind}killed-{round}");
-        // Runs are killed again and again until one gets through.
+        let name = format!("{prefix}killed-{round}");
+        // Kill and resume the run until it completes.
         loop {
             let mut child = spawn(folder, &name);
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let moment = Duration::from_millis((state >> 33) % whole_ms);
-            // Every third one dies while it writes a checkpoint.
-            let began = Instant::now();
-            let waits = kills % 3 == 2;
+            let delay = Duration::from_millis((state >> 33) % reference_ms);
+            // Every third time, kill it while it is writing a checkpoint.
+            let start = Instant::now();
+            let during_checkpoint = kills % 3 == 2;
             let killed = loop {
                 if child.try_wait().unwrap().is_some() {
                     break false;
                 }
-                let is_time = began.elapsed() >= moment;
-                if is_time && (!waits || writes_a_checkpoint(&folder.join(&name))) {
+                let is_due = start.elapsed() >= delay;
+                if is_due && (!during_checkpoint || is_writing_a_checkpoint(&folder.join(&name))) {
                     child.kill().unwrap();
                     break true;
                 }
@@ -200,14 +203,14 @@ fn kill(folder: &Path, kind: &str) {
             let status = child.wait().unwrap();
             if status.signal() == Some(9) {
                 kills += 1;
-                while_writing += usize::from(writes_a_checkpoint(&folder.join(&name)));
+                while_writing += usize::from(is_writing_a_checkpoint(&folder.join(&name)));
                 continue;
             }
             assert!(status.success() || killed, "a run failed: {status}");
             break;
         }
-        assert!(weights(folder, whole) == weights(folder, &name), "other weights in {name}");
-        assert_eq!(records(folder, whole), records(folder, &name));
+        assert!(weights(folder, reference) == weights(folder, &name), "other weights in {name}");
+        assert_eq!(records(folder, reference), records(folder, &name));
         if kills >= KILLS && while_writing > 0 {
             break;
         }
@@ -215,7 +218,7 @@ fn kill(folder: &Path, kind: &str) {
 }
 
 #[test]
-fn a_run_of_other_options_is_not_taken_for_this_one() {
+fn a_run_is_not_resumed_with_other_options() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare(folder);
@@ -223,18 +226,18 @@ fn a_run_of_other_options_is_not_taken_for_this_one() {
     train(folder, "run", TrainOptions { schedule: short, ..options() }).unwrap();
     let other = TrainOptions { schedule: short, seed: 8, ..options() };
     let error = train(folder, "run", other).unwrap_err().to_string();
-    assert!(error.contains("seed: 7 there, 8 now"), "{error}");
+    assert!(error.contains("seed was 7, is now 8"), "{error}");
     train_drafter(folder, "drafter", 2).unwrap();
     let error = train_drafter(folder, "drafter", 3).unwrap_err().to_string();
-    assert!(error.contains("draft_tokens: 2 there, 3 now"), "{error}");
+    assert!(error.contains("draft_tokens was 2, is now 3"), "{error}");
     let long = TrainOptions { schedule: short, context: 49, ..options() };
     let error = train(folder, "other", long).unwrap_err().to_string();
-    assert!(error.contains("context is 49") && error.contains("1 to 48"), "{error}");
+    assert!(error.contains("`context` is 49") && error.contains("1 to 48"), "{error}");
 }
 
-/// The loss falls, whatever the threads.
+/// The loss falls, with any number of threads.
 #[test]
-fn it_learns() {
+fn training_lowers_the_loss() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     prepare(folder);

@@ -1,15 +1,16 @@
-//! Which instructions the kernels use.
+//! The instruction sets that the kernels are compiled for.
 
 use std::fmt;
 use std::sync::OnceLock;
 
-/// An instruction set for which there are kernels.
+/// An instruction set that the kernels are compiled for.
 ///
-/// Bits are equal within one: AVX-512 and AVX2 fuse multiplication and addition in linear layers,
-/// the portable kernels round in between.
+/// Results are equal bit for bit on the same instruction set. AVX-512 and AVX2 use fused multiply-add
+/// in linear layers and in attention (scores and weighted sums of values); the portable kernels round
+/// each product before the addition. All other kernels give the same bits on every instruction set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Isa {
-    /// Whatever the compiler makes of plain loops.
+    /// Plain loops, for any processor.
     Portable,
     /// AVX2, FMA and F16C.
     Avx2,
@@ -17,24 +18,27 @@ pub enum Isa {
     Avx512,
 }
 
-/// A value of `FORERUN_ISA` that cannot be had.
+/// An invalid value of the environment variable `FORERUN_ISA`.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum IsaError {
-    /// Not a name.
-    #[error("FORERUN_ISA is {0:?}; it may be avx512, avx2 or portable")]
+    /// The value is not the name of an instruction set.
+    #[error("FORERUN_ISA is {0:?}, but must be avx512, avx2 or portable")]
     Unknown(String),
-    /// A name of what this processor does not have.
-    #[error("FORERUN_ISA asks for {wanted}, but this processor's best is {best}")]
+    /// The processor does not support the instruction set.
+    #[error(
+        "FORERUN_ISA is {requested}, but this processor supports only {best} and lower: unset it, or \
+         set it to a lower one"
+    )]
     Missing {
-        /// What was asked for.
-        wanted: Isa,
-        /// What there is.
+        /// The requested instruction set.
+        requested: Isa,
+        /// The best instruction set of this processor.
         best: Isa,
     },
 }
 
 impl Isa {
-    /// The best that this processor has.
+    /// Returns the best instruction set that this processor supports.
     #[must_use]
     pub fn best() -> Self {
         static BEST: OnceLock<Isa> = OnceLock::new();
@@ -63,29 +67,30 @@ impl Isa {
         Self::Portable
     }
 
-    /// The best, or the lower one that the environment variable `FORERUN_ISA` names.
+    /// Returns the instruction set that the environment variable `FORERUN_ISA` names, or the best
+    /// one if it is not set.
     ///
     /// # Errors
-    /// If the variable names nothing, or more than the processor has.
+    /// If the variable does not name an instruction set, or one that the processor does not support.
     pub fn from_environment() -> Result<Self, IsaError> {
         let best = Self::best();
         let Some(value) = std::env::var_os("FORERUN_ISA") else { return Ok(best) };
         let value = value.to_string_lossy().into_owned();
-        let wanted = Self::all().into_iter().find(|isa| isa.to_string() == value);
-        match wanted {
+        let requested = Self::all().into_iter().find(|isa| isa.to_string() == value);
+        match requested {
             None => Err(IsaError::Unknown(value)),
-            Some(wanted) if wanted > best => Err(IsaError::Missing { wanted, best }),
-            Some(wanted) => Ok(wanted),
+            Some(requested) if requested > best => Err(IsaError::Missing { requested, best }),
+            Some(requested) => Ok(requested),
         }
     }
 
-    /// All instruction sets that this processor has, the best last.
+    /// Returns all instruction sets that this processor supports, the best one last.
     #[must_use]
     pub fn available() -> Vec<Self> {
         Self::all().into_iter().filter(|&isa| isa <= Self::best()).collect()
     }
 
-    /// Whether a linear layer's products are added without rounding in between.
+    /// Returns whether linear layers and attention add products without rounding them first.
     #[must_use]
     pub fn is_fused(self) -> bool {
         self != Self::Portable

@@ -1,11 +1,11 @@
-//! Loops over vectors, written once and compiled for every instruction set.
+//! SIMD loops, written once and compiled for every instruction set.
 //!
-//! Only [`Lanes::mul_add`] fuses, and only where the instruction set does ([`Isa::is_fused`]); the
-//! exponential is a polynomial of our own. So whatever does without the former gives the same bits on
-//! every instruction set.
+//! [`Lanes::mul_add`] is the only operation with results that depend on the instruction set, because
+//! some sets fuse the multiplication and the addition ([`Isa::is_fused`]). The exponential is a
+//! polynomial of our own. So loops without `mul_add` give the same bits on every instruction set.
 //!
-//! This crate may touch the processor's instructions, and nothing else: it is what the kernels of
-//! `model` and the sampling of `core` have in common.
+//! The kernels of `model` and the sampling in `core` share this crate. It uses processor instructions
+//! and nothing else.
 
 mod isa;
 
@@ -13,17 +13,20 @@ pub use isa::{Isa, IsaError};
 
 use half::f16;
 
-/// Number of partial sums of a reduction.
+/// The number of lanes of a vector, and of partial sums in a reduction.
 pub const LANES: usize = 16;
 
-/// A loop that is to be compiled for every instruction set. `run` and all that it calls must be
-/// `#[inline(always)]`, so that they become part of the functions below.
+/// A loop to compile for every instruction set.
+///
+/// `run` and all functions that it calls must be `#[inline(always)]`. Only then [`vectorize`] compiles
+/// them with the instructions of each set.
 pub trait Vectorized {
-    /// The loop, for lanes of whatever instruction set.
+    /// Runs the loop with the lanes of one instruction set.
     fn run<L: Lanes>(self);
 }
 
-/// Runs a loop with the instructions of `isa`, or of the best that the processor has below it.
+/// Runs a loop with the instructions of `isa`, or with the best ones below it that the processor
+/// supports.
 #[inline]
 pub fn vectorize(isa: Isa, work: impl Vectorized) {
     let isa = isa.min(Isa::best());
@@ -38,7 +41,7 @@ pub fn vectorize(isa: Isa, work: impl Vectorized) {
             work.run::<x86::TwoYmm>();
         }
         match isa {
-            // SAFETY: `Isa::best` looked, and the processor has it.
+            // SAFETY: `Isa::best` checked that the processor supports these features.
             Isa::Avx512 => return unsafe { avx512(work) },
             // SAFETY: as above.
             Isa::Avx2 => return unsafe { avx2(work) },
@@ -49,30 +52,30 @@ pub fn vectorize(isa: Isa, work: impl Vectorized) {
     work.run::<[f32; LANES]>();
 }
 
-/// Sixteen numbers side by side. As partial sums, lane `i mod 16` takes element `i` of a vector.
+/// A vector of sixteen numbers. In a reduction, lane `i mod 16` takes element `i`.
 pub trait Lanes: Copy {
-    /// The same number in every lane.
+    /// Creates a vector with the same number in every lane.
     fn splat(value: f32) -> Self;
     /// Reads sixteen numbers.
     fn load(values: &[f32; LANES]) -> Self;
-    /// Reads sixteen numbers of half precision.
+    /// Reads sixteen half-precision numbers.
     fn widen(values: &[f16; LANES]) -> Self;
     /// Writes sixteen numbers.
     fn store(self, values: &mut [f32; LANES]);
-    /// Rounds to half precision, to the nearest, halfway cases to the even one.
+    /// Rounds to half precision: to the nearest number, ties to even.
     fn narrow(self) -> [f16; LANES];
-    /// `self + other`.
+    /// Returns `self + other`.
     fn add(self, other: Self) -> Self;
-    /// `self · other`.
+    /// Returns `self · other`.
     fn mul(self, other: Self) -> Self;
-    /// The larger of both, lane by lane; of a number and NaN, one of them.
+    /// Returns the larger number of each lane. If one of the two is NaN, the result is either.
     fn max(self, other: Self) -> Self;
-    /// `self + a · b`, rounded in between.
+    /// Returns `self + a · b`, with the product rounded.
     fn add_product(self, a: Self, b: Self) -> Self;
-    /// `self + a · b`, rounded in between only where the instruction set does not fuse.
+    /// Returns `self + a · b`. The product is rounded only if the instruction set does not fuse.
     fn mul_add(self, a: Self, b: Self) -> Self;
 
-    /// The lanes' sum: halves are added onto halves.
+    /// Returns the sum of the lanes, adding the upper half onto the lower half.
     #[inline(always)]
     fn sum(self) -> f32 {
         let mut lanes = [0.0; LANES];
@@ -80,7 +83,7 @@ pub trait Lanes: Copy {
         sum_halves(lanes)
     }
 
-    /// The largest lane's number, if none is NaN.
+    /// Returns the largest number. No lane may be NaN.
     #[inline(always)]
     fn largest(self) -> f32 {
         let mut lanes = [0.0; LANES];
@@ -153,8 +156,8 @@ impl Lanes for [f32; LANES] {
     }
 }
 
-/// Lanes in registers. Their methods may only be inlined where the features are enabled, which
-/// [`vectorize`] sees to.
+/// Lanes in SIMD registers. Their methods may only be inlined into functions with the features
+/// enabled, which [`vectorize`] ensures.
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{LANES, Lanes, f16};
@@ -166,7 +169,7 @@ mod x86 {
     impl Lanes for Zmm {
         #[inline(always)]
         fn splat(value: f32) -> Self {
-            // SAFETY: only `vectorize` names this type, behind a check of the processor.
+            // SAFETY: only `vectorize` uses this type, after it checked the processor.
             Self(unsafe { _mm512_set1_ps(value) })
         }
 
@@ -256,7 +259,7 @@ mod x86 {
 
     #[inline(always)]
     fn largest_of_four(four: __m128) -> f32 {
-        // SAFETY: every x86-64 processor has these.
+        // SAFETY: every x86-64 processor supports these instructions.
         unsafe {
             let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
             _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
@@ -269,7 +272,7 @@ mod x86 {
     impl Lanes for TwoYmm {
         #[inline(always)]
         fn splat(value: f32) -> Self {
-            // SAFETY: only `vectorize` names this type, behind a check of the processor.
+            // SAFETY: only `vectorize` uses this type, after it checked the processor.
             Self(unsafe { [_mm256_set1_ps(value); 2] })
         }
 
@@ -373,7 +376,7 @@ mod x86 {
     }
 }
 
-/// `Σ aᵢ bᵢ` in lanes.
+/// Returns `Σ aᵢ bᵢ`, with one partial sum for each lane.
 #[inline(always)]
 pub fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
     let ((a, a_rest), (b, b_rest)) = (a.as_chunks(), b.as_chunks());
@@ -392,7 +395,7 @@ pub fn dot<L: Lanes>(a: &[f32], b: &[f32]) -> f32 {
     sum_halves(lanes)
 }
 
-/// `Σ aᵢ` in lanes.
+/// Returns `Σ aᵢ`, with one partial sum for each lane.
 #[inline(always)]
 pub fn sum<L: Lanes>(a: &[f32]) -> f32 {
     let (chunks, rest) = a.as_chunks();
@@ -405,16 +408,18 @@ pub fn sum<L: Lanes>(a: &[f32]) -> f32 {
     sum_halves(lanes)
 }
 
-/// `eˣ` to about one unit in the last place, by range reduction and a polynomial. Below −80 it is 0:
-/// such small weights would make subnormal products, which take a processor a hundred times as long
-/// and change no sum. Above 88.3 it stays at the largest numbers.
+/// Returns `eˣ` to about one unit in the last place, by range reduction and a polynomial.
+///
+/// Below −80 the result is 0. Such small weights change no sum, and would lead to subnormal
+/// products, which take processors about a hundred times as long. Arguments above 88.3 are treated
+/// as 88.3, so the result is always finite.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    /// 1.5 · 2²³: adding it rounds to an integer, which then stands in the low bits.
+    /// 1.5 · 2²³. Adding it rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
-    // Comparisons, not `clamp`, keep NaN.
+    // Comparisons keep NaN.
     let vanishes = x < -80.0;
     let x = if vanishes { -80.0 } else { x };
     let x = if x > 88.3 { 88.3 } else { x };
@@ -453,7 +458,7 @@ mod tests {
         assert!(exp(f32::NAN).is_nan());
     }
 
-    /// Sums by every instruction set, at lengths that fill no lane, and the largest of each 16.
+    /// Computes sums, and the largest of each pair of vectors.
     struct Sums<'a> {
         a: &'a [f32],
         b: &'a [f32],
@@ -471,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_add_as_they_say_on_every_instruction_set() {
+    fn reductions_have_the_documented_order_on_every_instruction_set() {
         for len in [0, 1, 15, 16, 17, 37, 64, 100] {
             let a: Vec<f32> = (0..len).map(|i| (i as f32 * 0.37).sin()).collect();
             let b: Vec<f32> = (0..len).map(|i| (i as f32 * 0.73).cos()).collect();

@@ -1,21 +1,22 @@
-//! The run as one HTML file: no script, no font, no picture from anywhere.
+//! The report as one HTML file, without scripts, fonts or pictures from elsewhere.
 
-use super::chart::{Axes, bars, curves, escaped, lines, stacks, timeline};
 use super::layers::{self, LayerSweep};
 use super::{
-    OVER_PROMPTS_NOTE, SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes,
-    over_prompts_headings, over_prompts_rows, provenance, same_text_row, shown, versus_row,
+    OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, TEXT_AGREEMENT_HEADINGS,
+    TEXT_AGREEMENT_NOTE, notes, over_prompts_headings, over_prompts_rows, peer_comparison_row,
+    provenance, shown, text_agreement_row,
 };
 use crate::metrics::{Measured, Metric};
 use crate::summary::{ConfigurationSummary, OVERALL, Summary};
-use crate::times::Times;
+use crate::times::TimeBreakdown;
+use forerun_draw::{Axes, TIMELINE_STYLE, bars, curves, escaped, inline_timeline, lines, stacks};
 
 const STYLE: &str = include_str!("style.css");
 
-/// Colours of the parts of the time, in the order of [`Times::NAMES`].
+/// Colours of the parts of the time, in the order of [`TimeBreakdown::NAMES`].
 const PARTS: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
 
-/// The page.
+/// Returns the report as an HTML page.
 #[must_use]
 pub fn html(summary: &Summary) -> String {
     let title = "Comparison of decoding methods";
@@ -23,7 +24,7 @@ pub fn html(summary: &Summary) -> String {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+         <title>{title}</title>\n<style>\n{STYLE}{TIMELINE_STYLE}\n</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
     );
     page += "<ul class=\"notes\">\n";
     for note in notes(summary) {
@@ -51,7 +52,7 @@ fn section(heading: &str, content: &str) -> String {
     format!("<section>\n<h2>{heading}</h2>\n{content}</section>\n")
 }
 
-/// Colours and names of configurations.
+/// Returns a list of colours with their names.
 fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
     let entry = |(class, name): (String, String)| {
         let name = escaped(&name);
@@ -67,7 +68,7 @@ fn configurations(summary: &Summary) -> String {
     legend(names.map(|(index, own)| (format!("c{}", index % 8), own.name.clone())))
 }
 
-/// A table that scrolls by itself where the screen is narrow.
+/// Returns a table that scrolls horizontally on a narrow screen.
 fn table(headings: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
     let cells = |tag: &str, cells: &[String]| {
         let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escaped(cell));
@@ -91,32 +92,38 @@ fn overall(summary: &Summary) -> String {
 
 fn peers(summary: &Summary) -> String {
     let headings = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-    let speeds = summary.versus.iter().map(|own| versus_row(own).to_vec());
-    let texts = summary.same_text.iter().map(|own| same_text_row(own).to_vec());
-    let speeds = table(&headings(&VERSUS), speeds);
-    let texts = table(&headings(&SAME_TEXT), texts);
-    format!("<p>{VERSUS_NOTE}</p>\n{speeds}<p>{SAME_TEXT_NOTE}</p>\n{texts}")
+    let speeds = summary.versus.iter().map(|own| peer_comparison_row(own).to_vec());
+    let texts = summary.same_text.iter().map(|own| text_agreement_row(own).to_vec());
+    let speeds = table(&headings(&PEER_COMPARISON_HEADINGS), speeds);
+    let texts = table(&headings(&TEXT_AGREEMENT_HEADINGS), texts);
+    format!("<p>{PEER_COMPARISON_NOTE}</p>\n{speeds}<p>{TEXT_AGREEMENT_NOTE}</p>\n{texts}")
 }
 
 fn speed(summary: &Summary) -> String {
     let categories = summary.categories.iter().map(|category| category.name.as_str());
     let group = |category: &str| {
         let bar = |(index, own): (usize, &ConfigurationSummary)| {
-            Some((own.name.clone(), index, own.cells.get(category)?.get(Metric::SpeedRatio)?))
+            Some((
+                own.name.clone(),
+                index,
+                own.cells.get(category)?.get(Metric::SpeedRatio)?.into(),
+            ))
         };
         let bars = summary.configurations.iter().enumerate().filter_map(bar).collect();
         (category.to_owned(), bars)
     };
     let groups: Vec<_> = categories.chain([OVERALL]).map(group).collect();
-    let note = "<p>Tokens per second over those of autoregressive decoding, prompt by prompt; lines \
-                are standard deviations over repeats, the rule is autoregressive decoding.</p>\n";
+    let note = "<p>Ratio of tokens per second to autoregressive decoding, compared for each prompt. Solid \
+                lines are standard deviations over repeats; the dashed line is autoregressive \
+                decoding.</p>\n";
     note.to_owned() + &configurations(summary) + &bars("speed by category", &groups, 1.0)
 }
 
 fn acceptance(summary: &Summary) -> String {
     let curve = |(index, own): (usize, &ConfigurationSummary)| {
         let rates = own.cells[OVERALL].acceptance_per_position.clone();
-        (!rates.is_empty()).then(|| (own.name.clone(), index, rates))
+        let values = rates.into_iter().map(|rate| rate.map(Into::into)).collect::<Vec<_>>();
+        (!values.is_empty()).then(|| (own.name.clone(), index, values))
     };
     let all: Vec<_> = summary.configurations.iter().enumerate().filter_map(curve).collect();
     if all.is_empty() {
@@ -124,7 +131,7 @@ fn acceptance(summary: &Summary) -> String {
     }
     let names = all.iter().map(|(name, index, _)| (format!("c{}", index % 8), name.clone()));
     let note = "<p>Share of tested draft tokens that were accepted, by their depth in the draft. \
-                Tokens behind a rejection were not tested.</p>\n";
+                Tokens after a rejection are not tested.</p>\n";
     note.to_owned() + &legend(names) + &curves("acceptance by position", &all)
 }
 
@@ -133,14 +140,14 @@ fn time(summary: &Summary) -> String {
         let share = |metric: Metric| {
             own.cells[OVERALL].get(metric).map_or(0.0, |Measured { mean, .. }| mean)
         };
-        let parts = Times::NAMES.iter().zip(Metric::SHARES);
+        let parts = TimeBreakdown::NAMES.iter().zip(Metric::SHARES);
         (own.name.clone(), parts.map(|(name, m)| ((*name).to_owned(), share(m))).collect())
     };
     let rows: Vec<_> = summary.configurations.iter().map(row).collect();
-    let names = Times::NAMES.iter().zip(PARTS);
-    let note = "<p>Shares of the whole time: only the drafter computes, only the target, both side by \
-                side, no job runs (messages, the decoder, text), or jobs run that do not compute \
-                (sampling, caches).</p>\n";
+    let names = TimeBreakdown::NAMES.iter().zip(PARTS);
+    let note = "<p>Shares of the total time. Draft: only the drafter computes. Verify: only the target \
+                computes. Both: drafter and target compute at the same time. Waiting: no job runs (messages, \
+                the decoder, text). Other: jobs run, but do not compute (sampling, caches).</p>\n";
     note.to_owned()
         + &legend(names.map(|(name, class)| (class.to_owned(), (*name).to_owned())))
         + &stacks("shares of the time", &rows, &PARTS)
@@ -148,14 +155,14 @@ fn time(summary: &Summary) -> String {
 
 fn timelines(summary: &Summary) -> String {
     let mut content = String::from(
-        "<p>The beginning of the answer to the first prompt, devices as lanes. Faded jobs ended with \
-         a rejection, or were wasted.</p>\n",
+        "<p>The beginning of the answer to the first prompt, with one lane for each device. Faded jobs \
+         ended with a rejection or were wasted.</p>\n",
     );
     for own in &summary.configurations {
         if let Some(trace) = own.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
             content += &format!("<h3>{}</h3>\n", escaped(&own.name));
             let label = format!("timeline of {}", own.name);
-            content += &timeline(&label, &trace.with_devices_as_lanes());
+            content += &inline_timeline(&trace.with_devices_as_lanes(), &label);
         }
     }
     content
@@ -185,7 +192,7 @@ fn over_prompts(summary: &Summary) -> String {
     format!("<p>{OVER_PROMPTS_NOTE}</p>\n{}", table(&over_prompts_headings(), rows))
 }
 
-/// EasySpec's figure 4, with its tables.
+/// Returns EasySpec's figure 4, as charts and tables.
 fn layer_sweep(sweep: &LayerSweep<'_>) -> String {
     let names = sweep.names().enumerate();
     let names = names.map(|(index, name)| (format!("c{}", index % 8), name.to_owned()));

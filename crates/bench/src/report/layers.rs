@@ -1,8 +1,8 @@
 //! EasySpec's figure 4: what layers at a time, width and calibration make of speed and acceptance.
 
-use super::chart::Line;
 use crate::metrics::{Measured, Metric};
 use crate::summary::{Cell, OVERALL, Summary};
+use forerun_draw::Line;
 use std::collections::BTreeSet;
 
 /// What the figure shows.
@@ -67,7 +67,7 @@ impl<'a> LayerSweep<'a> {
     pub(super) fn lines(&self, metric: Metric) -> Vec<Line> {
         let line = |(colour, (name, values)): (usize, (&str, Vec<Option<Measured>>))| {
             let points = self.sizes.iter().zip(values);
-            let points = points.filter_map(|(&size, value)| Some((size, value?))).collect();
+            let points = points.filter_map(|(&size, value)| Some((size, value?.into()))).collect();
             Line { name: name.to_owned(), colour, points }
         };
         self.values(metric).enumerate().map(line).collect()

@@ -1,14 +1,15 @@
-//! The run as Markdown.
+//! The report as Markdown.
 
 use super::layers::{self, LayerSweep};
 use super::{
-    OVER_PROMPTS_NOTE, SAME_TEXT, SAME_TEXT_NOTE, VERSUS, VERSUS_NOTE, notes, number,
-    over_prompts_headings, over_prompts_rows, provenance, same_text_row, shown, versus_row,
+    OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, TEXT_AGREEMENT_HEADINGS,
+    TEXT_AGREEMENT_NOTE, notes, number, over_prompts_headings, over_prompts_rows,
+    peer_comparison_row, provenance, shown, text_agreement_row,
 };
 use crate::metrics::Metric;
 use crate::summary::{OVERALL, Summary};
 
-/// The columns of the table by category.
+/// The metrics in the table by category.
 const SHORT: [Metric; 7] = [
     Metric::SpeedRatio,
     Metric::TokensPerSecond,
@@ -19,8 +20,8 @@ const SHORT: [Metric; 7] = [
     Metric::DraftMsPerRound,
 ];
 
-/// Tables of a run: all metrics overall, the main ones by category and over prompts, acceptance by
-/// position, and where the numbers come from.
+/// Returns the report as Markdown: all metrics overall, the main ones by category and over prompts,
+/// acceptance by position, and the provenance of the numbers.
 #[must_use]
 pub fn markdown(summary: &Summary) -> String {
     let mut page = String::from("# Comparison of decoding methods\n\n");
@@ -37,10 +38,10 @@ pub fn markdown(summary: &Summary) -> String {
         line(&mut page, std::iter::once(metric.heading().to_owned()).chain(cells));
     }
     if !summary.versus.is_empty() {
-        page += &format!("\n## Against other engines\n\n{VERSUS_NOTE}\n\n");
-        rows(&mut page, VERSUS, summary.versus.iter().map(versus_row));
-        page += &format!("\n{SAME_TEXT_NOTE}\n\n");
-        rows(&mut page, SAME_TEXT, summary.same_text.iter().map(same_text_row));
+        page += &format!("\n## Against other engines\n\n{PEER_COMPARISON_NOTE}\n\n");
+        rows(&mut page, PEER_COMPARISON_HEADINGS, summary.versus.iter().map(peer_comparison_row));
+        page += &format!("\n{TEXT_AGREEMENT_NOTE}\n\n");
+        rows(&mut page, TEXT_AGREEMENT_HEADINGS, summary.same_text.iter().map(text_agreement_row));
     }
     if let Some(sweep) = LayerSweep::of(summary) {
         page += &layer_tables(&sweep);
@@ -89,7 +90,7 @@ pub fn markdown(summary: &Summary) -> String {
     page
 }
 
-/// EasySpec's figure 4 as tables.
+/// Returns EasySpec's figure 4 as tables.
 fn layer_tables(sweep: &LayerSweep<'_>) -> String {
     let mut page = format!("\n## Layers in parallel\n\n{}\n", layers::NOTE);
     for metric in layers::METRICS {
@@ -105,7 +106,7 @@ fn layer_tables(sweep: &LayerSweep<'_>) -> String {
     page
 }
 
-/// A table.
+/// Appends a table to a page.
 fn rows<const N: usize>(
     page: &mut String,
     headings: [&str; N],
@@ -116,7 +117,7 @@ fn rows<const N: usize>(
     rows.for_each(|row| line(page, row.into_iter()));
 }
 
-/// A row of a table.
+/// Appends a row of a table to a page.
 fn line(page: &mut String, cells: impl Iterator<Item = String>) {
     for cell in cells {
         page.push_str("| ");

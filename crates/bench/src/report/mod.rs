@@ -1,6 +1,5 @@
-//! The pages of a run: a Markdown table, and one HTML file that needs nothing else.
+//! The reports of a comparison: Markdown tables, and a self-contained HTML page.
 
-mod chart;
 mod html;
 mod layers;
 mod markdown;
@@ -10,8 +9,9 @@ pub use markdown::markdown;
 
 use crate::BenchError;
 use crate::metrics::{Measured, Metric};
+use crate::peer_comparison::{PeerComparison, Quartiles, TextAgreement};
 use crate::summary::{ConfigurationSummary, OVERALL, SYNTHETIC_PAIR, Summary};
-use crate::versus::{Quartiles, SameText, Versus};
+use forerun_draw::number;
 use std::path::Path;
 
 /// Writes `summary.json`, `report.md` and `report.html` into a folder.
@@ -32,9 +32,9 @@ pub fn write(folder: &Path, summary: &Summary) -> Result<(), BenchError> {
     write("report.html", html(summary))
 }
 
-/// A few lines for a terminal: the speed of every configuration.
+/// Returns one line per configuration with its speed, for a terminal.
 #[must_use]
-pub fn short(summary: &Summary) -> String {
+pub fn terminal_summary(summary: &Summary) -> String {
     let width = summary.configurations.iter().map(|own| own.name.chars().count()).max();
     let line = |own: &ConfigurationSummary| {
         let value = |metric| shown(metric, own.cells[OVERALL].get(metric));
@@ -50,7 +50,7 @@ pub fn short(summary: &Summary) -> String {
     summary.configurations.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// `1.23 ± 0.04`, shares in per cent, and a dash where there was nothing to measure.
+/// Formats a value such as `1.23 ± 0.04`, or a dash if it was not measured. Shares are in per cent.
 fn shown(metric: Metric, measured: Option<Measured>) -> String {
     let Some(Measured { mean, deviation }) = measured else { return "–".into() };
     let scale = if metric.is_share() { 100.0 } else { 1.0 };
@@ -59,69 +59,74 @@ fn shown(metric: Metric, measured: Option<Measured>) -> String {
     number(mean * scale) + &deviation
 }
 
-/// Headings of the table of ours against peers.
-const VERSUS: [&str; 6] = [
+/// Headings of the table that compares the speed with peers.
+const PEER_COMPARISON_HEADINGS: [&str; 6] = [
     "forerun",
     "tokens/s",
     "peer",
-    "its tokens/s",
-    "forerun over it ×",
+    "tokens/s of the peer",
+    "speedup of forerun ×",
     "pairs in which forerun is faster",
 ];
 
-/// A row of that table: medians and quartiles.
-fn versus_row(versus: &Versus) -> [String; 6] {
+/// Formats a row of that table, with medians and quartiles.
+fn peer_comparison_row(comparison: &PeerComparison) -> [String; 6] {
     let quartiles = |Quartiles { low, median, high }: Quartiles| {
         format!("{} [{} {}]", number(median), number(low), number(high))
     };
     [
-        versus.own.clone(),
-        quartiles(versus.own_tokens_per_second),
-        versus.peer.clone(),
-        quartiles(versus.peer_tokens_per_second),
-        quartiles(versus.ratio),
-        format!("{} of {}", versus.won, versus.pairs),
+        comparison.own.clone(),
+        quartiles(comparison.own_tokens_per_second),
+        comparison.peer.clone(),
+        quartiles(comparison.peer_tokens_per_second),
+        quartiles(comparison.ratio),
+        format!("{} of {}", comparison.won, comparison.pairs),
     ]
 }
 
-/// What must be known before that table.
-const VERSUS_NOTE: &str = "Medians and quartiles over answers; ratios are of answers to the same prompt in \
-     the same repeat, one after the other. A peer times itself, from a prompt's tokens on; forerun's time \
-     has the prompt's text and the answer's, too.";
+/// The explanation before that table.
+const PEER_COMPARISON_NOTE: &str = "Medians and quartiles over answers. The speedup compares two answers to the same \
+     prompt in the same repeat, which were generated one after the other. A peer times itself and gets the \
+     prompt as tokens; forerun's time includes tokenizing the prompt and decoding the answer.";
 
-/// Headings of the table of the peers' texts.
-const SAME_TEXT: [&str; 4] =
-    ["peer", "answers equal to forerun's", "first differences at tokens", "gaps there in nats"];
+/// Headings of the table that compares the peers' texts with ours.
+const TEXT_AGREEMENT_HEADINGS: [&str; 4] = [
+    "peer",
+    "answers equal to forerun's",
+    "positions of the first differences",
+    "logprob gaps there, in nats",
+];
 
-/// A row of that table.
-fn same_text_row(same: &SameText) -> [String; 4] {
+/// Formats a row of that table.
+fn text_agreement_row(agreement: &TextAgreement) -> [String; 4] {
     let dash = |text: String| if text.is_empty() { "–".to_owned() } else { text };
     let list = |values: Vec<String>| dash(values.join(" "));
     let gap = |gap: Option<f64>| gap.map_or("?".into(), |gap| format!("{gap:.2e}"));
     [
-        same.peer.clone(),
-        format!("{} of {}", same.equal, same.prompts),
-        list(same.differences.iter().map(|own| own.position.to_string()).collect()),
-        list(same.differences.iter().map(|own| gap(own.gap)).collect()),
+        agreement.peer.clone(),
+        format!("{} of {}", agreement.equal, agreement.prompts),
+        list(agreement.differences.iter().map(|found| found.position.to_string()).collect()),
+        list(agreement.differences.iter().map(|found| gap(found.gap)).collect()),
     ]
 }
 
-/// What must be known before that table.
-const SAME_TEXT_NOTE: &str = "Peers add numbers in other orders, so near ties fall otherwise there; behind \
-     the first such token the texts are others. A gap is how much more probable forerun finds its own \
-     token there than the peer's.";
+/// The explanation before that table.
+const TEXT_AGREEMENT_NOTE: &str = "Peers add numbers in a different order, so they may decide near ties differently. \
+     After the first such token, the texts differ. The gap is the log-probability that forerun gives to \
+     its own token there, minus that of the peer's token.";
 
-/// What must be known before the table over prompts.
-const OVER_PROMPTS_NOTE: &str = "Means and standard deviations over prompts, each prompt's repeats taken \
-     together. EasySpec's table 4 tells the variance of tokens/s: the square of its deviation.";
+/// The explanation before the table over prompts.
+const OVER_PROMPTS_NOTE: &str = "Means and standard deviations over prompts; all repeats of a prompt count as \
+     one value. EasySpec's table 4 reports the variance of tokens/s, which is the square of its standard \
+     deviation.";
 
-/// Headings of that table.
+/// Returns the headings of that table.
 fn over_prompts_headings() -> Vec<String> {
     let first = ["category", "prompts", "configuration"].map(str::to_owned).into_iter();
     first.chain(Metric::OVER_PROMPTS.map(|metric| metric.heading().to_owned())).collect()
 }
 
-/// Its rows: every category, and all of them.
+/// Returns the rows of that table: one for each configuration and category, and for all categories together.
 fn over_prompts_rows(summary: &Summary) -> Vec<Vec<String>> {
     let all = summary.categories.iter().map(|category| category.prompts).sum();
     let categories = summary.categories.iter().map(|own| (own.name.as_str(), own.prompts));
@@ -138,28 +143,16 @@ fn over_prompts_rows(summary: &Summary) -> Vec<Vec<String>> {
     rows
 }
 
-/// Three digits or so, without an exponent.
-fn number(value: f64) -> String {
-    match value.abs() {
-        // Rounding leaves such where there is nothing.
-        size if size < 5e-5 => "0".into(),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        size if size >= 0.01 => format!("{value:.2}"),
-        _ => format!("{value:.4}"),
-    }
-}
-
-/// What every reader must know before the numbers.
+/// Returns the notes at the top of the report.
 fn notes(summary: &Summary) -> Vec<String> {
     let repeats = match summary.repeats {
         1 => "one repeat, so without standard deviations".into(),
         repeats => format!("means ± standard deviations over {repeats} repeats"),
     };
     let mut notes = vec![format!(
-        "Measured, in one process, configurations in turn prompt by prompt; {repeats}. Speed is tokens \
-         per second over those of autoregressive decoding for the same prompt in the same repeat \
-         (geometric mean over prompts)."
+        "Measured in one process, in which all configurations answer a prompt before the next one; \
+         {repeats}. Speed is the ratio of tokens per second to autoregressive decoding for the same prompt \
+         in the same repeat (geometric mean over prompts)."
     )];
     notes.push(match summary.compared {
         true => {
@@ -167,19 +160,20 @@ fn notes(summary: &Summary) -> Vec<String> {
                  token by token."
                 .into()
         }
-        false => "Answers above temperature 0 were sampled with rejection: they have the target's \
-                 distribution, but are other texts, and were not compared."
+        false => "Answers above temperature 0 were verified by rejection sampling. They have the target's \
+                 distribution, but not the text of autoregressive decoding, so they were not compared."
             .into(),
     });
-    if let Some(made) = summary.setting.get(SYNTHETIC_PAIR) {
+    if let Some(label) = summary.setting.get(SYNTHETIC_PAIR) {
         notes.push(format!(
-            "A made pair, no trained one ({made}): speeds and acceptance are real, the text is noise."
+            "A synthetic pair, not a trained one ({label}): speeds and acceptance are real, but the text is \
+             noise."
         ));
     }
     let cores: Vec<usize> = summary.configurations.iter().map(|own| own.cores).collect();
     notes.push(match (cores.iter().min(), cores.iter().max()) {
         (Some(least), Some(most)) if least != most => {
-            format!("Unequal: configurations use {least} to {most} cores.")
+            format!("Unequal cores: the configurations use from {least} to {most} cores.")
         }
         (Some(1), _) => "Every configuration uses one core.".into(),
         (Some(cores), _) => format!("Every configuration uses {cores} cores in total."),
@@ -187,13 +181,15 @@ fn notes(summary: &Summary) -> Vec<String> {
     });
     if summary.configurations.iter().any(|own| own.name.contains(", on ")) {
         notes.push(
-            "Cores stand behind \"on\": those of drafter/target, or all where both work there in turn."
+            "The cores follow \"on\": those of drafter/target, or the common ones if drafter and target \
+             alternate on the same cores."
                 .into(),
         );
     }
     if !summary.left_out.is_empty() {
         notes.push(format!(
-            "{} prompts were left out for all, since prompt and answer do not fit the context: {}.",
+            "{} prompts were left out for all configurations, because prompt and answer do not fit into \
+             the context: {}.",
             summary.left_out.len(),
             summary.left_out.join("; ")
         ));
@@ -207,14 +203,14 @@ fn notes(summary: &Summary) -> Vec<String> {
     notes
 }
 
-/// The rows of the table about where numbers come from.
+/// Returns the rows of the table of provenance.
 fn provenance(summary: &Summary) -> Vec<(String, String)> {
     let mut rows: Vec<(String, String)> =
         summary.setting.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     let mut row = |name: &str, value: String| rows.push((name.to_owned(), value));
     let many = summary.sessions.len() > 1;
     for (index, session) in summary.sessions.iter().enumerate() {
-        // Later sessions differ in their date, as a rule.
+        // Later sessions usually differ in their date only.
         if summary.sessions[..index].iter().any(|known| known.command == session.command) {
             row("resumed", session.started.clone());
             continue;
@@ -223,7 +219,7 @@ fn provenance(summary: &Summary) -> Vec<(String, String)> {
         row(&command, session.command.clone());
         row("started", session.started.clone());
         row("version", format!("forerun {}", session.version));
-        row("commit", session.commit.clone().unwrap_or_else(|| "not told to the build".into()));
+        row("commit", session.commit.clone().unwrap_or_else(|| "unknown".into()));
         row("processor", format!("{}, {}", session.processor, session.instruction_set));
         row("cores", session.cores.to_string());
         row("kernel", session.kernel.clone());
@@ -237,12 +233,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_about_three_digits() {
-        let shown = [1e-16, 0.00123, 0.1234, 1.234, 12.34, 123.4, -12.34].map(number);
-        assert_eq!(shown, ["0", "0.0012", "0.12", "1.23", "12.3", "123", "-12.3"]);
+    fn metrics_are_shown_with_their_deviations() {
         let measured = Measured { mean: 0.5, deviation: Some(0.01) };
-        assert_eq!(super::shown(Metric::DraftShare, Some(measured)), "50.0 ± 1.00");
-        assert_eq!(super::shown(Metric::SpeedRatio, Some(measured)), "0.50 ± 0.01");
-        assert_eq!(super::shown(Metric::SpeedRatio, None), "–");
+        assert_eq!(shown(Metric::DraftShare, Some(measured)), "50.0 ± 1.00");
+        assert_eq!(shown(Metric::SpeedRatio, Some(measured)), "0.50 ± 0.01");
+        assert_eq!(shown(Metric::SpeedRatio, None), "–");
     }
 }

@@ -1,4 +1,4 @@
-//! The command line as it is typed.
+//! The command line: commands, options and their help.
 
 mod analyze;
 mod simulate;
@@ -12,7 +12,7 @@ use forerun::{
     PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
-use values::{ChosenType, layer_groups, only_weight_type, token_bias, weight_type};
+use values::{ChosenType, layer_groups, token_bias};
 
 pub(crate) use analyze::{Analyze, LayersArguments};
 pub(crate) use simulate::{
@@ -27,8 +27,32 @@ pub(crate) use train::{
     MedusaArguments, ParallelArguments, StepArguments, TextArguments, Train,
 };
 
-/// Parallel speculative decoding: a small drafter proposes, the large target checks, and the text
-/// is exactly the target's.
+/// Headings under which the help groups options.
+pub(crate) mod headings {
+    pub(crate) const MODEL: &str = "Model";
+    pub(crate) const TARGET: &str = "Target";
+    pub(crate) const DRAFTER: &str = "Drafter";
+    pub(crate) const DRAFTING: &str = "Drafting";
+    pub(crate) const EASYSPEC: &str = "EasySpec";
+    pub(crate) const STOPPING: &str = "Stopping";
+    pub(crate) const SAMPLING: &str = "Sampling";
+    pub(crate) const DEVICES: &str = "Devices";
+    pub(crate) const CONFIGURATIONS: &str = "Configurations";
+    pub(crate) const PROMPTS: &str = "Prompts";
+    pub(crate) const MEASUREMENT: &str = "Measurement";
+    pub(crate) const OUTPUT: &str = "Output";
+    #[cfg(feature = "train")]
+    pub(crate) const TEXT: &str = "Text";
+    #[cfg(feature = "train")]
+    pub(crate) const TRAINING: &str = "Training";
+    #[cfg(feature = "train")]
+    pub(crate) const EVALUATION: &str = "Evaluation";
+}
+
+/// Run large language models faster with parallel speculative decoding.
+///
+/// A small drafter proposes tokens, and the target model verifies several of them in one forward
+/// pass. The text is exactly the target's.
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, max_term_width = 100)]
 pub(crate) struct Arguments {
@@ -38,34 +62,49 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Continue a prompt
+    /// Continue a prompt.
+    ///
+    /// The text goes to standard output as it is generated, followed by one line of statistics on
+    /// standard error. Without `--model`, a small built-in demonstration pair is used.
+    ///
+    /// Example: `forerun generate --model TARGET --draft-model DRAFTER --prompt "Once upon a time"`
     #[command(allow_negative_numbers = true)]
     Generate(Box<GenerateArguments>),
-    /// Talk to a model, in several turns; /help lists what can be done in between
+    /// Chat with a model.
+    ///
+    /// Answers go to standard output, everything else to standard error. During a chat, `/help`
+    /// lists the commands. Messages can also be piped in, one per line.
     #[command(allow_negative_numbers = true)]
     Chat(Box<ChatArguments>),
-    /// Show the cores that can be devices, and what runs where by default; with --model, what a
-    /// forward pass costs there
+    /// Show the available cores and the default placements.
+    ///
+    /// With `--model`, measure memory bandwidth and the time of the model's forward pass by its
+    /// number of rows.
     Devices(DevicesArguments),
-    /// Measure this machine
+    /// Measure speed and quality on this machine.
     #[command(subcommand)]
     Bench(Bench),
-    /// Make a pair of random models of any size whose drafter is right as often as you say, to measure
-    /// speed where no trained pair is at hand; the text is noise
+    /// Make a synthetic target and drafter with a given acceptance rate.
+    ///
+    /// The models have random weights and any size, so that speed can be measured when no trained
+    /// pair is at hand. The text they generate is noise.
     MakePair(Box<crate::make_pair::MakePairArguments>),
-    /// Write a model in another format: GGUF
+    /// Convert a model to GGUF.
     Export(crate::export::ExportArguments),
-    /// Look into a model
+    /// Analyse a model.
     #[command(subcommand)]
     Analyze(Analyze),
-    /// Run the decoders in virtual time, with devices and acceptance as you say: no model is needed
+    /// Simulate decoding in virtual time, without models.
+    ///
+    /// The production decoders run on simulated devices, with the pass times and acceptance rates
+    /// that you choose.
     #[command(subcommand, allow_negative_numbers = true)]
     Simulate(Simulate),
-    /// Train a model
+    /// Train a language model, or a drafter for a target.
     #[cfg(feature = "train")]
     #[command(subcommand)]
     Train(Train),
-    /// Write a model's own text, to train a drafter on
+    /// Let a model write text to train a drafter on.
     #[cfg(feature = "train")]
     #[command(allow_negative_numbers = true)]
     Distill(Box<DistillArguments>),
@@ -74,59 +113,73 @@ pub(crate) enum Command {
 /// Options of `forerun devices`.
 #[derive(Args, Debug)]
 pub(crate) struct DevicesArguments {
-    /// Measure memory bandwidth and the cost of a forward pass of this model, by its rows
+    /// Model to measure: memory bandwidth, and the time of a forward pass by rows.
+    ///
+    /// A Hugging Face directory, a llama2.c file, or a hub id. Without it, only the cores and the
+    /// default placements are shown.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
 
-    /// Take hub models from the cache only
-    #[arg(long)]
-    pub(crate) offline: bool,
-
-    /// Keep weights as f32, bf16, f16 or int8; auto is the checkpoint's own type
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
+    /// Type of the weights in memory.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::weight_type_or_auto()
+    )]
     pub(crate) dtype: ChosenType,
 
-    /// Cores of the team [default: all]
+    /// Number of cores to use [default: all]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
-    /// Tokens before the measured rows
+    /// Number of tokens in the cache before the measured rows.
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) past: usize,
 
-    /// Measurements of each kind
+    /// Number of measurements of each kind.
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub(crate) rounds: usize,
+
+    /// Use only hub models that are already in the cache.
+    #[arg(long)]
+    pub(crate) offline: bool,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
-    /// Memory bandwidth, and the cost of one linear layer by type and rows
-    Kernels(KernelBenchArguments),
-    /// What weight types cost in quality: a model's loss on a text in each of them, and how far its
-    /// distributions are from those of f32; with --draft-model, how near a drafter's are
-    Quality(QualityBenchArguments),
-    /// Compare methods, drafters and placements on prompts: speed against autoregressive decoding,
-    /// acceptance, where the time goes; every answer is compared, too
+    /// Compare methods, drafters and placements on prompts.
+    ///
+    /// Reports the speed relative to autoregressive decoding, the acceptance, and where the time
+    /// goes. The answers of all configurations are compared with those of autoregressive decoding.
+    ///
+    /// Example: `forerun bench run --model TARGET --draft-model DRAFTER --draft-tokens 2,4,auto`
     Run(Box<crate::bench_run::RunBenchArguments>),
+    /// Measure what smaller weight types cost in quality.
+    ///
+    /// Reports a model's loss on a text in each type, and how far its distributions are from those
+    /// in f32. With `--draft-model`, also reports how close a drafter's distributions are.
+    Quality(QualityBenchArguments),
+    /// Measure memory bandwidth and the time of single linear layers, by type and rows.
+    Kernels(KernelBenchArguments),
 }
 
 /// Options of `forerun bench kernels`.
 #[derive(Args, Debug)]
 pub(crate) struct KernelBenchArguments {
-    /// Outputs of the layer
+    /// Number of outputs of the layer.
     #[arg(long, value_name = "N", default_value_t = 5632)]
     pub(crate) outputs: usize,
 
-    /// Inputs of the layer
+    /// Number of inputs of the layer.
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub(crate) inputs: usize,
 
-    /// Cores of the team
+    /// Number of cores to use.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) threads: usize,
 
-    /// Pairs of measurements of each kind
+    /// Number of measurements of each kind.
     #[arg(long, value_name = "N", default_value_t = 15)]
     pub(crate) rounds: usize,
 }
@@ -134,37 +187,38 @@ pub(crate) struct KernelBenchArguments {
 /// Options of `forerun bench quality`.
 #[derive(Args, Debug)]
 pub(crate) struct QualityBenchArguments {
-    /// The model: a Hugging Face directory, a llama2.c file, or a hub id
+    /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
     #[arg(long, value_name = "MODEL")]
     pub(crate) model: PathBuf,
 
-    /// A file with the text to predict, in UTF-8
+    /// File with the text to predict, in UTF-8.
     #[arg(long, value_name = "FILE")]
     pub(crate) text: PathBuf,
 
-    /// Tokens to predict at the most, from the text's beginning
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    pub(crate) tokens: usize,
-
-    /// Tokens that the model sees at a time [default: 512, or its context if that is shorter]
-    #[arg(long, value_name = "W")]
-    pub(crate) window: Option<usize>,
-
-    /// Weight types to compare with f32, which is always measured
+    /// Weight types to compare with f32, which is always measured.
     #[arg(
         long,
         value_name = "TYPES",
         value_delimiter = ',',
         default_value = "f32,bf16,f16,int8",
-        value_parser = only_weight_type
+        value_parser = values::weight_type()
     )]
     pub(crate) dtypes: Vec<WeightType>,
 
-    /// Compare these models with it, too: how much of its distribution a drafter has
+    /// Drafters to compare with the model, too.
     #[arg(long, value_name = "MODEL", num_args = 1..)]
     pub(crate) draft_model: Vec<PathBuf>,
 
-    /// Cores of the team [default: all]
+    /// Maximum number of tokens to predict, from the start of the text.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub(crate) tokens: usize,
+
+    /// Number of tokens that the model sees at a time [default: 512, or the model's context if it
+    /// is shorter]
+    #[arg(long, value_name = "W")]
+    pub(crate) window: Option<usize>,
+
+    /// Number of cores to use [default: all]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 }
@@ -172,7 +226,9 @@ pub(crate) struct QualityBenchArguments {
 /// Options of `forerun generate`.
 #[derive(Args, Debug)]
 pub(crate) struct GenerateArguments {
-    /// The text to continue; else --prompt-file, else standard input
+    /// Text to continue.
+    ///
+    /// Without `--prompt` and `--prompt-file`, the text is read from standard input.
     #[arg(
         long,
         short,
@@ -182,46 +238,61 @@ pub(crate) struct GenerateArguments {
     )]
     pub(crate) prompt: Option<String>,
 
-    /// A file with the text to continue, "-" for standard input; one line break at the end is
-    /// dropped
+    /// File with the text to continue; `-` reads standard input.
+    ///
+    /// One line break at the end of the file is dropped.
     #[arg(long, short = 'f', value_name = "FILE")]
     pub(crate) prompt_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) answers: AnswerArguments,
 
-    /// Write the timeline to FILE: Perfetto JSON, text if FILE ends in .txt, a picture if in .svg
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trace: Option<PathBuf>,
-
-    /// Print the text, once it is whole, with what became of drafts: {+accepted+}, [-rejected-] (of a
-    /// tree the first candidate), the target's own tokens as they are; in colours on a terminal
-    #[arg(long, conflicts_with = "json")]
+    /// Mark accepted and rejected draft tokens in the text.
+    ///
+    /// The text is printed when it is complete: `{+accepted+}` draft tokens, `[-rejected-]` draft
+    /// tokens (of a tree, the first candidate), and the target's own tokens without marks. On a
+    /// terminal, colours replace the marks unless `NO_COLOR` is set.
+    #[arg(long, conflicts_with = "json", help_heading = headings::OUTPUT)]
     pub(crate) show_drafts: bool,
 
-    /// Print one JSON object instead of text
-    #[arg(long)]
+    /// Print one JSON object instead of text.
+    ///
+    /// It contains the text, the tokens, why the answer ended, and all statistics.
+    #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) json: bool,
 
-    /// With --json, tell the log-probability of every token and of the N (0 to 20) most probable ones
-    /// in its place: the target's own, before all sampling options
-    #[arg(long, value_name = "N", requires = "json")]
+    /// With `--json`, report each token's log-probability and those of the N best alternatives.
+    ///
+    /// N is from 0 to 20. The log-probabilities are the target's own, before all sampling options.
+    #[arg(long, value_name = "N", requires = "json", help_heading = headings::OUTPUT)]
     pub(crate) logprobs: Option<usize>,
+
+    /// Write a timeline of all devices to a file.
+    ///
+    /// The file's extension selects the format: `.txt` for text, `.svg` for a picture, anything
+    /// else for JSON that Perfetto (ui.perfetto.dev) opens.
+    #[arg(long, value_name = "FILE", help_heading = headings::OUTPUT)]
+    pub(crate) trace: Option<PathBuf>,
 }
 
 /// Options of `forerun chat`.
 #[derive(Args, Debug)]
 pub(crate) struct ChatArguments {
-    /// What the model is to keep to
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    /// System message: instructions for the whole chat.
+    #[arg(long, visible_alias = "system-prompt", value_name = "TEXT", allow_hyphen_values = true)]
     pub(crate) system: Option<String>,
 
-    /// Render messages with this Jinja file, or with the template that the checkpoint ships under
-    /// this name; plain is "User: …", "Assistant: …" [default: the checkpoint's, else plain]
+    /// Chat template: a Jinja file, or the name of a template that the checkpoint ships.
+    ///
+    /// `plain` renders messages as "User: …" and "Assistant: …". The default is the checkpoint's
+    /// template, or `plain` if it has none.
     #[arg(long, value_name = "FILE|NAME")]
     pub(crate) chat_template: Option<String>,
 
-    /// Keep no history of what is typed
+    /// Do not save what you type.
+    ///
+    /// Otherwise, lines typed at a terminal are saved in `$XDG_STATE_HOME/forerun/history` (by
+    /// default `~/.local/state/forerun/history`).
     #[arg(long)]
     pub(crate) no_history: bool,
 
@@ -229,158 +300,260 @@ pub(crate) struct ChatArguments {
     pub(crate) answers: AnswerArguments,
 }
 
-/// Which models answer, and how.
+/// Options of the models and of how they answer.
 #[derive(Args, Debug)]
 pub(crate) struct AnswerArguments {
-    /// The target: a Hugging Face directory, a llama2.c file, or a hub id (owner/name or
-    /// owner/name@revision); without it, the demonstration pair
-    #[arg(long, value_name = "MODEL")]
+    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
+    ///
+    /// A hub id is `owner/name` or `owner/name@revision`. Its files are downloaded to the Hugging
+    /// Face cache on first use. Without `--model`, `generate` and `chat` use the built-in
+    /// demonstration pair.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) model: Option<PathBuf>,
 
-    /// The drafter: a model (drafts of one with another vocabulary are translated by their text, chains
-    /// only), or what was made for the target (Medusa, Hydra, EAGLE, ParallelSpec, PARD), told by its
-    /// tensors
-    #[arg(long, value_name = "MODEL")]
+    /// Draft model: a smaller model, or a drafter trained for the target.
+    ///
+    /// Drafters trained for a target (Medusa, Hydra, EAGLE, ParallelSpec) and PARD models are
+    /// recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
+    /// drafts are translated through their text; this works for chains, not for trees.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) draft_model: Option<PathBuf>,
 
-    /// Take hub models from the cache only
-    #[arg(long)]
+    /// Type of the weights in memory.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::weight_type_or_auto(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) dtype: ChosenType,
+
+    /// Use only hub models that are already in the cache.
+    ///
+    /// Setting the environment variable `HF_HUB_OFFLINE=1` has the same effect.
+    #[arg(long, help_heading = headings::MODEL)]
     pub(crate) offline: bool,
 
-    /// Tokens to generate at the most
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 200)]
-    pub(crate) max_tokens: usize,
-
-    /// When to draft and verify: autoregressive, speculative (in turn), pearl (at the same time), dsi
-    /// (on several target replicas) [default: speculative where there is a drafter]
-    #[arg(long, value_name = "METHOD")]
+    /// When to draft and when to verify.
+    ///
+    /// The default is `speculative` if there is a drafter, otherwise `autoregressive`.
+    #[arg(
+        long,
+        value_name = "METHOD",
+        value_parser = values::method(),
+        help_heading = headings::DRAFTING
+    )]
     pub(crate) method: Option<Method>,
 
-    /// Who drafts: none, model, easyspec (the model, several of its layers at a time), ouroboros (the
-    /// model, with phrases that save passes and lengthen drafts), prompt-lookup, lookahead (n-grams that
-    /// the target guesses in the same pass), medusa (heads on the target's hidden state), hydra (heads
-    /// that read what was drafted, too), eagle (a layer on its hidden states), parallel (ParallelSpec,
-    /// PARD: all positions in one forward) [default: what --draft-model is made for]
-    #[arg(long, value_name = "DRAFTER")]
+    /// What proposes tokens.
+    ///
+    /// The default is the kind of drafter that `--draft-model` contains, or `none` without a draft
+    /// model.
+    #[arg(
+        long,
+        value_name = "DRAFTER",
+        value_parser = values::drafter(),
+        help_heading = headings::DRAFTING
+    )]
     pub(crate) drafter: Option<DrafterKind>,
 
-    /// A further drafter for dsi: a checkpoint, or prompt-lookup. It may be given several times; of
-    /// those that are right the first is followed
-    #[arg(long, value_name = "MODEL|prompt-lookup")]
+    /// Number of tokens to draft before the target verifies them.
+    ///
+    /// A number is from 1 to 64. `auto`: chosen from measured times and acceptance. Drafting pauses
+    /// when it would slow generation down, and is retried periodically. `assisted`: two more tokens
+    /// after a fully accepted draft, otherwise one fewer, as in Hugging Face's assisted generation.
+    ///
+    /// With `--method pearl`, the number is the paper's γ. With `--method dsi`, it is the
+    /// lookahead: the number of tokens per verification.
+    #[arg(
+        long,
+        value_name = "N|auto|assisted",
+        default_value = "auto",
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) draft_tokens: DraftTokens,
+
+    /// Draft a tree of candidates instead of a chain.
+    ///
+    /// `top:4x5` drafts the 4 most probable nodes at each of 5 depths; without `x5`, the depth is
+    /// the number of `--draft-tokens`, or 5. `top:4x5:16` expands those nodes and keeps the 16 most
+    /// probable of all their children. `sampled:3,2,1` draws 3 children at the first depth, then 2
+    /// children of each, then 1.
+    ///
+    /// Trees need `--method speculative`.
+    #[arg(long, value_name = "TREE", default_value = "none", help_heading = headings::DRAFTING)]
+    pub(crate) tree: Tree,
+
+    /// Additional drafter for `--method dsi`: a model, or `prompt-lookup`.
+    ///
+    /// May be given several times. If several drafters agree with the target, the first one's
+    /// tokens are kept.
+    #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
     pub(crate) also_draft: Vec<AdditionalDrafter>,
+
+    /// How drafts are verified above temperature 0.
+    #[arg(
+        long,
+        value_name = "VERIFICATION",
+        default_value = "auto",
+        value_parser = values::verification(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) verify: VerificationChoice,
+
+    /// Variant of `--method pearl`: when a round ends, and which parts of PEARL are left out.
+    ///
+    /// `eager`: a round ends with the target's forward pass. `paper`: drafter and target wait for
+    /// each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part, as in the
+    /// paper's ablations.
+    #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
+    pub(crate) pearl: PearlOptions,
 
     #[command(flatten)]
     pub(crate) easyspec: EasySpecArguments,
 
-    /// Tokens drafted in a row (with dsi those of one verification); auto takes what measured times
-    /// and acceptance advise, none where drafting does not pay; assisted two more where all were
-    /// accepted, else one less
-    #[arg(long, value_name = "N|auto|assisted", default_value = "auto")]
-    pub(crate) draft_tokens: DraftTokens,
-
-    /// Draft a tree: top:W or top:WxD (the W most probable nodes at each of D depths), top:WxD:N
-    /// (expanding those, the N most probable of all their children), or sampled:B1,B2,…
-    /// (independently drawn children by depth)
-    #[arg(long, value_name = "TREE", default_value = "none")]
-    pub(crate) tree: Tree,
-
-    /// What of PEARL is used: eager (a round ends with the target's pass) or paper (drafter and target
-    /// wait for one another), and after a comma no-pre-verify or no-post-verify
-    #[arg(long, value_name = "OPTIONS", default_value = "eager")]
-    pub(crate) pearl: PearlOptions,
-
-    /// Keep weights as f32, bf16, f16 or int8 (quantised at load); auto is the checkpoint's own type
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = weight_type)]
-    pub(crate) dtype: ChosenType,
-
-    /// Which cores do what, as in drafter=cpu:0,target=cpu:1-3 (add ",shared" to give both the same
-    /// cores; target=cpu:0/cpu:1 has half of the layers on each) [default: both have all cores in turn; with pearl and dsi the drafter has the first
-    /// core, the target the others]
-    #[arg(long, value_name = "PLACEMENT")]
-    pub(crate) placement: Option<String>,
-
-    /// Sample as the checkpoint's generation_config.json suggests; without this the text is greedy
-    /// unless other options say otherwise
+    /// Maximum number of tokens to generate.
     #[arg(
         long,
-        conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"]
+        short = 'n',
+        value_name = "N",
+        default_value_t = 200,
+        help_heading = headings::STOPPING
+    )]
+    pub(crate) max_tokens: usize,
+
+    /// Stop before this text.
+    ///
+    /// May be given several times; the first match ends the answer.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = headings::STOPPING)]
+    pub(crate) stop: Vec<String>,
+
+    /// Continue after the model's end-of-text token.
+    #[arg(long, help_heading = headings::STOPPING)]
+    pub(crate) ignore_eos: bool,
+
+    /// Sampling temperature; 0 always takes the most probable token.
+    ///
+    /// At temperature 0, `--top-k`, `--top-p` and `--min-p` have no effect.
+    #[arg(long, value_name = "T", default_value_t = 0.0, help_heading = headings::SAMPLING)]
+    pub(crate) temperature: f32,
+
+    /// Seed that makes sampled text reproducible.
+    ///
+    /// Without a seed, each answer draws a new one.
+    #[arg(long, value_name = "N", help_heading = headings::SAMPLING)]
+    pub(crate) seed: Option<u64>,
+
+    /// Sample among the K most probable tokens; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0, help_heading = headings::SAMPLING)]
+    pub(crate) top_k: usize,
+
+    /// Sample among the most probable tokens that together have probability P; 1 keeps all.
+    #[arg(long, value_name = "P", default_value_t = 1.0, help_heading = headings::SAMPLING)]
+    pub(crate) top_p: f32,
+
+    /// Sample among tokens at least P times as probable as the most probable one; 0 keeps all.
+    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
+    pub(crate) min_p: f32,
+
+    /// Penalty for tokens that occur in the prompt or the answer; 1 is none.
+    ///
+    /// Their positive logits are divided by P, their negative logits multiplied by P, at any
+    /// temperature.
+    #[arg(
+        long,
+        visible_alias = "repeat-penalty",
+        value_name = "P",
+        default_value_t = 1.0,
+        help_heading = headings::SAMPLING
+    )]
+    pub(crate) repetition_penalty: f32,
+
+    /// Penalty for each time that a token occurs in the answer, from -2 to 2.
+    ///
+    /// It is subtracted from the token's logit, at any temperature.
+    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
+    pub(crate) frequency_penalty: f32,
+
+    /// Penalty for tokens that occur in the answer, from -2 to 2.
+    ///
+    /// It is subtracted from the token's logit, at any temperature.
+    #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
+    pub(crate) presence_penalty: f32,
+
+    /// Add a bias from -100 to 100 to a token's logit, at any temperature.
+    ///
+    /// `TOKEN` is a token id. May be given several times. Example: `--logit-bias 15043=-2.5`
+    #[arg(
+        long,
+        value_name = "TOKEN=BIAS",
+        value_parser = token_bias,
+        help_heading = headings::SAMPLING
+    )]
+    pub(crate) logit_bias: Vec<(TokenId, f32)>,
+
+    /// Sample as the checkpoint's `generation_config.json` suggests.
+    #[arg(
+        long,
+        conflicts_with_all = ["temperature", "top_k", "top_p", "min_p", "repetition_penalty"],
+        help_heading = headings::SAMPLING
     )]
     pub(crate) suggested_sampling: bool,
 
-    /// 0 always takes the most probable token, so that top-k, top-p and min-p filter nothing
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    pub(crate) temperature: f32,
-
-    /// Sample among the K most probable tokens; 0 is all
-    #[arg(long, value_name = "K", default_value_t = 0)]
-    pub(crate) top_k: usize,
-
-    /// Sample among the most probable tokens that together reach this mass
-    #[arg(long, value_name = "P", default_value_t = 1.0)]
-    pub(crate) top_p: f32,
-
-    /// Sample among tokens at least P times as probable as the most probable one; 0 is all
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    pub(crate) min_p: f32,
-
-    /// Divide the positive logits of tokens in prompt or answer by P and multiply the negative ones,
-    /// at any temperature; 1 is none
-    #[arg(long, visible_alias = "repeat-penalty", value_name = "P", default_value_t = 1.0)]
-    pub(crate) repetition_penalty: f32,
-
-    /// Subtract P (-2 to 2) from a token's logit for each time that the answer holds it, at any
-    /// temperature
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    pub(crate) frequency_penalty: f32,
-
-    /// Subtract P (-2 to 2) from a token's logit if the answer holds it, at any temperature
-    #[arg(long, value_name = "P", default_value_t = 0.0)]
-    pub(crate) presence_penalty: f32,
-
-    /// Add BIAS (-100 to 100) to the logit of the token of this id, at any temperature; may be given
-    /// several times
-    #[arg(long, value_name = "TOKEN=BIAS", value_parser = token_bias)]
-    pub(crate) logit_bias: Vec<(TokenId, f32)>,
-
-    /// Make sampled text reproducible
-    #[arg(long, value_name = "N")]
-    pub(crate) seed: Option<u64>,
-
-    /// How drafts are verified above temperature 0: rejection (more accepted), coupled (with a seed,
-    /// the very tokens of autoregressive decoding), auto (coupled where a seed is given)
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub(crate) verify: VerificationChoice,
-
-    /// End the answer before this text; may be given several times
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
-    pub(crate) stop: Vec<String>,
-
-    /// Go on behind the model's end of text
-    #[arg(long)]
-    pub(crate) ignore_eos: bool,
+    /// Cores that run the drafter and the target.
+    ///
+    /// `drafter=cpu:0,target=cpu:1-3` gives each its own cores,
+    /// `drafter=cpu:0-3,target=cpu:0-3,shared` the same ones, in alternation. `target=cpu:0/cpu:1`
+    /// puts half of the target's layers on each core. With `--method dsi`, several `target=` groups
+    /// are replicas, and several `drafter=` groups are drafters.
+    ///
+    /// By default, drafter and target share all cores. With `--method pearl` or `dsi`, the drafter
+    /// has the first core, and the target or its replicas have the others. `forerun devices` shows
+    /// the defaults.
+    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    pub(crate) placement: Option<String>,
 }
 
 /// Options of `--drafter easyspec`.
 #[derive(Args, Debug)]
 pub(crate) struct EasySpecArguments {
-    /// With --drafter easyspec, layers that are computed at the same time, in the paper's default
-    /// groups; 1 is the ordinary drafter [default: 4]
-    #[arg(long, value_name = "N", conflicts_with = "layer_groups")]
+    /// Number of layers to compute at a time, in the paper's default groups [default: 4]
+    ///
+    /// 1 is ordinary drafting. Only with `--drafter easyspec`.
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "layer_groups",
+        help_heading = headings::EASYSPEC
+    )]
     pub(crate) lp: Option<usize>,
 
-    /// With --drafter easyspec, which layers: groups as in 0,1-3,4-7,8, or @FILE with such groups, as
-    /// `forerun analyze layers` writes them
-    #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
+    /// Groups of layers to compute at a time, such as `0,1-3,4-7,8`, or `@FILE` with such groups.
+    ///
+    /// `forerun analyze layers --search FILE` writes such a file. Only with `--drafter easyspec`.
+    #[arg(
+        long,
+        value_name = "GROUPS|@FILE",
+        value_parser = layer_groups,
+        help_heading = headings::EASYSPEC
+    )]
     pub(crate) layer_groups: Option<LayerStrategy>,
 
-    /// With --drafter easyspec, when the drafter's cache is made exact: every-round, on-mismatch,
-    /// prefill-only, never [default: every-round]
-    #[arg(long, value_name = "POLICY")]
+    /// When the drafter's cache is made exact [default: every-round]
+    ///
+    /// Only with `--drafter easyspec`.
+    #[arg(
+        long,
+        value_name = "POLICY",
+        value_parser = values::calibration_policy(),
+        help_heading = headings::EASYSPEC
+    )]
     pub(crate) calibration: Option<CalibrationPolicy>,
 }
 
 impl EasySpecArguments {
-    /// Which layers, as they were asked for.
+    /// Returns the requested layer strategy, if any.
     pub(crate) fn layers(&self) -> Option<LayerStrategy> {
         self.lp.map(LayerStrategy::Parallel).or_else(|| self.layer_groups.clone())
     }

@@ -1,6 +1,6 @@
 //! Options of `forerun simulate`.
 
-use super::values::only_weight_type;
+use super::{headings, values};
 use clap::{Args, Subcommand, ValueEnum};
 use forerun::WeightType;
 use forerun_sim::SimulatedMethod;
@@ -8,22 +8,29 @@ use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
 use std::path::PathBuf;
 
-/// What can be simulated.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Simulate {
-    /// One answer, with its timeline
+    /// Simulate one answer and print its timeline.
+    ///
+    /// Example: `forerun simulate run --method pearl --target-ms 30 --draft-ms 3 --acceptance 0.8`
     Run(Box<SimulatedRunArguments>),
-    /// Every configuration of a grid, as a CSV table
+    /// Simulate every configuration of a grid and write a CSV table.
+    ///
+    /// An interrupted sweep resumes with the same command.
     Sweep(SweepArguments),
-    /// Measure a pair of models here, for simulations to take: what passes cost by rows, how often the
-    /// drafter is right; then compare predicted and measured speed
+    /// Measure a pair of models on this machine, for simulations of that pair.
+    ///
+    /// Measures the time of forward passes by rows and where the drafter agrees with the target.
+    /// Then compares the predicted with the measured speed of speculative decoding.
     Calibrate(CalibrateArguments),
-    /// A paper's table: simulated values beside the published ones
+    /// Reproduce a paper's table: simulated next to published values.
     Paper(PaperArguments),
-    /// DSI's figures 2 and 7: the times of plain, speculative and DSI decoding for every drafter, as a CSV
-    /// table
+    /// Reproduce DSI's figures 2 and 7 as a CSV table.
+    ///
+    /// The table has the times of plain, speculative and DSI decoding for every combination of
+    /// drafter latency and acceptance rate. An interrupted run resumes with the same command.
     Heatmaps(HeatmapArguments),
-    /// A picture of a sweep's table
+    /// Draw the table of a sweep.
     #[cfg(feature = "plots")]
     Plot(PlotArguments),
 }
@@ -31,58 +38,49 @@ pub(crate) enum Simulate {
 /// Options of `forerun simulate paper`.
 #[derive(Args, Debug)]
 pub(crate) struct PaperArguments {
-    /// pearl-1 (speed), pearl-2b (best draft lengths of a recorded run), pearl-4 (ablations), pearl-5 (γ),
-    /// pearl-6 (γ by task), pearl-14 (γ of speculative decoding), pearl-8, pearl-17, pearl-18 (drafter and
-    /// target on the same devices), pearl-16 (sending a cache), dsi-2 (ten pairs), dsi-3.1 (replicas against
-    /// a faster target), dsi-e (appendix E), easyspec-1 (tensor parallelism), easyspec-2 (the ladder)
-    #[arg(value_name = "TABLE", value_parser = paper_table)]
+    /// Table to reproduce.
+    #[arg(value_name = "TABLE", value_parser = values::paper_table())]
     pub(crate) table: PaperTable,
 
-    /// Texts that each value is the mean of
+    /// Number of texts to average over.
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(crate) texts: u64,
 
-    /// The recorded run of pearl-2b: what forerun simulate calibrate wrote
+    /// Recorded run for `pearl-2b`: a file that `forerun simulate calibrate` wrote.
     #[arg(long, value_name = "FILE")]
     pub(crate) calibration: Option<PathBuf>,
 
-    /// Measure dsi-2 on threads whose passes are waits, as the paper did; about 50 seconds a text
+    /// Measure `dsi-2` on threads that wait instead of computing, as the paper did.
+    ///
+    /// This takes about 50 seconds per text.
     #[arg(long)]
     pub(crate) real_time: bool,
-}
-
-fn paper_table(text: &str) -> Result<PaperTable, String> {
-    let found = PaperTable::NAMES.iter().find(|(_, name)| *name == text);
-    found.map(|(table, _)| *table).ok_or_else(|| {
-        let names = PaperTable::NAMES.map(|(_, name)| name).join(", ");
-        format!("{text:?} is not one of {names}")
-    })
 }
 
 /// Options of `forerun simulate heatmaps`.
 #[derive(Args, Debug)]
 pub(crate) struct HeatmapArguments {
-    /// The table; one that is there is continued
+    /// CSV file to write; an existing table is continued.
     #[arg(long, value_name = "FILE.csv")]
     pub(crate) out: PathBuf,
 
-    /// Steps of the drafter's time, up to the target's, and of the acceptance rate from 0 to 1
+    /// Number of drafter latencies, up to the target's, and of acceptance rates, from 0 to 1.
     #[arg(long, value_name = "N", default_value = "100")]
     pub(crate) steps: NonZero<usize>,
 
-    /// Lookaheads from 1 to N, of which each method takes its best
+    /// Largest lookahead; each method uses its best one from 1 to N.
     #[arg(long, value_name = "N", default_value = "200")]
     pub(crate) lookaheads: NonZero<usize>,
 
-    /// Tokens to generate
+    /// Number of tokens to generate.
     #[arg(long, value_name = "N", default_value = "50")]
     pub(crate) max_tokens: NonZero<usize>,
 
-    /// Texts that every value is the mean of
+    /// Number of texts to average over.
     #[arg(long, value_name = "N", default_value = "5")]
     pub(crate) repeats: NonZero<u64>,
 
-    /// Threads; rows do not depend on them [default: one for each core]
+    /// Number of threads; the results do not depend on it [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZero<usize>>,
 }
@@ -90,111 +88,134 @@ pub(crate) struct HeatmapArguments {
 /// Options of `forerun simulate run`.
 #[derive(Args, Debug)]
 pub(crate) struct SimulatedRunArguments {
-    /// When to draft and verify: autoregressive, speculative, pearl (rounds end with the target's pass),
-    /// pearl-paper (rounds wait for the drafts), dsi (--draft-tokens is the lookahead)
-    #[arg(long, value_name = "METHOD", default_value_t = SimulatedMethod::Speculative)]
+    /// When to draft and when to verify.
+    #[arg(
+        long,
+        value_name = "METHOD",
+        default_value_t = SimulatedMethod::Speculative,
+        value_parser = values::simulated_method()
+    )]
     pub(crate) method: SimulatedMethod,
 
-    /// Take times and acceptance from what forerun simulate calibrate measured; options win
+    /// Number of tokens to draft before the target verifies them; 0 drafts none.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) draft_tokens: usize,
+
+    /// Probability that a draft token agrees with the target [default: 0.8]
+    #[arg(long, value_name = "P")]
+    pub(crate) acceptance: Option<f64>,
+
+    /// Number of tokens to generate.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) max_tokens: usize,
+
+    /// Seed that decides where drafts agree with the target; with `--calibration`, it selects the
+    /// prompt.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+
+    /// Take times and acceptance from a file that `forerun simulate calibrate` wrote.
+    ///
+    /// Other options override its values.
     #[arg(long, value_name = "FILE")]
     pub(crate) calibration: Option<PathBuf>,
 
     /// Milliseconds of a forward pass of the target [default: 30]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
     pub(crate) target_ms: Option<f64>,
 
     /// Milliseconds of the target's first pass, which holds the prompt [default: as the others]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
     pub(crate) target_first_ms: Option<f64>,
 
     /// Milliseconds that each further row adds to a pass of the target [default: 0]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
     pub(crate) row_ms: Option<f64>,
 
-    /// Replicas of the target, which dsi uses; 0 is as many as the drafters keep busy
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Number of target replicas for `dsi`; 0 uses as many as the drafters keep busy.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::TARGET)]
     pub(crate) targets: usize,
 
     /// Milliseconds of a forward pass of the drafter [default: 3]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_ms: Option<f64>,
 
     /// Milliseconds of the drafter's first pass [default: as the others]
-    #[arg(long, value_name = "MS")]
+    #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_first_ms: Option<f64>,
 
-    /// Drafters, each right where chance has it; dsi has all of them, other methods the first
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Number of independent drafters for `dsi`; other methods use the first.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::DRAFTER)]
     pub(crate) drafters: usize,
 
-    /// Probability that a draft token is the target's [default: 0.8]
-    #[arg(long, value_name = "P")]
-    pub(crate) acceptance: Option<f64>,
-
-    /// Tokens drafted in a row; 0 drafts none
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) draft_tokens: usize,
-
-    /// Tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub(crate) max_tokens: usize,
-
-    /// Where drafts are right; with a calibration, the prompt
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) seed: u64,
-
-    /// What becomes of a job that is cancelled while it runs
-    #[arg(long, value_name = "WHEN", value_enum, default_value_t = CancelChoice::Layer)]
-    pub(crate) cancel: CancelChoice,
-
-    /// Layers of a pass [default: 32]
-    #[arg(long, value_name = "N")]
-    pub(crate) layers: Option<usize>,
-
-    /// Milliseconds on the way to a device, and as much back [default: 0]
-    #[arg(long, value_name = "MS")]
-    pub(crate) link_ms: Option<f64>,
-
-    /// Have the drafter run its layers in groups of N side by side, as EasySpec does: its passes then
-    /// take what the next three options say
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Number of layers that the drafter computes at a time, as in EasySpec; 0 is an ordinary
+    /// drafter.
+    ///
+    /// The next three options then replace `--draft-ms`.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::DRAFTER)]
     pub(crate) layer_parallel: usize,
 
-    /// Milliseconds of the attention of one layer of that drafter
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    /// Milliseconds of the attention of one layer of the layer-parallel drafter.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = headings::DRAFTER)]
     pub(crate) draft_attention_ms: f64,
 
-    /// Milliseconds of its MLP
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    /// Milliseconds of the MLP of one layer of the layer-parallel drafter.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = headings::DRAFTER)]
     pub(crate) draft_mlp_ms: f64,
 
-    /// Milliseconds of gathering what a group's layers attended to
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    /// Milliseconds to gather the attention outputs of a group of layers.
+    #[arg(long, value_name = "MS", default_value_t = 0.0, help_heading = headings::DRAFTER)]
     pub(crate) draft_communication_ms: f64,
 
-    /// Run on threads, too, where waits stand for passes, and tell how much longer that takes
-    #[arg(long)]
+    /// When a job stops if it is cancelled while it runs.
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t = CancelChoice::Layer,
+        help_heading = headings::DEVICES
+    )]
+    pub(crate) cancel: CancelChoice,
+
+    /// Number of layers of a forward pass [default: 32]
+    #[arg(long, value_name = "N", help_heading = headings::DEVICES)]
+    pub(crate) layers: Option<usize>,
+
+    /// Milliseconds to send a job to a device, and again to send its result back [default: 0]
+    #[arg(long, value_name = "MS", help_heading = headings::DEVICES)]
+    pub(crate) link_ms: Option<f64>,
+
+    /// Also run on threads that wait instead of computing, and report how much longer that takes.
+    #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) real_time: bool,
 
-    /// Write the timeline: for Perfetto, as text if FILE ends in .txt, as a picture if in .svg
-    #[arg(long, visible_alias = "timeline", value_name = "FILE")]
+    /// Write the timeline to a file.
+    ///
+    /// The file's extension selects the format: `.txt` for text, `.svg` for a picture, anything
+    /// else for JSON that Perfetto (ui.perfetto.dev) opens.
+    #[arg(long, visible_alias = "timeline", value_name = "FILE", help_heading = headings::OUTPUT)]
     pub(crate) trace: Option<PathBuf>,
 }
 
 /// Options of `forerun simulate sweep`.
 #[derive(Args, Debug)]
 pub(crate) struct SweepArguments {
-    /// The grid, in TOML: options of forerun simulate run without their dashes, each a value, a
-    /// list, or a range { from = A, to = B, step = S } or { from = A, to = B, steps = N }; repeats = N
-    /// simulates each configuration with N seeds
+    /// Grid in TOML: options of `forerun simulate run`, without their dashes.
+    ///
+    /// Each option is a value, a list such as `[1, 5, 10]`, or a range: `{ from = 0, to = 1, step =
+    /// 0.1 }` or `{ from = 0.3, to = 30, steps = 100 }`. `repeats = N` simulates each configuration
+    /// with N seeds.
+    ///
+    /// Example: `draft-tokens = [1, 5, 10]` on one line and `acceptance = { from = 0, to = 1, step
+    /// = 0.01 }` on the next.
     #[arg(value_name = "FILE.toml")]
     pub(crate) file: PathBuf,
 
-    /// The table; one that is there is continued [default: FILE.csv]
+    /// CSV file to write; an existing table is continued [default: the grid's name with `.csv`]
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// Threads; rows do not depend on them [default: one for each core]
+    /// Number of threads; the results do not depend on it [default: one per core]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<NonZero<usize>>,
 }
@@ -202,131 +223,157 @@ pub(crate) struct SweepArguments {
 /// Options of `forerun simulate calibrate`.
 #[derive(Args, Debug)]
 pub(crate) struct CalibrateArguments {
-    /// The target: a Hugging Face directory, a llama2.c file, or a hub id
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) model: PathBuf,
-
-    /// The drafter
-    #[arg(long, value_name = "MODEL")]
-    pub(crate) draft_model: PathBuf,
-
-    /// Take hub models from the cache only
-    #[arg(long)]
-    pub(crate) offline: bool,
-
-    /// Keep weights as f32, bf16, f16 or int8 [default: each checkpoint's own type]
-    #[arg(long, value_name = "TYPE", value_parser = only_weight_type)]
-    pub(crate) dtype: Option<WeightType>,
-
-    /// Which cores do what, as in generate [default: the drafter has the first core, the target the
-    /// others, as for methods that run both at the same time]
-    #[arg(long, value_name = "PLACEMENT")]
-    pub(crate) placement: Option<String>,
-
-    /// Prompts, as in bench run
-    #[arg(long, value_name = "SUITES", value_delimiter = ',', default_value = "default")]
-    pub(crate) suite: Vec<String>,
-
-    /// The folder of the suites' files
-    #[arg(long, value_name = "DIR")]
-    pub(crate) data: Option<PathBuf>,
-
-    /// Prompts that are answered
-    #[arg(long, value_name = "N", default_value_t = 3)]
-    pub(crate) prompts: usize,
-
-    /// Tokens to which each prompt is cut; shorter ones are left out
-    #[arg(long, value_name = "N", default_value_t = 16)]
-    pub(crate) prompt_tokens: usize,
-
-    /// Tokens of an answer
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 48)]
-    pub(crate) max_tokens: usize,
-
-    /// Rounds, in each of which everything is measured
-    #[arg(long, value_name = "N", default_value_t = 5)]
-    pub(crate) rounds: usize,
-
-    /// Compare what is predicted with speculative decoding of so many draft tokens, measured in the
-    /// same rounds
-    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,4,8")]
-    pub(crate) check: Vec<usize>,
-
-    /// The file for simulations
+    /// Calibration file to write, for `forerun simulate run --calibration FILE`.
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     pub(crate) out: PathBuf,
+
+    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    pub(crate) model: PathBuf,
+
+    /// Draft model.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    pub(crate) draft_model: PathBuf,
+
+    /// Type of the weights in memory [default: each checkpoint's own]
+    #[arg(
+        long,
+        value_name = "TYPE",
+        value_parser = values::weight_type(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) dtype: Option<WeightType>,
+
+    /// Use only hub models that are already in the cache.
+    #[arg(long, help_heading = headings::MODEL)]
+    pub(crate) offline: bool,
+
+    /// Cores that run the drafter and the target, as for `forerun generate`.
+    ///
+    /// By default, the drafter has the first core and the target the others, as for methods that
+    /// run both at the same time.
+    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    pub(crate) placement: Option<String>,
+
+    /// Prompts: suites or files, as for `forerun bench run`.
+    #[arg(
+        long,
+        value_name = "SUITES",
+        value_delimiter = ',',
+        default_value = "default",
+        help_heading = headings::PROMPTS
+    )]
+    pub(crate) suite: Vec<String>,
+
+    /// Directory with the files of the suites.
+    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Number of prompts to answer.
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::PROMPTS)]
+    pub(crate) prompts: usize,
+
+    /// Length to which prompts are cut, in tokens; shorter prompts are skipped.
+    #[arg(long, value_name = "N", default_value_t = 16, help_heading = headings::PROMPTS)]
+    pub(crate) prompt_tokens: usize,
+
+    /// Number of tokens of each answer.
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 48,
+        help_heading = headings::MEASUREMENT
+    )]
+    pub(crate) max_tokens: usize,
+
+    /// Number of rounds; each measures everything once.
+    #[arg(long, value_name = "N", default_value_t = 5, help_heading = headings::MEASUREMENT)]
+    pub(crate) rounds: usize,
+
+    /// Numbers of draft tokens at which predicted and measured speed are compared.
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        value_delimiter = ',',
+        default_value = "1,2,4,8",
+        help_heading = headings::MEASUREMENT
+    )]
+    pub(crate) check: Vec<usize>,
 }
 
 /// Options of `forerun simulate plot`.
 #[cfg(feature = "plots")]
 #[derive(Args, Debug)]
 pub(crate) struct PlotArguments {
-    /// A sweep's table
+    /// CSV table of a sweep.
     #[arg(value_name = "CSV")]
     pub(crate) table: PathBuf,
 
-    /// The column along the horizontal axis
+    /// Column along the horizontal axis.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) x: String,
 
-    /// The column along the vertical axis of a heatmap; without it, lines are drawn
+    /// Column along the vertical axis of a heatmap; without it, lines are drawn.
     #[arg(long, value_name = "COLUMN")]
     pub(crate) y: Option<String>,
 
-    /// The column that is shown: a heatmap's colour, or the height of lines
+    /// Column to show, as a heatmap's colour or as the height of lines.
     #[arg(long, value_name = "COLUMN", default_value = "speedup")]
     pub(crate) value: String,
 
-    /// The column that has a line for each of its values
+    /// Column that gets one line per value.
     #[arg(long, value_name = "COLUMN", conflicts_with = "y")]
     pub(crate) lines: Option<String>,
 
-    /// Take only rows with this value; may be given several times
+    /// Use only rows in which the column has this value.
+    ///
+    /// May be given several times. Example: `--only draft-tokens=5`
     #[arg(long, value_name = "COLUMN=VALUE")]
     pub(crate) only: Vec<String>,
 
-    /// Where several rows share a place, show the best, the worst or their mean
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Merge::Refuse)]
+    /// What to show where several rows share a place.
+    #[arg(long, value_name = "CHOICE", value_enum, default_value_t = Merge::Refuse)]
     pub(crate) merge: Merge,
 
-    /// A heatmap's colours end at this value; larger ones have its colour
+    /// Value at which a heatmap's colours end; larger values get the last colour.
     #[arg(long, value_name = "VALUE", requires = "y")]
     pub(crate) largest: Option<f64>,
 
-    /// Values below are pink in a heatmap: slowdowns, where speeds are shown
+    /// Paint smaller values pink in a heatmap, such as slowdowns where speeds are shown.
     #[arg(long, value_name = "VALUE", requires = "y")]
     pub(crate) pink_below: Option<f64>,
 
-    /// Above the picture
+    /// Title of the picture.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) title: String,
 
-    /// The picture: FILE.svg or FILE.png
+    /// Picture to write: `FILE.svg` or `FILE.png`.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
 }
 
-/// What becomes of rows that share a place in a picture.
+/// What a picture shows where several rows share a place.
 #[cfg(feature = "plots")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Merge {
-    /// Nothing is drawn, and the columns in which they differ are named
+    /// Fail, and name the columns in which the rows differ
     Refuse,
     /// The largest value
     Max,
     /// The smallest value
     Min,
-    /// Their mean
+    /// The mean
     Mean,
 }
 
-/// When a cancelled job ends.
+/// When a cancelled job stops.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum CancelChoice {
     /// At once
     Immediate,
-    /// With its layer
+    /// After the layer that is running
     Layer,
-    /// When it is done
+    /// When it is complete
     RunToEnd,
 }

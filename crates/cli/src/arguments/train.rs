@@ -1,106 +1,122 @@
 //! Options of `forerun train` and `forerun distill`.
 
-use super::AnswerArguments;
+use super::{AnswerArguments, headings};
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What can be trained.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Train {
-    /// Train a language model of Llama's shape, and its tokenizer, from text
+    /// Train a Llama-style language model, and its tokenizer, from text.
+    ///
+    /// An interrupted run resumes with the same command.
+    ///
+    /// Example: `forerun train lm --data books.txt --out models/small --steps 5000`
     Lm(Box<LmArguments>),
-    /// Train Medusa's heads for a target: each drafts a further token from the target's last feature
+    /// Train Medusa heads for a target.
+    ///
+    /// Each head drafts one further token from the target's last hidden state.
     Medusa(Box<MedusaArguments>),
-    /// Train EAGLE's layer for a target: it drafts token after token from the target's features
+    /// Train an EAGLE layer for a target.
+    ///
+    /// The layer drafts one token after another from the target's hidden states.
     Eagle(Box<EagleArguments>),
-    /// Train a layer that drafts all tokens in one pass (ParallelSpec), in place of Medusa's heads or
-    /// of EAGLE's layer
+    /// Train a layer for a target that drafts all tokens in one forward pass (ParallelSpec).
+    ///
+    /// It takes the place of Medusa's heads or of EAGLE's layer.
     Parallel(Box<ParallelArguments>),
 }
 
-/// What is learnt from, and where things go.
+/// Options of the text and of the output.
 #[derive(Args, Debug)]
 pub(crate) struct TextArguments {
-    /// Text to learn from: UTF-8, .gz, or .jsonl with a field "text"; a form feed parts documents
-    #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
+    /// Files with the training text: UTF-8, `.gz`, or `.jsonl` with a field `text`.
+    ///
+    /// In plain text, a form feed separates documents.
+    #[arg(long, value_name = "FILE", num_args = 1.., required = true, help_heading = headings::TEXT)]
     pub(crate) data: Vec<PathBuf>,
 
-    /// Text that is held out
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    /// Files with held-out text, for evaluation.
+    #[arg(long, value_name = "FILE", num_args = 1.., help_heading = headings::TEXT)]
     pub(crate) validation: Vec<PathBuf>,
 
-    /// Share of the documents that is held out [default: 0 with --validation, else 0.01]
-    #[arg(long, value_name = "SHARE")]
+    /// Share of the documents to hold out [default: 0 with `--validation`, else 0.01]
+    #[arg(long, value_name = "SHARE", help_heading = headings::TEXT)]
     pub(crate) held_out: Option<f64>,
 
-    /// Where the trained model goes: a directory as on the Hugging Face hub
-    #[arg(long, value_name = "DIR")]
+    /// Directory of the trained model, in Hugging Face's layout.
+    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) out: PathBuf,
 
-    /// Where the run's checkpoints, log, plots and tokens go; where there are any, the run goes on
-    /// [default: DIR.training beside --out]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of the run: checkpoints, log, plots and tokens.
+    ///
+    /// If it contains a run, that run resumes. The default is the `--out` directory's name with
+    /// `.training` appended.
+    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) run: Option<PathBuf>,
 
-    /// Where the tokens of the texts go, for several runs to share [default: shards in the run's folder]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of the encoded text, which several runs can share.
+    ///
+    /// The default is `shards` in the directory of the run.
+    #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) shards: Option<PathBuf>,
 
-    /// Threads [default: all cores]
-    #[arg(long, value_name = "N")]
-    pub(crate) threads: Option<usize>,
-
-    /// Write the model's weights as f32 instead of bf16
-    #[arg(long)]
+    /// Write the model's weights as f32 instead of bf16.
+    #[arg(long, help_heading = headings::OUTPUT)]
     pub(crate) f32: bool,
+
+    /// Number of threads [default: all cores]
+    #[arg(long, value_name = "N", help_heading = headings::DEVICES)]
+    pub(crate) threads: Option<usize>,
 }
 
-/// What a step is made of, and what is looked at between steps. Drafters have other defaults.
+/// Options of training steps, evaluation and checkpoints. Drafters have other defaults.
 #[derive(Args, Debug)]
 pub(crate) struct StepArguments {
-    /// Tokens of a sequence; of a model that begins with random weights also the longest that it sees
-    #[arg(long, value_name = "N", default_value_t = 512)]
+    /// Number of tokens of a sequence.
+    ///
+    /// For a model that starts from random weights, this is also its context length.
+    #[arg(long, value_name = "N", default_value_t = 512, help_heading = headings::TRAINING)]
     pub(crate) context: usize,
 
-    /// Sequences that are computed at once
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    /// Number of sequences in a batch.
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::TRAINING)]
     pub(crate) sequences: usize,
 
-    /// Batches of these whose gradients make one step
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Number of batches to accumulate gradients over for each step.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::TRAINING)]
     pub(crate) accumulation: usize,
 
-    /// Share of the learning rate by which matrices shrink each step
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
-    pub(crate) weight_decay: f32,
-
-    /// Held-out tokens of a test
-    #[arg(long, value_name = "N", default_value_t = 65_536)]
-    pub(crate) evaluation_tokens: u64,
-
-    /// Share of the learning rate that is left at the end of the cosine
-    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
-    pub(crate) final_share: f64,
-
-    /// Steps in which the learning rate rises
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    /// Number of warm-up steps, in which the learning rate rises.
+    #[arg(long, value_name = "N", default_value_t = 100, help_heading = headings::TRAINING)]
     pub(crate) warmup: u64,
 
-    /// Norm that gradients are scaled down to where it is larger; 0 leaves them
-    #[arg(long, value_name = "NORM", default_value_t = 1.0)]
+    /// Final learning rate of the cosine schedule, as a share of the highest.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = headings::TRAINING)]
+    pub(crate) final_share: f64,
+
+    /// Weight decay of matrices (AdamW).
+    #[arg(long, value_name = "DECAY", default_value_t = 0.1, help_heading = headings::TRAINING)]
+    pub(crate) weight_decay: f32,
+
+    /// Norm to which larger gradients are clipped; 0 does not clip.
+    #[arg(long, value_name = "NORM", default_value_t = 1.0, help_heading = headings::TRAINING)]
     pub(crate) max_gradient_norm: f32,
 
-    /// Chooses the first weights and the order of the text
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Seed of the initial weights and of the order of the text.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::TRAINING)]
     pub(crate) seed: u64,
 
-    /// Steps between tests on held-out text
-    #[arg(long, value_name = "N", default_value_t = 250)]
+    /// Number of steps between evaluations on held-out text; 0 evaluates only at the end.
+    #[arg(long, value_name = "N", default_value_t = 250, help_heading = headings::EVALUATION)]
     pub(crate) evaluate_every: u64,
 
-    /// Steps between checkpoints
-    #[arg(long, value_name = "N", default_value_t = 250)]
+    /// Number of held-out tokens of an evaluation; 0 disables evaluations.
+    #[arg(long, value_name = "N", default_value_t = 65_536, help_heading = headings::EVALUATION)]
+    pub(crate) evaluation_tokens: u64,
+
+    /// Number of steps between checkpoints; 0 writes one only at the end.
+    #[arg(long, value_name = "N", default_value_t = 250, help_heading = headings::EVALUATION)]
     pub(crate) save_every: u64,
 }
 
@@ -110,57 +126,59 @@ pub(crate) struct LmArguments {
     #[command(flatten)]
     pub(crate) text: TextArguments,
 
-    /// Use this tokenizer.json, or the one in this directory [default: --from's or --teacher's, else one
-    /// is trained]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) tokenizer: Option<PathBuf>,
-
-    /// Tokens of a tokenizer that is trained
-    #[arg(long, value_name = "N", default_value_t = 4096)]
-    pub(crate) vocab_size: usize,
-
-    /// Begin with the weights of this model instead of random ones
-    #[arg(long, value_name = "DIR")]
+    /// Start from the weights of this model instead of random weights.
+    #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) from: Option<PathBuf>,
 
-    /// Learn this model's distributions, too (distillation)
-    #[arg(long, value_name = "DIR")]
-    pub(crate) teacher: Option<PathBuf>,
+    /// Tokenizer: a `tokenizer.json`, or a directory that contains one.
+    ///
+    /// The default is the tokenizer of `--from` or `--teacher`. Without either, a tokenizer is
+    /// trained.
+    #[arg(long, value_name = "PATH", help_heading = headings::MODEL)]
+    pub(crate) tokenizer: Option<PathBuf>,
 
-    /// Share of the divergence from the teacher in the loss; the text's own loss has the rest
-    #[arg(long, value_name = "SHARE", default_value_t = 0.9)]
-    pub(crate) distillation_share: f32,
+    /// Vocabulary size of a tokenizer that is trained.
+    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = headings::MODEL)]
+    pub(crate) vocab_size: usize,
 
-    /// Width of the residual stream
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    /// Width of the hidden states.
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = headings::MODEL)]
     pub(crate) hidden: usize,
 
-    /// Number of layers
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    /// Number of layers.
+    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::MODEL)]
     pub(crate) layers: usize,
 
-    /// Width of the MLP [default: 8/3 of --hidden, a multiple of 32]
-    #[arg(long, value_name = "N")]
+    /// Width of the MLPs [default: 8/3 of `--hidden`, rounded up to a multiple of 32]
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
     pub(crate) intermediate: Option<usize>,
 
-    /// Query heads [default: --hidden / 32]
-    #[arg(long, value_name = "N")]
+    /// Number of query heads [default: `--hidden` / 32]
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
     pub(crate) heads: Option<usize>,
 
-    /// Key and value heads [default: half of --heads]
-    #[arg(long, value_name = "N")]
+    /// Number of key and value heads [default: half of `--heads`]
+    #[arg(long, value_name = "N", help_heading = headings::MODEL)]
     pub(crate) kv_heads: Option<usize>,
 
-    /// Give the head weights of its own instead of the embedding's
-    #[arg(long)]
+    /// Do not tie the output head to the embedding.
+    #[arg(long, help_heading = headings::MODEL)]
     pub(crate) untied: bool,
 
-    /// Steps in all
-    #[arg(long, value_name = "N", default_value_t = 5000)]
+    /// Teacher model: also learn its distributions (distillation).
+    #[arg(long, value_name = "DIR", help_heading = headings::TRAINING)]
+    pub(crate) teacher: Option<PathBuf>,
+
+    /// Share of the divergence from the teacher in the loss; the rest is the text's own loss.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.9, help_heading = headings::TRAINING)]
+    pub(crate) distillation_share: f32,
+
+    /// Total number of steps.
+    #[arg(long, value_name = "N", default_value_t = 5000, help_heading = headings::TRAINING)]
     pub(crate) steps: u64,
 
-    /// The highest learning rate
-    #[arg(long, value_name = "RATE", default_value_t = 1e-3)]
+    /// Highest learning rate.
+    #[arg(long, value_name = "RATE", default_value_t = 1e-3, help_heading = headings::TRAINING)]
     pub(crate) learning_rate: f64,
 
     #[command(flatten)]
@@ -170,7 +188,7 @@ pub(crate) struct LmArguments {
 /// Options of `forerun train medusa`.
 #[derive(Args, Debug)]
 pub(crate) struct MedusaArguments {
-    /// Heads: tokens that are drafted behind the target's own
+    /// Number of heads: tokens drafted after the target's own.
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
     pub(crate) heads: u64,
 
@@ -181,7 +199,7 @@ pub(crate) struct MedusaArguments {
 /// Options of `forerun train eagle`.
 #[derive(Args, Debug)]
 pub(crate) struct EagleArguments {
-    /// Tokens behind the first that are drafted in tests on held-out text; training knows no number
+    /// Number of tokens drafted after the first one in evaluations; training does not depend on it.
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
     pub(crate) test_tokens: u64,
 
@@ -195,15 +213,15 @@ pub(crate) struct EagleArguments {
 /// Options of `forerun train parallel`.
 #[derive(Args, Debug)]
 pub(crate) struct ParallelArguments {
-    /// What it replaces, and so what it reads: tokens (medusa), or tokens and features (eagle)
-    #[arg(long, value_name = "NAME")]
+    /// What the layer replaces, and therefore reads.
+    #[arg(long, value_name = "INTEGRATION")]
     pub(crate) integration: Integration,
 
-    /// Masks: tokens that are drafted behind the first, in the same pass
+    /// Number of masks: tokens drafted after the first one, in the same forward pass.
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = value_parser!(u64).range(1..=8))]
     pub(crate) masks: u64,
 
-    /// Share of the positions that open a group of masks in a step: fewer make quicker steps
+    /// Share of the positions that start a group of masks; a smaller share makes steps faster.
     #[arg(long, value_name = "SHARE", default_value_t = 1.0)]
     pub(crate) group_share: f32,
 
@@ -214,73 +232,84 @@ pub(crate) struct ParallelArguments {
     pub(crate) drafter: DrafterArguments,
 }
 
-/// What a parallel drafter replaces.
+/// What a layer of `forerun train parallel` replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Integration {
-    /// Medusa's heads
+    /// Medusa's heads; reads tokens
     Medusa,
-    /// EAGLE's layer
+    /// EAGLE's layer; reads tokens and the target's hidden states
     Eagle,
 }
 
-/// Options of drafters that predict features.
+/// Options of drafters that predict the target's hidden states (features).
 #[derive(Args, Debug)]
 pub(crate) struct FeatureArguments {
-    /// With EAGLE, what the loss of tokens counts beside that of features [default: 0.1]
-    #[arg(long, value_name = "WEIGHT")]
+    /// For EAGLE, weight of the token loss relative to the feature loss [default: 0.1]
+    #[arg(long, value_name = "WEIGHT", help_heading = headings::TRAINING)]
     pub(crate) classification_weight: Option<f32>,
 
-    /// With EAGLE, width of the uniform noise that is added to the features that are read
-    /// [default: 0.2]
-    #[arg(long, value_name = "WIDTH")]
+    /// For EAGLE, width of the uniform noise added to the features that are read [default: 0.2]
+    #[arg(long, value_name = "WIDTH", help_heading = headings::TRAINING)]
     pub(crate) feature_noise: Option<f32>,
 }
 
-/// Options of all drafters that stand on their target. Defaults are those of ParallelSpec's table 3.
+/// Options of all drafters trained for a target. The defaults are those of ParallelSpec
+/// (arXiv 2410.05589, table 3).
 #[derive(Args, Debug)]
 #[command(
-    mut_arg("sequences", |own| own.default_value("4")),
-    mut_arg("accumulation", |own| own.default_value("8")),
-    mut_arg("weight_decay", |own| own.default_value("0")),
-    mut_arg("evaluation_tokens", |own| own.default_value("16384"))
+    mut_arg("sequences", |arg| arg.default_value("4")),
+    mut_arg("accumulation", |arg| arg.default_value("8")),
+    mut_arg("weight_decay", |arg| arg.default_value("0")),
+    mut_arg("evaluation_tokens", |arg| arg.default_value("16384"))
 )]
 pub(crate) struct DrafterArguments {
-    /// The target: a Hugging Face directory or a llama2.c file, with its tokenizer.json
-    #[arg(long, value_name = "DIR")]
+    /// Target model: a Hugging Face directory or a llama2.c file, with its `tokenizer.json`.
+    #[arg(long, value_name = "DIR", help_heading = headings::MODEL)]
     pub(crate) target: PathBuf,
 
     #[command(flatten)]
     pub(crate) text: TextArguments,
 
-    /// Learn from N texts that the target writes, each begun as a line of --data begins, instead of
-    /// from --data (self-distillation)
-    #[arg(long, value_name = "N")]
+    /// Learn from N texts that the target writes instead of from `--data` (self-distillation).
+    ///
+    /// Each text continues the beginning of a line of `--data`.
+    #[arg(long, value_name = "N", help_heading = headings::TEXT)]
     pub(crate) self_distillation: Option<usize>,
 
-    /// Temperature of these texts; 0 is greedy
-    #[arg(long, value_name = "T", default_value_t = 0.0, requires = "self_distillation")]
+    /// Temperature of the texts that the target writes; 0 is greedy.
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0.0,
+        requires = "self_distillation",
+        help_heading = headings::TEXT
+    )]
     pub(crate) self_distillation_temperature: f32,
 
-    /// Share of the divergence from the target's distributions in the loss of tokens; the text's own
-    /// tokens have the rest [default: 1 for eagle, else 0]
-    #[arg(long, value_name = "SHARE")]
-    pub(crate) distillation_share: Option<f32>,
-
-    /// The loss of the K-th head or mask counts this to the power of K [default: 0.8; 1 for EAGLE]
-    #[arg(long, value_name = "SHARE")]
-    pub(crate) decay: Option<f32>,
-
-    /// Steps in all [default: what --epochs takes]
-    #[arg(long, value_name = "N", conflicts_with = "epochs")]
-    pub(crate) steps: Option<u64>,
-
-    /// Times that the text is read [default: 20; 40 for EAGLE]
-    #[arg(long, value_name = "N")]
+    /// Number of passes over the text [default: 20; 40 for EAGLE]
+    #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
     pub(crate) epochs: Option<u64>,
 
-    /// The highest learning rate [default: 5e-4; 5e-5 for EAGLE]
-    #[arg(long, value_name = "RATE")]
+    /// Total number of steps [default: as many as `--epochs` takes]
+    #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = headings::TRAINING)]
+    pub(crate) steps: Option<u64>,
+
+    /// Highest learning rate [default: 5e-4; 5e-5 for EAGLE]
+    #[arg(long, value_name = "RATE", help_heading = headings::TRAINING)]
     pub(crate) learning_rate: Option<f64>,
+
+    /// Share of the divergence from the target's distributions in the token loss [default: 1 for
+    /// `eagle`, else 0]
+    ///
+    /// The rest is the loss of the text's own tokens.
+    #[arg(long, value_name = "SHARE", help_heading = headings::TRAINING)]
+    pub(crate) distillation_share: Option<f32>,
+
+    /// Decay of the loss by position [default: 0.8; 1 for EAGLE]
+    ///
+    /// The loss of the K-th head or mask is weighted by this value to the power of K.
+    #[arg(long, value_name = "DECAY", help_heading = headings::TRAINING)]
+    pub(crate) decay: Option<f32>,
 
     #[command(flatten)]
     pub(crate) step: StepArguments,
@@ -289,19 +318,21 @@ pub(crate) struct DrafterArguments {
 /// Options of `forerun distill`.
 #[derive(Args, Debug)]
 pub(crate) struct DistillArguments {
-    /// Files whose lines' beginnings are continued: UTF-8, .gz, or .jsonl with a field "text"
+    /// Files with lines to continue: UTF-8, `.gz`, or `.jsonl` with a field `text`.
+    ///
+    /// The model continues the beginning of each chosen line.
     #[arg(long, value_name = "FILE", num_args = 1.., required = true)]
     pub(crate) prompts: Vec<PathBuf>,
 
-    /// Where the texts go, one JSON object a line; where there are some, the run goes on
+    /// File to write, with one JSON object per line; an existing file is continued.
     #[arg(long, value_name = "FILE.jsonl")]
     pub(crate) out: PathBuf,
 
-    /// Texts in all; their prompts are evenly spread over all lines
+    /// Total number of texts; their prompts are evenly spread over all lines.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) count: usize,
 
-    /// Characters that are taken of a line, up to the end of a word; shorter lines are passed over
+    /// Number of characters to take of a line, up to the end of a word; shorter lines are skipped.
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub(crate) prompt_chars: usize,
 
@@ -310,7 +341,8 @@ pub(crate) struct DistillArguments {
 }
 
 impl DistillArguments {
-    /// What writes `count` texts of a target into a file, as if it had been typed.
+    /// Creates the arguments that let `target` continue lines of `prompts` into the file `out`,
+    /// from command-line `options`.
     pub(crate) fn of_target(
         target: &Path,
         prompts: &[PathBuf],
@@ -318,7 +350,7 @@ impl DistillArguments {
         options: &[String],
     ) -> Result<Self, clap::Error> {
         #[derive(Parser)]
-        struct Alone {
+        struct DistillCommand {
             #[command(flatten)]
             arguments: DistillArguments,
         }
@@ -326,6 +358,6 @@ impl DistillArguments {
         words.extend(["--out".into(), out.into(), "--prompts".into()]);
         words.extend(prompts.iter().map(OsString::from));
         words.extend(options.iter().map(OsString::from));
-        Ok(Alone::try_parse_from(words)?.arguments)
+        Ok(DistillCommand::try_parse_from(words)?.arguments)
     }
 }

@@ -1,23 +1,24 @@
-//! What a line of a conversation asks for.
+//! Commands of a chat.
 
 use forerun::Method;
 use std::path::PathBuf;
 
-/// What `/help` shows.
+/// The text that `/help` shows.
 pub(super) const HELP: &str = "\
 /method [METHOD]  show or change the method: autoregressive, speculative, pearl, dsi
-/stats            speed and acceptance of the last answer and of the whole chat
-/system [TEXT]    set what the model is to keep to; without a text, take it back
-/reset            begin anew
+/stats            show speed and acceptance of the last answer and of the whole chat
+/system [TEXT]    set the system message; without a text, remove it
+/reset            start a new conversation; the system message stays
 /save FILE        write the conversation as JSON
-/quit             leave, as Ctrl-D does
-A backslash at the end of a line continues the message on the next one.
-A message that begins with a slash is typed with two.";
+/quit             leave; Ctrl-D does the same
+End a line with a backslash to continue the message on the next line.
+To send a message that begins with a slash, type two slashes.";
 
-/// A line, understood.
+/// A parsed line of input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Command {
-    Say(String),
+    /// A message to the model.
+    Send(String),
     Help,
     ShowMethod,
     Method(Method),
@@ -29,29 +30,29 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Reads a line; what cannot be understood gets a hint.
+    /// Parses a line. The error is a hint for the user.
     pub(super) fn parse(line: &str) -> Result<Self, String> {
-        let Some(command) = line.strip_prefix('/') else { return Ok(Self::Say(line.to_owned())) };
+        let Some(command) = line.strip_prefix('/') else { return Ok(Self::Send(line.to_owned())) };
         if command.starts_with('/') {
-            return Ok(Self::Say(command.to_owned()));
+            return Ok(Self::Send(command.to_owned()));
         }
         let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
         let rest = rest.trim();
-        let alone = |command: Self| match rest {
+        let without_argument = |command: Self| match rest {
             "" => Ok(command),
-            _ => Err(format!("/{name} takes nothing behind it")),
+            _ => Err(format!("/{name} takes no argument")),
         };
         match name {
-            "help" | "?" => alone(Self::Help),
+            "help" | "?" => without_argument(Self::Help),
             "method" if rest.is_empty() => Ok(Self::ShowMethod),
             "method" => rest.parse().map(Self::Method).map_err(|error| format!("/method: {error}")),
-            "stats" => alone(Self::Stats),
+            "stats" => without_argument(Self::Stats),
             "system" => Ok(Self::System(rest.to_owned())),
-            "reset" => alone(Self::Reset),
+            "reset" => without_argument(Self::Reset),
             "save" if rest.is_empty() => Err("/save needs a file: /save FILE".into()),
             "save" => Ok(Self::Save(rest.into())),
-            "quit" | "exit" => alone(Self::Quit),
-            _ => Err(format!("there is no command /{name}; /help lists those that there are")),
+            "quit" | "exit" => without_argument(Self::Quit),
+            _ => Err(format!("there is no command /{name}; /help lists the commands")),
         }
     }
 }
@@ -61,12 +62,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_messages_or_commands() {
-        let say = |text: &str| Ok(Command::Say(text.into()));
+    fn a_line_is_parsed_as_a_message_or_a_command() {
+        let send = |text: &str| Ok(Command::Send(text.into()));
         for (line, expected) in [
-            ("hello /help", say("hello /help")),
-            (" /help", say(" /help")),
-            ("//etc/hosts", say("/etc/hosts")),
+            ("hello /help", send("hello /help")),
+            (" /help", send(" /help")),
+            ("//etc/hosts", send("/etc/hosts")),
             ("/help", Ok(Command::Help)),
             ("/method", Ok(Command::ShowMethod)),
             ("/method  speculative ", Ok(Command::Method(Method::Speculative))),
@@ -83,7 +84,7 @@ mod tests {
             ("/hlep", "no command /hlep"),
             ("/method magic", "autoregressive, speculative"),
             ("/save", "/save FILE"),
-            ("/reset now", "nothing behind"),
+            ("/reset now", "takes no argument"),
         ] {
             assert!(Command::parse(line).is_err_and(|hint| hint.contains(word)), "{line}");
         }

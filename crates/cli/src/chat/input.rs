@@ -1,4 +1,4 @@
-//! Where messages come from: a terminal, with line editing and history, or a pipe.
+//! Input of a chat: a terminal, with line editing and history, or a pipe.
 
 use crate::note;
 use anyhow::Context;
@@ -13,21 +13,21 @@ use std::cell::Cell;
 use std::io::{BufRead, IsTerminal};
 use std::path::{Path, PathBuf};
 
-/// Lines that the history keeps.
+/// Number of lines kept in the history.
 const HISTORY: usize = 1000;
 
 const PROMPT: &str = "> ";
-/// In front of what continues a message.
+/// Prompt of the further lines of a message.
 const CONTINUATION: &str = "… ";
 
-/// What was read.
+/// A line of input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Line {
-    /// A message or command, of several lines where they were joined.
+    /// A message or command; lines joined with backslashes are one message.
     Text(String),
-    /// An empty line, or one that was given up.
-    Nothing,
-    /// No more comes.
+    /// An empty line, or one discarded with Ctrl-C.
+    Empty,
+    /// The end of the input.
     End,
 }
 
@@ -37,7 +37,8 @@ pub(super) enum Input {
 }
 
 impl Input {
-    /// A terminal where standard input is one. Typed lines go to a history if `history`.
+    /// Opens the terminal if standard input is one, else the pipe. Lines typed at a terminal are
+    /// saved in the history file if `history`.
     pub(super) fn new(history: bool) -> anyhow::Result<Self> {
         if !std::io::stdin().is_terminal() {
             return Ok(Self::Pipe);
@@ -49,7 +50,7 @@ impl Input {
         matches!(self, Self::Terminal(_))
     }
 
-    /// The next message or command.
+    /// Reads the next message or command.
     pub(super) fn read(&mut self) -> anyhow::Result<Line> {
         match self {
             Self::Terminal(terminal) => terminal.read(),
@@ -58,20 +59,21 @@ impl Input {
     }
 }
 
-/// A terminal, and where its history is kept.
+/// A terminal with line editing.
 pub(super) struct Terminal {
-    editor: Editor<Typed, FileHistory>,
+    editor: Editor<TypingDetector, FileHistory>,
+    /// The history file.
     history: Option<PathBuf>,
-    /// The last key was Ctrl-C at an empty prompt.
+    /// Whether the last key was Ctrl-C at an empty prompt.
     leaving: bool,
 }
 
-/// Whether something is typed on the line: an interrupt alone does not tell. The editor shows the line
-/// to whoever may have a hint for it, whenever it changes.
+/// Records whether the current line is empty, which the editor's interrupt error does not report.
+/// The editor asks for a hint whenever the line changes.
 #[derive(Default)]
-struct Typed(Cell<bool>);
+struct TypingDetector(Cell<bool>);
 
-impl Hinter for Typed {
+impl Hinter for TypingDetector {
     type Hint = String;
 
     fn hint(&self, line: &str, _pos: usize, _context: &rustyline::Context<'_>) -> Option<String> {
@@ -80,13 +82,13 @@ impl Hinter for Typed {
     }
 }
 
-impl Completer for Typed {
+impl Completer for TypingDetector {
     type Candidate = String;
 }
 
-impl Highlighter for Typed {}
-impl Validator for Typed {}
-impl Helper for Typed {}
+impl Highlighter for TypingDetector {}
+impl Validator for TypingDetector {}
+impl Helper for TypingDetector {}
 
 impl Terminal {
     fn new(history: Option<PathBuf>) -> anyhow::Result<Self> {
@@ -94,9 +96,9 @@ impl Terminal {
             Config::builder().max_history_size(HISTORY).map(rustyline::config::Builder::build);
         let config = config.context("cannot set up line editing")?;
         let mut editor = Editor::with_config(config).context("cannot use the terminal")?;
-        editor.set_helper(Some(Typed::default()));
+        editor.set_helper(Some(TypingDetector::default()));
         if let Some(file) = &history {
-            // The first chat of all has none.
+            // The file does not exist before the first chat.
             drop(editor.load_history(file));
         }
         Ok(Self { editor, history, leaving: false })
@@ -113,43 +115,43 @@ impl Terminal {
                         break;
                     }
                 }
-                // It gives up what was typed, and says no more.
-                Err(ReadlineError::Interrupted) if !text.is_empty() || self.typed() => {
+                // Ctrl-C discards what was typed.
+                Err(ReadlineError::Interrupted) if !text.is_empty() || self.is_typing() => {
                     self.leaving = false;
-                    return Ok(Line::Nothing);
+                    return Ok(Line::Empty);
                 }
                 Err(ReadlineError::Interrupted) if self.leaving => return Ok(Line::End),
                 Err(ReadlineError::Interrupted) => {
                     self.leaving = true;
-                    note("(Ctrl-C again or Ctrl-D to leave)");
-                    return Ok(Line::Nothing);
+                    note("(press Ctrl-C again or Ctrl-D to leave)");
+                    return Ok(Line::Empty);
                 }
                 Err(ReadlineError::Eof) => return Ok(Line::End),
                 Err(error) => return Err(error).context("cannot read from the terminal"),
             }
         }
         if text.trim().is_empty() {
-            return Ok(Line::Nothing);
+            return Ok(Line::Empty);
         }
         self.remember(&text);
         Ok(Line::Text(text))
     }
 
-    fn typed(&self) -> bool {
-        self.editor.helper().is_some_and(|typed| typed.0.get())
+    fn is_typing(&self) -> bool {
+        self.editor.helper().is_some_and(|detector| detector.0.get())
     }
 
-    /// Adds a line to the history, and at once to its file: a chat may end in many ways.
+    /// Adds a line to the history and, at once, to its file: a chat may be killed at any time.
     fn remember(&mut self, text: &str) {
         let added = self.editor.add_history_entry(text).unwrap_or(false);
         let Some(file) = self.history.clone().filter(|_| added) else { return };
-        if let Err(error) = self.keep(&file) {
-            note(format_args!("no history is kept: cannot write {}: {error}", file.display()));
+        if let Err(error) = self.save_history(&file) {
+            note(format_args!("history is not saved: cannot write {}: {error}", file.display()));
             self.history = None;
         }
     }
 
-    fn keep(&mut self, file: &Path) -> Result<(), ReadlineError> {
+    fn save_history(&mut self, file: &Path) -> Result<(), ReadlineError> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder)?;
         }
@@ -157,7 +159,7 @@ impl Terminal {
     }
 }
 
-/// Where the history is, by the XDG base directory specification.
+/// Returns the path of the history file, by the XDG base directory specification.
 fn history_file() -> Option<PathBuf> {
     let absolute =
         |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
@@ -165,25 +167,26 @@ fn history_file() -> Option<PathBuf> {
     Some(state?.join("forerun/history"))
 }
 
-/// A message of one line, or of several that end in backslashes.
+/// Reads a message of one line, or of several lines joined with backslashes.
 fn read_piped(input: &mut impl BufRead) -> anyhow::Result<Line> {
-    let (mut text, mut began) = (String::new(), false);
+    let (mut text, mut has_started) = (String::new(), false);
     loop {
         let mut line = String::new();
         let length = input.read_line(&mut line).context("cannot read from standard input")?;
-        if length == 0 && !began {
+        if length == 0 && !has_started {
             return Ok(Line::End);
         }
-        began = true;
+        has_started = true;
         let line = line.strip_suffix('\n').unwrap_or(&line);
         if !add_line(&mut text, line.strip_suffix('\r').unwrap_or(line)) || length == 0 {
             break;
         }
     }
-    Ok(if text.trim().is_empty() { Line::Nothing } else { Line::Text(text) })
+    Ok(if text.trim().is_empty() { Line::Empty } else { Line::Text(text) })
 }
 
-/// Adds a line to a message and returns whether another one follows: a backslash at the end says so.
+/// Adds a line to a message. Returns whether the line ends with a backslash, so that another one
+/// follows.
 fn add_line(text: &mut String, line: &str) -> bool {
     match line.strip_suffix('\\') {
         Some(line) => {
@@ -203,11 +206,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_has_a_message_a_line() -> anyhow::Result<()> {
+    fn each_line_of_a_pipe_is_a_message() -> anyhow::Result<()> {
         let mut input = &b"one\r\n\n two \nthree\\\n\\\nfour\nlast\\"[..];
         let text = |text: &str| Line::Text(text.into());
         let expected =
-            [text("one"), Line::Nothing, text(" two "), text("three\n\nfour"), text("last\n")];
+            [text("one"), Line::Empty, text(" two "), text("three\n\nfour"), text("last\n")];
         for line in expected {
             assert_eq!(read_piped(&mut input)?, line);
         }

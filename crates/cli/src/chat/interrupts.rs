@@ -1,24 +1,24 @@
-//! Ctrl-C while an answer comes. (While a line is typed it is a key like any other.)
+//! Ctrl-C while an answer is generated. (While a line is typed, the line editor handles it.)
 
 use crate::interrupts;
 use forerun::Canceller;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Interrupts of one answer after which the process ends, whatever it is doing.
-const IMPATIENCE: usize = 3;
+/// Number of interrupts of one answer after which the process ends.
+const INTERRUPTS_TO_EXIT: usize = 3;
 
-/// The answer that an interrupt ends.
+/// The answer that an interrupt cancels.
 pub(super) struct Interrupts {
-    answer: Arc<Mutex<Option<Under>>>,
+    answer: Arc<Mutex<Option<CurrentAnswer>>>,
 }
 
-/// An answer under way.
-struct Under {
+/// An answer that is being generated.
+struct CurrentAnswer {
     canceller: Canceller,
     interrupts: usize,
 }
 
-fn lock(answer: &Mutex<Option<Under>>) -> MutexGuard<'_, Option<Under>> {
+fn lock(answer: &Mutex<Option<CurrentAnswer>>) -> MutexGuard<'_, Option<CurrentAnswer>> {
     answer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -27,21 +27,21 @@ impl Interrupts {
         let answer = Arc::new(Mutex::new(None));
         let interrupted = Arc::clone(&answer);
         interrupts::listen(move || match &mut *lock(&interrupted) {
-            Some(Under { canceller, interrupts }) => {
+            Some(CurrentAnswer { canceller, interrupts }) => {
                 *interrupts += 1;
                 canceller.cancel();
-                *interrupts >= IMPATIENCE
+                *interrupts >= INTERRUPTS_TO_EXIT
             }
-            // Nothing is under way that could be ended but the process.
+            // There is no answer to cancel, so the process ends.
             None => true,
         })?;
         Ok(Self { answer })
     }
 
-    /// What the next interrupts cancel.
+    /// Returns a canceller for the next answer, which interrupts cancel from now on.
     pub(super) fn for_new_answer(&self) -> Canceller {
         let canceller = Canceller::new();
-        *lock(&self.answer) = Some(Under { canceller: canceller.clone(), interrupts: 0 });
+        *lock(&self.answer) = Some(CurrentAnswer { canceller: canceller.clone(), interrupts: 0 });
         canceller
     }
 

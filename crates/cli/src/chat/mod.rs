@@ -1,7 +1,7 @@
-//! `forerun chat`: a conversation, line by line.
+//! `forerun chat`: a conversation with a model.
 //!
-//! Answers go to standard output, everything else to standard error, so that a script that pipes
-//! messages in reads answers only.
+//! Answers go to standard output and everything else to standard error, so that a script that pipes
+//! messages in reads only answers.
 
 mod command;
 mod input;
@@ -9,7 +9,10 @@ mod interrupts;
 mod totals;
 
 use crate::arguments::{AnswerArguments, ChatArguments};
-use crate::generate::{OUTPUT, Output, demonstration, options, request, suggested_sampling};
+use crate::flags::with_flags;
+use crate::generate::{
+    OUTPUT_FAILED, Output, TRANSLATED, demonstration, options, request, suggested_sampling,
+};
 use crate::interrupts::INTERRUPTED;
 use crate::{note, progress};
 use anyhow::{Context, bail};
@@ -26,19 +29,19 @@ use std::process::ExitCode;
 use totals::Totals;
 
 pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
-    // Whatever can be refused is refused before a model is loaded.
+    // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
     let demonstration = demonstration(&mut arguments.answers)?;
     let (plan, method) = plan(&arguments.answers)?;
-    // The template of a model from a hub is there once the model is.
+    // The template of a hub model is available only after the download.
     let local = plan.model().exists().then(|| template(&arguments, plan.model())).transpose()?;
     let mut loader = progress::loader(arguments.answers.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     drop(demonstration);
     if engine.translates_drafts() {
-        note("the drafter has another vocabulary: its drafts are translated by their text");
+        note(TRANSLATED);
     }
     let request = suggested_sampling(request, &arguments.answers, &engine)?;
     let template = match local {
@@ -46,7 +49,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
         None => template(&arguments, engine.tokenizer().file())?,
     };
     if template.is_plain() && arguments.chat_template.is_none() {
-        note("the model ships no chat template: messages are put as \"User: …\", \"Assistant: …\"");
+        note("the model has no chat template: using \"User: …\" and \"Assistant: …\"");
     }
     let mut chat = Chat::new(&engine, template);
     chat.set_method(method)?;
@@ -61,25 +64,25 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     session.converse(&mut Input::new(!arguments.no_history)?)
 }
 
-/// The template that was chosen, or the one that lies beside a file of the checkpoint.
-fn template(arguments: &ChatArguments, beside: &Path) -> Result<ChatTemplate, ChatTemplateError> {
+/// Loads the chosen chat template, or else that of the checkpoint to which `path` belongs.
+fn template(arguments: &ChatArguments, path: &Path) -> Result<ChatTemplate, ChatTemplateError> {
     match &arguments.chat_template {
-        Some(choice) => ChatTemplate::choose(beside, choice),
-        None => ChatTemplate::from_checkpoint(beside),
+        Some(choice) => ChatTemplate::choose(path, choice),
+        None => ChatTemplate::from_checkpoint(path),
     }
 }
 
-/// The plan, and the method to begin with. A drafter is loaded even if plain decoding comes first,
-/// so that the method can change.
+/// Returns the plan and the initial method. A drafter is loaded even if the initial method is plain
+/// decoding, so that the method can change.
 fn plan(arguments: &AnswerArguments) -> anyhow::Result<(Plan, Method)> {
     let mut options = options(arguments);
-    let asked = options.method;
-    let drafts = options.draft_model.is_some() || options.drafter.is_some();
-    if asked == Some(Method::Autoregressive) && drafts {
+    let requested = options.method;
+    let has_drafter = options.draft_model.is_some() || options.drafter.is_some();
+    if requested == Some(Method::Autoregressive) && has_drafter {
         options.method = None;
     }
     let plan = Plan::new(options)?;
-    let method = asked.unwrap_or(plan.method());
+    let method = requested.unwrap_or(plan.method());
     Ok((plan, method))
 }
 
@@ -89,78 +92,78 @@ struct Session<'a> {
     request: Request,
     interrupts: Interrupts,
     totals: Totals,
-    /// The file that this conversation was saved to.
+    /// The file in which this conversation was saved.
     saved: Option<PathBuf>,
 }
 
 impl Session<'_> {
-    /// Reads lines until the end.
+    /// Reads and handles lines until the end.
     fn converse(&mut self, input: &mut Input) -> anyhow::Result<ExitCode> {
         if input.is_terminal() {
-            note("/help lists the commands; Ctrl-C interrupts an answer, Ctrl-D ends the chat");
+            note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat");
         }
         loop {
             let line = match input.read()? {
                 Line::Text(line) => line,
-                Line::Nothing => continue,
+                Line::Empty => continue,
                 Line::End => return Ok(ExitCode::SUCCESS),
             };
             match Command::parse(&line) {
                 Ok(Command::Quit) => return Ok(ExitCode::SUCCESS),
-                Ok(Command::Say(text)) => {
+                Ok(Command::Send(text)) => {
                     let interrupted = self.answer(&text)?;
-                    // A script has nobody who could go on differently.
+                    // In a script, nobody is there to continue the conversation.
                     if interrupted && !input.is_terminal() {
                         return Ok(ExitCode::from(INTERRUPTED));
                     }
                 }
                 Ok(command) => {
-                    if let Err(error) = self.obey(command) {
-                        note(format_args!("{error:#}"));
+                    if let Err(error) = self.execute(command) {
+                        note(with_flags(&format!("error: {error:#}")));
                     }
                 }
-                Err(hint) => note(hint),
+                Err(hint) => note(with_flags(&hint)),
             }
         }
     }
 
-    /// Answers a message. Returns whether the answer was interrupted.
+    /// Generates the answer to a message. Returns whether it was interrupted.
     fn answer(&mut self, text: &str) -> anyhow::Result<bool> {
         let canceller = self.interrupts.for_new_answer();
         let mut output = Output::default();
         let reply = self.chat.send(text, &self.request, &canceller, |text| output.write(text));
         self.interrupts.answer_ended();
         if let Some(error) = output.broken {
-            return Err(error).context(OUTPUT);
+            return Err(error).context(OUTPUT_FAILED);
         }
         let reply = match reply {
             Ok(reply) => reply,
-            // What is wrong with one message is no reason to end the conversation.
+            // An error in one message does not end the conversation.
             Err(error @ (ChatError::TooLong { .. } | ChatError::Template(_))) => {
-                note(format_args!("error: {error}"));
+                note(with_flags(&format!("error: {error}")));
                 return Ok(false);
             }
             Err(error) => return Err(error.into()),
         };
-        // An answer may end its line itself.
+        // The answer may already end with a line break.
         if !reply.answer.text.ends_with('\n')
             && let ControlFlow::Break(()) = output.write("\n")
             && let Some(error) = output.broken
         {
-            return Err(error).context(OUTPUT);
+            return Err(error).context(OUTPUT_FAILED);
         }
         let interrupted = canceller.is_cancelled() && reply.answer.finish == Finish::Stopped;
-        self.comment(&reply, interrupted);
+        self.note_end(&reply, interrupted);
         self.totals.add(&reply.answer);
         Ok(interrupted)
     }
 
-    /// Says what the answer alone does not show.
-    fn comment(&self, reply: &Reply, interrupted: bool) {
+    /// Notes how the answer ended and which turns were left out.
+    fn note_end(&self, reply: &Reply, interrupted: bool) {
         if interrupted && reply.kept {
-            note("[interrupted; the answer so far stays in the conversation]");
+            note("[interrupted; the text so far stays in the conversation]");
         } else if interrupted {
-            note("[interrupted before the answer began; the message was taken back]");
+            note("[interrupted before the answer began; the message was removed]");
         }
         match reply.forgotten_turns {
             0 => (),
@@ -171,45 +174,45 @@ impl Session<'_> {
         }
         match reply.answer.finish {
             Finish::MaxTokens => note(format_args!(
-                "[ended at {} tokens; --max-tokens allows more]",
+                "[stopped after {} tokens; --max-tokens allows more]",
                 self.request.max_tokens
             )),
-            Finish::Context => note("[ended at the end of the model's context]"),
+            Finish::Context => note("[stopped at the end of the model's context]"),
             Finish::Eos | Finish::Stopped => (),
         }
     }
 
-    fn obey(&mut self, command: Command) -> anyhow::Result<()> {
+    fn execute(&mut self, command: Command) -> anyhow::Result<()> {
         match command {
-            // Both are done by whoever reads commands.
-            Command::Say(_) | Command::Quit => (),
+            // The caller handles these.
+            Command::Send(_) | Command::Quit => (),
             Command::Help => note(command::HELP),
             Command::ShowMethod => note(format_args!("the method is {}", self.chat.method())),
             Command::Method(method) => {
                 self.chat.set_method(method)?;
-                note(format_args!("the method is {method} from the next answer on"));
+                note(format_args!("the next answer will use the method {method}"));
             }
             Command::Stats => note(&self.totals),
             Command::System(text) => {
                 self.chat.set_system(&text)?;
                 note(match text.is_empty() {
-                    true => "there is no system message from the next answer on",
-                    false => "the system message holds from the next answer on",
+                    true => "the next answer will have no system message",
+                    false => "the next answer will have the new system message",
                 });
             }
             Command::Reset => {
                 self.chat.reset();
-                note("the conversation begins anew; the system message stays");
+                note("started a new conversation; the system message stays");
             }
             Command::Save(file) => self.save(&file)?,
         }
         Ok(())
     }
 
-    /// Writes the messages as a JSON list of roles and contents.
+    /// Saves the messages as a JSON list of roles and contents.
     fn save(&mut self, file: &Path) -> anyhow::Result<()> {
         if file.exists() && self.saved.as_deref() != Some(file) {
-            bail!("{} is there already: choose another name", file.display());
+            bail!("{} already exists: choose another name", file.display());
         }
         let message =
             |message: forerun::Message| json!({ "role": message.role, "content": message.content });
@@ -217,7 +220,7 @@ impl Session<'_> {
         let text = serde_json::to_string_pretty(&messages)? + "\n";
         std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
         self.saved = Some(file.to_owned());
-        note(format_args!("{} messages are in {}", messages.len(), file.display()));
+        note(format_args!("wrote {} messages to {}", messages.len(), file.display()));
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
-//! What a whole chat cost.
+//! Statistics of a whole chat.
 
 use forerun::{Answer, Statistics};
 use std::fmt;
 
-/// The last answer's statistics and the sum of all.
+/// The statistics of the last answer, and the sums over all answers.
 #[derive(Default)]
 pub(super) struct Totals {
     last: Option<String>,
@@ -27,8 +27,8 @@ impl Totals {
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(last) = &self.last else { return f.write_str("there was no answer yet") };
-        writeln!(f, "last answer: {last}; {} tokens before it", self.prompt_tokens)?;
+        let Some(last) = &self.last else { return f.write_str("no answers yet") };
+        writeln!(f, "last answer: {last}; prompt of {} tokens", self.prompt_tokens)?;
         let seconds = self.time_ns.max(1) as f64 / 1e9;
         write!(
             f,

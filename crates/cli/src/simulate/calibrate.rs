@@ -1,6 +1,6 @@
-//! `forerun simulate calibrate`: what real models on real devices take, for simulations to use.
+//! `forerun simulate calibrate`: measures a pair of models for simulations.
 
-use super::passes::{Bench, CHAIN, ROWS};
+use super::passes::{CHAIN, PairBench, ROWS};
 use crate::arguments::CalibrateArguments;
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
@@ -15,7 +15,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     let longest = arguments.check.iter().copied().max().unwrap_or(0);
     ensure!(
         longest < ROWS[ROWS.len() - 1],
-        "--check names {longest} draft tokens, but at most {} are measured",
+        "--check is {longest}, but at most {} draft tokens can be compared",
         ROWS[ROWS.len() - 1] - 1
     );
     ensure!(
@@ -24,14 +24,15 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     );
     ensure!(
         arguments.max_tokens > 2 * CHAIN,
-        "--max-tokens is {}, but must be more than {}",
+        "--max-tokens is {}, but must be larger than {}",
         arguments.max_tokens,
         2 * CHAIN
     );
     let plan = Plan::new(Options {
         model: arguments.model.clone(),
         draft_model: Some(arguments.draft_model.clone()),
-        // Each model on its own cores, so that the numbers serve simulations of every method.
+        // Each model has its own cores, so that simulations of every method can use the
+        // measurements.
         method: Some(Method::Pearl),
         draft_tokens: DraftTokens::Fixed(longest.max(1)),
         weight_type: arguments.dtype,
@@ -43,7 +44,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     let drafter = Checkpoint::open(&loader.locate(&arguments.draft_model)?)?;
     let layers = [engine.config(), drafter.config()].map(|config| config.num_hidden_layers);
     let prompts = prompts(arguments, &engine)?;
-    let mut bench = Bench::new(engine.cluster(), prompts, arguments.max_tokens);
+    let mut bench = PairBench::new(engine.cluster(), prompts, arguments.max_tokens);
     bench.write_texts()?;
     for round in 0..arguments.rounds {
         note(format_args!("round {} of {}", round + 1, arguments.rounds));
@@ -56,11 +57,11 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     std::fs::write(&arguments.out, calibration.to_toml(&comment))
         .with_context(|| format!("cannot write {}", arguments.out.display()))?;
     report(&bench, &calibration, &arguments.check)?;
-    note(format_args!("written: {}", arguments.out.display()));
+    note(format_args!("wrote {}", arguments.out.display()));
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the numbers come from.
+/// Describes the origin of the measurements.
 fn comment(arguments: &CalibrateArguments) -> String {
     let from = Provenance::now(std::env::args());
     let commit = from.commit.as_deref().unwrap_or("unknown");
@@ -76,12 +77,13 @@ fn comment(arguments: &CalibrateArguments) -> String {
     )
 }
 
-/// The first tokens of prompts that are long enough, so that all prompts cost the same.
+/// Cuts prompts to the same number of tokens, so that all cost the same; shorter ones are skipped.
 fn prompts(arguments: &CalibrateArguments, engine: &Forerun) -> anyhow::Result<Vec<Vec<TokenId>>> {
     let context = engine.config().max_position_embeddings;
     ensure!(
         arguments.prompt_tokens + arguments.max_tokens + ROWS[ROWS.len() - 1] <= context,
-        "the model has a context of {context}: lower --prompt-tokens or --max-tokens"
+        "the prompt, the answer and the drafts do not fit the model's context of {context}: lower \
+         --prompt-tokens or --max-tokens"
     );
     let mut prompts = Vec::new();
     for prompt in suite::read(&arguments.suite, arguments.data.as_deref())? {
@@ -92,13 +94,13 @@ fn prompts(arguments: &CalibrateArguments, engine: &Forerun) -> anyhow::Result<V
         }
     }
     if prompts.is_empty() {
-        bail!("no prompt has {} tokens: lower --prompt-tokens", arguments.prompt_tokens);
+        bail!("no prompt has at least {} tokens: lower --prompt-tokens", arguments.prompt_tokens);
     }
     Ok(prompts)
 }
 
-/// Measured beside predicted, in one run: tokens a second over all prompts.
-fn report(bench: &Bench, calibration: &Calibration, lengths: &[usize]) -> anyhow::Result<()> {
+/// Prints measured next to predicted speed, in tokens per second over all prompts.
+fn report(bench: &PairBench, calibration: &Calibration, lengths: &[usize]) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let agreed = calibration.agreement.concat();
     let share = agreed.matches('1').count() as f64 / agreed.len().max(1) as f64;

@@ -1,4 +1,4 @@
-//! `forerun simulate`.
+//! `forerun simulate`: decoding in virtual time.
 
 mod calibrate;
 mod paper;

@@ -1,9 +1,9 @@
-//! `forerun simulate paper`: a published table beside the simulator's.
+//! `forerun simulate paper`: simulated next to published values.
 
 use super::run::read_calibration;
 use crate::arguments::PaperArguments;
 use forerun_sim::SimulatedMethod;
-use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, PaperTable, Waited};
+use forerun_sim::papers::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, PaperTable, RealTimeMeasurement};
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -29,20 +29,22 @@ pub(crate) fn run(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// DSI's table 2 in waits; a row is told as soon as it is measured.
+/// Measures DSI's table 2 on threads that wait instead of computing. Prints each row as soon as it
+/// is measured.
 fn in_real_time(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     let texts = arguments.texts;
     if arguments.table != PaperTable::DsiPairs || texts == 0 {
-        anyhow::bail!("--real-time measures the table dsi-2, over at least one text");
+        anyhow::bail!("--real-time supports only the table dsi-2, with --texts of at least 1");
     }
     let mut out = stdout().lock();
     writeln!(
         out,
-        "DSI over speculative decoding, measured in waits (ideal), means of {texts} texts\n"
+        "Speedup of DSI over speculative decoding, measured on waiting threads (in virtual time), \
+         means of {texts} texts\n"
     )?;
     writeln!(
         out,
-        "| pair | 1 | 5 | 10 | each at its best | of the ideal | waits/virtual | published |"
+        "| pair | lookahead 1 | 5 | 10 | best of each | of ideal | measured/virtual | published |"
     )?;
     writeln!(out, "|---|---|---|---|---|---|---|---|")?;
     for pair in &DSI_PAIRS {
@@ -52,41 +54,46 @@ fn in_real_time(arguments: &PaperArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Measures a pair and formats its row.
 fn row(pair: &DsiPair, texts: u64) -> anyhow::Result<String> {
     let mut row = format!("| {} |", pair.name);
-    let (mut turns, mut dsi) = (Vec::new(), Vec::new());
+    let (mut speculative, mut dsi) = (Vec::new(), Vec::new());
     for lookahead in DSI_LOOKAHEADS {
-        let own = [SimulatedMethod::Speculative, SimulatedMethod::Dsi]
-            .map(|m| pair.wait(m, lookahead, texts));
-        let [own_turns, own_dsi] = own;
-        turns.push(own_turns?);
-        dsi.push(own_dsi?);
-        let at = turns.len() - 1;
-        row += &format!(" {} |", compared(&turns[at], &dsi[at]));
+        let measured = [SimulatedMethod::Speculative, SimulatedMethod::Dsi]
+            .map(|method| pair.measure_in_real_time(method, lookahead, texts));
+        let [measured_speculative, measured_dsi] = measured;
+        speculative.push(measured_speculative?);
+        dsi.push(measured_dsi?);
+        let last = speculative.len() - 1;
+        row += &format!(" {} |", speedup(&speculative[last], &dsi[last]));
     }
-    let best =
-        |of: &[Waited]| of.iter().copied().min_by(|a, b| a.virtual_ns.total_cmp(&b.virtual_ns));
-    let (Some(best_turns), Some(best_dsi)) = (best(&turns), best(&dsi)) else { return Ok(row) };
-    let share = (best_turns.measured_ns / best_dsi.measured_ns)
-        / (best_turns.virtual_ns / best_dsi.virtual_ns);
-    let over = turns.iter().chain(&dsi).map(|own| own.measured_ns / own.virtual_ns);
-    let most = over.fold(0.0, f64::max);
+    let best = |all: &[RealTimeMeasurement]| {
+        all.iter().copied().min_by(|a, b| a.virtual_ns.total_cmp(&b.virtual_ns))
+    };
+    let (Some(best_speculative), Some(best_dsi)) = (best(&speculative), best(&dsi)) else {
+        return Ok(row);
+    };
+    let share = (best_speculative.measured_ns / best_dsi.measured_ns)
+        / (best_speculative.virtual_ns / best_dsi.virtual_ns);
+    let slowdowns = speculative.iter().chain(&dsi).map(|time| time.measured_ns / time.virtual_ns);
+    let largest = slowdowns.fold(0.0, f64::max);
     row += &format!(
-        " {} | {:.1} % | ≤ {most:.3} | {:.2} |",
-        compared(&best_turns, &best_dsi),
+        " {} | {:.1} % | ≤ {largest:.3} | {:.2} |",
+        speedup(&best_speculative, &best_dsi),
         100.0 * share,
         pair.published
     );
     Ok(row)
 }
 
-/// The ratio of two times with its 95 % interval, and in virtual time.
-fn compared(turns: &Waited, dsi: &Waited) -> String {
-    let ratio = turns.measured_ns / dsi.measured_ns;
-    let relative = (turns.error_ns / turns.measured_ns).hypot(dsi.error_ns / dsi.measured_ns);
+/// Formats the ratio of two times with its 95 % interval, and in virtual time.
+fn speedup(speculative: &RealTimeMeasurement, dsi: &RealTimeMeasurement) -> String {
+    let ratio = speculative.measured_ns / dsi.measured_ns;
+    let relative = (speculative.standard_error_ns / speculative.measured_ns)
+        .hypot(dsi.standard_error_ns / dsi.measured_ns);
     format!(
         "{ratio:.2} ± {:.2} ({:.2})",
         1.96 * relative * ratio,
-        turns.virtual_ns / dsi.virtual_ns
+        speculative.virtual_ns / dsi.virtual_ns
     )
 }

@@ -1,4 +1,4 @@
-//! Passes and answers of loaded models, timed as decoders see them: by the jobs that they send.
+//! Times forward passes and answers of loaded models as decoders see them, by the jobs they submit.
 
 use anyhow::{Context, ensure};
 use forerun::{Placement, ThreadCluster, TokenId};
@@ -10,14 +10,14 @@ use forerun_sim::{Calibration, MeasuredPasses, Parameters, SimulatedMethod};
 use std::path::Path;
 use std::time::Instant;
 
-/// Rows of the target that are measured, up to what the longest draft needs.
+/// Numbers of rows of the target's measured passes; the longest draft decides how many are used.
 pub(super) const ROWS: [usize; 9] = [1, 2, 3, 5, 7, 9, 13, 17, 33];
-/// Tokens of the drafts whose further passes are measured.
+/// Length of the drafts that measure a drafter's passes after the first.
 pub(super) const CHAIN: usize = 5;
-/// Measurements of each kind in a round.
+/// Number of measurements of each kind in a round.
 const SAMPLES: usize = 3;
 
-/// Times of one kind, in nanoseconds.
+/// Measured times of one kind, in nanoseconds.
 #[derive(Clone, Default)]
 struct Times(Vec<u64>);
 
@@ -32,29 +32,31 @@ impl Times {
     }
 }
 
-/// A pair at work, and what was measured of it.
-pub(super) struct Bench {
+/// A loaded pair and its measurements.
+pub(super) struct PairBench {
     cluster: ThreadCluster,
     sequences: u64,
     max_tokens: usize,
     prompts: Vec<Vec<TokenId>>,
-    /// Prompts with the target's own answers behind them.
+    /// Prompts, each followed by the target's own answer.
     texts: Vec<Vec<TokenId>>,
+    /// For each text, `1` where the drafter agrees with the target and `0` where it does not.
     agreement: Vec<String>,
     target_first: Times,
-    /// By [`ROWS`].
+    /// The target's passes by [`ROWS`].
     target_rows: [Times; ROWS.len()],
     draft_first: Times,
-    /// First passes of one row and of two.
+    /// The drafter's first passes of a draft, of one row and of two.
     draft_rows: [Times; 2],
+    /// The drafter's further passes of a draft.
     draft_next: Times,
-    /// What an answer takes beyond its jobs, for each job.
+    /// The time between jobs.
     between: Times,
-    /// By draft length and prompt.
+    /// Whole answers by draft length and prompt.
     answers: Vec<Vec<Times>>,
 }
 
-impl Bench {
+impl PairBench {
     pub(super) fn new(
         cluster: ThreadCluster,
         prompts: Vec<Vec<TokenId>>,
@@ -81,8 +83,8 @@ impl Bench {
         self.max_tokens
     }
 
-    /// Has the target write its answers, and asks the drafter behind every token of theirs. This warms
-    /// both up.
+    /// Lets the target write its answers, and the drafter predict each of their tokens. This also
+    /// warms up both models.
     pub(super) fn write_texts(&mut self) -> anyhow::Result<()> {
         for prompt in self.prompts.clone() {
             let (answer, _) = self.answer(0, prompt.clone())?;
@@ -104,12 +106,12 @@ impl Bench {
         Ok(())
     }
 
-    /// Times passes as they come in decoding: the two models in turn, so that each finds the caches as
-    /// the other left them.
+    /// Times passes in the order of decoding: the two models alternate, so that each finds the
+    /// processor's caches as the other left them.
     pub(super) fn measure_passes(&mut self, round: usize, most_rows: usize) -> anyhow::Result<()> {
         let index = round % self.texts.len();
         let (text, prompt) = (self.texts[index].clone(), self.prompts[index].clone());
-        // Half of the answer is the past of a pass in the mean.
+        // On average, half of the answer precedes a pass.
         let middle = prompt.len() + self.max_tokens / 2;
         let past = &text[..middle];
         for _ in 0..SAMPLES {
@@ -129,8 +131,8 @@ impl Bench {
                 let chain = self.draft(id, past, CHAIN)?.duration_ns();
                 self.draft_next.0.push(chain.saturating_sub(one) / (CHAIN as u64 - 1));
                 self.score(id, past, 0)?;
-                // The cache holds one token less than what was drafted from, and this is not what was
-                // drafted, so two rows are missing.
+                // This leaves the drafter's cache with `middle - 1` tokens, so that the next draft
+                // starts with a pass of two rows.
                 self.draft(id, &text[..middle - 1], 1)?;
                 self.score(id, past, 0)?;
                 let two = self.draft(id, &text[..middle + 1], 1)?.duration_ns();
@@ -142,8 +144,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Times whole answers: plain ones, which tell what there is beyond jobs, and with drafts of these
-    /// lengths.
+    /// Times whole answers: by plain decoding, which gives the time between jobs, and with drafts
+    /// of these lengths.
     pub(super) fn measure_answers(&mut self, lengths: &[usize]) -> anyhow::Result<()> {
         self.answers.resize(lengths.len(), vec![Times::default(); self.prompts.len()]);
         for index in 0..self.prompts.len() {
@@ -153,7 +155,8 @@ impl Bench {
                 let (answer, ns) = self.answer(length, prompt.clone())?;
                 ensure!(
                     answer == self.texts[index][prompt.len()..],
-                    "drafts of {length} tokens gave another text than plain decoding: that is a bug"
+                    "drafts of {length} tokens gave another text than plain decoding: please report \
+                     this bug"
                 );
                 self.answers[place][index].0.push(ns);
             }
@@ -161,11 +164,12 @@ impl Bench {
         Ok(())
     }
 
-    /// Milliseconds of all prompts' answers, by draft length.
+    /// Returns the total milliseconds of the answers to all prompts, by draft length.
     pub(super) fn answers_ms(&self) -> impl Iterator<Item = f64> + '_ {
         self.answers.iter().map(|prompts| prompts.iter().map(Times::median_ms).sum())
     }
 
+    /// Returns the medians of all measurements.
     pub(super) fn calibration(
         &self,
         models: [&Path; 2],
@@ -173,9 +177,9 @@ impl Bench {
         placement: &Placement,
     ) -> Calibration {
         let [target, drafter] = models.map(|model| format!("{} ({placement})", model.display()));
-        let measured = |rows: &[usize], times: &[Times]| {
-            let known = rows.iter().zip(times).filter(|(_, times)| !times.0.is_empty());
-            known.map(|(rows, times)| (*rows, times.median_ms())).collect()
+        let medians = |rows: &[usize], times: &[Times]| {
+            let measured = rows.iter().zip(times).filter(|(_, times)| !times.0.is_empty());
+            measured.map(|(rows, times)| (*rows, times.median_ms())).collect()
         };
         Calibration {
             link_ms: self.between.median_ms() / 2.0,
@@ -185,20 +189,21 @@ impl Bench {
                 model: target,
                 layers: layers[0],
                 first_ms: self.target_first.median_ms(),
-                rows_ms: measured(&ROWS, &self.target_rows),
+                rows_ms: medians(&ROWS, &self.target_rows),
                 next_ms: None,
             },
             drafter: MeasuredPasses {
                 model: drafter,
                 layers: layers[1],
                 first_ms: self.draft_first.median_ms(),
-                rows_ms: measured(&[1, 2], &self.draft_rows),
+                rows_ms: medians(&[1, 2], &self.draft_rows),
                 next_ms: Some(self.draft_next.median_ms()),
             },
         }
     }
 
-    /// An answer with drafts of a length, and how many nanoseconds it took.
+    /// Generates an answer with drafts of this length, or by plain decoding for 0. Returns its
+    /// tokens and its time in nanoseconds.
     fn answer(
         &mut self,
         draft_tokens: usize,
@@ -218,19 +223,19 @@ impl Bench {
         let ns = started.elapsed().as_nanos() as u64;
         self.cluster.release(id);
         if draft_tokens == 0 {
-            let beyond_ns = ns.saturating_sub(statistics.score_ns);
-            self.between.0.push(beyond_ns / statistics.target_forwards.max(1));
+            let between_ns = ns.saturating_sub(statistics.score_ns);
+            self.between.0.push(between_ns / statistics.target_forwards.max(1));
         }
         Ok((answer, ns))
     }
 
     fn new_sequence(&mut self) -> SequenceId {
-        // The engine's own sequences count from 0 on.
+        // The engine's own sequences count up from 0.
         self.sequences += 1;
         SequenceId(u64::MAX - self.sequences)
     }
 
-    /// A pass of the target behind `tokens`, with a row for each of as many candidates more.
+    /// Runs a pass of the target after `tokens`, with further rows for this number of candidates.
     fn score(
         &mut self,
         sequence: SequenceId,
@@ -247,10 +252,10 @@ impl Bench {
             logprobs: None,
             features_from: None,
         };
-        self.done(Role::Target(0), job)
+        self.run_job(Role::Target(0), job)
     }
 
-    /// A chain of `length` tokens behind `tokens`.
+    /// Drafts a chain of `length` tokens after `tokens`.
     fn draft(
         &mut self,
         sequence: SequenceId,
@@ -265,10 +270,10 @@ impl Bench {
             shape: DraftShape::Chain { length },
             feedback: TargetFeedback::default(),
         };
-        self.done(Role::Drafter(0), job)
+        self.run_job(Role::Drafter(0), job)
     }
 
-    fn done(&mut self, role: Role, job: Job) -> anyhow::Result<Completion> {
+    fn run_job(&mut self, role: Role, job: Job) -> anyhow::Result<Completion> {
         self.cluster.submit(role, job)?;
         let completion = self.cluster.next_completion()?;
         if let Err(error) = &completion.output {

@@ -1,27 +1,27 @@
-//! `forerun simulate plot`: a picture of a sweep's table.
+//! `forerun simulate plot`: draws a sweep's table.
 
 use crate::arguments::{Merge, PlotArguments};
 use crate::note;
 use anyhow::Context;
-use forerun_plot::{Heatmap, HeatmapColours, Lines, Picture, Table};
+use forerun_draw::plot::{Heatmap, HeatmapColours, Lines, Picture, Table};
 use std::process::ExitCode;
 
-/// Behind the name of what is shown: nothing in these tables was measured.
+/// Added to the label of the values: nothing in these tables was measured.
 const REMARK: &str = ", simulated";
 
 pub(super) fn run(arguments: &PlotArguments) -> anyhow::Result<ExitCode> {
     let mut table = Table::read(&arguments.table)?;
     for only in &arguments.only {
-        let (column, value) = only
-            .split_once('=')
-            .with_context(|| format!("--only {only} is not of the form COLUMN=VALUE"))?;
+        let (column, value) = only.split_once('=').with_context(|| {
+            format!("--only is {only:?}, but must be COLUMN=VALUE, such as draft-tokens=5")
+        })?;
         table = table.only(column, value)?;
     }
     let merge = match arguments.merge {
-        Merge::Refuse => forerun_plot::Merge::Refuse,
-        Merge::Max => forerun_plot::Merge::Max,
-        Merge::Min => forerun_plot::Merge::Min,
-        Merge::Mean => forerun_plot::Merge::Mean,
+        Merge::Refuse => forerun_draw::plot::Merge::Refuse,
+        Merge::Max => forerun_draw::plot::Merge::Max,
+        Merge::Min => forerun_draw::plot::Merge::Min,
+        Merge::Mean => forerun_draw::plot::Merge::Mean,
     };
     let (value, title) = ((arguments.value.as_str(), REMARK), &arguments.title);
     match &arguments.y {
@@ -37,6 +37,6 @@ pub(super) fn run(arguments: &PlotArguments) -> anyhow::Result<ExitCode> {
             Lines::new(&table, axes, value, merge, title)?.write(&arguments.out)?;
         }
     }
-    note(format_args!("written: {}", arguments.out.display()));
+    note(format_args!("wrote {}", arguments.out.display()));
     Ok(ExitCode::SUCCESS)
 }

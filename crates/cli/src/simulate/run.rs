@@ -1,4 +1,4 @@
-//! `forerun simulate run`: one answer.
+//! `forerun simulate run`: simulates one answer.
 
 use crate::arguments::{CancelChoice, SimulatedRunArguments};
 use crate::generate::{timeline, write_trace};
@@ -16,16 +16,16 @@ pub(super) fn run(arguments: &SimulatedRunArguments) -> anyhow::Result<ExitCode>
     let tokens = simulation.max_tokens;
     let mut trace = answer.trace.clone();
     if arguments.real_time {
-        let waited = simulation.run_in_real_time()?;
-        trace = waited.trace;
+        let measured = simulation.run_in_real_time()?;
+        trace = measured.trace;
         write!(out, "{}", timeline(&trace))?;
-        let ratio = waited.total_ns as f64 / answer.total_ns.max(1) as f64;
-        let rounds = waited.statistics.target_forwards.max(1);
+        let ratio = measured.total_ns as f64 / answer.total_ns.max(1) as f64;
+        let rounds = measured.statistics.target_forwards.max(1);
         writeln!(
             out,
-            "measured: {tokens} tokens in {:.1} ms, {:.2} ms a round, {ratio:.4}× virtual time",
-            ms(waited.total_ns),
-            ms(waited.total_ns) / rounds as f64,
+            "measured: {tokens} tokens in {:.1} ms, {:.2} ms per round, {ratio:.4}× virtual time",
+            ms(measured.total_ns),
+            ms(measured.total_ns) / rounds as f64,
         )?;
     } else {
         write!(out, "{}", timeline(&trace))?;
@@ -54,7 +54,7 @@ fn report(
     )?;
     writeln!(
         out,
-        "{} target forwards, {} tokens drafted, {} accepted",
+        "{} target forward passes, {} tokens drafted, {} accepted",
         answer.targets.jobs,
         statistics.draft_tokens,
         statistics.accepted.iter().sum::<u64>(),
@@ -67,7 +67,7 @@ fn ms(ns: u64) -> f64 {
 
 pub(super) fn read_calibration(file: &Path) -> anyhow::Result<Calibration> {
     let text = std::fs::read_to_string(file)
-        .with_context(|| format!("cannot read the calibration {}", file.display()))?;
+        .with_context(|| format!("cannot read the calibration file {}", file.display()))?;
     Calibration::parse(&text).map_err(|reason| anyhow!("{}: {reason}", file.display()))
 }
 

@@ -1,9 +1,9 @@
-//! `forerun simulate sweep`: a table of many configurations.
+//! `forerun simulate sweep` and `forerun simulate heatmaps`: tables of many configurations.
 
 use crate::arguments::{HeatmapArguments, SweepArguments};
 use crate::interrupts::{self, INTERRUPTED};
 use crate::{note, progress};
-use forerun_sim::sweep::{Heatmaps, Progress, Rows, Sweep, Table, run as simulate};
+use forerun_sim::sweep::{Heatmaps, Progress, RowSource, Sweep, Table, run as simulate};
 use std::num::NonZero;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -18,25 +18,25 @@ pub(super) fn run(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     fill(&sweep, "configurations", &out, arguments.threads)
 }
 
-/// DSI's figures 2 and 7.
+/// Runs `forerun simulate heatmaps`: DSI's figures 2 and 7.
 pub(super) fn heatmaps(arguments: &HeatmapArguments) -> anyhow::Result<ExitCode> {
     let HeatmapArguments { steps, lookaheads, max_tokens, repeats, .. } = *arguments;
     let heatmaps = Heatmaps {
-        latencies: steps.get(),
-        acceptances: steps.get(),
+        latency_steps: steps.get(),
+        acceptance_steps: steps.get(),
         lookaheads: lookaheads.get(),
         tokens: max_tokens.get(),
         repeats: repeats.get(),
         ..Heatmaps::default()
     };
     let count = heatmaps.configurations();
-    note(format_args!("{count} configurations of each method, {repeats} texts each"));
+    note(format_args!("{count} configurations per method, {repeats} texts each"));
     fill(&heatmaps, "drafters", &arguments.out, arguments.threads)
 }
 
-/// Simulates what a table does not have yet.
+/// Simulates the rows that the table does not have yet.
 fn fill(
-    sweep: &impl Rows,
+    sweep: &impl RowSource,
     what: &str,
     out: &Path,
     threads: Option<NonZero<usize>>,
@@ -44,18 +44,18 @@ fn fill(
     let mut table = Table::open(out, sweep)?;
     let before = table.rows;
     if before > 0 && before < sweep.count() {
-        note(format_args!("going on behind {before} rows"));
+        note(format_args!("resuming after {before} rows"));
     }
     let stopped = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&stopped);
-    interrupts::listen(move || told.swap(true, Ordering::Relaxed))?;
+    let interrupted = Arc::clone(&stopped);
+    interrupts::listen(move || interrupted.swap(true, Ordering::Relaxed))?;
     let template = format!("{{pos}}/{{len}} {what} {{wide_bar}} {{per_sec}} {{eta}} left");
     let bar = progress::bar(sweep.count() as u64, &template);
     bar.set_position(before as u64);
     bar.reset_eta();
     let (started, mut last) =
         (Instant::now(), Progress { done: before, total: sweep.count(), rounds: 0 });
-    let outcome = simulate(sweep, &mut table, count(threads), |progress| {
+    let outcome = simulate(sweep, &mut table, thread_count(threads), |progress| {
         bar.set_position(progress.done as u64);
         last = progress;
         match stopped.load(Ordering::Relaxed) {
@@ -75,13 +75,13 @@ fn fill(
         last.rounds as f64 / seconds.max(1e-9),
     ));
     if last.done < last.total {
-        note("interrupted; the same command goes on from there");
+        note("interrupted: run the same command again to resume");
         return Ok(ExitCode::from(INTERRUPTED));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn count(threads: Option<NonZero<usize>>) -> usize {
+fn thread_count(threads: Option<NonZero<usize>>) -> usize {
     let all = || std::thread::available_parallelism().map_or(1, NonZero::get);
     threads.map_or_else(all, NonZero::get)
 }

@@ -1,4 +1,4 @@
-//! `forerun train medusa|eagle|parallel`: a target and text in, a drafter out.
+//! `forerun train medusa|eagle|parallel`: trains a drafter for a target.
 
 use super::{dataset, listen, set_threads, train, training_folder};
 use crate::arguments::{
@@ -33,11 +33,11 @@ pub(super) fn parallel(arguments: &ParallelArguments) -> anyhow::Result<ExitCode
         Integration::Medusa => TrainedDrafterKind::ParallelspecMedusa,
         Integration::Eagle => TrainedDrafterKind::ParallelspecEagle,
     };
-    let of_features = classification_weight.is_some() || feature_noise.is_some();
-    if arguments.integration == Integration::Medusa && of_features {
+    let has_feature_options = classification_weight.is_some() || feature_noise.is_some();
+    if arguments.integration == Integration::Medusa && has_feature_options {
         bail!(
-            "--classification-weight and --feature-noise are for --integration eagle: the other \
-             integration reads no features"
+            "--classification-weight and --feature-noise need --integration eagle: the medusa \
+             integration does not read the target's features"
         );
     }
     let mut options = DrafterOptions::of(kind, arguments.masks as usize);
@@ -64,7 +64,7 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     let interrupted = Arc::new(AtomicBool::new(false));
     let data = match arguments.self_distillation {
         None => text.data.clone(),
-        Some(count) => match own_text(&target, arguments, &run, count, &interrupted)? {
+        Some(count) => match write_own_text(&target, arguments, &run, count, &interrupted)? {
             Some(file) => vec![file],
             None => return Ok(INTERRUPTED.into()),
         },
@@ -76,7 +76,7 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     let parameters = trainer.learner().drafter().parameters();
     let count: usize = parameters.iter().map(|parameter| parameter.values.elem_count()).sum();
     note(format_args!(
-        "{} for {}: {:.2}M parameters, {} training tokens, {} held out; at step {} of {steps}",
+        "{} for {}: {:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
         drafter.kind,
         target.name(),
         count as f64 / 1e6,
@@ -96,43 +96,45 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     Ok(ExitCode::SUCCESS)
 }
 
-/// The tokenizer beside a target.
+/// Returns the tokenizer of a target.
 fn tokenizer(target: &Path) -> anyhow::Result<PathBuf> {
     let folder = if target.is_dir() { Some(target) } else { target.parent() };
     let file = folder.unwrap_or(Path::new(".")).join("tokenizer.json");
     if !file.is_file() {
-        bail!("there is no {}: the text is read with the target's tokenizer", file.display());
+        bail!("{} not found: training needs the target's tokenizer there", file.display());
     }
     Ok(file)
 }
 
-/// What stands around a document where the target reads it: what a prompt begins with, and its EOS.
+/// Returns the tokens around a document as the target reads it: the start of a prompt, and its EOS
+/// token.
 fn framing(target: &Target, path: &Path) -> anyhow::Result<Framing> {
     let Some(&eos) = target.config().eos_token_ids.first() else {
         bail!(
-            "{}: its config.json has no eos_token_id, the token that parts documents: add it",
+            "{}: config.json has no eos_token_id, the token that separates documents: add it",
             path.display()
         );
     };
     let mut bos = Tokenizer::from_checkpoint(path)?.encode("")?;
     bos.retain(|&token| token != eos);
-    Ok(Framing::OfTarget { bos, eos })
+    Ok(Framing::Target { bos, eos })
 }
 
-/// Text that the target writes; `None` if an interrupt came first. From here on the process listens for
-/// interrupts.
-fn own_text(
+/// Lets the target write the training text, and returns its file, or `None` if interrupted.
+/// Installs the handler for interrupts.
+fn write_own_text(
     target: &Target,
     arguments: &DrafterArguments,
     run: &Path,
     count: usize,
     interrupted: &Arc<AtomicBool>,
 ) -> anyhow::Result<Option<PathBuf>> {
-    // Texts of another target or by other settings are other texts: none of them is gone on with.
+    // The file's name contains everything that the texts depend on, so that a run resumes only its
+    // own texts.
     let (temperature, context, seed) =
         (arguments.self_distillation_temperature, arguments.step.context, arguments.step.seed);
-    let of = &target.embedding_sha256()[..8];
-    let name = format!("self-distilled-{of}-{count}-{temperature}-{context}-{seed}.jsonl");
+    let hash = &target.embedding_sha256()[..8];
+    let name = format!("self-distilled-{hash}-{count}-{temperature}-{context}-{seed}.jsonl");
     let file = run.join(name);
     let options = [
         format!("--count={count}"),
@@ -148,7 +150,8 @@ fn own_text(
     Ok(done.then_some(file))
 }
 
-/// What is not said is ParallelSpec's table 3; EAGLE as it is replaced.
+/// Returns the training options. The defaults are those of ParallelSpec (arXiv 2410.05589, table 3).
+/// EAGLE has the defaults of ParallelSpec in its place.
 fn options(
     drafter: &DrafterOptions,
     arguments: &DrafterArguments,

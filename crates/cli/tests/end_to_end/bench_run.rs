@@ -1,4 +1,4 @@
-//! `forerun bench run`: a comparison that is interrupted, goes on, and ends in a report.
+//! `forerun bench run`: comparisons, their reports, and resuming after interruptions.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +14,7 @@ const PROMPTS: &str = r#"{"id": "a", "category": "first", "prompt": "Once upon a
 {"id": "c", "category": "second", "turns": ["Who are you?", "And <who> & am I?"]}
 "#;
 
-/// Two repeats of three prompts by plain and drafted decoding.
+/// Compares plain and speculative decoding on three prompts, twice each.
 fn bench(models: &Models, out: &Path) -> Run {
     let prompts = models.folder().join("prompts.jsonl");
     fs::write(&prompts, PROMPTS).unwrap();
@@ -31,14 +31,14 @@ fn answers(out: &Path) -> Vec<Value> {
     lines.filter(|line: &Value| line["line"] == "answer").collect()
 }
 
-/// A summary without what depends on times, dates, memory and command lines.
-fn timeless(out: &Path) -> Value {
+/// Reads a summary without everything that depends on times, dates, memory and command lines.
+fn summary_without_times(out: &Path) -> Value {
     let text = fs::read_to_string(out.join("summary.json")).unwrap();
     let mut summary: Value = serde_json::from_str(&text).unwrap();
     summary["sessions"] = json!(null);
-    for own in summary["configurations"].as_array_mut().unwrap() {
-        own["sample"] = json!(null);
-        for cell in own["cells"].as_object_mut().unwrap().values_mut() {
+    for configuration in summary["configurations"].as_array_mut().unwrap() {
+        configuration["sample"] = json!(null);
+        for cell in configuration["cells"].as_object_mut().unwrap().values_mut() {
             for metrics in ["metrics", "over_prompts"] {
                 cell[metrics].as_object_mut().unwrap().retain(|name, _| {
                     let timed = ["speed", "second", "_ms", "share", "peak", "per_token", "round"];
@@ -50,7 +50,7 @@ fn timeless(out: &Path) -> Value {
     summary
 }
 
-fn is_complete(out: &Path) {
+fn assert_complete(out: &Path) {
     let answers = answers(out);
     assert_eq!(answers.len(), 2 * 3 * 2);
     let mut places: Vec<String> = answers
@@ -70,34 +70,34 @@ fn an_interrupted_comparison_resumes_to_the_same_table() {
     let output = finished.output();
     assert!(output.contains("autoregressive") && output.contains("MAT"), "{output}");
     assert!(output.contains("speculative, model, 3"), "{output}");
-    is_complete(&whole);
+    assert_complete(&whole);
 
-    // What is there is the first half, and a line that was under way.
+    // The file has the first half, and an incomplete line.
     fs::create_dir(&cut).unwrap();
     let text = fs::read_to_string(whole.join("answers.jsonl")).unwrap();
     let place = text.match_indices('\n').nth(7).unwrap().0;
     fs::write(cut.join("answers.jsonl"), &text[..place + 40]).unwrap();
     let finished = bench(&models, &cut).succeed();
-    assert!(finished.errors.contains("going on behind 6 answers"), "{}", finished.errors);
-    is_complete(&cut);
-    assert_eq!(timeless(&cut), timeless(&whole));
-    // Those that were there stayed as they were, times included.
+    assert!(finished.errors.contains("resuming after 6 answers"), "{}", finished.errors);
+    assert_complete(&cut);
+    assert_eq!(summary_without_times(&cut), summary_without_times(&whole));
+    // The existing answers are unchanged, including their times.
     assert_eq!(answers(&cut)[..6], answers(&whole)[..6]);
 
-    // Nothing is left to do: the report is written again.
+    // If all answers exist, only the report is written again.
     fs::remove_file(cut.join("report.html")).unwrap();
     bench(&models, &cut).succeed();
-    is_complete(&cut);
+    assert_complete(&cut);
     assert!(cut.join("report.html").is_file());
 
-    // Another comparison has no place there.
+    // Another comparison cannot use the same directory.
     let other = bench(&models, &cut).with(&["--seed", "5"]).finish();
     other.assert_refused("another seed", &["another comparison", "--out"]);
 }
 
-/// A checkpoint that was written anew may be another one, though it has the same name and size.
+/// A checkpoint that was written again may be another one, even with the same name and size.
 #[test]
-fn a_comparison_goes_on_with_the_same_files_only() {
+fn a_comparison_resumes_only_with_unchanged_checkpoints() {
     let models = Models::pair();
     let out = models.folder().join("out");
     bench(&models, &out).succeed();
@@ -105,11 +105,11 @@ fn a_comparison_goes_on_with_the_same_files_only() {
     let weights = fs::File::options().write(true).open(models.drafter().join("model.safetensors"));
     weights.unwrap().set_modified(SystemTime::now() + Duration::from_secs(60)).unwrap();
     let other = bench(&models, &out).finish();
-    other.assert_refused("written anew", &["another comparison", "--out"]);
+    other.assert_refused("a changed checkpoint", &["another comparison", "--out"]);
 }
 
 #[test]
-fn a_changed_answer_fails_by_name() {
+fn a_different_answer_is_reported_with_its_prompt_and_position() {
     let models = Models::pair();
     let out = models.folder().join("out");
     bench(&models, &out).succeed();
@@ -139,7 +139,7 @@ fn a_changed_answer_fails_by_name() {
 }
 
 #[test]
-fn the_report_is_whole_and_asks_nobody() {
+fn the_report_is_complete_and_makes_no_requests() {
     let models = Models::pair();
     let out = models.folder().join("out");
     let trees = ["--tree", "none", "--tree", "top:2x3", "--drafter", "model,prompt-lookup"];
@@ -176,13 +176,13 @@ fn the_report_is_whole_and_asks_nobody() {
     assert_eq!(hrefs, ["data:"]);
     let table = fs::read_to_string(out.join("report.md")).unwrap();
     let row = |name: &str| table.lines().filter(|line| line.contains(name)).count();
-    // By category, and over prompts.
+    // Rows of the tables by category and over prompts.
     assert!(row("| first | 2 |") == 10 && row("| second | 1 |") == 10, "{table}");
     assert!(table.contains("| speed × |") && table.contains("± "), "{table}");
 }
 
 #[test]
-fn sampled_answers_are_compared_where_they_are_coupled() {
+fn sampled_answers_are_compared_if_they_are_coupled() {
     let models = Models::pair();
     let out = |name: &str| models.folder().join(name);
     let warm = ["--temperature", "1", "--limit", "1"];
@@ -193,7 +193,8 @@ fn sampled_answers_are_compared_where_they_are_coupled() {
     assert!(page("rejection").contains("were not compared"));
 }
 
-/// A target with a small model and drafters of its own, at two temperatures, in one run.
+/// Compares a small draft model and drafters trained for the target, at two temperatures, in one
+/// run.
 #[test]
 fn several_draft_models_and_temperatures_are_compared_in_one_run() {
     use forerun_model::checkpoint::random_speculator::SpeculatorLayout as L;
@@ -203,11 +204,11 @@ fn several_draft_models_and_temperatures_are_compared_in_one_run() {
     let sweep = models.folder().join("sweep.toml");
     let (target, small, [on_tokens, on_features]) = (models.target(), models.drafter(), parallel);
     let placement = Run::one_core_placement();
-    let own = format!("[[sweep]]\ndraft-tokens = 2\nplacement = '{placement}'\n");
+    let table = format!("[[sweep]]\ndraft-tokens = 2\nplacement = '{placement}'\n");
     let text = format!(
-        "model = {target:?}\ndraft-model = {small:?}\n\n{own}drafter = ['model', 'ouroboros']\n\n\
-         {own}draft-model = [{on_tokens:?}, {on_features:?}, {medusa:?}]\n\n\
-         {own}draft-model = {hydra:?}\ndrafter = 'hydra'\ntree = 'top:2x2'\ntemperature = 1\n",
+        "model = {target:?}\ndraft-model = {small:?}\n\n{table}drafter = ['model', 'ouroboros']\n\n\
+         {table}draft-model = [{on_tokens:?}, {on_features:?}, {medusa:?}]\n\n\
+         {table}draft-model = {hydra:?}\ndrafter = 'hydra'\ntree = 'top:2x2'\ntemperature = 1\n",
     );
     fs::write(&sweep, text).unwrap();
     let (prompts, out) = (models.folder().join("prompts.jsonl"), models.folder().join("out"));
@@ -237,7 +238,7 @@ fn several_draft_models_and_temperatures_are_compared_in_one_run() {
     assert_eq!(names.len(), 13);
     let answers = answers(&out);
     assert_eq!(answers.len(), 13 * 2);
-    // Every temperature has its own text, and its own plain decoding is the baseline.
+    // Each temperature has its own texts and its own baseline.
     let text = |name: &str| {
         let of = |answer: &&Value| answer["configuration"] == name && answer["prompt"] == "a";
         answers.iter().find(of).unwrap()["turns"][0]["text"].clone()
@@ -246,31 +247,32 @@ fn several_draft_models_and_temperatures_are_compared_in_one_run() {
     assert_eq!(text("speculative, medusa, 2, T 1"), text("autoregressive, T 1"));
     let summary = fs::read_to_string(out.join("summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&summary).unwrap();
-    for own in summary["configurations"].as_array().unwrap() {
-        let name = own["name"].as_str().unwrap();
+    for configuration in summary["configurations"].as_array().unwrap() {
+        let name = configuration["name"].as_str().unwrap();
         let temperature = &name[name.len() - 3..];
-        assert_eq!(own["baseline"], format!("autoregressive, {temperature}"), "{name}");
-        let drafted = own["cells"]["overall"]["metrics"]["draft_ms_per_round"].is_object();
+        assert_eq!(configuration["baseline"], format!("autoregressive, {temperature}"), "{name}");
+        let drafted =
+            configuration["cells"]["overall"]["metrics"]["draft_ms_per_round"].is_object();
         assert_eq!(drafted, !name.starts_with("autoregressive"), "{name}");
     }
     let table = fs::read_to_string(out.join("report.md")).unwrap();
     assert!(table.contains("| draft ms/round |") && table.contains("greedy; temperature 1"));
     assert!(table.contains("ParallelEagle --method speculative --drafter parallel"), "{table}");
-    // A draft model that nobody drafts with is an oversight.
+    // A draft model that no configuration uses is an error.
     let text = format!("[[sweep]]\ndraft-model = {medusa:?}\ndrafter = 'lookahead'\n");
     fs::write(&sweep, text).unwrap();
     let refused = run().with_path("--model", &models.target()).finish();
-    refused.assert_refused("an idle draft model", &["nothing drafts with", "Medusa"]);
+    refused.assert_refused("an idle draft model", &["no drafter uses the draft model", "Medusa"]);
 }
 
-/// The sweep of ParallelSpec's tables, as it is in the repository, on random drafters.
+/// Runs the repository's sweep of ParallelSpec's tables with random drafters.
 #[test]
-fn the_sweep_of_parallelspecs_tables_runs() {
+fn the_parallelspec_sweep_of_the_repository_runs() {
     use forerun_model::checkpoint::random_speculator::SpeculatorLayout as L;
     let models = Models::pair();
     for (layout, name) in [
-        (L::MedusaOnTargetHead, "medusa"),
-        (L::EagleOnTargetEmbedding, "eagle"),
+        (L::SharedHeadMedusa, "medusa"),
+        (L::SharedEmbeddingEagle, "eagle"),
         (L::ParallelMedusa, "parallelspec-medusa"),
         (L::ParallelEagle, "parallelspec-eagle"),
     ] {
@@ -298,14 +300,14 @@ fn the_sweep_of_parallelspecs_tables_runs() {
     ] {
         assert!(names.contains(&name), "no {name}: {names:?}");
     }
-    // A table of 14 methods at two temperatures, and a figure of 4 drafters at 8 lengths, of which each
-    // has one in the table.
+    // A table of 14 methods at two temperatures, and a figure of 4 drafters at 8 lengths. One
+    // length of each drafter is also in the table.
     assert_eq!(names.len(), 14 * 2 + 4 * 7);
     assert!(!names.contains(&"speculative, medusa, 8, T 1"), "{names:?}");
 }
 
 #[test]
-fn what_cannot_be_compared_is_refused_before_it_begins() {
+fn invalid_comparisons_are_refused_before_loading() {
     let models = Models::pair();
     let out = models.folder().join("out");
     let file = |name: &str, text: &str| -> PathBuf {
@@ -323,7 +325,11 @@ fn what_cannot_be_compared_is_refused_before_it_begins() {
         ("an unknown suite", of().with(&["--suite", "mtbench"]), &["mtbench", "spec-bench"]),
         ("no data", of().with(&["--suite", "gsm8k"]), &["--data"]),
         ("an unknown option", of().with_path("--sweep", &sweep), &["sweep.toml", "speed"]),
-        ("no room", of().with(&["-n", "4000"]).on_one_core(), &["none fits", "--max-tokens"]),
+        (
+            "a short context",
+            of().with(&["-n", "4000"]).on_one_core(),
+            &["none fits", "--max-tokens"],
+        ),
     ];
     for (what, run, words) in words {
         run.finish().assert_refused(what, words);
@@ -332,7 +338,7 @@ fn what_cannot_be_compared_is_refused_before_it_begins() {
 }
 
 #[test]
-fn a_file_sweeps_and_a_random_pair_is_made() {
+fn a_sweep_file_is_compared_on_the_demonstration_pair() {
     let folder = tempfile::tempdir().unwrap();
     let (sweep, out) = (folder.path().join("sweep.toml"), folder.path().join("out"));
     let placement = Run::one_core_placement();

@@ -1,7 +1,7 @@
-//! The report in a real browser: light and dark, wide and as narrow as a phone, without a complaint on its
-//! console and without a request to anywhere.
+//! The report in a real browser: light and dark, wide and as narrow as a phone, without console
+//! messages and network requests.
 //!
-//! Where there is no Chromium this is skipped with a message, unless `FORERUN_BROWSER` names one.
+//! Without Chromium, the test is skipped with a message. `FORERUN_BROWSER` can name a browser.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +14,7 @@ use std::process::Command;
 
 const BROWSERS: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
 
-/// A browser that starts.
+/// Finds a browser that starts.
 fn browser() -> Option<OsString> {
     let starts = |name: &OsString| {
         let started = Command::new(name).arg("--version").output();
@@ -27,18 +27,18 @@ fn browser() -> Option<OsString> {
     BROWSERS.iter().map(OsString::from).find(starts)
 }
 
-/// What a page says of itself, as attributes of its root.
+/// A script that records properties of a page as attributes of its root element.
 const PROBE: &str = "<script>addEventListener('load', () => {
   const root = document.documentElement, body = getComputedStyle(document.body);
-  const told = {
+  const probed = {
     inner: innerWidth, scroll: root.scrollWidth, background: body.backgroundColor, color: body.color,
     pictures: [...document.querySelectorAll('svg')].filter(s => s.getBoundingClientRect().width > 200).length,
     requests: performance.getEntriesByType('resource').length,
   };
-  for (const [name, value] of Object.entries(told)) root.setAttribute('data-told-' + name, value);
+  for (const [name, value] of Object.entries(probed)) root.setAttribute('data-probed-' + name, value);
 });</script>";
 
-/// Opens a page and returns what it told, and what stood on its console.
+/// Opens a page. Returns its recorded properties and its console messages.
 fn open(
     browser: &OsString,
     page: &Path,
@@ -58,16 +58,16 @@ fn open(
     let dom = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     let console = errors.lines().filter(|line| line.contains("CONSOLE")).collect();
-    let mut told = BTreeMap::new();
-    for part in dom.split("data-told-").skip(1) {
+    let mut probed = BTreeMap::new();
+    for part in dom.split("data-probed-").skip(1) {
         if let Some((name, rest)) = part.split_once("=\"")
             && let Some((value, _)) = rest.split_once('"')
         {
-            told.insert(name.to_owned(), value.to_owned());
+            probed.insert(name.to_owned(), value.to_owned());
         }
     }
-    assert!(!told.is_empty(), "the browser told nothing: {errors}");
-    (told, console)
+    assert!(!probed.is_empty(), "the page reported nothing: {errors}");
+    (probed, console)
 }
 
 #[test]
@@ -98,12 +98,12 @@ fn the_report_is_readable_light_and_dark_wide_and_narrow() {
 
     let mut colours = Vec::new();
     for (width, dark) in [(1200, false), (1200, true), (500, false), (500, true)] {
-        let (told, console) = open(&browser, &page, width, dark);
-        let number = |name: &str| told[name].parse::<usize>().unwrap();
+        let (probed, console) = open(&browser, &page, width, dark);
+        let number = |name: &str| probed[name].parse::<usize>().unwrap();
         assert_eq!(console, "", "at {width}, dark {dark}");
-        assert!(number("inner") <= width && number("scroll") <= number("inner"), "{told:?}");
-        assert!(number("pictures") >= 3 && number("requests") == 0, "{told:?}");
-        colours.push((told["background"].clone(), told["color"].clone()));
+        assert!(number("inner") <= width && number("scroll") <= number("inner"), "{probed:?}");
+        assert!(number("pictures") >= 3 && number("requests") == 0, "{probed:?}");
+        colours.push((probed["background"].clone(), probed["color"].clone()));
     }
     assert_eq!((&colours[0], &colours[1]), (&colours[2], &colours[3]));
     assert!(colours[0].0 != colours[1].0 && colours[0].1 != colours[1].1, "{colours:?}");

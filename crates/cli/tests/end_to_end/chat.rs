@@ -1,4 +1,4 @@
-//! `forerun chat` at a terminal and at a pipe.
+//! `forerun chat` at a terminal and with a pipe.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,33 +8,33 @@ use serde_json::Value;
 use std::fs;
 use std::process::Command;
 
-/// Nothing here takes as long, however busy the machine.
-const PATIENCE_MS: u64 = 120_000;
+/// Time after which a chat is considered stuck.
+const TIMEOUT_MS: u64 = 120_000;
 
 const PROMPT: &str = "> ";
 
-/// A chat at a pseudo-terminal, its history in the models' folder.
-struct Talk {
+/// A chat at a pseudo-terminal, with its history in the directory of the models.
+struct TerminalChat {
     session: PtySession,
 }
 
-impl Talk {
-    fn begin(models: &Models, options: &[&str]) -> Self {
+impl TerminalChat {
+    fn start(models: &Models, options: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         command.args(["chat", "--model"]).arg(models.target());
         command.arg("--draft-model").arg(models.drafter());
         command.args(["--placement", &Run::one_core_placement(), "--ignore-eos"]).args(options);
         command.env("XDG_STATE_HOME", models.folder().join("state"));
-        // An editor that knows its terminal.
+        // The line editor needs a known terminal.
         command.env("TERM", "xterm");
-        let options = Options::new().timeout_ms(Some(PATIENCE_MS));
-        let mut talk = Self { session: spawn_with_options(command, options).unwrap() };
-        talk.expect("/help lists the commands");
-        talk.expect(PROMPT);
-        talk
+        let options = Options::new().timeout_ms(Some(TIMEOUT_MS));
+        let mut chat = Self { session: spawn_with_options(command, options).unwrap() };
+        chat.expect("/help lists the commands");
+        chat.expect(PROMPT);
+        chat
     }
 
-    /// Waits until a text has come. The session takes every byte for a character.
+    /// Waits for a text in the output. The session reads each byte as a character.
     fn expect(&mut self, text: &str) {
         let bytes: String = text.bytes().map(char::from).collect();
         self.session.exp_string(&bytes).unwrap();
@@ -44,8 +44,8 @@ impl Talk {
         self.session.send_line(line).unwrap();
     }
 
-    /// Types a line, waits for what must be shown, and for the next prompt.
-    fn say(&mut self, line: &str, shown: &[&str]) {
+    /// Types a line, and waits for these texts and the next prompt.
+    fn submit(&mut self, line: &str, shown: &[&str]) {
         self.enter(line);
         for text in shown {
             self.expect(text);
@@ -53,7 +53,7 @@ impl Talk {
         self.expect(PROMPT);
     }
 
-    /// Waits until an answer is well under way: more has come than the line that was typed.
+    /// Waits until an answer has clearly begun: the output is longer than the typed line.
     fn wait_for_answer(&mut self) {
         self.session.exp_regex("(?s).{1000}").unwrap();
     }
@@ -63,16 +63,16 @@ impl Talk {
         self.session.flush().unwrap();
     }
 
-    /// Types something, presses Ctrl-C, and waits for the next prompt.
-    fn give_up(&mut self, typed: &str) {
+    /// Types something, discards it with Ctrl-C, and waits for the next prompt.
+    fn discard(&mut self, typed: &str) {
         self.session.send(typed).unwrap();
         self.press('c');
-        // The editor has let go of the line: what it showed of it before may have a prompt, too.
+        // The editor has released the line. Earlier output of the line may also contain a prompt.
         self.expect("\x1b[?2004l");
         self.expect(PROMPT);
     }
 
-    /// Presses Ctrl-D and waits for a good end.
+    /// Presses Ctrl-D, and checks that the chat ends successfully.
     fn leave(mut self) {
         self.press('d');
         self.session.exp_eof().unwrap();
@@ -80,10 +80,10 @@ impl Talk {
         assert!(format!("{status:?}").ends_with(", 0)"), "{status:?}");
     }
 
-    /// The conversation so far, as it is saved.
+    /// Saves the conversation and returns its messages.
     fn messages(&mut self, models: &Models) -> Vec<(String, String)> {
         let file = models.folder().join("chat.json");
-        self.say(&format!("/save {}", file.display()), &["messages are in"]);
+        self.submit(&format!("/save {}", file.display()), &["wrote ", " messages to "]);
         let messages: Value = serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let messages = messages.as_array().unwrap().iter();
@@ -91,125 +91,125 @@ impl Talk {
     }
 }
 
-/// What users said.
-fn said(messages: &[(String, String)]) -> Vec<&str> {
+/// Returns the user's messages.
+fn user_messages(messages: &[(String, String)]) -> Vec<&str> {
     messages.iter().filter(|(role, _)| role == "user").map(|(_, text)| &text[..]).collect()
 }
 
 #[test]
 fn a_conversation_of_several_turns_with_commands() {
     let models = Models::with_context(4096);
-    let mut talk = Talk::begin(&models, &["-n", "20", "--system", "be kind"]);
-    let end = "[ended at 20 tokens; --max-tokens allows more]";
-    talk.say("/stats", &["there was no answer yet"]);
-    talk.say("Hello", &[end]);
-    talk.say("/method autoregressive", &["the method is autoregressive from the next answer on"]);
-    talk.say("again", &[end]);
-    talk.say("/method speculative", &["the method is speculative from"]);
-    talk.enter("two\\");
-    talk.expect("… ");
-    talk.say("lines", &[end]);
-    talk.say("/method magic", &["\"magic\" is not one of autoregressive, speculative"]);
-    talk.say("/hlep", &["there is no command /hlep; /help lists"]);
-    talk.say("/help", &["/system [TEXT]"]);
-    talk.say(
+    let mut chat = TerminalChat::start(&models, &["-n", "20", "--system", "be kind"]);
+    let end = "[stopped after 20 tokens; --max-tokens allows more]";
+    chat.submit("/stats", &["no answers yet"]);
+    chat.submit("Hello", &[end]);
+    chat.submit("/method autoregressive", &["the next answer will use the method autoregressive"]);
+    chat.submit("again", &[end]);
+    chat.submit("/method speculative", &["the next answer will use the method speculative"]);
+    chat.enter("two\\");
+    chat.expect("… ");
+    chat.submit("lines", &[end]);
+    chat.submit("/method magic", &["\"magic\" is not one of autoregressive, speculative"]);
+    chat.submit("/hlep", &["there is no command /hlep; /help lists"]);
+    chat.submit("/help", &["/system [TEXT]"]);
+    chat.submit(
         "/stats",
         &["last answer: 20 tokens", "MAT", "whole chat: 3 answers, 60 tokens", "MAT"],
     );
-    let messages = talk.messages(&models);
+    let messages = chat.messages(&models);
     assert_eq!(messages[0], ("system".into(), "be kind".into()));
-    assert_eq!(said(&messages), ["Hello", "again", "two\nlines"]);
+    assert_eq!(user_messages(&messages), ["Hello", "again", "two\nlines"]);
     assert_eq!(messages.len(), 7);
-    talk.say("/system", &["there is no system message"]);
-    talk.say("/reset", &["the conversation begins anew"]);
-    assert_eq!(talk.messages(&models), []);
-    // Ctrl-C at an empty prompt does not leave at once, nor if something else comes in between.
+    chat.submit("/system", &["the next answer will have no system message"]);
+    chat.submit("/reset", &["started a new conversation"]);
+    assert_eq!(chat.messages(&models), []);
+    // One Ctrl-C at an empty prompt does not leave, nor do two with other input in between.
     for _ in 0..2 {
-        talk.press('c');
-        talk.expect("Ctrl-C again or Ctrl-D to leave");
-        talk.expect(PROMPT);
-        talk.say("/method", &["the method is speculative"]);
+        chat.press('c');
+        chat.expect("Ctrl-C again or Ctrl-D to leave");
+        chat.expect(PROMPT);
+        chat.submit("/method", &["the method is speculative"]);
     }
-    // With something typed it clears the line, and no more.
-    talk.press('c');
-    talk.expect("Ctrl-C again or Ctrl-D to leave");
-    talk.expect(PROMPT);
-    talk.give_up("half a line");
+    // Ctrl-C after typing only clears the line.
+    chat.press('c');
+    chat.expect("Ctrl-C again or Ctrl-D to leave");
+    chat.expect(PROMPT);
+    chat.discard("half a line");
     for second in ["", "lines"] {
-        talk.enter("two\\");
-        talk.expect("… ");
-        talk.give_up(second);
+        chat.enter("two\\");
+        chat.expect("… ");
+        chat.discard(second);
     }
-    talk.press('c');
-    talk.expect("Ctrl-C again or Ctrl-D to leave");
-    talk.expect(PROMPT);
-    assert_eq!(talk.messages(&models), []);
-    talk.leave();
-    // The next chat remembers what was typed.
-    let mut talk = Talk::begin(&models, &[]);
-    talk.press('p');
-    talk.expect("/save");
-    talk.press('u');
-    talk.leave();
+    chat.press('c');
+    chat.expect("Ctrl-C again or Ctrl-D to leave");
+    chat.expect(PROMPT);
+    assert_eq!(chat.messages(&models), []);
+    chat.leave();
+    // The next chat has the history.
+    let mut chat = TerminalChat::start(&models, &[]);
+    chat.press('p');
+    chat.expect("/save");
+    chat.press('u');
+    chat.leave();
 }
 
 #[test]
 fn without_history_nothing_is_written() {
     let models = Models::pair();
-    let mut talk = Talk::begin(&models, &["--no-history"]);
-    talk.say("/method", &["the method is speculative"]);
-    talk.press('c');
-    talk.expect("Ctrl-C again");
-    talk.expect(PROMPT);
-    talk.press('c');
-    talk.session.exp_eof().unwrap();
+    let mut chat = TerminalChat::start(&models, &["--no-history"]);
+    chat.submit("/method", &["the method is speculative"]);
+    chat.press('c');
+    chat.expect("Ctrl-C again");
+    chat.expect(PROMPT);
+    chat.press('c');
+    chat.session.exp_eof().unwrap();
     assert!(!models.folder().join("state").exists());
 }
 
 #[test]
-fn an_interrupted_answer_stays_and_the_conversation_goes_on() {
+fn an_interrupted_answer_stays_in_the_conversation() {
     let models = Models::with_context(1 << 20);
     for method in ["autoregressive", "speculative"] {
-        let mut talk = Talk::begin(&models, &["-n", "1000000", "--method", method]);
+        let mut chat = TerminalChat::start(&models, &["-n", "1000000", "--method", method]);
         for turn in 1..=2 {
-            talk.enter("Hello");
-            talk.wait_for_answer();
-            talk.press('c');
-            talk.expect("[interrupted; the answer so far stays in the conversation]");
-            talk.expect(PROMPT);
+            chat.enter("Hello");
+            chat.wait_for_answer();
+            chat.press('c');
+            chat.expect("[interrupted; the text so far stays in the conversation]");
+            chat.expect(PROMPT);
             let answers = format!("whole chat: {turn} answer");
-            talk.say("/stats", &[&answers]);
+            chat.submit("/stats", &[&answers]);
         }
         fs::remove_file(models.folder().join("chat.json")).unwrap_or_default();
-        let messages = talk.messages(&models);
-        assert_eq!(said(&messages), ["Hello", "Hello"]);
+        let messages = chat.messages(&models);
+        assert_eq!(user_messages(&messages), ["Hello", "Hello"]);
         assert!(messages.iter().all(|(_, text)| !text.is_empty()), "{messages:?}");
-        talk.leave();
+        chat.leave();
     }
 }
 
 #[test]
-fn what_the_context_cannot_hold_is_left_out_or_refused_aloud() {
+fn turns_that_exceed_the_context_are_left_out_or_refused_with_a_note() {
     let models = Models::with_context(128);
-    let mut talk = Talk::begin(&models, &["-n", "20"]);
-    let end = "[ended at 20 tokens";
-    talk.say("a question of thirty letters or so", &[end]);
+    let mut chat = TerminalChat::start(&models, &["-n", "20"]);
+    let end = "[stopped after 20 tokens";
+    chat.submit("a question of thirty letters or so", &[end]);
     for _ in 0..3 {
-        talk.say(
+        chat.submit(
             "a question of thirty letters or so",
             &["[the context is full: the oldest turn was left out]", end],
         );
     }
     let long = "x".repeat(200);
-    talk.say(&long, &["error: the message is too long by", "the model sees at most 128"]);
-    talk.say("short", &[end]);
-    let messages = talk.messages(&models);
-    assert_eq!(said(&messages).len(), 5);
-    assert!(!said(&messages).contains(&&*long));
-    talk.leave();
+    chat.submit(&long, &["error: the message is too long by", "the model sees at most 128"]);
+    chat.submit("short", &[end]);
+    let messages = chat.messages(&models);
+    assert_eq!(user_messages(&messages).len(), 5);
+    assert!(!user_messages(&messages).contains(&&*long));
+    chat.leave();
 }
 
-/// A chat whose messages are piped in.
+/// Creates a chat that reads its messages from a pipe.
 fn piped(models: &Models, input: &str, options: &[&str]) -> Run {
     let run = Run::forerun().with(&["chat"]).with_path("--model", &models.target());
     let run = run.with_path("--draft-model", &models.drafter()).on_one_core();
@@ -217,15 +217,15 @@ fn piped(models: &Models, input: &str, options: &[&str]) -> Run {
 }
 
 #[test]
-fn the_text_is_the_same_whatever_the_method() {
+fn the_text_does_not_depend_on_the_method() {
     let models = Models::with_context(4096);
     let fixed = ["--draft-tokens", "3"];
     let plain = piped(&models, "one\ntwo\nthree\n", &["--method", "autoregressive"]).succeed();
     let text = plain.output();
     assert!(text.len() > 90, "{text:?}");
-    // Nothing but answers is on standard output, and no prompt anywhere.
+    // Standard output has only answers, and no prompt is shown anywhere.
     assert!(!text.contains(PROMPT) && !plain.errors.contains(PROMPT), "{}", plain.errors);
-    assert!(plain.errors.contains("ships no chat template"), "{}", plain.errors);
+    assert!(plain.errors.contains("the model has no chat template"), "{}", plain.errors);
     assert_eq!(piped(&models, "one\n\ntwo\nthree", &fixed).succeed().output(), text);
     let switched =
         "one\n/method autoregressive\ntwo\n/stats\n/method speculative\nthree\n/quit\nfour";
@@ -250,12 +250,12 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     refuse(file.to_str().unwrap(), &["t.jinja", "line 1"]);
     write("{{ raise_exception('never') }}");
     refuse(file.to_str().unwrap(), &["the model's chat template refuses", "never"]);
-    // One that has no text for a message, or no end, says so, and the chat goes on.
+    // A template that renders no text, or does not finish, is reported, and the chat continues.
     write("{% if messages|length > 1 %}x{% endif %}");
     let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
     let finished = run.succeed();
     assert!(finished.errors.contains("has no text for these messages"), "{}", finished.errors);
-    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
+    assert!(finished.errors.contains("started a new conversation"), "{}", finished.errors);
     write(
         "{% if messages[0].content == 'a' %}{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}\
          {% endfor %}{% endfor %}{% endfor %}{% endif %}",
@@ -263,14 +263,14 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
     let finished = run.succeed();
     assert!(finished.errors.contains("t.jinja cannot render"), "{}", finished.errors);
-    assert!(finished.errors.contains("does not come to an end"), "{}", finished.errors);
-    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
-    // A refusal in the middle takes the message back, and the chat goes on.
+    assert!(finished.errors.contains("does not finish within"), "{}", finished.errors);
+    assert!(finished.errors.contains("started a new conversation"), "{}", finished.errors);
+    // If the template refuses a later message, the message is removed and the chat continues.
     write(
         "{% if messages|length > 1 %}{{ raise_exception('once') }}{% endif %}{{ messages[0].content }}",
     );
     let run = piped(&models, "a\nb\n/reset\nc\n", &["--chat-template", file.to_str().unwrap()]);
     let finished = run.succeed();
     assert!(finished.errors.contains("refuses these messages: once"), "{}", finished.errors);
-    assert!(finished.errors.contains("begins anew"), "{}", finished.errors);
+    assert!(finished.errors.contains("started a new conversation"), "{}", finished.errors);
 }

@@ -1,4 +1,5 @@
-//! EasySpec from the command line: the text is the target's, whatever layers are computed together.
+//! EasySpec: the text is the target's for every layer strategy, and `forerun analyze layers`
+//! compares strategies.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,7 +15,7 @@ fn run(models: &Models, options: &str) -> Run {
 }
 
 #[test]
-fn layers_in_parallel_give_the_text_of_plain_decoding() {
+fn layer_parallel_drafting_gives_the_text_of_plain_decoding() {
     let models = Models::deep();
     let groups = models.folder().join("groups.txt");
     fs::write(&groups, "# by hand\n0,1-6,7\n").unwrap();
@@ -38,7 +39,7 @@ fn layers_in_parallel_give_the_text_of_plain_decoding() {
 }
 
 #[test]
-fn strategies_that_cannot_be_are_refused_with_a_way_out() {
+fn invalid_strategies_are_refused_with_advice() {
     let models = Models::deep();
     let file = models.folder().join("empty.txt");
     fs::write(&file, "# nothing\n").unwrap();
@@ -49,7 +50,7 @@ fn strategies_that_cannot_be_are_refused_with_a_way_out() {
         ("--lp many", &["'--lp", "many"]),
         ("--lp 2 --layer-groups 0-7", &["cannot be used with"]),
         ("--layer-groups 0,2-7", &["layer 1 is in no layer group"]),
-        ("--layer-groups 0-3,3-7", &["layer 3 comes"]),
+        ("--layer-groups 0-3,3-7", &["layer 3 is in two layer groups", "4 was expected"]),
         ("--layer-groups 0,1-8", &["name layer 8", "8 layers, 0 to 7", "drafter"]),
         ("--layer-groups 0,1-5", &["end before layer 6", "add 6-7"]),
         ("--calibration often", &["\"often\"", "every-round, on-mismatch, prefill-only, never"]),
@@ -64,7 +65,7 @@ fn strategies_that_cannot_be_are_refused_with_a_way_out() {
         run(&models, options).finish().assert_refused(options, &["--drafter easyspec", "leave"]);
     }
     let without = Run::generate(&models).with(&["-p", "x", "--drafter", "easyspec"]);
-    without.finish().assert_refused("no drafter", &["\"easyspec\"", "--draft-model DIR"]);
+    without.finish().assert_refused("no drafter", &["\"easyspec\"", "set --draft-model"]);
 }
 
 fn analyze(models: &Models) -> Run {
@@ -75,39 +76,39 @@ fn analyze(models: &Models) -> Run {
 }
 
 #[test]
-fn an_analysis_proposes_groups_that_generate_takes() {
+fn generate_accepts_the_groups_that_an_analysis_proposes() {
     let models = Models::deep();
     let found = models.folder().join("found.txt");
     let first = analyze(&models).with_path("--target", &models.target());
     let first = first.with(&["--lp", "1,2,4", "--whole-layers", "--per-layer", "--rounds", "3"]);
     let first = first.with(&["--layer-groups", "0,1-6,7", "--least-overlap", "0.5"]);
     let output = first.with_path("--search", &found).succeed().output();
-    let (lost, taken) = output.split_once("\na pass of 1 rows, in ms").unwrap();
+    let (similarities, costs) = output.split_once("\na pass of 1 rows, in ms").unwrap();
     let row = |table: &str, name: &str| -> Vec<f64> {
         let line = table.lines().find_map(|line| line.strip_prefix(name));
         let numbers = line.unwrap_or_else(|| panic!("no {name} in {table}")).split_whitespace();
         numbers.map(|number| number.parse().unwrap_or(f64::NAN)).collect()
     };
     // h, attn, q, k, v, overlap, top-1, accepted.
-    let [exact, two, four, own] =
-        ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "].map(|name| row(lost, name));
+    let [exact, two, four, grouped] =
+        ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "].map(|name| row(similarities, name));
     assert_eq!(exact[..7], [1.0; 7], "{output}");
     assert_eq!(exact.len(), 8);
-    for (more, fewer) in [(&two, &exact), (&four, &two), (&own, &four)] {
+    for (more, fewer) in [(&two, &exact), (&four, &two), (&grouped, &four)] {
         assert!(more[0] < fewer[0] && more[0] > 0.0, "{output}");
     }
-    assert!(row(lost, "lp 4, MLPs too ")[0] < four[0], "{output}");
-    // On all threads with barriers, fused and not; then on one.
+    assert!(row(similarities, "lp 4, MLPs too ")[0] < four[0], "{output}");
+    // On all threads with barriers, layer by layer and fused; then on one thread.
     for name in ["lp 1 ", "lp 2 ", "lp 4 ", "0,1-6,7 "] {
-        let costs = row(taken, name);
-        assert!(costs.len() == 2 || costs.len() == 6, "{output}");
-        assert!(costs.iter().all(|cost| *cost > 0.0), "a pass takes time: {output}");
+        let row = row(costs, name);
+        assert!(row.len() == 2 || row.len() == 6, "{output}");
+        assert!(row.iter().all(|cost| *cost > 0.0), "a pass takes time: {output}");
     }
-    assert!(!taken.contains("MLPs too"), "{output}");
+    assert!(!costs.contains("MLPs too"), "{output}");
     assert!(output.contains("lp 4, by layer\n0 "), "{output}");
     let unmeasured = analyze(&models).with(&["--lp", "2", "--rounds", "0"]).succeed().output();
     assert!(!unmeasured.contains("in ms"), "{unmeasured}");
-    // What was found says where it comes from, and drafts.
+    // The file describes its origin, and can be used for drafting.
     let text = fs::read_to_string(&found).unwrap();
     assert!(text.starts_with("# 8 layers of") && text.ends_with('\n'), "{text}");
     let groups = text.lines().nth(1).unwrap();
@@ -118,7 +119,7 @@ fn an_analysis_proposes_groups_that_generate_takes() {
 }
 
 #[test]
-fn analyses_that_cannot_be_are_refused() {
+fn invalid_analyses_are_refused() {
     let models = Models::deep();
     let table: [(&[&str], &[&str]); 7] = [
         (&["--depth", "0"], &["--depth", "at least 1"]),
@@ -134,7 +135,7 @@ fn analyses_that_cannot_be_are_refused() {
     }
 }
 
-/// A comparison of the paper's, by name, on a few tokens.
+/// Runs one of the paper's comparisons with a few tokens.
 fn preset(models: &Models, name: &str, more: &[&str]) -> (String, PathBuf) {
     let out = models.folder().join(name);
     let prompts = models.folder().join("prompts.jsonl");
@@ -151,7 +152,7 @@ fn preset(models: &Models, name: &str, more: &[&str]) -> (String, PathBuf) {
     (run.with(&few).with(more).succeed().output(), out)
 }
 
-/// The ladder of table 2 at both temperatures, in one run.
+/// Runs the comparison of table 2 at both temperatures.
 #[test]
 fn a_preset_compares_what_the_paper_compares() {
     let models = Models::deep();
@@ -168,7 +169,7 @@ fn a_preset_compares_what_the_paper_compares() {
     for words in ["tokens/s variance", "all are the same", "greedy", "temperature 0.8, top-k 0"] {
         assert!(report.contains(words), "{words} in {report}");
     }
-    // A temperature that is given is taken instead of the preset's.
+    // `--temperature` replaces the preset's temperatures.
     let (_, out) = preset(&models, "easyspec-variance", &["--temperature", "0.8"]);
     assert!(out.join("report.md").is_file());
     let unknown = Run::forerun().with(&["bench", "run", "--preset", "table9"]);
@@ -176,9 +177,9 @@ fn a_preset_compares_what_the_paper_compares() {
     unknown.finish().assert_refused("table9", &names);
 }
 
-/// Figure 4: pictures and tables over layers at a time.
+/// Figure 4: pictures and tables by number of layers at a time.
 #[test]
-fn the_sweep_is_drawn_over_layers_at_a_time() {
+fn the_sweep_is_drawn_by_layers_at_a_time() {
     let models = Models::deep();
     let (_, out) = preset(&models, "easyspec-sweep", &[]);
     let table = fs::read_to_string(out.join("report.md")).unwrap();
@@ -196,9 +197,9 @@ fn the_sweep_is_drawn_over_layers_at_a_time() {
     assert!(page.contains("width 12, never, lp 5: "), "{page}");
 }
 
-/// Table 4: what differs from prompt to prompt.
+/// Table 4: the variance over prompts.
 #[test]
-fn the_spread_over_prompts_is_told_by_category() {
+fn the_variance_over_prompts_is_reported_by_category() {
     let models = Models::deep();
     let (_, out) = preset(&models, "easyspec-variance", &[]);
     let table = fs::read_to_string(out.join("report.md")).unwrap();

@@ -1,4 +1,4 @@
-//! Models by their hub id: the same text as from a path, whatever way the files came.
+//! Hub models: they give the same text as local models, however their files were downloaded.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -10,22 +10,22 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// The text that a model on disk gives to the prompt of [`Hub::generate`].
+/// Returns the text of a local model for the prompt of [`Hub::generate`].
 fn text_from(model: &Path) -> String {
     let run = Run::forerun().with(&Hub::GENERATE).with_path("--model", model);
     run.succeed().output()
 }
 
-/// Checks the text, and that nothing but the statistics was said.
+/// Checks the text, and that standard error has only the statistics.
 fn assert_text(finished: &Finished, expected: &str) {
     assert_eq!(finished.output(), expected, "{}", finished.errors);
     assert_eq!(finished.errors.lines().count(), 1, "{}", finished.errors);
 }
 
-/// The trained checkpoint that tests of real checkpoints use, where it is there.
+/// Finds the trained checkpoint that tests of real checkpoints use.
 fn real_model() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
-    let folder = std::env::var_os("FORERUN_DATA").map_or(beside, PathBuf::from);
+    let default = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
+    let folder = std::env::var_os("FORERUN_DATA").map_or(default, PathBuf::from);
     let model = folder.join("models/tinystories656k");
     if model.is_dir() {
         return Some(model);
@@ -35,12 +35,12 @@ fn real_model() -> Option<PathBuf> {
         "no {}: set FORERUN_DATA to the folder with models/",
         model.display()
     );
-    // Past the test harness's capture.
+    // This is not captured by the test harness.
     drop(writeln!(std::io::stderr(), "SKIPPED: no {} (set FORERUN_DATA)", model.display()));
     None
 }
 
-/// A checkpoint's copy with its weights in two shards and an index.
+/// Copies a checkpoint, with its weights in two shards and an index.
 fn shard(model: &Path, into: &Path) {
     fs::create_dir(into).unwrap();
     for entry in fs::read_dir(model).unwrap() {
@@ -56,27 +56,27 @@ fn shard(model: &Path, into: &Path) {
     let mut weight_map = BTreeMap::new();
     for shard in 0..2 {
         let file = format!("model-0000{}-of-00002.safetensors", shard + 1);
-        let (mut part, mut kept) = (serde_json::Map::new(), Vec::new());
+        let (mut part, mut bytes) = (serde_json::Map::new(), Vec::new());
         let tensors = header.iter().filter(|(name, _)| *name != "__metadata__").enumerate();
         for (_, (name, tensor)) in tensors.filter(|(index, _)| index % 2 == shard) {
             let offset = |at: usize| tensor["data_offsets"][at].as_u64().unwrap() as usize;
-            let start = kept.len();
-            kept.extend_from_slice(&data[offset(0)..offset(1)]);
+            let start = bytes.len();
+            bytes.extend_from_slice(&data[offset(0)..offset(1)]);
             let mut tensor = tensor.clone();
-            tensor["data_offsets"] = serde_json::json!([start, kept.len()]);
+            tensor["data_offsets"] = serde_json::json!([start, bytes.len()]);
             part.insert(name.clone(), tensor);
             weight_map.insert(name.clone(), file.clone());
         }
         let part = serde_json::Value::from(part).to_string();
         let length = (part.len() as u64).to_le_bytes();
-        fs::write(into.join(file), [&length, part.as_bytes(), &kept].concat()).unwrap();
+        fs::write(into.join(file), [&length, part.as_bytes(), &bytes].concat()).unwrap();
     }
     let index = serde_json::json!({ "metadata": {}, "weight_map": weight_map }).to_string();
     fs::write(into.join("model.safetensors.index.json"), index).unwrap();
 }
 
 #[test]
-fn a_hub_model_gives_the_text_of_its_files_and_is_fetched_once() {
+fn a_hub_model_gives_the_text_of_its_files_and_is_downloaded_once() {
     let models = Models::pair();
     for model in [Some(models.target()), real_model()].into_iter().flatten() {
         let expected = text_from(&model);
@@ -84,22 +84,22 @@ fn a_hub_model_gives_the_text_of_its_files_and_is_fetched_once() {
         assert_text(&hub.generate("owner/name").succeed(), &expected);
         assert_eq!(hub.take_downloads().len(), 1);
         assert!(hub.partials().is_empty());
-        // Another time it only asks whether there is something new.
+        // A second run only checks for a new version.
         assert_text(&hub.generate("owner/name").succeed(), &expected);
-        let asked = hub.take_asked();
-        assert_eq!(asked.len(), 1, "{asked:?}");
-        assert_eq!(asked[0].path, "/api/models/owner/name/revision/main");
-        // Offline it asks nothing.
+        let requests = hub.take_requests();
+        assert_eq!(requests.len(), 1, "{requests:?}");
+        assert_eq!(requests[0].path, "/api/models/owner/name/revision/main");
+        // Offline runs make no requests.
         let offline = hub.generate("owner/name").with(&["--offline"]);
         assert_text(&offline.succeed(), &expected);
         let offline = hub.generate("owner/name").variable("HF_HUB_OFFLINE", "1");
         assert_text(&offline.succeed(), &expected);
-        assert!(hub.take_asked().is_empty());
+        assert!(hub.take_requests().is_empty());
     }
 }
 
 #[test]
-fn shards_and_a_drafter_come_from_the_hub_too() {
+fn shards_and_drafters_are_downloaded_too() {
     let models = Models::pair();
     for (number, model) in [Some(models.target()), real_model()].into_iter().flatten().enumerate() {
         let sharded = models.folder().join(format!("sharded-{number}"));
@@ -109,12 +109,12 @@ fn shards_and_a_drafter_come_from_the_hub_too() {
         assert_text(&hub.generate("owner/name").succeed(), &expected);
         assert_eq!(hub.take_downloads().len(), 2);
         assert_text(&hub.generate("owner/name").with(&["--offline"]).succeed(), &expected);
-        // A shard that is not there is not overlooked.
+        // A missing shard is an error.
         let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
         let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
         fs::remove_file(snapshot.join("model-00002-of-00002.safetensors")).unwrap();
         let offline = hub.generate("owner/name").with(&["--offline"]).finish();
-        offline.assert_refused("a shard less", &["no model-00002-of-00002.safetensors"]);
+        offline.assert_refused("a missing shard", &["no model-00002-of-00002.safetensors"]);
     }
     let hub = Hub::serving(&models.target());
     hub.publish("other/drafter", "main", &models.drafter());
@@ -122,9 +122,9 @@ fn shards_and_a_drafter_come_from_the_hub_too() {
     assert_text(&drafted.on_one_core().succeed(), &text_from(&models.target()));
 }
 
-/// Heads under the names that their authors gave their files.
+/// Medusa and Hydra heads have file names of their own.
 #[test]
-fn heads_come_from_the_hub_under_their_own_names() {
+fn heads_are_downloaded_under_their_own_file_names() {
     use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
     let models = Models::pair();
     let expected = text_from(&models.target());
@@ -142,10 +142,10 @@ fn heads_come_from_the_hub_under_their_own_names() {
         let finished = run().succeed();
         assert_eq!(finished.output(), expected, "{}", finished.errors);
         assert!(finished.statistics().contains(&format!("{drafter}:")), "{}", finished.errors);
-        hub.take_asked();
+        hub.take_requests();
         assert_eq!(run().with(&["--offline"]).succeed().output(), expected);
-        assert!(hub.take_asked().is_empty());
-        // Pickled alone, they are refused before anything large is fetched.
+        assert!(hub.take_requests().is_empty());
+        // Heads that are only pickled are refused before a large file is downloaded.
         let pickled = models.folder().join("pickled").join(drafter);
         fs::create_dir_all(&pickled).unwrap();
         fs::copy(heads.join("config.json"), pickled.join("config.json")).unwrap();
@@ -169,30 +169,30 @@ fn revisions_are_kept_apart() {
         let generate = |id: &str| hub.generate(id).with(offline).succeed();
         assert_text(&generate("owner/name"), &main);
         assert_text(&generate("owner/name@refs/pr/1"), &other);
-        hub.take_asked();
-        // A commit does not change: what is there is not asked for.
+        hub.take_requests();
+        // A commit does not change, so there are no requests for cached files.
         assert_text(&generate(&format!("owner/name@{commit}")), &other);
-        assert!(hub.take_asked().is_empty());
+        assert!(hub.take_requests().is_empty());
     }
-    // The branch moves on, and only what has changed is fetched.
+    // When the branch changes, only changed files are downloaded.
     hub.publish("owner/name", "main", &models.drafter());
     assert_text(&hub.generate("owner/name").succeed(), &other);
     assert!(hub.take_downloads().is_empty());
 }
 
 #[test]
-fn a_path_that_exists_wins() {
+fn an_existing_path_takes_precedence_over_a_hub_id() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     fs::create_dir(models.folder().join("owner")).unwrap();
     fs::rename(models.drafter(), models.folder().join("owner/name")).unwrap();
     let expected = text_from(&models.folder().join("owner/name"));
     assert_text(&hub.generate("owner/name").in_folder(models.folder()).succeed(), &expected);
-    assert!(hub.take_asked().is_empty());
+    assert!(hub.take_requests().is_empty());
 }
 
 #[test]
-fn a_broken_connection_is_resumed_where_it_ended() {
+fn an_interrupted_download_resumes() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     let expected = text_from(&models.target());
@@ -200,13 +200,13 @@ fn a_broken_connection_is_resumed_where_it_ended() {
     let broken = hub.generate("owner/name").finish();
     let words = ["model.safetensors of owner/name broke off after 10000 of", "run again"];
     broken.assert_refused("cut", &words);
-    // Nothing half is ever seen.
+    // An incomplete model is never used.
     let offline = hub.generate("owner/name").with(&["--offline"]).finish();
     offline.assert_refused("half a model", &["is not in the cache"]);
-    // It breaks off again, and again.
+    // The connection breaks again.
     hub.quirk(Quirk::Cut(5_000));
     hub.generate("owner/name").finish().assert_refused("cut", &["after 15000 of"]);
-    hub.take_asked();
+    hub.take_requests();
     assert_text(&hub.generate("owner/name").succeed(), &expected);
     let downloads = hub.take_downloads();
     assert_eq!(downloads.len(), 1);
@@ -215,11 +215,11 @@ fn a_broken_connection_is_resumed_where_it_ended() {
 }
 
 #[test]
-fn what_earlier_runs_left_is_used_as_far_as_it_is_good() {
+fn valid_partial_files_of_earlier_runs_are_reused() {
     let models = Models::pair();
     let expected = text_from(&models.target());
     let size = fs::metadata(models.target().join("model.safetensors")).unwrap().len();
-    // A run that ended just before the last step, one that left too much, and one that left rubbish.
+    // Earlier runs left a complete file that was not renamed, a file that is too long, and garbage.
     let whole = |partial: &Path| {
         fs::copy(models.target().join("model.safetensors"), partial).unwrap();
     };
@@ -229,24 +229,24 @@ fn what_earlier_runs_left_is_used_as_far_as_it_is_good() {
         hub.quirk(Quirk::Cut(100));
         hub.generate("owner/name").finish().assert_refused("cut", &["after 100 of"]);
         leave(&hub.partials()[0]);
-        hub.take_asked();
+        hub.take_requests();
         assert_text(&hub.generate("owner/name").succeed(), &expected);
         let downloads = hub.take_downloads();
         let found: Vec<_> =
-            downloads.iter().map(|asked| asked.headers.get("range").cloned()).collect();
+            downloads.iter().map(|request| request.headers.get("range").cloned()).collect();
         assert_eq!(found, ranges);
     }
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::Cut(100));
     hub.generate("owner/name").finish().assert_refused("cut", &["after 100 of"]);
     fs::write(&hub.partials()[0], [7; 100]).unwrap();
-    hub.generate("owner/name").finish().assert_refused("rubbish", &["SHA-256", "run again"]);
+    hub.generate("owner/name").finish().assert_refused("garbage", &["SHA-256", "run again"]);
     assert!(hub.partials().is_empty());
     assert_text(&hub.generate("owner/name").succeed(), &expected);
 }
 
 #[test]
-fn a_server_that_cannot_resume_sends_all_again() {
+fn a_server_that_ignores_ranges_sends_the_whole_file_again() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::IgnoreRanges);
@@ -257,44 +257,45 @@ fn a_server_that_cannot_resume_sends_all_again() {
 }
 
 #[test]
-fn a_server_that_refuses_to_resume_is_asked_for_all() {
+fn the_whole_file_is_requested_from_a_server_that_refuses_ranges() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::RefuseRanges);
     hub.quirk(Quirk::Cut(10_000));
     hub.generate("owner/name").finish().assert_refused("cut", &["after 10000 of"]);
     assert_text(&hub.generate("owner/name").succeed(), &text_from(&models.target()));
-    let ranges = hub.take_downloads().into_iter().map(|asked| asked.headers.get("range").cloned());
+    let ranges =
+        hub.take_downloads().into_iter().map(|request| request.headers.get("range").cloned());
     assert_eq!(ranges.collect::<Vec<_>>(), [None, Some("bytes=10000-".to_owned()), None]);
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn an_interrupt_ends_a_download_at_once_and_the_next_run_goes_on() {
+fn an_interrupt_ends_a_download_at_once_and_the_next_run_resumes_it() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::Stall(10_000));
-    let mut running = hub.generate("owner/name").heeding_interrupts().start();
+    let mut running = hub.generate("owner/name").with_default_interrupts().start();
     let since = Instant::now();
-    let has_begun = || {
+    let has_started = || {
         let partials = hub.partials();
         partials.iter().any(|partial| fs::metadata(partial).unwrap().len() == 10_000)
     };
-    while !has_begun() {
+    while !has_started() {
         assert!(since.elapsed() < Duration::from_secs(60), "the download does not begin");
         std::thread::sleep(Duration::from_millis(5));
     }
     running.interrupt();
     let finished = running.finish();
-    // The signal ended it: shells make 130 of it.
+    // The signal ended it; shells report 130.
     assert_eq!((finished.code, &*finished.errors), (None, ""));
-    hub.take_asked();
+    hub.take_requests();
     assert_text(&hub.generate("owner/name").succeed(), &text_from(&models.target()));
     assert_eq!(hub.take_downloads()[0].headers["range"], "bytes=10000-");
 }
 
 #[test]
-fn runs_side_by_side_fetch_a_file_once() {
+fn simultaneous_runs_download_a_file_once() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     let running: Vec<_> = (0..3).map(|_| hub.generate("owner/name").start()).collect();
@@ -325,10 +326,10 @@ fn the_cache_is_laid_out_as_other_tools_expect() {
         fs::read_link(snapshot.join("config.json")).unwrap(),
         Path::new("../../blobs").join(small_etag(&config))
     );
-    // Only what a model needs is fetched.
+    // Only files that a model needs are downloaded.
     assert!(!snapshot.join("README.md").exists());
     assert!(!snapshot.join("pytorch_model.bin").exists());
-    // The folder may be named by itself.
+    // `HF_HUB_CACHE` sets the directory of the cache.
     let elsewhere = tempfile::tempdir().unwrap();
     hub.generate("owner/name").variable("HF_HUB_CACHE", elsewhere.path()).succeed();
     assert!(elsewhere.path().join("models--owner--name/refs/main").is_file());

@@ -1,4 +1,4 @@
-//! Hub models that cannot be had: what is said, and that nothing bad stays in the cache.
+//! Hub models that cannot be loaded: error messages, and a cache without damaged files.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::net::TcpListener;
 
 #[test]
-fn a_wrong_hash_is_an_error_and_nothing_stays() {
+fn a_file_with_a_wrong_hash_is_an_error_and_is_deleted() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::Damage);
@@ -31,9 +31,9 @@ fn small_files_are_verified_too() {
     hub.generate("owner/name").succeed();
 }
 
-/// What was damaged in the cache itself is not noticed before it is read.
+/// Damage in the cache is found only when the file is read.
 #[test]
-fn a_file_that_makes_no_sense_is_to_be_deleted() {
+fn the_error_for_a_damaged_cached_file_advises_to_delete_it() {
     let hub = Hub::serving(&Models::pair().target());
     hub.generate("owner/name").succeed();
     let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
@@ -66,7 +66,7 @@ fn offline_without_the_model_says_how_to_fetch_it() {
     }
     let devices = ["devices", "--offline", "--model", "owner/name@v2"];
     hub.run().with(&devices).finish().assert_refused("devices", &words);
-    assert!(hub.take_asked().is_empty());
+    assert!(hub.take_requests().is_empty());
     let online = run().variable("HF_HUB_OFFLINE", "0").finish();
     online.assert_refused("not offline", &["no revision v2"]);
 }
@@ -75,7 +75,7 @@ fn offline_without_the_model_says_how_to_fetch_it() {
 fn an_address_that_does_not_answer_is_named() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
-    // A port that was free a moment ago.
+    // An unused port.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let endpoint = format!("http://127.0.0.1:{port}");
     let run = || hub.generate("owner/name").variable("HF_ENDPOINT", &endpoint);
@@ -84,21 +84,21 @@ fn an_address_that_does_not_answer_is_named() {
         "check the network and HF_ENDPOINT",
     ];
     run().finish().assert_refused("no server", &words);
-    // With the model in the cache there is another way out.
+    // If the model is in the cache, `--offline` is suggested.
     hub.generate("owner/name").succeed();
     run().finish().assert_refused("no server", &["take the model from the cache with --offline"]);
     run().with(&["--offline"]).succeed();
 }
 
 #[test]
-fn what_the_hub_does_not_have_is_named() {
+fn missing_models_and_revisions_are_reported_by_name() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     let words = ["nobody/nothing is no path here", "no such model", "HF_TOKEN"];
     hub.generate("nobody/nothing").finish().assert_refused("no model", &words);
     let words = ["the hub model owner/name has no revision v9"];
     hub.generate("owner/name@v9").finish().assert_refused("no revision", &words);
-    // Paths keep their error.
+    // Paths get the error for files.
     for path in ["no/such/model", "./model", "models/model.bin", "model"] {
         let finished = hub.generate(path).finish();
         finished.assert_refused(path, &["no such file or directory", "owner/name@revision"]);
@@ -106,7 +106,7 @@ fn what_the_hub_does_not_have_is_named() {
 }
 
 #[test]
-fn a_token_opens_the_door_and_is_shown_to_nobody_else() {
+fn a_token_gives_access_and_is_sent_only_to_the_hub() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::Token("secret"));
@@ -115,25 +115,25 @@ fn a_token_opens_the_door_and_is_shown_to_nobody_else() {
     let wrong = hub.generate("owner/name").variable("HF_TOKEN", "wrong").finish();
     wrong.assert_refused("wrong token", &["(401", "the token (HF_TOKEN) may not read it"]);
     assert!(!wrong.errors.contains("wrong"), "{}", wrong.errors);
-    hub.take_asked();
+    hub.take_requests();
     hub.generate("owner/name").variable("HF_TOKEN", "secret").succeed();
-    for asked in hub.take_asked() {
-        let elsewhere = asked.path.starts_with("/cdn/");
-        assert_eq!(asked.headers.contains_key("authorization"), !elsewhere, "{asked:?}");
+    for request in hub.take_requests() {
+        let elsewhere = request.path.starts_with("/cdn/");
+        assert_eq!(request.headers.contains_key("authorization"), !elsewhere, "{request:?}");
     }
-    // Another port is another server, be it on the same host.
+    // Another port is another server, even on the same host.
     let other = Hub::serving(&models.target());
     let hub = Hub::serving(&models.target());
     hub.quirk(Quirk::Token("secret"));
     hub.quirk(Quirk::Elsewhere(other.port()));
     hub.generate("owner/name").variable("HF_TOKEN", "secret").succeed();
-    let asked = other.take_asked();
-    assert_eq!(asked.len(), 1);
-    assert!(!asked[0].headers.contains_key("authorization"), "{asked:?}");
+    let requests = other.take_requests();
+    assert_eq!(requests.len(), 1);
+    assert!(!requests[0].headers.contains_key("authorization"), "{requests:?}");
 }
 
 #[test]
-fn refusals_of_the_hub_say_what_to_do() {
+fn errors_of_the_hub_give_advice() {
     let hub = Hub::serving(&Models::pair().target());
     for (status, code, words) in [
         (401, "GatedRepo", &["owner/name is gated", "accept its conditions", "HF_TOKEN"][..]),
@@ -150,7 +150,7 @@ fn refusals_of_the_hub_say_what_to_do() {
 }
 
 #[test]
-fn repositories_without_safetensors_are_refused_before_anything_is_fetched() {
+fn repositories_without_safetensors_are_refused_before_downloading() {
     let models = Models::pair();
     let model = models.target();
     fs::rename(model.join("model.safetensors"), model.join("pytorch_model.bin")).unwrap();
@@ -161,11 +161,11 @@ fn repositories_without_safetensors_are_refused_before_anything_is_fetched() {
     fs::remove_file(model.join("config.json")).unwrap();
     hub.publish("owner/name", "main", &model);
     hub.generate("owner/name").finish().assert_refused("no config", &["has no config.json"]);
-    assert_eq!(hub.take_asked().len(), 2);
+    assert_eq!(hub.take_requests().len(), 2);
 }
 
 #[test]
-fn answers_that_would_lead_out_of_the_cache_are_refused() {
+fn etags_that_lead_out_of_the_cache_are_refused() {
     let hub = Hub::serving(&Models::pair().target());
     hub.quirk(Quirk::Etag("../../../../outside"));
     let finished = hub.generate("owner/name").finish();
@@ -174,7 +174,7 @@ fn answers_that_would_lead_out_of_the_cache_are_refused() {
 }
 
 #[test]
-fn shards_that_are_not_there_or_lead_elsewhere_are_refused() {
+fn missing_shards_and_shards_outside_the_model_are_refused() {
     let models = Models::pair();
     let model = models.target();
     fs::remove_file(model.join("model.safetensors")).unwrap();

@@ -1,4 +1,4 @@
-//! Ctrl-C: the answer ends, the process a moment later.
+//! Ctrl-C ends the answer, and then the process.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +7,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// Exit code of what an interrupt ended.
+/// Exit code of an interrupted process.
 const INTERRUPTED: Option<i32> = Some(130);
 
 const METHODS: [&[&str]; 3] =
@@ -18,7 +18,7 @@ fn generate(models: &Models, tokens: usize, options: &[&str]) -> Run {
     run.with(&["--max-tokens", &tokens.to_string()])
 }
 
-/// The number of tokens that the statistics tell of.
+/// Returns the number of tokens in the statistics.
 fn tokens(finished: &Finished) -> usize {
     if finished.statistics().ends_with(": no tokens") {
         return 0;
@@ -28,7 +28,7 @@ fn tokens(finished: &Finished) -> usize {
 }
 
 #[test]
-fn an_interrupt_ends_a_long_answer_with_what_is_there() {
+fn an_interrupted_answer_ends_with_its_text_so_far() {
     let models = Models::with_context(1 << 20);
     for method in METHODS {
         let mut running = generate(&models, 1_000_000, method).with(&["-p", "Hello"]).start();
@@ -37,14 +37,14 @@ fn an_interrupt_ends_a_long_answer_with_what_is_there() {
         let finished = running.finish();
         assert_eq!(finished.code, INTERRUPTED, "{method:?}: {}", finished.errors);
         assert!(finished.statistics().contains("tokens/s"), "{method:?}: {}", finished.errors);
-        // It is the text that as many tokens have when nobody interrupts.
+        // The text equals that of an uninterrupted answer with the same number of tokens.
         let whole = generate(&models, tokens(&finished), method).with(&["-p", "Hello"]).succeed();
         assert_eq!(finished.output(), whole.output(), "{method:?}");
     }
 }
 
 #[test]
-fn an_interrupted_answer_is_whole_json() {
+fn an_interrupted_answer_is_complete_json() {
     let models = Models::with_context(1 << 20);
     let run = generate(&models, 1_000_000, &["--json"]).with(&["-p", "Hello"]);
     let mut running = run.start();
@@ -59,16 +59,16 @@ fn an_interrupted_answer_is_whole_json() {
 }
 
 #[test]
-fn an_interrupt_reaches_into_the_computation_of_a_long_prompt() {
+fn an_interrupt_stops_the_prefill_of_a_long_prompt() {
     let models = Models::with_context(1 << 20);
-    // Its attention alone takes minutes.
+    // The attention of this prompt takes minutes.
     let prompt = models.folder().join("prompt.txt");
     fs::write(&prompt, "word ".repeat(30_000)).unwrap();
     for method in METHODS {
         for after in [0, 300] {
             let mut running = generate(&models, 10, method).with_path("-f", &prompt).start();
             running.wait_for_interrupt_handler();
-            // Whenever it comes, it is the same; but it should not always come at the beginning.
+            // The result does not depend on the time of the interrupt.
             thread::sleep(Duration::from_millis(after));
             running.interrupt();
             let finished = running.finish();
@@ -80,9 +80,9 @@ fn an_interrupt_reaches_into_the_computation_of_a_long_prompt() {
 }
 
 #[test]
-fn interrupting_twice_ends_even_a_run_that_is_stuck() {
+fn two_interrupts_end_even_a_stuck_run() {
     let models = Models::with_long_words(5000);
-    // Nobody reads, so it waits for room in the pipe and cannot end its answer.
+    // Its output is not read, so it waits for room in the pipe and cannot end its answer.
     let run = generate(&models, 1_000_000, &[]).with(&["-p", "Hello"]).reader(Reader::Asleep);
     let mut running = run.start();
     running.wait_for_full_pipe();

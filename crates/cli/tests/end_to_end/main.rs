@@ -1,8 +1,8 @@
-//! The `forerun` binary from end to end, as users meet it: what they type, what they see, and how
-//! it ends. Every checkpoint is random and made on the spot, so nothing has to be there.
+//! End-to-end tests of the `forerun` binary: command lines, output and exit codes. The tests create
+//! random checkpoints, so they need no downloads.
 //!
-//! This is one test binary, since it is linked once; each module is a topic. [`common`] has what
-//! they share.
+//! All tests are in one binary, which is linked only once; each module covers one topic. [`common`]
+//! contains shared helpers.
 
 mod bench_run;
 mod browser;
@@ -11,7 +11,6 @@ mod common;
 #[cfg(unix)]
 mod chat;
 mod easyspec;
-mod ends;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "hub")]
@@ -29,6 +28,7 @@ mod quality;
 mod show_drafts;
 mod simulate;
 mod speculators;
+mod stopping;
 mod synthetic_pair;
 mod trace;
 #[cfg(all(feature = "train", target_os = "linux"))]

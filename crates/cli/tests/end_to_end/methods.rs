@@ -1,14 +1,15 @@
-//! The text is the target's, whoever drafts and however it is verified.
+//! The text is the target's for every method, drafter and verification.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Finished, Models, Run, edit_json};
 
-/// Repetitive, so that looking it up finds something, too.
+/// A repetitive prompt, so that prompt lookup finds drafts.
 const PROMPT: &str = "one two one two one two";
 
-/// Every way of getting the text, plain decoding first. Those with a draft model are given one.
-const WAYS: [(&str, bool); 10] = [
+/// Options of every way to generate the text, and whether there is a draft model. Plain decoding is
+/// first.
+const CONFIGURATIONS: [(&str, bool); 10] = [
     ("--method autoregressive", true),
     ("--method autoregressive", false),
     ("--method speculative --draft-tokens 3", true),
@@ -28,7 +29,7 @@ fn run(models: &Models, drafted: bool, options: &[&str]) -> Run {
 }
 
 #[test]
-fn every_way_of_drafting_gives_the_text_of_plain_decoding() {
+fn every_configuration_gives_the_text_of_plain_decoding() {
     let models = Models::pair();
     // With a seed, coupled verification is the default.
     for sampling in [
@@ -36,16 +37,17 @@ fn every_way_of_drafting_gives_the_text_of_plain_decoding() {
         "--temperature 0.9 --seed 7",
         "--temperature 1.4 --top-k 40 --top-p 0.9 --seed 8",
     ] {
-        let text = |(way, drafted)| run(&models, drafted, &[way, sampling]).succeed().output();
-        let expected = text(WAYS[0]);
+        let text =
+            |(options, drafted)| run(&models, drafted, &[options, sampling]).succeed().output();
+        let expected = text(CONFIGURATIONS[0]);
         assert!(expected.ends_with('\n') && expected.chars().count() > 20, "{expected:?}");
-        for way in &WAYS[1..] {
-            assert_eq!(text(*way), expected, "{way:?} {sampling}");
+        for configuration in &CONFIGURATIONS[1..] {
+            assert_eq!(text(*configuration), expected, "{configuration:?} {sampling}");
         }
     }
 }
 
-/// DSI with a model, the same model's target and a lookup, each on the drafter's core.
+/// DSI with three drafters on one core: the draft model, the target itself, and prompt lookup.
 #[test]
 fn several_drafters_give_the_text_of_plain_decoding() {
     let models = Models::pair();
@@ -73,7 +75,7 @@ fn several_drafters_give_the_text_of_plain_decoding() {
 }
 
 #[test]
-fn two_seeds_give_two_texts_and_one_seed_gives_one() {
+fn the_seed_determines_the_text() {
     let models = Models::pair();
     let text = |verify, seed| {
         let sampling = ["--temperature 1 --draft-tokens 3 --verify", verify, "--seed", seed];
@@ -87,9 +89,9 @@ fn two_seeds_give_two_texts_and_one_seed_gives_one() {
     assert_ne!(text("rejection", "1"), text("coupled", "1"));
 }
 
-/// What generation_config.json suggests counts for those who ask for it, and for nobody else.
+/// The suggestions of `generation_config.json` apply only with `--suggested-sampling`.
 #[test]
-fn suggested_sampling_is_followed_on_request() {
+fn suggested_sampling_applies_only_on_request() {
     let models = Models::pair();
     let generation_config = models.target().join("generation_config.json");
     edit_json(&generation_config, |options| {
@@ -111,7 +113,7 @@ fn suggested_sampling_is_followed_on_request() {
     edit_json(&generation_config, |options| options["top_p"] = 1.5.into());
     let wrong = run(&models, true, &["--suggested-sampling"]).finish();
     wrong.assert_refused("top-p", &["generation_config.json", "top-p is 1.5", "leave"]);
-    // Nobody has said anything yet: it is told when the model is loaded.
+    // A chat reports the error when the model is loaded, before the first message.
     let chat = Run::forerun().with(&["chat", "--suggested-sampling"]);
     let chat = chat.with_path("--model", &models.target()).finish();
     chat.assert_refused("top-p in a chat", &["generation_config.json", "top-p is 1.5"]);
@@ -123,7 +125,7 @@ fn suggested_sampling_is_followed_on_request() {
 }
 
 #[test]
-fn a_seed_that_was_drawn_gives_the_text_again() {
+fn the_reported_random_seed_reproduces_the_text() {
     let models = Models::pair();
     let json = |options: &[&str]| {
         let run = run(&models, true, &["--temperature 1 --verify coupled --json"]);
@@ -136,7 +138,7 @@ fn a_seed_that_was_drawn_gives_the_text_again() {
 }
 
 #[test]
-fn the_statistics_line_tells_speed_acceptance_and_overlap() {
+fn the_statistics_line_has_speed_acceptance_and_overlap() {
     let models = Models::pair();
     let drafted = run(&models, true, &["--draft-tokens 3"]).succeed();
     assert_words(
@@ -154,7 +156,7 @@ fn the_statistics_line_tells_speed_acceptance_and_overlap() {
     assert_words(&lookup, &["speculative, prompt-lookup: 60 tokens", "by position"]);
     let plain = run(&models, true, &["--method autoregressive"]).succeed();
     assert_words(&plain, &["autoregressive, none: 60 tokens", "tokens/s", "MAT 1.00"]);
-    // Nothing was drafted, so nothing was accepted or not.
+    // Without drafts, there is no acceptance.
     assert!(!plain.statistics().contains("by position"), "{}", plain.statistics());
 }
 
@@ -166,7 +168,7 @@ fn assert_words(finished: &Finished, words: &[&str]) {
 }
 
 #[test]
-fn the_default_placement_serves_one_model_and_two() {
+fn the_default_placement_works_with_and_without_a_draft_model() {
     let models = Models::pair();
     let prompt = ["--prompt", PROMPT, "--max-tokens", "20"];
     let two = Run::generate(&models).with_path("--draft-model", &models.drafter());

@@ -1,4 +1,4 @@
-//! Standard output: text that is always whole characters, or one JSON object.
+//! Standard output: text of complete characters, or one JSON object.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -32,12 +32,12 @@ fn json_is_one_object_that_accounts_for_every_token() {
     let accepted = numbers(&speculative["accepted_per_position"]);
     let tested = numbers(&speculative["tested_per_position"]);
     let forwards = speculative["target_forwards"].as_u64().unwrap();
-    // Every forward gives one token of its own, and the accepted ones before it; the last may be
-    // cut off by the end.
+    // Every forward pass gives the accepted tokens and one of its own; the last one may be cut off
+    // by the limit.
     let given = accepted.iter().sum::<u64>() + forwards;
     assert!(given == 50 || given == 51, "{speculative}");
     assert!(accepted.iter().zip(&tested).all(|(accepted, tested)| accepted <= tested));
-    // A pair that never or always agreed would prove nothing.
+    // The test needs a pair that agrees sometimes, but not always.
     let rate = speculative["acceptance_rate"].as_f64().unwrap();
     assert!(rate > 0.0 && rate < 1.0, "{speculative}");
 
@@ -50,7 +50,7 @@ fn json_is_one_object_that_accounts_for_every_token() {
 }
 
 #[test]
-fn json_tells_log_probabilities_that_drafting_does_not_change() {
+fn json_has_log_probabilities_that_drafting_does_not_change() {
     let models = Models::pair();
     let options = ["-p", "Hello", "-n", "30", "--ignore-eos", "--json", "--logprobs", "4"];
     let warm =
@@ -62,18 +62,18 @@ fn json_tells_log_probabilities_that_drafting_does_not_change() {
             run.with(more).with(drafting).succeed().json()
         };
         let plain = answer(&["--method", "autoregressive"]);
-        let places = plain["logprobs"].as_array().unwrap();
-        assert_eq!(places.len(), 30);
-        for (place, token) in places.iter().zip(numbers(&plain["tokens"])) {
+        let entries = plain["logprobs"].as_array().unwrap();
+        assert_eq!(entries.len(), 30);
+        for (entry, token) in entries.iter().zip(numbers(&plain["tokens"])) {
             assert_eq!(
-                (&place["token"], &place["text"]),
+                (&entry["token"], &entry["text"]),
                 (&token.into(), &text_of(&[token]).into())
             );
-            let top = place["top_logprobs"].as_array().unwrap();
+            let top = entry["top_logprobs"].as_array().unwrap();
             let logprobs: Vec<f64> =
                 top.iter().map(|one| one["logprob"].as_f64().unwrap()).collect();
-            assert!(logprobs.len() == 4 && logprobs.is_sorted_by(|a, b| a >= b), "{place}");
-            assert!(place["logprob"].as_f64().unwrap() <= logprobs[0] && logprobs[0] < 0.0);
+            assert!(logprobs.len() == 4 && logprobs.is_sorted_by(|a, b| a >= b), "{entry}");
+            assert!(entry["logprob"].as_f64().unwrap() <= logprobs[0] && logprobs[0] < 0.0);
         }
         for drafting in [&["--draft-tokens", "3"][..], &["--tree", "top:3x3"]] {
             let drafted = answer(drafting);
@@ -84,15 +84,15 @@ fn json_tells_log_probabilities_that_drafting_does_not_change() {
     }
 }
 
-/// The tokens' bytes, control tokens left out, bytes that make no character replaced: what the
-/// random checkpoints' tokenizer means, by the standard library's rules.
+/// Decodes tokens of the random checkpoints with the standard library: their bytes, without control
+/// tokens and with replacement characters for invalid UTF-8.
 fn text_of(tokens: &[u64]) -> String {
     let bytes: Vec<u8> = tokens.iter().filter_map(|&token| u8::try_from(token).ok()).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[test]
-fn the_streamed_text_is_that_of_the_tokens_whatever_their_bytes() {
+fn the_streamed_text_is_that_of_the_tokens_even_for_invalid_utf8() {
     let models = Models::pair();
     for seed in ["1", "2", "3", "4"] {
         let run = || {
@@ -102,15 +102,15 @@ fn the_streamed_text_is_that_of_the_tokens_whatever_their_bytes() {
         let streamed = run().succeed();
         let answer = run().with(&["--json"]).succeed().json();
         let text = text_of(&numbers(&answer["tokens"]));
-        assert!(text.contains('\u{fffd}'), "random bytes, of which some make no character");
+        assert!(text.contains('\u{fffd}'), "some of the random bytes are not valid UTF-8");
         assert_eq!(answer["text"], text, "seed {seed}");
         assert_eq!(streamed.output(), text + "\n", "seed {seed}");
-        assert_whole_characters(&streamed);
+        assert_complete_characters(&streamed);
     }
 }
 
-/// A piece is written at once, so a reader that keeps up never sees half a character.
-fn assert_whole_characters(finished: &Finished) {
+/// Checks that each piece of output has only complete characters, since a piece is written at once.
+fn assert_complete_characters(finished: &Finished) {
     for chunk in &finished.chunks {
         assert!(std::str::from_utf8(chunk).is_ok(), "{chunk:?}");
     }
@@ -124,7 +124,7 @@ fn a_slow_reader_gets_every_byte() {
         run.with(&["--ignore-eos", "--temperature", "1", "--seed", "5"])
     };
     let expected = run().succeed().output();
-    assert!(expected.len() > 20_000, "much more than the pipe of a slow reader holds");
+    assert!(expected.len() > 20_000, "the text must be larger than the pipe of a slow reader");
     let finished = run().reader(Reader::Slow).succeed();
     assert_eq!(finished.output(), expected);
     assert!(finished.statistics().contains("300 tokens"), "{}", finished.errors);

@@ -1,4 +1,4 @@
-//! Other engines in a comparison: processes that answer in turn, whose speed and texts stand beside ours.
+//! Other engines (peers) in a comparison: processes that answer the same prompts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A peer that answers everything with the same tokens, a millisecond each.
+/// A peer that answers every prompt with the same tokens, one per millisecond.
 const PEER: &str = r#"echo '{"version": "shell 1", "threads": THREADS, "weights": "none"}'
 while read -r line; do
     case $line in *'"drafter":"none"'*) rounds= ;; *) rounds='[3, 2]' ;; esac
@@ -15,7 +15,7 @@ while read -r line; do
 done
 "#;
 
-/// A comparison of two prompts with that peer; `more` stands in its table.
+/// Compares that peer on two prompts; `more` is added to its table in the sweep file.
 fn bench(models: &Models, out: &Path, threads: usize, tokens: &str, more: &str) -> Run {
     let file = |name: &str, text: &str| -> PathBuf {
         let file = models.folder().join(name);
@@ -39,7 +39,7 @@ fn bench(models: &Models, out: &Path, threads: usize, tokens: &str, more: &str) 
     run.with(&["--ignore-eos"]).with_path("--sweep", &sweep)
 }
 
-/// Our own tokens of both prompts, by plain decoding.
+/// Returns the tokens of plain decoding for both prompts.
 fn own_tokens(out: &Path) -> Vec<String> {
     let text = fs::read_to_string(out.join("answers.jsonl")).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -49,12 +49,13 @@ fn own_tokens(out: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_peer_stands_beside_ours_and_may_differ() {
+fn a_peer_is_compared_and_its_text_may_differ() {
     let models = Models::pair();
     let [first, second] = ["first", "second"].map(|name| models.folder().join(name));
     bench(&models, &first, 1, "1, 2, 3, 4", "").succeed();
     let own = own_tokens(&first);
-    // Now it says what we say to the first prompt, and so something else to the second.
+    // Now the peer's answer equals that of plain decoding for the first prompt, and differs for the
+    // second.
     bench(&models, &second, 1, &own[0], "").succeed();
     let summary = fs::read_to_string(second.join("summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&summary).unwrap();
@@ -72,7 +73,7 @@ fn a_peer_stands_beside_ours_and_may_differ() {
     ];
     assert_eq!(names, expected);
     let versus = summary["versus"].as_array().unwrap();
-    assert_eq!(versus.len(), 2, "each beside ours of its kind");
+    assert_eq!(versus.len(), 2, "each peer is compared with the configuration of its kind");
     assert_eq!(versus[1]["own"], "speculative, model, 3");
     assert_eq!(versus[1]["pairs"], 4);
     let peer_speed = versus[0]["peer_tokens_per_second"]["median"].as_f64().unwrap();
@@ -91,12 +92,12 @@ fn a_peer_stands_beside_ours_and_may_differ() {
 }
 
 #[test]
-fn a_comparison_goes_on_with_the_same_peers_only() {
+fn a_comparison_resumes_only_with_the_same_peers() {
     let models = Models::pair();
     let out = models.folder().join("out");
     bench(&models, &out, 1, "1, 2, 3, 4", "").succeed();
     bench(&models, &out, 1, "1, 2, 3, 4", "").succeed();
-    // It reads its script when it starts, and the command stays the same.
+    // The script changes, but the command stays the same.
     let other = bench(&models, &out, 1, "1, 2, 3, 4", "");
     let script = models.folder().join("peer.sh");
     let newer = fs::read_to_string(&script).unwrap().replace("shell 1", "shell 2");
@@ -105,7 +106,7 @@ fn a_comparison_goes_on_with_the_same_peers_only() {
 }
 
 #[test]
-fn peers_that_cannot_be_compared_are_refused() {
+fn incomparable_peers_are_refused() {
     let models = Models::pair();
     let out = models.folder().join("out");
     let bench = |threads, more: &str| bench(&models, &out, threads, "1", more);

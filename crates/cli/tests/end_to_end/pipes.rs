@@ -1,15 +1,15 @@
-//! Somebody closes the other end of a pipe, or there is no room at it.
+//! Closed pipes and full output devices.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Reader, Run};
 use std::process::{Command, Stdio};
 
-/// Longer than any test: it has to end by itself.
+/// Options of an answer that would take longer than any test.
 const ENDLESS: [&str; 5] = ["--prompt", "Hello", "--max-tokens", "1000000", "--ignore-eos"];
 
 #[test]
-fn a_reader_that_has_had_enough_ends_the_run_quietly() {
+fn a_run_ends_quietly_when_its_reader_closes_the_pipe() {
     let models = Models::with_context(1 << 20);
     for reader in [Reader::Closing(10), Reader::Closing(1), Reader::Closing(0)] {
         for options in [&["--draft-tokens", "3"][..], &["--method", "autoregressive"]] {
@@ -23,7 +23,7 @@ fn a_reader_that_has_had_enough_ends_the_run_quietly() {
 }
 
 #[test]
-fn a_reader_that_leaves_before_the_json_is_no_failure() {
+fn a_pipe_closed_before_the_json_is_not_a_failure() {
     let models = Models::pair();
     let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "-n", "3", "--json"]);
     let finished = run.reader(Reader::Closing(0)).finish();
@@ -49,7 +49,7 @@ fn a_closed_standard_error_does_not_stop_the_text() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn output_that_cannot_be_written_is_an_error_that_says_so() {
+fn output_that_cannot_be_written_is_an_error() {
     let models = Models::pair();
     for options in [&["--json"][..], &[]] {
         let output = Command::new(env!("CARGO_BIN_EXE_forerun"))

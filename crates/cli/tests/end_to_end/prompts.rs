@@ -1,4 +1,4 @@
-//! Where a prompt comes from makes no difference.
+//! Sources of a prompt: option, file and standard input.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -10,21 +10,21 @@ fn generate(models: &Models) -> Run {
 }
 
 #[test]
-fn a_prompt_is_the_same_from_wherever_it_comes() {
+fn all_sources_of_a_prompt_give_the_same_answer() {
     let models = Models::pair();
     let file = models.folder().join("prompt.txt");
     for prompt in ["Once upon a time", "Grüße,\n\n世界 🦀", " a\tb ", "with a line break\n"] {
-        let asked = generate(&models).with(&["--prompt", prompt]).succeed().json();
-        assert_eq!(asked["usage"]["prompt_tokens"], prompt.len() + 1, "bytes and a BOS");
+        let expected = generate(&models).with(&["--prompt", prompt]).succeed().json();
+        assert_eq!(expected["usage"]["prompt_tokens"], prompt.len() + 1, "bytes and a BOS");
         let short = generate(&models).with(&["-p", prompt]).succeed().json();
-        assert_eq!(short["text"], asked["text"], "{prompt:?}");
-        // One line break at the end is the editor's, not the writer's.
+        assert_eq!(short["text"], expected["text"], "{prompt:?}");
+        // One line break at the end of a file is not part of the prompt.
         for ending in ["\n", "\r\n"] {
             let written = format!("{prompt}{ending}");
             fs::write(&file, &written).unwrap();
             let runs = [
                 ("a file", generate(&models).with_path("--prompt-file", &file)),
-                ("a file, in short", generate(&models).with_path("-f", &file)),
+                ("a file, short option", generate(&models).with_path("-f", &file)),
                 ("-", generate(&models).with(&["--prompt-file", "-"]).input(&*written)),
                 ("a pipe", generate(&models).input(&*written)),
             ];
@@ -32,7 +32,7 @@ fn a_prompt_is_the_same_from_wherever_it_comes() {
                 let answer = run.succeed().json();
                 for field in ["text", "tokens", "usage"] {
                     let what = format!("{field} of {written:?} from {source}");
-                    let (found, expected) = (&answer[field], &asked[field]);
+                    let (found, expected) = (&answer[field], &expected[field]);
                     if field == "usage" {
                         assert_eq!(found["prompt_tokens"], expected["prompt_tokens"], "{what}");
                     } else {
@@ -45,7 +45,7 @@ fn a_prompt_is_the_same_from_wherever_it_comes() {
 }
 
 #[test]
-fn without_a_line_break_at_the_end_nothing_is_dropped() {
+fn only_one_line_break_at_the_end_is_dropped() {
     let models = Models::pair();
     for (written, tokens) in [("abc", 4), ("abc\r", 5), ("abc\n", 4), ("abc\r\n", 4), ("\n\n", 2)] {
         let answer = generate(&models).input(written).succeed().json();

@@ -1,4 +1,4 @@
-//! `forerun bench quality`: a table, or a refusal in words that help.
+//! `forerun bench quality`: the table, and error messages.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -23,7 +23,7 @@ fn rows(output: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn every_type_has_a_row_beside_f32() {
+fn every_type_has_a_row_next_to_f32() {
     let models = Models::pair();
     let text =
         text_file(&models, "text.txt", "The quick brown fox – and so on. ".repeat(30).as_bytes());
@@ -41,12 +41,12 @@ fn every_type_has_a_row_beside_f32() {
         assert!(number(5) >= 0.0 && number(5) < 0.1, "{output}");
         assert!(number(6) > 50.0 && number(6) <= 100.0, "{output}");
     }
-    // A drafter beside it.
+    // With a drafter.
     let drafter = bench(&models.target(), &text).with_path("--draft-model", &models.drafter());
     let output = drafter.with(&["--dtypes", "f32", "--tokens", "200"]).succeed().output();
     let last = output.lines().last().unwrap();
     assert!(last.starts_with("drafter") && last.ends_with('%'), "{output}");
-    // Half of the text, other windows, and types in any order.
+    // With half of the text, other windows, and types in another order.
     let options = ["--tokens", "525", "--window", "100", "--dtypes", "int8,f16", "--threads", "1"];
     let finished = bench(&models.target(), &text).with(&options).succeed();
     let first = finished.output().lines().next().unwrap().to_owned();
@@ -55,12 +55,12 @@ fn every_type_has_a_row_beside_f32() {
     let output = finished.output();
     let types: Vec<&str> = self::rows(&output).iter().map(|row| row[0]).collect();
     assert_eq!(types, ["f32", "int8", "f16"]);
-    // Nobody looks at the progress.
+    // Progress is not shown without a terminal.
     assert_eq!(finished.errors, "");
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_by_name() {
+fn invalid_measurements_are_refused() {
     let models = Models::pair();
     let text = text_file(&models, "text.txt", b"Once upon a time");
     let empty = text_file(&models, "empty.txt", b"");

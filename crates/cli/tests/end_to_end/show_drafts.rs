@@ -1,15 +1,16 @@
-//! `--show-drafts`: the text is the same, and what became of drafts is told in it.
+//! `--show-drafts`: the same text, with marks for accepted and rejected drafts.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run};
 
-/// The text without rejected candidates and marks, the number of rejections, and of accepted runs.
+/// Returns the text without rejected drafts and marks, the number of rejections, and the number of
+/// accepted drafts.
 fn unmarked(shown: &str) -> (String, usize, usize) {
     let (mut text, mut rest, mut rejected) = (String::new(), shown, 0);
-    while let Some((before, behind)) = rest.split_once("[-") {
+    while let Some((before, after)) = rest.split_once("[-") {
         text += before;
-        rest = behind.split_once("-]").unwrap().1;
+        rest = after.split_once("-]").unwrap().1;
         rejected += 1;
     }
     text += rest;
@@ -26,7 +27,7 @@ fn run(models: &Models, options: &str) -> Run {
 }
 
 #[test]
-fn a_text_shows_what_became_of_drafts() {
+fn the_text_has_marks_for_accepted_and_rejected_drafts() {
     let models = Models::pair();
     let plain = run(&models, "--method autoregressive").succeed().output();
     let shown = run(&models, "--method autoregressive --show-drafts").succeed();
@@ -46,10 +47,10 @@ fn a_text_shows_what_became_of_drafts() {
         let counted: Vec<&str> = counted.unwrap().split([' ', ',']).collect();
         let numbers: Vec<usize> = counted.iter().filter_map(|word| word.parse().ok()).collect();
         assert_eq!(numbers[0] + numbers[2], 40, "{options}: {counted:?}");
-        // Which rounds PEARL has depends on the clock.
+        // The rounds of PEARL depend on timing.
         assert!(options.contains("pearl") || numbers[1] == rejected, "{options}: {counted:?}");
     }
-    // A stop string ends the text in the middle of a piece.
+    // A stop string may end the text within a piece.
     let cut: String = plain.chars().skip(plain.chars().count() / 3).take(2).collect();
     if cut.chars().all(char::is_alphanumeric) {
         let stopped = |more: &[&str]| {

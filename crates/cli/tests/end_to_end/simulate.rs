@@ -1,4 +1,4 @@
-//! `forerun simulate`: needs no model.
+//! `forerun simulate`, which needs no model.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -12,16 +12,19 @@ fn simulate(options: &[&str]) -> Run {
 fn a_simulated_answer_shows_time_and_timeline() {
     let perfect = ["--acceptance=1", "--draft-tokens=4", "--max-tokens=50", "--cancel=immediate"];
     let output = simulate(&perfect).succeed().output();
-    // Ten rounds of four drafts of 3 ms and one pass of 30 ms; plainly fifty passes.
+    // Ten rounds of four drafts of 3 ms and one pass of 30 ms; plain decoding has fifty passes.
     assert!(output.contains("simulated: 50 tokens in 420.0 ms"), "{output}");
     assert!(output.contains("3.57× plain decoding (1500.0 ms)"), "{output}");
-    assert!(output.contains("10 target forwards, 40 tokens drafted, 40 accepted"), "{output}");
+    assert!(
+        output.contains("10 target forward passes, 40 tokens drafted, 40 accepted"),
+        "{output}"
+    );
     let lanes: Vec<&str> = output.lines().take(2).collect();
     assert!(
         lanes[0].starts_with("drafter |DDD") && lanes[1].starts_with("target  |..."),
         "{output}"
     );
-    // The same seed, the same run; none of it depends on drafts being drafted.
+    // The same seed gives the same run. A run without drafts is plain decoding.
     let sampled = || simulate(&["--seed=7", "--acceptance=0.6"]).succeed().output();
     assert_eq!(sampled(), sampled());
     let none = simulate(&["--draft-tokens=0", "--max-tokens=10"]).succeed().output();
@@ -29,7 +32,7 @@ fn a_simulated_answer_shows_time_and_timeline() {
 }
 
 #[test]
-fn waits_on_threads_are_compared_with_virtual_time() {
+fn real_time_is_compared_with_virtual_time() {
     let options = ["--real-time", "--target-ms=4", "--draft-ms=1", "--max-tokens=12"];
     let output = simulate(&options).succeed().output();
     let measured = output.lines().find(|line| line.starts_with("measured: 12 tokens in ")).unwrap();
@@ -40,7 +43,7 @@ fn waits_on_threads_are_compared_with_virtual_time() {
 }
 
 #[test]
-fn timelines_are_pictures_where_asked_for() {
+fn a_timeline_can_be_an_svg_picture() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("timeline.svg");
     let option = format!("--timeline={}", picture.display());
@@ -51,7 +54,7 @@ fn timelines_are_pictures_where_asked_for() {
 }
 
 #[test]
-fn a_sweep_is_a_table_that_is_continued() {
+fn a_sweep_writes_a_table_and_resumes_it() {
     let folder = tempfile::tempdir().unwrap();
     let (file, table) = (folder.path().join("grid.toml"), folder.path().join("grid.csv"));
     std::fs::write(&file, "acceptance = [0, 0.5, 1]\ndraft-tokens = [0, 4]\nmax-tokens = 20")
@@ -60,14 +63,14 @@ fn a_sweep_is_a_table_that_is_continued() {
         let path = file.display().to_string();
         Run::forerun().with(&["simulate", "sweep", &path]).with(options)
     };
-    let told = sweep(&["--threads=2"]).succeed().errors;
-    assert!(told.contains("6 of 6 configurations") && told.contains("rounds/s"), "{told}");
+    let notes = sweep(&["--threads=2"]).succeed().errors;
+    assert!(notes.contains("6 of 6 configurations") && notes.contains("rounds/s"), "{notes}");
     let rows = std::fs::read_to_string(&table).unwrap();
     assert_eq!(rows.lines().count(), 7);
     let cut: String = rows.split_inclusive('\n').take(4).collect();
     std::fs::write(&table, cut + "torn").unwrap();
-    let told = sweep(&["--threads=1"]).succeed().errors;
-    assert!(told.contains("going on behind 3 rows"), "{told}");
+    let notes = sweep(&["--threads=1"]).succeed().errors;
+    assert!(notes.contains("resuming after 3 rows"), "{notes}");
     assert_eq!(std::fs::read_to_string(&table).unwrap(), rows);
     std::fs::write(&file, "acceptance = [0, 0.5, 1]\nmax-tokens = 20").unwrap();
     sweep(&[]).finish().assert_refused("another sweep", &["another sweep", "--out"]);
@@ -76,7 +79,7 @@ fn a_sweep_is_a_table_that_is_continued() {
 }
 
 #[test]
-fn a_calibration_is_what_simulations_take() {
+fn simulations_use_a_calibration() {
     let models = Models::pair();
     let file = models.folder().join("pair.toml");
     let calibrate = |options: &[&str]| {
@@ -89,10 +92,10 @@ fn a_calibration_is_what_simulations_take() {
     assert!(output.starts_with("the drafter agrees with the target at "), "{output}");
     assert!(output.contains("\nmedian error "), "{output}");
     let lengths: Vec<&str> = output.lines().filter_map(|line| line.split(" | ").next()).collect();
-    assert_eq!(lengths[2..4].iter().map(|own| own.trim()).collect::<Vec<_>>(), ["1", "3"]);
+    assert_eq!(lengths[2..4].iter().map(|length| length.trim()).collect::<Vec<_>>(), ["1", "3"]);
     let text = std::fs::read_to_string(&file).unwrap();
     assert!(text.starts_with("# Measured by forerun ") && text.contains("next-ms = "), "{text}");
-    // The text, the times and the acceptance are those that were measured.
+    // The simulation uses the measured text, times and acceptance.
     let calibration = format!("--calibration={}", file.display());
     let one = simulate(&[&calibration, "--max-tokens=12"]).succeed().output();
     let other = simulate(&[&calibration, "--max-tokens=12", "--target-ms=1000"]).succeed().output();
@@ -116,7 +119,7 @@ fn a_calibration_is_what_simulations_take() {
 
 #[cfg(feature = "plots")]
 #[test]
-fn a_table_becomes_a_picture() {
+fn a_table_is_plotted() {
     let folder = tempfile::tempdir().unwrap();
     let grid = folder.path().join("grid.toml");
     std::fs::write(
@@ -143,20 +146,21 @@ fn a_table_becomes_a_picture() {
 }
 
 #[test]
-fn methods_are_compared_at_equal_drafts() {
+fn methods_rank_as_expected_for_the_same_drafts() {
     let options = ["--acceptance=0.9", "--draft-ms=3", "--draft-tokens=5", "--targets=3"];
     let speed = |method: &str| {
         let output = simulate(&options).with(&["--method", method]).succeed().output();
         let gain = output.split("tokens/s, ").nth(1).unwrap().split('×').next().unwrap();
         gain.parse::<f64>().unwrap()
     };
-    let [plain, turns, pearl, dsi] = ["autoregressive", "speculative", "pearl", "dsi"].map(speed);
+    let [plain, speculative, pearl, dsi] =
+        ["autoregressive", "speculative", "pearl", "dsi"].map(speed);
     assert_eq!(plain, 1.0);
-    assert!(turns > 2.0 && pearl > turns && dsi > pearl, "{turns} {pearl} {dsi}");
+    assert!(speculative > 2.0 && pearl > speculative && dsi > pearl, "{speculative} {pearl} {dsi}");
 }
 
 #[test]
-fn impossible_simulations_are_refused_by_name() {
+fn invalid_simulations_are_refused() {
     for (option, word) in [
         ("--acceptance=1.5", "acceptance"),
         ("--target-ms=-1", "target-ms"),
@@ -165,7 +169,7 @@ fn impossible_simulations_are_refused_by_name() {
         ("--drafters=1000000", "drafters"),
         ("--method=magic", "speculative"),
         ("--calibration=nowhere.toml", "nowhere.toml"),
-        ("--max-tokens=0", "number of tokens"),
+        ("--max-tokens=0", "max-tokens is 0"),
         ("--layers=0", "layers"),
     ] {
         simulate(&[option]).finish().assert_refused(option, &[word]);

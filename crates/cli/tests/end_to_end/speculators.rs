@@ -1,5 +1,5 @@
-//! Drafters that belong to their target, from the command line: what a folder holds is told by its tensors,
-//! the text is the target's, and what does not go together is refused.
+//! Drafters trained for a target: they are recognised by their tensors, the text is the target's,
+//! and invalid combinations are refused.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 const LAYOUTS: [(SpeculatorLayout, &str); 8] = [
     (SpeculatorLayout::Medusa, "medusa"),
-    (SpeculatorLayout::MedusaOnTargetHead, "medusa"),
+    (SpeculatorLayout::SharedHeadMedusa, "medusa"),
     (SpeculatorLayout::Hydra, "hydra"),
     (SpeculatorLayout::HydraPlusPlus, "hydra"),
-    (SpeculatorLayout::EagleOnTargetEmbedding, "eagle"),
+    (SpeculatorLayout::SharedEmbeddingEagle, "eagle"),
     (SpeculatorLayout::Eagle3, "eagle"),
     (SpeculatorLayout::ParallelMedusa, "parallel"),
     (SpeculatorLayout::ParallelEagle, "parallel"),
@@ -42,7 +42,7 @@ fn run(models: &Models, drafter: &Path, options: &str) -> Run {
 }
 
 #[test]
-fn a_drafter_of_the_target_is_told_by_its_tensors_and_gives_its_text() {
+fn a_drafter_is_recognised_by_its_tensors_and_gives_the_targets_text() {
     let models = Models::pair();
     let sampling = ["--temperature 0", "--temperature 0.9 --seed 7"];
     let expected = sampling.map(|sampling| {
@@ -67,9 +67,10 @@ fn a_drafter_of_the_target_is_told_by_its_tensors_and_gives_its_text() {
     }
 }
 
-/// The trained drafters of the demonstration target: its text, in fewer forwards than it has tokens.
+/// The trained drafters of the demonstration target give its text with fewer forward passes than
+/// tokens.
 #[test]
-fn the_demonstration_targets_own_drafters_save_it_forwards() {
+fn drafters_of_the_demonstration_target_save_forward_passes() {
     let family = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models");
     let generate = |options: &[&str], drafter: Option<&str>| {
         let run = Run::forerun().with(&["generate"]).with_path("--model", &family.join("target"));
@@ -88,30 +89,30 @@ fn the_demonstration_targets_own_drafters_save_it_forwards() {
             let drafted = generate(options, Some(name));
             assert_eq!(drafted["text"], plain["text"], "{name} {options:?}");
             let forwards = drafted["usage"]["speculative"]["target_forwards"].as_u64().unwrap();
-            assert!(forwards < 50, "{name} {options:?}: {forwards} forwards for 64 tokens");
+            assert!(forwards < 50, "{name} {options:?}: {forwards} forward passes for 64 tokens");
         }
     }
 }
 
 #[test]
-fn what_does_not_go_together_is_refused_with_a_way_out() {
+fn invalid_combinations_are_refused_with_advice() {
     let models = Models::pair();
     for (layout, drafter) in LAYOUTS {
         let path = speculator(&models, layout);
         let other = if drafter == "medusa" { "eagle" } else { "medusa" };
         let table: [(&str, &[&str]); 3] = [
-            (other, &["which --drafter", &format!("use --drafter {drafter}")]),
-            ("model", &["which --drafter model", &format!("use --drafter {drafter}")]),
+            (other, &["which --drafter", &format!("set --drafter {drafter}")]),
+            ("model", &["which --drafter model", &format!("set --drafter {drafter}")]),
             ("prompt-lookup", &["does not use a model"]),
         ];
-        for (asked, words) in table {
-            let options = format!("--drafter {asked}");
+        for (requested, words) in table {
+            let options = format!("--drafter {requested}");
             run(&models, &path, &options).finish().assert_refused(&options, words);
         }
         for method in ["pearl", "dsi"] {
             let run = run(&models, &path, &format!("--method {method} --draft-tokens 2"));
             match layout {
-                // Tokens are all that it reads.
+                // This drafter reads only tokens.
                 SpeculatorLayout::ParallelMedusa => drop(run.succeed().output()),
                 _ => {
                     run.finish().assert_refused(method, &["--method speculative", "hidden states"]);
@@ -119,7 +120,7 @@ fn what_does_not_go_together_is_refused_with_a_way_out() {
             }
         }
     }
-    // A pickled file says how to convert it, in the folder or named by itself.
+    // The error for a pickled file, or for its directory, says how to convert it.
     let pickled = models.folder().join("pickled");
     std::fs::create_dir(&pickled).unwrap();
     std::fs::write(pickled.join("config.json"), "{\"medusa_num_heads\": 4}").unwrap();
@@ -132,18 +133,19 @@ fn what_does_not_go_together_is_refused_with_a_way_out() {
     }
     let whole = run(&models, &models.drafter(), "--drafter eagle").finish();
     whole.assert_refused("a whole model", &["holds no drafter for --drafter eagle", "model"]);
-    // Another target has another embedding.
+    // The hash of the embedding identifies the target.
     let path = speculator(&models, SpeculatorLayout::ParallelMedusa);
     edit_json(&path.join("config.json"), |config| {
         config["target_embedding_sha256"] = "00".into();
     });
     let other = run(&models, &path, "").finish();
-    other.assert_refused("another target", &["made for the target the random target", "--model"]);
+    other
+        .assert_refused("another target", &["trained for the target the random target", "--model"]);
 }
 
-/// A small model that drafts by phrases.
+/// A small model that drafts with phrases (Ouroboros).
 #[test]
-fn phrases_of_a_small_model_give_the_targets_text() {
+fn drafting_with_phrases_gives_the_targets_text() {
     let models = Models::pair();
     let answer = |options: &str| -> Value {
         let run = run(&models, &models.drafter(), &format!("--json {options}"));
@@ -161,10 +163,10 @@ fn phrases_of_a_small_model_give_the_targets_text() {
     refused.assert_refused("pearl", &["ouroboros learns", "--method speculative"]);
 }
 
-/// A whole model with a token for all masks (PARD) drafts in one forward unless it is asked to go on token
-/// by token.
+/// A whole model with a mask token (PARD) drafts in one forward pass, unless `--drafter model` is
+/// given.
 #[test]
-fn a_model_with_a_mask_token_drafts_in_one_forward() {
+fn a_model_with_a_mask_token_drafts_in_one_forward_pass() {
     let models = Models::pair();
     let path = models.drafter();
     let answer = |options: &str| -> Value {

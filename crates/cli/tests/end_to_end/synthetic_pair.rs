@@ -1,5 +1,5 @@
-//! `forerun make-pair` and `forerun export`: pairs of random models that are right as often as asked, that
-//! say what they are, and that other engines can read.
+//! `forerun make-pair` and `forerun export`: synthetic pairs with the requested acceptance and a
+//! label, and GGUF files for other engines.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// A small pair, but for what `more` asks for.
+/// Creates a small pair with the options `more`.
 fn make_pair(out: &Path, more: &[&str]) -> Run {
     let small = [
         ["--layers", "4"],
@@ -30,7 +30,7 @@ fn json(file: &Path) -> Value {
 }
 
 #[test]
-fn a_pair_is_right_as_often_as_asked_and_says_what_it_is() {
+fn a_pair_has_the_requested_acceptance_and_a_label() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     let more = ["--vocab-size", "700", "--acceptance", "0.7", "--tolerance", "0.06"];
@@ -44,7 +44,7 @@ fn a_pair_is_right_as_often_as_asked_and_says_what_it_is() {
     let card = fs::read_to_string(out.join("drafter/README.md")).unwrap();
     assert!(card.contains("Random weights") && card.contains("forerun make-pair"), "{card}");
 
-    // It is a pair like any other, with a tokenizer of its own.
+    // The pair can be used like any other, and has its own tokenizer.
     let [target, drafter] = ["target", "drafter"].map(|part| out.join(part));
     let generate = |method: &str| {
         let run =
@@ -56,28 +56,29 @@ fn a_pair_is_right_as_often_as_asked_and_says_what_it_is() {
     assert_eq!(plain["text"], drafted["text"]);
     assert_eq!(plain["tokens"], drafted["tokens"]);
 
-    // Reports say that it was made.
+    // Reports say that the pair is synthetic.
     let report = folder.path().join("report");
     let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "8"]);
     let run = run.with_path("--model", &target).with_path("--draft-model", &drafter);
     run.with_path("--out", &report).on_one_core().succeed();
     for page in ["report.md", "report.html"] {
         let page = fs::read_to_string(report.join(page)).unwrap();
-        let words = format!("made to an acceptance of {acceptance:.2} at temperature 0");
-        assert!(page.contains("A made pair, no trained one") && page.contains(&words), "{page}");
+        let words = format!("calibrated to an acceptance of {acceptance:.2} at temperature 0");
+        assert!(page.contains("A synthetic pair, not a trained one") && page.contains(&words), "{page}");
     }
 
-    // What is there stays unless it is to be replaced.
+    // An existing pair is kept unless `--force` is given.
     let refused = make_pair(&out, &more).finish();
-    refused.assert_refused("another pair", &["is there already", "--force"]);
+    refused.assert_refused("another pair", &["already exists", "--force"]);
     make_pair(&out, &more).with(&["--force"]).succeed();
     let again = &json(&out.join("target/config.json"))["forerun_made_pair"];
     assert_eq!(again, label, "the same seed makes the same pair");
 }
 
-/// A deep drafter, by default one whose approximate rows nobody would accept.
+/// A deep drafter. Without `--fuzzy-overlap`, almost none of its approximate rows would be
+/// accepted.
 #[test]
-fn a_deep_drafter_keeps_the_overlap_that_was_asked_for() {
+fn a_deep_drafter_has_the_requested_overlap() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     let more = ["--vocab-size", "600", "--layers", "12", "--draft-layers", "10", "-n", "24"];
@@ -94,7 +95,7 @@ fn a_deep_drafter_keeps_the_overlap_that_was_asked_for() {
     let card = fs::read_to_string(out.join("target/README.md")).unwrap();
     assert!(card.contains("4 layers at a time (EasySpec)"), "{card}");
 
-    // Another text, and the analysis that tells the same.
+    // The analysis of another text confirms it.
     let prompts = folder.path().join("prompts.txt");
     fs::write(
         &prompts,
@@ -108,7 +109,7 @@ fn a_deep_drafter_keeps_the_overlap_that_was_asked_for() {
     let overlap: f64 = row.split_whitespace().nth(5).unwrap().parse().unwrap();
     assert!((overlap - 0.85).abs() < 0.15, "{output}");
 
-    // It drafts, and the text is the target's.
+    // The text drafted with it is the target's.
     let generate = |options: &[&str]| {
         let run = Run::forerun().with(&["generate", "--json", "-p", "Once upon", "-n", "32"]);
         let run = run.with_path("--model", &out.join("target")).with(options);
@@ -121,7 +122,7 @@ fn a_deep_drafter_keeps_the_overlap_that_was_asked_for() {
 }
 
 #[test]
-fn the_demonstration_tokenizer_comes_along_and_so_do_gguf_files() {
+fn a_pair_gets_the_demonstration_tokenizer_and_gguf_files() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     let more = ["--tolerance", "0.2", "--dtype", "f32", "--gguf", "q8_0,bf16"];
@@ -137,24 +138,24 @@ fn the_demonstration_tokenizer_comes_along_and_so_do_gguf_files() {
     }
     assert!(bytes("target-q8_0.gguf").len() < bytes("target-bf16.gguf").len());
 
-    // The same file by itself.
+    // `export` writes the same file.
     let file = folder.path().join("own.gguf");
     let export = Run::forerun().with(&["export", "--type", "bf16"]).with_path("--gguf", &file);
     let exported = export.with_path("--model", &out.join("target")).succeed();
-    assert!(exported.errors.contains("as GPT-2"), "{}", exported.errors);
+    assert!(exported.errors.contains("as GPT-2 does"), "{}", exported.errors);
     assert_eq!(fs::read(&file).unwrap(), bytes("target-bf16.gguf"));
 }
 
 #[test]
-fn what_makes_no_pair_is_refused() {
+fn invalid_pairs_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     for (more, words) in [
-        (&["--draft-layers", "4"][..], &["number of layers is 4", "1 to 3"][..]),
+        (&["--draft-layers", "4"][..], &["--draft-layers is 4", "1 to 3"][..]),
         (&["--acceptance", "1"], &["acceptance is 1", "0.98"]),
         (&["--tolerance", "0"], &["tolerance is 0"]),
-        (&["--fuzzy-overlap", "1"], &["fuzzy overlap is 1", "0.99"]),
-        (&["--fuzzy-overlap", "0.9"], &["number of layers is 1", "4 or more"]),
+        (&["--fuzzy-overlap", "1"], &["--fuzzy-overlap is 1", "0.99"]),
+        (&["--fuzzy-overlap", "0.9"], &["--draft-layers is 1", "4 or more"]),
         (&["-n", "200"], &["context is 160"]),
         (&["--heads", "5"], &["num_key_value_heads"]),
         (&["--dtype", "q4"], &["f32, bf16, f16"]),

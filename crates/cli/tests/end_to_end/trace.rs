@@ -1,4 +1,4 @@
-//! `--trace`: what every device did, for Perfetto and as text.
+//! `--trace`: timelines of all devices for Perfetto, as text and as pictures.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::Path;
 
-/// Drafts and scores, on two devices where there are two cores.
-fn traced(models: &Models, file: &Path) {
+/// Writes the timeline of an answer, on two devices if there are two cores.
+fn write_trace(models: &Models, file: &Path) {
     let run = Run::generate(models).with_path("--draft-model", &models.drafter());
     let run = run.with(&["-p", "Hello", "-n", "20", "--ignore-eos", "--draft-tokens", "3"]);
     run.with_path("--trace", file).succeed();
@@ -19,7 +19,7 @@ fn traced(models: &Models, file: &Path) {
 fn a_trace_is_perfetto_json_with_named_lanes() {
     let models = Models::pair();
     let file = models.folder().join("trace.json");
-    traced(&models, &file);
+    write_trace(&models, &file);
     let trace: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     let of_phase = |phase: &str| -> Vec<&Value> {
@@ -44,10 +44,10 @@ fn a_trace_is_perfetto_json_with_named_lanes() {
 }
 
 #[test]
-fn a_trace_as_text_shows_a_line_for_each_lane() {
+fn a_text_trace_has_a_line_for_each_lane() {
     let models = Models::pair();
     let file = models.folder().join("trace.txt");
-    traced(&models, &file);
+    write_trace(&models, &file);
     let picture = fs::read_to_string(&file).unwrap();
     assert!(!picture.is_empty());
     for line in picture.lines() {
@@ -61,9 +61,9 @@ fn a_trace_as_text_shows_a_line_for_each_lane() {
     assert!(picture.contains(['S', 's']), "{picture}");
 }
 
-/// Where the target's layers are on two devices, the picture shows which of them worked when.
+/// If the target's layers are on two devices, the picture shows when each device worked.
 #[test]
-fn a_picture_has_a_lane_for_each_device_that_is_had_in_turn() {
+fn a_picture_has_a_lane_for_each_device_of_a_split_target() {
     let cores = available_cores();
     let [first, .., last] = cores[..] else { return };
     let models = Models::pair();
@@ -89,7 +89,7 @@ fn a_picture_has_a_lane_for_each_device_that_is_had_in_turn() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_does_not_cost_the_answer() {
+fn the_answer_is_printed_even_if_the_trace_cannot_be_written() {
     let models = Models::pair();
     let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "-n", "3", "--json"]);
     let finished = run.with_path("--trace", &models.folder().join("no/such/folder")).finish();

@@ -1,5 +1,5 @@
-//! `forerun train` and `forerun distill`: from a text to a target, to text of its own, to a drafter
-//! that helps it.
+//! `forerun train` and `forerun distill`: training a target on a text, letting it write text, and
+//! training drafters for it.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 const WORDS: [&str; 9] =
     ["the ", "fox ", "ran ", "over ", "a ", "hill, ", "and ", "the dog ", "slept.\n"];
 
-/// A text that repeats itself enough for a few seconds of training.
+/// Writes a text that is repetitive enough for a few seconds of training.
 fn text(folder: &Path) -> PathBuf {
     let file = folder.join("text.txt");
     let book = |seed: usize| (0..3000).map(|n| WORDS[(n * n + seed * n) % 9]).collect::<String>();
@@ -46,7 +46,7 @@ fn generate(folder: &Path, options: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_text_becomes_a_target_and_a_drafter_for_it() {
+fn a_target_and_a_distilled_drafter_are_trained_from_text() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let data = text(folder);
@@ -56,7 +56,7 @@ fn a_text_becomes_a_target_and_a_drafter_for_it() {
     let plain = generate(folder, &["--method", "autoregressive"]).output();
     assert!(WORDS.iter().any(|word| plain.contains(word.trim_end())), "{plain}");
 
-    // Text of its own: the same whether or not somebody interrupted.
+    // The target's own text is the same after an interruption.
     let distill = |out: &str, chars: &str| {
         let run = Run::forerun().with(&["distill"]).with_path("--prompts", &data);
         run.with_path("--model", &folder.join("target"))
@@ -72,9 +72,9 @@ fn a_text_becomes_a_target_and_a_drafter_for_it() {
     assert_eq!(fs::read_to_string(folder.join("cut.jsonl")).unwrap(), whole);
     distill("cut.jsonl", "--prompt-chars=30")
         .finish()
-        .assert_refused("other prompts", &["holds texts of other prompts"]);
+        .assert_refused("other prompts", &["contains texts of other prompts"]);
 
-    // A drafter learns from it.
+    // A drafter is trained on it.
     let drafter = train(folder, &folder.join("whole.jsonl"), "drafter").with(&["--layers=1"]);
     let drafter = drafter
         .with(&["--steps=60", "--context=64"])
@@ -86,8 +86,8 @@ fn a_text_becomes_a_target_and_a_drafter_for_it() {
     assert_eq!(generate(folder, &options).output(), plain);
 }
 
-/// A drafter of one of the four kinds for the target in the folder.
-fn head(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
+/// Trains a drafter of one of the four kinds for the target in the directory.
+fn train_drafter(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
     Run::forerun()
         .with(&["train"])
         .with(kind)
@@ -99,7 +99,7 @@ fn head(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
 }
 
 #[test]
-fn a_target_gets_drafters_of_its_own() {
+fn all_kinds_of_drafters_are_trained_for_a_target() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let data = text(folder);
@@ -114,7 +114,7 @@ fn a_target_gets_drafters_of_its_own() {
         ),
     ];
     for (name, kind) in kinds {
-        let finished = head(folder, &data, kind, name).succeed();
+        let finished = train_drafter(folder, &data, kind, name).succeed();
         assert!(finished.errors.contains("accepted by position"), "{}", finished.errors);
         let config = fs::read_to_string(folder.join(name).join("config.json")).unwrap();
         let config: serde_json::Value = serde_json::from_str(&config).unwrap();
@@ -123,34 +123,35 @@ fn a_target_gets_drafters_of_its_own() {
         assert!(folder.join(format!("{name}.training")).join("acceptance.svg").exists());
     }
 
-    // From the target's own text.
+    // Training on the target's own text.
     let line = |number: usize| {
         (0..20).map(|word| WORDS[(word * (number % 7 + 1) + number) % 8]).collect::<String>()
     };
     let prompts = folder.join("prompts.txt");
     fs::write(&prompts, (0..56).map(line).collect::<Vec<_>>().join("\n")).unwrap();
-    let finished = head(folder, &prompts, &["medusa"], "own")
+    let finished = train_drafter(folder, &prompts, &["medusa"], "own")
         .with(&["--self-distillation=40", "--self-distillation-temperature=1"])
         .succeed();
-    assert!(finished.errors.contains("40 texts in"), "{}", finished.errors);
-    // Kept under its target and settings: number, temperature.
-    let kept = fs::read_dir(folder.join("own.training")).unwrap().any(|entry| {
+    assert!(finished.errors.contains("wrote 40 texts to"), "{}", finished.errors);
+    // The file's name has the number of texts and the temperature.
+    let exists = fs::read_dir(folder.join("own.training")).unwrap().any(|entry| {
         let name = entry.unwrap().file_name().into_string().unwrap();
         name.starts_with("self-distilled-") && name.contains("-40-1-") && name.ends_with(".jsonl")
     });
-    assert!(kept);
+    assert!(exists);
 
     let refused = |run: Run, words: &[&str]| run.finish().assert_refused(words[0], words);
     let parallel = &["parallel", "--integration=medusa", "--feature-noise=1"];
-    refused(head(folder, &data, parallel, "a"), &["--feature-noise", "eagle"]);
+    refused(train_drafter(folder, &data, parallel, "a"), &["--feature-noise", "eagle"]);
     let parallel = &["parallel", "--integration=eagle", "--masks=9"];
-    refused(head(folder, &data, parallel, "a"), &["--masks", "9"]);
-    let long = head(folder, &data, &["eagle", "--test-tokens=8"], "a").with(&["--decay=2"]);
+    refused(train_drafter(folder, &data, parallel, "a"), &["--masks", "9"]);
+    let long =
+        train_drafter(folder, &data, &["eagle", "--test-tokens=8"], "a").with(&["--decay=2"]);
     refused(long, &["decay", "2"]);
 }
 
 #[test]
-fn an_interrupted_run_goes_on() {
+fn an_interrupted_run_resumes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let data = text(folder);
@@ -164,10 +165,10 @@ fn an_interrupted_run_goes_on() {
             Some(130) => break finished,
             code => assert_eq!(code, Some(0), "{}", finished.errors),
         }
-        // It was done too soon: once more from the start.
+        // The run ended before the interrupt, so it is repeated.
         fs::remove_dir_all(folder.join("target.training")).unwrap();
     };
-    assert!(interrupted.errors.contains("goes on"), "{}", interrupted.errors);
+    assert!(interrupted.errors.contains("to resume"), "{}", interrupted.errors);
     assert!(!folder.join("target").exists());
     target(folder, &data).succeed();
     let resumed = fs::read(folder.join("target").join("model.safetensors")).unwrap();
@@ -178,7 +179,7 @@ fn an_interrupted_run_goes_on() {
 }
 
 #[test]
-fn what_cannot_be_trained_is_refused_by_name() {
+fn invalid_trainings_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let data = text(folder);

@@ -1,11 +1,11 @@
-//! The first commands of all: they need nothing but the binary.
+//! Commands that need only the binary.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Finished, Run};
 use std::fs;
 
-/// Runs without a model, and checks that nothing stays behind.
+/// Runs `forerun generate` without a model, and checks that no temporary files are left.
 fn generate(options: &[&str]) -> Finished {
     let temporary = tempfile::tempdir().unwrap();
     let run = Run::forerun().with(&["generate", "-p", "Hello"]).with(options);
@@ -16,7 +16,7 @@ fn generate(options: &[&str]) -> Finished {
 }
 
 #[test]
-fn without_a_model_the_demonstration_pair_is_used_and_cleared_away() {
+fn without_a_model_the_demonstration_pair_is_used_and_its_files_are_deleted() {
     let mut texts = Vec::new();
     for options in [&[][..], &["--method", "autoregressive"], &["--drafter", "prompt-lookup"]] {
         let finished = generate(&[options, &["--max-tokens", "12", "--ignore-eos"]].concat());
@@ -31,7 +31,7 @@ fn without_a_model_the_demonstration_pair_is_used_and_cleared_away() {
 }
 
 #[test]
-fn the_demonstration_pair_is_cleared_away_after_an_error_too() {
+fn the_files_of_the_demonstration_pair_are_deleted_after_an_error() {
     let refused = generate(&["--placement", "target=gpu:0"]);
     refused.assert_refused("--placement", &["gpu:0"]);
     generate(&["--top-p", "7"]).assert_refused("--top-p", &["top-p is 7"]);
@@ -70,7 +70,7 @@ fn help_names_every_method_and_drafter() {
 }
 
 #[test]
-fn without_a_command_the_help_is_shown_and_nothing_done() {
+fn without_a_command_the_help_is_shown() {
     let finished = Run::forerun().finish();
     assert_eq!((finished.code, &*finished.output()), (Some(2), ""));
     assert!(finished.errors.contains("Usage: forerun"), "{}", finished.errors);

@@ -1,4 +1,4 @@
-//! Checkpoints that are not there, damaged, or do not go together: refused by name.
+//! Missing, damaged and mismatched checkpoints: error messages.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +11,7 @@ use std::path::Path;
 const UP: &str = "model.layers.1.mlp.up_proj.weight";
 const DOWN: &str = "model.layers.1.mlp.down_proj.weight";
 
-/// What is wrong, how it came about in a checkpoint's directory, and words of the refusal.
+/// A name, a function that damages the checkpoint in a directory, and words of the error message.
 type Damage = (&'static str, fn(&Path), &'static [&'static str]);
 
 const DAMAGES: &[Damage] = &[
@@ -29,8 +29,8 @@ const DAMAGES: &[Damage] = &[
     ("a wrong shape", transpose, &[DOWN, "[100, 48]", "[48, 100]"]),
     ("a NaN", |model| poison(model, f32::NAN), &[UP, "NaN"]),
     ("an infinity", |model| poison(model, f32::INFINITY), &[UP, "inf"]),
-    ("a lost tensor", |model| rename_tensor(model, UP, None), &[UP, "missing"]),
-    ("a tensor too many", |model| rename_tensor(model, UP, Some("model.bias")), &["model.bias"]),
+    ("a missing tensor", |model| rename_tensor(model, UP, None), &[UP, "missing"]),
+    ("an unexpected tensor", |model| rename_tensor(model, UP, Some("model.bias")), &["model.bias"]),
     ("another architecture", use_gpt2, &["model_type", "gpt2", "llama"]),
     ("scaled positions", scale_positions, &["rope_type", "yarn", "not supported"]),
     ("another family", use_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]),
@@ -41,9 +41,9 @@ const DAMAGES: &[Damage] = &[
     ("too many tokens", enlarge_vocabulary, &["tokens up to 259", "only 259"]),
 ];
 
-/// Both the target and the drafter are checked, and each is named.
+/// Both the target and the drafter are checked, and the error names the damaged one.
 #[test]
-fn damaged_checkpoints_are_refused_by_name() {
+fn damaged_checkpoints_are_refused_with_their_path() {
     for (what, damage, words) in DAMAGES {
         for drafter in [false, true] {
             let models = Models::pair();
@@ -70,7 +70,7 @@ fn write(model: &Path, file: &str, text: &str) {
     fs::write(model.join(file), text).unwrap();
 }
 
-/// Two shards by the index, of which the first is there.
+/// Splits the weights into two shards, of which the second is missing.
 fn lose_a_shard(model: &Path) {
     let shard = |number: u32| format!("model-0000{number}-of-00002.safetensors");
     let mut names = Vec::new();
@@ -94,7 +94,7 @@ fn truncate(model: &Path) {
     fs::write(&file, &bytes[..bytes.len() * 2 / 3]).unwrap();
 }
 
-/// All elements become half as long.
+/// Changes all elements to two bytes.
 fn store_as_i16(model: &Path) {
     Weights::edit(&model.join("model.safetensors"), |weights| {
         let tensors = weights.header.as_object_mut().unwrap();
@@ -121,13 +121,13 @@ fn poison(model: &Path, value: f32) {
     });
 }
 
-/// Gives a tensor another name, beside its own or instead of it.
+/// Adds a tensor with the name `more`, or without it renames the tensor `name`.
 fn rename_tensor(model: &Path, name: &str, more: Option<&str>) {
     Weights::edit(&model.join("model.safetensors"), |weights| {
         let tensors = weights.header.as_object_mut().unwrap();
         match more {
             Some(more) => {
-                // Behind all others: the bytes of a file must belong to one tensor each.
+                // At the end of the data, because tensors must not overlap.
                 let end = weights.data.len();
                 let stored =
                     json!({ "dtype": "F32", "shape": [1], "data_offsets": [end, end + 4] });
@@ -160,7 +160,7 @@ fn use_qwen2(model: &Path) {
     configure(model, "architectures", json!(["Qwen2ForCausalLM"]));
 }
 
-/// A gap before the last one: there are no more tokens than the model has.
+/// Gives one more token an id beyond the model's vocabulary.
 fn enlarge_vocabulary(model: &Path) {
     edit_json(&model.join("tokenizer.json"), |tokenizer| {
         tokenizer["model"]["vocab"]["ab"] = json!(259);
@@ -187,9 +187,9 @@ fn swap_two_tokens(model: &Path) {
     });
 }
 
-/// As in variants of models to whose tokenizer padding was added, but no row of the embedding.
+/// Some variants of models have padding tokens in the tokenizer without a row in the embedding.
 #[test]
-fn added_tokens_beyond_the_vocabulary_hinder_only_texts_that_have_them() {
+fn added_tokens_beyond_the_vocabulary_fail_only_in_texts_that_contain_them() {
     let models = Models::pair();
     add_tokens(&models.target(), 2);
     add_tokens(&models.drafter(), 2);
@@ -197,18 +197,18 @@ fn added_tokens_beyond_the_vocabulary_hinder_only_texts_that_have_them() {
     run("Hello").succeed();
     let beyond = run("Hello<extra 259>").finish();
     beyond.assert_refused("in the prompt", &["token 259 is not in", "vocabulary of 259"]);
-    // A token that the drafter alone does not have ends its drafts, but not the answer.
+    // A token that only the drafter lacks prevents drafts, but not the answer.
     let models = Models::pair();
     add_tokens(&models.drafter(), 2);
     let prompt = ["-n", "20", "-p", "ab<extra 259>ab"];
     let plain = Run::generate(&models).with(&prompt).succeed();
     let drafted = Run::generate_with_drafter(&models).with(&prompt).with(&["--draft-tokens", "3"]);
     let drafted = drafted.succeed();
-    assert!(drafted.errors.contains("translated by their text"), "{}", drafted.errors);
+    assert!(drafted.errors.contains("translated through their text"), "{}", drafted.errors);
     assert_eq!(drafted.output(), plain.output());
 }
 
-/// Drafts of another vocabulary are translated by their text, and trees cannot be.
+/// Drafts of another vocabulary are translated through their text; trees cannot be translated.
 #[test]
 fn a_tree_of_another_vocabulary_is_refused() {
     fn enlarge(drafter: &Path) {
@@ -219,8 +219,8 @@ fn a_tree_of_another_vocabulary_is_refused() {
     }
     let table: [Damage; 3] = [
         ("two tokens swapped", swap_two_tokens, &["both have 259 tokens"]),
-        ("a token more in the tokenizer", |drafter| add_tokens(drafter, 1), &[]),
-        ("another size, too", enlarge, &["300 tokens", "259 tokens"]),
+        ("one more token in the tokenizer", |drafter| add_tokens(drafter, 1), &[]),
+        ("another size", enlarge, &["300 tokens", "259 tokens"]),
     ];
     for (what, change, words) in table {
         let models = Models::pair();
@@ -232,8 +232,8 @@ fn a_tree_of_another_vocabulary_is_refused() {
         finished.assert_refused(what, words);
         finished.assert_refused(what, &[models.drafter().to_str().unwrap()]);
         let chain = Run::generate_with_drafter(&models).with(&prompt).succeed();
-        assert!(chain.errors.contains("translated by their text"), "{what}: {}", chain.errors);
-        // What is not used is not looked at.
+        assert!(chain.errors.contains("translated through their text"), "{what}: {}", chain.errors);
+        // An unused drafter is not checked.
         let plain = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "3"]);
         plain.with(&["--method", "autoregressive"]).succeed();
     }

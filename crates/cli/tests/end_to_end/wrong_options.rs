@@ -1,15 +1,15 @@
-//! Options that make no sense are refused in words that help.
+//! Invalid options: error messages.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run};
 use std::fs;
 
-/// Options, separated by spaces, and words of the message that refuses them.
+/// Options, separated by spaces, and words of the error message.
 type Refusal = (&'static str, &'static [&'static str]);
 
-/// Runs each line with a model and a prompt, and expects it to be refused. `{drafter}` is a
-/// drafter's checkpoint and `{core}` a core that is there.
+/// Runs each line with a model and a prompt, and checks its error message. `{drafter}` stands for
+/// the path of a drafter, and `{core}` for an available core.
 fn assert_refused(models: &Models, table: &[Refusal]) {
     let drafter = models.drafter().display().to_string();
     let core = forerun::available_cores()[0].to_string();
@@ -24,7 +24,7 @@ fn assert_refused(models: &Models, table: &[Refusal]) {
 }
 
 #[test]
-fn unknown_values_are_refused_with_the_possible_ones() {
+fn unknown_values_are_refused_with_the_possible_values() {
     let trees = &["none", "top:W", "top:WxD", "sampled:B1,B2"][..];
     assert_refused(
         &Models::pair(),
@@ -70,16 +70,16 @@ fn numbers_out_of_range_are_refused_with_the_range() {
             ("--temperature -0.5", &["temperature is -0.5", "positive"]),
             ("--temperature NaN", &["temperature is NaN", "positive"]),
             ("--temperature inf", &["temperature is inf", "positive"]),
-            ("--top-p 0", &["top-p is 0", "at most at 1"]),
-            ("--top-p 1.5", &["top-p is 1.5", "at most at 1"]),
-            ("--top-p -0.1", &["top-p is -0.1", "at most at 1"]),
-            ("--top-p NaN", &["top-p is NaN", "at most at 1"]),
+            ("--top-p 0", &["top-p is 0", "at most 1"]),
+            ("--top-p 1.5", &["top-p is 1.5", "at most 1"]),
+            ("--top-p -0.1", &["top-p is -0.1", "at most 1"]),
+            ("--top-p NaN", &["top-p is NaN", "at most 1"]),
             ("--max-tokens 0", &["max-tokens is 0", "at least one"]),
             ("--min-p -0.1", &["min-p is -0.1", "from 0", "to 1"]),
             ("--min-p 1.1", &["min-p is 1.1", "from 0", "to 1"]),
             ("--min-p NaN", &["min-p is NaN"]),
             ("--repetition-penalty 0", &["repetition-penalty is 0", "positive"]),
-            ("--repeat-penalty -1", &["repetition-penalty is -1", "1 is none"]),
+            ("--repeat-penalty -1", &["repetition-penalty is -1", "1 disables it"]),
             ("--frequency-penalty 2.5", &["frequency-penalty is 2.5", "-2 to 2"]),
             ("--presence-penalty -3", &["presence-penalty is -3", "-2 to 2"]),
             ("--logit-bias 5=101", &["bias of token 5 is 101", "-100", "100"]),
@@ -91,12 +91,12 @@ fn numbers_out_of_range_are_refused_with_the_range() {
 }
 
 #[test]
-fn options_that_do_not_go_together_are_refused_with_a_way_out() {
+fn incompatible_options_are_refused_with_advice() {
     let models = Models::pair();
     assert_refused(
         &models,
         &[
-            ("--drafter model", &["add --draft-model DIR"]),
+            ("--drafter model", &["set --draft-model"]),
             ("--method speculative", &["needs a drafter", "--draft-model", "prompt-lookup"]),
             ("--method speculative --drafter none", &["needs a drafter"]),
             ("--draft-model {drafter} --drafter prompt-lookup", &["does not use a model"]),
@@ -109,14 +109,14 @@ fn options_that_do_not_go_together_are_refused_with_a_way_out() {
     );
     let run = Run::forerun().with(&["generate", "-p", "x"]);
     let run = run.with_path("--draft-model", &models.drafter());
-    run.finish().assert_refused("--draft-model alone", &["without --model", "name the target"]);
+    run.finish().assert_refused("--draft-model alone", &["without --model", "add --model"]);
 }
 
 #[test]
-fn placements_that_cannot_be_are_refused_by_name() {
+fn invalid_placements_are_refused() {
     const PAIR: &str = "--draft-model {drafter} --placement";
     let table: [Refusal; 10] = [
-        ("target=cpu:99999", &["core 99999", "the cores here are"]),
+        ("target=cpu:99999", &["core 99999", "this process may only use cpu:"]),
         ("target=cpu:{core}+cpu:{core}", &["names core", "twice"]),
         ("drafter=cpu:{core},target=cpu:{core}", &["is in two groups", ",shared"]),
         ("target=cpu:{core}", &["has no drafter group", "drafter=cpu:0"]),
@@ -133,7 +133,7 @@ fn placements_that_cannot_be_are_refused_by_name() {
 }
 
 #[test]
-fn prompts_that_cannot_be_continued_are_refused() {
+fn invalid_prompts_are_refused() {
     let models = Models::pair();
     let file = |name: &str, bytes: &[u8]| {
         let file = models.folder().join(name);
@@ -155,7 +155,7 @@ fn prompts_that_cannot_be_continued_are_refused() {
         ("a folder", from(models.folder()), &["cannot read the prompt file"]),
         ("a file of Latin-1", from(&file("latin.txt", &latin)), &["latin.txt", "UTF-8"]),
         ("Latin-1 piped in", generate().input(latin.clone()), &["standard input", "UTF-8"]),
-        // The byte tokenizer's, and a BOS.
+        // One token per byte, and a BOS.
         (
             "a long prompt",
             generate().with(&["-p", &long]),

@@ -1,13 +1,13 @@
-//! The trace as text: one line per lane, for terminals and for tests that compare timelines.
+//! Timelines as text, with one line for each lane. Terminals show them, and tests compare them.
 
 use super::{SpanKind, SpanOutcome, Trace};
 
 impl Trace {
-    /// The timeline in columns of `column_ns` nanoseconds each, from the first start on.
+    /// Returns the timeline in columns of `column_ns` nanoseconds each, starting with the first span.
     ///
-    /// `D` is drafting and `S` scoring whose candidates were all accepted, `d` and `s` the same
-    /// with a rejection, `x` work that came to nothing, `.` an idle lane. A column shows what ran
-    /// at its middle.
+    /// `D` is drafting and `S` is scoring with all tested candidates accepted. `d` and `s` are the
+    /// same with a rejection. `x` is a cancelled or failed job, and `.` an idle lane. A column shows
+    /// the span at its middle.
     #[must_use]
     pub fn to_ascii(&self, column_ns: u64) -> String {
         let column_ns = column_ns.max(1);
@@ -41,7 +41,7 @@ impl Trace {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn the_timeline_shows_lanes_verdicts_and_waste() {
+    fn the_timeline_shows_lanes_verdicts_and_wasted_work() {
         let picture = "\
 drafter cpu:0 |DDDD....dddd.xx.|
 target cpu:1  |....SSSS....ssss|

@@ -1,13 +1,12 @@
-//! The trace: what every device group did, and when. Clusters record it, decoders never do.
+//! Traces: what each device group did, and when. Clusters record them; decoders do not.
 
 mod ascii;
 mod perfetto;
-mod svg;
 
 use crate::{Completion, Job, JobOutput, Outcome, SequenceId, Ticket};
 use serde::{Deserialize, Serialize};
 
-/// What a span of work was.
+/// The kind of work in a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanKind {
@@ -17,65 +16,66 @@ pub enum SpanKind {
     Score,
 }
 
-/// What became of a span of work.
+/// The verdict on a span of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanOutcome {
     /// No verdict was reported.
     Open,
-    /// Every candidate that was tested was accepted.
+    /// All tested candidates were accepted.
     Accepted,
     /// A candidate was rejected.
     Rejected,
-    /// Cancelled, or failed: nothing came of it.
+    /// The job was cancelled or failed, or its output was not used.
     Wasted,
 }
 
-/// A job's stay on one of its lane's devices, which it shares with others.
+/// The time that a job spent on one of several devices that its lane shares with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceUse {
-    /// Index into [`Trace::devices`].
+    /// The index of the device in [`Trace::devices`].
     pub device: usize,
-    /// Start on the cluster's clock.
+    /// The start, in nanoseconds on the cluster's clock.
     pub start_ns: u64,
-    /// End on the cluster's clock.
+    /// The end, in nanoseconds on the cluster's clock.
     pub end_ns: u64,
 }
 
 /// One job on one lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Index into [`Trace::lanes`].
+    /// The index of the lane in [`Trace::lanes`].
     pub lane: usize,
-    /// What it was.
+    /// The kind of work.
     pub work: SpanKind,
-    /// Whose it was.
+    /// The sequence that the job belongs to.
     pub sequence: SequenceId,
-    /// The job.
+    /// The job's id.
     pub ticket: Ticket,
-    /// Candidates drafted, or rows scored.
+    /// The number of drafted candidates or scored rows.
     pub rows: usize,
-    /// Start on the cluster's clock.
+    /// The start, in nanoseconds on the cluster's clock.
     pub start_ns: u64,
-    /// End on the cluster's clock.
+    /// The end, in nanoseconds on the cluster's clock.
     pub end_ns: u64,
-    /// Starts and ends of the forward passes within, where they were recorded.
+    /// The starts and ends of the job's forward passes, if they were recorded.
     #[serde(default)]
     pub forwards_ns: Vec<[u64; 2]>,
-    /// Tokens that these passes computed: those of the prefix that no cache held, and candidates.
+    /// The number of tokens that these passes computed: candidates, and tokens of the prefix that
+    /// were not in the cache.
     #[serde(default)]
     pub computed_tokens: usize,
-    /// Where the job was when, if its lane has several devices in turn.
+    /// The times that the job spent on each device, if its lane uses one device after another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub visits: Vec<DeviceUse>,
-    /// Candidates accepted.
+    /// The number of accepted candidates.
     pub accepted: usize,
-    /// What became of it.
+    /// The verdict.
     pub fate: SpanOutcome,
 }
 
 impl Span {
-    /// The span of a job that has ended, without what is known of its forward passes.
+    /// Creates the span of a completed job, without its forward passes and device uses.
     #[must_use]
     pub fn of(lane: usize, job: &Job, completion: &Completion) -> Self {
         let rows = match &completion.output {
@@ -100,40 +100,41 @@ impl Span {
     }
 }
 
-/// All spans of a run, lanes being device groups.
+/// All spans of a run. A lane is a device group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trace {
-    /// Names of the device groups.
+    /// The names of the device groups.
     pub lanes: Vec<String>,
-    /// Names of the devices that lanes have in turn.
+    /// The names of the devices that lanes with several devices use one after another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
-    /// Spans in the order in which they ended.
+    /// The spans, in the order in which they ended.
     pub spans: Vec<Span>,
 }
 
-/// How much of the time lanes were busy, in nanoseconds.
+/// The time during which lanes were busy, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Occupancy {
-    /// From the first start to the last end.
+    /// Time from the first start to the last end.
     pub wall_ns: u64,
-    /// At least one lane was busy.
+    /// Time during which at least one lane was busy.
     pub busy_ns: u64,
-    /// At least two lanes were busy: devices ran side by side.
+    /// Time during which at least two lanes were busy.
     pub overlap_ns: u64,
-    /// At least one model was in a forward pass.
+    /// Time during which at least one model was in a forward pass.
     pub forward_ns: u64,
 }
 
 impl Occupancy {
-    /// Share of the time in which devices ran side by side; 0 for an empty trace.
+    /// Returns the share of the time during which at least two lanes were busy; 0 for an empty
+    /// trace.
     #[must_use]
     pub fn overlap_share(&self) -> f64 {
         self.share(self.overlap_ns)
     }
 
-    /// Share of the time in which no model was in a forward pass: sampling, verification, messages
-    /// and waits; 0 for an empty trace.
+    /// Returns the share of the time during which no model was in a forward pass: sampling,
+    /// verification, messages and waits; 0 for an empty trace.
     #[must_use]
     pub fn outside_forwards_share(&self) -> f64 {
         self.share(self.wall_ns - self.forward_ns)
@@ -145,14 +146,14 @@ impl Occupancy {
 }
 
 impl Trace {
-    /// An empty trace of the given lanes.
+    /// Creates an empty trace with these lanes.
     #[must_use]
     pub fn new(lanes: Vec<String>) -> Self {
         Self { lanes, devices: Vec::new(), spans: Vec::new() }
     }
 
-    /// What was done on the devices that lanes have in turn: a lane for each device, a span for each
-    /// visit. Empty where every lane is a device of its own.
+    /// Returns the device uses as a trace: one lane for each device, one span for each use. The
+    /// result is empty if every lane has one device.
     #[must_use]
     pub fn by_device(&self) -> Self {
         let mut spans = Vec::new();
@@ -165,30 +166,30 @@ impl Trace {
         Self { lanes: self.devices.clone(), devices: Vec::new(), spans }
     }
 
-    /// The trace as pictures show it: in place of lanes that have several devices in turn stand these
-    /// devices, with what was done on them.
+    /// Returns the trace for drawing: each lane that uses several devices one after another is
+    /// replaced by one lane for each device.
     #[must_use]
     pub fn with_devices_as_lanes(&self) -> Self {
-        let moves =
+        let has_visits =
             |lane| self.spans.iter().any(|span| span.lane == lane && !span.visits.is_empty());
-        let staying: Vec<usize> = (0..self.lanes.len()).filter(|&lane| !moves(lane)).collect();
+        let kept: Vec<usize> = (0..self.lanes.len()).filter(|&lane| !has_visits(lane)).collect();
         let visits = self.by_device();
-        let names = staying.iter().map(|&lane| self.lanes[lane].clone());
-        let own = self.spans.iter().filter_map(|span| {
-            let lane = staying.iter().position(|&lane| lane == span.lane)?;
+        let names = kept.iter().map(|&lane| self.lanes[lane].clone());
+        let kept_spans = self.spans.iter().filter_map(|span| {
+            let lane = kept.iter().position(|&lane| lane == span.lane)?;
             Some(Span { lane, ..span.clone() })
         });
-        let below = |span: Span| Span { lane: staying.len() + span.lane, ..span };
+        let below_kept = |span: Span| Span { lane: kept.len() + span.lane, ..span };
         Self {
             lanes: names.chain(visits.lanes).collect(),
             devices: Vec::new(),
-            spans: own.chain(visits.spans.into_iter().map(below)).collect(),
+            spans: kept_spans.chain(visits.spans.into_iter().map(below_kept)).collect(),
         }
     }
 
-    /// Marks the span that an outcome speaks of.
+    /// Records the verdict on a job in its span.
     pub fn record_outcome(&mut self, outcome: &Outcome) {
-        // It ended lately, so the search starts at the end.
+        // The job ended recently, so the search starts at the end.
         let mut latest_first = self.spans.iter_mut().rev();
         if let Some(span) = latest_first.find(|span| span.ticket == outcome.ticket) {
             span.accepted = outcome.accepted;
@@ -196,7 +197,7 @@ impl Trace {
         }
     }
 
-    /// How busy the lanes were, and how much of that side by side.
+    /// Computes how long lanes were busy, and how long several of them were.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
         // One lane runs one job at a time.
@@ -210,7 +211,7 @@ impl Trace {
     }
 }
 
-/// How long at least one, and at least two, of the intervals last.
+/// Returns how long at least one and at least two of the intervals overlap.
 fn covered(intervals: impl Iterator<Item = [u64; 2]>) -> [u64; 2] {
     // A sweep over starts (+1) and ends (−1).
     let mut edges: Vec<(u64, i32)> =
@@ -231,7 +232,8 @@ fn covered(intervals: impl Iterator<Item = [u64; 2]>) -> [u64; 2] {
 pub(crate) mod tests {
     use super::*;
 
-    /// Two rounds of draft-then-verify with a cancelled draft beside the second verification.
+    /// Two rounds of drafting and verification, with a cancelled draft during the second
+    /// verification.
     pub(crate) fn sample() -> Trace {
         let span = |lane, work, ticket, rows, start_ns, end_ns, accepted, fate| Span {
             lane,
@@ -261,7 +263,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn occupancy_tells_busy_from_overlapping_time() {
+    fn occupancy_distinguishes_busy_from_overlapping_time() {
         let occupancy = sample().occupancy();
         assert_eq!(
             occupancy,
@@ -274,7 +276,7 @@ pub(crate) mod tests {
 
     /// PEARL's appendix G with two devices: while the target is on one, the drafter is on the other.
     #[test]
-    fn devices_that_lanes_have_in_turn_are_lanes_of_their_own() {
+    fn shared_devices_have_lanes_of_their_own() {
         let mut trace = sample();
         assert_eq!(trace.by_device(), Trace::default());
         trace.devices = vec!["cpu:0".into(), "cpu:1".into()];
@@ -294,7 +296,7 @@ cpu:1 |DDSSS|
 
     /// A target in two stages, and a drafter on a device of its own.
     #[test]
-    fn pictures_have_a_lane_for_every_device() {
+    fn drawings_have_a_lane_for_every_device() {
         let mut trace = sample();
         assert_eq!(trace.with_devices_as_lanes(), trace);
         trace.devices = vec!["cpu:1".into(), "cpu:2".into()];
@@ -312,7 +314,7 @@ cpu:2         |......SS......ss|
     }
 
     #[test]
-    fn an_outcome_marks_its_job() {
+    fn an_outcome_is_recorded_in_the_span_of_its_job() {
         use SpanOutcome::{Open, Rejected};
         let mut trace = sample();
         for span in &mut trace.spans {

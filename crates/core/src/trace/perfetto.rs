@@ -1,11 +1,11 @@
-//! The trace in the JSON format of Chrome's trace viewer, which Perfetto opens.
+//! Traces in the JSON format of Chrome's trace viewer, which Perfetto opens.
 
 use super::Trace;
 use serde_json::{Value, json};
 
 impl Trace {
-    /// The trace as a JSON object that <https://ui.perfetto.dev> opens. Times are in microseconds,
-    /// lanes are threads.
+    /// Returns the trace as a JSON object that <https://ui.perfetto.dev> opens. Times are in
+    /// microseconds; lanes are threads.
     #[must_use]
     pub fn to_perfetto(&self) -> Value {
         let names = self.lanes.iter().enumerate().map(|(lane, name)| {
@@ -30,7 +30,7 @@ impl Trace {
                 },
             })
         });
-        // Nested in their jobs.
+        // Perfetto nests them in their jobs.
         let forwards = self.spans.iter().flat_map(|span| {
             span.forwards_ns.iter().map(|&[start_ns, end_ns]| {
                 json!({

@@ -1,27 +1,30 @@
-//! Where templates and the spelling of special tokens come from.
+//! The files of a checkpoint that hold chat templates and special tokens.
 
 use super::ChatTemplateError;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A template as it is written.
+/// The source text of a template.
 pub(super) struct Source {
     pub(super) text: String,
-    /// For messages: where it comes from.
+    /// The origin of the text, for messages.
     pub(super) origin: String,
 }
 
-/// A checkpoint's files of templates: one, further ones by name, and the tokenizer's configuration.
+/// The file of the default template.
 const TEMPLATE: &str = "chat_template.jinja";
-const FURTHER_TEMPLATES: &str = "additional_chat_templates";
+/// The folder of further templates, by name.
+const ADDITIONAL_TEMPLATES: &str = "additional_chat_templates";
+/// The tokenizer's configuration, which may hold templates and special tokens.
 const CONFIG: &str = "tokenizer_config.json";
+/// The file of special tokens.
 const TOKENS: &str = "special_tokens_map.json";
 
-/// What a template without a name is called.
+/// The name of a template without a name.
 const DEFAULT: &str = "default";
 
-/// The template of that name that lies in a folder, or the default one.
+/// Returns the template with this name in a folder, or the default one.
 pub(super) fn shipped(
     folder: &Path,
     name: Option<&str>,
@@ -39,13 +42,13 @@ pub(super) fn shipped(
     }
 }
 
-/// The names of all templates in a folder.
+/// Returns the names of all templates in a folder.
 pub(super) fn names(folder: &Path) -> Result<Vec<String>, ChatTemplateError> {
     Ok(all(folder)?.into_keys().collect())
 }
 
-/// All templates of a folder by their names, with the files that they are in. Files of their own
-/// come before those in the tokenizer's configuration.
+/// Returns all templates in a folder by name, each with its file. Template files take precedence over
+/// templates in the tokenizer's configuration.
 fn all(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplateError> {
     let mut templates = BTreeMap::new();
     let config = folder.join(CONFIG);
@@ -53,8 +56,8 @@ fn all(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplat
         let source = Source { text, origin: config.display().to_string() };
         templates.insert(name, (config.clone(), source));
     }
-    let further = std::fs::read_dir(folder.join(FURTHER_TEMPLATES));
-    for file in further.into_iter().flatten().flatten().map(|entry| entry.path()) {
+    let additional = std::fs::read_dir(folder.join(ADDITIONAL_TEMPLATES));
+    for file in additional.into_iter().flatten().flatten().map(|entry| entry.path()) {
         let name = file.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
         if let Some(name) = name.filter(|_| file.extension().is_some_and(|e| e == "jinja")) {
             let source = read_template(&file)?;
@@ -69,7 +72,7 @@ fn all(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplat
     Ok(templates)
 }
 
-/// The templates in a tokenizer's configuration: one text, or a list of names and texts.
+/// Returns the templates in a tokenizer's configuration: one text, or a list of names and texts.
 fn in_config(file: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
     let unknown = |reason: &str| ChatTemplateError::Unreadable {
         file: file.to_owned(),
@@ -91,13 +94,13 @@ fn in_config(file: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
     }
 }
 
-/// The special tokens that templates may write, by names such as `bos_token`.
+/// Returns the special tokens that templates can use, by names such as `bos_token`.
 pub(super) fn special_tokens(folder: &Path) -> Result<BTreeMap<String, String>, ChatTemplateError> {
     let mut tokens = BTreeMap::new();
     for file in [TOKENS, CONFIG] {
         let Some(Value::Object(entries)) = read_json(&folder.join(file))? else { continue };
         for (name, value) in entries {
-            // Either the token's text, or an object that has it.
+            // Either the token's text, or an object with it.
             let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
             if let Some(text) = text.filter(|_| name.ends_with("_token")) {
                 tokens.insert(name, text.to_owned());
@@ -112,7 +115,7 @@ pub(super) fn read_template(file: &Path) -> Result<Source, ChatTemplateError> {
     Ok(Source { text, origin: file.display().to_string() })
 }
 
-/// The content of a JSON file, if there is one.
+/// Returns the content of a JSON file, or `None` if there is no such file.
 fn read_json(file: &Path) -> Result<Option<Value>, ChatTemplateError> {
     if !file.is_file() {
         return Ok(None);
@@ -133,12 +136,12 @@ mod tests {
 
     type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-    fn say(template: &ChatTemplate) -> Result<String, ChatTemplateError> {
+    fn render(template: &ChatTemplate) -> Result<String, ChatTemplateError> {
         template.render(&[Message::user("x")], true)
     }
 
     #[test]
-    fn templates_and_tokens_are_found_wherever_checkpoints_keep_them() -> Outcome {
+    fn templates_and_tokens_are_found_in_all_their_files() -> Outcome {
         let folder = tempfile::tempdir()?;
         let path = folder.path();
         let write = |file: &str, text: &str| std::fs::write(path.join(file), text);
@@ -152,32 +155,32 @@ mod tests {
         )?;
         write(TOKENS, r#"{"bos_token": "<old>", "unk_token": "<unk>"}"#)?;
         let template = ChatTemplate::from_checkpoint(path)?;
-        assert_eq!((say(&template)?, template.eos_token()), ("<s><unk>!".into(), Some("</s>")));
+        assert_eq!((render(&template)?, template.eos_token()), ("<s><unk>!".into(), Some("</s>")));
         write(
             CONFIG,
             r#"{"chat_template": [{"name": "default", "template": "one"},
                 {"name": "tool_use", "template": "two"}]}"#,
         )?;
-        assert_eq!(say(&ChatTemplate::from_checkpoint(path)?)?, "one");
-        assert_eq!(say(&ChatTemplate::choose(path, "tool_use")?)?, "two");
+        assert_eq!(render(&ChatTemplate::from_checkpoint(path)?)?, "one");
+        assert_eq!(render(&ChatTemplate::choose(path, "tool_use")?)?, "two");
         assert!(ChatTemplate::choose(path, "plain")?.is_plain());
-        // Files of their own come first.
-        std::fs::create_dir(path.join(FURTHER_TEMPLATES))?;
+        // Template files take precedence.
+        std::fs::create_dir(path.join(ADDITIONAL_TEMPLATES))?;
         write("additional_chat_templates/rag.jinja", "three")?;
         write(TEMPLATE, "four")?;
-        assert_eq!(say(&ChatTemplate::from_checkpoint(path)?)?, "four");
-        assert_eq!(say(&ChatTemplate::choose(path, "rag")?)?, "three");
+        assert_eq!(render(&ChatTemplate::from_checkpoint(path)?)?, "four");
+        assert_eq!(render(&ChatTemplate::choose(path, "rag")?)?, "three");
         write("other.txt", "five {{ eos_token }}")?;
         let other = path.join("other.txt").display().to_string();
-        assert_eq!(say(&ChatTemplate::choose(path, &other)?)?, "five ");
-        // A checkpoint may be a file in the folder, too.
+        assert_eq!(render(&ChatTemplate::choose(path, &other)?)?, "five ");
+        // A checkpoint may also be a file in the folder.
         write("model.bin", "")?;
-        assert_eq!(say(&ChatTemplate::from_checkpoint(&path.join("model.bin"))?)?, "four");
+        assert_eq!(render(&ChatTemplate::from_checkpoint(&path.join("model.bin"))?)?, "four");
         Ok(())
     }
 
     #[test]
-    fn what_cannot_be_used_is_named() -> Outcome {
+    fn errors_name_the_file_and_the_fault() -> Outcome {
         let folder = tempfile::tempdir()?;
         let path = folder.path();
         let refuse = |config: &str, choice: Option<&str>, words: &[&str]| -> Outcome {
@@ -196,7 +199,7 @@ mod tests {
         refuse("{", None, &[CONFIG, "EOF"])?;
         refuse(r#"{"chat_template": 3}"#, None, &[CONFIG, "neither a text nor a list"])?;
         refuse(r#"{"chat_template": [{}]}"#, None, &[CONFIG, "without names"])?;
-        refuse(list, None, &[CONFIG, "none is the default", "--chat-template: a"])?;
+        refuse(list, None, &[CONFIG, "none is the default", "`chat_template`: a"])?;
         refuse(list, Some("b"), &["no chat template \"b\"", "a, plain"])?;
         refuse(r#"{"chat_template": "{% if %}"}"#, None, &[CONFIG, "cannot be used"])?;
         Ok(())

@@ -1,4 +1,4 @@
-//! Published templates render as `transformers` renders them; `scripts/goldens` made the texts.
+//! Published templates render as `transformers` renders them. `scripts/goldens` wrote the texts.
 
 use super::files::Source;
 use super::jinja::Jinja;
@@ -13,7 +13,7 @@ fn text(value: &Value) -> String {
     value.as_str().map(str::to_owned).unwrap_or_default()
 }
 
-/// A template with its tokens, on the day on which the goldens were made.
+/// Loads a template with its tokens, and with the clock at the day when the goldens were written.
 fn template(name: &str, header: &Value) -> Result<ChatTemplate, Box<dyn std::error::Error>> {
     let file = format!("tests/chat_templates/{name}.jinja");
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
@@ -62,7 +62,7 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
             Err(error) => assert!(record["failed"].is_string(), "{place}: {error}"),
         }
     }
-    // Three conversations each at the least, and none that was left out.
+    // At least three conversations for each template, and no template is left out.
     assert_eq!(texts.len(), templates.len());
     assert!(texts.values().all(|&count| count >= 6), "{texts:?}");
     assert!(templates.len() >= 12 && refusals > 20, "{} {refusals}", templates.len());

@@ -1,4 +1,4 @@
-//! A Jinja environment that is set up as `transformers` sets up its own.
+//! A Jinja environment with the settings and functions of `transformers`' environment.
 
 use super::files::Source;
 use super::{ChatTemplateError, Message};
@@ -10,11 +10,11 @@ use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::collections::BTreeMap;
 use std::io::Write;
 
-/// The only template of an environment.
+/// The name of an environment's only template.
 const NAME: &str = "chat";
 
-/// Steps of a rendering, far more than thousands of messages take: a template is a program, and may
-/// come from anybody.
+/// The maximum number of steps of a rendering, far more than thousands of messages need. A template is
+/// an untrusted program.
 const MAX_STEPS: u64 = 10_000_000;
 
 /// A compiled template.
@@ -28,7 +28,7 @@ impl Jinja {
         Self::at(source, || jiff::Zoned::now().datetime())
     }
 
-    /// The same with a clock of its own, for templates that write the date.
+    /// Compiles a template, with a clock for templates that write the date.
     pub(super) fn at(
         source: Source,
         clock: impl Fn() -> DateTime + Send + Sync + 'static,
@@ -58,7 +58,7 @@ impl Jinja {
         }
     }
 
-    /// The text of the messages. `tools` and `documents` are there and `None`, as in `transformers`.
+    /// Renders messages. As in `transformers`, `tools` and `documents` are defined and `None`.
     pub(super) fn render(
         &self,
         messages: &[Message],
@@ -87,7 +87,7 @@ impl Jinja {
     }
 }
 
-/// What a template says when it refuses messages.
+/// The reason that a template gives when it refuses messages.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
@@ -97,7 +97,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
     Err(error.with_source(Refusal(message)))
 }
 
-/// The refusal that caused an error, however deep within it.
+/// Returns the refusal that caused an error, at any depth.
 fn refusal(error: &Error) -> Option<String> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -111,7 +111,7 @@ fn refusal(error: &Error) -> Option<String> {
 
 fn describe(error: &Error) -> String {
     if error.kind() == ErrorKind::OutOfFuel {
-        return format!("it does not come to an end within {MAX_STEPS} steps");
+        return format!("it does not finish within {MAX_STEPS} steps");
     }
     let what = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
     match error.line() {
@@ -120,7 +120,7 @@ fn describe(error: &Error) -> String {
     }
 }
 
-/// `None`, `True` and `False` have capitals in Python.
+/// Prints `None`, `True` and `False` with a capital letter, as Python does.
 fn print_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     let python = match value.kind() {
         ValueKind::None => "None",
@@ -131,7 +131,7 @@ fn print_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result
     Ok(out.write_str(python)?)
 }
 
-/// The `generation` tag marks answers for training. Without it, its content is what it was.
+/// Removes the `generation` tags, which mark answers for training, and keeps their content.
 fn without_generation_tags(text: String) -> String {
     if !text.contains("generation") {
         return text;
@@ -143,7 +143,7 @@ fn without_generation_tags(text: String) -> String {
         let (tag, name) = (&rest[start..start + length], &rest[start + 2..start + length - 2]);
         kept += &rest[..start];
         match name.trim_matches(['-', '+']).trim() {
-            // A condition that always holds keeps what the tag does to the spaces around it.
+            // A condition that is always true keeps the tag's effect on the whitespace around it.
             "generation" => kept += &tag.replace("generation", "if true"),
             "endgeneration" => kept += &tag.replace("endgeneration", "endif"),
             _ => kept += tag,
@@ -153,11 +153,12 @@ fn without_generation_tags(text: String) -> String {
     kept + rest
 }
 
-/// `json.dumps`: no HTML escapes, a space behind commas and colons.
-#[expect(clippy::needless_pass_by_value, reason = "minijinja hands keyword arguments over so")]
+/// Serialises as Python's `json.dumps`: without HTML escapes, and with a space after commas and
+/// colons.
+#[expect(clippy::needless_pass_by_value, reason = "minijinja passes keyword arguments by value")]
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
-    // The defaults of `transformers`; others are an error, as every other option is.
+    // Only the defaults of `transformers` are supported. All other options are errors, too.
     for (option, default) in [("ensure_ascii", false), ("sort_keys", false)] {
         if options.get::<Option<bool>>(option)?.is_some_and(|given| given != default) {
             let message = format!("tojson does not support {option} = {}", !default);
@@ -181,7 +182,7 @@ fn serialize(value: &Value, formatter: impl Formatter) -> Result<String, Error> 
     String::from_utf8(bytes).map_err(|error| failed(error.to_string()))
 }
 
-/// One line, with Python's separators.
+/// Formats JSON in one line with Python's separators.
 struct Spaced;
 
 impl Formatter for Spaced {
@@ -216,9 +217,9 @@ mod tests {
         Jinja::at(source, clock)?.render(messages, true, &BTreeMap::new())
     }
 
-    /// Templates, and what Python prints for them.
+    /// Templates, and what Python renders for them.
     #[test]
-    fn what_python_does_is_done() -> Result<(), ChatTemplateError> {
+    fn templates_render_as_in_python() -> Result<(), ChatTemplateError> {
         let messages = [Message::user(" a<b> \"é\" ")];
         for (template, expected) in [
             ("{{ messages | tojson }}", r#"[{"role": "user", "content": " a<b> \"é\" "}]"#),
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_say_what_and_where() {
+    fn errors_have_a_reason_and_a_line() {
         let failure = |template: &str| {
             render(template, &[]).err().map(|error| error.to_string()).unwrap_or_default()
         };
@@ -260,7 +261,7 @@ mod tests {
         let undefined = failure("\n{{ messages[0].content }}");
         assert!(undefined.contains("cannot render") && undefined.contains("line 2"), "{undefined}");
         let endless = "{% for i in range(9999) %}".repeat(3) + &"{% endfor %}".repeat(3);
-        assert!(failure(&endless).contains("does not come to an end"));
+        assert!(failure(&endless).contains("does not finish within"));
         assert!(failure("{{ 1 | tojson(sort_keys=true) }}").contains("sort_keys"));
         assert!(failure("{{ 1 | tojson(colour=3) }}").contains("colour"));
     }

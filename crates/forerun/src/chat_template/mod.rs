@@ -1,11 +1,11 @@
-//! Messages to the text that a model was trained to see: chat templates.
+//! Chat templates: from messages to the text format that a model was trained on.
 //!
-//! A template is a Jinja program that lies beside a checkpoint. It is rendered as Hugging Face's
-//! `apply_chat_template` renders it, which the tests compare text by text.
+//! A template is a Jinja program in a checkpoint's folder. It is rendered as Hugging Face's
+//! `apply_chat_template` renders it; tests compare the texts.
 //!
-//! Control tokens that the template writes (`<|eot_id|>`, `</s>`) become those tokens. The same
-//! spelling within a message does not: a message is what somebody wrote, and must not end its own
-//! turn. Other engines tokenize the rendered text as a whole and cannot tell the two apart.
+//! Control tokens that the template writes (`<|eot_id|>`, `</s>`) are encoded as control tokens. The
+//! same text within a message is encoded as ordinary text, so that a message cannot end its own turn.
+//! Engines that tokenize the rendered text as a whole cannot distinguish the two.
 
 mod files;
 mod jinja;
@@ -13,7 +13,7 @@ mod jinja;
 #[cfg(test)]
 mod goldens;
 
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::tokenizer::{Tokenizer, TokenizerError, folder_of};
 use files::Source;
 use forerun_core::TokenId;
 use jinja::Jinja;
@@ -23,36 +23,36 @@ use std::path::{Path, PathBuf};
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, or whatever else the template knows.
+    /// The author's role: `system`, `user`, `assistant`, or another role that the template supports.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
 impl Message {
-    /// What the model is to keep to.
+    /// Creates a system message: instructions for the model.
     #[must_use]
     pub fn system(content: impl Into<String>) -> Self {
         Self { role: "system".into(), content: content.into() }
     }
 
-    /// What the user says.
+    /// Creates a user's message.
     #[must_use]
     pub fn user(content: impl Into<String>) -> Self {
         Self { role: "user".into(), content: content.into() }
     }
 
-    /// What the model answered.
+    /// Creates a message with an answer of the model.
     #[must_use]
     pub fn assistant(content: impl Into<String>) -> Self {
         Self { role: "assistant".into(), content: content.into() }
     }
 }
 
-/// Why there is no template, or no text from it.
+/// Why a chat template cannot be loaded, or cannot render messages.
 #[derive(Debug, thiserror::Error)]
 pub enum ChatTemplateError {
-    /// A file that cannot be read or makes no sense.
+    /// A file cannot be read or parsed.
     #[error("cannot read the chat template of {file}: {reason}")]
     Unreadable {
         /// The file.
@@ -60,19 +60,19 @@ pub enum ChatTemplateError {
         /// What is wrong with it.
         reason: String,
     },
-    /// Neither a file nor a name.
+    /// The choice is neither a file nor the name of a template.
     #[error(
         "there is no chat template {choice:?}: give a file, or one of these: {}", names.join(", ")
     )]
     Unknown {
-        /// What was asked for.
+        /// The choice.
         choice: String,
-        /// What there is.
+        /// The names of the available templates.
         names: Vec<String>,
     },
-    /// Several templates, of which none is the default.
+    /// There are several templates, and none of them is the default.
     #[error(
-        "{file} has several chat templates and none is the default: choose one with --chat-template: \
+        "{file} has several chat templates and none is the default: choose one with `chat_template`: \
          {}", names.join(", ")
     )]
     NoDefault {
@@ -81,39 +81,40 @@ pub enum ChatTemplateError {
         /// The templates' names.
         names: Vec<String>,
     },
-    /// A template that is no Jinja.
+    /// The template is not valid Jinja.
     #[error("the chat template of {origin} cannot be used: {reason}")]
     Syntax {
-        /// Where it comes from.
+        /// The origin of the template.
         origin: String,
         /// What is wrong with it.
         reason: String,
     },
-    /// Messages that the template refuses, in its own words.
+    /// The template refuses the messages, for the reason that it gives.
     #[error("the model's chat template refuses these messages: {0}")]
     Refused(String),
-    /// A template that has no text for messages.
+    /// The template renders the messages to an empty text.
     #[error(
-        "the chat template has no text for these messages: choose another one with --chat-template"
+        "the chat template has no text for these messages: choose another one with `chat_template`"
     )]
     Empty,
-    /// A template that failed.
+    /// The template fails while it renders.
     #[error("the chat template of {origin} cannot render these messages: {reason}")]
     Render {
-        /// Where it comes from.
+        /// The origin of the template.
         origin: String,
         /// What went wrong.
         reason: String,
     },
 }
 
-/// What the plain template is called.
+/// The name of the plain template.
 const PLAIN: &str = "plain";
 
-/// For models that ship no template: `User: …`, `Assistant:…`, a system message in front.
+/// The template for models that ship none: the system message, then `User: …` and `Assistant:…`
+/// lines.
 ///
-/// An answer is repeated as it came, its leading space included, so that the tokens of the history
-/// are the tokens that were generated.
+/// Answers are repeated unchanged, including a leading space, so that the history has the tokens that
+/// were generated.
 const PLAIN_TEMPLATE: &str = "\
 {% for message in messages %}
 {% if message['role'] == 'system' %}
@@ -123,30 +124,39 @@ const PLAIN_TEMPLATE: &str = "\
 {%- elif message['role'] == 'assistant' %}
 {{ 'Assistant:' + message['content'] + '\n' }}
 {%- else %}
-{{ raise_exception('it knows the roles system, user and assistant, not ' + message['role']) }}
+{{ raise_exception('it supports the roles system, user and assistant, not ' + message['role']) }}
 {%- endif %}
 {% endfor %}
 {% if add_generation_prompt %}
 {{ 'Assistant:' }}
 {%- endif %}";
 
-/// Where the plain template's answer ends: there the model begins to speak for the user.
+/// The stop string of the plain template: the model begins to write the user's next message.
 const PLAIN_STOP: &str = "\nUser:";
 
-/// A chat template, ready to render.
+/// A compiled chat template.
+///
+/// ```
+/// use forerun::{ChatTemplate, Message};
+///
+/// let template = ChatTemplate::plain()?;
+/// let text = template.render(&[Message::user("Hi"), Message::assistant(" Hello.")], false)?;
+/// assert_eq!(text, "User: Hi\nAssistant: Hello.\n");
+/// # Ok::<(), forerun::ChatTemplateError>(())
+/// ```
 pub struct ChatTemplate {
     jinja: Jinja,
-    /// `bos_token`, `eos_token` and the like, as the checkpoint spells them.
+    /// The checkpoint's special tokens, by names such as `bos_token` and `eos_token`.
     special_tokens: BTreeMap<String, String>,
     plain: bool,
 }
 
 impl ChatTemplate {
-    /// The template that a checkpoint ships (`chat_template.jinja`, or `chat_template` in
-    /// `tokenizer_config.json`), or the plain one where it ships none.
+    /// Loads the template that a checkpoint ships (`chat_template.jinja`, or `chat_template` in
+    /// `tokenizer_config.json`). A checkpoint without one gets the plain template.
     ///
     /// # Errors
-    /// If the files are broken, or several templates have no default.
+    /// If a file is malformed, or there are several templates and none is the default.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, ChatTemplateError> {
         let folder = folder_of(checkpoint);
         match files::shipped(folder, None)? {
@@ -155,11 +165,11 @@ impl ChatTemplate {
         }
     }
 
-    /// The template of a file, or one that the checkpoint ships under a name, or `plain`. The names
-    /// of special tokens are the checkpoint's.
+    /// Loads the template that `choice` names: a Jinja file, a template that the checkpoint ships
+    /// under this name, or `plain`. The special tokens are the checkpoint's.
     ///
     /// # Errors
-    /// If there is no such template, or it is broken.
+    /// If there is no such template, or it is malformed.
     pub fn choose(checkpoint: &Path, choice: &str) -> Result<Self, ChatTemplateError> {
         let (folder, file) = (folder_of(checkpoint), Path::new(choice));
         if choice == PLAIN {
@@ -177,10 +187,11 @@ impl ChatTemplate {
         Self::new(source, files::special_tokens(folder)?)
     }
 
-    /// The fallback for models without a template: lines that begin with `User:` and `Assistant:`.
+    /// Returns the fallback for models without a template: lines that begin with `User:` and
+    /// `Assistant:`.
     ///
     /// # Errors
-    /// None; it is a template like the others.
+    /// Never in practice: the built-in template compiles.
     pub fn plain() -> Result<Self, ChatTemplateError> {
         let source = Source { text: PLAIN_TEMPLATE.into(), origin: "this program".into() };
         let plain = Self::new(source, BTreeMap::new())?;
@@ -194,25 +205,26 @@ impl ChatTemplate {
         Ok(Self { jinja: Jinja::new(source)?, special_tokens, plain: false })
     }
 
-    /// Whether it is the fallback, which no model was trained with.
+    /// Returns whether this is the plain template, which no model was trained on.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.plain
     }
 
-    /// The text that ends an answer, where no token does.
+    /// Returns the stop string that ends an answer. Only the plain template needs one.
     #[must_use]
     pub fn stop(&self) -> Option<&str> {
         self.plain.then_some(PLAIN_STOP)
     }
 
-    /// The token that ends a turn, as the checkpoint spells it.
+    /// Returns the text of the checkpoint's `eos_token`, which ends a turn.
     #[must_use]
     pub fn eos_token(&self) -> Option<&str> {
         self.special_tokens.get("eos_token").map(String::as_str)
     }
 
-    /// The text of a conversation, with the beginning of an answer behind it if `answer` follows.
+    /// Renders a conversation. With `answer`, the text ends with the beginning of an answer
+    /// (`add_generation_prompt` in Hugging Face's terms).
     ///
     /// # Errors
     /// If the template refuses the messages or fails.
@@ -220,26 +232,27 @@ impl ChatTemplate {
         self.jinja.render(messages, answer, &self.special_tokens)
     }
 
-    /// The tokens of a conversation, up to where the answer begins.
+    /// Renders a conversation with the beginning of an answer, and encodes it.
     ///
-    /// A template writes BOS itself, so nothing is put in front of its text; the plain template's
-    /// text is a text like any other, so it gets what the tokenizer gives to all.
+    /// Templates write BOS themselves, so the tokenizer adds none. The text of the plain template is
+    /// encoded like any other text, with BOS if the tokenizer adds it. Special tokens within messages
+    /// are encoded as ordinary text.
     ///
     /// # Errors
-    /// If the template refuses the messages, fails or has no text for them, or the text cannot be
-    /// encoded.
+    /// If the template refuses the messages, fails, or renders an empty text, or if the text cannot
+    /// be encoded.
     pub fn encode(
         &self,
         messages: &[Message],
         tokenizer: &Tokenizer,
     ) -> Result<Vec<TokenId>, EncodeError> {
-        let mark = unused_mark(messages);
+        let mark = unused_character(messages);
         let special = tokenizer.special_tokens();
-        let apart = |message: &Message| Message {
+        let split = |message: &Message| Message {
             role: message.role.clone(),
-            content: take_apart(&message.content, &special, mark),
+            content: split_special_tokens(&message.content, &special, mark),
         };
-        let messages: Vec<Message> = messages.iter().map(apart).collect();
+        let messages: Vec<Message> = messages.iter().map(split).collect();
         let text = self.render(&messages, true)?;
         let mut tokens = Vec::new();
         for (number, part) in text.split(mark).enumerate() {
@@ -252,44 +265,37 @@ impl ChatTemplate {
     }
 }
 
-/// Why a conversation has no tokens.
+/// Why a conversation cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
-    /// It has no text.
+    /// The template cannot render it.
     #[error(transparent)]
     Template(#[from] ChatTemplateError),
-    /// Its text has no tokens.
+    /// The tokenizer cannot encode its text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
 }
 
-fn folder_of(checkpoint: &Path) -> &Path {
-    if checkpoint.is_dir() {
-        return checkpoint;
-    }
-    checkpoint.parent().unwrap_or(Path::new("."))
-}
-
-/// One of the characters that Unicode sets aside for a program's own use and that no message has.
-fn unused_mark(messages: &[Message]) -> char {
+/// Returns a Unicode noncharacter that no message contains.
+fn unused_character(messages: &[Message]) -> char {
     let unused = |mark: &char| !messages.iter().any(|message| message.content.contains(*mark));
-    // A message with all 32 of them loses nothing but the place where it is cut.
+    // A conversation with all 32 of them is also split at U+FDD0, and loses that character.
     ('\u{FDD0}'..='\u{FDEF}').find(unused).unwrap_or('\u{FDD0}')
 }
 
-/// Puts `mark` behind the first character of every special token in `text`, so that none is left
-/// when the text is split there. A tokenizer that begins every text with a space does so behind the
-/// mark, too, where one stands.
-fn take_apart(text: &str, special: &[String], mark: char) -> String {
-    let mut apart = String::with_capacity(text.len());
+/// Inserts `mark` after the first character of every special token in `text`, so that no special
+/// token is left when the text is split at the marks. A tokenizer that prepends a space to every text
+/// also prepends one after each mark.
+fn split_special_tokens(text: &str, special: &[String], mark: char) -> String {
+    let mut marked = String::with_capacity(text.len());
     for (at, character) in text.char_indices() {
-        apart.push(character);
+        marked.push(character);
         let begins = |token: &String| token.chars().count() > 1 && text[at..].starts_with(token);
         if special.iter().any(begins) {
-            apart.push(mark);
+            marked.push(mark);
         }
     }
-    apart
+    marked
 }
 
 #[cfg(test)]
@@ -297,22 +303,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn special_tokens_within_a_message_are_taken_apart() {
+    fn special_tokens_within_a_message_are_split() {
         let special = ["<s>".to_owned(), "</s>".to_owned(), "<<s>".to_owned(), "|".to_owned()];
-        let apart = |text: &str| take_apart(text, &special, '*');
-        assert_eq!(apart("plain"), "plain");
-        assert_eq!(apart("a <s> b</s>"), "a <*s> b<*/s>");
-        // Tokens that overlap leave none behind.
-        assert_eq!(apart("<<s>"), "<*<*s>");
-        // One character cannot be cut.
-        assert_eq!(apart("a|b"), "a|b");
+        let split = |text: &str| split_special_tokens(text, &special, '*');
+        assert_eq!(split("plain"), "plain");
+        assert_eq!(split("a <s> b</s>"), "a <*s> b<*/s>");
+        // All of several overlapping tokens are split.
+        assert_eq!(split("<<s>"), "<*<*s>");
+        // A single character cannot be split.
+        assert_eq!(split("a|b"), "a|b");
     }
 
     #[test]
-    fn the_mark_is_a_character_that_no_message_has() {
-        assert_eq!(unused_mark(&[Message::user("hello")]), '\u{FDD0}');
+    fn the_mark_is_a_character_that_no_message_contains() {
+        assert_eq!(unused_character(&[Message::user("hello")]), '\u{FDD0}');
         let first = [Message::user("\u{FDD0}"), Message::assistant("\u{FDD1}")];
-        assert_eq!(unused_mark(&first), '\u{FDD2}');
+        assert_eq!(unused_character(&first), '\u{FDD2}');
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The cache of hub models on disk, laid out as Hugging Face's tools do:
-//! `models--owner--name/` with `blobs/ETAG`, `refs/REVISION` and `snapshots/COMMIT/FILE`, which are
-//! links to blobs. Files under way are `blobs/ETAG.incomplete`, so a download that one tool began
-//! another one ends.
+//! The cache of hub models on disk, in the layout of Hugging Face's tools.
+//!
+//! `models--owner--name/` has `blobs/ETAG`, `refs/REVISION`, and `snapshots/COMMIT/FILE`, which are links
+//! to blobs. Partial downloads are `blobs/ETAG.incomplete`, so that one tool can resume another's.
 
 use super::error::HubError;
 use super::model_id::ModelId;
@@ -10,17 +10,18 @@ use hf_hub::{Repo, RepoType};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// The weights in one file (those of drafters have other names, too), and the index of several.
+/// The file of weights that are not split into shards. Drafters may use other names.
 pub(super) const SINGLE: &str = "model.safetensors";
+/// The index of weights that are split into shards.
 pub(super) const INDEX: &str = "model.safetensors.index.json";
-/// Every checkpoint of this kind has it.
+/// The file that every Hugging Face checkpoint has.
 pub(super) const CONFIG: &str = "config.json";
 
-/// The folder of all hub models.
+/// The cache of all hub models.
 pub(super) struct Cache(hf_hub::Cache);
 
-/// One model's place in it.
-pub(super) struct Place {
+/// The part of the cache that holds one revision of a model.
+pub(super) struct CachedModel {
     repo: hf_hub::CacheRepo,
     id: ModelId,
     /// `models--owner--name`.
@@ -29,7 +30,7 @@ pub(super) struct Place {
 }
 
 impl Cache {
-    /// The cache in a folder.
+    /// Creates a handle to the cache in a folder.
     pub(super) fn new(folder: PathBuf) -> Self {
         Self(hf_hub::Cache::new(folder))
     }
@@ -38,24 +39,27 @@ impl Cache {
         self.0.path()
     }
 
-    pub(super) fn place(&self, id: &ModelId) -> Place {
+    pub(super) fn model(&self, id: &ModelId) -> CachedModel {
         let revision = id.revision().to_owned();
         let repo = Repo::with_revision(id.repository().to_owned(), RepoType::Model, revision);
         let name = repo.folder_name();
         let folder = self.folder().join(&name);
         let locks = self.folder().join(".locks").join(name);
-        Place { repo: self.0.repo(repo), id: id.clone(), folder, locks }
+        CachedModel { repo: self.0.repo(repo), id: id.clone(), folder, locks }
     }
 }
 
-impl Place {
-    /// The folder of a commit's files.
+impl CachedModel {
+    /// Returns the folder of a commit's files.
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
         self.repo.pointer_path(commit)
     }
 
-    /// The snapshot of the revision, as far as it was ever asked for, or what is missing.
-    pub(super) fn cached(&self) -> Result<PathBuf, String> {
+    /// Returns the snapshot of the revision.
+    ///
+    /// # Errors
+    /// Describes what is missing.
+    pub(super) fn snapshot_of_revision(&self) -> Result<PathBuf, String> {
         let revision = self.id.revision();
         let snapshot = if self.id.is_pinned() {
             self.snapshot(revision)
@@ -64,16 +68,16 @@ impl Place {
             let unknown = |_| format!("it has no revision {revision}");
             let commit = fs::read_to_string(file).map_err(unknown)?;
             let commit = commit.trim();
-            // It becomes the name of a folder.
+            // It is used as the name of a folder.
             if commit.is_empty() || !commit.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-                return Err(format!("its revision {revision} is no commit"));
+                return Err(format!("its revision {revision} names no valid commit"));
             }
             self.snapshot(commit)
         };
         missing_file(&snapshot).map_or(Ok(snapshot), |file| Err(format!("it has no {file}")))
     }
 
-    /// Notes the commit that the revision is now.
+    /// Records the commit that the revision points to.
     pub(super) fn set_revision(&self, commit: &str) -> Result<(), HubError> {
         if self.id.is_pinned() {
             return Ok(());
@@ -90,21 +94,21 @@ impl Place {
         self.folder.join("blobs").join(format!("{etag}.incomplete"))
     }
 
-    /// Waits until no other process fetches the same file.
+    /// Waits until no other process downloads the same file, and locks it.
     pub(super) fn lock(&self, etag: &str) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
         let file = create_folder_of(&path)
             .and_then(|()| File::options().create(true).truncate(false).write(true).open(&path));
         let file = file.map_err(|cause| HubError::Cache { path, cause })?;
-        // Some network file systems have no locks; then there is nobody to wait for.
+        // Some network file systems have no locks. Then the download goes on without one.
         drop(file.lock());
         Ok(file)
     }
 
-    /// Makes a blob a file of a snapshot.
+    /// Links a blob into a snapshot.
     pub(super) fn link(&self, etag: &str, commit: &str, name: &str) -> Result<(), HubError> {
         let path = self.snapshot(commit).join(name);
-        // Renamed, it replaces whatever another process put there in the meantime.
+        // Renaming replaces a link that another process may have created in the meantime.
         let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
         let link = || {
             create_folder_of(&path)?;
@@ -126,11 +130,11 @@ fn link_file(etag: &str, _blob: &Path, path: &Path) -> std::io::Result<()> {
 
 #[cfg(not(unix))]
 fn link_file(_etag: &str, blob: &Path, path: &Path) -> std::io::Result<()> {
-    // Symbolic links need rights there that users seldom have.
+    // Symbolic links need rights that users seldom have on other systems.
     fs::hard_link(blob, path)
 }
 
-/// The first file without which a snapshot is no model.
+/// Returns the first missing file that a snapshot needs to be a model.
 fn missing_file(snapshot: &Path) -> Option<String> {
     let has = |name: &str| snapshot.join(name).is_file();
     if !has(CONFIG) {
@@ -141,7 +145,7 @@ fn missing_file(snapshot: &Path) -> Option<String> {
     }
     let file = snapshot.join(INDEX);
     let Ok(text) = fs::read_to_string(&file) else { return Some(SINGLE.into()) };
-    // A broken index is the checkpoint's error to tell.
+    // Opening the checkpoint reports a malformed index.
     let index = WeightIndex::parse(&text, &file).ok()?;
     index.shards().iter().find(|name| !has(name)).cloned()
 }

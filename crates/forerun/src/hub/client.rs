@@ -1,4 +1,4 @@
-//! Questions to the hub over HTTP.
+//! Requests to the hub over HTTP.
 
 use super::error::HubError;
 use super::model_id::ModelId;
@@ -9,14 +9,15 @@ use ureq::http::{HeaderMap, Response, Uri};
 use ureq::typestate::WithoutBody;
 use ureq::{Agent, Body, BodyReader, RequestBuilder};
 
-/// Without a word for so long, a server is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
-const CONNECT_PATIENCE: Duration = Duration::from_secs(15);
+/// The timeout of each read.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// The timeout of a connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A list of files may be long, but not endless.
+/// The maximum size of a list of files.
 const MAX_LIST_BYTES: u64 = 64 << 20;
 
-/// Redirections within the hub before a file's description comes.
+/// The maximum number of redirections within the hub.
 const MAX_REDIRECTS: usize = 5;
 
 /// A connection to the hub.
@@ -28,34 +29,34 @@ pub(super) struct Client {
 
 /// A revision of a model.
 pub(super) struct Repository {
-    /// The commit that it is.
+    /// The commit that the revision points to.
     pub(super) commit: String,
-    /// Names of its files.
+    /// The names of its files.
     pub(super) files: Vec<String>,
 }
 
-/// What the hub says of a file.
+/// The hub's description of a file.
 #[derive(Clone, Debug)]
 pub(super) struct Description {
-    /// Where it is to be had, without a redirection within the hub.
+    /// The address of the content, after redirections within the hub.
     pub(super) address: String,
-    /// Names its content in the cache.
+    /// The ETag, which names the content in the cache.
     pub(super) etag: String,
-    /// Bytes.
+    /// The size in bytes.
     pub(super) size: u64,
 }
 
 impl Description {
-    /// Digits of the content's hash in hexadecimal, if the ETag is one: 64 of the SHA-256, which the
-    /// hub tells of large files, 40 of the SHA-1 by which Git names the others.
+    /// Returns the number of the ETag's hexadecimal digits, if it consists of such. 64 digits are the
+    /// SHA-256 of a large file. 40 digits are a SHA-1, as Git computes it for other files.
     pub(super) fn hash_digits(&self) -> Option<usize> {
         self.etag.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(self.etag.len())
     }
 }
 
-/// A file's content from some byte on.
+/// A file's content from a certain byte on.
 pub(super) struct Content {
-    /// Whether it starts where it was asked to, and not at the file's first byte.
+    /// Whether it starts at the requested byte, and not at the file's first byte.
     pub(super) resumed: bool,
     pub(super) reader: BodyReader<'static>,
 }
@@ -64,19 +65,19 @@ impl Client {
     pub(super) fn new(endpoint: &str, token: Option<String>) -> Self {
         let config = Agent::config_builder()
             .user_agent(concat!("forerun/", env!("CARGO_PKG_VERSION")))
-            // Bytes are counted and resumed as they are stored.
+            // Compressed bytes could not be counted and resumed as they are stored.
             .accept_encoding("identity")
             .http_status_as_error(false)
-            // For ureq another port or protocol is the same host; it is not for us (see `ask`).
+            // ureq treats another port or protocol as the same host. `ask` is stricter.
             .redirect_auth_headers(RedirectAuthHeaders::Never)
-            .timeout_connect(Some(CONNECT_PATIENCE))
-            .timeout_recv_response(Some(PATIENCE))
-            .timeout_per_read(Some(PATIENCE));
+            .timeout_connect(Some(CONNECT_TIMEOUT))
+            .timeout_recv_response(Some(READ_TIMEOUT))
+            .timeout_per_read(Some(READ_TIMEOUT));
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         Self { agent: config.build().new_agent(), endpoint, token }
     }
 
-    /// The commit and the files of a revision.
+    /// Requests the commit and the files of a revision.
     pub(super) fn repository(&self, id: &ModelId) -> Result<Repository, HubError> {
         let revision = id.revision_in_address();
         let address =
@@ -92,7 +93,7 @@ impl Client {
         let value: Value = serde_json::from_slice(&body)
             .map_err(|error| not_a_hub(&format!("it is not JSON ({error})")))?;
         let commit = value["sha"].as_str().unwrap_or_default().to_owned();
-        // It becomes the name of a folder.
+        // It is used as the name of a folder.
         if commit.is_empty() || !commit.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(not_a_hub("it names no commit"));
         }
@@ -101,8 +102,8 @@ impl Client {
         Ok(Repository { commit, files: siblings.iter().filter_map(name).collect() })
     }
 
-    /// What a file of a commit is. The hub answers large ones with a redirection to where they lie,
-    /// and describes them in that answer; only redirections within the hub are followed.
+    /// Requests the description of a file. The hub answers with a redirection to the storage of large
+    /// files, and describes the file in that answer. Only redirections within the hub are followed.
     pub(super) fn describe(
         &self,
         id: &ModelId,
@@ -119,8 +120,8 @@ impl Client {
         described.map_err(|what| answer(&at, &what))
     }
 
-    /// Asks, and asks again where the hub redirects within itself, which keeps the token. Returns the
-    /// answer, which may be a redirection to elsewhere or one that describes a file, and its address.
+    /// Sends a request, and follows redirections within the hub with the token. Returns the response and
+    /// its address. The response may be a redirection to another host, or one that describes a file.
     fn ask(
         &self,
         id: &ModelId,
@@ -142,7 +143,7 @@ impl Client {
         Err(answer(address, "it redirects in circles"))
     }
 
-    /// A file's bytes from `start` on, or all of them where the server does not have that part.
+    /// Requests a file's bytes from `start` on. Returns all bytes if the server does not resume.
     pub(super) fn content(
         &self,
         id: &ModelId,
@@ -154,8 +155,7 @@ impl Client {
             request = request.header("Range", format!("bytes={start}-"));
         }
         let response = self.send(id, &file.address, request)?;
-        // Without a range there is nothing that it could refuse so: what is here must not stand in
-        // the way of every later run.
+        // The server refuses the range. Download the whole file, or every later run would fail, too.
         if start > 0 && response.status() == 416 {
             return self.content(id, file, 0);
         }
@@ -163,7 +163,7 @@ impl Client {
         let range = header(response.headers(), "content-range").unwrap_or_default();
         let resumed = response.status() == 206;
         if resumed && !range.starts_with(&format!("bytes {start}-")) {
-            return Err(answer(&file.address, "it is another part of the file than asked for"));
+            return Err(answer(&file.address, "it is not the requested part of the file"));
         }
         Ok(Content { resumed, reader: response.into_body().into_reader() })
     }
@@ -226,19 +226,19 @@ fn description(
 ) -> Result<Description, String> {
     let etag = header(headers, "x-linked-etag").or_else(|| header(headers, "etag"));
     let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"').to_owned();
-    // It becomes the name of a file.
+    // It is used as the name of a file.
     let is_plain = etag.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     if !(1..=128).contains(&etag.len()) || !is_plain {
         return Err(format!("its ETag is {etag:?}"));
     }
-    // The length of a redirection is not the file's.
+    // The length of a redirection is not the length of the file.
     let length = || header(headers, "content-length").filter(|_| !redirected);
     let size = header(headers, "x-linked-size").or_else(length);
-    let size = size.and_then(|size| size.parse().ok()).ok_or("it tells no size of the file")?;
+    let size = size.and_then(|size| size.parse().ok()).ok_or("it has no size of the file")?;
     Ok(Description { address, etag, size })
 }
 
-/// The address of a redirection, if it does not lead to another host.
+/// Returns the address of a redirection if it stays on the same host.
 fn same_host(from: &str, to: &str) -> Option<String> {
     let (from, target) = (from.parse::<Uri>().ok()?, to.parse::<Uri>().ok()?);
     match target.host() {
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn redirections_stay_with_the_host() {
+    fn only_redirections_to_the_same_host_are_followed() {
         let from = "https://hub.example/a/b/resolve/c/d";
         let cases = [
             ("/x?y=1", Some("https://hub.example/x?y=1")),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn etags_that_are_no_file_names_are_refused() {
+    fn etags_that_are_not_file_names_are_refused() {
         let describe = |etag: &str| {
             let mut headers = HeaderMap::new();
             headers.insert("etag", etag.parse().map_err(|_| "no header")?);

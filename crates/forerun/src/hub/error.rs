@@ -1,73 +1,76 @@
-//! Why a model of the hub cannot be had.
+//! The errors of hub models.
 
 use std::path::PathBuf;
 
-/// A model of the hub that cannot be had, and what to do.
+/// Why a hub model cannot be downloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {
-    /// The hub must not be asked, and the cache does not have the model.
+    /// The loader is offline, and the model is not in the cache.
     #[error(
         "{model} is no path here, and as a hub model it is not in the cache {cache} ({missing}); \
-         the hub is not asked, since --offline or HF_HUB_OFFLINE is set: run once without it, or \
-         fetch it with `hf download {repository} --revision {revision}`"
+         the hub is not used because `offline` or HF_HUB_OFFLINE is set: run once without it, or \
+         download the model with `hf download {repository} --revision {revision}`"
     )]
     NotCached {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// Its id alone.
+        /// The id without the revision.
         repository: String,
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: String,
         /// The cache's folder.
         cache: PathBuf,
-        /// What is not there.
+        /// What is missing in the cache.
         missing: String,
     },
-    /// No answer.
+    /// The hub does not answer.
     #[error(
         "cannot reach {address} for the hub model {model}: {reason}; check the network{}",
-        if *cached { ", or take the model from the cache with --offline" } else { " and HF_ENDPOINT" }
+        if *cached { ", or take the model from the cache with `offline`" } else { " and HF_ENDPOINT" }
     )]
     Unreachable {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
         /// What happened.
         reason: String,
         /// Whether the cache has the model.
         cached: bool,
     },
-    /// The hub knows no such model.
+    /// The hub has no such model.
     #[error(
         "{model} is no path here, and the hub has no such model (404 from {address}): check the id \
          and the revision; for a private model set HF_TOKEN to a token that may read it"
     )]
     NoModel {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
     },
-    /// The hub knows the model, but not this revision.
-    #[error("the hub model {repository} has no revision {revision} (404 from {address})")]
+    /// The hub has the model, but not the revision.
+    #[error(
+        "the hub model {repository} has no revision {revision} (404 from {address}): name another \
+         branch, tag or commit"
+    )]
     NoRevision {
-        /// The model's id alone.
+        /// The id without the revision.
         repository: String,
-        /// The revision that was asked for.
+        /// The requested revision.
         revision: String,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
     },
-    /// The revision lacks a file that it names itself.
+    /// The repository lacks a file that its index names.
     #[error(
         "the hub model {model} lacks a file that it names (404 from {address}): it is incomplete, so \
          choose another revision or repository"
     )]
     NoFile {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
     },
     /// A token is missing, or may not read the model.
@@ -81,99 +84,102 @@ pub enum HubError {
         }
     )]
     NoAccess {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The status of the answer.
+        /// The HTTP status.
         status: u16,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
         /// Whether a token was sent.
         with_token: bool,
     },
-    /// The model's conditions are not accepted yet.
+    /// The model is gated, and its conditions are not accepted yet.
     #[error(
         "the hub model {model} is gated ({status} from {address}): accept its conditions on its \
          page, and set HF_TOKEN to a token of that account"
     )]
     Gated {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The status of the answer.
+        /// The HTTP status.
         status: u16,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
     },
-    /// Another failure of the server.
+    /// The server answers with another error status.
     #[error("{address} answered {status} for the hub model {model}: try again later")]
     Status {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The status of the answer.
+        /// The HTTP status.
         status: u16,
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
     },
-    /// An answer that makes no sense.
+    /// The answer is not a valid answer of a hub.
     #[error("{address} gave an answer that is not a hub's: {reason}; check HF_ENDPOINT")]
     Answer {
-        /// The address that was asked.
+        /// The address of the request.
         address: String,
-        /// What is wrong with it.
+        /// What is wrong with the answer.
         reason: String,
     },
-    /// A repository of another kind.
+    /// The repository has no checkpoint in a supported format.
     #[error(
         "the hub model {model} has no {missing}{}: choose a repository with config.json and \
          safetensors weights, or download it, convert its weights to safetensors and name the folder",
         if others.is_empty() { String::new() } else { format!(", but {others}") }
     )]
     NotAModel {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// What is not there.
+        /// What is missing.
         missing: &'static str,
-        /// Weights in other formats.
+        /// The weights in other formats, in words. Empty if there are none.
         others: String,
     },
     /// The connection ended within a file.
     #[error(
         "the download of {file} of {model} broke off after {done} of {size} bytes ({reason}): run \
-         again, and it goes on from there"
+         again to resume it"
     )]
-    BrokeOff {
-        /// The model.
+    DownloadInterrupted {
+        /// The model's id.
         model: String,
-        /// The file.
+        /// The file's name.
         file: String,
-        /// Bytes that are here.
+        /// The number of bytes downloaded.
         done: u64,
-        /// Bytes that it has.
+        /// The size of the file in bytes.
         size: u64,
         /// What happened.
         reason: String,
     },
-    /// A file that is not what the hub says it is.
+    /// A downloaded file has another size or hash than the hub says.
     #[error(
         "the download of {file} of {model} is damaged: {what} is {found}, expected {expected}; the \
-         file was deleted: run again to download it anew"
+         file was deleted: run again to download it"
     )]
     Damaged {
-        /// The model.
+        /// The model's id.
         model: String,
-        /// The file.
+        /// The file's name.
         file: String,
-        /// What was compared.
+        /// The property that was compared.
         what: &'static str,
-        /// What it is.
+        /// The property of the downloaded file.
         found: String,
-        /// What the hub says.
+        /// The property that the hub says.
         expected: String,
     },
-    /// No place for the cache.
+    /// There is no folder for the cache.
     #[error("there is no home folder for the cache of hub models: set HF_HOME to a folder")]
     NoHome,
-    /// A file of the cache that cannot be read or written.
-    #[error("cannot write to the cache of hub models: {path}: {cause}")]
+    /// A file of the cache cannot be read or written.
+    #[error(
+        "cannot access the cache of hub models: {path}: {cause}; make it accessible, or set HF_HOME to \
+         another folder"
+    )]
     Cache {
         /// The file or folder.
         path: PathBuf,

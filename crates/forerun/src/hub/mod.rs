@@ -1,9 +1,10 @@
-//! Models of the Hugging Face hub: an id becomes a folder of the shared cache.
+//! Models of the Hugging Face hub: resolves an id to a folder of the shared cache, and downloads what is
+//! missing.
 //!
-//! `hf-hub` says where things lie in the cache. Asking and fetching is done here, since its own
-//! client neither verifies what it fetched nor works offline, and appends a whole file to the part
-//! that was there where a server does not resume. May touch the network and the cache; knows
-//! nothing of what is in the files but the names of shards.
+//! `hf-hub` defines the layout of the cache. Requests and downloads are implemented here, because
+//! `hf-hub`'s client does not verify downloads, does not work offline, and appends a whole file to a
+//! partial one if the server does not resume. This module may use the network and the cache. It reads no
+//! file's content except the names of shards.
 
 mod cache;
 mod client;
@@ -15,7 +16,7 @@ pub use error::HubError;
 pub use model_id::ModelId;
 
 use crate::progress::{Progress, Step};
-use cache::{CONFIG, Cache, INDEX, Place};
+use cache::{CONFIG, Cache, CachedModel, INDEX};
 use client::{Client, Repository};
 use forerun_model::LoadError;
 use forerun_model::checkpoint::{DRAFTER_FILES, WeightIndex};
@@ -25,7 +26,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use transfer::Transfer;
 
-/// Files beside the weights, fetched where a repository has them.
+/// Files other than weights that are downloaded if a repository has them.
 const SMALL_FILES: [&str; 6] = [
     CONFIG,
     "generation_config.json",
@@ -37,22 +38,22 @@ const SMALL_FILES: [&str; 6] = [
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
-/// The hub with its cache.
+/// The hub and its cache.
 pub(crate) struct Hub {
     cache: Cache,
     client: Client,
     offline: bool,
 }
 
-/// Why a model of the hub has no folder.
+/// Why a hub model cannot be downloaded.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FetchError {
     #[error(transparent)]
     Hub(#[from] HubError),
-    /// The index of its shards is broken.
+    /// The index of its shards is malformed.
     #[error(transparent)]
     Index(#[from] LoadError),
-    /// Whoever watches broke it off.
+    /// The progress callback cancelled the download.
     #[error("the download was cancelled")]
     Cancelled,
 }
@@ -60,7 +61,7 @@ pub(crate) enum FetchError {
 type OnProgress<'a> = dyn FnMut(Progress<'_>) -> ControlFlow<()> + 'a;
 
 impl Hub {
-    /// The hub that the environment names.
+    /// Returns the hub and the cache that the environment variables name.
     pub(crate) fn from_environment(offline: bool) -> Result<Self, HubError> {
         let home = hub_home();
         let folder = match (variable("HF_HUB_CACHE"), &home) {
@@ -74,18 +75,18 @@ impl Hub {
         Ok(Self { cache: Cache::new(folder), client, offline })
     }
 
-    /// The folder with a model's files; what is missing there is fetched.
+    /// Returns the folder with a model's files, after downloading those that are missing.
     pub(crate) fn fetch(
         &self,
         id: &ModelId,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<PathBuf, FetchError> {
-        let place = self.cache.place(id);
-        let cached = place.cached();
+        let cached_model = self.cache.model(id);
+        let cached = cached_model.snapshot_of_revision();
         if self.offline {
             return cached.map_err(|missing| self.not_cached(id, missing).into());
         }
-        // A commit does not change, so there is nothing to ask.
+        // A commit never changes, so there is nothing to ask the hub.
         if let (true, Ok(snapshot)) = (id.is_pinned(), &cached) {
             return Ok(snapshot.clone());
         }
@@ -95,11 +96,12 @@ impl Hub {
             }
             error => error,
         })?;
-        let mut download = Download { hub: self, id, place: &place, repository, on_progress };
+        let mut download =
+            Download { hub: self, id, cached_model: &cached_model, repository, on_progress };
         download.run()?;
-        // Last, so that what the revision was before stays usable until this is whole.
-        place.set_revision(&download.repository.commit)?;
-        Ok(place.snapshot(&download.repository.commit))
+        // Last, so that the old snapshot of the revision stays in use until the new one is complete.
+        cached_model.set_revision(&download.repository.commit)?;
+        Ok(cached_model.snapshot(&download.repository.commit))
     }
 
     fn not_cached(&self, id: &ModelId, missing: String) -> HubError {
@@ -113,17 +115,17 @@ impl Hub {
     }
 }
 
-/// The files of one revision on their way.
+/// The download of one revision's files.
 struct Download<'a, 'p> {
     hub: &'a Hub,
     id: &'a ModelId,
-    place: &'a Place,
+    cached_model: &'a CachedModel,
     repository: Repository,
     on_progress: &'a mut OnProgress<'p>,
 }
 
 impl Download<'_, '_> {
-    /// Small files come first: what they say may make the large ones useless.
+    /// Small files come first: they may show that the large ones are useless.
     fn run(&mut self) -> Result<(), FetchError> {
         if !self.has(CONFIG) {
             return Err(self.not_a_model(CONFIG).into());
@@ -141,7 +143,7 @@ impl Download<'_, '_> {
             return self.file(single);
         }
         self.file(INDEX)?;
-        let path = self.place.snapshot(&self.repository.commit).join(INDEX);
+        let path = self.cached_model.snapshot(&self.repository.commit).join(INDEX);
         let text = fs::read_to_string(&path)
             .map_err(|cause| HubError::Cache { path: path.clone(), cause })?;
         for shard in WeightIndex::parse(&text, &path)?.shards() {
@@ -154,20 +156,20 @@ impl Download<'_, '_> {
         self.repository.files.iter().any(|file| file == name)
     }
 
-    /// Puts a file into the snapshot, if it is not there yet.
+    /// Downloads a file into the snapshot, if it is not there yet.
     fn file(&mut self, name: &str) -> Result<(), FetchError> {
         let commit = &self.repository.commit;
-        if self.place.snapshot(commit).join(name).is_file() {
+        if self.cached_model.snapshot(commit).join(name).is_file() {
             return Ok(());
         }
-        let (client, place, id) = (&self.hub.client, self.place, self.id);
+        let (client, cached_model, id) = (&self.hub.client, self.cached_model, self.id);
         let file = client.describe(id, commit, name)?;
         let model = id.to_string();
         let step = Step::Download { model: &model, file: name };
         let (total, on_progress) = (file.size, &mut *self.on_progress);
         let report = |done| on_progress(Progress { step, done, total });
-        Transfer { client, place, id, name, file: &file }.run(report)?;
-        Ok(place.link(&file.etag, commit, name)?)
+        Transfer { client, cached_model, id, name, file: &file }.run(report)?;
+        Ok(cached_model.link(&file.etag, commit, name)?)
     }
 
     fn not_a_model(&self, missing: &'static str) -> HubError {
@@ -182,7 +184,7 @@ impl Download<'_, '_> {
     }
 }
 
-/// An environment variable that says something.
+/// Returns the value of an environment variable, if it is not blank.
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok().map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
 }
@@ -191,7 +193,7 @@ fn is_true(value: &str) -> bool {
     ["1", "on", "yes", "true"].iter().any(|word| value.eq_ignore_ascii_case(word))
 }
 
-/// The folder of Hugging Face's tools.
+/// Returns the home folder of Hugging Face's tools.
 fn hub_home() -> Option<PathBuf> {
     if let Some(home) = variable("HF_HOME") {
         return Some(home.into());
@@ -203,7 +205,7 @@ fn hub_home() -> Option<PathBuf> {
     Some(caches.join("huggingface"))
 }
 
-/// The token of the environment, or the one that `hf auth login` stored.
+/// Returns the token of the environment, or the one that `hf auth login` stored.
 fn token(home: Option<&Path>) -> Option<String> {
     let stored = || {
         let file = match variable("HF_TOKEN_PATH") {

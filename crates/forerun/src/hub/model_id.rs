@@ -1,14 +1,22 @@
-//! What names a model on the hub.
+//! The ids of hub models.
 
 use std::fmt;
 
-/// Files that end so are paths, though they may look like ids.
+/// Endings of file names. Texts with them are paths, even if they look like ids.
 const FILE_ENDINGS: [&str; 4] = [".bin", ".safetensors", ".gguf", ".json"];
 
-/// The longest owner or name that the hub allows.
+/// The maximum length of an owner or a name on the hub.
 const MAX_LENGTH: usize = 96;
 
-/// A model on the hub, `owner/name` or `owner/name@revision`.
+/// The id of a hub model: `owner/name` or `owner/name@revision`.
+///
+/// ```
+/// use forerun::ModelId;
+///
+/// let id = ModelId::parse("owner/name@v1.0").unwrap();
+/// assert_eq!((id.repository(), id.revision()), ("owner/name", "v1.0"));
+/// assert_eq!(ModelId::parse("./models/target"), None);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelId {
     repository: String,
@@ -16,8 +24,8 @@ pub struct ModelId {
 }
 
 impl ModelId {
-    /// Reads what looks like an id. It is `None` for what is a path rather, and for names that the
-    /// hub does not allow, so that no id leads out of the cache's folders.
+    /// Parses an id. Returns `None` for texts that look like paths, and for names that the hub does not
+    /// allow, so that no id leads out of the cache's folders.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (repository, revision) = text.split_once('@').unwrap_or((text, "main"));
@@ -29,25 +37,25 @@ impl ModelId {
         Some(Self { repository: repository.to_owned(), revision: revision.to_owned() })
     }
 
-    /// `owner/name`.
+    /// Returns the id without the revision: `owner/name`.
     #[must_use]
     pub fn repository(&self) -> &str {
         &self.repository
     }
 
-    /// A branch, a tag or a commit; `main` where none is named.
+    /// Returns the revision: a branch, a tag or a commit. The default is `main`.
     #[must_use]
     pub fn revision(&self) -> &str {
         &self.revision
     }
 
-    /// Whether the revision is a full commit hash, which never means anything else later.
+    /// Returns whether the revision is a full commit hash, which always names the same files.
     #[must_use]
     pub fn is_pinned(&self) -> bool {
         self.revision.len() == 40 && self.revision.bytes().all(|byte| byte.is_ascii_hexdigit())
     }
 
-    /// The revision as one part of an address.
+    /// Returns the revision, escaped as one segment of an address.
     pub(super) fn revision_in_address(&self) -> String {
         self.revision.replace('/', "%2F").replace('+', "%2B")
     }
@@ -62,7 +70,7 @@ impl fmt::Display for ModelId {
     }
 }
 
-/// The hub's rule for owners and names.
+/// Checks the hub's rule for owners and names.
 fn is_name(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (1..=MAX_LENGTH).contains(&text.len())
@@ -73,7 +81,7 @@ fn is_name(text: &str) -> bool {
         && !text.contains("..")
 }
 
-/// A part of a branch's or tag's name, as git allows it and a folder can have it.
+/// Checks one segment of a branch or tag, which must be valid for Git and as the name of a folder.
 fn is_ref_part(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte);
     (1..=MAX_LENGTH).contains(&text.len())
@@ -88,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_told_from_paths() {
+    fn ids_are_distinguished_from_paths() {
         for (text, repository, revision) in [
             ("owner/name", "owner/name", "main"),
             ("HuggingFaceTB/SmolLM2-135M", "HuggingFaceTB/SmolLM2-135M", "main"),

@@ -1,48 +1,49 @@
-//! One file from the hub into the cache, where it appears once it is whole and right.
+//! The download of one file into the cache, where it appears once it is complete and verified.
 
 use super::FetchError;
-use super::cache::{Place, create_folder_of};
+use super::cache::{CachedModel, create_folder_of};
 use super::client::{Client, Description};
 use super::error::HubError;
 use super::model_id::ModelId;
-use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
+use sha1::Sha1;
+use sha2::digest::DynDigest;
+use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 
-/// Bytes that are read at once.
+/// The size of the read buffer in bytes.
 const CHUNK: usize = 1 << 18;
 
-/// A file to fetch.
+/// The download of one file.
 pub(super) struct Transfer<'a> {
     pub(super) client: &'a Client,
-    pub(super) place: &'a Place,
+    pub(super) cached_model: &'a CachedModel,
     pub(super) id: &'a ModelId,
-    /// Its name in the repository.
+    /// The file's name in the repository.
     pub(super) name: &'a str,
     pub(super) file: &'a Description,
 }
 
-/// The part of a file that is here, and its hashes so far.
+/// The downloaded part of a file, and its hashes.
 struct Partial {
     file: File,
     done: u64,
     hashes: Hashes,
 }
 
-/// The hashes that a file's ETag may be; none where it is no hash.
-struct Hashes(Vec<(&'static str, Context)>);
+/// The hashes that a file's ETag may be. Empty if the ETag is not a hash.
+struct Hashes(Vec<(&'static str, Box<dyn DynDigest>)>);
 
 impl Hashes {
     fn new(file: &Description) -> Self {
-        let sha1 = || Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         Self(match file.hash_digits() {
-            Some(64) => vec![("its SHA-256", Context::new(&SHA256))],
-            // Git's has a header in front; some mirrors tell the content's own.
+            Some(64) => vec![("its SHA-256", Box::new(Sha256::new()))],
+            // Git hashes a header and the content. Some mirrors send the hash of the content alone.
             Some(40) => {
-                let mut git = sha1();
-                git.update(format!("blob {}\0", file.size).as_bytes());
-                vec![("its SHA-1", git), ("its SHA-1", sha1())]
+                let mut git = Sha1::new();
+                Digest::update(&mut git, format!("blob {}\0", file.size).as_bytes());
+                vec![("its SHA-1", Box::new(git)), ("its SHA-1", Box::new(Sha1::new()))]
             }
             _ => Vec::new(),
         })
@@ -52,11 +53,11 @@ impl Hashes {
         self.0.iter_mut().for_each(|(_, hash)| hash.update(bytes));
     }
 
-    /// The first hash with its name, unless one of them is as expected, or there is none.
+    /// Returns the first hash and its name, unless one of the hashes is as expected or there is none.
     fn mismatch(self, expected: &str) -> Option<(&'static str, String)> {
-        let digits = |(name, hash): (_, Context)| {
-            let bytes = hash.finish();
-            (name, bytes.as_ref().iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        let digits = |(name, hash): (_, Box<dyn DynDigest>)| {
+            let bytes = hash.finalize();
+            (name, bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
         };
         let found: Vec<_> = self.0.into_iter().map(digits).collect();
         let is_right = found.iter().any(|(_, hash)| hash.eq_ignore_ascii_case(expected));
@@ -65,17 +66,16 @@ impl Hashes {
 }
 
 impl Transfer<'_> {
-    /// Fetches what is missing of the file, going on where an earlier run ended, and checks its size
-    /// and, where the hub tells one, its hash. `report` sees the bytes that are here and may end
-    /// the transfer.
+    /// Downloads the file, resumes a partial download, and verifies the size and, if the ETag is one, the
+    /// hash. `report` receives the number of bytes downloaded and may cancel.
     pub(super) fn run(
         &self,
         mut report: impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), FetchError> {
         let etag = &self.file.etag;
-        let _lock = self.place.lock(etag)?;
-        let blob = self.place.blob(etag);
-        // An older commit has the same file, or another process has just fetched it.
+        let _lock = self.cached_model.lock(etag)?;
+        let blob = self.cached_model.blob(etag);
+        // An older commit has the same file, or another process has just downloaded it.
         if fs::metadata(&blob).is_ok_and(|found| found.len() == self.file.size) {
             return Ok(());
         }
@@ -89,14 +89,14 @@ impl Transfer<'_> {
         }
         let keep = || {
             file.sync_all()?;
-            fs::rename(self.place.partial(etag), &blob)
+            fs::rename(self.cached_model.partial(etag), &blob)
         };
         Ok(keep().map_err(|cause| HubError::Cache { path: blob.clone(), cause })?)
     }
 
-    /// What an earlier run left, or nothing.
+    /// Opens the part that an earlier run has downloaded, or an empty file.
     fn open(&self) -> Result<Partial, HubError> {
-        let path = self.place.partial(&self.file.etag);
+        let path = self.cached_model.partial(&self.file.etag);
         let open = || {
             create_folder_of(&path)?;
             let mut file = File::options().read(true).append(true).create(true).open(&path)?;
@@ -124,10 +124,10 @@ impl Transfer<'_> {
         report: &mut impl FnMut(u64) -> ControlFlow<()>,
     ) -> Result<(), FetchError> {
         let write_error =
-            |cause| HubError::Cache { path: self.place.partial(&self.file.etag), cause };
+            |cause| HubError::Cache { path: self.cached_model.partial(&self.file.etag), cause };
         let content = self.client.content(self.id, self.file, partial.done)?;
         if partial.done > 0 && !content.resumed {
-            // The server sends the whole file again.
+            // The server did not resume, but sends the whole file.
             partial.file.set_len(0).map_err(write_error)?;
             (partial.done, partial.hashes) = (0, Hashes::new(self.file));
         }
@@ -139,10 +139,12 @@ impl Transfer<'_> {
             }
             let read = match reader.read(&mut buffer) {
                 Ok(0) if partial.done == self.file.size => return Ok(()),
-                Ok(0) => return Err(self.broke_off(partial.done, "the connection ended").into()),
+                Ok(0) => return Err(self.interrupted(partial.done, "the connection ended").into()),
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.broke_off(partial.done, &error.to_string()).into()),
+                Err(error) => {
+                    return Err(self.interrupted(partial.done, &error.to_string()).into());
+                }
             };
             partial.done += read as u64;
             if partial.done > self.file.size {
@@ -155,14 +157,20 @@ impl Transfer<'_> {
         }
     }
 
-    fn broke_off(&self, done: u64, reason: &str) -> HubError {
+    fn interrupted(&self, done: u64, reason: &str) -> HubError {
         let (model, file) = (self.id.to_string(), self.name.to_owned());
-        HubError::BrokeOff { model, file, done, size: self.file.size, reason: reason.to_owned() }
+        HubError::DownloadInterrupted {
+            model,
+            file,
+            done,
+            size: self.file.size,
+            reason: reason.to_owned(),
+        }
     }
 
-    /// Deletes the file, so that the next run does not build on it.
+    /// Deletes the partial file, so that the next run starts anew, and returns the error.
     fn damaged(&self, what: &'static str, found: String, expected: String) -> HubError {
-        let path = self.place.partial(&self.file.etag);
+        let path = self.cached_model.partial(&self.file.etag);
         if let Err(cause) = fs::remove_file(&path) {
             return HubError::Cache { path, cause };
         }

@@ -1,20 +1,21 @@
-//! Decides which cores do what.
+//! The placement of targets and drafters on cores.
 
 use super::{Method, Options, PlanError};
 use forerun_model::SpeculatorKind;
-use forerun_runtime::{Groups, Placement};
+use forerun_runtime::{DeviceGroups, Placement};
 
-/// Target replicas of DSI where nobody says how many.
+/// The largest number of target replicas that an automatic placement gives DSI.
 const AUTO_REPLICAS: usize = 4;
 
-/// A placement on any of `cores`, by default on those `granted`, for so many drafters that are models.
+/// Returns the requested placement on any of `cores`, or an automatic one on the cores `granted`,
+/// for `models` drafters that are models.
 pub(super) fn placement(
     options: &Options,
     method: Method,
     models: usize,
     [cores, granted]: [&[usize]; 2],
 ) -> Result<Placement, PlanError> {
-    // Target and drafter have the same devices in turn, unless both are to run at the same time.
+    // Target and drafter share the same cores, unless they run at the same time.
     let separate = models > 0 && method.is_parallel();
     let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
     let placement = match &options.placement {
@@ -25,11 +26,12 @@ pub(super) fn placement(
     Ok(placement)
 }
 
-/// What reads features has no caches that another device could go on with.
+/// Refuses several devices for a drafter on the target's features: its caches cannot move to another
+/// device.
 pub(super) fn check_device(found: SpeculatorKind, placement: &Placement) -> Result<(), PlanError> {
-    let moves = placement.drafter(0).is_some_and(Groups::are_several);
+    let moves = placement.drafter(0).is_some_and(DeviceGroups::has_several);
     match moves && found.reads_features() {
-        true => Err(PlanError::OneDevice(found)),
+        true => Err(PlanError::NeedsSingleDevice(found)),
         false => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Decides who drafts, and how EasySpec's layers are computed.
+//! The choice of the drafters, and EasySpec's options.
 
 use super::{Method, Options, PlanError, UnknownValue};
 use crate::easyspec::{EasySpec, LayerStrategy};
@@ -7,51 +7,60 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Who drafts.
+/// A kind of drafter.
+///
+/// Parsed from and displayed as its name in lower case, with a hyphen in `prompt-lookup`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DrafterKind {
-    /// Nobody.
+    /// No drafter.
     None,
-    /// A second language model.
+    /// A second, smaller language model.
     Model,
-    /// A second language model, several of its layers at a time.
+    /// A second language model that computes several of its layers at a time (EasySpec, arXiv
+    /// 2502.02493).
     EasySpec,
-    /// Earlier occurrences of the last tokens.
+    /// The tokens after earlier occurrences of the last tokens. Needs no model.
     PromptLookup,
-    /// N-grams that the target guesses itself, beside what it verifies (lookahead decoding).
+    /// N-grams that the target itself generates in the passes that verify (lookahead decoding, arXiv
+    /// 2402.02057). Needs no draft model.
     Lookahead,
-    /// A second language model, whose drafts are made and lengthened by phrases (Ouroboros).
+    /// A second language model whose drafts are built from, and extended by, phrases (Ouroboros,
+    /// arXiv 2402.13720).
     Ouroboros,
-    /// Heads on the target's last hidden state (Medusa).
+    /// Heads on the target's last hidden state (Medusa, arXiv 2401.10774).
     Medusa,
-    /// The same, each of which reads what those before it drafted (Hydra, Hydra++).
+    /// Heads on the target's last hidden state and on the tokens that earlier heads drafted (Hydra
+    /// and Hydra++, arXiv 2402.05109).
     Hydra,
-    /// A layer on the target's hidden states (EAGLE, EAGLE-2, EAGLE-3).
+    /// A layer on the target's hidden states (EAGLE, EAGLE-2 and EAGLE-3, arXiv 2401.15077).
     Eagle,
-    /// A layer that guesses all positions in one forward (ParallelSpec in both integrations; PARD).
+    /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
+    /// arXiv 2410.05589; PARD, arXiv 2504.18583).
     Parallel,
 }
 
 impl DrafterKind {
-    /// Whether it drafts with a checkpoint of its own.
+    /// Returns whether this drafter needs a checkpoint, named by
+    /// [`Options::draft_model`](crate::Options::draft_model).
     #[must_use]
     pub fn has_model(self) -> bool {
         !matches!(self, Self::None | Self::PromptLookup | Self::Lookahead)
     }
 
-    /// Whether its checkpoint is made for one target, and no model by itself but for PARD's.
+    /// Returns whether this drafter's checkpoint is trained for one target. Such checkpoints are not
+    /// models by themselves, except PARD's.
     #[must_use]
     pub fn belongs_to_target(self) -> bool {
         matches!(self, Self::Medusa | Self::Hydra | Self::Eagle | Self::Parallel)
     }
 
-    /// Whether it learns from what the target made of the last draft.
+    /// Returns whether this drafter learns from how the target verified the last draft.
     #[must_use]
-    pub(crate) fn reads_scores(self) -> bool {
+    pub(crate) fn learns_from_feedback(self) -> bool {
         matches!(self, Self::Lookahead | Self::Ouroboros)
     }
 
-    /// Who drafts with a checkpoint of this kind.
+    /// Returns the kind of drafter that uses a checkpoint of the given kind.
     #[must_use]
     pub fn of(speculator: SpeculatorKind) -> Self {
         match speculator {
@@ -65,12 +74,14 @@ impl DrafterKind {
     }
 }
 
-/// Who drafts beside the first drafter.
+/// A drafter in addition to the first one, for [`Method::Dsi`].
+///
+/// Parsed from `prompt-lookup`, or from the name of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdditionalDrafter {
-    /// A language model of this checkpoint.
+    /// A language model with this checkpoint.
     Model(PathBuf),
-    /// Earlier occurrences of the last tokens.
+    /// The tokens after earlier occurrences of the last tokens.
     PromptLookup,
 }
 
@@ -94,12 +105,13 @@ impl fmt::Display for AdditionalDrafter {
     }
 }
 
-/// The decoder and the drafter, by what the draft model is `found` to be made for.
-pub(super) fn roles(
+/// Chooses the method and the drafter. `found` is the kind of drafter that the draft model holds.
+pub(super) fn method_and_drafter(
     options: &Options,
     found: Option<SpeculatorKind>,
 ) -> Result<(Method, DrafterKind), PlanError> {
-    // Plain decoding leaves a drafter aside, so that methods compare by changing one flag.
+    // Plain decoding ignores the drafter, so that one option switches between a method and its
+    // baseline.
     if options.method == Some(Method::Autoregressive) {
         return Ok((Method::Autoregressive, DrafterKind::None));
     }
@@ -123,27 +135,28 @@ pub(super) fn roles(
     }
 }
 
-/// The drafters beside the first one: DSI alone has any.
-pub(super) fn further(
+/// Returns the additional drafters, which only DSI uses.
+pub(super) fn additional_drafters(
     options: &Options,
     method: Method,
 ) -> Result<Vec<AdditionalDrafter>, PlanError> {
     match method {
         Method::Dsi => Ok(options.additional_drafters.clone()),
-        // As the first one is left aside.
+        // Plain decoding ignores all drafters.
         Method::Autoregressive => Ok(Vec::new()),
         _ if options.additional_drafters.is_empty() => Ok(Vec::new()),
-        _ => Err(PlanError::OneDrafter(method)),
+        _ => Err(PlanError::SingleDrafter(method)),
     }
 }
 
-/// How many of them draft with a checkpoint of their own.
-pub(super) fn models(drafter: DrafterKind, further: &[AdditionalDrafter]) -> usize {
-    let is_model = |own: &&AdditionalDrafter| matches!(own, AdditionalDrafter::Model(_));
-    usize::from(drafter.has_model()) + further.iter().filter(is_model).count()
+/// Counts the drafters that have a checkpoint.
+pub(super) fn count_models(drafter: DrafterKind, additional: &[AdditionalDrafter]) -> usize {
+    let is_model =
+        |additional: &&AdditionalDrafter| matches!(additional, AdditionalDrafter::Model(_));
+    usize::from(drafter.has_model()) + additional.iter().filter(is_model).count()
 }
 
-/// How EasySpec computes, where it drafts; its options are nobody else's.
+/// Returns EasySpec's options if it drafts, and refuses them for other drafters.
 pub(super) fn easyspec(
     options: &Options,
     method: Method,
@@ -151,22 +164,22 @@ pub(super) fn easyspec(
 ) -> Result<Option<EasySpec>, PlanError> {
     if drafter == DrafterKind::EasySpec {
         if options.layers == Some(LayerStrategy::Parallel(0)) {
-            let (option, expected) = ("--lp", "1 or more layers at a time");
+            let (option, expected) = ("layer_parallel_size", "1 or more layers at a time");
             return Err(PlanError::Range { option, found: "0".into(), expected });
         }
         let layers = options.layers.clone().unwrap_or_default();
         return Ok(Some(EasySpec { layers, calibration: options.calibration.unwrap_or_default() }));
     }
-    let given = match (&options.layers, options.calibration) {
-        (Some(LayerStrategy::Parallel(_)), _) => "--lp",
-        (Some(LayerStrategy::Groups(_)), _) => "--layer-groups",
-        (None, Some(_)) => "--calibration",
+    let option = match (&options.layers, options.calibration) {
+        (Some(LayerStrategy::Parallel(_)), _) => "layer_parallel_size",
+        (Some(LayerStrategy::Groups(_)), _) => "layer_groups",
+        (None, Some(_)) => "calibration",
         (None, None) => return Ok(None),
     };
-    // As a drafter is left aside by plain decoding, so are its options.
+    // Plain decoding ignores the drafter, and so the drafter's options.
     match method {
         Method::Autoregressive if options.drafter == Some(DrafterKind::EasySpec) => Ok(None),
-        _ => Err(PlanError::OnlyEasySpec(given)),
+        _ => Err(PlanError::EasySpecOnly(option)),
     }
 }
 

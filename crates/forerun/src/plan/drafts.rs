@@ -1,4 +1,4 @@
-//! Decides how many tokens are drafted, and in which shape.
+//! The number of draft tokens, and the shape of drafts.
 
 use super::{DrafterKind, Options, PlanError, UnknownValue};
 use forerun_core::DraftShape;
@@ -7,66 +7,79 @@ use forerun_draft::{LookaheadDrafter, PHRASE_TOKENS, with_phrases};
 use std::fmt;
 use std::str::FromStr;
 
-/// Chains that the automatic draft length may grow to.
+/// The longest chain of an automatic draft length.
 const AUTO_LENGTH: usize = 16;
-/// Depth of an automatic tree.
+/// The depth of a tree, and the length of an Ouroboros draft, if neither is set.
 const AUTO_DEPTH: usize = 5;
-/// Phrases behind a draft of Ouroboros.
+/// The number of phrases after a draft of Ouroboros.
 const OUROBOROS_PHRASES: usize = 3;
-/// Tokens in a row, and nodes of a tree, that may be asked for.
+/// The largest number of tokens in a row.
 const MAX_DRAFT_TOKENS: usize = 64;
+/// The largest number of nodes in a tree.
 const MAX_NODES: usize = 512;
 
-/// How many tokens are drafted in a row.
+/// The number of tokens that are drafted in a row.
+///
+/// Parsed from `auto`, `assisted`, or a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DraftTokens {
-    /// As many as pay by measured times and acceptance, none where drafting does not pay.
+    /// Chosen from measured times and acceptance. Drafting pauses when it would slow generation
+    /// down, and is retried periodically.
     #[default]
     Auto,
-    /// Always this many.
+    /// Always this many, 1 to 64.
     Fixed(usize),
-    /// Two more where all of them were accepted, else one less (assisted generation, as Hugging Face's
-    /// transformers schedules it); it begins with 5.
+    /// Two more after a round in which all draft tokens were accepted, one less after any other, as
+    /// in Hugging Face's assisted generation. Starts with 5.
     Assisted,
 }
 
-/// The shape of drafts.
+/// The shape of drafts: a chain or a tree.
+///
+/// ```
+/// use forerun::Tree;
+///
+/// let tree: Tree = "top:4x5".parse()?;
+/// assert_eq!(tree, Tree::Top { width: 4, depth: Some(5), budget: None });
+/// assert_eq!(tree.to_string(), "top:4x5");
+/// # Ok::<(), forerun::UnknownValue>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Tree {
-    /// A chain.
+    /// `none`: a chain.
     #[default]
     None,
-    /// `top:W`, `top:WxD`: the W most probable nodes at each depth. `top:WxD:N`: those expanded,
-    /// the N most probable of all their children.
+    /// `top:W` or `top:WxD`: the W most probable nodes at each depth. `top:WxD:N`: the N most
+    /// probable of all children of these nodes.
     Top {
-        /// Nodes at each depth.
+        /// The number of nodes at each depth.
         width: usize,
-        /// Depths; `None` takes the number of draft tokens.
+        /// The number of depths. `None` uses the number of draft tokens.
         depth: Option<usize>,
-        /// Nodes of the whole tree.
+        /// The number of nodes of the whole tree. `None` keeps all.
         budget: Option<usize>,
     },
-    /// `sampled:3,2,1`: independently drawn children of each node, by depth.
+    /// `sampled:3,2,1`: independently sampled children of each node, by depth.
     Sampled {
-        /// Children by depth.
+        /// The number of children of each node, by depth.
         branching: Vec<usize>,
     },
 }
 
-/// The shape of drafts, and whether their length adapts.
+/// Returns the shape of drafts, and whether their length adapts.
 pub(super) fn shape(
     options: &Options,
     drafter: DrafterKind,
 ) -> Result<(DraftShape, DraftLength), PlanError> {
     let range = |option, found: String, expected| PlanError::Range { option, found, expected };
-    let (length, asked) = match options.draft_tokens {
+    let (length, requested) = match options.draft_tokens {
         DraftTokens::Auto => (DraftLength::Auto, None),
         DraftTokens::Assisted => (DraftLength::Assisted, None),
         DraftTokens::Fixed(count) if (1..=MAX_DRAFT_TOKENS).contains(&count) => {
             (DraftLength::Fixed, Some(count))
         }
         DraftTokens::Fixed(count) => {
-            return Err(range("--draft-tokens", count.to_string(), "auto, assisted or 1 to 64"));
+            return Err(range("draft_tokens", count.to_string(), "auto, assisted or 1 to 64"));
         }
     };
     let longest = match length {
@@ -74,15 +87,15 @@ pub(super) fn shape(
         _ => AUTO_LENGTH,
     };
     let shape = match &options.tree {
-        // Its window is a tree in any case.
+        // Its window is always a tree.
         Tree::None if drafter == DrafterKind::Lookahead => DraftShape::Top {
             width: LookaheadDrafter::NODES / LookaheadDrafter::DEPTH,
-            depth: asked.unwrap_or(LookaheadDrafter::DEPTH),
+            depth: requested.unwrap_or(LookaheadDrafter::DEPTH),
             budget: Some(LookaheadDrafter::NODES),
         },
-        // Its phrases are branches behind what the model drafts.
+        // Its phrases are branches after the tokens that the model drafts.
         Tree::None if drafter == DrafterKind::Ouroboros => DraftShape::Phrases {
-            length: asked.unwrap_or(match length {
+            length: requested.unwrap_or(match length {
                 DraftLength::Assisted => longest,
                 _ => AUTO_DEPTH,
             }),
@@ -90,10 +103,10 @@ pub(super) fn shape(
             phrase: PHRASE_TOKENS,
             budget: None,
         },
-        Tree::None => DraftShape::Chain { length: asked.unwrap_or(longest) },
+        Tree::None => DraftShape::Chain { length: requested.unwrap_or(longest) },
         Tree::Top { width, depth, budget } => DraftShape::Top {
             width: *width,
-            depth: depth.or(asked).unwrap_or(AUTO_DEPTH),
+            depth: depth.or(requested).unwrap_or(AUTO_DEPTH),
             budget: *budget,
         },
         Tree::Sampled { branching } => DraftShape::Sampled { branching: branching.clone() },
@@ -101,7 +114,7 @@ pub(super) fn shape(
     let nodes = shape.max_nodes();
     if nodes == 0 || nodes > MAX_NODES || shape.length() > MAX_DRAFT_TOKENS {
         return Err(range(
-            "--tree",
+            "tree",
             options.tree.to_string(),
             "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5 or sampled:3,2,1",
         ));

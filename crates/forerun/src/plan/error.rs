@@ -1,78 +1,86 @@
-//! Decides what can be asked for at all: why options do not go together, or are no values.
+//! Errors of options: combinations that do not work, and values that do not parse.
 
 use super::{DrafterKind, Method};
 use forerun_model::SpeculatorKind;
 use forerun_runtime::PlacementError;
 
-/// Options that do not go together, or cannot be had here.
+/// Why [`Options`](super::Options) make no plan: they contradict each other, or do not fit this
+/// machine.
+///
+/// Messages name options in backticks, by the fields of [`Options`](super::Options).
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlanError {
-    /// A drafter model without a checkpoint.
-    #[error("the drafter \"{0}\" needs a checkpoint: add --draft-model DIR")]
+    /// The drafter needs a draft model, but none is named.
+    #[error("the drafter \"{0}\" needs a checkpoint: set `draft_model`")]
     NoDraftModel(DrafterKind),
-    /// An option of EasySpec for another drafter.
-    #[error("{0} is an option of --drafter easyspec: add that, or leave {0} out")]
-    OnlyEasySpec(&'static str),
-    /// Speculation without a drafter.
+    /// An option of EasySpec is set for another drafter. The option is `layer_parallel_size`,
+    /// `layer_groups` or `calibration`.
+    #[error("`{0}` is an option of `drafter = easyspec`: set that, or leave `{0}` out")]
+    EasySpecOnly(&'static str),
+    /// The method needs a drafter, but none is set.
     #[error(
-        "the method {0} needs a drafter: add --draft-model DIR, or --drafter prompt-lookup, or use \
-         --method autoregressive"
+        "the method {0} needs a drafter: set `draft_model`, or `drafter = prompt-lookup`, or \
+         `method = autoregressive`"
     )]
     NoDrafter(Method),
-    /// A draft model that the chosen drafter would not use.
+    /// A draft model is named, but the chosen drafter does not use one.
     #[error(
-        "--draft-model was given, but --drafter {0} does not use a model: leave one of them out"
+        "`draft_model` is set, but `drafter = {0}` does not use a model: leave one of them out"
     )]
     UnusedDraftModel(DrafterKind),
-    /// A size outside its range.
-    #[error("{option} is {found}, but it must be {expected}")]
+    /// A value is out of range.
+    #[error("`{option}` is {found}, but it must be {expected}")]
     Range {
-        /// The option.
+        /// The option's name.
         option: &'static str,
-        /// What was asked.
+        /// Its value.
         found: String,
-        /// What is possible.
+        /// The possible values.
         expected: &'static str,
     },
-    /// Several drafters for a method that has one.
+    /// Several drafters are set, but the method uses only one.
     #[error(
-        "the method {0} has one drafter: leave --also-draft out, or use --method dsi with a first drafter"
+        "the method {0} has one drafter: leave `additional_drafters` out, or set `method = dsi` and a \
+         first drafter"
     )]
-    OneDrafter(Method),
-    /// A tree where drafting goes on behind unverified tokens.
-    #[error("the method {0} drafts chains: leave --tree out, or use --method speculative")]
+    SingleDrafter(Method),
+    /// A tree is requested, but the method drafts while earlier tokens are still unverified, which
+    /// works with chains only.
+    #[error("the method {0} drafts chains: leave `tree` out, or set `method = speculative`")]
     ChainsOnly(Method),
-    /// A drafter that learns from the target's last pass where drafting goes on meanwhile.
+    /// The drafter learns from the target's last pass, but the method drafts without waiting for it.
     #[error(
         "the drafter {0} learns from the target's last pass, which the method {1} does not wait for: \
-         use --method speculative, or another drafter"
+         set `method = speculative`, or use another drafter"
     )]
-    LearnsInTurn(DrafterKind, Method),
-    /// A schedule by the outcome of rounds where there are no such rounds.
+    NeedsFeedback(DrafterKind, Method),
+    /// Assisted draft lengths follow the outcome of whole drafts, but the method does not verify
+    /// whole drafts.
     #[error(
-        "--draft-tokens assisted goes by what became of whole drafts, and the method {0} has none: use \
-         --method speculative, or --draft-tokens auto"
+        "`draft_tokens = assisted` follows the outcome of whole drafts, and the method {0} has none: \
+         set `method = speculative`, or `draft_tokens = auto`"
     )]
-    AssistedInTurn(Method),
-    /// A drafter on the target's hidden states where drafting goes on behind tokens that the target has
-    /// not read.
+    AssistedNeedsRounds(Method),
+    /// The drafter reads the target's hidden states, but the method drafts after tokens that the
+    /// target has not processed.
     #[error(
-        "{0} reads hidden states of the target, which has not read the tokens that the method {1} drafts \
-         behind: use --method speculative, or a drafter that reads tokens alone"
+        "{0} reads hidden states of the target, but the method {1} drafts after tokens that the target \
+         has not processed: set `method = speculative`, or use a drafter that reads only tokens"
     )]
-    FeaturesInTurn(SpeculatorKind, Method),
-    /// A drafter on the target's hidden states whose model would go from device to device.
+    NeedsFeatures(SpeculatorKind, Method),
+    /// The drafter reads the target's hidden states and must stay on one device, but the placement
+    /// gives it several.
     #[error(
-        "{0} has its model on one device, but the placement gives it several in turn: give it one of its \
-         own, as in --placement drafter=cpu:0,target=cpu:1/cpu:2"
+        "{0} needs one device, but the placement gives it several: give it one of its own, as in \
+         `placement = drafter=cpu:0,target=cpu:1/cpu:2`"
     )]
-    OneDevice(SpeculatorKind),
-    /// See [`PlacementError`].
+    NeedsSingleDevice(SpeculatorKind),
+    /// The placement is wrong.
     #[error(transparent)]
     Placement(#[from] PlacementError),
 }
 
-/// A text that is none of an option's values.
+/// A text is none of an option's possible values.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{found:?} is not one of {expected}")]
 pub struct UnknownValue {

@@ -1,33 +1,36 @@
-//! Decides when tokens are drafted and verified, and what cannot be had where drafting goes on meanwhile.
+//! Decoding methods, and what the parallel ones do not support.
 
 use super::{DraftTokens, DrafterKind, Options, PlanError, Tree, UnknownValue};
 use forerun_model::SpeculatorKind;
 use std::fmt;
 use std::str::FromStr;
 
-/// When tokens are drafted and verified.
+/// A decoding method: when tokens are drafted, and when they are verified.
+///
+/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl` and `dsi`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// One target forward a token.
+    /// Plain decoding: one forward pass of the target per token.
     Autoregressive,
-    /// Draft, then verify, in turn.
+    /// Speculative decoding: draft, verify, repeat (Leviathan et al., arXiv 2211.17192).
     Speculative,
-    /// Draft and verify at the same time (PEARL).
+    /// Draft and verify at the same time (PEARL, arXiv 2408.11850).
     Pearl,
-    /// Verify on several target replicas while drafting goes on (DSI).
+    /// Verify on several replicas of the target while drafting continues (DSI, arXiv 2405.14105).
     Dsi,
 }
 
 impl Method {
-    /// Whether drafting goes on while the target works.
+    /// Returns whether the drafter works while the target does.
     #[must_use]
     pub fn is_parallel(self) -> bool {
         matches!(self, Self::Pearl | Self::Dsi)
     }
 }
 
-/// Refuses trees, and whatever goes by the target's last pass, where drafting does not wait for it.
-pub(super) fn check_in_turn(
+/// Refuses options that a parallel method does not support: trees, and everything that depends on
+/// the target's last pass, since drafting does not wait for it.
+pub(super) fn check_runs_in_parallel(
     options: &Options,
     method: Method,
     drafter: DrafterKind,
@@ -38,19 +41,20 @@ pub(super) fn check_in_turn(
     if options.tree != Tree::None {
         return Err(PlanError::ChainsOnly(method));
     }
-    if drafter.reads_scores() {
-        return Err(PlanError::LearnsInTurn(drafter, method));
+    if drafter.learns_from_feedback() {
+        return Err(PlanError::NeedsFeedback(drafter, method));
     }
     match options.draft_tokens {
-        DraftTokens::Assisted => Err(PlanError::AssistedInTurn(method)),
+        DraftTokens::Assisted => Err(PlanError::AssistedNeedsRounds(method)),
         _ => Ok(()),
     }
 }
 
-/// Features exist for tokens that the target has read, so that drafting cannot run ahead of it.
+/// Refuses drafters on the target's features for parallel methods: features exist only for tokens
+/// that the target has processed, so drafting cannot run ahead of it.
 pub(super) fn check_features(found: SpeculatorKind, method: Method) -> Result<(), PlanError> {
     match method.is_parallel() && found.reads_features() {
-        true => Err(PlanError::FeaturesInTurn(found, method)),
+        true => Err(PlanError::NeedsFeatures(found, method)),
         false => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! How often a made pair's drafter is right, by real speculative decoding.
+//! Measures the acceptance of a synthetic pair by speculative decoding.
 
 use super::{SyntheticPairError, SyntheticPairOptions};
 use crate::{
@@ -11,29 +11,30 @@ use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-/// Tokens drafted in a row while acceptance is measured.
+/// The number of draft tokens per round while acceptance is measured.
 pub(super) const DRAFT_TOKENS: usize = 4;
-/// Tokens of the random prompts.
+/// The number of tokens of the random prompts.
 pub(super) const PROMPT_TOKENS: usize = 16;
-/// Positions behind the same so many tokens count as one.
+/// The number of preceding tokens that make positions distinct.
 const CONTEXT: usize = 8;
-/// What was measured of a pair.
+
+/// The measured acceptance of a synthetic pair.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AcceptanceCalibration {
-    /// Accepted over tested draft tokens, at positions behind different tokens: those behind eight tokens
-    /// that came before (where text runs in circles, say) do not count.
+    /// Accepted over tested draft tokens at distinct positions. A position whose eight preceding tokens
+    /// have occurred before, as in repetitive text, does not count.
     pub rate: f64,
-    /// Those positions.
+    /// The number of distinct positions that were tested.
     pub positions: usize,
     /// Accepted over tested draft tokens at all positions.
     pub rate_of_all: f64,
-    /// All positions that were tested.
+    /// The number of all positions that were tested.
     pub all_positions: usize,
-    /// Share of the answers' sequences of four tokens that are different from each other.
+    /// The share of distinct ones among the answers' sequences of four tokens.
     pub distinct_4_grams: f64,
 }
 
-/// Acceptance of the pair as it lies there, by speculative decoding of random prompts on all cores.
+/// Measures the acceptance of the pair on disk, by speculative decoding of random prompts on all cores.
 pub(super) fn measure_pair(
     options: &SyntheticPairOptions,
     [target, drafter]: [&Path; 2],
@@ -52,7 +53,7 @@ pub(super) fn measure_pair(
         ..Options::default()
     })?;
     let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;
-    let mut counted = Counted::default();
+    let mut counts = AcceptanceCounts::default();
     for prompt in 0..prompts as u64 {
         let seed = prompt_seed(options.seed, prompt, other_prompts);
         let tokens = random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size);
@@ -66,18 +67,18 @@ pub(super) fn measure_pair(
         };
         let go_on = |_: &str| ControlFlow::Continue(());
         let answer = engine.generate_tokens(tokens.clone(), &request, &Canceller::new(), go_on)?;
-        counted.add(tokens, &answer.tokens, &answer.trace);
+        counts.add(tokens, &answer.tokens, &answer.trace);
     }
-    Ok(counted.acceptance())
+    Ok(counts.acceptance())
 }
 
-/// What a prompt follows from, of those that a search sees, or of the others.
+/// Returns the seed of a prompt: one of those that the search uses, or one of the others.
 pub(super) fn prompt_seed(seed: u64, prompt: u64, other_prompts: bool) -> u64 {
-    // Even numbers are the search's prompts, odd ones those that it does not see.
+    // The search uses the even numbers.
     seed ^ (2 * prompt + u64::from(other_prompts)).wrapping_mul(0x9e37_79b9)
 }
 
-/// A text: so many tokens, drawn from all.
+/// Draws `count` tokens uniformly from the vocabulary.
 pub(super) fn random_tokens(seed: u64, count: usize, vocab_size: usize) -> Vec<TokenId> {
     let mut state = seed;
     let mut next = || {
@@ -91,25 +92,25 @@ pub(super) fn random_tokens(seed: u64, count: usize, vocab_size: usize) -> Vec<T
     (0..count).map(|_| (next() % vocab_size.max(1) as u64) as TokenId).collect()
 }
 
-/// Tested draft tokens, and what was written.
+/// Counters of tested draft tokens and of the sequences of four tokens in the answers.
 #[derive(Default)]
-struct Counted {
+struct AcceptanceCounts {
     contexts: HashSet<Vec<TokenId>>,
-    /// Tested and accepted, behind different tokens.
+    /// Draft tokens tested and accepted at distinct positions.
     distinct: [usize; 2],
-    /// Tested and accepted, all of them.
+    /// Draft tokens tested and accepted at all positions.
     all: [usize; 2],
-    grams: HashSet<Vec<TokenId>>,
+    distinct_grams: HashSet<Vec<TokenId>>,
     all_grams: usize,
 }
 
-impl Counted {
-    /// Adds an answer of speculative decoding in turn: every target pass tests what was drafted and adds
-    /// a token of its own.
+impl AcceptanceCounts {
+    /// Adds an answer of speculative decoding, where every target pass tests a draft and adds one token of
+    /// the target's own.
     fn add(&mut self, prompt: Vec<TokenId>, answer: &[TokenId], trace: &Trace) {
         let grams = answer.windows(4);
         self.all_grams += grams.len();
-        self.grams.extend(grams.map(<[TokenId]>::to_vec));
+        self.distinct_grams.extend(grams.map(<[TokenId]>::to_vec));
         let mut position = prompt.len();
         let mut text = prompt;
         text.extend(answer);
@@ -141,7 +142,7 @@ impl Counted {
             positions: self.distinct[0],
             rate_of_all: rate(self.all),
             all_positions: self.all[0],
-            distinct_4_grams: self.grams.len() as f64 / self.all_grams.max(1) as f64,
+            distinct_4_grams: self.distinct_grams.len() as f64 / self.all_grams.max(1) as f64,
         }
     }
 }
@@ -153,7 +154,7 @@ mod tests {
     use crate::RandomPair;
 
     #[test]
-    fn every_tested_token_is_counted_but_a_known_context_once() {
+    fn repeated_contexts_count_once_among_distinct_positions() {
         let pair = RandomPair::make().unwrap();
         let plan = Plan::new(Options {
             model: pair.target().to_owned(),
@@ -163,20 +164,20 @@ mod tests {
         });
         let engine = Forerun::open(&plan.unwrap()).unwrap();
         let request = Request { max_tokens: 60, ignore_eos: true, ..Request::default() };
-        let mut counted = Counted::default();
+        let mut counts = AcceptanceCounts::default();
         let (mut tested, mut accepted) = (0, 0);
         for _ in 0..2 {
             let prompt = random_tokens(5, PROMPT_TOKENS, 258);
             let go_on = |_: &str| ControlFlow::Continue(());
             let answer =
                 engine.generate_tokens(prompt.clone(), &request, &Canceller::new(), go_on).unwrap();
-            counted.add(prompt, &answer.tokens, &answer.trace);
+            counts.add(prompt, &answer.tokens, &answer.trace);
             tested += answer.statistics.tested.iter().sum::<u64>() as usize;
             accepted += answer.statistics.accepted.iter().sum::<u64>() as usize;
         }
-        assert_eq!(counted.all, [tested, accepted]);
-        // The second answer is the first one again: nothing in it is new.
-        assert!(counted.distinct[0] * 2 <= tested, "{:?} of {tested}", counted.distinct);
-        assert!(counted.distinct[0] > 0 && counted.acceptance().distinct_4_grams <= 0.5);
+        assert_eq!(counts.all, [tested, accepted]);
+        // The second answer repeats the first, so none of its positions is new.
+        assert!(counts.distinct[0] * 2 <= tested, "{:?} of {tested}", counts.distinct);
+        assert!(counts.distinct[0] > 0 && counts.acceptance().distinct_4_grams <= 0.5);
     }
 }

@@ -1,8 +1,8 @@
-//! Pairs that are made to an acceptance: random weights of any size, whose drafter is right as often as
-//! asked, so that speed can be measured where no trained pair is at hand.
+//! Synthetic pairs: random weights of any size with a chosen acceptance rate, to measure speed where no
+//! trained pair is at hand.
 //!
-//! The target is the drafter and further layers whose output projections are scaled by ε
-//! ([`SyntheticWeights`]). ε is searched by what counts: real speculative decoding.
+//! The target consists of the drafter's layers and more layers with output projections that are scaled by
+//! ε ([`SyntheticWeights`]). A search over ε measures the acceptance by real speculative decoding.
 
 mod acceptance;
 mod residual;
@@ -15,147 +15,188 @@ use acceptance::{DRAFT_TOKENS, PROMPT_TOKENS, measure_pair};
 use forerun_model::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
 use forerun_model::checkpoint::{Dtype, LoadError};
 use forerun_model::{Config, ModelError, TeamError};
-use residual::{AT_A_TIME, make_residual};
+use residual::{AT_A_TIME, calibrate_residual};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Values of ε that are tried for one number of prompts.
+/// The number of values that are tried for one number of prompts.
 const TRIALS: usize = 14;
-/// How often the number of prompts is doubled where other prompts disagree.
+/// The number of rounds of the search. Each has twice the prompts of the previous one, and is needed if
+/// the previous result does not hold for other prompts.
 const ROUNDS: usize = 3;
 
-/// What pair is wanted.
+/// The options of [`make_pair`].
 #[derive(Clone, Debug)]
 pub struct SyntheticPairOptions {
-    /// The target's shape.
+    /// The target's configuration.
     pub target: Config,
-    /// Layers of the drafter; all else it has from the target.
+    /// The number of the drafter's layers. Everything else the drafter shares with the target.
     pub draft_layers: usize,
-    /// Accepted over tested draft tokens.
+    /// The wanted acceptance rate: accepted over tested draft tokens, 0.02 to 0.98.
     pub acceptance: f64,
-    /// Of a drafter for EasySpec, the overlap (`1 − TV`) of rows that are computed four layers at a time
-    /// with exact ones; `None` leaves its layers as they are, which loses nearly everything.
-    pub fuzzy_overlap: Option<f64>,
-    /// How far from either the measured one may be.
+    /// For EasySpec, the wanted overlap (`1 − TV`) of rows computed four layers at a time and exact rows,
+    /// 0.5 to 0.99. `None` does not scale the drafter's layers, and such rows are almost useless.
+    pub layer_parallel_overlap: Option<f64>,
+    /// The tolerance of both, 0.002 to 0.5.
     pub tolerance: f64,
-    /// The temperature at which it is measured; 0 is greedy. Above, drafts are verified by rejection.
+    /// The temperature at which acceptance is measured, with rejection sampling. 0 is greedy.
     pub temperature: f32,
     /// The type in which weights are stored.
     pub dtype: Dtype,
-    /// What weights and prompts follow from.
+    /// The seed of weights and prompts.
     pub seed: u64,
-    /// Prompts that are continued in the first round of the search.
+    /// The number of prompts in the first round of the search.
     pub prompts: usize,
-    /// Tokens of each answer.
+    /// The number of tokens of each answer.
     pub max_tokens: usize,
-    /// A folder with the files of a tokenizer of exactly the target's vocabulary; else one is made.
+    /// A folder with a tokenizer of exactly the target's vocabulary size. `None` generates one.
     pub tokenizer: Option<PathBuf>,
 }
 
-/// One value that was tried.
+/// A value that [`make_pair`] tried.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CalibrationStep {
-    /// Of what scales the drafter's layers behind the first.
+    /// A scale of the drafter's layers after the first, for EasySpec.
     Residual {
-        /// The value.
+        /// The scale.
         scale: f32,
-        /// The overlap of rows computed four layers at a time with exact ones.
+        /// The overlap of rows computed four layers at a time and exact rows.
         overlap: f64,
-        /// Whether on texts that the search has not seen.
+        /// Whether the overlap was measured on texts that the search does not use.
         other_texts: bool,
     },
-    /// Of what scales the target's further layers.
+    /// A scale of the target's layers after the drafter's.
     Epsilon {
-        /// The value.
+        /// The scale.
         epsilon: f32,
-        /// What came of it.
+        /// The measured acceptance.
         acceptance: AcceptanceCalibration,
-        /// Prompts that were continued.
+        /// The number of prompts.
         prompts: usize,
-        /// Whether on prompts that the search has not seen.
+        /// Whether the acceptance was measured on prompts that the search does not use.
         other_prompts: bool,
     },
 }
 
-/// A pair that was made.
+/// A finished synthetic pair.
 #[derive(Clone, Debug)]
 pub struct SyntheticPair {
     /// The target's folder.
     pub target: PathBuf,
     /// The drafter's folder.
     pub drafter: PathBuf,
-    /// What scales the drafter's layers behind the first, if that was asked for.
+    /// The calibration of the drafter's layers for EasySpec, if requested.
     pub residual: Option<ResidualCalibration>,
-    /// What scales the target's further layers.
+    /// The scale of the target's layers after the drafter's.
     pub epsilon: f32,
-    /// What was measured on prompts that the search had not seen.
+    /// The acceptance on prompts that the search did not use.
     pub acceptance: AcceptanceCalibration,
-    /// Bytes of weights that a pass of the target and one of the drafter read.
+    /// The bytes of weights that a pass reads, of the target and of the drafter.
     pub bytes_read: [usize; 2],
 }
 
-/// Why there is no pair.
+/// Why a synthetic pair cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SyntheticPairError {
-    /// Options that make no pair.
-    #[error("{option} is {found}; expected {expected}")]
+    /// An option is out of range.
+    #[error("{option} is {found}, but it must be {expected}")]
     Option {
-        /// Which.
+        /// The option: a field of [`SyntheticPairOptions`] in backticks, or several in words.
         option: &'static str,
         /// Its value.
         found: String,
-        /// What makes a pair.
+        /// The possible values.
         expected: String,
     },
-    /// Weights or texts that cannot be written or read.
+    /// A file cannot be written or read.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A pair that cannot be planned.
+    /// The pair cannot be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A pair that cannot be run.
+    /// The pair cannot be run.
     #[error(transparent)]
     Run(#[from] ForerunError),
-    /// A drafter whose rows cannot be computed.
+    /// The drafter's rows cannot be computed.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Threads that cannot be had.
+    /// The threads cannot be started.
     #[error(transparent)]
     Team(#[from] TeamError),
-    /// A search for the drafter's layers without an end.
+    /// The overlap was not reached.
     #[error(
-        "no scale of the drafter's layers gives an overlap of {wished:.3} ± {tolerance:.3} with these \
-         sizes: it was {nearest:.3}; ask for another one, more tolerance or prompts, or another --seed"
+        "no scale of the drafter's layers gives an overlap of {wanted:.3} ± {tolerance:.3} with these \
+         sizes: it was {nearest:.3}; try another overlap, more `tolerance` or `prompts`, or another \
+         `seed`"
     )]
     OverlapNotReached {
-        /// What was asked for.
-        wished: f64,
-        /// How near it had to be.
+        /// The wanted overlap.
+        wanted: f64,
+        /// The tolerance.
         tolerance: f64,
-        /// What there was.
+        /// The overlap that was reached.
         nearest: f64,
     },
-    /// A search without an end.
+    /// The acceptance was not reached.
     #[error(
-        "no scale gives an acceptance of {wished:.3} ± {tolerance:.3} with these sizes: the nearest was \
-         {nearest:.3}; ask for another one, more tolerance, or another --seed"
+        "no scale gives an acceptance of {wanted:.3} ± {tolerance:.3} with these sizes: the nearest was \
+         {nearest:.3}; try another `acceptance`, more `tolerance`, or another `seed`"
     )]
     NotReached {
-        /// What was asked for.
-        wished: f64,
-        /// How near it had to be.
+        /// The wanted acceptance.
+        wanted: f64,
+        /// The tolerance.
         tolerance: f64,
-        /// What there was.
+        /// The nearest acceptance that was reached.
         nearest: f64,
     },
 }
 
-/// Makes a pair in `folder/target` and `folder/drafter`, searching until the acceptance is as asked, on
-/// all cores. `on_step` sees every value that is tried.
+/// Makes a pair in `folder/target` and `folder/drafter`. Searches, on all cores, for the scale that gives
+/// the wanted acceptance. `on_step` receives every value that is tried.
 ///
 /// # Errors
-/// If the options make no pair, files cannot be written, or the acceptance is not reached.
+/// If an option is out of range, files cannot be written, or the acceptance is not reached.
+///
+/// ```no_run
+/// use forerun::{CalibrationStep, Config, Dtype, SyntheticPairOptions, make_pair};
+/// use std::path::Path;
+///
+/// let target = Config {
+///     hidden_size: 1024,
+///     intermediate_size: 2816,
+///     num_hidden_layers: 12,
+///     num_attention_heads: 16,
+///     num_key_value_heads: 8,
+///     head_dim: 64,
+///     vocab_size: 4096,
+///     max_position_embeddings: 2048,
+///     bos_token_id: Some(256),
+///     eos_token_ids: vec![257],
+///     ..Config::plain_llama()
+/// };
+/// let options = SyntheticPairOptions {
+///     target,
+///     draft_layers: 1,
+///     acceptance: 0.8,
+///     layer_parallel_overlap: None,
+///     tolerance: 0.02,
+///     temperature: 0.0,
+///     dtype: Dtype::Bf16,
+///     seed: 1,
+///     prompts: 24,
+///     max_tokens: 96,
+///     tokenizer: None,
+/// };
+/// let pair = make_pair(&options, Path::new("pair"), |step| {
+///     if let CalibrationStep::Epsilon { epsilon, acceptance, .. } = step {
+///         println!("ε {epsilon:.4}: acceptance {:.3}", acceptance.rate);
+///     }
+/// })?;
+/// println!("{} and {}", pair.target.display(), pair.drafter.display());
+/// # Ok::<(), forerun::SyntheticPairError>(())
+/// ```
 pub fn make_pair(
     options: &SyntheticPairOptions,
     folder: &Path,
@@ -164,14 +205,14 @@ pub fn make_pair(
     check(options)?;
     let target = folder.join("target");
     let drafter = folder.join("drafter");
-    let residual = match options.fuzzy_overlap {
-        Some(wished) => Some(make_residual(options, wished, &drafter, &mut on_step)?),
+    let residual = match options.layer_parallel_overlap {
+        Some(wanted) => Some(calibrate_residual(options, wanted, &drafter, &mut on_step)?),
         None => None,
     };
     let weights = weights(options, residual.map_or(1.0, |found| found.scale));
     weights.write_drafter(&drafter)?;
     write_tokenizer(options, &drafter)?;
-    let mut try_it = |epsilon: f32, prompts: usize, other_prompts: bool| {
+    let mut try_epsilon = |epsilon: f32, prompts: usize, other_prompts: bool| {
         weights.write_target(&target, epsilon)?;
         write_tokenizer(options, &target)?;
         let acceptance = measure_pair(options, [&target, &drafter], prompts, other_prompts)?;
@@ -179,18 +220,18 @@ pub fn make_pair(
         on_step(&step);
         Ok::<_, SyntheticPairError>(acceptance)
     };
-    let (wished, tolerance) = (options.acceptance, options.tolerance);
+    let (wanted, tolerance) = (options.acceptance, options.tolerance);
     let mut prompts = options.prompts;
     let (mut start, mut nearest) = (0.25, f64::INFINITY);
     for _ in 0..ROUNDS {
-        let found = search(wished, tolerance / 2.0, start, |epsilon| {
-            Ok::<_, SyntheticPairError>(try_it(epsilon, prompts, false)?.rate)
+        let found = search(wanted, tolerance / 2.0, start, |epsilon| {
+            Ok::<_, SyntheticPairError>(try_epsilon(epsilon, prompts, false)?.rate)
         })?;
-        let acceptance = try_it(found, prompts, true)?;
-        if (acceptance.rate - wished).abs() < (nearest - wished).abs() {
+        let acceptance = try_epsilon(found, prompts, true)?;
+        if (acceptance.rate - wanted).abs() < (nearest - wanted).abs() {
             nearest = acceptance.rate;
         }
-        if (acceptance.rate - wished).abs() <= tolerance {
+        if (acceptance.rate - wanted).abs() <= tolerance {
             let bytes_read = [options.target.num_hidden_layers, options.draft_layers]
                 .map(|layers| bytes_read(&options.target, layers, options.dtype));
             let epsilon = found;
@@ -200,10 +241,11 @@ pub fn make_pair(
         }
         (prompts, start) = (prompts * 2, found);
     }
-    Err(SyntheticPairError::NotReached { wished, tolerance, nearest })
+    Err(SyntheticPairError::NotReached { wanted, tolerance, nearest })
 }
 
-/// The pair's weights, the drafter's layers behind the first counting `residual` times.
+/// Returns the pair's weights. The outputs of the drafter's layers after the first are multiplied by
+/// `residual`.
 fn weights(options: &SyntheticPairOptions, residual: f32) -> SyntheticWeights<'_> {
     let SyntheticPairOptions { draft_layers, seed, dtype, .. } = *options;
     SyntheticWeights { target: &options.target, draft_layers, residual, seed, dtype }
@@ -215,93 +257,94 @@ fn check(options: &SyntheticPairOptions) -> Result<(), SyntheticPairError> {
     };
     let layers = options.target.num_hidden_layers;
     if !(1..layers).contains(&options.draft_layers) {
-        let expected = format!("1 to {}, fewer than the target's", layers.saturating_sub(1).max(1));
-        return refuse(
-            "the drafter's number of layers",
-            options.draft_layers.to_string(),
-            expected,
-        );
+        let expected =
+            format!("1 to {}, fewer than the target's layers", layers.saturating_sub(1).max(1));
+        return refuse("`draft_layers`", options.draft_layers.to_string(), expected);
     }
     if !(0.02..=0.98).contains(&options.acceptance) {
-        return refuse("the acceptance", options.acceptance.to_string(), "0.02 to 0.98".into());
+        return refuse("`acceptance`", options.acceptance.to_string(), "0.02 to 0.98".into());
     }
-    if let Some(overlap) = options.fuzzy_overlap {
+    if let Some(overlap) = options.layer_parallel_overlap {
         if !(0.5..=0.99).contains(&overlap) {
-            return refuse("the fuzzy overlap", overlap.to_string(), "0.5 to 0.99".into());
+            return refuse("`layer_parallel_overlap`", overlap.to_string(), "0.5 to 0.99".into());
         }
         if options.draft_layers < AT_A_TIME {
-            let expected = format!("{AT_A_TIME} or more, to be computed several at a time");
-            let found = options.draft_layers.to_string();
-            return refuse("the drafter's number of layers", found, expected);
+            let expected = format!(
+                "{AT_A_TIME} or more, so that {AT_A_TIME} layers can be computed at a time"
+            );
+            return refuse("`draft_layers`", options.draft_layers.to_string(), expected);
         }
     }
     if !(0.002..=0.5).contains(&options.tolerance) {
-        return refuse("the tolerance", options.tolerance.to_string(), "0.002 to 0.5".into());
+        return refuse("`tolerance`", options.tolerance.to_string(), "0.002 to 0.5".into());
     }
     let context = options.target.max_position_embeddings;
     if options.prompts == 0 || options.max_tokens < 2 {
-        let found = format!("{} prompts, {} tokens each", options.prompts, options.max_tokens);
-        return refuse("what is measured", found, "a prompt and two tokens at least".into());
+        let found = format!("{} prompts of {} tokens", options.prompts, options.max_tokens);
+        return refuse("the measurement", found, "at least one prompt of two tokens".into());
     }
     if context < PROMPT_TOKENS + options.max_tokens {
         let expected = format!(
-            "at least the {PROMPT_TOKENS} tokens of a prompt and {} of its answer",
+            "at least {}: {PROMPT_TOKENS} tokens of a prompt and {} of its answer",
+            PROMPT_TOKENS + options.max_tokens,
             options.max_tokens
         );
-        return refuse("the context", context.to_string(), expected);
+        return refuse("the target's context", context.to_string(), expected);
     }
     Ok(())
 }
 
-/// The ε whose acceptance (or overlap) is near enough. It is 1 at 0 and falls with ε; where it lies between
-/// two values, the next one is where a straight line (in ln ε) meets the wish, held off the ends.
+/// Searches for the ε with the wanted acceptance (or overlap), and returns the nearest one found.
+///
+/// Acceptance is 1 at ε = 0 and falls with ε. Steps grow until two values enclose the wanted one. Then the
+/// next value is a linear interpolation in ln ε, kept away from both ends.
 fn search<E>(
-    wished: f64,
+    wanted: f64,
     tolerance: f64,
     start: f32,
     mut acceptance: impl FnMut(f32) -> Result<f64, E>,
 ) -> Result<f32, E> {
     let mut low: Option<(f64, f64)> = None;
     let mut high: Option<(f64, f64)> = None;
-    let mut place = f64::from(start).ln();
-    // Ever longer steps until there is a value on either side.
+    let mut log_epsilon = f64::from(start).ln();
+    // Steps grow until there is a value on either side.
     let mut step = std::f64::consts::LN_2;
     let mut best = (f64::INFINITY, start);
     for _ in 0..TRIALS {
-        let epsilon = place.exp() as f32;
+        let epsilon = log_epsilon.exp() as f32;
         let found = acceptance(epsilon)?;
-        let off = (found - wished).abs();
-        if off < best.0 {
-            best = (off, epsilon);
+        let difference = (found - wanted).abs();
+        if difference < best.0 {
+            best = (difference, epsilon);
         }
-        if off <= tolerance {
+        if difference <= tolerance {
             break;
         }
-        if found > wished {
-            low = Some((place, found));
+        if found > wanted {
+            low = Some((log_epsilon, found));
         } else {
-            high = Some((place, found));
+            high = Some((log_epsilon, found));
         }
-        place = match (low, high) {
+        log_epsilon = match (low, high) {
             (Some((from, more)), Some((to, less))) => {
-                let share = (more - wished) / (more - less).max(f64::MIN_POSITIVE);
+                let share = (more - wanted) / (more - less).max(f64::MIN_POSITIVE);
                 from + (to - from) * share.clamp(0.1, 0.9)
             }
             (Some((from, _)), None) => from + step,
             (None, Some((to, _))) => to - step,
-            (None, None) => place,
+            (None, None) => log_epsilon,
         };
         step *= 1.5;
     }
     Ok(best.1)
 }
 
-/// Replaces the made tokenizer by another one's files, or by one of the whole vocabulary.
+/// Writes the given tokenizer, or one of the target's vocabulary size.
 fn write_tokenizer(options: &SyntheticPairOptions, folder: &Path) -> Result<(), LoadError> {
     let Some(from) = &options.tokenizer else {
         let vocab_size = options.target.vocab_size;
         let json = byte_pair_tokenizer(vocab_size);
-        // That of another pair, which this one is written over.
+        // A pair that is overwritten may have left one.
         drop(fs::remove_file(folder.join("tokenizer_config.json")));
         return write(&folder.join("tokenizer.json"), &format!("{json:#}\n"));
     };
@@ -318,8 +361,7 @@ fn write(file: &Path, text: &str) -> Result<(), LoadError> {
     fs::write(file, text).map_err(|cause| LoadError::Write { path: file.to_owned(), cause })
 }
 
-/// Says in both models' files what they are: the option of `config.json` gets what was measured, and a
-/// `README.md` says it to readers.
+/// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for readers.
 fn label(options: &SyntheticPairOptions, made: &SyntheticPair) -> Result<(), LoadError> {
     let SyntheticPair { target, drafter, residual, epsilon, acceptance, .. } = made;
     for (folder, role) in [(target, "target"), (drafter, "drafter")] {
@@ -350,20 +392,21 @@ fn readme(options: &SyntheticPairOptions, role: &str, made: &SyntheticPair) -> S
         acceptance;
     let residual = residual.map_or(String::new(), |ResidualCalibration { scale, overlap }| {
         format!(
-            " What the drafter's layers behind the first add is scaled by {scale}, so that rows computed \
-             {AT_A_TIME} layers at a time (EasySpec) have an overlap of {overlap:.3} with exact ones."
+            " The outputs of the drafter's layers after the first are scaled by {scale}, so that rows \
+             computed {AT_A_TIME} layers at a time (EasySpec) have an overlap of {overlap:.3} with exact \
+             rows."
         )
     });
     let SyntheticPairOptions { target, draft_layers, seed, temperature, .. } = options;
     format!(
-        "# The {role} of a made pair\n\n\
+        "# The {role} of a synthetic pair\n\n\
          **Random weights, made to measure speed: the text is noise.** Written by `forerun make-pair` \
-         (forerun {}, seed {seed}). The target has {} layers; the drafter has its first {draft_layers}, \
-         and its embedding, norm and head. What the other layers add is scaled by {epsilon}, so that of \
-         the drafter's tokens {:.1} % are accepted (temperature {temperature}, drafts of {DRAFT_TOKENS} \
-         tokens, {positions} tested positions behind different tokens, on prompts that the search had not \
-         seen; {:.1} % of all {all_positions}; {:.1} % of the answers' sequences of four tokens are \
-         different).{residual}\n",
+         (forerun {}, seed {seed}). The target has {} layers. The drafter has the first {draft_layers} of \
+         them, and the target's embedding, norm and head. The outputs of the other layers are scaled by \
+         {epsilon}, so that {:.1} % of the drafter's tokens are accepted (temperature {temperature}, \
+         drafts of {DRAFT_TOKENS} tokens, {positions} positions after distinct tokens, on prompts that the \
+         search did not use; {:.1} % at all {all_positions} positions). {:.1} % of the answers' 4-grams are \
+         distinct.{residual}\n",
         env!("CARGO_PKG_VERSION"),
         target.num_hidden_layers,
         rate * 100.0,
@@ -372,7 +415,7 @@ fn readme(options: &SyntheticPairOptions, role: &str, made: &SyntheticPair) -> S
     )
 }
 
-/// What a model says of itself if it was made: a few words for reports; `None` for any other.
+/// Describes a model of a synthetic pair in a few words, for reports. Returns `None` for other models.
 #[must_use]
 pub fn synthetic_pair_label(model: &Path) -> Option<String> {
     let text = fs::read_to_string(model.join("config.json")).ok()?;
@@ -382,12 +425,12 @@ pub fn synthetic_pair_label(model: &Path) -> Option<String> {
     let acceptance = label["acceptance"].as_f64();
     let acceptance = acceptance.map_or(String::new(), |rate| {
         let temperature = label["temperature"].as_f64().unwrap_or(0.0);
-        format!(", made to an acceptance of {rate:.2} at temperature {temperature}")
+        format!(", calibrated to an acceptance of {rate:.2} at temperature {temperature}")
     });
-    Some(format!("made {role}: random weights{acceptance}"))
+    Some(format!("synthetic {role}: random weights{acceptance}"))
 }
 
-/// Bytes of the weights that a pass with logits reads.
+/// Returns the bytes of weights that a pass with logits reads.
 fn bytes_read(target: &Config, layers: usize, dtype: Dtype) -> usize {
     let Config { hidden_size: hidden, intermediate_size: mlp, vocab_size, .. } = target;
     let attention = 2 * target.num_attention_heads + 2 * target.num_key_value_heads;
@@ -404,19 +447,19 @@ mod tests {
     use std::convert::Infallible;
 
     #[test]
-    fn the_search_ends_near_the_wish() {
-        // Acceptance as it may fall with ε, with steps as a measurement has them.
+    fn the_search_ends_near_the_wanted_acceptance() {
+        // Acceptance as a falling function of ε, rounded as measurements are.
         for slope in [0.3_f64, 1.0, 4.0] {
-            for wished in [0.05, 0.6, 0.8, 0.95] {
+            for wanted in [0.05, 0.6, 0.8, 0.95] {
                 let mut trials = 0;
                 let acceptance = |epsilon: f32| {
                     trials += 1;
                     let rate = 1.0 / (1.0 + (f64::from(epsilon) / 0.4).powf(slope));
                     Ok::<_, Infallible>((rate * 1500.0).round() / 1500.0)
                 };
-                let Ok(found) = search(wished, 0.01, 0.25, acceptance);
+                let Ok(found) = search(wanted, 0.01, 0.25, acceptance);
                 let rate = 1.0 / (1.0 + (f64::from(found) / 0.4).powf(slope));
-                assert!((rate - wished).abs() <= 0.011, "{wished} at slope {slope}: {rate}");
+                assert!((rate - wanted).abs() <= 0.011, "{wanted} at slope {slope}: {rate}");
                 assert!(trials <= TRIALS);
             }
         }
@@ -425,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn only_made_models_say_so() {
+    fn only_synthetic_models_have_a_label() {
         let pair = RandomPair::make().unwrap();
         assert_eq!(synthetic_pair_label(pair.target()), None);
         assert_eq!(synthetic_pair_label(Path::new("/nowhere/at/all")), None);
@@ -434,6 +477,7 @@ mod tests {
         let mut config: Value = serde_json::from_str(&text).unwrap();
         config[SYNTHETIC_PAIR] = json!({"role": "target"});
         fs::write(&file, config.to_string()).unwrap();
-        assert_eq!(synthetic_pair_label(pair.target()).unwrap(), "made target: random weights");
+        let label = synthetic_pair_label(pair.target()).unwrap();
+        assert_eq!(label, "synthetic target: random weights");
     }
 }

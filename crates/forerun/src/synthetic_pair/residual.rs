@@ -1,6 +1,8 @@
-//! Made drafters whose layers can be computed several at a time (EasySpec): what a layer adds is scaled
-//! until rows that are computed so are as near to exact ones as asked. Layers of trained models change
-//! the hidden state little, random ones a lot.
+//! Synthetic drafters for EasySpec, which computes several layers at a time.
+//!
+//! Layers of trained models change the hidden state little, random ones a lot. So the outputs of a random
+//! drafter's layers are scaled until rows computed several layers at a time are as close to exact rows as
+//! requested.
 
 use super::acceptance::{prompt_seed, random_tokens};
 use super::{CalibrationStep, SyntheticPairError, SyntheticPairOptions, search, weights};
@@ -10,50 +12,50 @@ use forerun_runtime::cores_within_quota;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Layers at a time, in the paper's groups.
+/// The number of layers at a time, in the paper's groups.
 pub(super) const AT_A_TIME: usize = 4;
-/// Fuzzy rows behind every exact one.
+/// The number of approximate rows after every exact one.
 const DEPTH: usize = 4;
-/// Tokens of the random texts, at the most.
+/// The maximum number of tokens of the random texts.
 const TEXT_TOKENS: usize = 64;
 
-/// How a made drafter's layers behind the first were scaled.
+/// The calibration of a synthetic drafter's layers after the first, for EasySpec.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ResidualCalibration {
-    /// What multiplies that which they add.
+    /// The factor that multiplies the outputs of these layers.
     pub scale: f32,
-    /// `1 − TV` between rows computed four layers at a time and exact ones, on texts that the search had
-    /// not seen.
+    /// The overlap (`1 − TV`) of rows computed four layers at a time and exact rows, on texts that the
+    /// search did not use.
     pub overlap: f64,
 }
 
-/// Searches for the scale, and leaves the drafter with it in its folder.
-pub(super) fn make_residual(
+/// Searches for the scale, and writes the drafter with it to its folder.
+pub(super) fn calibrate_residual(
     options: &SyntheticPairOptions,
-    wished: f64,
+    wanted: f64,
     drafter: &Path,
     on_step: &mut dyn FnMut(&CalibrationStep),
 ) -> Result<ResidualCalibration, SyntheticPairError> {
     let team = Arc::new(Team::unpinned(cores_within_quota().len())?);
-    let mut try_it = |scale: f32, other_texts: bool| {
+    let mut try_scale = |scale: f32, other_texts: bool| {
         weights(options, scale).write_drafter(drafter)?;
         let overlap = measure(options, drafter, &team, other_texts)?;
         on_step(&CalibrationStep::Residual { scale, overlap, other_texts });
         Ok::<_, SyntheticPairError>(overlap)
     };
-    // As models are initialised whose layers add up to what one would add.
+    // The scale with which models are initialised so that all layers together add as much as one.
     let start = (2.0 * options.draft_layers as f32).sqrt().recip();
     let tolerance = options.tolerance;
-    let scale = search(wished, tolerance / 2.0, start, |scale| try_it(scale, false))?;
-    let overlap = try_it(scale, true)?;
-    if (overlap - wished).abs() > tolerance {
+    let scale = search(wanted, tolerance / 2.0, start, |scale| try_scale(scale, false))?;
+    let overlap = try_scale(scale, true)?;
+    if (overlap - wanted).abs() > tolerance {
         let nearest = overlap;
-        return Err(SyntheticPairError::OverlapNotReached { wished, tolerance, nearest });
+        return Err(SyntheticPairError::OverlapNotReached { wanted, tolerance, nearest });
     }
     Ok(ResidualCalibration { scale, overlap })
 }
 
-/// The overlap of the drafter as it lies there.
+/// Measures the overlap of the drafter on disk.
 fn measure(
     options: &SyntheticPairOptions,
     drafter: &Path,

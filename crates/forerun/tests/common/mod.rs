@@ -1,4 +1,4 @@
-//! What the integration tests share.
+//! Models, prompts and helpers that the integration tests share.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -12,9 +12,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// The folder with real checkpoints and prompts: `FORERUN_DATA`, or `shared/data` beside the
-/// checkout. Where there is none, tests of real checkpoints are skipped with a message; but a CI run
-/// without it would prove less than it seems to, and fails.
+/// Returns the folder with real checkpoints and prompts, which `FORERUN_DATA` names. By default it is
+/// `shared/data` next to the repository. Without it, tests of real checkpoints are skipped with a
+/// message. In CI they fail instead, because skipped tests prove nothing.
 pub(crate) fn data_folder() -> Option<PathBuf> {
     let shared_data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data");
     let folder = std::env::var_os("FORERUN_DATA").map_or(shared_data, PathBuf::from);
@@ -26,13 +26,13 @@ pub(crate) fn data_folder() -> Option<PathBuf> {
         "no data in {}: set FORERUN_DATA to the folder with models/ and prompts/",
         folder.display()
     );
-    say(&format!("SKIPPED: no data in {} (set FORERUN_DATA)", folder.display()));
+    report(&format!("SKIPPED: no data in {} (set FORERUN_DATA)", folder.display()));
     None
 }
 
-/// Tells what a passing test did or left out, past the test harness's capture.
-#[allow(dead_code, clippy::allow_attributes, reason = "not every test file says something")]
-pub(crate) fn say(line: &str) {
+/// Prints a line even if the test passes: it bypasses the capture of the test harness.
+#[allow(dead_code, clippy::allow_attributes, reason = "not every test file reports something")]
+pub(crate) fn report(line: &str) {
     // A closed standard error is no reason to fail.
     drop(writeln!(std::io::stderr(), "{line}"));
 }
@@ -43,24 +43,24 @@ pub(crate) struct Pair {
     pub(crate) target: PathBuf,
     pub(crate) drafter: PathBuf,
     pub(crate) prompts: Vec<String>,
-    /// Keeps the folders of a generated pair.
+    /// Keeps the folders of a random pair.
     _random: Option<RandomPair>,
     _folder: Option<TempDir>,
 }
 
 #[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses pairs")]
 impl Pair {
-    /// The two story models that share a tokenizer, with prompts of Spec-Bench.
+    /// Returns the two story models that share a tokenizer, with prompts of Spec-Bench.
     pub(crate) fn real() -> Option<Self> {
         let data = data_folder()?;
         let file = data.join("prompts/spec_bench_question.jsonl");
         let text = std::fs::read_to_string(file).unwrap();
         let prompt = |line: &str| {
             let line: serde_json::Value = serde_json::from_str(line).unwrap();
-            // A few words are enough: the models are small, and their contexts, too.
+            // A few words are enough: the models and their contexts are small.
             line["turns"][0].as_str().unwrap().chars().take(120).collect()
         };
-        // Neighbours in the file are of one category: a stride mixes them.
+        // Neighbours in the file have the same category. A stride mixes them.
         let all: Vec<String> = text.lines().map(prompt).collect();
         let prompts = (0..all.len()).map(|index| all[index * 37 % all.len()].clone()).collect();
         Some(Self {
@@ -72,16 +72,16 @@ impl Pair {
         })
     }
 
-    /// Two story models with tokenizers of their own, one way round and the other.
+    /// Returns two story models with different tokenizers, as target and drafter in both ways.
     pub(crate) fn of_two_vocabularies() -> Option<[Self; 2]> {
         let real = || Self::real();
-        let words = data_folder()?.join("models/tinystories656k");
-        let drafting = Self { drafter: words.clone(), ..real()? };
-        let drafted = Self { drafter: real()?.target, target: words, ..real()? };
-        Some([drafting, drafted])
+        let other = data_folder()?.join("models/tinystories656k");
+        let as_drafter = Self { drafter: other.clone(), ..real()? };
+        let as_target = Self { drafter: real()?.target, target: other, ..real()? };
+        Some([as_drafter, as_target])
     }
 
-    /// A pair made on the spot, with prompts made of syllables.
+    /// Writes a random pair, with prompts made of syllables.
     pub(crate) fn generated() -> Self {
         let pair = RandomPair::make().unwrap();
         let (target, drafter) = (pair.target().into(), pair.drafter().into());
@@ -89,7 +89,7 @@ impl Pair {
         Self { target, drafter, prompts, _random: Some(pair), _folder: None }
     }
 
-    /// A pair whose drafter is deep enough for layers in parallel.
+    /// Writes a pair with a drafter that is deep enough for layer-parallel drafting.
     pub(crate) fn deep() -> Self {
         let folder = TempDir::new().unwrap();
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
@@ -98,8 +98,8 @@ impl Pair {
         Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
     }
 
-    /// A target with drafters of every layout that belongs to one, made for it; its second and third
-    /// layers add little, so that a drafter of one layer is often right.
+    /// Writes a target, and drafters for it in every layout. The target's second and third layers add
+    /// little, so that a drafter of one layer is often right.
     pub(crate) fn with_speculators() -> (Self, Vec<(SpeculatorLayout, PathBuf)>) {
         use SpeculatorLayout as L;
         let folder = TempDir::new().unwrap();
@@ -109,12 +109,12 @@ impl Pair {
         let hash = Checkpoint::open(&target).unwrap().embedding_sha256().unwrap();
         let layouts = [
             L::Medusa,
-            L::MedusaOfVllm,
-            L::MedusaOnTargetHead,
+            L::VllmMedusa,
+            L::SharedHeadMedusa,
             L::Hydra,
             L::HydraPlusPlus,
             L::Eagle,
-            L::EagleOnTargetEmbedding,
+            L::SharedEmbeddingEagle,
             L::Eagle3,
             L::ParallelMedusa,
             L::ParallelEagle,
@@ -133,8 +133,8 @@ impl Pair {
         (pair, speculators.to_vec())
     }
 
-    /// A pair that has all that is no plain Llama's: biases, norms of queries and keys, scaled RoPE,
-    /// and a window shorter than its prompts.
+    /// Writes a pair with everything that a plain Llama lacks: biases, norms of queries and keys, scaled
+    /// RoPE, and a sliding window shorter than the prompts.
     pub(crate) fn of_another_family() -> Self {
         let folder = TempDir::new().unwrap();
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
@@ -152,8 +152,8 @@ impl Pair {
         Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
     }
 
-    /// Pairs with one tokenizer, whose drafter has more tokens than the target, or fewer: tokens that
-    /// no text is made of, but that both models take for likely ones, too.
+    /// Writes two pairs with one tokenizer. In one the drafter has more tokens than the target, in the
+    /// other fewer. No text has these tokens, but the models consider them likely.
     pub(crate) fn of_padded_vocabularies() -> [Self; 2] {
         let few = example_config();
         let many = Config { vocab_size: few.vocab_size + 4, ..few.clone() };
@@ -161,7 +161,7 @@ impl Pair {
             let folder = TempDir::new().unwrap();
             let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
             write_random_pair(&target, &drafter, target_config, 2, 0.3, 3).unwrap();
-            // What both have of a seed's tensors is the same.
+            // The tensors that both models have follow from the same seed, and are equal.
             write_random_checkpoint(&drafter, drafter_config, 3, RandomDtype::F32).unwrap();
             Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
         })

@@ -1,13 +1,13 @@
-//! What the benches of whole models share.
+//! Models for the benchmarks of whole models.
 
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{Checkpoint, Config, LoadError};
 use tempfile::TempDir;
 
-/// The longest past that is measured, and the rows behind it.
+/// The largest number of past tokens in a benchmark, plus rows after them.
 pub(crate) const CONTEXT: usize = 2048 + 64;
 
-/// 28 million parameters: little enough to be made in a second.
+/// A model of 28 million parameters, small enough to be created in a second.
 pub(crate) fn mid() -> Config {
     Config {
         hidden_size: 512,
@@ -22,10 +22,11 @@ pub(crate) fn mid() -> Config {
     }
 }
 
-/// A random checkpoint, in a folder that goes with the value beside it.
+/// Writes a random checkpoint to a temporary folder, which is deleted when the returned `TempDir` is
+/// dropped.
 ///
 /// # Errors
-/// If its files cannot be written.
+/// [`LoadError`] if its files cannot be written.
 pub(crate) fn random(config: &Config) -> Result<(TempDir, Checkpoint), LoadError> {
     let folder =
         TempDir::new().map_err(|cause| LoadError::Write { path: std::env::temp_dir(), cause })?;

@@ -1,5 +1,4 @@
-//! Where the tensors of a Hugging Face checkpoint are: one safetensors file, or shards with an
-//! index.
+//! Locates the tensors of a Hugging Face checkpoint: one safetensors file, or shards with an index.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Component, Path, PathBuf};
@@ -14,7 +13,7 @@ use super::{Dtype, Location};
 use crate::config::Config;
 use crate::load_error::LoadError;
 
-/// A `model.safetensors.index.json`: which tensor is in which shard.
+/// A `model.safetensors.index.json`: the shard of each tensor.
 pub struct WeightIndex {
     file: PathBuf,
     shards: Vec<String>,
@@ -23,12 +22,11 @@ pub struct WeightIndex {
 }
 
 impl WeightIndex {
-    /// Reads the text of an index; `file` is its name in errors.
+    /// Parses the text of an index. Errors refer to it as `file`.
     ///
     /// # Errors
     ///
-    /// When the text is not JSON with a `weight_map`, or a shard's name would lead out of the
-    /// directory.
+    /// When the text is not JSON with a `weight_map`, or a shard's name leads out of the directory.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
         #[derive(Deserialize)]
         struct Index {
@@ -53,7 +51,8 @@ impl WeightIndex {
         Ok(Self { file: file.to_owned(), shards, shard_of })
     }
 
-    /// The shards' file names, in the order in which a checkpoint is given them.
+    /// Returns the shards' file names, in the order that
+    /// [`Checkpoint::from_safetensors`](super::Checkpoint::from_safetensors) expects.
     pub fn shards(&self) -> &[String] {
         &self.shards
     }
@@ -62,12 +61,12 @@ impl WeightIndex {
 fn is_plain_file_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
     let only = (components.next(), components.next());
-    // The comparison refuses what a path forgives, such as a trailing slash.
+    // The comparison rejects what `Path` tolerates, such as a trailing slash.
     matches!(only, (Some(Component::Normal(part)), None) if part == name)
         && !name.contains(['\\', '\0'])
 }
 
-/// Finds every tensor of the model in `files` and checks its dtype and shape.
+/// Locates every tensor of the model in `files` and checks its dtype and shape.
 pub(super) fn locate(
     config: &Config,
     index: Option<&WeightIndex>,
@@ -86,7 +85,7 @@ pub(super) fn locate(
     Ok(locations)
 }
 
-/// The type of a stored tensor's elements.
+/// Returns the type of a stored tensor's elements.
 pub(super) fn stored_dtype(
     stored: &StoredTensor,
     file: &Path,
@@ -103,7 +102,7 @@ pub(super) fn stored_dtype(
     }
 }
 
-/// The files of a checkpoint, their headers read.
+/// The files of a checkpoint and their parsed headers.
 struct Shards<'a> {
     index: Option<&'a WeightIndex>,
     files: &'a [WeightFile],
@@ -119,7 +118,8 @@ impl Shards<'_> {
         Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
     }
 
-    /// Tied embeddings are stored once, and some writers keep the head's name.
+    /// Returns the name under which a tensor is stored. Tied embeddings are stored once, and some
+    /// writers store them under the head's name.
     fn stored_as(&self, tensor: Tensor, config: &Config) -> Tensor {
         let renamed = tensor == Tensor::Embedding
             && config.tie_word_embeddings
@@ -156,7 +156,7 @@ impl Shards<'_> {
         };
         let hint = match tensor {
             Tensor::Head => {
-                "if the head is the embedding, config.json has to say `\"tie_word_embeddings\": true`"
+                "if the head is the embedding, set `\"tie_word_embeddings\": true` in config.json"
             }
             _ => "the checkpoint is incomplete, or config.json belongs to another model",
         };
@@ -167,8 +167,8 @@ impl Shards<'_> {
         }
     }
 
-    /// A tensor has one place. One in two shards means that they are of different checkpoints, or
-    /// that the index is not theirs.
+    /// Rejects tensors that are stored twice. A tensor in two shards means that the shards belong to
+    /// different checkpoints, or that the index belongs to another one.
     fn reject_duplicates(&self) -> Result<(), LoadError> {
         let mut first_in = HashMap::new();
         for (file, parsed) in self.files.iter().zip(&self.parsed) {
@@ -185,8 +185,8 @@ impl Shards<'_> {
         Ok(())
     }
 
-    /// A stored tensor that is not used (a bias, a norm of the queries, a further layer) means that
-    /// the model is not the one configured.
+    /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a norm of the
+    /// queries, an additional layer) means that the configuration does not describe this model.
     fn reject_unexpected(
         &self,
         locations: &HashMap<Tensor, Location>,
@@ -195,7 +195,7 @@ impl Shards<'_> {
         let used: HashSet<String> = locations.keys().map(Tensor::to_string).collect();
         let harmless = |name: &str| {
             let tied_head = config.tie_word_embeddings && name == Tensor::Head.to_string();
-            // Old writers stored the frequencies of RoPE, which follow from the configuration.
+            // Old writers stored RoPE's frequencies, which follow from the configuration.
             tied_head || name.ends_with("rotary_emb.inv_freq")
         };
         for (file, parsed) in self.files.iter().zip(&self.parsed) {

@@ -1,7 +1,7 @@
 //! The layout of a llama2.c checkpoint of version 0 (github.com/karpathy/llama2.c, `run.c`).
 //!
-//! Seven little-endian i32, then f32 tensors in a fixed order; RoPE rotates neighbouring rows of a
-//! head there, so queries and keys are marked as interleaved.
+//! The file holds seven little-endian i32, then f32 tensors in a fixed order. RoPE rotates neighbouring
+//! rows of a head in this format, so queries and keys are marked as interleaved.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::{Dtype, Location};
 use crate::config::Config;
 use crate::load_error::LoadError;
 
-/// Bytes of the header.
+/// The size of the header in bytes.
 const HEADER: usize = 7 * size_of::<i32>();
 
-/// The tensors of layers in the file's order: of each, all layers follow one another.
+/// The layers' tensors in the file's order. The file holds each tensor for all layers, then the next.
 const FILE_ORDER: [LayerTensor; 9] = [
     LayerTensor::AttentionNorm,
     LayerTensor::Query,
@@ -34,28 +34,28 @@ pub(super) struct Llama2c {
 }
 
 impl Llama2c {
-    /// Reads the header and computes where each tensor is.
+    /// Reads the header and computes the location of each tensor.
     ///
     /// # Errors
     ///
-    /// When the bytes are of another format, the header makes no model, or the file does not end
-    /// exactly after the last tensor.
+    /// When the bytes have another format, the header does not describe a valid model, or the file does
+    /// not end exactly after the last tensor.
     pub(super) fn parse(bytes: &[u8], file: &Path) -> Result<Self, LoadError> {
         reject_other_formats(bytes, file)?;
         let config = read_header(bytes, file)?;
         let expected = file_length(&config);
         if expected != bytes.len() as u128 {
-            let hint = "the file is cut off, or is not a llama2.c v0 checkpoint";
+            let hint = "the file is truncated, or it is not a llama2.c v0 checkpoint";
             let (file, found) = (file.to_owned(), bytes.len());
             return Err(LoadError::Length { file, expected, found, hint });
         }
-        // From here on everything fits the file, so no size can overflow.
+        // From here on everything fits in the file, so no size can overflow.
         let locations = locate(&config);
         Ok(Self { config, locations })
     }
 }
 
-/// Version 0 has no mark of its own, so the other formats are recognised by theirs.
+/// Rejects other formats. Version 0 has no magic number, so the other formats are recognised by theirs.
 fn reject_other_formats(bytes: &[u8], file: &Path) -> Result<(), LoadError> {
     let found = if let Some(rest) = bytes.strip_prefix(&0x616b_3432_u32.to_le_bytes()) {
         let version = rest.first_chunk().map_or(0, |version| u32::from_le_bytes(*version));
@@ -63,9 +63,10 @@ fn reject_other_formats(bytes: &[u8], file: &Path) -> Result<(), LoadError> {
     } else if bytes.starts_with(b"GGUF") {
         "GGUF, which is not supported yet".to_owned()
     } else if bytes.starts_with(b"PK\x03\x04") {
-        "a zip archive, as PyTorch writes: convert it to safetensors".to_owned()
+        "a zip archive, probably written by PyTorch: convert it to safetensors".to_owned()
     } else if bytes.get(8..10) == Some(b"{\"") {
-        "what looks like safetensors: give the directory with its config.json".to_owned()
+        "a file that looks like safetensors: give the directory that holds its config.json"
+            .to_owned()
     } else {
         return Ok(());
     };
@@ -94,7 +95,7 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
     };
     let hidden_size = positive("dim", field(0))?;
     let num_attention_heads = positive("n_heads", field(3))?;
-    // The sign of the vocabulary's size tells whether the head is a tensor of its own.
+    // The vocabulary's size is negative if the head is a separate tensor.
     let signed_vocab_size = field(5);
     let config = Config {
         hidden_size,
@@ -107,7 +108,7 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
         max_position_embeddings: positive("seq_len", field(6))?,
         tie_word_embeddings: signed_vocab_size > 0,
         bos_token_id: Some(1),
-        // Its models are trained on texts that each begin with token 1, and `run.c` stops there.
+        // These models are trained on texts that begin with token 1, and `run.c` stops at this token.
         eos_token_ids: vec![1, 2],
         ..Config::plain_llama()
     };
@@ -123,7 +124,7 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
     Ok(config)
 }
 
-/// Bytes of a file with this header. In 128 bits, where even the largest header does not overflow.
+/// Returns the size in bytes of a file with this header. 128 bits do not overflow for any header.
 fn file_length(config: &Config) -> u128 {
     let elements =
         |tensor: Tensor| tensor.shape(config).iter().map(|size| *size as u128).product::<u128>();
@@ -137,17 +138,18 @@ fn file_length(config: &Config) -> u128 {
     HEADER as u128 + total * size_of::<f32>() as u128
 }
 
-/// Elements of the tables of cosines and sines, which are stored but follow from the header.
+/// Returns the number of elements in the tables of cosines and sines. They are stored, but not read,
+/// because they follow from the header.
 fn rope_elements(config: &Config) -> u128 {
     2 * config.max_position_embeddings as u128 * (config.head_dim / 2) as u128
 }
 
-/// Places the tensors one after another, given that the file is long enough for all.
+/// Computes the tensors' locations, one after another. The file must be long enough for all of them.
 fn locate(config: &Config) -> HashMap<Tensor, Location> {
-    let of_layers = FILE_ORDER.into_iter().flat_map(|tensor| {
+    let layers = FILE_ORDER.into_iter().flat_map(|tensor| {
         (0..config.num_hidden_layers).map(move |layer| Tensor::Layer(layer, tensor))
     });
-    let before_rope = [Tensor::Embedding].into_iter().chain(of_layers).chain([Tensor::FinalNorm]);
+    let before_rope = [Tensor::Embedding].into_iter().chain(layers).chain([Tensor::FinalNorm]);
     let head = (!config.tie_word_embeddings).then_some(Tensor::Head);
 
     let mut locations = HashMap::new();
@@ -187,23 +189,23 @@ mod tests {
 
     /// dim 8, hidden_dim 6, 2 layers, 2 heads, 1 kv head, vocabulary 5, 3 positions.
     const TINY: [i32; 7] = [8, 6, 2, 2, 1, 5, 3];
-    /// Embedding, layers (norms, q, k and v, o, MLP), final norm, RoPE.
+    /// Elements of the embedding, the layers (norms, q, k and v, o, MLP), the final norm and RoPE.
     const TINY_ELEMENTS: usize = 40 + 2 * (16 + 64 + 64 + 64 + 144) + 8 + 12;
 
     #[test]
-    fn tensors_follow_one_another_in_the_order_of_run_c() {
+    fn tensors_are_in_the_order_of_run_c() {
         let mut bytes = header(TINY);
         bytes.resize(HEADER + 4 * TINY_ELEMENTS, 0);
         let parsed = parse(&bytes).unwrap();
         let config = &parsed.config;
         assert_eq!((config.head_dim, config.tie_word_embeddings), (4, true));
         assert_eq!(config.eos_token_ids, [1, 2]);
-        let starts = |tensor| (parsed.locations[&tensor].bytes.start - HEADER) / 4;
-        assert_eq!(starts(Tensor::Embedding), 0);
-        assert_eq!(starts(Tensor::Layer(1, LayerTensor::AttentionNorm)), 48);
-        assert_eq!(starts(Tensor::Layer(0, LayerTensor::Query)), 56);
-        assert_eq!(starts(Tensor::Layer(1, LayerTensor::Down)), 56 + 2 * (64 + 128 + 8 + 48) + 48);
-        assert_eq!(starts(Tensor::FinalNorm), TINY_ELEMENTS - 20);
+        let start = |tensor| (parsed.locations[&tensor].bytes.start - HEADER) / 4;
+        assert_eq!(start(Tensor::Embedding), 0);
+        assert_eq!(start(Tensor::Layer(1, LayerTensor::AttentionNorm)), 48);
+        assert_eq!(start(Tensor::Layer(0, LayerTensor::Query)), 56);
+        assert_eq!(start(Tensor::Layer(1, LayerTensor::Down)), 56 + 2 * (64 + 128 + 8 + 48) + 48);
+        assert_eq!(start(Tensor::FinalNorm), TINY_ELEMENTS - 20);
         assert!(!parsed.locations.contains_key(&Tensor::Head));
     }
 
@@ -230,26 +232,26 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_make_no_model_are_refused() {
-        let changed = |field: usize, value: i32| {
+    fn headers_of_invalid_models_are_rejected() {
+        let with_field = |field: usize, value: i32| {
             let mut fields = TINY;
             fields[field] = value;
             message(&header(fields))
         };
-        assert!(changed(0, -8).contains("`dim` is -8"));
-        assert!(changed(1, i32::MAX).contains("`intermediate_size` is 2147483647"));
-        assert!(changed(3, 3).contains("`n_heads` is 3; expected a divisor of `dim`, 8"));
-        assert!(changed(3, 8).contains("`head_dim` is 1"));
-        assert!(changed(5, i32::MIN).contains("`vocab_size` is 2147483648"));
-        assert!(changed(5, 0).contains("`vocab_size` is 0"));
+        assert!(with_field(0, -8).contains("`dim` is -8"));
+        assert!(with_field(1, i32::MAX).contains("`intermediate_size` is 2147483647"));
+        assert!(with_field(3, 3).contains("`n_heads` is 3; expected a divisor of `dim`, 8"));
+        assert!(with_field(3, 8).contains("`head_dim` is 1"));
+        assert!(with_field(5, i32::MIN).contains("`vocab_size` is 2147483648"));
+        assert!(with_field(5, 0).contains("`vocab_size` is 0"));
         let large = 1 << 28;
-        assert!(changed(1, large).contains("found 28"));
+        assert!(with_field(1, large).contains("found 28"));
         let largest = message(&header([large, large, large, 1 << 27, 1, large, large]));
         assert!(largest.contains("expected 386856264294293972189184028 bytes"), "{largest}");
     }
 
     #[test]
-    fn other_formats_are_named() {
+    fn other_formats_are_recognised() {
         let mut newer = 0x616b_3432_u32.to_le_bytes().to_vec();
         newer.extend_from_slice(&header([2, 8, 6, 2, 2, 1, 5]));
         assert!(message(&newer).contains("llama2.c version 2 (magic \"ak42\")"));

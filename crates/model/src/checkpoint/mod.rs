@@ -1,10 +1,11 @@
-//! Checkpoints: the weights of a model and its configuration, from a Hugging Face directory or a
-//! llama2.c file; [`gguf`] writes them for other engines.
+//! Checkpoints: a model's weights and configuration, read from a Hugging Face directory or a llama2.c
+//! file. [`gguf`] writes them for other engines.
 //!
-//! Opening maps the files and checks that every tensor is there with the right dtype and shape,
-//! reading headers only; [`Checkpoint::rows`] then reads one tensor row by row, and
-//! [`Checkpoint::tensor`] as a whole. No input makes anything here panic, and nothing is allocated by a
-//! size that a file merely claims. May touch files; knows nothing of how weights are packed or used.
+//! Opening a checkpoint maps its files, reads only their headers, and checks that every tensor exists
+//! with the right dtype and shape. [`Checkpoint::rows`] then reads one tensor row by row, and
+//! [`Checkpoint::tensor`] reads it as a whole. No input makes this module panic, and no allocation
+//! depends on a size that a file only claims. This module may access files. It does not depend on how
+//! weights are packed or used.
 
 pub mod gguf;
 mod huggingface;
@@ -34,23 +35,23 @@ pub use weight_file::WeightFile;
 
 use crate::config::Config;
 use llama2c::Llama2c;
-use ring::digest::{SHA256, digest};
+use sha2::{Digest, Sha256};
 pub(crate) use weight_file::read_text;
 
-/// The type of a tensor's elements in the file.
+/// The type of a tensor's elements as stored in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dtype {
     /// 32-bit floats.
     F32,
-    /// The upper halves of 32-bit floats.
+    /// bfloat16: the upper halves of 32-bit floats.
     Bf16,
-    /// 16-bit floats of IEEE 754.
+    /// IEEE 754 16-bit floats.
     F16,
 }
 
-/// Where a model's tensors are read from, whatever their names there.
+/// A source of a model's tensors, independent of their stored names.
 pub(crate) trait TensorSource: Sync {
-    /// The rows of a tensor, of the shape that the model's configuration asks for.
+    /// Returns the rows of a tensor, which has the shape that the model's configuration requires.
     fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError>;
 }
 
@@ -60,17 +61,17 @@ impl TensorSource for Checkpoint {
     }
 }
 
-/// Where a tensor is, and how it is stored there.
+/// The location and the storage format of a tensor.
 struct Location {
     /// Index of the file.
     file: usize,
     bytes: Range<usize>,
     dtype: Dtype,
-    /// Whether each head's rows are pairs (2i, 2i+1) that RoPE rotates, not (i, i + head_dim/2).
+    /// Whether RoPE rotates the rows (2i, 2i+1) of each head, rather than (i, i + head_dim/2).
     interleaved: bool,
 }
 
-/// A model's configuration and weights, open for reading.
+/// A model's configuration and weights, opened for reading.
 pub struct Checkpoint {
     path: PathBuf,
     config: Config,
@@ -79,21 +80,21 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face directory, a llama2.c `.bin` file, or a directory with exactly one
-    /// llama2.c `.bin` file besides tokenizers (`tok*.bin`).
+    /// Opens a Hugging Face directory, a llama2.c `.bin` file, or a directory that contains exactly
+    /// one llama2.c `.bin` file (not counting tokenizers, `tok*.bin`).
     ///
     /// # Errors
     ///
-    /// When a file is missing, unreadable or broken, the configuration asks for what is not
-    /// supported, or a tensor is missing or of the wrong dtype or shape.
+    /// When a file is missing, unreadable or broken, the configuration needs something unsupported,
+    /// or a tensor is missing or has the wrong dtype or shape.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
-        let kind = fs::metadata(path).map_err(|cause| match cause.kind() {
+        let metadata = fs::metadata(path).map_err(|cause| match cause.kind() {
             io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
             _ => LoadError::Read { path: path.to_owned(), cause },
         })?;
-        if !kind.is_dir() {
+        if !metadata.is_dir() {
             return match pickle::is_pickle(path) {
-                true => Err(pickle::error(path.to_owned())),
+                true => Err(pickle::pickle_error(path.to_owned())),
                 false => Self::from_llama2c(WeightFile::map(path.to_owned())?),
             };
         }
@@ -115,10 +116,10 @@ impl Checkpoint {
         let index_file = directory.join("model.safetensors.index.json");
         if !single.exists() && !index_file.exists() {
             if let Some(file) = pickle::find_pickled_weights(directory) {
-                return Err(pickle::error(file));
+                return Err(pickle::pickle_error(file));
             }
-            let hint = "nor is there a model.safetensors.index.json; weights in other formats have \
-                        to be converted";
+            let hint = "there is no model.safetensors.index.json either; weights in other formats \
+                        must be converted to safetensors first";
             return Err(LoadError::MissingFile { path: single, hint });
         }
         if single.exists() {
@@ -131,13 +132,14 @@ impl Checkpoint {
         Self::from_safetensors(directory, config, Some(&index), shards)
     }
 
-    /// A checkpoint from the files of a Hugging Face directory: one safetensors file, or with an
-    /// index its shards in the order of [`WeightIndex::shards`]. `path` is its name in errors.
+    /// Creates a checkpoint from the files of a Hugging Face directory: one safetensors file, or,
+    /// with an index, its shards in the order of [`WeightIndex::shards`]. Errors refer to the
+    /// checkpoint as `path`.
     ///
     /// # Errors
     ///
-    /// When the configuration makes no model, a file is broken, or a tensor is missing, unexpected,
-    /// or of the wrong dtype or shape.
+    /// When the configuration is not a valid model, a file is broken, or a tensor is missing,
+    /// unexpected, or has the wrong dtype or shape.
     pub fn from_safetensors(
         path: &Path,
         config: Config,
@@ -149,51 +151,50 @@ impl Checkpoint {
         Ok(Self { path: path.to_owned(), config, files: shards, locations })
     }
 
-    /// A checkpoint from a llama2.c file of version 0.
+    /// Creates a checkpoint from a llama2.c file of version 0.
     ///
     /// # Errors
     ///
-    /// When the file is of another format or version, or its length does not follow from its
-    /// header.
+    /// When the file has another format or version, or its length does not match its header.
     pub fn from_llama2c(file: WeightFile) -> Result<Self, LoadError> {
         let Llama2c { config, locations } = Llama2c::parse(file.bytes(), file.path())?;
         Ok(Self { path: file.path().to_owned(), config, files: vec![file], locations })
     }
 
-    /// The model's sizes and constants.
+    /// Returns the model's sizes and constants.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The directory or file of the checkpoint.
+    /// Returns the directory or file of the checkpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Bytes of all weights as stored; tied embeddings count once.
+    /// Returns the number of bytes of all weights as stored. Tied embeddings count once.
     pub fn weights_bytes(&self) -> u64 {
         self.locations.values().map(|location| location.bytes.len() as u64).sum()
     }
 
-    /// The shape of a tensor: `[outputs, inputs]` of a matrix, `[size]` of a norm or a bias.
+    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias.
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         tensor.shape(&self.config)
     }
 
-    /// The type in which a tensor's elements are stored.
+    /// Returns the type in which a tensor's elements are stored.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
+    /// [`LoadError::NoSuchTensor`] if the model does not have this tensor.
     pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
         Ok(self.location(tensor)?.dtype)
     }
 
-    /// The rows of a tensor, to be read one at a time; a tied head is the embedding.
+    /// Returns the rows of a tensor, for reading one at a time. A tied head is the embedding.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NoSuchTensor`] where the model has no such tensor.
+    /// [`LoadError::NoSuchTensor`] if the model does not have this tensor.
     pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
         let location = self.location(tensor)?;
         let file = &self.files[location.file];
@@ -208,25 +209,27 @@ impl Checkpoint {
         })
     }
 
-    /// The row-major values of a tensor of [`Self::shape`], as [`TensorRows::read`] gives them.
+    /// Reads a whole tensor. The values are row-major, in the shape of [`Self::shape`], and converted
+    /// as by [`TensorRows::read`].
     ///
     /// # Errors
     ///
-    /// [`LoadError::NonFinite`] where a value is NaN or infinite, and [`LoadError::NoSuchTensor`].
+    /// [`LoadError::NonFinite`] if a value is NaN or infinite, and [`LoadError::NoSuchTensor`] if the
+    /// model does not have this tensor.
     pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
         self.rows(tensor)?.read_all()
     }
 
-    /// SHA-256 of the embedding's bytes as stored, in hexadecimal: a drafter that shares its target's
-    /// embedding tells by it whether this is the target.
+    /// Computes the SHA-256 of the embedding's bytes as stored, in hexadecimal. A drafter that shares
+    /// its target's embedding uses it to recognise the target.
     ///
     /// # Errors
     ///
-    /// None for a checkpoint that opened: every model has an embedding.
+    /// None for a checkpoint that opened, because every model has an embedding.
     pub fn embedding_sha256(&self) -> Result<String, LoadError> {
         let embedding = self.rows(Tensor::Embedding)?;
-        let digest = digest(&SHA256, embedding.bytes);
-        Ok(digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+        let digest = Sha256::digest(embedding.bytes);
+        Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
@@ -248,7 +251,7 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// The llama2.c file of a directory without `config.json`.
+/// Returns the llama2.c file of a directory without `config.json`.
 fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
     let list = || {
         let entries = fs::read_dir(directory)?;
@@ -264,8 +267,8 @@ fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
     let found = match models.as_slice() {
         [model] => return Ok(model.clone()),
         [] => "neither".to_owned(),
-        several => {
-            let names: Vec<_> = several.iter().filter_map(|path| path.file_name()).collect();
+        files => {
+            let names: Vec<_> = files.iter().filter_map(|path| path.file_name()).collect();
             crate::load_error::shortened(&format!("several .bin files: {names:?}"))
         }
     };

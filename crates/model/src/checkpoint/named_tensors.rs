@@ -1,4 +1,4 @@
-//! The tensors of a checkpoint that is no whole model, by their names in its files.
+//! The tensors of a checkpoint that is not a complete model, by their names in its files.
 
 use std::path::{Path, PathBuf};
 
@@ -10,22 +10,22 @@ use super::tensor_rows::TensorRows;
 use super::weight_file::{WeightFile, read_text};
 use crate::load_error::{LoadError, shortened};
 
-/// The files of tensors that may lie in such a checkpoint, beside an index with its shards: the usual
-/// one, then those that authors of heads named.
+/// The weight files that such a checkpoint may have instead of an index with shards: the usual file,
+/// then the files of Medusa's and Hydra's authors.
 pub const DRAFTER_FILES: [&str; 3] =
     ["model.safetensors", "medusa_lm_head.safetensors", "hydra_lm_head.safetensors"];
 
-/// Tensors by name, open for reading.
+/// Tensors by name, opened for reading.
 pub(crate) struct NamedTensors {
     files: Vec<(WeightFile, SafetensorsFile)>,
 }
 
 impl NamedTensors {
-    /// Opens the files of a directory; `None` if it has none of a known name.
+    /// Opens the weight files of a directory. Returns `None` if it has no file with a known name.
     ///
     /// # Errors
     ///
-    /// When a file is missing, unreadable or broken, or there are only pickled ones.
+    /// When a file is missing, unreadable or broken, or when all weights are pickled.
     pub(crate) fn open(directory: &Path) -> Result<Option<Self>, LoadError> {
         let index = directory.join("model.safetensors.index.json");
         let single = DRAFTER_FILES.map(|name| directory.join(name));
@@ -36,7 +36,7 @@ impl NamedTensors {
                 shards.shards().iter().map(|name| directory.join(name)).collect()
             }
             None => match pickle::find_pickled_weights(directory) {
-                Some(file) => return Err(pickle::error(file)),
+                Some(file) => return Err(pickle::pickle_error(file)),
                 None => return Ok(None),
             },
         };
@@ -49,21 +49,21 @@ impl NamedTensors {
         Ok(Some(Self { files }))
     }
 
-    /// Whether there is a tensor of that name.
+    /// Whether there is a tensor with this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.find(name).is_some()
     }
 
-    /// The shape of a tensor, if there is one of that name.
+    /// Returns the shape of a tensor, if there is one with this name.
     pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
         self.find(name).map(|(_, stored)| &stored.shape[..])
     }
 
-    /// The types of all matrices.
+    /// Returns the types of all matrices.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Dtype`] where one is of a type that is not read.
+    /// [`LoadError::Dtype`] if one has an unsupported type.
     pub(crate) fn matrix_dtypes(&self) -> Result<Vec<Dtype>, LoadError> {
         let tensors = self.files.iter().flat_map(|(file, parsed)| {
             let matrices = parsed.tensors.iter().filter(|(_, stored)| stored.shape.len() == 2);
@@ -72,11 +72,12 @@ impl NamedTensors {
         tensors.collect()
     }
 
-    /// The rows of a tensor of that shape.
+    /// Returns the rows of a tensor with this shape.
     ///
     /// # Errors
     ///
-    /// When it is missing (`hint` tells what is likely wrong then), or of the wrong dtype or shape.
+    /// When the tensor is missing (`hint` is the probable cause in the message), or has the wrong dtype
+    /// or shape.
     pub(crate) fn rows(
         &self,
         name: &str,
@@ -106,11 +107,11 @@ impl NamedTensors {
         })
     }
 
-    /// The values of a vector of 64-bit integers, if there is one of that name.
+    /// Returns the values of a vector of 64-bit integers, if there is one with this name.
     ///
     /// # Errors
     ///
-    /// [`LoadError::Dtype`] where it holds something else.
+    /// [`LoadError::Dtype`] if it has another type.
     pub(crate) fn integers(&self, name: &str) -> Result<Option<Vec<i64>>, LoadError> {
         let Some((file, stored)) = self.find(name) else { return Ok(None) };
         if stored.dtype != safetensors::Dtype::I64 {
@@ -121,22 +122,23 @@ impl NamedTensors {
         Ok(Some(numbers.map(|bytes| i64::from_le_bytes(*bytes)).collect()))
     }
 
-    /// Refuses tensors that are none of `part_of`: leaving them out would change what is computed.
+    /// Rejects tensors for which `is_known` is false: ignoring them would change the computation.
     ///
     /// # Errors
     ///
-    /// [`LoadError::UnusedTensor`] naming the first; `of` is what it is no part of.
-    pub(crate) fn reject_others(
+    /// [`LoadError::UnusedTensor`] naming the first such tensor; `drafter` describes what it does not
+    /// belong to.
+    pub(crate) fn reject_unknown(
         &self,
-        of: &'static str,
-        part_of: impl Fn(&str) -> bool,
+        drafter: &'static str,
+        is_known: impl Fn(&str) -> bool,
     ) -> Result<(), LoadError> {
         for (file, parsed) in &self.files {
-            // Old writers stored the frequencies of RoPE, which follow from the configuration.
-            let unused = |name: &&String| !part_of(name) && !name.ends_with("rotary_emb.inv_freq");
+            // Old writers stored RoPE's frequencies, which follow from the configuration.
+            let unused = |name: &&String| !is_known(name) && !name.ends_with("rotary_emb.inv_freq");
             if let Some(name) = parsed.tensors.keys().find(unused) {
                 let (file, tensor) = (file.path().to_owned(), shortened(name));
-                return Err(LoadError::UnusedTensor { file, tensor, of });
+                return Err(LoadError::UnusedTensor { file, tensor, drafter });
             }
         }
         Ok(())

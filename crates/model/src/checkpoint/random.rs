@@ -1,5 +1,5 @@
-//! Random checkpoints for tests and benches: any sizes, no download, and drafter/target pairs that
-//! agree often enough to exercise speculative decoding.
+//! Random checkpoints for tests and benchmarks: any size without a download, and pairs of drafter and
+//! target that agree often enough to exercise speculative decoding.
 
 mod synthetic_pair;
 mod tokenizer;
@@ -24,15 +24,15 @@ pub use super::Dtype as RandomDtype;
 pub use synthetic_pair::{SYNTHETIC_PAIR, SyntheticWeights};
 pub use tokenizer::byte_pair_tokenizer;
 
-/// The token that the written tokenizer puts in front of a text.
+/// The token that the written tokenizer puts before a text.
 pub const BOS: u32 = 256;
 /// The token that ends a text.
 pub const EOS: u32 = 257;
-/// The smallest vocabulary that the written tokenizer fits: 256 bytes, [`BOS`] and [`EOS`].
+/// The smallest vocabulary that holds the written tokenizer: 256 bytes, [`BOS`] and [`EOS`].
 pub const MIN_VOCAB_SIZE: usize = 258;
 
-/// A small configuration whose sizes are no multiples of a SIMD width, with 2 layers, grouped
-/// queries, and a vocabulary one token larger than the tokenizer's.
+/// Returns a small configuration with 2 layers, grouped queries, sizes that are not multiples of a SIMD
+/// width, and a vocabulary one token larger than the tokenizer's.
 pub fn example_config() -> Config {
     Config {
         hidden_size: 48,
@@ -49,9 +49,9 @@ pub fn example_config() -> Config {
     }
 }
 
-/// [`example_config`] with each thing that another configuration may ask for, spread over as many
-/// families as it takes: scaled RoPE of both kinds, every bias, norms of queries and keys, windows
-/// (shorter than an SIMD width, and not a multiple of one) in some and in all layers.
+/// Returns variants of [`example_config`] of every family that together have every supported feature:
+/// both kinds of scaled RoPE, every bias, norms of queries and keys, and sliding windows (shorter than a
+/// SIMD width, and not a multiple of one) in some and in all layers.
 pub fn example_families() -> Vec<Config> {
     let llama = Config {
         qkv_bias: true,
@@ -92,14 +92,14 @@ pub fn example_families() -> Vec<Config> {
 }
 
 /// Writes a Hugging Face directory (`config.json`, `generation_config.json`, `model.safetensors`,
-/// `tokenizer.json`) of random weights, created if need be. The weights follow from `seed` alone:
-/// matrices are normal with standard deviation 1/√inputs, norms are near 1 (the final norm of a
-/// tied model is not), and the head is such that logits spread by 2 to 3, so that greedy text
-/// varies and sampling has something to choose.
+/// `tokenizer.json`) with random weights. The directory is created if necessary. `seed` alone determines
+/// the weights: matrices are normally distributed with standard deviation 1/√inputs, and norms are near
+/// 1 (except the final norm of a tied model). The head is scaled so that logits have a standard
+/// deviation of 2 to 3. Greedy text then varies, and sampling has several likely tokens.
 ///
 /// # Errors
 ///
-/// When the configuration makes no model or none of its family, its vocabulary is below
+/// When the configuration is not a valid model of its family, its vocabulary is smaller than
 /// [`MIN_VOCAB_SIZE`], or a file cannot be written.
 pub fn write_random_checkpoint(
     dir: &Path,
@@ -110,14 +110,14 @@ pub fn write_random_checkpoint(
     RandomWeights::new(config, seed, dtype).write(dir)
 }
 
-/// Writes a target and a drafter for it, in f32. The drafter is [`write_random_checkpoint`]'s; the
-/// target has the same layers, embedding, norm and head, and `extra_layers` further layers whose
-/// output and down projections are scaled by `epsilon`. At 0 the two agree exactly, and the larger
+/// Writes a target and a drafter for it, in f32. The drafter is that of [`write_random_checkpoint`]. The
+/// target has the same layers, embedding, norm and head, followed by `extra_layers` more layers with
+/// output and down projections scaled by `epsilon`. At 0 the two models agree exactly. The larger
 /// `epsilon` is, the more of the drafter's tokens the target rejects.
 ///
 /// # Errors
 ///
-/// As [`write_random_checkpoint`].
+/// The errors of [`write_random_checkpoint`].
 pub fn write_random_pair(
     target_dir: &Path,
     drafter_dir: &Path,
@@ -134,20 +134,20 @@ pub fn write_random_pair(
     RandomWeights { damped_from, epsilon, ..weights }.write(target_dir)
 }
 
-/// The weights of a random model. Each tensor has a generator of its own, keyed by its name, so
-/// that two models with one seed share every tensor that both have.
+/// The weights of a random model. Each tensor has its own generator, keyed by its name, so two models
+/// with the same seed share all tensors that both of them have.
 struct RandomWeights<'a> {
     config: &'a Config,
     seed: u64,
     dtype: RandomDtype,
-    /// Layers from this one on add `epsilon` times what they would add.
+    /// The first layer with outputs multiplied by `epsilon`. All later layers have them, too.
     damped_from: usize,
     epsilon: f32,
-    /// Those before it, but for the first one, add so many times what they would add.
+    /// The factor for the outputs of the layers before `damped_from`, except the first layer.
     residual: f32,
-    /// What multiplies queries: the more, the fewer positions a row attends to.
+    /// The factor for queries. The larger it is, the fewer positions a row attends to.
     sharpness: f32,
-    /// What `config.json` says under [`SYNTHETIC_PAIR`].
+    /// The value of [`SYNTHETIC_PAIR`] in `config.json`.
     label: Option<Value>,
 }
 
@@ -165,7 +165,7 @@ impl<'a> RandomWeights<'a> {
                 file: config_file,
                 option: "vocab_size",
                 found: self.config.vocab_size.to_string(),
-                expected: format!("at least {MIN_VOCAB_SIZE}, for the byte tokenizer"),
+                expected: format!("at least {MIN_VOCAB_SIZE} for the byte tokenizer"),
             });
         }
         let read_back = Config::parse(&self.config.to_json(self.dtype).to_string(), &config_file)?;
@@ -176,7 +176,8 @@ impl<'a> RandomWeights<'a> {
                 file: config_file,
                 option: "model_type",
                 found: self.config.family.model_type().to_owned(),
-                expected: "a family that has what the other fields ask for".to_owned(),
+                expected: "a family that supports all other options of the configuration"
+                    .to_owned(),
             });
         }
         fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
@@ -188,12 +189,12 @@ impl<'a> RandomWeights<'a> {
         if let Some(label) = &self.label {
             options[SYNTHETIC_PAIR] = label.clone();
         }
-        let texts = [
+        let json_files = [
             ("config.json", options),
             ("generation_config.json", generation),
             ("tokenizer.json", byte_pair_tokenizer(MIN_VOCAB_SIZE)),
         ];
-        for (name, json) in texts {
+        for (name, json) in json_files {
             let file = dir.join(name);
             fs::write(&file, format!("{json:#}\n")).map_err(|cause| write_error(&file, cause))?;
         }
@@ -206,28 +207,28 @@ impl<'a> RandomWeights<'a> {
             .map_err(|cause| write_error(&file, io::Error::other(cause)))
     }
 
-    /// Mean and standard deviation of a tensor's values.
-    fn spread(&self, tensor: Tensor) -> (f32, f32) {
+    /// Returns the mean and the standard deviation of a tensor's values.
+    fn mean_and_deviation(&self, tensor: Tensor) -> (f32, f32) {
         let hidden = self.config.hidden_size as f32;
         let head = 2.5 / hidden.sqrt();
         match tensor {
             Tensor::Embedding if self.config.tie_word_embeddings => (0.0, head),
             Tensor::Embedding => (0.0, 1.0),
             Tensor::Head => (0.0, head),
-            // Random signs: else the likeliest token after any would be that token once more.
+            // Random signs. Otherwise the most probable token after any token would be the same token.
             Tensor::FinalNorm if self.config.tie_word_embeddings => (0.0, 1.0),
             Tensor::FinalNorm => (1.0, 0.1),
             Tensor::Layer(layer, part) => {
                 use LayerTensor::{Down, DownBias, Output, OutputBias};
-                let adds = matches!(part, Output | OutputBias | Down | DownBias);
-                let damped = match layer {
-                    _ if !adds => 1.0,
+                let is_output = matches!(part, Output | OutputBias | Down | DownBias);
+                let damping = match layer {
+                    _ if !is_output => 1.0,
                     _ if layer >= self.damped_from => self.epsilon,
                     0 => 1.0,
                     _ => self.residual,
                 };
-                let sharp = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
-                let scale = damped * sharp;
+                let sharpness = if part == LayerTensor::Query { self.sharpness } else { 1.0 };
+                let scale = damping * sharpness;
                 match tensor.shape(self.config)[..] {
                     [_, inputs] => (0.0, scale / (inputs as f32).sqrt()),
                     _ if part.is_bias() => (0.0, scale * 0.3),
@@ -238,7 +239,7 @@ impl<'a> RandomWeights<'a> {
     }
 }
 
-/// One tensor, whose values are made when it is written, so that never two are in memory.
+/// A random tensor. Its values are generated when it is written, so only one tensor is in memory.
 pub(super) struct RandomTensor {
     shape: Vec<usize>,
     dtype: RandomDtype,
@@ -249,7 +250,7 @@ pub(super) struct RandomTensor {
 
 impl RandomTensor {
     fn new(weights: &RandomWeights<'_>, tensor: Tensor) -> Self {
-        let (mean, deviation) = weights.spread(tensor);
+        let (mean, deviation) = weights.mean_and_deviation(tensor);
         // FNV-1a of the name, on top of the seed.
         let key =
             tensor.to_string().bytes().fold(weights.seed ^ 0xcbf2_9ce4_8422_2325, |key, byte| {
@@ -258,12 +259,12 @@ impl RandomTensor {
         Self { shape: tensor.shape(weights.config), dtype: weights.dtype, mean, deviation, key }
     }
 
-    /// A tensor of a model of that seed and configuration.
+    /// Creates a tensor of the random model with this seed and configuration.
     pub(super) fn of_model(config: &Config, seed: u64, tensor: Tensor) -> Self {
         Self::new(&RandomWeights::new(config, seed, RandomDtype::F32), tensor)
     }
 
-    /// Its values, row-major.
+    /// Returns the tensor's values, row-major.
     pub(super) fn values(&self) -> impl Iterator<Item = f32> + use<> {
         let (mut normal, mean, deviation) = (Normal { state: self.key }, self.mean, self.deviation);
         let count: usize = self.shape.iter().product();
@@ -277,7 +278,7 @@ impl RandomTensor {
         }
     }
 
-    /// Writes the values from the one at `first` on.
+    /// Fills `bytes` with the values from index `first` on.
     fn fill(&self, first: usize, bytes: &mut [u8]) {
         let mut normal = Normal::skipping(self.key, first);
         for bytes in bytes.chunks_exact_mut(self.element_bytes()) {
@@ -291,8 +292,8 @@ impl RandomTensor {
     }
 }
 
-/// Values that a thread makes at a time.
-const PART: usize = 1 << 16;
+/// The number of values that a thread generates at a time.
+const CHUNK_VALUES: usize = 1 << 16;
 
 impl View for RandomTensor {
     fn dtype(&self) -> safetensors::Dtype {
@@ -309,18 +310,20 @@ impl View for RandomTensor {
 
     fn data(&self) -> Cow<'_, [u8]> {
         let mut bytes = vec![0; self.data_len()];
-        let parts = Mutex::new(bytes.chunks_mut(PART * self.element_bytes()).enumerate());
+        let chunk_bytes = CHUNK_VALUES * self.element_bytes();
+        let n_chunks = bytes.len().div_ceil(chunk_bytes);
+        let chunks = Mutex::new(bytes.chunks_mut(chunk_bytes).enumerate());
         let work = || {
             loop {
-                let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
-                let Some((part, bytes)) = next else { return };
-                self.fill(part * PART, bytes);
+                let next = chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((chunk, bytes)) = next else { return };
+                self.fill(chunk * CHUNK_VALUES, bytes);
             }
         };
         thread::scope(|scope| {
-            let most = thread::available_parallelism().map_or(1, usize::from);
-            for _ in 1..most.min(self.data_len().div_ceil(PART * self.element_bytes())) {
-                // Without this thread it takes longer.
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            for _ in 1..cores.min(n_chunks) {
+                // If a thread cannot be started, the others do its work.
                 drop(thread::Builder::new().spawn_scoped(scope, work));
             }
             work();
@@ -333,16 +336,16 @@ impl View for RandomTensor {
     }
 }
 
-/// Normally distributed values: Box and Muller's transform of Steele's SplitMix64.
+/// A generator of normally distributed values: the Box–Muller transform of Steele's SplitMix64.
 pub(super) struct Normal {
     pub(super) state: u64,
 }
 
 impl Normal {
-    /// What its generator adds from one number to the next.
+    /// SplitMix64's increment of the state.
     const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-    /// As it is behind this many values; each takes two numbers.
+    /// Creates a generator that has skipped `values` values. Each value takes two random numbers.
     fn skipping(key: u64, values: usize) -> Self {
         Self { state: key.wrapping_add(Self::STEP.wrapping_mul(2 * values as u64)) }
     }
@@ -352,7 +355,7 @@ impl Normal {
         ((-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()) as f32
     }
 
-    /// In (0, 1], so that its logarithm is finite.
+    /// Returns a number in (0, 1], so its logarithm is finite.
     fn uniform(&mut self) -> f64 {
         self.state = self.state.wrapping_add(Self::STEP);
         let mut bits = self.state;
@@ -374,7 +377,7 @@ mod tests {
     use crate::checkpoint::Checkpoint;
 
     #[test]
-    fn what_is_written_opens_again() {
+    fn written_checkpoints_open() {
         let directory = tempfile::tempdir().unwrap();
         for config in example_families().into_iter().chain([example_config()]) {
             for dtype in [RandomDtype::F32, RandomDtype::Bf16, RandomDtype::F16] {
@@ -391,16 +394,17 @@ mod tests {
     }
 
     #[test]
-    fn what_a_family_does_not_have_is_not_written() {
+    fn options_that_a_family_lacks_are_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let config = Config { qk_norm: true, ..example_config() };
         let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
         let message = error.unwrap_err().to_string();
-        assert!(message.contains("`model_type` is llama; expected a family that has"), "{message}");
+        let expected = "`model_type` is llama; expected a family that supports";
+        assert!(message.contains(expected), "{message}");
     }
 
     #[test]
-    fn values_have_the_intended_spread() {
+    fn values_have_the_intended_mean_and_variance() {
         let directory = tempfile::tempdir().unwrap();
         write_random_checkpoint(directory.path(), &example_config(), 3, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(directory.path()).unwrap();
@@ -411,18 +415,18 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_tensor_are_those_of_the_whole() {
+    fn chunks_of_a_tensor_equal_the_whole() {
         let config = Config { vocab_size: 3000, ..example_config() };
         let weights = RandomWeights::new(&config, 5, RandomDtype::F32);
         let tensor = RandomTensor::new(&weights, Tensor::Embedding);
-        assert!(tensor.data_len() > 2 * PART * size_of::<f32>());
+        assert!(tensor.data_len() > 2 * CHUNK_VALUES * size_of::<f32>());
         let mut whole = vec![0; tensor.data_len()];
         tensor.fill(0, &mut whole);
         assert!(tensor.data().as_ref() == whole);
     }
 
     #[test]
-    fn a_pair_shares_what_both_have() {
+    fn a_pair_shares_the_tensors_of_the_drafter() {
         let directory = tempfile::tempdir().unwrap();
         let (target, drafter) = (directory.path().join("target"), directory.path().join("drafter"));
         let config = example_config();
@@ -440,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_too_small_for_bytes_is_refused() {
+    fn a_vocabulary_too_small_for_bytes_is_rejected() {
         let directory = tempfile::tempdir().unwrap();
         let mut config = example_config();
         config.vocab_size = 257;

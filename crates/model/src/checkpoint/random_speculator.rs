@@ -1,7 +1,8 @@
-//! Random drafters that belong to a target, for tests: one of each layout that is read.
+//! Random drafters for a given target, for tests: one for each supported layout.
 //!
-//! A layer of theirs is the first of a target of the same seed and configuration ([`super::random`]), so
-//! that such a drafter is often right where that target has one layer, or further ones that add little.
+//! Their layer is the first layer of a target with the same seed and configuration
+//! ([`super::random`]). Such a drafter is therefore often right if the target has only one layer, or if
+//! its other layers add little.
 
 use std::borrow::Cow;
 use std::fs;
@@ -16,24 +17,24 @@ use super::tensor::Tensor;
 use crate::config::Config;
 use crate::load_error::LoadError;
 
-/// How a drafter is stored.
+/// The storage layout of a drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeculatorLayout {
-    /// Medusa as its authors write it: heads with matrices of their own.
+    /// Medusa as its authors store it: each head has its own output matrix.
     Medusa,
-    /// Medusa as vLLM writes it.
-    MedusaOfVllm,
-    /// Medusa with the target's head for all, as our own.
-    MedusaOnTargetHead,
-    /// Hydra, whose heads read drafted tokens.
+    /// Medusa as vLLM stores it.
+    VllmMedusa,
+    /// Medusa with the target's head for all its heads, as forerun trains it.
+    SharedHeadMedusa,
+    /// Hydra, with heads that read drafted tokens.
     Hydra,
-    /// Hydra++: with dropout in its names, two layers a head, and a layer in front of all heads.
+    /// Hydra++: tensor names for dropout, two layers per head, and a layer before all heads.
     HydraPlusPlus,
-    /// EAGLE, with an embedding of its own, as its authors write it.
+    /// EAGLE with its own embedding, as its authors store it.
     Eagle,
-    /// EAGLE with the target's embedding, as our own.
-    EagleOnTargetEmbedding,
-    /// EAGLE-3, whose head knows every second token.
+    /// EAGLE with the target's embedding, as forerun trains it.
+    SharedEmbeddingEagle,
+    /// EAGLE-3, with a head for every second token of the vocabulary.
     Eagle3,
     /// ParallelSpec on tokens.
     ParallelMedusa,
@@ -43,20 +44,20 @@ pub enum SpeculatorLayout {
 
 /// A random drafter for a target.
 pub struct RandomSpeculator<'a> {
-    /// How it is stored.
+    /// The storage layout.
     pub layout: SpeculatorLayout,
-    /// The target's configuration; the drafter has one layer of its kind.
+    /// The target's configuration. The drafter has one layer of the same shape.
     pub target: &'a Config,
     /// The target's seed.
     pub seed: u64,
-    /// Masks, or heads.
+    /// The number of mask tokens or heads.
     pub positions: usize,
-    /// SHA-256 of the target's embedding, where it is to be told.
+    /// The SHA-256 of the target's embedding, if the drafter's configuration contains it.
     pub target_embedding_sha256: Option<String>,
 }
 
 impl RandomSpeculator<'_> {
-    /// Writes its `config.json` and tensors to a directory, created if need be.
+    /// Writes the drafter's `config.json` and tensors to a directory, which is created if necessary.
     ///
     /// # Errors
     ///
@@ -74,22 +75,23 @@ impl RandomSpeculator<'_> {
             _ => "model.safetensors",
         };
         let file = dir.join(name);
-        let mut tensors: Vec<(String, Stored)> =
-            self.tensors().into_iter().map(|(name, values)| (name, values.stored())).collect();
+        let mut tensors: Vec<(String, SerializedTensor)> =
+            self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
         if self.layout == SpeculatorLayout::Eagle3 {
-            let offsets = (0..self.draft_tokens() as i64).flat_map(i64::to_le_bytes).collect();
-            let (shape, dtype) = (vec![self.draft_tokens()], safetensors::Dtype::I64);
-            tensors.push(("d2t".to_owned(), Stored { shape, dtype, bytes: offsets }));
-            let known = (0..self.target.vocab_size).map(|token| u8::from(token % 2 == 0)).collect();
+            let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
+            let (shape, dtype) = (vec![self.draft_vocab_size()], safetensors::Dtype::I64);
+            tensors.push(("d2t".to_owned(), SerializedTensor { shape, dtype, bytes: offsets }));
+            let in_head =
+                (0..self.target.vocab_size).map(|token| u8::from(token % 2 == 0)).collect();
             let (shape, dtype) = (vec![self.target.vocab_size], safetensors::Dtype::BOOL);
-            tensors.push(("t2d".to_owned(), Stored { shape, dtype, bytes: known }));
+            tensors.push(("t2d".to_owned(), SerializedTensor { shape, dtype, bytes: in_head }));
         }
         safetensors::serialize_to_file(tensors, None, &file)
             .map_err(|cause| write_error(&file, io::Error::other(cause)))
     }
 
-    /// Tokens that EAGLE-3's head knows: the even ones.
-    fn draft_tokens(&self) -> usize {
+    /// Returns the number of tokens in EAGLE-3's head: the even ones.
+    fn draft_vocab_size(&self) -> usize {
         self.target.vocab_size.div_ceil(2)
     }
 
@@ -101,9 +103,9 @@ impl RandomSpeculator<'_> {
         use SpeculatorLayout as L;
         let layer = self.config().to_json(RandomDtype::F32);
         let mut config = match self.layout {
-            // Published configurations tell another number of heads than there are.
-            L::Medusa | L::MedusaOfVllm => json!({"medusa_num_heads": 2, "medusa_num_layers": 1}),
-            L::MedusaOnTargetHead => json!({
+            // The number of heads is wrong here, as in published configurations.
+            L::Medusa | L::VllmMedusa => json!({"medusa_num_heads": 2, "medusa_num_layers": 1}),
+            L::SharedHeadMedusa => json!({
                 "speculator": "medusa", "version": "2",
                 "medusa_num_heads": self.positions, "medusa_num_layers": 1,
             }),
@@ -112,11 +114,11 @@ impl RandomSpeculator<'_> {
                 "hydra_head_arch": if self.layout == L::Hydra { "mlp" } else { "prefix-mlp" },
                 "hidden_state_offset": 0,
             }),
-            L::Eagle | L::EagleOnTargetEmbedding => layer,
+            L::Eagle | L::SharedEmbeddingEagle => layer,
             L::Eagle3 => {
                 let mut config = layer;
                 config["architectures"] = json!(["LlamaForCausalLMEagle3"]);
-                config["draft_vocab_size"] = json!(self.draft_tokens());
+                config["draft_vocab_size"] = json!(self.draft_vocab_size());
                 config
             }
             L::ParallelMedusa | L::ParallelEagle => {
@@ -135,41 +137,43 @@ impl RandomSpeculator<'_> {
         config
     }
 
-    fn tensors(&self) -> Vec<(String, Values)> {
+    fn tensors(&self) -> Vec<(String, FloatTensor)> {
         use SpeculatorLayout as L;
-        let masks = || self.normal("mask_embeddings.weight", [self.positions, self.size()], 1.0);
+        let masks =
+            || self.normal("mask_embeddings.weight", [self.positions, self.hidden_size()], 1.0);
         match self.layout {
-            L::Medusa | L::MedusaOfVllm | L::MedusaOnTargetHead => self.heads(),
+            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => self.medusa_heads(),
             L::Hydra => self.hydra_heads(),
-            L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix()].concat(),
+            L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix_layer()].concat(),
             L::ParallelMedusa => [self.layer(true), vec![masks()]].concat(),
-            L::EagleOnTargetEmbedding => [self.layer(false), self.fusion()].concat(),
+            L::SharedEmbeddingEagle => [self.layer(false), self.fusion()].concat(),
             L::Eagle => {
-                let embedding = Tensor::Embedding;
-                let own = ("embed_tokens.weight".to_owned(), self.of_target(embedding));
-                [self.layer(false), self.fusion(), vec![own]].concat()
+                let embedding = self.target_tensor(Tensor::Embedding);
+                let embedding = ("embed_tokens.weight".to_owned(), embedding);
+                [self.layer(false), self.fusion(), vec![embedding]].concat()
             }
-            L::Eagle3 => self.midlayer(),
+            L::Eagle3 => self.eagle3_tensors(),
             L::ParallelEagle => {
-                let shape = [self.positions, self.size()];
+                let shape = [self.positions, self.hidden_size()];
                 let features = self.normal("mask_features.weight", shape, 0.5);
                 [self.layer(false), self.fusion(), vec![masks(), features]].concat()
             }
         }
     }
 
-    fn size(&self) -> usize {
+    fn hidden_size(&self) -> usize {
         self.target.hidden_size
     }
 
-    fn of_target(&self, tensor: Tensor) -> Values {
+    fn target_tensor(&self, tensor: Tensor) -> FloatTensor {
         let values = RandomTensor::of_model(&self.config(), self.seed, tensor).values();
-        Values { shape: tensor.shape(&self.config()), values: values.collect() }
+        FloatTensor { shape: tensor.shape(&self.config()), values: values.collect() }
     }
 
-    /// The target's first layer under short names, and with norms, its first and the final one.
-    fn layer(&self, norms: bool) -> Vec<(String, Values)> {
-        let is_wanted = |tensor: &Tensor, name: &str| match tensor {
+    /// Returns the target's first layer under short names. With `norms`, this includes the layer's
+    /// attention norm and the final norm.
+    fn layer(&self, norms: bool) -> Vec<(String, FloatTensor)> {
+        let is_included = |tensor: &Tensor, name: &str| match tensor {
             Tensor::Embedding | Tensor::Head => false,
             _ => norms || !matches!(name, "norm.weight" | "layers.0.input_layernorm.weight"),
         };
@@ -177,61 +181,61 @@ impl RandomSpeculator<'_> {
             let name = tensor.to_string();
             (tensor, name.strip_prefix("model.").map_or(name.clone(), str::to_owned))
         });
-        let wanted = all.filter(|(tensor, name)| is_wanted(tensor, name));
-        wanted.map(|(tensor, name)| (name, self.of_target(tensor))).collect()
+        let included = all.filter(|(tensor, name)| is_included(tensor, name));
+        included.map(|(tensor, name)| (name, self.target_tensor(tensor))).collect()
     }
 
-    /// It hands the embedding on, with a little of the feature.
-    fn fusion(&self) -> Vec<(String, Values)> {
-        let size = self.size();
+    /// Returns a fusion layer that outputs the embedding, with a little of the feature.
+    fn fusion(&self) -> Vec<(String, FloatTensor)> {
+        let size = self.hidden_size();
         let (name, mut fusion) =
             self.normal("fc.weight", [size, 2 * size], 0.1 / (size as f32).sqrt());
         for row in 0..size {
             fusion.values[row * 2 * size + row] += 1.0;
         }
         let (bias_name, bias) = self.normal("fc.bias", [size, 1], 0.02);
-        vec![(name, fusion), (bias_name, Values { shape: vec![size], ..bias })]
+        vec![(name, fusion), (bias_name, FloatTensor { shape: vec![size], ..bias })]
     }
 
-    fn midlayer(&self) -> Vec<(String, Values)> {
-        let size = self.size();
-        let wide = 1.0 / (2.0 * size as f32).sqrt();
-        let of_layer = self.layer(true).into_iter().map(|(name, values)| {
-            let is_wide = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
-            let outputs = values.shape[0];
-            match is_wide.iter().any(|end| name.ends_with(end)) {
-                true => self.normal(&name, [outputs, 2 * size], wide),
-                false => (name, values),
+    fn eagle3_tensors(&self) -> Vec<(String, FloatTensor)> {
+        let size = self.hidden_size();
+        let wide_deviation = 1.0 / (2.0 * size as f32).sqrt();
+        let layer = self.layer(true).into_iter().map(|(name, tensor)| {
+            let wide = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
+            let outputs = tensor.shape[0];
+            match wide.iter().any(|suffix| name.ends_with(suffix)) {
+                true => self.normal(&name, [outputs, 2 * size], wide_deviation),
+                false => (name, tensor),
             }
         });
-        let mut tensors: Vec<_> = of_layer
-            .map(|(name, values)| (name.replace("layers.0.", "midlayer."), values))
-            .collect();
+        let mut tensors: Vec<_> =
+            layer.map(|(name, tensor)| (name.replace("layers.0.", "midlayer."), tensor)).collect();
         let (_, norm) = self.normal("hidden_norm", [size, 1], 0.1);
         let near_1 = norm.values.iter().map(|value| 1.0 + value).collect();
-        let norm = Values { shape: vec![size], values: near_1 };
+        let norm = FloatTensor { shape: vec![size], values: near_1 };
         tensors.push(("midlayer.hidden_norm.weight".to_owned(), norm));
         tensors.push(self.normal("fc.weight", [size, 3 * size], 0.5 / (size as f32).sqrt()));
-        let head = 2.5 / (size as f32).sqrt();
-        tensors.push(self.normal("lm_head.weight", [self.draft_tokens(), size], head));
+        let head_deviation = 2.5 / (size as f32).sqrt();
+        let head_shape = [self.draft_vocab_size(), size];
+        tensors.push(self.normal("lm_head.weight", head_shape, head_deviation));
         tensors
     }
 
-    fn heads(&self) -> Vec<(String, Values)> {
-        let (size, of_vllm) = (self.size(), self.layout == SpeculatorLayout::MedusaOfVllm);
+    fn medusa_heads(&self) -> Vec<(String, FloatTensor)> {
+        let (size, vllm) = (self.hidden_size(), self.layout == SpeculatorLayout::VllmMedusa);
         let deviation = 1.0 / (size as f32).sqrt();
         let head = |head: usize| {
-            let [weight, bias] = ["weight", "bias"].map(|part| match of_vllm {
+            let [weight, bias] = ["weight", "bias"].map(|part| match vllm {
                 false => format!("{head}.0.linear.{part}"),
                 true => format!("blocks.{head}.layers.0.{part}"),
             });
             let mut tensors = vec![self.normal(&weight, [size, size], deviation)];
-            if !of_vllm {
+            if !vllm {
                 let (name, bias) = self.normal(&bias, [size, 1], 0.5);
-                tensors.push((name, Values { shape: vec![size], ..bias }));
+                tensors.push((name, FloatTensor { shape: vec![size], ..bias }));
             }
-            if self.layout != SpeculatorLayout::MedusaOnTargetHead {
-                let name = if of_vllm {
+            if self.layout != SpeculatorLayout::SharedHeadMedusa {
+                let name = if vllm {
                     format!("lm_heads.{head}.weight")
                 } else {
                     format!("{head}.1.weight")
@@ -243,12 +247,12 @@ impl RandomSpeculator<'_> {
         (0..self.positions).flat_map(head).collect()
     }
 
-    /// Heads that hand the last token's embedding on, with a little of the rest.
-    fn hydra_heads(&self) -> Vec<(String, Values)> {
-        let (size, dropout) = (self.size(), self.layout == SpeculatorLayout::HydraPlusPlus);
+    /// Returns heads that output the last token's embedding, with a little of the other inputs.
+    fn hydra_heads(&self) -> Vec<(String, FloatTensor)> {
+        let (size, dropout) = (self.hidden_size(), self.layout == SpeculatorLayout::HydraPlusPlus);
         let vector = |name: &str, deviation: f32| {
             let (name, vector) = self.normal(name, [size, 1], deviation);
-            (name, Values { shape: vec![size], ..vector })
+            (name, FloatTensor { shape: vec![size], ..vector })
         };
         let head = |head: usize| {
             let wide = (head + 2) * size;
@@ -256,73 +260,73 @@ impl RandomSpeculator<'_> {
             let mut tensors = Vec::new();
             let layers = if dropout { 2 } else { 1 };
             for layer in 0..layers {
-                let place = if dropout { 2 * layer + 1 } else { layer };
+                let module = if dropout { 2 * layer + 1 } else { layer };
                 let inputs = if layer == 0 { wide } else { size };
-                let name = |part: &str| format!("hydra_mlp.{head}.{place}.{part}");
+                let name = |part: &str| format!("hydra_mlp.{head}.{module}.{part}");
                 tensors.push(self.normal(&name("linear.weight"), [size, inputs], deviation));
                 tensors.push(vector(&name("linear.bias"), 0.3));
                 if layer > 0 {
                     continue;
                 }
-                let carried = name("res_connection.weight");
-                let (carried, mut values) = self.normal(&carried, [size, wide], 0.1 * deviation);
+                let residual = name("res_connection.weight");
+                let (residual, mut weight) = self.normal(&residual, [size, wide], 0.1 * deviation);
                 for row in 0..size {
-                    values.values[row * wide + wide - size + row] += 1.0;
+                    weight.values[row * wide + wide - size + row] += 1.0;
                 }
-                tensors.push((carried, values));
+                tensors.push((residual, weight));
                 tensors.push(vector(&name("res_connection.bias"), 0.02));
             }
             let name = if dropout { format!("{head}.1") } else { head.to_string() };
             let matrix = format!("hydra_lm_head.{name}.weight");
-            let (vocab_size, spread) = (self.target.vocab_size, 2.5 / (size as f32).sqrt());
-            tensors.push(self.normal(&matrix, [vocab_size, size], spread));
-            let bias = format!("hydra_lm_head.{name}.bias");
-            let (bias, values) = self.normal(&bias, [vocab_size, 1], 0.1);
-            tensors.push((bias, Values { shape: vec![vocab_size], ..values }));
+            let (vocab_size, deviation) = (self.target.vocab_size, 2.5 / (size as f32).sqrt());
+            tensors.push(self.normal(&matrix, [vocab_size, size], deviation));
+            let bias_name = format!("hydra_lm_head.{name}.bias");
+            let (bias_name, bias) = self.normal(&bias_name, [vocab_size, 1], 0.1);
+            tensors.push((bias_name, FloatTensor { shape: vec![vocab_size], ..bias }));
             tensors
         };
         (0..self.positions).flat_map(head).collect()
     }
 
-    /// The target's first layer with norms, and an embedding that nobody reads.
-    fn hydra_prefix(&self) -> Vec<(String, Values)> {
-        let embedding = ("embed_tokens.weight".to_owned(), self.of_target(Tensor::Embedding));
+    /// Returns the target's first layer with norms, and an embedding that is stored but never read.
+    fn hydra_prefix_layer(&self) -> Vec<(String, FloatTensor)> {
+        let embedding = ("embed_tokens.weight".to_owned(), self.target_tensor(Tensor::Embedding));
         let all = self.layer(true).into_iter().chain([embedding]);
-        all.map(|(name, values)| (format!("prefix_embeding_layer.{name}"), values)).collect()
+        all.map(|(name, tensor)| (format!("prefix_embeding_layer.{name}"), tensor)).collect()
     }
 
-    /// Normal values that follow from the seed and the name.
-    fn normal(&self, name: &str, shape: [usize; 2], deviation: f32) -> (String, Values) {
+    /// Returns normally distributed values that are determined by the seed and the name.
+    fn normal(&self, name: &str, shape: [usize; 2], deviation: f32) -> (String, FloatTensor) {
         let key = |key: u64, byte: u8| (key ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         let state = name.bytes().fold(self.seed ^ 0xcbf2_9ce4_8422_2325, key);
         let mut normal = Normal { state };
         let values = (0..shape[0] * shape[1]).map(|_| deviation * normal.next()).collect();
-        (name.to_owned(), Values { shape: shape.to_vec(), values })
+        (name.to_owned(), FloatTensor { shape: shape.to_vec(), values })
     }
 }
 
 /// A tensor of 32-bit floats.
 #[derive(Clone)]
-struct Values {
+struct FloatTensor {
     shape: Vec<usize>,
     values: Vec<f32>,
 }
 
-impl Values {
-    fn stored(self) -> Stored {
+impl FloatTensor {
+    fn serialized(self) -> SerializedTensor {
         let bytes = self.values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Stored { shape: self.shape, dtype: safetensors::Dtype::F32, bytes }
+        SerializedTensor { shape: self.shape, dtype: safetensors::Dtype::F32, bytes }
     }
 }
 
-/// A tensor as it is written.
-struct Stored {
+/// A tensor in its stored form.
+struct SerializedTensor {
     shape: Vec<usize>,
     dtype: safetensors::Dtype,
     bytes: Vec<u8>,
 }
 
-impl View for Stored {
+impl View for SerializedTensor {
     fn dtype(&self) -> safetensors::Dtype {
         self.dtype
     }

@@ -9,9 +9,9 @@ use safetensors::tensor::Metadata;
 
 use crate::load_error::LoadError;
 
-/// What is stored in one safetensors file.
+/// The contents of one safetensors file.
 pub(super) struct SafetensorsFile {
-    /// By name, in order, so that of several errors always the same one is reported.
+    /// By name. The order is fixed, so if there are several errors, the same one is always reported.
     pub(super) tensors: BTreeMap<String, StoredTensor>,
 }
 
@@ -19,19 +19,19 @@ pub(super) struct SafetensorsFile {
 pub(super) struct StoredTensor {
     pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    /// Where its bytes are in the file.
+    /// The range of its bytes in the file.
     pub(super) bytes: Range<usize>,
 }
 
 impl SafetensorsFile {
-    /// Reads the header; the ranges it gives are checked to lie in `bytes` and to fit the shapes.
+    /// Parses the header, and checks that the tensors' ranges are within `bytes` and match the shapes.
     ///
     /// # Errors
     ///
-    /// When the header is broken, or the file longer or shorter than the header says.
+    /// When the header is broken, or the file is longer or shorter than the header says.
     pub(super) fn parse(bytes: &[u8], file: &Path) -> Result<Self, LoadError> {
         let (header, data_start) = header(bytes, file)?;
-        // The crate's own `SafeTensors::deserialize` is not used: it adds up lengths unchecked.
+        // `SafeTensors::deserialize` is not used, because its sums of lengths can overflow.
         let metadata: Metadata = serde_json::from_slice(header)
             .map_err(|cause| LoadError::Header { file: file.to_owned(), cause })?;
         let expected = data_start as u128 + metadata.data_len() as u128;
@@ -48,7 +48,7 @@ impl SafetensorsFile {
     }
 }
 
-/// The JSON of the header, and where the data after it starts.
+/// Returns the header's JSON and the offset of the data after it.
 fn header<'a>(bytes: &'a [u8], file: &Path) -> Result<(&'a [u8], usize), LoadError> {
     /// The format's own limit, 100 MB.
     const LIMIT: u64 = 100_000_000;
@@ -61,7 +61,7 @@ fn header<'a>(bytes: &'a [u8], file: &Path) -> Result<(&'a [u8], usize), LoadErr
             file: file.to_owned(),
             expected: "a safetensors file",
             found: format!(
-                "a header length of {length} bytes, beyond the format's limit of {LIMIT}"
+                "a header length of {length} bytes, above the format's limit of {LIMIT}"
             ),
         });
     }
@@ -72,7 +72,7 @@ fn header<'a>(bytes: &'a [u8], file: &Path) -> Result<(&'a [u8], usize), LoadErr
 }
 
 fn wrong_length(file: &Path, expected: u128, found: usize) -> LoadError {
-    let hint = "the file is cut off or damaged: download it again";
+    let hint = "the file is truncated or damaged: download it again";
     LoadError::Length { file: file.to_owned(), expected, found, hint }
 }
 
@@ -98,7 +98,7 @@ mod tests {
     const HEADER: &str = r#"{"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}"#;
 
     #[test]
-    fn ranges_are_those_of_the_file() {
+    fn byte_ranges_are_relative_to_the_file() {
         let bytes = file(HEADER, &[7; 8]);
         let parsed = SafetensorsFile::parse(&bytes, Path::new("a")).unwrap();
         let tensor = &parsed.tensors["t"];
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_must_agree() {
+    fn wrong_file_lengths_are_rejected() {
         assert!(message(&[1, 2, 3]).contains("expected 8 bytes from its header, found 3"));
         assert!(
             message(&file(HEADER, &[0; 7])).contains("expected 70 bytes from its header, found 69")
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_add_up_beyond_64_bits_are_an_error() {
+    fn lengths_that_overflow_64_bits_are_rejected() {
         let size = (1usize << 61) - 1;
         let tensor = |i: usize| {
             let (start, end) = (i * size, (i + 1) * size);

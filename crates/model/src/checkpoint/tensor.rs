@@ -4,15 +4,15 @@ use std::fmt;
 
 use crate::config::Config;
 
-/// One weight tensor of the model, whatever file format it comes from.
+/// One weight tensor of a model, independent of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tensor {
     /// Token embedding, `[vocab_size, hidden_size]`.
     Embedding,
     /// Weight of the RMS norm after the last layer, `[hidden_size]`.
     FinalNorm,
-    /// Output projection to logits, `[vocab_size, hidden_size]`; the embedding itself where the two
-    /// are tied.
+    /// Output projection to logits, `[vocab_size, hidden_size]`. If the two are tied, this is the
+    /// embedding.
     Head,
     /// A tensor of the layer with this index.
     Layer(usize, LayerTensor),
@@ -30,11 +30,11 @@ pub enum LayerTensor {
     Key,
     /// Value projection, `[kv_size, hidden_size]`.
     Value,
-    /// What the query projection adds, `[q_size]`; in the order of its rows.
+    /// Bias of the query projection, `[q_size]`, in the order of its rows.
     QueryBias,
-    /// What the key projection adds, `[kv_size]`; in the order of its rows.
+    /// Bias of the key projection, `[kv_size]`, in the order of its rows.
     KeyBias,
-    /// What the value projection adds, `[kv_size]`.
+    /// Bias of the value projection, `[kv_size]`.
     ValueBias,
     /// Weight of the RMS norm of each query head, `[head_dim]`.
     QueryNorm,
@@ -42,26 +42,26 @@ pub enum LayerTensor {
     KeyNorm,
     /// Output projection of attention, `[hidden_size, q_size]`.
     Output,
-    /// What attention's output projection adds, `[hidden_size]`.
+    /// Bias of attention's output projection, `[hidden_size]`.
     OutputBias,
     /// Weight of the RMS norm before the MLP, `[hidden_size]`.
     MlpNorm,
-    /// Gate projection of the MLP (under SiLU), `[intermediate_size, hidden_size]`.
+    /// Gate projection of the MLP (input of SiLU), `[intermediate_size, hidden_size]`.
     Gate,
     /// Up projection of the MLP, `[intermediate_size, hidden_size]`.
     Up,
-    /// What the gate projection adds, `[intermediate_size]`.
+    /// Bias of the gate projection, `[intermediate_size]`.
     GateBias,
-    /// What the up projection adds, `[intermediate_size]`.
+    /// Bias of the up projection, `[intermediate_size]`.
     UpBias,
     /// Down projection of the MLP, `[hidden_size, intermediate_size]`.
     Down,
-    /// What the down projection adds, `[hidden_size]`.
+    /// Bias of the down projection, `[hidden_size]`.
     DownBias,
 }
 
 impl LayerTensor {
-    /// Every tensor that a layer can have, in the order of the forward pass.
+    /// All tensors that a layer can have, in the order of the forward pass.
     pub const ALL: [Self; 18] = [
         Self::AttentionNorm,
         Self::Query,
@@ -83,7 +83,7 @@ impl LayerTensor {
         Self::DownBias,
     ];
 
-    /// Whether the layers of a model of this configuration have it.
+    /// Whether the layers of a model with this configuration have this tensor.
     pub fn is_in(self, config: &Config) -> bool {
         match self {
             Self::QueryBias | Self::KeyBias | Self::ValueBias => config.qkv_bias,
@@ -94,7 +94,7 @@ impl LayerTensor {
         }
     }
 
-    /// Whether it is added to what a projection gives.
+    /// Whether the tensor is the bias of a projection.
     pub(super) fn is_bias(self) -> bool {
         self.name().ends_with(".bias")
     }
@@ -124,19 +124,19 @@ impl LayerTensor {
 }
 
 impl Tensor {
-    /// Every tensor that a model of this configuration stores, in the order of the forward pass. A
-    /// tied head is not among them: it is the embedding.
+    /// Returns the tensors that a model with this configuration stores, in the order of the forward
+    /// pass. A tied head is not included, because it is the embedding.
     pub fn all(config: &Config) -> impl Iterator<Item = Self> + use<> {
-        let mut of_layer = LayerTensor::ALL.to_vec();
-        of_layer.retain(|tensor| tensor.is_in(config));
+        let mut layer_tensors = LayerTensor::ALL.to_vec();
+        layer_tensors.retain(|tensor| tensor.is_in(config));
         let layers = (0..config.num_hidden_layers).flat_map(move |layer| {
-            of_layer.clone().into_iter().map(move |tensor| Self::Layer(layer, tensor))
+            layer_tensors.clone().into_iter().map(move |tensor| Self::Layer(layer, tensor))
         });
         let head = (!config.tie_word_embeddings).then_some(Self::Head);
         [Self::Embedding].into_iter().chain(layers).chain([Self::FinalNorm]).chain(head)
     }
 
-    /// The shape that follows from the configuration: `[outputs, inputs]` of a matrix, `[size]` of
+    /// Returns the shape according to the configuration: `[outputs, inputs]` for a matrix, `[size]` for
     /// a norm or a bias.
     pub fn shape(self, config: &Config) -> Vec<usize> {
         let hidden = config.hidden_size;
@@ -162,7 +162,7 @@ impl Tensor {
     }
 }
 
-/// The name that Hugging Face's checkpoints give the tensor; errors use it for every format.
+/// Formats the tensor's name in Hugging Face checkpoints. Errors use it for every format.
 impl fmt::Display for Tensor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -182,7 +182,7 @@ mod tests {
     use crate::checkpoint::random::example_config;
 
     #[test]
-    fn names_and_shapes_are_those_of_hugging_face() {
+    fn names_and_shapes_match_hugging_face() {
         let config = example_config();
         let query = Tensor::Layer(1, LayerTensor::Query);
         assert_eq!(query.to_string(), "model.layers.1.self_attn.q_proj.weight");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_have_the_tensors_that_the_configuration_asks_for() {
+    fn layers_have_the_tensors_that_the_configuration_requires() {
         let mut config = example_config();
         let count = |config: &Config| Tensor::all(config).count();
         assert_eq!(count(&config), 2 * 9 + 3);

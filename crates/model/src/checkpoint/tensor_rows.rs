@@ -1,4 +1,4 @@
-//! The rows of a stored tensor, read one at a time, so that no whole tensor has to be in memory.
+//! The rows of a stored tensor. They are read one at a time, so no whole tensor must be in memory.
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
@@ -7,50 +7,51 @@ use std::path::Path;
 use super::Dtype;
 use crate::load_error::LoadError;
 
-/// A tensor of a mapped file, to be read row by row: the outputs of a matrix, or a norm as one row.
+/// A tensor of a mapped file, for reading row by row. The rows are the outputs of a matrix; a norm or a
+/// bias is one row.
 pub struct TensorRows<'a> {
     pub(super) file: &'a Path,
-    /// Its name, for errors.
+    /// The tensor's name, for errors.
     pub(super) tensor: String,
     /// Row-major values as stored.
     pub(super) bytes: &'a [u8],
     pub(super) dtype: Dtype,
-    /// Values of a row.
+    /// The number of values in a row.
     pub(super) columns: usize,
-    /// Rows of a head, where each head's rows are pairs (2i, 2i+1) that RoPE rotates, not
+    /// The number of rows of a head, if RoPE rotates the rows (2i, 2i+1) of each head rather than
     /// (i, i + head_dim/2).
     pub(super) interleaved: Option<usize>,
 }
 
 impl TensorRows<'_> {
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len() / self.row_bytes()
     }
 
-    /// Whether there is no row. A checkpoint that opens has no such tensor.
+    /// Whether there are no rows. Checkpoints that open successfully have no empty tensors.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Values of a row.
+    /// Returns the number of values in a row.
     #[must_use]
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// Writes a row's values, exactly as stored or widened from bf16 or f16, to `out`: `[columns]`. Rows of
-    /// queries and keys are in the half-split order of RoPE whatever the format.
+    /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened.
+    /// Rows of queries and keys are in the half-split order of RoPE for every file format.
     ///
     /// # Errors
     ///
-    /// [`LoadError::NonFinite`] where a value is NaN or infinite.
+    /// [`LoadError::NonFinite`] if a value is NaN or infinite.
     ///
     /// # Panics
     ///
-    /// If there is no such row, or `out` is not as long as a row: a programming error.
+    /// If `row` is out of range, or `out` does not have the length of a row.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
         let bytes = &self.bytes[self.stored_row(row) * self.row_bytes()..][..self.row_bytes()];
@@ -79,11 +80,11 @@ impl TensorRows<'_> {
         }
     }
 
-    /// All rows, one after another.
+    /// Reads all rows, one after another.
     ///
     /// # Errors
     ///
-    /// As [`Self::read`].
+    /// The errors of [`Self::read`].
     pub fn read_all(&self) -> Result<Vec<f32>, LoadError> {
         let mut values = vec![0.0; self.len() * self.columns];
         for (row, values) in values.chunks_exact_mut(self.columns).enumerate() {
@@ -100,7 +101,7 @@ impl TensorRows<'_> {
         self.columns * element
     }
 
-    /// Where a row is in the file.
+    /// Returns the index of a row in the file.
     fn stored_row(&self, row: usize) -> usize {
         let Some(head_dim) = self.interleaved else { return row };
         let (head, within, half) = (row / head_dim, row % head_dim, head_dim / 2);
@@ -108,9 +109,9 @@ impl TensorRows<'_> {
     }
 }
 
-/// The little-endian f16 values in `bytes`, widened (exactly) to f32.
+/// Widens the little-endian f16 values in `bytes` to f32, exactly.
 fn widen_f16(bytes: &[u8], out: &mut [f32]) {
-    // Whole slices are widened by the processor's instructions, where it has them.
+    // Slices are converted by the processor's instructions, if it has them.
     let mut halves = [f16::ZERO; 256];
     for (out, bytes) in out.chunks_mut(halves.len()).zip(bytes.chunks(2 * halves.len())) {
         let halves = &mut halves[..out.len()];
@@ -121,11 +122,12 @@ fn widen_f16(bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The index of the first NaN or infinity. Blocks are tested whole, which the compiler vectorises.
+/// Returns the index of the first NaN or infinity. The compiler vectorises the test of whole blocks.
 fn first_non_finite(values: &[f32]) -> Option<usize> {
     const BLOCK: usize = 4096;
-    let is_bad = |block: &[f32]| block.iter().fold(false, |bad, value| bad | !value.is_finite());
-    let block = values.chunks(BLOCK).position(is_bad)?;
+    let has_non_finite =
+        |block: &[f32]| block.iter().fold(false, |found, value| found | !value.is_finite());
+    let block = values.chunks(BLOCK).position(has_non_finite)?;
     let within = values[block * BLOCK..].iter().position(|value| !value.is_finite())?;
     Some(block * BLOCK + within)
 }
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn f32_values_are_the_same_aligned_or_not() {
+    fn f32_values_do_not_depend_on_alignment() {
         let expected = [1.0f32, -0.5, 3.25e-20, 7.0];
         let bytes: Vec<u8> = expected.iter().flat_map(|value| value.to_le_bytes()).collect();
         for offset in 0..4 {
@@ -169,9 +171,9 @@ mod tests {
 
     #[test]
     fn f16_widens_exactly() {
-        // The last but one is the smallest number that there is, far below a normal one.
-        let some = [1.0f32, -0.125, 65_504.0, 5.960_464_5e-8, -0.0];
-        let values: Vec<f32> = some.into_iter().cycle().take(600).collect();
+        // The last but one is the smallest positive f16, a subnormal.
+        let samples = [1.0f32, -0.125, 65_504.0, 5.960_464_5e-8, -0.0];
+        let values: Vec<f32> = samples.into_iter().cycle().take(600).collect();
         let bytes: Vec<u8> =
             values.iter().flat_map(|value| f16::from_f32(*value).to_bits().to_le_bytes()).collect();
         assert_eq!(rows(&bytes, Dtype::F16, 300).read_all().unwrap(), values);
@@ -179,7 +181,7 @@ mod tests {
 
     #[test]
     fn interleaved_pairs_become_halves_within_each_head() {
-        // [8 rows, 2 columns], heads of 4 rows; each value names its row.
+        // [8 rows, 2 columns], heads of 4 rows. Each value is the index of its row.
         let values: Vec<u8> =
             (0..8u8).flat_map(|row| [f32::from(row); 2]).flat_map(f32::to_le_bytes).collect();
         let split = TensorRows { interleaved: Some(4), ..rows(&values, Dtype::F32, 2) };
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_named_by_its_place_in_the_tensor() {
+    fn errors_give_the_index_of_a_non_finite_value() {
         let mut values = [0.5_f32; 12];
         values[7] = f32::NAN;
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_bad_value_is_found_in_any_block() {
+    fn the_first_non_finite_value_is_found_in_any_block() {
         let mut values = vec![0.5; 10_000];
         assert_eq!(first_non_finite(&values), None);
         values[9_999] = f32::NEG_INFINITY;

@@ -1,4 +1,4 @@
-//! A file of weights as bytes, mapped into memory or held in it.
+//! The bytes of a weight file, mapped into memory or owned.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,7 +8,7 @@ use memmap2::Mmap;
 
 use crate::load_error::LoadError;
 
-/// A file of weights: its path, for messages, and its bytes.
+/// A file of weights: its bytes, and its path for messages.
 pub struct WeightFile {
     path: PathBuf,
     bytes: Bytes,
@@ -20,17 +20,16 @@ enum Bytes {
 }
 
 impl WeightFile {
-    /// Maps the file at `path` into memory; nothing is read until it is used.
+    /// Maps the file at `path` into memory. Pages are read when they are first used.
     ///
     /// # Errors
     ///
-    /// When there is no such file, or it cannot be read.
+    /// When the file does not exist or cannot be read.
     pub fn map(path: PathBuf) -> Result<Self, LoadError> {
         let mapping = open(&path).and_then(|file| {
-            // SAFETY: the mapping is private and never written through. What must hold is that
-            // nobody shortens or rewrites the file while it is mapped. Checkpoints are written
-            // once, and tools that replace them rename a new file into place, which leaves this
-            // mapping intact.
+            // SAFETY: the mapping is private and never written through. The file must not be
+            // truncated or rewritten while it is mapped. Checkpoints are written once, and tools
+            // that replace them rename a new file into place, which leaves this mapping intact.
             unsafe { Mmap::map(&file) }
         });
         match mapping {
@@ -39,17 +38,17 @@ impl WeightFile {
         }
     }
 
-    /// A file that is already in memory; `path` is only its name in messages.
+    /// Creates a file from bytes in memory. Messages refer to it as `path`.
     pub fn from_bytes(path: PathBuf, bytes: Vec<u8>) -> Self {
         Self { path, bytes: Bytes::Owned(bytes) }
     }
 
-    /// The file's path.
+    /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All of the file.
+    /// Returns the bytes of the whole file.
     pub fn bytes(&self) -> &[u8] {
         match &self.bytes {
             Bytes::Mapped(mapping) => mapping,
@@ -58,9 +57,9 @@ impl WeightFile {
     }
 }
 
-/// The text of the small file at `path`.
+/// Reads the text of a small file.
 pub(crate) fn read_text(path: &Path) -> Result<String, LoadError> {
-    /// The longest index known is 9 MB; a configuration beyond this is some other file.
+    /// The longest known index has 9 MB, so a larger file is not a configuration or an index.
     const LIMIT: u64 = 64 << 20;
     let read = || {
         let mut text = String::new();
@@ -75,7 +74,7 @@ pub(crate) fn read_text(path: &Path) -> Result<String, LoadError> {
     read().map_err(|cause| read_error(path, cause))
 }
 
-/// Opens regular files only: opening a pipe would wait for a writer.
+/// Opens a regular file. Other files are rejected, because opening a pipe would wait for a writer.
 fn open(path: &Path) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other(

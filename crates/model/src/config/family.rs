@@ -1,14 +1,14 @@
-//! The families of models, and what their configurations leave unsaid.
+//! The model families and the default values of their configurations.
 
 use std::fmt;
 
-/// A family of models: the `model_type` of `config.json`.
+/// A model family: the `model_type` of `config.json`.
 ///
-/// All are computed by one forward pass. A family says which options its configuration has, and
-/// what they are where they are absent.
+/// One forward pass computes all families. The family determines which options its configuration has,
+/// and the default values of absent options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Llama 1 to 3 and all that is saved as one: Vicuna, CodeLlama, DeepSeek-Coder, TinyLlama.
+    /// Llama 1 to 3 and models with the same `model_type`: Vicuna, CodeLlama, DeepSeek-Coder, TinyLlama.
     Llama,
     /// Mistral.
     Mistral,
@@ -18,13 +18,13 @@ pub enum Family {
     Qwen3,
 }
 
-/// What options are where a configuration does not have them: the defaults of transformers'
+/// The values of options that a configuration does not contain: the defaults of transformers'
 /// configuration classes.
 pub(super) struct Defaults {
     pub(super) max_position_embeddings: usize,
-    /// `None` is as many as query heads.
+    /// `None` means the number of query heads.
     pub(super) num_key_value_heads: Option<usize>,
-    /// `None` is the hidden size divided by the number of heads.
+    /// `None` means the hidden size divided by the number of heads.
     pub(super) head_dim: Option<usize>,
     pub(super) bos_token_id: Option<u32>,
     pub(super) eos_token_id: Option<u32>,
@@ -33,7 +33,7 @@ pub(super) struct Defaults {
 impl Family {
     pub(super) const ALL: [Self; 4] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3];
 
-    /// The value of `model_type`.
+    /// Returns the value of `model_type`.
     pub fn model_type(self) -> &'static str {
         match self {
             Self::Llama => "llama",
@@ -43,7 +43,7 @@ impl Family {
         }
     }
 
-    /// The name of its class in `architectures`.
+    /// Returns the name of the model class in `architectures`.
     pub fn architecture(self) -> &'static str {
         match self {
             Self::Llama => "LlamaForCausalLM",

@@ -1,9 +1,9 @@
-//! What a model is, as in Hugging Face's `config.json`: sizes, constants, and which of the variations
-//! of a Llama it has.
+//! The configuration of a model, as in Hugging Face's `config.json`: its sizes, its constants, and its
+//! variations of the Llama architecture.
 //!
-//! A family is configuration, not code: `parse` says what each family's options mean, and from then
-//! on only the fields of [`Config`] count. An option that would change what the model computes and
-//! that this engine does not do is an error; options that matter to training only are ignored.
+//! A family is configuration, not code. `parse` interprets each family's options; afterwards only the
+//! fields of [`Config`] count. An unsupported option that would change the model's outputs is an error.
+//! Options that only affect training are ignored.
 
 pub(crate) mod family;
 mod parse;
@@ -20,15 +20,15 @@ pub use family::Family;
 pub use rope::RopeScaling;
 pub use sampling::SuggestedSampling;
 
-/// The largest size that is believed: hundreds of times what any model has, and small enough that
-/// the product of any two fits 64 bits.
+/// The largest size that is accepted: hundreds of times that of any model, and small enough that the
+/// product of two sizes fits in 64 bits.
 const MAX_SIZE: usize = 1 << 28;
 
-/// What a model of the Llama kind is, apart from its weights. Field names are those of
-/// `config.json`, as far as it has them.
+/// The description of a Llama-like model without its weights. The fields have the names that
+/// `config.json` uses, if it has such a field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Whose options these are; it decides nothing that is computed.
+    /// The model's family. It does not affect the computation.
     pub family: Family,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -38,61 +38,61 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// Number of query heads.
     pub num_attention_heads: usize,
-    /// Number of key/value heads; it divides `num_attention_heads`.
+    /// Number of key/value heads. It divides `num_attention_heads`.
     pub num_key_value_heads: usize,
-    /// Width of one head; even, because RoPE rotates pairs.
+    /// Width of one head. It is even, because RoPE rotates pairs.
     pub head_dim: usize,
-    /// Number of tokens.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Longest sequence, in tokens, that the model was made for.
+    /// Maximum length of a sequence in tokens.
     pub max_position_embeddings: usize,
-    /// What RMS norms add to the mean square.
+    /// The constant that RMS norms add to the mean square.
     pub rms_norm_eps: f32,
     /// Base of RoPE's frequencies.
     pub rope_theta: f32,
-    /// How RoPE's frequencies are scaled.
+    /// Scaling of RoPE's frequencies.
     pub rope_scaling: RopeScaling,
-    /// Which layers see only the last positions, and how many.
+    /// The sliding window and the layers that use it, if any.
     pub sliding_window: Option<SlidingWindow>,
-    /// Whether the projections to queries, keys and values add a bias.
+    /// Whether the projections to queries, keys and values have a bias.
     pub qkv_bias: bool,
-    /// Whether attention's output projection adds a bias.
+    /// Whether attention's output projection has a bias.
     pub output_bias: bool,
-    /// Whether the projections of the MLP add a bias.
+    /// Whether the projections of the MLP have a bias.
     pub mlp_bias: bool,
-    /// Whether each head of queries and keys passes an RMS norm before RoPE.
+    /// Whether an RMS norm is applied to each head of queries and keys before RoPE.
     pub qk_norm: bool,
     /// Whether the output projection is the embedding.
     pub tie_word_embeddings: bool,
     /// The token that begins a text, if any.
     pub bos_token_id: Option<u32>,
-    /// The tokens that end a text; none means that only a limit ends it.
+    /// The tokens that end a text. If there are none, only a limit ends it.
     pub eos_token_ids: Vec<u32>,
-    /// The sampling that the checkpoint suggests: nothing follows it unless a caller asks for it.
+    /// The sampling that the checkpoint suggests. It is applied only if a caller requests it.
     pub suggested_sampling: Option<SuggestedSampling>,
 }
 
-/// A limit of what rows see: row `p` sees the positions from `p − size + 1` to `p`.
+/// Sliding-window attention: row `p` attends to the positions from `p − size + 1` to `p`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// Positions that a row sees, its own among them.
+    /// The number of positions that a row attends to, including its own.
     pub size: usize,
-    /// The layers that have this limit.
+    /// The layers that use the window.
     pub layers: SlidingLayers,
 }
 
-/// Some of a model's layers.
+/// The layers that use a sliding window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SlidingLayers {
-    /// This one and all above; from 0 on is all.
+    /// This layer and all layers after it. `From(0)` means all layers.
     From(usize),
-    /// Those marked `true`, of all layers in order.
+    /// The layers marked `true`. The list has an entry for every layer, in order.
     Listed(Vec<bool>),
 }
 
 impl Config {
-    /// A Llama that asks for nothing but its sizes, which are to be filled in: a separate head, no
-    /// biases, norms of heads, windows or scaled RoPE, and no token that begins or ends a text.
+    /// Returns a plain Llama configuration. Its sizes are 0 and must be set. It has a separate head, no
+    /// biases, no norms of heads, no window, no scaled RoPE, and no tokens that begin or end a text.
     #[must_use]
     pub fn plain_llama() -> Self {
         Self {
@@ -120,14 +120,14 @@ impl Config {
         }
     }
 
-    /// Lets the text of a `generation_config.json` replace the tokens that end a text, as
-    /// transformers does (fine-tunes for chat add theirs there only), and takes the sampling that
-    /// it suggests.
+    /// Applies the text of a `generation_config.json`. Its EOS tokens replace those of `config.json`, as
+    /// in transformers, because chat fine-tunes add their tokens only there. Its sampling options become
+    /// the suggested sampling.
     ///
     /// # Errors
     ///
-    /// When the text is no JSON object, its `eos_token_id` is not one or several tokens of the
-    /// vocabulary, or an option of sampling is not of its type.
+    /// When the text is not a JSON object, its `eos_token_id` is not one or several tokens of the
+    /// vocabulary, or a sampling option has the wrong type.
     pub fn apply_generation_config(&mut self, text: &str, file: &Path) -> Result<(), LoadError> {
         let options = JsonOptions::parse(text, file)?;
         if let Some(ids) = options.token_ids("eos_token_id")? {
@@ -137,12 +137,13 @@ impl Config {
         self.validate(file)
     }
 
-    /// Checks that the values make a model: nothing zero, absurd, or that does not divide. After
-    /// it, the size in bytes of any tensor can be computed without overflow.
+    /// Checks that the values describe a valid model: no size is zero or absurdly large, and sizes
+    /// divide where they must. Afterwards the size of every tensor in bytes can be computed without
+    /// overflow.
     ///
     /// # Errors
     ///
-    /// [`LoadError::InvalidOption`] naming `file`, the first bad option, and what was expected.
+    /// [`LoadError::InvalidOption`] with `file`, the first invalid option and the expected value.
     pub fn validate(&self, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
             let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
@@ -175,8 +176,8 @@ impl Config {
             if let SlidingLayers::Listed(listed) = layers
                 && listed.len() != self.num_hidden_layers
             {
-                let expected = format!("one for each of {} layers", self.num_hidden_layers);
-                return invalid("layer_types", &format!("{} types", listed.len()), &expected);
+                let expected = format!("one for each of the {} layers", self.num_hidden_layers);
+                return invalid("layer_types", &format!("{} entries", listed.len()), &expected);
             }
         }
         let bos = self.bos_token_id.map(|id| ("bos_token_id", id));
@@ -190,7 +191,7 @@ impl Config {
         self.validate_tensor_sizes(file)
     }
 
-    /// Checks the largest tensors: all others are parts or transposes of these.
+    /// Checks the sizes of the largest tensors. All others are parts or transposes of these.
     fn validate_tensor_sizes(&self, file: &Path) -> Result<(), LoadError> {
         let queries = [self.num_attention_heads, self.head_dim, self.hidden_size];
         let tensors = [
@@ -226,18 +227,19 @@ impl Config {
         ]
     }
 
-    /// Width of all query heads together: `num_attention_heads × head_dim`.
+    /// Returns the width of all query heads: `num_attention_heads × head_dim`.
     pub fn q_size(&self) -> usize {
-        // Saturating, since nobody may have validated these fields yet.
+        // Saturating, because the fields may not have been validated yet.
         self.num_attention_heads.saturating_mul(self.head_dim)
     }
 
-    /// Width of all key (or value) heads together: `num_key_value_heads × head_dim`.
+    /// Returns the width of all key (or value) heads: `num_key_value_heads × head_dim`.
     pub fn kv_size(&self) -> usize {
         self.num_key_value_heads.saturating_mul(self.head_dim)
     }
 
-    /// How many positions a row of a layer sees, its own among them; `None` is all before it.
+    /// Returns the sliding window of a layer: the number of positions that a row attends to, including
+    /// its own. `None` means that a row attends to all earlier positions.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let SlidingWindow { size, layers } = self.sliding_window.as_ref()?;
         let slides = match layers {
@@ -247,13 +249,13 @@ impl Config {
         slides.then_some(*size)
     }
 
-    /// What divides the frequency of pair `pair` (of `head_dim / 2`): 1 where RoPE is not scaled.
+    /// Returns the divisor of the frequency of pair `pair` (of `head_dim / 2`): 1 if RoPE is not scaled.
     pub(crate) fn rope_divisor(&self, pair: usize) -> f32 {
         let frequency = self.unscaled_rope_frequency(pair);
         (frequency / self.rope_scaling.scaled(frequency)) as f32
     }
 
-    /// The angle by which RoPE turns pair `pair` (of `head_dim / 2`) from one position to the next.
+    /// Returns RoPE's frequency of pair `pair` (of `head_dim / 2`), in radians per position.
     pub fn rope_frequency(&self, pair: usize) -> f32 {
         self.rope_scaling.scaled(self.unscaled_rope_frequency(pair)) as f32
     }

@@ -1,4 +1,4 @@
-//! From the text of a `config.json` to a [`Config`]: what each family's options mean.
+//! Parses the text of a `config.json` into a [`Config`], by the meaning of each family's options.
 
 use std::path::Path;
 
@@ -7,13 +7,13 @@ use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
 impl Config {
-    /// Reads the text of a `config.json`; `file` is its name in errors. Options that may be absent
-    /// then have the value that transformers' configuration class of that family gives them.
+    /// Parses the text of a `config.json`. Errors refer to it as `file`. Absent optional values have the
+    /// defaults of transformers' configuration class for the family.
     ///
     /// # Errors
     ///
-    /// When the text is no JSON object, a size is missing, a value makes no sense, or an option
-    /// asks for something this engine does not do.
+    /// When the text is not a JSON object, a size is missing, a value is invalid, or an option requests
+    /// something that this engine does not support.
     pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
         let options = JsonOptions::parse(text, file)?;
         let family = family(&options)?;
@@ -72,25 +72,27 @@ impl Config {
 const FAMILIES: &str = "\"llama\", \"mistral\", \"qwen2\", \"qwen3\"";
 
 fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
-    let Some(model_type) = options.text("model_type")? else {
+    let Some(model_type) = options.string("model_type")? else {
         return Err(options.missing("model_type", FAMILIES));
     };
-    let known = Family::ALL.into_iter().find(|family| family.model_type() == model_type);
-    known.ok_or_else(|| options.unsupported("model_type", FAMILIES))
+    let family = Family::ALL.into_iter().find(|family| family.model_type() == model_type);
+    family.ok_or_else(|| options.unsupported("model_type", FAMILIES))
 }
 
-/// Refuses everything that would have to be computed differently.
+/// Rejects options that would require a different computation.
 fn reject_other_models(options: &JsonOptions<'_>, family: Family) -> Result<(), LoadError> {
     let architecture = family.architecture();
-    options.only("architectures", architecture, |value| {
+    options.check_supported("architectures", architecture, |value| {
         value.as_array().is_some_and(|names| names.iter().any(|name| name == architecture))
     })?;
-    options.only("hidden_act", "\"silu\"", |value| value == "silu")?;
-    options.only("partial_rotary_factor", "1.0", |value| value.as_f64() == Some(1.0))?;
-    options.only("quantization_config", "none (F32, F16 or BF16 weights)", |_| false)
+    options.check_supported("hidden_act", "\"silu\"", |value| value == "silu")?;
+    let is_one = |value: &serde_json::Value| value.as_f64() == Some(1.0);
+    options.check_supported("partial_rotary_factor", "1.0", is_one)?;
+    let supported = "none (F32, F16 or BF16 weights)";
+    options.check_supported("quantization_config", supported, |_| false)
 }
 
-/// An option whose absence means `default`, but whose `null` means `None`.
+/// Returns a size option. If it is absent, it is `default`; if it is `null`, it is `None`.
 fn size_or(
     options: &JsonOptions<'_>,
     option: &'static str,
@@ -106,14 +108,15 @@ fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usi
             file: file.to_owned(),
             option: "num_attention_heads",
             found: heads.to_string(),
-            expected: format!("a divisor of `hidden_size`, {hidden_size} (or `head_dim` given)"),
+            expected: format!("a divisor of `hidden_size`, {hidden_size} (or set `head_dim`)"),
         }),
     }
 }
 
-/// The window and the layers that have it. Mistral's counts unless it is `null`, Qwen's only where
-/// `use_sliding_window` says so. `layer_types` names layers one by one; without it Mistral means
-/// all, and Qwen those from `max_window_layers` on. A Llama has no window.
+/// Returns the sliding window and the layers that use it. Mistral uses its window unless it is `null`,
+/// Qwen only if `use_sliding_window` is true. `layer_types` lists the layers one by one. Without it
+/// Mistral's window applies to all layers, and Qwen's to those from `max_window_layers` on. A Llama has
+/// no window.
 fn sliding_window(
     options: &JsonOptions<'_>,
     family: Family,
@@ -131,7 +134,8 @@ fn sliding_window(
     let listed = layer_types(options)?;
     match (size, listed) {
         (None, Some(listed)) if listed.contains(&true) => {
-            Err(options.unsupported("layer_types", "\"full_attention\" where no window is in use"))
+            let supported = "only \"full_attention\", because no sliding window is in use";
+            Err(options.unsupported("layer_types", supported))
         }
         (None, _) => Ok(None),
         (Some(size), Some(listed)) => {
@@ -141,10 +145,10 @@ fn sliding_window(
     }
 }
 
-/// Whether each layer has a window, where the configuration lists its layers.
+/// Returns whether each layer uses the window, if the configuration lists its layers.
 fn layer_types(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError> {
     const KNOWN: &str = "\"full_attention\", \"sliding_attention\"";
-    let Some(names) = options.texts("layer_types")? else { return Ok(None) };
+    let Some(names) = options.strings("layer_types")? else { return Ok(None) };
     let slides = |name: &String| match name.as_str() {
         "full_attention" => Ok(false),
         "sliding_attention" => Ok(true),
@@ -161,7 +165,7 @@ mod tests {
     use super::*;
     use crate::config::{MAX_SIZE, RopeScaling, SuggestedSampling};
 
-    /// The configuration of a Llama, or with another `model_type` in `changes` of another model.
+    /// Parses a Llama configuration with `changes`, which may set another `model_type`.
     fn config(changes: Value) -> Result<Config, LoadError> {
         let mut options = json!({
             "model_type": "llama", "hidden_size": 64, "intermediate_size": 172,
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn absent_options_have_the_defaults_of_transformers() {
+    fn absent_options_have_transformers_defaults() {
         let config = config(json!({})).unwrap();
         assert_eq!((config.head_dim, config.num_key_value_heads), (8, 8));
         assert_eq!((config.rms_norm_eps, config.rope_theta), (1e-6, 10_000.0));
@@ -187,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn end_tokens_are_one_several_or_none() {
+    fn eos_tokens_may_be_one_several_or_none() {
         let ids = |value| config(json!({ "eos_token_id": value })).unwrap().eos_token_ids;
         assert_eq!(ids(json!(7)), [7]);
         assert_eq!(ids(json!([7, 9])), [7, 9]);
@@ -197,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_generation_config_replaces_end_tokens() {
+    fn the_generation_config_replaces_eos_tokens() {
         let mut config = config(json!({})).unwrap();
         let file = Path::new("generation_config.json");
         config.apply_generation_config("{}", file).unwrap();
@@ -220,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_computed_differently_is_refused() {
+    fn options_that_need_another_computation_are_rejected() {
         let cases = [
             (json!({"model_type": "mamba"}), "`model_type` is \"mamba\""),
             (
@@ -250,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_make_no_sense_are_refused() {
+    fn invalid_values_are_rejected() {
         let huge = MAX_SIZE;
         let cases = [
             (json!({"hidden_size": null}), "`hidden_size` is missing"),
@@ -266,12 +270,12 @@ mod tests {
             (json!({"rope_theta": 1e300}), "`rope_theta` is inf"),
             (json!({"bos_token_id": 512}), "`bos_token_id` is 512"),
             (json!({"tie_word_embeddings": "yes"}), "expected true or false"),
-            (json!({"model_type": 7}), "`model_type` is 7; expected a text"),
+            (json!({"model_type": 7}), "`model_type` is 7; expected a string"),
             (json!({"model_type": "mistral", "sliding_window": 0}), "`sliding_window` is 0"),
             (
                 json!({"model_type": "qwen3", "num_key_value_heads": 8, "use_sliding_window": true,
                        "layer_types": ["sliding_attention"]}),
-                "`layer_types` is 1 types; expected one for each of 2 layers",
+                "`layer_types` is 1 entries; expected one for each of the 2 layers",
             ),
             (json!({"head_dim": huge, "num_attention_heads": huge}), "sizes that fit in memory"),
         ];
@@ -284,7 +288,7 @@ mod tests {
 
     #[test]
     fn each_family_has_its_own_defaults_and_options() {
-        let of = |model_type: &str, changes: Value| {
+        let of_family = |model_type: &str, changes: Value| {
             let mut all = json!({"model_type": model_type, "num_key_value_heads": 2});
             all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
             config(all).unwrap()
@@ -292,18 +296,18 @@ mod tests {
         let biases = |config: &Config| (config.qkv_bias, config.output_bias, config.mlp_bias);
         let every = json!({"attention_bias": true, "mlp_bias": true, "bos_token_id": 3});
 
-        let llama = of("llama", every.clone());
+        let llama = of_family("llama", every.clone());
         assert_eq!((biases(&llama), llama.qk_norm), ((true, true, true), false));
-        let mistral = of("mistral", every.clone());
+        let mistral = of_family("mistral", every.clone());
         assert_eq!((biases(&mistral), mistral.qk_norm), ((false, false, false), false));
         assert_eq!((mistral.max_position_embeddings, mistral.window(1)), (131_072, Some(4096)));
-        let qwen2 = of("qwen2", every.clone());
+        let qwen2 = of_family("qwen2", every.clone());
         assert_eq!((biases(&qwen2), qwen2.qk_norm), ((true, false, false), false));
         assert_eq!((qwen2.bos_token_id, &qwen2.eos_token_ids[..]), (Some(3), &[][..]));
-        let qwen3 = of("qwen3", every);
+        let qwen3 = of_family("qwen3", every);
         assert_eq!((biases(&qwen3), qwen3.qk_norm), ((true, true, false), true));
         assert_eq!((qwen3.head_dim, qwen3.max_position_embeddings), (128, 32_768));
-        assert_eq!(of("qwen3", json!({})).bos_token_id, None);
+        assert_eq!(of_family("qwen3", json!({})).bos_token_id, None);
 
         let heads =
             |model_type| config(json!({"model_type": model_type, "num_attention_heads": 32}));
@@ -312,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_of_the_layers_that_the_configuration_means() {
+    fn windows_apply_to_the_configured_layers() {
         let windows = |model_type: &str, changes: Value| {
             let mut all = json!({"model_type": model_type, "num_key_value_heads": 8,
                                  "sliding_window": 16, "num_hidden_layers": 3});
@@ -341,11 +345,11 @@ mod tests {
     }
 
     #[test]
-    fn rope_is_scaled_in_its_old_and_new_spelling() {
-        let linear = |changes| config(changes).unwrap();
+    fn rope_scaling_is_read_in_its_old_and_new_spelling() {
+        let parsed = |changes| config(changes).unwrap();
         let old =
-            linear(json!({"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4}}));
-        let new = linear(json!({"rope_parameters": {
+            parsed(json!({"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4}}));
+        let new = parsed(json!({"rope_parameters": {
             "rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}}));
         assert_eq!(old, new);
         assert_eq!((old.rope_theta, old.rope_scaling), (1e5, RopeScaling::Linear { factor: 4.0 }));
@@ -359,11 +363,11 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 8192,
         };
-        assert_eq!(linear(json!({ "rope_scaling": both })).rope_scaling, expected);
+        assert_eq!(parsed(json!({ "rope_scaling": both })).rope_scaling, expected);
     }
 
     #[test]
-    fn sampling_is_suggested_only_where_the_file_says_to_sample() {
+    fn sampling_is_suggested_only_if_do_sample_is_true() {
         let suggested = |text| {
             let mut config = config(json!({})).unwrap();
             config.apply_generation_config(text, Path::new("generation_config.json")).unwrap();

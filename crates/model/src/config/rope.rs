@@ -1,4 +1,4 @@
-//! The scaling of rotary position embeddings, and where configurations say it.
+//! The scaling of rotary position embeddings, and the options that configure it.
 
 use std::f64::consts::TAU;
 use std::path::Path;
@@ -6,33 +6,34 @@ use std::path::Path;
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
-/// How RoPE's frequencies are scaled, to serve longer texts than the model was first trained on:
-/// the `rope_type` of `config.json` with its options.
+/// The scaling of RoPE's frequencies, for texts longer than those of the original training: the
+/// `rope_type` of `config.json` with its options.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all (`default`).
+    /// No scaling (`default`).
     #[default]
     None,
-    /// All are divided by a factor (`linear`): position interpolation, Chen et al. 2023.
+    /// All frequencies are divided by a factor (`linear`): position interpolation, Chen et al. 2023.
     Linear {
-        /// What divides frequencies; at least 1.
+        /// The divisor of the frequencies, at least 1.
         factor: f32,
     },
-    /// Low ones are divided by a factor, high ones kept, those between are blended (`llama3`).
+    /// Low frequencies are divided by a factor, high ones are unchanged, and those in between are
+    /// interpolated (`llama3`).
     Llama3 {
-        /// What divides low frequencies; at least 1.
+        /// The divisor of low frequencies, at least 1.
         factor: f32,
-        /// Frequencies that turn fewer times than this over the original context are low.
+        /// Frequencies with fewer rotations than this over the original context are low.
         low_freq_factor: f32,
-        /// Frequencies that turn more often than this over the original context are high.
+        /// Frequencies with more rotations than this over the original context are high.
         high_freq_factor: f32,
-        /// Positions of the context before it was lengthened.
+        /// The length of the context before it was extended, in positions.
         original_max_position_embeddings: usize,
     },
 }
 
 impl RopeScaling {
-    /// A frequency (radians from one position to the next), scaled.
+    /// Returns the scaled value of a frequency (radians per position).
     pub(super) fn scaled(self, frequency: f64) -> f64 {
         match self {
             Self::None => frequency,
@@ -44,15 +45,15 @@ impl RopeScaling {
                 original_max_position_embeddings,
             } => {
                 let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
-                // Turns over the original context. Halfway cases agree with the blend's ends.
-                let turns = original_max_position_embeddings as f64 * frequency / TAU;
-                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                (1.0 - kept) * frequency / f64::from(factor) + kept * frequency
+                // At its ends the interpolation equals the low and the high case.
+                let rotations = original_max_position_embeddings as f64 * frequency / TAU;
+                let unscaled_share = ((rotations - low) / (high - low)).clamp(0.0, 1.0);
+                (1.0 - unscaled_share) * frequency / f64::from(factor) + unscaled_share * frequency
             }
         }
     }
 
-    /// Checks that the options make frequencies.
+    /// Checks that the options are valid.
     pub(super) fn validate(self, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
             let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
@@ -85,8 +86,8 @@ impl RopeScaling {
     }
 }
 
-/// The base and the scaling of RoPE. The base is an option of its own or, since transformers 5,
-/// stands within `rope_parameters`; `rope_scaling` is the older name of the same object.
+/// Reads the base and the scaling of RoPE. The base is a separate option or, since transformers 5, part
+/// of `rope_parameters`. `rope_scaling` is the older name of the same object.
 pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), LoadError> {
     let outer = ("rope_theta", options.number("rope_theta")?);
     let (mut theta, mut scaling) = (outer, None);
@@ -103,7 +104,7 @@ pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), Load
         }
         let found = read_scaling(options, name, &object)?;
         if scaling.is_some_and(|scaling| scaling != found) {
-            let found = options.found(name);
+            let found = options.displayed(name);
             return Err(options.invalid(name, &found, "the same as `rope_parameters`"));
         }
         scaling = Some(found);
@@ -111,24 +112,25 @@ pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), Load
     Ok((theta.1.unwrap_or(10_000.0), scaling.unwrap_or_default()))
 }
 
-/// The scaling that an object says; `name` is the option it is the value of.
+/// Reads the scaling from `object`, the value of the option `name`.
 fn read_scaling(
     options: &JsonOptions<'_>,
     name: &'static str,
     object: &JsonOptions<'_>,
 ) -> Result<RopeScaling, LoadError> {
     const TYPES: &str = "\"default\", \"linear\", \"llama3\"";
-    object.only("partial_rotary_factor", "1.0", |value| value.as_f64() == Some(1.0))?;
-    // Files of the years between have the type under both of its names.
-    let named = |option| Ok(object.text(option)?.map(|value| (option, value)));
-    let (new, old) = (named("rope_type")?, named("type")?);
+    let is_one = |value: &serde_json::Value| value.as_f64() == Some(1.0);
+    object.check_supported("partial_rotary_factor", "1.0", is_one)?;
+    // Some files contain the type under both its old and its new name.
+    let type_option = |option| Ok(object.string(option)?.map(|value| (option, value)));
+    let (new, old) = (type_option("rope_type")?, type_option("type")?);
     if let (Some((_, new)), Some((_, old))) = (&new, &old)
         && new != old
     {
         return Err(object.invalid("type", old, &format!("\"{new}\", as in `rope_type`")));
     }
     let (option, value) = new.or(old).unwrap_or(("rope_type", "default".to_owned()));
-    let (scaling, own): (_, &[&str]) = match value.as_str() {
+    let (scaling, type_options): (_, &[&str]) = match value.as_str() {
         "default" => (RopeScaling::None, &[]),
         "linear" => {
             (RopeScaling::Linear { factor: object.required_number("factor")? }, &["factor"])
@@ -145,8 +147,8 @@ fn read_scaling(
         }
         _ => return Err(object.unsupported(option, TYPES)),
     };
-    let known = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
-    if object.names().any(|name| !known.contains(&name) && !own.contains(&name)) {
+    let common = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
+    if object.names().any(|name| !common.contains(&name) && !type_options.contains(&name)) {
         let supported = "`rope_theta`, `rope_type`, and the options of that type";
         return Err(options.unsupported(name, supported));
     }
@@ -166,16 +168,17 @@ mod tests {
             high_freq_factor: 4.0,
             original_max_position_embeddings: 8192,
         };
-        let turning = |turns: f64| turns * TAU / 8192.0;
-        assert_eq!(scaling.scaled(turning(5.0)), turning(5.0));
-        assert_eq!(scaling.scaled(turning(0.5)), turning(0.5) / 8.0);
-        // Halfway between, half of each.
-        let halfway = scaling.scaled(turning(2.5));
-        assert!((halfway / turning(2.5) - (1.0 + 1.0 / 8.0) / 2.0).abs() < 1e-12);
-        // It never jumps.
+        let frequency = |rotations: f64| rotations * TAU / 8192.0;
+        assert_eq!(scaling.scaled(frequency(5.0)), frequency(5.0));
+        assert_eq!(scaling.scaled(frequency(0.5)), frequency(0.5) / 8.0);
+        // In the middle between the two, half of each.
+        let halfway = scaling.scaled(frequency(2.5));
+        assert!((halfway / frequency(2.5) - (1.0 + 1.0 / 8.0) / 2.0).abs() < 1e-12);
+        // The function is continuous.
         for edge in [1.0, 4.0] {
-            let jump = scaling.scaled(turning(edge + 1e-9)) - scaling.scaled(turning(edge - 1e-9));
-            assert!(jump.abs() < 1e-11);
+            let [above, below] =
+                [edge + 1e-9, edge - 1e-9].map(|rotations| scaling.scaled(frequency(rotations)));
+            assert!((above - below).abs() < 1e-11);
         }
     }
 
@@ -187,12 +190,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_contradictory_or_lacking_is_refused() {
+    fn contradictory_or_incomplete_options_are_rejected() {
         let cases = [
             (r#"{"rope_scaling": {"type": "linear"}}"#, "`factor` is missing; expected a number"),
             (r#"{"rope_scaling": {"type": "linear", "factor": 0.5}}"#, "`factor` is 0.5"),
             (r#"{"rope_scaling": {"type": "linear", "factor": "4"}}"#, "`factor` is \"4\""),
-            (r#"{"rope_scaling": {"type": 3}}"#, "`type` is 3; expected a text"),
+            (r#"{"rope_scaling": {"type": 3}}"#, "`type` is 3; expected a string"),
             (
                 r#"{"rope_scaling": {"type": "linear", "rope_type": "llama3"}}"#,
                 "`type` is linear; expected \"llama3\", as in `rope_type`",

@@ -1,30 +1,30 @@
-//! How a checkpoint's makers suggest to sample from it.
+//! The sampling options that a checkpoint's authors suggest.
 
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
-/// The sampling that a `generation_config.json` suggests. It is offered, never applied unasked:
-/// without a caller's word decoding stays greedy.
+/// The sampling that a `generation_config.json` suggests. It is applied only if a caller requests it;
+/// otherwise decoding is greedy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SuggestedSampling {
-    /// 1 where the file names none.
+    /// The temperature. Default: 1.
     pub temperature: f32,
-    /// Only the `top_k` most probable tokens; 0, which keeps all, where the file names none.
+    /// Keeps only the `top_k` most probable tokens. Default: 0, which keeps all.
     pub top_k: usize,
-    /// Only the most probable tokens that together reach this mass; 1, which keeps all, where the
-    /// file names none.
+    /// Keeps only the most probable tokens that together reach this probability. Default: 1, which
+    /// keeps all.
     pub top_p: f32,
-    /// Only tokens at least `min_p` times as probable as the most probable one; 0, which keeps all,
-    /// where the file names none.
+    /// Keeps only tokens at least `min_p` times as probable as the most probable one. Default: 0, which
+    /// keeps all.
     pub min_p: f32,
-    /// Discourages tokens of prompt and answer where above 1; 1, which does nothing, where the file
-    /// names none.
+    /// Makes tokens of the prompt and the answer less probable if above 1. Default: 1, which has no
+    /// effect.
     pub repetition_penalty: f32,
 }
 
 impl SuggestedSampling {
-    /// `None` unless the file says `"do_sample": true`. As in vLLM, and other than in transformers
-    /// (whose own `top_k` is 50), an option that the file does not name limits nothing.
+    /// Reads the suggestion. Returns `None` unless the file contains `"do_sample": true`. Absent options
+    /// have no effect, as in vLLM. In transformers the default of `top_k` is 50 instead.
     pub(super) fn read(options: &JsonOptions<'_>) -> Result<Option<Self>, LoadError> {
         let suggestion = Self {
             temperature: options.number("temperature")?.unwrap_or(1.0),

@@ -1,11 +1,11 @@
-//! A configuration as `config.json` has it.
+//! Converts a configuration to the options of `config.json`.
 
 use super::{Config, RopeScaling, SlidingLayers};
 use crate::checkpoint::Dtype;
 use serde_json::{Value, json};
 
 impl Config {
-    /// The options of `config.json`, with weights of this type; [`Config::parse`] reads them back.
+    /// Returns the options of `config.json` for weights of this type. [`Config::parse`] reads them back.
     #[must_use]
     pub fn to_json(&self, dtype: Dtype) -> Value {
         let mut options = json!({

@@ -1,14 +1,14 @@
-//! Activations as the linear kernels read them: in blocks of rows, transposed or quantised.
+//! Activations in the layout of the linear kernels: in blocks of rows, transposed or quantised.
 
 use super::Isa;
 use super::packed::{BLOCK, WeightType, round_to_i8};
 use forerun_vector::{Lanes, Vectorized, vectorize};
 
-/// The input of a linear layer, rearranged so that a kernel reads it front to back.
+/// The input of a linear layer, packed so that a kernel reads it sequentially.
 ///
-/// Rows come in blocks (see [`Activations::pack`]). For float weights a block of R
-/// rows is `[inputs][R]`, inputs filled up with zeros to an even number; for int8 it is quants
-/// `[inputs/32][R][32]`, with a scale and an offset for each block and row.
+/// Rows are grouped in blocks (see [`Activations::pack`]). For float weights, a block of R rows is
+/// `[inputs][R]`, with the inputs zero-padded to an even number. For int8 weights, it is quants
+/// `[inputs/32][R][32]`, with a scale and an offset for each block of inputs and row.
 #[derive(Default)]
 pub(crate) struct Activations {
     rows: usize,
@@ -17,12 +17,13 @@ pub(crate) struct Activations {
     pub(crate) floats: Vec<f32>,
     pub(crate) quants: Vec<i8>,
     pub(crate) scales: Vec<f32>,
-    /// What storing weights with 128 added does to a block's sum of products, negated.
+    /// For each block of inputs and row, the correction of the sum of products for the 128 that is added
+    /// to stored weights.
     pub(crate) offsets: Vec<i32>,
 }
 
 impl Activations {
-    /// Packs `x`: `[rows, inputs]` for weights of a type, in blocks of up to `row_block` rows.
+    /// Packs `x`: `[rows, inputs]` for weights of type `weight_type`, in blocks of up to `row_block` rows.
     pub(crate) fn pack(
         &mut self,
         isa: Isa,
@@ -43,18 +44,18 @@ impl Activations {
         }
     }
 
-    /// Inputs, filled up.
+    /// Returns the number of inputs, with padding.
     pub(crate) fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Number of row blocks.
+    /// Returns the number of row blocks.
     pub(crate) fn blocks(&self) -> usize {
         self.rows.div_ceil(self.row_block)
     }
 
-    /// Rows of a row block, and the index of its first row. Blocks are about equal, since a kernel
-    /// is quicker with two middling blocks than with a full and a small one.
+    /// Returns the number of rows in a row block, and the index of its first row. Blocks have about equal
+    /// sizes, because a kernel is faster on two medium blocks than on a full and a small one.
     pub(crate) fn block(&self, block: usize) -> (usize, usize) {
         let first = |block| self.rows * block / self.blocks();
         (first(block + 1) - first(block), first(block))
@@ -93,7 +94,7 @@ impl Activations {
     }
 }
 
-/// One row block: from `[rows, inputs]` to `[inputs, rows]`.
+/// Transposes one row block from `[rows, inputs]` to `[inputs, rows]`.
 struct Transpose<'a> {
     x: &'a [f32],
     inputs: usize,
@@ -118,7 +119,7 @@ impl Vectorized for Transpose<'_> {
     }
 }
 
-/// One row block: from `[rows, inputs]` to blocks of quants `[inputs/32, rows, 32]`.
+/// Quantises one row block from `[rows, inputs]` to blocks of quants `[inputs/32, rows, 32]`.
 struct Quantize<'a> {
     x: &'a [f32],
     inputs: usize,
@@ -144,12 +145,12 @@ impl Vectorized for Quantize<'_> {
     }
 }
 
-/// Quantises a block of activations to −127…127 and returns the scale that gives them back. Values
-/// that are not finite make the scale not a number, and so the layer's output.
+/// Quantises a block of activations to −127…127, and returns the scale that restores them. If a value is
+/// not finite, the scale is NaN, and so are the layer's outputs.
 #[inline(always)]
 pub(crate) fn quantize_activations(values: &[f32; BLOCK], quants: &mut [i8; BLOCK]) -> f32 {
-    // As integers, so that the order does not matter: without their sign, numbers sort like their
-    // bits, infinities and NaN last.
+    // Compared as integers, so that the order does not matter: without the sign, floats sort like their
+    // bits, with infinities and NaN last.
     let magnitudes = values.iter().map(|value| value.to_bits() & 0x7fff_ffff);
     let peak = f32::from_bits(magnitudes.fold(0, u32::max));
     if peak == 0.0 {

@@ -1,8 +1,8 @@
-//! Attention of several rows over the keys that each of them sees.
+//! Attention of several rows, each over the keys that are visible to it.
 //!
-//! A score adds its products in order of dimensions, an output its weighted values in order of
-//! positions, and a row's weights are summed by absolute position. So neither what else is computed
-//! nor where in the cache a key lies changes a bit.
+//! A score adds its products in order of dimensions, an output adds its weighted values in order of
+//! positions, and a row's weights are summed by absolute position. So a row's bits depend neither on the
+//! other rows of the pass nor on the slots in which its keys are stored.
 
 use super::LANES;
 use super::attention_shape::AttentionShape;
@@ -12,142 +12,145 @@ use crate::team::Team;
 use forerun_vector::{Lanes, Vectorized, exp, sum, vectorize};
 use std::ops::Range;
 
-/// Queries that one task computes together, at the most: so they read keys and values once.
-const MOST_QUERIES: usize = 16;
-/// Queries that share a register tile.
-const QUERIES: usize = 4;
-/// Blocks of keys that share one.
-const KEY_BLOCKS: usize = 4;
-/// Lanes of an output that stay in registers while values pass: 64 numbers.
+/// Largest number of queries in one task. The queries of a task read keys and values only once.
+const MAX_TASK_QUERIES: usize = 16;
+/// Queries in a register tile.
+const QUERY_TILE: usize = 4;
+/// Key blocks in a register tile.
+const KEY_TILE: usize = 4;
+/// Output vectors of 16 lanes that stay in registers while values are accumulated: 64 numbers.
 const OUT_LANES: usize = 4;
 
-/// The cache slots that each row sees, in order of position: first slots that are their positions
-/// (the prefix, and behind it the tree's first chain), then the rest of its path through the tree.
-/// A layer's window leaves out the first of them.
+/// The tree attention mask: the cache slots that are visible to each row, in order of position.
+///
+/// A row's slots are first those whose number is their position (the prefix, and after it the tree's
+/// first chain), and then the rest of the row's path through the tree. A sliding window hides the first
+/// of them; it is applied when the mask is read.
 #[derive(Default)]
 pub(crate) struct TreeMask {
-    rows: Vec<VisibleRow>,
-    /// The rest of all rows' paths.
+    rows: Vec<MaskRow>,
+    /// The slots of the rests of all rows' paths.
     slots: Vec<usize>,
 }
 
-/// What one row sees.
+/// The slots that are visible to one row.
 #[derive(Clone)]
-struct VisibleRow {
-    /// Positions up to here lie in slots of the same number.
-    straight: usize,
-    /// Part of [`TreeMask::slots`].
+struct MaskRow {
+    /// The positions below this number are in the slots of the same number.
+    contiguous: usize,
+    /// The row's other slots, as a range of [`TreeMask::slots`].
     rest: Range<usize>,
 }
 
-impl VisibleRow {
-    /// Number of positions up to the row's own.
+impl MaskRow {
+    /// Returns the number of positions up to and including the row's own.
     fn len(&self) -> usize {
-        self.straight + self.rest.len()
+        self.contiguous + self.rest.len()
     }
 
-    /// The first position that a window leaves in sight.
-    fn first(&self, window: Option<usize>) -> usize {
+    /// Returns the first position that is visible with a sliding window, or 0 without one.
+    fn first_position(&self, window: Option<usize>) -> usize {
         window.map_or(0, |window| self.len().saturating_sub(window))
     }
 }
 
 impl TreeMask {
-    /// Starts anew.
+    /// Removes all rows.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.slots.clear();
     }
 
-    /// Adds a row that sees the first `straight` slots and then others, which are given from the
-    /// last (its own) upwards.
-    pub(crate) fn push(&mut self, straight: usize, rest_upwards: impl Iterator<Item = usize>) {
+    /// Adds a row to which the first `contiguous` slots are visible, and then the slots of
+    /// `rest_reversed`. These are given in reverse order, from the row's own slot up to its ancestors.
+    pub(crate) fn push(&mut self, contiguous: usize, rest_reversed: impl Iterator<Item = usize>) {
         let start = self.slots.len();
-        self.slots.extend(rest_upwards);
+        self.slots.extend(rest_reversed);
         self.slots[start..].reverse();
-        self.rows.push(VisibleRow { straight, rest: start..self.slots.len() });
+        self.rows.push(MaskRow { contiguous, rest: start..self.slots.len() });
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub(crate) fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// The slots of a row's path behind its straight ones.
-    fn rest(&self, row: &VisibleRow) -> &[usize] {
+    /// Returns the slots of a row's path after its contiguous slots.
+    fn rest(&self, row: &MaskRow) -> &[usize] {
         &self.slots[row.rest.clone()]
     }
 
-    /// Number of slots in which everything lies that a row sees.
-    fn extent(&self, row: &VisibleRow) -> usize {
-        self.rest(row).last().map_or(row.straight, |&last| last + 1)
+    /// Returns the number of leading slots that include all slots visible to a row.
+    fn extent(&self, row: &MaskRow) -> usize {
+        self.rest(row).last().map_or(row.contiguous, |&last| last + 1)
     }
 }
 
-/// Queries of all rows: each row is `stride` numbers that begin with `[n_heads, head_dim]`.
+/// The queries of all rows. Each row is `stride` numbers that begin with `[n_heads, head_dim]`.
 #[derive(Clone, Copy)]
 pub(crate) struct Queries<'a> {
     pub(crate) rows: &'a [f32],
     pub(crate) stride: usize,
 }
 
-/// Attention of every row over what it sees.
+/// Computes the attention of every row over its visible slots.
 ///
-/// `out`: `[rows, n_heads, head_dim]`. `scratch` is resized to what the members need.
+/// `out`: `[rows, n_heads, head_dim]`. `scratch` is resized as needed.
 pub(crate) fn attention(
     team: &Team,
     shape: AttentionShape,
     queries: Queries<'_>,
     cached: &KeysValues,
-    visible: &TreeMask,
+    mask: &TreeMask,
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
     match cached {
-        KeysValues::Full(slots) => by_task(team, shape, queries, slots, visible, scratch, out),
-        KeysValues::Half(slots) => by_task(team, shape, queries, slots, visible, scratch, out),
+        KeysValues::Full(slots) => run_tasks(team, shape, queries, slots, mask, scratch, out),
+        KeysValues::Half(slots) => run_tasks(team, shape, queries, slots, mask, scratch, out),
     }
 }
 
-fn by_task<C: Cached>(
+fn run_tasks<C: Cached>(
     team: &Team,
     shape: AttentionShape,
     queries: Queries<'_>,
     cached: &Slots<C>,
-    visible: &TreeMask,
+    mask: &TreeMask,
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    // A key/value head's queries: those of its group of heads, in all rows.
+    // The queries of a key/value head are those of its group of query heads in all rows.
     let group = shape.n_heads / shape.n_kv_heads;
-    let of_a_head = visible.rows() * group;
-    let share = (of_a_head * shape.n_kv_heads).div_ceil(team.members());
-    let tasks = of_a_head.div_ceil(share.clamp(1, MOST_QUERIES));
-    let most = of_a_head.div_ceil(tasks);
-    let extents = visible.rows.iter().map(|row| visible.extent(row));
-    let longest = extents.max().unwrap_or(0).next_multiple_of(LANES);
-    let part = most * (longest + cached.lanes() * LANES);
-    scratch.resize(part * team.members(), 0.0);
+    let queries_per_kv_head = mask.rows() * group;
+    let queries_per_member = (queries_per_kv_head * shape.n_kv_heads).div_ceil(team.members());
+    let tasks = queries_per_kv_head.div_ceil(queries_per_member.clamp(1, MAX_TASK_QUERIES));
+    let max_task_queries = queries_per_kv_head.div_ceil(tasks);
+    let extents = mask.rows.iter().map(|row| mask.extent(row));
+    let score_stride = extents.max().unwrap_or(0).next_multiple_of(LANES);
+    let member_scratch = max_task_queries * (score_stride + cached.lanes() * LANES);
+    scratch.resize(member_scratch * team.members(), 0.0);
     let (scratch, out) = (SharedSlice::new(scratch), SharedSlice::new(out));
-    team.share(shape.n_kv_heads * tasks, |member, number| {
+    team.for_each_piece(shape.n_kv_heads * tasks, |member, number| {
         let (kv_head, task) = (number / tasks, number % tasks);
-        let first = task * of_a_head / tasks;
-        let count = (task + 1) * of_a_head / tasks - first;
-        // SAFETY: every member has its own part.
-        let scratch = unsafe { scratch.part(member * part..(member + 1) * part) };
-        let (scores, sums) = scratch.split_at_mut(most * longest);
+        let first_query = task * queries_per_kv_head / tasks;
+        let count = (task + 1) * queries_per_kv_head / tasks - first_query;
+        // SAFETY: every member has a scratch range of its own.
+        let scratch =
+            unsafe { scratch.range_mut(member * member_scratch..(member + 1) * member_scratch) };
+        let (scores, sums) = scratch.split_at_mut(max_task_queries * score_stride);
         let sums = &mut sums[..count * cached.lanes() * LANES];
         let out = &out;
         let task = Task {
             shape,
             queries,
             cached,
-            visible,
+            mask,
             kv_head,
-            first,
+            first_query,
             count,
             scores,
-            longest,
+            score_stride,
             sums,
             out,
         };
@@ -155,20 +158,20 @@ fn by_task<C: Cached>(
     });
 }
 
-/// Some queries of one key/value head.
+/// The attention of some queries of one key/value head.
 struct Task<'a, C> {
     shape: AttentionShape,
     queries: Queries<'a>,
     cached: &'a Slots<C>,
-    visible: &'a TreeMask,
+    mask: &'a TreeMask,
     kv_head: usize,
-    /// The queries, counted through rows and the heads of the group.
-    first: usize,
+    /// The index of the first query. Queries are numbered by row, then by head of the group.
+    first_query: usize,
     count: usize,
-    /// Scores by slot, then weights by position: `[count, longest]`.
+    /// First scores by slot, later weights by position: `[count, score_stride]`.
     scores: &'a mut [f32],
-    longest: usize,
-    /// Weighted values: `[count, lanes, 16]`.
+    score_stride: usize,
+    /// Sums of weighted values: `[count, lanes, 16]`.
     sums: &'a mut [f32],
     out: &'a SharedSlice<'a>,
 }
@@ -177,60 +180,62 @@ impl<C: Cached> Vectorized for Task<'_, C> {
     #[inline(always)]
     fn run<L: Lanes>(mut self) {
         self.score::<L>();
-        let mut totals = [0.0; MOST_QUERIES];
+        let mut totals = [0.0; MAX_TASK_QUERIES];
         for (query, total) in totals.iter_mut().enumerate().take(self.count) {
-            *total = self.soften::<L>(query);
+            *total = self.softmax::<L>(query);
         }
-        self.weigh::<L>();
+        self.accumulate_values::<L>();
         self.store(&totals);
     }
 }
 
 impl<C: Cached> Task<'_, C> {
-    /// The row and the head of a query.
+    /// Returns the row and the head of a query.
     #[inline(always)]
-    fn place(&self, query: usize) -> (usize, usize) {
+    fn row_and_head(&self, query: usize) -> (usize, usize) {
         let group = self.shape.n_heads / self.shape.n_kv_heads;
-        let query = self.first + query;
+        let query = self.first_query + query;
         (query / group, self.kv_head * group + query % group)
     }
 
     #[inline(always)]
     fn query(&self, query: usize) -> &[f32] {
-        let (row, head) = self.place(query);
+        let (row, head) = self.row_and_head(query);
         let dim = self.shape.head_dim;
         &self.queries.rows[row * self.queries.stride + head * dim..][..dim]
     }
 
     #[inline(always)]
-    fn row(&self, query: usize) -> &VisibleRow {
-        &self.visible.rows[self.place(query).0]
+    fn row(&self, query: usize) -> &MaskRow {
+        &self.mask.rows[self.row_and_head(query).0]
     }
 
-    /// The first position that a query sees.
+    /// Returns the first position that is visible to a query.
     #[inline(always)]
-    fn first_seen(&self, query: usize) -> usize {
-        self.row(query).first(self.shape.window)
+    fn first_visible(&self, query: usize) -> usize {
+        self.row(query).first_position(self.shape.window)
     }
 
-    /// Scaled products of all queries with all keys between the first and the last that one of them
-    /// sees, by slot.
+    /// Computes the scaled products of all queries with all keys from the first to the last slot that is
+    /// visible to any of them. Stores them by slot.
     #[inline(always)]
     fn score<L: Lanes>(&mut self) {
-        let extents = (0..self.count).map(|query| self.visible.extent(self.row(query)));
+        let extents = (0..self.count).map(|query| self.mask.extent(self.row(query)));
         let blocks = extents.max().unwrap_or(0).div_ceil(LANES);
-        // A position lies in the slot of its number, or in one behind all straight ones.
-        let first = |query| self.first_seen(query).min(self.row(query).straight);
+        // A position is in the slot of the same number, or in a slot after all contiguous ones.
+        let first = |query| self.first_visible(query).min(self.row(query).contiguous);
         let mut block = (0..self.count).map(first).min().unwrap_or(0) / LANES;
         while block < blocks {
-            let step = if block + KEY_BLOCKS <= blocks { KEY_BLOCKS } else { 1 };
+            let step = if block + KEY_TILE <= blocks { KEY_TILE } else { 1 };
             let mut query = 0;
             while query < self.count {
-                let rows = if query + QUERIES <= self.count { QUERIES } else { 1 };
+                let rows = if query + QUERY_TILE <= self.count { QUERY_TILE } else { 1 };
                 match (rows, step) {
-                    (QUERIES, KEY_BLOCKS) => self.multiply::<L, QUERIES, KEY_BLOCKS>(query, block),
-                    (_, KEY_BLOCKS) => self.multiply::<L, 1, KEY_BLOCKS>(query, block),
-                    (QUERIES, _) => self.multiply::<L, QUERIES, 1>(query, block),
+                    (QUERY_TILE, KEY_TILE) => {
+                        self.multiply::<L, QUERY_TILE, KEY_TILE>(query, block);
+                    }
+                    (_, KEY_TILE) => self.multiply::<L, 1, KEY_TILE>(query, block),
+                    (QUERY_TILE, _) => self.multiply::<L, QUERY_TILE, 1>(query, block),
                     _ => self.multiply::<L, 1, 1>(query, block),
                 }
                 query += rows;
@@ -239,7 +244,7 @@ impl<C: Cached> Task<'_, C> {
         }
     }
 
-    /// Scores of `Q` queries with the keys of `B` blocks.
+    /// Computes the scores of `Q` queries with the keys of `B` blocks.
     #[inline(always)]
     fn multiply<L: Lanes, const Q: usize, const B: usize>(&mut self, query: usize, block: usize) {
         let dim = self.shape.head_dim;
@@ -266,7 +271,7 @@ impl<C: Cached> Task<'_, C> {
         }
         let scale = L::splat(1.0 / (dim as f32).sqrt());
         for (index, sums) in sums.iter().enumerate() {
-            let at = (query + index) * self.longest + block * LANES;
+            let at = (query + index) * self.score_stride + block * LANES;
             let (scores, _) = self.scores[at..].as_chunks_mut();
             for (scores, &sum) in scores.iter_mut().zip(sums) {
                 sum.mul(scale).store(scores);
@@ -274,19 +279,19 @@ impl<C: Cached> Task<'_, C> {
         }
     }
 
-    /// Softmax without its division: what the query's row sees comes into order of positions, scores
-    /// become weights. Returns the weights' sum.
+    /// Computes the softmax of a query's scores, without the division: sorts the visible scores by
+    /// position, and turns them into weights. Returns the sum of the weights.
     #[inline(always)]
-    fn soften<L: Lanes>(&mut self, query: usize) -> f32 {
-        let (row, seen) = (&self.visible.rows[self.place(query).0], self.first_seen(query));
-        let scores = &mut self.scores[query * self.longest..(query + 1) * self.longest];
-        // A path's slots ascend and lie behind the places to which they go.
-        for (place, &slot) in self.visible.rest(row).iter().enumerate() {
-            scores[row.straight + place] = scores[slot];
+    fn softmax<L: Lanes>(&mut self, query: usize) -> f32 {
+        let (row, first) = (&self.mask.rows[self.row_and_head(query).0], self.first_visible(query));
+        let scores = &mut self.scores[query * self.score_stride..(query + 1) * self.score_stride];
+        // A path's slots ascend, and none is before the position to which it moves.
+        for (index, &slot) in self.mask.rest(row).iter().enumerate() {
+            scores[row.contiguous + index] = scores[slot];
         }
-        // Lanes are anchored to positions, so what is summed begins at a whole block of them.
-        let (start, end) = (seen / LANES * LANES, row.len().next_multiple_of(LANES));
-        scores[start..seen].fill(f32::NEG_INFINITY);
+        // Lanes belong to absolute positions, so the sum begins at a whole block of positions.
+        let (start, end) = (first / LANES * LANES, row.len().next_multiple_of(LANES));
+        scores[start..first].fill(f32::NEG_INFINITY);
         scores[row.len()..end].fill(f32::NEG_INFINITY);
         let (chunks, _) = scores[start..end].as_chunks_mut::<LANES>();
         let mut peaks = L::splat(f32::NEG_INFINITY);
@@ -304,43 +309,44 @@ impl<C: Cached> Task<'_, C> {
         sum::<L>(chunks.as_flattened())
     }
 
-    /// Sums of values, each by its weight: for each query what it sees before the others do, for all
-    /// together what all see straight, then for each what only it sees.
+    /// Sums the weighted values in order of positions: first, for each query, the positions before those
+    /// that are visible to all; then the contiguous positions that are visible to all queries, for all
+    /// queries together; then, for each query, its remaining positions.
     #[inline(always)]
-    fn weigh<L: Lanes>(&mut self) {
+    fn accumulate_values<L: Lanes>(&mut self) {
         self.sums.fill(0.0);
-        let straight = (0..self.count).map(|query| self.row(query).straight);
-        let common = straight.min().unwrap_or(0);
-        let first_seen = (0..self.count).map(|query| self.first_seen(query));
-        let all_see = first_seen.max().unwrap_or(0).min(common);
+        let contiguous = (0..self.count).map(|query| self.row(query).contiguous);
+        let common = contiguous.min().unwrap_or(0);
+        let first_visible = (0..self.count).map(|query| self.first_visible(query));
+        let all_visible = first_visible.max().unwrap_or(0).min(common);
         for query in 0..self.count {
-            let first = self.first_seen(query).min(all_see);
-            self.add::<L, 1>(query, first..all_see, first);
+            let first = self.first_visible(query).min(all_visible);
+            self.add::<L, 1>(query, first..all_visible, first);
         }
-        for first in (all_see..common).step_by(KEY_BLOCKS * LANES) {
-            let slots = first..common.min(first + KEY_BLOCKS * LANES);
+        for first in (all_visible..common).step_by(KEY_TILE * LANES) {
+            let slots = first..common.min(first + KEY_TILE * LANES);
             let mut query = 0;
-            while query + QUERIES <= self.count {
-                self.add::<L, QUERIES>(query, slots.clone(), first);
-                query += QUERIES;
+            while query + QUERY_TILE <= self.count {
+                self.add::<L, QUERY_TILE>(query, slots.clone(), first);
+                query += QUERY_TILE;
             }
             for query in query..self.count {
                 self.add::<L, 1>(query, slots.clone(), first);
             }
         }
         for query in 0..self.count {
-            let (visible, row, seen) = (self.visible, self.place(query).0, self.first_seen(query));
-            let row = &visible.rows[row];
-            let first = seen.clamp(common, row.straight);
-            self.add::<L, 1>(query, first..row.straight, first);
-            let unseen = seen.saturating_sub(row.straight);
-            for (place, &slot) in visible.rest(row).iter().enumerate().skip(unseen) {
-                self.add::<L, 1>(query, slot..slot + 1, row.straight + place);
+            let (mask, first_visible) = (self.mask, self.first_visible(query));
+            let row = &mask.rows[self.row_and_head(query).0];
+            let first = first_visible.clamp(common, row.contiguous);
+            self.add::<L, 1>(query, first..row.contiguous, first);
+            let hidden = first_visible.saturating_sub(row.contiguous);
+            for (index, &slot) in mask.rest(row).iter().enumerate().skip(hidden) {
+                self.add::<L, 1>(query, slot..slot + 1, row.contiguous + index);
             }
         }
     }
 
-    /// Adds the weighted values of neighbouring slots, the first of which lies at `position`.
+    /// Adds the weighted values of consecutive slots. The first of them is at `position`.
     #[inline(always)]
     fn add<L: Lanes, const Q: usize>(
         &mut self,
@@ -371,7 +377,7 @@ impl<C: Cached> Task<'_, C> {
         let lanes = self.cached.lanes();
         let mut weights = [&[][..]; Q];
         for (index, slot) in weights.iter_mut().enumerate() {
-            let at = (query + index) * self.longest + position;
+            let at = (query + index) * self.score_stride + position;
             *slot = &self.scores[at..at + slots.len()];
         }
         let mut sums = [[L::splat(0.0); N]; Q];
@@ -407,15 +413,15 @@ impl<C: Cached> Task<'_, C> {
         }
     }
 
-    /// Writes the queries' outputs: their sums over the totals of their weights.
+    /// Writes the outputs of the queries: their sums, divided by the totals of their weights.
     #[inline(always)]
     fn store(&self, totals: &[f32]) {
         let (dim, width) = (self.shape.head_dim, self.cached.lanes() * LANES);
         for ((query, sums), total) in self.sums.chunks_exact(width).enumerate().zip(totals) {
-            let (row, head) = self.place(query);
+            let (row, head) = self.row_and_head(query);
             let at = (row * self.shape.n_heads + head) * dim;
-            // SAFETY: every (row, head) is a query of one task.
-            let out = unsafe { self.out.part(at..at + dim) };
+            // SAFETY: every (row, head) is a query of only one task.
+            let out = unsafe { self.out.range_mut(at..at + dim) };
             for (out, sum) in out.iter_mut().zip(sums) {
                 *out = sum / total;
             }
@@ -437,10 +443,10 @@ mod tests {
         (hash.rotate_left(13).wrapping_mul(0x9E37_79B9) as f32 / 2_147_483_648.0 - 1.0) * 2.0
     }
 
-    /// Softmax of scaled products over the keys of `seen` slots, times their values, in plain loops.
-    /// The slots are those of all positions from `first` on.
+    /// Attention in plain loops: the softmax of the scaled products with the keys of the `visible` slots,
+    /// times their values. `visible` has the slots of all positions from `first` on.
     fn expected(
-        (query, seen, first): (&[f32], &[usize], usize),
+        (query, visible, first): (&[f32], &[usize], usize),
         (keys, values): (impl Fn(usize) -> Vec<f32>, impl Fn(usize) -> Vec<f32>),
         fused: bool,
     ) -> Vec<f32> {
@@ -449,7 +455,7 @@ mod tests {
         let score = |&slot: &usize| {
             query.iter().zip(keys(slot)).fold(0.0, |sum, (&q, k)| plus(sum, q, k)) * scale
         };
-        let scores: Vec<f32> = seen.iter().map(score).collect();
+        let scores: Vec<f32> = visible.iter().map(score).collect();
         let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
         let mut lanes = [0.0_f32; LANES];
@@ -462,7 +468,7 @@ mod tests {
             }
         }
         let mut out = vec![0.0; query.len()];
-        for (&slot, &weight) in seen.iter().zip(&weights) {
+        for (&slot, &weight) in visible.iter().zip(&weights) {
             for (out, value) in out.iter_mut().zip(values(slot)) {
                 *out = plus(*out, weight, value);
             }
@@ -473,8 +479,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
-        /// Heads of any width, groups, trees behind prefixes of several segments, windows or none,
-        /// both precisions, on every instruction set.
+        /// Heads of any width, groups, trees after prefixes of several segments, with and without
+        /// sliding windows, in both precisions, on every instruction set.
         #[test]
         fn equals_plain_loops_bit_for_bit(
             head_dim in prop::sample::select(vec![2_usize, 8, 16, 20, 64, 72, 128]),
@@ -487,7 +493,7 @@ mod tests {
         ) {
             let n_heads = n_kv_heads * group;
             let shape = AttentionShape { n_heads, n_kv_heads, head_dim, window };
-            // Each node hangs under an earlier one, mostly under the last, or behind the prefix.
+            // Each node's parent is an earlier node, mostly the last one, or the end of the prefix.
             let mut paths: Vec<Vec<usize>> = Vec::new();
             for (node, index) in parents.iter().enumerate() {
                 let parent = match index.index(3) {
@@ -498,11 +504,12 @@ mod tests {
                 paths.push([above, vec![node]].concat());
             }
             let (rows, slots) = (paths.len(), prefix + paths.len());
-            let mut visible = TreeMask::default();
+            let mut mask = TreeMask::default();
             for path in &paths {
-                let straight = path.iter().enumerate().take_while(|(at, node)| at == *node).count();
-                let rest = path[straight..].iter().rev().map(|node| prefix + node);
-                visible.push(prefix + straight, rest);
+                let in_order = path.iter().enumerate().take_while(|(at, node)| at == *node);
+                let contiguous = in_order.count();
+                let rest = path[contiguous..].iter().rev().map(|node| prefix + node);
+                mask.push(prefix + contiguous, rest);
             }
             let stride = shape.n_heads * head_dim + 5;
             let queries: Vec<f32> = (0..rows * stride).map(|index| value(index, 1)).collect();
@@ -521,25 +528,28 @@ mod tests {
                 let team = Team::unpinned(members).unwrap().with_isa(isa);
                 let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];
                 let queries_of = Queries { rows: &queries, stride };
-                attention(&team, shape, queries_of, &cached, &visible, &mut Vec::new(), &mut out);
-                let kept = |value: f32| match weight_type {
+                attention(&team, shape, queries_of, &cached, &mask, &mut Vec::new(), &mut out);
+                let rounded = |value: f32| match weight_type {
                     WeightType::F32 => value,
                     _ => f16::from_f32(value).to_f32(),
                 };
                 let outs = out.chunks_exact(head_dim).enumerate();
                 for (index, out) in outs {
                     let (number, head) = (index / shape.n_heads, index % shape.n_heads);
-                    let part = head / group * head_dim..(head / group + 1) * head_dim;
+                    let dims = head / group * head_dim..(head / group + 1) * head_dim;
                     let of = |seed| {
-                        let part = part.clone();
-                        move |slot| row(slot, seed)[part.clone()].iter().map(|&v| kept(v)).collect()
+                        let dims = dims.clone();
+                        let select = move |row: &[f32]| -> Vec<f32> {
+                            row[dims.clone()].iter().map(|&v| rounded(v)).collect()
+                        };
+                        move |slot| select(&row(slot, seed))
                     };
                     let query = &queries[number * stride + head * head_dim..][..head_dim];
                     let path = paths[number].iter().map(|node| prefix + node);
-                    let seen: Vec<usize> = (0..prefix).chain(path).collect();
-                    let first = window.map_or(0, |window| seen.len().saturating_sub(window));
-                    let seen = (query, &seen[first..], first);
-                    let expected = expected(seen, (of(2), of(3)), isa.is_fused());
+                    let visible: Vec<usize> = (0..prefix).chain(path).collect();
+                    let first = window.map_or(0, |window| visible.len().saturating_sub(window));
+                    let visible = (query, &visible[first..], first);
+                    let expected = expected(visible, (of(2), of(3)), isa.is_fused());
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };

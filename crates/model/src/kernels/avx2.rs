@@ -5,14 +5,14 @@ use super::operands::{Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use std::arch::x86_64::*;
 
-/// The sums of both tiles for every row of the block.
+/// Computes the sums of both tiles for every row of the block.
 ///
 /// # Safety
 /// The processor must have AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     for (tile, sums) in operands.tiles.into_iter().zip(sums) {
-        // SAFETY: the features are enabled here; the kernels' bounds are those of `Operands`.
+        // SAFETY: this function enables the features, and `Operands` guarantees the kernels' bounds.
         unsafe {
             match operands.rows {
                 1 => by_type::<1>(operands, tile, sums),
@@ -37,13 +37,15 @@ unsafe fn by_type<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &m
     }
 }
 
-/// How a float type widens: two halves of 8 lanes for two neighbouring inputs.
+/// Widening of a float type to f32: two adjacent inputs, each as two halves of 8 lanes.
 trait Widen {
     /// Bytes of one input in a tile.
     const BYTES: usize;
 
+    /// Loads and widens the inputs `2 · pair` and `2 · pair + 1`.
+    ///
     /// # Safety
-    /// AVX2 and F16C; `tile` must hold the inputs `2 · pair` and `2 · pair + 1`.
+    /// The processor must have AVX2 and F16C, and `tile` must hold both inputs.
     unsafe fn pair(tile: *const u8, pair: usize) -> [[__m256; 2]; 2];
 }
 
@@ -56,7 +58,7 @@ impl Widen for F32 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [[__m256; 2]; 2] {
-        // SAFETY: the caller's promise; tiles are aligned to 64 bytes.
+        // SAFETY: the caller guarantees the features and the inputs; tiles are aligned to 64 bytes.
         unsafe {
             let at = tile.add(pair * 128).cast::<f32>();
             [
@@ -72,7 +74,8 @@ impl Widen for Bf16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [[__m256; 2]; 2] {
-        // SAFETY: the caller's promise. A lane's two inputs are the halves of one 32-bit number.
+        // SAFETY: the caller guarantees the features and the inputs. The two inputs of a lane are the
+        // halves of one 32-bit number.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
             let (low, high) = (_mm256_load_si256(at), _mm256_load_si256(at.add(1)));
@@ -92,7 +95,7 @@ impl Widen for F16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [[__m256; 2]; 2] {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the features and the inputs.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m128i>();
             let half = |index: usize| _mm256_cvtph_ps(_mm_load_si128(at.add(index)));
@@ -141,8 +144,8 @@ unsafe fn int8<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &mut 
     let (sign, ones) = (_mm256_set1_epi8(-128), _mm256_set1_epi16(1));
     let mut total = [[_mm256_setzero_ps(); 2]; R];
     for block in 0..blocks {
-        // SAFETY: the tile holds `blocks` blocks of 512 quants and 16 scales, `x` as many blocks of
-        // R rows.
+        // SAFETY: the tile holds `blocks` blocks of 512 quants and 16 scales, and `x` holds the same
+        // number of blocks of R rows.
         unsafe {
             let mut dots = [[_mm256_setzero_si256(); 2]; R];
             for group in 0..BLOCK / 4 {
@@ -155,8 +158,8 @@ unsafe fn int8<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &mut 
                     let x = x.add((block * R + row) * BLOCK + group * 4).cast::<i32>();
                     let x = _mm256_set1_epi32(x.read_unaligned());
                     for (dot, weights) in dots.iter_mut().zip(weights) {
-                        // |x| · ±w: both are at most 127, so that pairs of products stay below
-                        // 2¹⁵ and nothing saturates.
+                        // |x| · ±w: both factors are at most 127, so the sum of two products is below
+                        // 2¹⁵, and nothing saturates.
                         let pairs =
                             _mm256_maddubs_epi16(_mm256_abs_epi8(x), _mm256_sign_epi8(weights, x));
                         *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(pairs, ones));

@@ -1,24 +1,24 @@
 //! Linear kernels for AVX-512 with VNNI: two tiles × up to twelve rows in registers.
 
 use super::LANES;
-use super::operands::{Ahead, Operands, TileSums};
+use super::operands::{Operands, PrefetchPlan, TileSums};
 use super::packed::{BLOCK, WeightType};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// How far ahead activations are asked for, in bytes.
+/// How far ahead activations are prefetched, in bytes.
 const PREFETCH_X: usize = 1024;
-/// How far ahead scales are asked for, in bytes of one tile.
+/// How far ahead scales are prefetched, in bytes of one tile.
 const PREFETCH_SCALES: usize = 256;
 
-/// Adds a part's products to the sums of both tiles, for every row of the block; the first part's
-/// sums begin at zero.
+/// Adds the products of an input range to the sums of both tiles, for every row of the block. The first
+/// range starts from zero.
 ///
 /// # Safety
 /// The processor must have AVX-512 F, BW, DQ, VL and VNNI.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
-    // SAFETY: the features are enabled here; the kernels' bounds are those of `Operands`.
+    // SAFETY: this function enables the features, and `Operands` guarantees the kernels' bounds.
     unsafe {
         match operands.rows {
             1 => by_type::<1>(operands, sums),
@@ -50,13 +50,15 @@ unsafe fn by_type<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums;
     }
 }
 
-/// How a float type widens: 16 lanes of two neighbouring inputs.
+/// Widening of a float type to f32: 16 lanes of two adjacent inputs.
 trait Widen {
     /// Bytes of one input in a tile.
     const BYTES: usize;
 
+    /// Loads and widens the inputs `2 · pair` and `2 · pair + 1`.
+    ///
     /// # Safety
-    /// AVX-512 F; `tile` must hold the inputs `2 · pair` and `2 · pair + 1`.
+    /// The processor must have AVX-512 F, and `tile` must hold both inputs.
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2];
 }
 
@@ -69,7 +71,7 @@ impl Widen for F32 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
-        // SAFETY: the caller's promise; tiles are aligned to 64 bytes.
+        // SAFETY: the caller guarantees the features and the inputs; tiles are aligned to 64 bytes.
         unsafe {
             let at = tile.add(pair * 128).cast::<f32>();
             [_mm512_load_ps(at), _mm512_load_ps(at.add(16))]
@@ -82,7 +84,8 @@ impl Widen for Bf16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
-        // SAFETY: the caller's promise. A lane's two inputs are the halves of one 32-bit number.
+        // SAFETY: the caller guarantees the features and the inputs. The two inputs of a lane are the
+        // halves of one 32-bit number.
         unsafe {
             let both = _mm512_load_si512(tile.add(pair * 64).cast());
             let odd = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
@@ -96,11 +99,13 @@ impl Widen for F16 {
 
     #[inline(always)]
     unsafe fn pair(tile: *const u8, pair: usize) -> [__m512; 2] {
-        // SAFETY: the caller's promise. Widening is exact, so the rounding does not matter; but this
-        // form reads memory itself, while `_mm512_cvtph_ps` costs a load and a shuffle more.
+        // SAFETY: the caller guarantees the features and the inputs.
         //
-        // No `map` of arrays in kernels: it has none of their target features, and where a compiler
-        // does not inline it for another reason, every number costs a call.
+        // Widening is exact, so the rounding mode does not matter. This form reads memory directly, while
+        // `_mm512_cvtph_ps` needs an additional load and a shuffle.
+        //
+        // Kernels do not use `map` on arrays: it does not have their target features, so if the compiler
+        // does not inline it, every number costs a call.
         unsafe {
             let at = tile.add(pair * 64).cast::<__m256i>();
             let (even, odd) = (_mm256_load_si256(at), _mm256_load_si256(at.add(1)));
@@ -114,18 +119,18 @@ impl Widen for F16 {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
-    let Operands { tiles, inputs, start, ref part, .. } = *operands;
-    let ahead = operands.ahead();
+    let Operands { tiles, inputs, start, ref input_range, .. } = *operands;
+    let plan = operands.prefetch_plan();
     let x = &operands.activations.floats[start..start + R * inputs];
     debug_assert!(tiles.iter().all(|tile| tile.len() >= inputs * W::BYTES));
-    let x = x[part.start * R..part.end * R].as_ptr();
-    let [first, second] = tiles.map(|tile| tile[part.start * W::BYTES..].as_ptr());
-    let [mut left, mut right] = load::<R>(part, sums);
-    for pair in 0..part.len() / 2 {
-        // SAFETY: both tiles hold the part's inputs, `x` holds R numbers for each; prefetching may
-        // point anywhere.
+    let x = x[input_range.start * R..input_range.end * R].as_ptr();
+    let [first, second] = tiles.map(|tile| tile[input_range.start * W::BYTES..].as_ptr());
+    let [mut left, mut right] = load::<R>(input_range, sums);
+    for pair in 0..input_range.len() / 2 {
+        // SAFETY: both tiles hold the inputs of the range, and `x` holds R numbers for each input. A
+        // prefetch may use any address.
         unsafe {
-            prefetch(ahead, pair * W::BYTES / 32, W::BYTES / 32);
+            prefetch(plan, pair * W::BYTES / 32, W::BYTES / 32);
             for line in (0..2 * R).step_by(16) {
                 let at = x.wrapping_add(pair * 2 * R + line);
                 _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(PREFETCH_X));
@@ -145,32 +150,32 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
 unsafe fn int8<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
-    let Operands { tiles, inputs, start, ref part, activations, .. } = *operands;
-    let ahead = operands.ahead();
+    let Operands { tiles, inputs, start, ref input_range, activations, .. } = *operands;
+    let plan = operands.prefetch_plan();
     let (place, blocks) = (start / BLOCK, inputs / BLOCK);
     let x = activations.quants[start..start + R * inputs].as_ptr();
     let x_scales = activations.scales[place..place + R * blocks].as_ptr();
     let offsets = activations.offsets[place..place + R * blocks].as_ptr();
     debug_assert!(tiles.iter().all(|tile| tile.len() >= (inputs + 2 * blocks) * LANES));
-    let mut totals = load::<R>(part, sums);
-    let first_block = part.start / BLOCK;
-    for block in first_block..part.end / BLOCK {
-        // SAFETY: each tile holds `blocks` blocks of 512 quants and 16 scales, `x` as many blocks
-        // of R rows; prefetching may point anywhere.
+    let mut totals = load::<R>(input_range, sums);
+    let first_block = input_range.start / BLOCK;
+    for block in first_block..input_range.end / BLOCK {
+        // SAFETY: each tile holds `blocks` blocks of 512 quants and 16 scales, and `x` holds the same
+        // number of blocks of R rows. A prefetch may use any address.
         unsafe {
             let (x, x_scales) = (x.add(block * R * BLOCK), x_scales.add(block * R));
             for (side, tile) in tiles.iter().enumerate() {
                 let quants = tile.as_ptr().add(block * BLOCK * LANES);
                 let scales = tile.as_ptr().add((inputs + block * 2) * LANES);
                 _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(PREFETCH_SCALES).cast());
-                // Weights are stored with 128 added; the offset makes up for that.
+                // Weights are stored with 128 added, which the offset corrects.
                 let mut dots = [_mm512_setzero_si512(); R];
                 for (row, dot) in dots.iter_mut().enumerate() {
                     *dot = _mm512_set1_epi32(*offsets.add(block * R + row));
                 }
                 for group in 0..BLOCK / 4 {
                     let line = (block - first_block) * (BLOCK / 4) + group;
-                    let at = ahead.from[side].wrapping_add(line * ahead.stride);
+                    let at = plan.from[side].wrapping_add(line * plan.stride);
                     _mm_prefetch::<_MM_HINT_T0>(at.cast());
                     let weights = _mm512_load_si512(quants.add(group * 64).cast());
                     for (row, dot) in dots.iter_mut().enumerate() {
@@ -190,21 +195,21 @@ unsafe fn int8<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]
     store(&totals, sums);
 }
 
-/// Asks for the next `count` lines of both tiles' weights, after `line` of them.
+/// Prefetches `count` cache lines of both tiles' weights, from the `line`-th line of the plan on.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn prefetch(ahead: Ahead, line: usize, count: usize) {
+fn prefetch(plan: PrefetchPlan, line: usize, count: usize) {
     for line in line..line + count {
-        for from in ahead.from {
-            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line * ahead.stride).cast());
+        for from in plan.from {
+            _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(line * plan.stride).cast());
         }
     }
 }
 
-/// The sums to go on with; the first part begins at zero.
+/// Loads the sums of the previous input ranges, which are zeros for the first range.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-fn load<const R: usize>(part: &Range<usize>, sums: &[TileSums; 2]) -> [[__m512; R]; 2] {
+fn load<const R: usize>(input_range: &Range<usize>, sums: &[TileSums; 2]) -> [[__m512; R]; 2] {
     let mut totals = [[_mm512_setzero_ps(); R]; 2];
-    if part.start == 0 {
+    if input_range.start == 0 {
         return totals;
     }
     for (totals, sums) in totals.iter_mut().zip(sums) {

@@ -1,4 +1,4 @@
-//! Keys and values of one layer, laid out as attention reads them.
+//! Cached keys and values of one layer, in the layout of the attention kernel.
 
 use super::Isa;
 use super::LANES;
@@ -8,27 +8,27 @@ use forerun_vector::{Lanes, Vectorized, vectorize};
 use half::f16;
 use std::ops::Range;
 
-/// Slots of a segment. Memory grows by segments, so growing copies nothing.
+/// Slots in a segment. Memory grows by whole segments, so that growing copies nothing.
 const SEGMENT: usize = 128;
-/// Blocks of a segment.
+/// Blocks of 16 slots in a segment.
 const BLOCKS: usize = SEGMENT / LANES;
 
-/// Sixteen cached numbers side by side.
+/// A vector of sixteen cached numbers.
 pub(crate) trait Cached: Copy + Send + Sync {
     type Number: Copy + Into<f32>;
     const ZERO: Self;
     fn load<L: Lanes>(&self) -> L;
-    fn of<L: Lanes>(values: L) -> Self;
+    fn from_lanes<L: Lanes>(values: L) -> Self;
     fn numbers(&self) -> &[Self::Number; LANES];
     fn numbers_mut(&mut self) -> &mut [Self::Number; LANES];
 }
 
-/// Full precision, beside full-precision weights.
+/// Full precision, used with full-precision weights.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Full([f32; LANES]);
 
-/// Half precision: half the memory and half the time to read it.
+/// Half precision, used with all other weight types: half the memory, and half the time to read it.
 #[repr(C, align(32))]
 #[derive(Clone, Copy)]
 pub(crate) struct Half([f16; LANES]);
@@ -43,7 +43,7 @@ impl Cached for Full {
     }
 
     #[inline(always)]
-    fn of<L: Lanes>(values: L) -> Self {
+    fn from_lanes<L: Lanes>(values: L) -> Self {
         let mut numbers = [0.0; LANES];
         values.store(&mut numbers);
         Self(numbers)
@@ -70,7 +70,7 @@ impl Cached for Half {
     }
 
     #[inline(always)]
-    fn of<L: Lanes>(values: L) -> Self {
+    fn from_lanes<L: Lanes>(values: L) -> Self {
         Self(values.narrow())
     }
 
@@ -85,14 +85,14 @@ impl Cached for Half {
     }
 }
 
-/// Keys and values of one layer, in the precision that goes with the weights.
+/// Keys and values of one layer, in a precision that depends on the weight type.
 pub(crate) enum KeysValues {
     Full(Slots<Full>),
     Half(Slots<Half>),
 }
 
 impl KeysValues {
-    /// Room for nothing yet.
+    /// Creates an empty store.
     pub(crate) fn new(shape: AttentionShape, weight_type: WeightType) -> Self {
         match weight_type {
             WeightType::F32 => Self::Full(Slots::new(shape)),
@@ -100,7 +100,7 @@ impl KeysValues {
         }
     }
 
-    /// Makes room for this many slots.
+    /// Makes room for `slots` slots.
     pub(crate) fn reserve(&mut self, slots: usize) {
         match self {
             Self::Full(cached) => cached.reserve(slots),
@@ -108,7 +108,7 @@ impl KeysValues {
         }
     }
 
-    /// Writes a slot's rotated key and its value, each `[n_kv_heads, head_dim]`.
+    /// Writes a slot's key (after RoPE) and value, each `[n_kv_heads, head_dim]`.
     pub(crate) fn write(&mut self, isa: Isa, slot: usize, keys: &[f32], values: &[f32]) {
         match self {
             Self::Full(cached) => vectorize(isa, Write { cached, slot, keys, values }),
@@ -124,7 +124,7 @@ impl KeysValues {
         }
     }
 
-    /// A slot's key, then its value: `[2, n_kv_heads, head_dim]`.
+    /// Returns a slot's key, then its value: `[2, n_kv_heads, head_dim]`.
     pub(crate) fn row(&self, slot: usize) -> Vec<f32> {
         match self {
             Self::Full(cached) => cached.row(slot),
@@ -132,7 +132,7 @@ impl KeysValues {
         }
     }
 
-    /// Bytes of one slot's key and value.
+    /// Returns the size of one slot's key and value in bytes, without padding.
     pub(crate) fn slot_bytes(&self) -> usize {
         match self {
             Self::Full(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f32>(),
@@ -140,7 +140,7 @@ impl KeysValues {
         }
     }
 
-    /// Bytes of memory.
+    /// Returns the allocated memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Full(cached) => cached.bytes(),
@@ -149,13 +149,13 @@ impl KeysValues {
     }
 }
 
-/// Slots in blocks of 16. In a block, a head's keys are `[head_dim][16 slots]`, so that 16 scores
-/// are computed side by side without adding across lanes; its values are `[16 slots][head_dim]`,
-/// filled up to whole lanes.
+/// Slots in blocks of 16. In a block, a head's keys are `[head_dim][16 slots]`, so that 16 scores are
+/// computed in parallel without adding across lanes. Its values are `[16 slots][head_dim]`, padded to
+/// whole vectors of 16.
 pub(crate) struct Slots<C> {
     n_heads: usize,
     head_dim: usize,
-    /// Lanes of a value row.
+    /// Vectors of 16 lanes in a value row.
     lanes: usize,
     segments: Vec<Segment<C>>,
 }
@@ -182,12 +182,13 @@ impl<C: Cached> Slots<C> {
         }
     }
 
-    /// Lanes of a value row.
+    /// Returns the number of vectors of 16 lanes in a value row.
     pub(crate) fn lanes(&self) -> usize {
         self.lanes
     }
 
-    /// Keys of one head in the block of slots `16 · block…`: `[head_dim]` lanes of slots.
+    /// Returns the keys of one head in the block that starts with slot `16 · block`: `[head_dim]` vectors
+    /// of 16 slots.
     #[inline(always)]
     pub(crate) fn keys(&self, block: usize, head: usize) -> &[C] {
         let (segment, part) = self.keys_at(block, head);
@@ -206,7 +207,7 @@ impl<C: Cached> Slots<C> {
         (block / BLOCKS, at..at + self.head_dim)
     }
 
-    /// Values of one head in the same slots: `[16, lanes]`.
+    /// Returns the values of one head in the same slots: `[16, lanes]` vectors.
     #[inline(always)]
     pub(crate) fn values(&self, block: usize, head: usize) -> &[C] {
         let (segment, part) = self.values_at(block, head);
@@ -248,7 +249,7 @@ impl<C: Cached> Slots<C> {
         [keys.concat(), values.concat()].concat()
     }
 
-    /// One head's key and value.
+    /// Returns one head's key and value.
     fn head(&self, slot: usize, head: usize) -> (Vec<f32>, Vec<f32>) {
         let (block, lane) = (slot / LANES, slot % LANES);
         let keys = self.keys(block, head).iter().map(|chunk| chunk.numbers()[lane].into());
@@ -263,7 +264,7 @@ impl<C: Cached> Slots<C> {
     }
 }
 
-/// One slot to write: a key and a value, each `[n_kv_heads, head_dim]`.
+/// Writes a slot's key and value, each `[n_kv_heads, head_dim]`.
 struct Write<'a, C> {
     cached: &'a mut Slots<C>,
     slot: usize,
@@ -280,7 +281,7 @@ impl<C: Cached> Vectorized for Write<'_, C> {
         for (head, keys) in keys.chunks_exact(head_dim).enumerate() {
             let chunks = cached.keys_mut(block, head).chunks_mut(LANES);
             for (chunks, keys) in chunks.zip(keys.chunks(LANES)) {
-                let numbers = C::of(filled_up::<L>(keys));
+                let numbers = C::from_lanes(zero_padded::<L>(keys));
                 for (chunk, &number) in chunks.iter_mut().zip(numbers.numbers()) {
                     chunk.numbers_mut()[lane] = number;
                 }
@@ -289,15 +290,15 @@ impl<C: Cached> Vectorized for Write<'_, C> {
         for (head, values) in values.chunks_exact(head_dim).enumerate() {
             let chunks = &mut cached.values_mut(block, head)[lane * lanes..(lane + 1) * lanes];
             for (chunk, values) in chunks.iter_mut().zip(values.chunks(LANES)) {
-                *chunk = C::of(filled_up::<L>(values));
+                *chunk = C::from_lanes(zero_padded::<L>(values));
             }
         }
     }
 }
 
-/// Up to 16 numbers, then zeros.
+/// Loads up to 16 numbers, padded with zeros.
 #[inline(always)]
-fn filled_up<L: Lanes>(values: &[f32]) -> L {
+fn zero_padded<L: Lanes>(values: &[f32]) -> L {
     let mut lanes = [0.0; LANES];
     lanes[..values.len()].copy_from_slice(values);
     L::load(&lanes)

@@ -1,8 +1,8 @@
-//! Linear layers for few rows, and for many: one order of additions in every width.
+//! Linear layers for any number of rows, with the same order of additions in every case.
 //!
-//! An output adds its products in ascending order of inputs (for int8: of blocks of 32 inputs, each
-//! an exact integer sum times its two scales). Rows and tiles are independent of each other, so a
-//! kernel may take as many of both at a time as it has registers for.
+//! An output adds its products in ascending order of inputs. With int8 it adds blocks of 32 inputs in
+//! ascending order, each an exact integer sum times its two scales. Rows and tiles are independent of
+//! each other, so a kernel may compute as many of both at a time as its registers can hold.
 
 use super::Isa;
 use super::activations::Activations;
@@ -12,36 +12,38 @@ use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
 use std::ops::Range;
 
-/// Row blocks that share one walk over the weights, at the most: so many rows stay in the cache.
-const GROUP: usize = 8;
+/// Largest number of row blocks that share one pass over the weights, so that their rows stay in the
+/// cache.
+const GROUP_BLOCKS: usize = 8;
 
-/// Inputs over which the row blocks of a group take turns: their weights stay in the second cache
-/// beside a group's activations, and sums are seldom stored and loaded again.
-const PART: usize = 512;
+/// Number of inputs after which the next row block of a group takes over. Small enough for the inputs'
+/// weights and the group's activations to stay in the L2 cache, and large enough to rarely store and
+/// reload sums.
+const RANGE_INPUTS: usize = 512;
 
-/// Bytes of weights that a member takes at a time, at the least.
-const PIECE: usize = 32 << 10;
+/// Smallest size of the weights in one piece of work, in bytes.
+const PIECE_BYTES: usize = 32 << 10;
 
-/// Products that share one round of a team's work, at the most.
-const TOGETHER: usize = 8;
+/// Largest number of products that are computed in one run of a team.
+const MAX_GROUPED_PRODUCTS: usize = 8;
 
-/// A linear layer that is to be computed: `out[row] = weights · x[row]`, plus the weights' bias.
+/// A linear layer to compute: `out[row] = weights · x[row]`, plus the weights' bias.
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a [f32], // [rows, inputs]
     pub(crate) weights: &'a PackedMatrix,
-    /// Where `x` is rearranged.
+    /// The buffer into which `x` is packed.
     pub(crate) activations: &'a mut Activations,
     pub(crate) out: &'a mut [f32], // [rows, outputs]
 }
 
 impl Product<'_> {
-    /// Computes it on a team.
+    /// Computes the product on a team.
     pub(crate) fn compute(self, team: &Team) {
-        share(team, &[Some(Pieces::of(self, team.isa()))]);
+        run_products(team, &[Some(PackedProduct::new(self, team.isa()))]);
     }
 }
 
-/// `out[row] = weights · x[row]`, plus the weights' bias; `x`: `[rows, inputs]`, `out`: `[rows,
+/// Computes `out[row] = weights · x[row]`, plus the weights' bias. `x`: `[rows, inputs]`, `out`: `[rows,
 /// outputs]`.
 pub(crate) fn linear(
     team: &Team,
@@ -53,67 +55,70 @@ pub(crate) fn linear(
     Product { x, weights, activations, out }.compute(team);
 }
 
-/// Several products as one piece of work, with one barrier for up to eight of them. Each has the bits
-/// that it has alone.
+/// Computes several products, with one barrier for up to eight of them. Each has the same bits as when
+/// it is computed alone.
 pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = Product<'a>>) {
-    let mut products = products.into_iter().map(|product| Pieces::of(product, team.isa())).fuse();
+    let pack = |product| PackedProduct::new(product, team.isa());
+    let mut products = products.into_iter().map(pack).fuse();
     loop {
-        // An array, since a forward pass allocates nothing.
-        let together: [Option<Pieces<'_>>; TOGETHER] = std::array::from_fn(|_| products.next());
-        if together[0].is_none() {
+        // An array, because a forward pass must not allocate.
+        let batch: [Option<PackedProduct<'_>>; MAX_GROUPED_PRODUCTS] =
+            std::array::from_fn(|_| products.next());
+        if batch[0].is_none() {
             return;
         }
-        share(team, &together);
+        run_products(team, &batch);
     }
 }
 
-/// A product, its activations packed, in pieces that members take one at a time.
-struct Pieces<'a> {
+/// A product with packed activations, divided into pieces of work for a team's members.
+struct PackedProduct<'a> {
     weights: &'a PackedMatrix,
     activations: &'a Activations,
     out: SharedSlice<'a>,
-    /// Pairs of tiles in a piece.
-    piece: usize,
-    count: usize,
+    /// Number of tile pairs in a piece.
+    pairs_per_piece: usize,
+    /// Number of pieces.
+    pieces: usize,
 }
 
-impl<'a> Pieces<'a> {
-    fn of(product: Product<'a>, isa: Isa) -> Self {
+impl<'a> PackedProduct<'a> {
+    fn new(product: Product<'a>, isa: Isa) -> Self {
         let Product { x, weights, activations, out } = product;
         let weight_type = weights.weight_type();
         activations.pack(isa, weight_type, x, weights.inputs(), row_block(isa, weight_type));
         debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
-        let piece = (PIECE / 2).div_ceil(weights.tile_bytes());
-        let count = weights.tiles().div_ceil(2).div_ceil(piece);
-        Self { weights, activations, out: SharedSlice::new(out), piece, count }
+        let pairs_per_piece = (PIECE_BYTES / 2).div_ceil(weights.tile_bytes());
+        let pieces = weights.tiles().div_ceil(2).div_ceil(pairs_per_piece);
+        Self { weights, activations, out: SharedSlice::new(out), pairs_per_piece, pieces }
     }
 
-    fn compute(&self, isa: Isa, number: usize) {
-        let Self { weights, activations, out, piece, .. } = self;
+    fn compute_piece(&self, isa: Isa, piece: usize) {
+        let Self { weights, activations, out, pairs_per_piece, .. } = self;
         let pairs = weights.tiles().div_ceil(2);
-        for pair in number * piece..pairs.min((number + 1) * piece) {
+        for pair in piece * pairs_per_piece..pairs.min((piece + 1) * pairs_per_piece) {
             match activations.blocks() {
                 1 => multiply::<1>(isa, weights, pair, activations, out),
-                _ => multiply::<GROUP>(isa, weights, pair, activations, out),
+                _ => multiply::<GROUP_BLOCKS>(isa, weights, pair, activations, out),
             }
         }
     }
 }
 
-/// All pieces of some products, numbered through.
-fn share<const N: usize>(team: &Team, products: &[Option<Pieces<'_>>; N]) {
-    let count = products.iter().flatten().map(|product| product.count).sum();
-    team.share(count, |_, mut number| {
+/// Computes all pieces of the products in one run of the team.
+fn run_products<const N: usize>(team: &Team, products: &[Option<PackedProduct<'_>>; N]) {
+    let count = products.iter().flatten().map(|product| product.pieces).sum();
+    team.for_each_piece(count, |_, mut piece| {
         for product in products.iter().flatten() {
-            match number.checked_sub(product.count) {
-                Some(behind) => number = behind,
-                None => return product.compute(team.isa(), number),
+            match piece.checked_sub(product.pieces) {
+                Some(remaining) => piece = remaining,
+                None => return product.compute_piece(team.isa(), piece),
             }
         }
     });
 }
 
-/// The outputs of two neighbouring tiles for all rows, by groups of up to `G` row blocks.
+/// Computes the outputs of two adjacent tiles for all rows, in groups of up to `G` row blocks.
 fn multiply<const G: usize>(
     isa: Isa,
     weights: &PackedMatrix,
@@ -133,8 +138,8 @@ fn multiply<const G: usize>(
     }
 }
 
-/// Adds up two tiles' products for a group of row blocks. The blocks take turns over a part of the
-/// inputs, so that only the first of them waits for memory.
+/// Sums the products of two tiles for a group of row blocks. The blocks of a group alternate after every
+/// range of inputs, so that only the first block waits for memory.
 fn add_products(
     isa: Isa,
     weights: &PackedMatrix,
@@ -150,10 +155,10 @@ fn add_products(
         let last = inputs.saturating_sub(PREFETCH / input_bytes(weight_type));
         let end = match (isa, group.len()) {
             (Isa::Avx512, 1) if first < last => last,
-            (Isa::Avx512, 2..) => inputs.min(first + PART),
+            (Isa::Avx512, 2..) => inputs.min(first + RANGE_INPUTS),
             _ => inputs,
         };
-        for (turn, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
+        for (block_index, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
             let (rows, first_row) = activations.block(block);
             let operands = Operands {
                 weight_type,
@@ -162,9 +167,9 @@ fn add_products(
                 start: first_row * inputs,
                 rows,
                 inputs,
-                part: first..end,
-                turn,
-                turns: group.len(),
+                input_range: first..end,
+                block_index,
+                group_blocks: group.len(),
             };
             compute(isa, &operands, sums);
         }
@@ -172,7 +177,7 @@ fn add_products(
     }
 }
 
-/// Writes the sums of two tiles and one row block, plus their bias, to their places.
+/// Writes the sums of two tiles and one row block to the output, plus the bias.
 fn store(
     pair: [usize; 2],
     (rows, first_row): (usize, usize),
@@ -185,8 +190,8 @@ fn store(
         let width = LANES.min(outputs - tile * LANES);
         for (row, sums) in sums.iter().enumerate().take(rows) {
             let at = (first_row + row) * outputs + tile * LANES;
-            // SAFETY: tiles belong to one member each, so these outputs do too.
-            let out = unsafe { out.part(at..at + width) };
+            // SAFETY: each tile is computed by one member, so no other member writes these outputs.
+            let out = unsafe { out.range_mut(at..at + width) };
             out.copy_from_slice(&sums[..width]);
             if let Some(bias) = weights.bias() {
                 let bias = &bias[tile * LANES..][..width];
@@ -196,7 +201,7 @@ fn store(
     }
 }
 
-/// Rows that share one reading of the weights.
+/// Returns the number of rows for which a kernel reads the weights once.
 fn row_block(isa: Isa, weight_type: WeightType) -> usize {
     match (isa, weight_type) {
         (Isa::Avx512, WeightType::Int8) => 8,
@@ -208,7 +213,7 @@ fn row_block(isa: Isa, weight_type: WeightType) -> usize {
 #[cfg(target_arch = "x86_64")]
 fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     match isa {
-        // SAFETY: a team's `Isa` is one that the processor has (`Team::with_isa` checks).
+        // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
         Isa::Avx512 => unsafe { super::avx512::compute(operands, sums) },
         // SAFETY: as above.
         Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },
@@ -243,8 +248,8 @@ mod tests {
     const TYPES: [WeightType; 4] =
         [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
 
-    /// Weights as the reference takes them: it quantises int8 itself.
-    fn held(weight_type: WeightType, matrix: &[f32], inputs: usize) -> Vec<f32> {
+    /// Weights in the form that the reference reads: it quantises int8 itself.
+    fn reference_weights(weight_type: WeightType, matrix: &[f32], inputs: usize) -> Vec<f32> {
         match weight_type {
             WeightType::Int8 => matrix.to_vec(),
             _ => reference::rounded(weight_type, matrix, inputs),
@@ -254,7 +259,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(96))]
 
-        /// Every type and instruction set, at sizes that fill no tile, against plain loops.
+        /// Every type and instruction set, with sizes that leave tiles partly empty, against plain
+        /// loops.
         #[test]
         fn equals_the_reference_bit_for_bit(
             rows in 1..20_usize, inputs in 1..150_usize, outputs in 1..70_usize,
@@ -266,12 +272,14 @@ mod tests {
             for weight_type in TYPES {
                 let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
                 let packed = packed.with_bias(biased.then(|| bias.clone()));
-                let held = held(weight_type, &matrix, inputs);
+                let reference_weights = reference_weights(weight_type, &matrix, inputs);
                 for isa in Isa::available() {
                     let team = Team::unpinned(members).unwrap().with_isa(isa);
                     let mut out = vec![f32::NAN; rows * outputs];
                     linear(&team, &x, &packed, &mut Activations::default(), &mut out);
-                    let products = reference::linear(weight_type, isa.is_fused(), &held, &x, inputs);
+                    let fused = isa.is_fused();
+                    let products =
+                        reference::linear(weight_type, fused, &reference_weights, &x, inputs);
                     let with_bias = |(at, product): (usize, &f32)| match biased {
                         true => product + bias[at % outputs],
                         false => *product,
@@ -287,29 +295,31 @@ mod tests {
         }
     }
 
-    /// More rows than a group has and more inputs than a part, which no case above reaches.
+    /// More rows than a group and more inputs than a range, which the test above never reaches.
     #[test]
-    fn parts_and_groups_equal_the_reference() {
-        let (rows, inputs, outputs) = (GROUP * MAX_ROW_BLOCK + 5, 2 * PART + 38, 50);
+    fn many_rows_and_inputs_equal_the_reference() {
+        let (rows, inputs, outputs) = (GROUP_BLOCKS * MAX_ROW_BLOCK + 5, 2 * RANGE_INPUTS + 38, 50);
         let (x, matrix) = (values(rows * inputs, 5), values(inputs * outputs, 6));
         for weight_type in TYPES {
             let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
-            let held = held(weight_type, &matrix, inputs);
+            let reference_weights = reference_weights(weight_type, &matrix, inputs);
             for isa in Isa::available() {
                 let team = Team::unpinned(2).unwrap().with_isa(isa);
                 let mut out = vec![f32::NAN; rows * outputs];
                 linear(&team, &x, &packed, &mut Activations::default(), &mut out);
-                let expected = reference::linear(weight_type, isa.is_fused(), &held, &x, inputs);
+                let expected =
+                    reference::linear(weight_type, isa.is_fused(), &reference_weights, &x, inputs);
                 assert_eq!(bits(&out), bits(&expected), "{weight_type} on {isa}");
             }
         }
     }
 
-    /// Products of other sizes, types and numbers of rows, more of them than share a round.
+    /// Products of different sizes, types and numbers of rows, more of them than fit in one run.
     #[test]
-    fn products_have_the_same_bits_beside_others() {
-        let sizes: Vec<(usize, usize, usize)> =
-            (0..TOGETHER + 3).map(|n| (1 + n % 5, 20 + 31 * n, 5 + 90 * (n % 4))).collect();
+    fn grouped_products_have_the_same_bits_as_single_ones() {
+        let sizes: Vec<(usize, usize, usize)> = (0..MAX_GROUPED_PRODUCTS + 3)
+            .map(|n| (1 + n % 5, 20 + 31 * n, 5 + 90 * (n % 4)))
+            .collect();
         let matrices: Vec<PackedMatrix> = (0..)
             .zip(&sizes)
             .map(|(n, &(_, inputs, outputs))| {

@@ -1,18 +1,18 @@
 //! The arithmetic of a forward pass.
 //!
-//! Every output element has one order of additions that depends on nothing but its own operands,
-//! so a row's bits are the same with how many rows, on how many threads and in whatever tree it
-//! is computed. Work is split over outputs only (features, heads, rows), never over a sum:
+//! The order of additions for an output element depends only on its own operands. So a row has the same
+//! bits for any number of rows in the pass, any number of threads and any tree. Work is split only over
+//! outputs (features, heads, rows), never over the terms of a sum:
 //!
-//! * a linear layer's output adds its products in ascending order of input features, and its bias
-//!   last (`linear.rs`);
-//! * a sum over a vector ([`forerun_vector::sum`]) has 16 lanes, element `i` in lane `i mod 16`, added up
-//!   in a fixed tree; over a row's attention weights, `i` is the key's absolute position;
-//! * a score adds its products in ascending order of dimensions, an attention output its weighted
-//!   values in ascending order of positions.
+//! * An output of a linear layer adds its products in ascending order of input features, and its bias
+//!   last (`linear.rs`).
+//! * A sum over a vector ([`forerun_vector::sum`]) has 16 lanes, with element `i` in lane `i mod 16`. The
+//!   lanes are added in a fixed tree. For a row's attention weights, `i` is the key's absolute position.
+//! * An attention score adds its products in ascending order of dimensions, and an attention output adds
+//!   its weighted values in ascending order of positions.
 //!
-//! Each element type of the weights is its own model, and so is each instruction set: bits are equal
-//! within one, not across.
+//! Each element type of the weights and each instruction set counts as a model of its own: results are
+//! bit-identical for the same type and instruction set, but not between different ones.
 
 mod activations;
 mod attention;
@@ -27,6 +27,7 @@ mod operands;
 mod packed;
 mod pointwise;
 mod portable;
+#[cfg(any(test, feature = "testing"))]
 pub(crate) mod reference;
 mod shared;
 
@@ -42,5 +43,5 @@ pub(crate) use pointwise::{Rope, add, norm_heads, rms_norm, silu_times};
 pub(crate) use forerun_vector::exp;
 pub use forerun_vector::{Isa, IsaError};
 
-/// Number of partial sums of a reduction, and of outputs in a packed tile.
+/// Number of partial sums in a reduction, and of outputs in a packed tile.
 pub(crate) const LANES: usize = forerun_vector::LANES;

@@ -1,4 +1,4 @@
-//! Weight matrices as the kernels read them: tiles of 16 outputs, in one of four element types.
+//! Weight matrices in the layout of the kernels: tiles of 16 outputs, in one of four element types.
 
 use super::LANES;
 use half::{bf16, f16};
@@ -11,8 +11,8 @@ use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Element type of packed weights. Each is a model of its own: outputs are bit-identical within a
-/// type, not across types.
+/// The element type of packed weights. Each type counts as a model of its own: outputs are bit-identical
+/// for the same type, but not between types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightType {
     /// 32-bit floats.
@@ -21,14 +21,14 @@ pub enum WeightType {
     Bf16,
     /// IEEE half precision, widened exactly in the kernels.
     F16,
-    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each (as Q8_0);
-    /// activations are quantised alike, products are exact.
+    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each, as in GGUF's `Q8_0`.
+    /// Activations are quantised in the same way, and products are exact.
     Int8,
 }
 
-/// A name that is no element type.
+/// The error for an unknown name of an element type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not one of auto, f32, bf16, f16, int8")]
+#[error("{0:?} is not a weight type; use auto, f32, bf16, f16 or int8")]
 pub struct UnknownWeightType(pub String);
 
 impl FromStr for WeightType {
@@ -52,19 +52,19 @@ impl fmt::Display for WeightType {
     }
 }
 
-/// Inputs of one int8 block, which share a scale.
+/// Number of inputs in an int8 block, which share a scale.
 pub(crate) const BLOCK: usize = 32;
 
-/// Weights that are worth another thread to pack them.
+/// Number of weights for which another packing thread is worthwhile.
 const WEIGHTS_PER_THREAD: usize = 1 << 18;
 
-/// A cache line; packed weights start on one.
+/// A cache line. Packed weights are aligned to cache lines.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
-struct Line([u8; 64]);
+struct CacheLine([u8; 64]);
 
-/// A weight matrix `[outputs, inputs]` in tiles of 16 outputs; the last tile is filled up with
-/// zeros. Inputs are filled up with zeros, too: to an even number, or to whole blocks for int8.
+/// A weight matrix `[outputs, inputs]` in tiles of 16 outputs. The last tile is zero-padded. Inputs are
+/// zero-padded, too: to an even number, or to whole blocks for int8.
 ///
 /// A tile holds, in ascending order of inputs:
 /// * f32, f16: `[inputs][16]`;
@@ -72,9 +72,9 @@ struct Line([u8; 64]);
 /// * int8: quants `[inputs/32][8][16][4]` as `u8` with 128 added, then scales `[inputs/32][16]` as
 ///   f16.
 pub struct PackedMatrix {
-    lines: Vec<Line>,
+    lines: Vec<CacheLine>,
     weight_type: WeightType,
-    /// What a linear layer adds to its products: `[outputs]`.
+    /// The bias of a linear layer: `[outputs]`.
     bias: Option<Vec<f32>>,
     outputs: usize,
     inputs: usize,
@@ -88,7 +88,7 @@ impl PackedMatrix {
         Self::pack_all(weight_type, &[weights], inputs)
     }
 
-    /// Packs matrices of the same inputs as one, their outputs one after another.
+    /// Packs matrices with the same number of inputs into one, with their outputs one after another.
     #[must_use]
     pub fn pack_all(weight_type: WeightType, matrices: &[&[f32]], inputs: usize) -> Self {
         let rows: Vec<&[f32]> =
@@ -101,11 +101,14 @@ impl PackedMatrix {
         packed
     }
 
-    /// Packs rows that `read(output, row)` writes to `row`: `[inputs]`, on all cores. They are asked
-    /// for one tile after another, so that no more floats are in memory than a tile's on each core.
+    /// Packs rows on all cores. `read(output, row)` must write the weights of one output to `row`:
+    /// `[inputs]`.
+    ///
+    /// Each core reads the rows of one tile at a time, so that only one tile per core is in memory as
+    /// floats.
     ///
     /// # Errors
-    /// If a row cannot be read: the first such row's error.
+    /// If rows cannot be read: the error of the first such row.
     pub(crate) fn pack_rows<E: Send>(
         weight_type: WeightType,
         [outputs, inputs]: [usize; 2],
@@ -113,7 +116,7 @@ impl PackedMatrix {
     ) -> Result<Self, E> {
         let tile_bytes = tile_bytes(weight_type, inputs);
         let count = outputs.div_ceil(LANES) * tile_bytes / 64;
-        let mut lines: Vec<Line> = Vec::with_capacity(count);
+        let mut lines: Vec<CacheLine> = Vec::with_capacity(count);
         let tiles = lines.spare_capacity_mut()[..count].chunks_exact_mut(tile_bytes / 64);
         let tiles = Mutex::new(tiles.enumerate());
         let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
@@ -123,8 +126,8 @@ impl PackedMatrix {
                 let Some((tile, lines)) = lock(&tiles).next() else { return };
                 let outputs = tile * LANES..outputs.min((tile + 1) * LANES);
                 if let Err(error) = rows.read(outputs, &read) {
-                    // Tiles are taken in order: those before this one are under way, those behind
-                    // it can only fail later.
+                    // Threads take tiles in order: earlier tiles are in progress already, and an error
+                    // in a later tile would not be the first.
                     let mut first = lock(&failure);
                     if first.as_ref().is_none_or(|(other, _)| tile < *other) {
                         *first = Some((tile, error));
@@ -132,12 +135,12 @@ impl PackedMatrix {
                     lock(&tiles).by_ref().for_each(drop);
                     return;
                 }
-                rows.pack(weight_type, zeroed(lines));
+                rows.pack(weight_type, zero_fill(lines));
             }
         };
         thread::scope(|scope| {
             for _ in 1..packing_threads(outputs * inputs) {
-                // Without this thread it takes longer.
+                // If a thread cannot be started, packing only takes longer.
                 drop(thread::Builder::new().name("forerun-pack".into()).spawn_scoped(scope, work));
             }
             work();
@@ -145,13 +148,13 @@ impl PackedMatrix {
         if let Some((_, error)) = lock(&failure).take() {
             return Err(error);
         }
-        // SAFETY: nothing failed, so every tile was taken, and `zeroed` has written all its lines.
+        // SAFETY: no read failed, so the threads have taken every tile, and `zero_fill` has initialised
+        // all lines of each tile.
         unsafe { lines.set_len(count) };
         Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
     }
 
-    /// The same with a bias `[outputs]`, in full precision, which a linear layer adds to its
-    /// products, or with none.
+    /// Returns the same matrix with a full-precision bias `[outputs]`, or without a bias.
     #[must_use]
     pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
         debug_assert!(bias.as_ref().is_none_or(|bias| bias.len() == self.outputs));
@@ -159,36 +162,36 @@ impl PackedMatrix {
         self
     }
 
-    /// What is added to the products: `[outputs]`.
+    /// Returns the bias: `[outputs]`.
     pub(crate) fn bias(&self) -> Option<&[f32]> {
         self.bias.as_deref()
     }
 
-    /// Number of outputs.
+    /// Returns the number of outputs.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.outputs
     }
 
-    /// Number of inputs.
+    /// Returns the number of inputs.
     #[must_use]
     pub fn inputs(&self) -> usize {
         self.inputs
     }
 
-    /// Element type.
+    /// Returns the element type.
     #[must_use]
     pub fn weight_type(&self) -> WeightType {
         self.weight_type
     }
 
-    /// Bytes of packed weights.
+    /// Returns the size of the packed weights in bytes, with padding but without the bias.
     #[must_use]
     pub fn bytes(&self) -> usize {
         size_of_val(&self.lines[..])
     }
 
-    /// Writes the weights of one output (an embedding's row) to `row`: `[inputs]`.
+    /// Writes the weights of one output (for example, a token's embedding) to `row`: `[inputs]`.
     pub(crate) fn unpack_row(&self, output: usize, row: &mut [f32]) {
         let (tile, lane) = (self.tile(output / LANES), output % LANES);
         let half = |at: usize| u16::from_le_bytes([tile[at], tile[at + 1]]);
@@ -209,28 +212,28 @@ impl PackedMatrix {
         }
     }
 
-    /// Number of tiles.
+    /// Returns the number of tiles.
     pub(crate) fn tiles(&self) -> usize {
         self.outputs.div_ceil(LANES)
     }
 
-    /// Bytes of one tile.
+    /// Returns the size of one tile in bytes.
     pub(crate) fn tile_bytes(&self) -> usize {
         self.tile_bytes
     }
 
-    /// The bytes of one tile, aligned to 64.
+    /// Returns the bytes of one tile, aligned to 64.
     pub(crate) fn tile(&self, tile: usize) -> &[u8] {
         &self.as_bytes()[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
     }
 
     fn as_bytes(&self) -> &[u8] {
-        // SAFETY: a line is 64 bytes without padding, and any bytes are valid bytes.
+        // SAFETY: a line is 64 bytes without padding, and every bit pattern is a valid byte.
         unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.bytes()) }
     }
 }
 
-/// Threads among which packing is shared: one for each core, but few for few weights.
+/// Returns the number of packing threads: one per core, but fewer for small matrices.
 fn packing_threads(weights: usize) -> usize {
     let worthwhile = weights / WEIGHTS_PER_THREAD;
     match worthwhile {
@@ -243,11 +246,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes zeros to all lines, and gives them as bytes.
-fn zeroed(lines: &mut [MaybeUninit<Line>]) -> &mut [u8] {
-    lines.fill(MaybeUninit::new(Line([0; 64])));
-    // SAFETY: the lines have just been written, a line is 64 bytes without padding, any bytes are a
-    // line, and the borrow is exclusive.
+/// Fills the lines with zeros, and returns them as bytes.
+fn zero_fill(lines: &mut [MaybeUninit<CacheLine>]) -> &mut [u8] {
+    lines.fill(MaybeUninit::new(CacheLine([0; 64])));
+    // SAFETY: the lines have just been initialised, a line is 64 bytes without padding, any 64 bytes are
+    // a valid line, and the borrow is exclusive.
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
@@ -257,8 +260,8 @@ struct TileRows {
     inputs: usize,
 }
 
-/// Zeros behind each row, which fill up its last group of inputs. Without them the rows of most
-/// matrices would also lie a multiple of 4096 bytes apart, and compete for the same cache lines.
+/// Zeros after each row, which pad its last group of inputs. Without them, the rows of most matrices would
+/// also be a multiple of 4096 bytes apart and compete for the same cache lines.
 const PADDING: usize = LANES;
 
 impl TileRows {
@@ -266,7 +269,7 @@ impl TileRows {
         Self { values: vec![0.0; LANES * (inputs + PADDING)], inputs }
     }
 
-    /// Reads the rows of these outputs, 16 of them or fewer; others are zeros.
+    /// Reads the rows of at most 16 outputs. The remaining rows become zeros.
     fn read<E>(
         &mut self,
         mut outputs: Range<usize>,
@@ -282,7 +285,7 @@ impl TileRows {
         })
     }
 
-    /// Packs the rows into a tile of zeros.
+    /// Packs the rows into a tile, which must be filled with zeros.
     fn pack(&self, weight_type: WeightType, tile: &mut [u8]) {
         match weight_type {
             WeightType::F32 => self.pack_floats(tile, |[weight]| weight.to_le_bytes()),
@@ -297,7 +300,7 @@ impl TileRows {
         }
     }
 
-    /// Packs `INPUTS` inputs of an output at a time, which lie side by side in the tile.
+    /// Packs `INPUTS` inputs of an output at a time. They are adjacent in the tile.
     fn pack_floats<const INPUTS: usize, const BYTES: usize>(
         &self,
         tile: &mut [u8],
@@ -323,7 +326,7 @@ impl TileRows {
             for (lane, row) in rows.enumerate() {
                 let (values, scale) = quantize_weights(&row[inputs.clone()]);
                 scales[lane * 2..lane * 2 + 2].copy_from_slice(&scale.to_le_bytes());
-                // A quant of 0 is stored as 128, also where there is no weight.
+                // A quant of 0 is stored as 128, also in padding.
                 let mut bytes = [128; BLOCK];
                 for (byte, quant) in bytes.iter_mut().zip(values) {
                     // Two's complement plus 128, modulo 256.
@@ -337,7 +340,7 @@ impl TileRows {
     }
 }
 
-/// Bytes of one tile, in whole cache lines.
+/// Returns the size of one tile in bytes, rounded up to whole cache lines.
 fn tile_bytes(weight_type: WeightType, inputs: usize) -> usize {
     let even = inputs.next_multiple_of(2);
     let bytes = match weight_type {
@@ -348,34 +351,35 @@ fn tile_bytes(weight_type: WeightType, inputs: usize) -> usize {
     bytes.next_multiple_of(64)
 }
 
-/// Where a bf16 weight lies in its tile, in bytes.
+/// Returns the offset of a bf16 weight in its tile, in bytes.
 fn bf16_offset(input: usize, lane: usize) -> usize {
     ((input / 2 * LANES + lane) * 2 + input % 2) * 2
 }
 
-/// Where an int8 weight lies in its tile, in bytes.
+/// Returns the offset of an int8 weight in its tile, in bytes.
 fn quant_offset(input: usize, lane: usize) -> usize {
     let (group, within) = (input / 4, input % 4);
     (group * LANES + lane) * 4 + within
 }
 
-/// Where a block's scale lies in its tile, in bytes.
+/// Returns the offset of a block's scale in its tile, in bytes.
 fn scale_offset(inputs: usize, input: usize, lane: usize) -> usize {
     inputs.div_ceil(BLOCK) * BLOCK * LANES + (input / BLOCK * LANES + lane) * 2
 }
 
-/// The nearest integer, ties to even, of a number in −127.5…127.5: adding 1.5 · 2²³ leaves no bits
-/// behind the point, and the integer in the lowest ones.
+/// Rounds a number in −127.5…127.5 to the nearest integer, ties to even. Adding 1.5 · 2²³ leaves no
+/// fractional bits, and puts the integer into the lowest bits.
 #[inline(always)]
 pub(crate) fn round_to_i8(value: f32) -> i8 {
     const SHIFT: f32 = 12_582_912.0;
     (value + SHIFT).to_bits() as i8
 }
 
-/// One block of finite weights as integers in −127…127 and the scale that gives them back.
+/// Quantises a block of finite weights to integers in −127…127. Returns them with the scale that restores
+/// the weights.
 pub(crate) fn quantize_weights(weights: &[f32]) -> (impl Iterator<Item = i8> + '_, f16) {
-    // The bits of positive floats are in the order of the floats, and the compiler finds the greatest
-    // of many integers at a time.
+    // The bits of positive floats sort like the floats, and the compiler can vectorise the maximum of
+    // integers.
     let peak = weights.iter().fold(0, |peak, weight| weight.abs().to_bits().max(peak));
     let scale = f16::from_f32(f32::from_bits(peak) / 127.0);
     let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
@@ -391,7 +395,7 @@ mod tests {
     const TYPES: [WeightType; 4] =
         [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
 
-    /// Values of all signs and many sizes.
+    /// Values of both signs and of many magnitudes.
     fn values(count: usize) -> Vec<f32> {
         let value = |index: u32| {
             let hash = index.wrapping_mul(2_654_435_761).rotate_left(13);
@@ -400,9 +404,9 @@ mod tests {
         (0..count as u32).map(value).collect()
     }
 
-    /// Enough weights for several threads; neither tiles nor blocks are full at the end.
+    /// Enough weights for several threads; the last tile and the last block of inputs are not full.
     #[test]
-    fn what_many_threads_pack_unpacks_to_every_row() {
+    fn every_row_unpacks_after_packing_on_many_threads() {
         let (outputs, inputs) = (805, 1003);
         assert!(outputs * inputs > 3 * WEIGHTS_PER_THREAD);
         let weights = values(outputs * inputs);
@@ -417,26 +421,26 @@ mod tests {
         }
     }
 
-    /// What is not there is nothing to a product, too: bytes are compared, not values.
+    /// Padding must equal explicit zeros byte for byte, because the kernels multiply it, too.
     #[test]
-    fn a_tile_is_filled_up_with_zeros() {
+    fn tiles_are_padded_with_zeros() {
         for weight_type in TYPES {
             let inputs = 37;
             let packed = PackedMatrix::pack(weight_type, &values(3 * inputs), inputs);
-            let filled_up = |inputs: usize| {
+            let padded = |inputs: usize| {
                 let mut matrix = vec![0.0; 16 * inputs];
                 for (filled, row) in matrix.chunks_mut(inputs).zip(values(3 * 37).chunks(37)) {
                     filled[..37].copy_from_slice(row);
                 }
                 PackedMatrix::pack(weight_type, &matrix, inputs)
             };
-            let whole = filled_up(if weight_type == WeightType::Int8 { 64 } else { 38 });
+            let whole = padded(if weight_type == WeightType::Int8 { 64 } else { 38 });
             assert!(packed.as_bytes() == whole.as_bytes(), "{weight_type}");
         }
     }
 
     #[test]
-    fn the_first_row_that_cannot_be_read_is_the_error() {
+    fn the_error_of_the_first_unreadable_row_is_returned() {
         let read = |bad: &[usize]| {
             let read = |output: usize, row: &mut [f32]| {
                 row.fill(1.0);
@@ -459,7 +463,7 @@ mod tests {
             let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
             let (quants, step) = quantize_weights(&weights);
             assert_eq!(step, f16::from_f32(peak / 127.0));
-            // A step too small for f16 leaves nothing of the weights.
+            // If the step is too small for f16, all weights become zero.
             let inverse = if step.to_f32() > 0.0 { 1.0 / step.to_f32() } else { 0.0 };
             for (quant, weight) in quants.zip(&weights) {
                 let nearest = (weight * inverse).round_ties_even().clamp(-127.0, 127.0);

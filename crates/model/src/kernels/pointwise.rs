@@ -1,4 +1,4 @@
-//! Norms, rotary embedding and activations.
+//! Norms, rotary position embedding (RoPE) and activation functions.
 
 use super::Isa;
 use super::shared::SharedSlice;
@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::team::Team;
 use forerun_vector::{Lanes, Vectorized, dot, exp, vectorize};
 
-/// RMSNorm of every row: `x / rms(x) · weight`; `x`, `out`: `[rows, weight.len()]`.
+/// Computes the RMSNorm of every row: `x / rms(x) · weight`. `x`, `out`: `[rows, weight.len()]`.
 pub(crate) fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     vectorize(isa, RmsNorm { x, weight, epsilon, out });
 }
@@ -31,14 +31,14 @@ impl Vectorized for RmsNorm<'_> {
     }
 }
 
-/// What brings a vector's root mean square to 1.
+/// Returns the factor that scales a vector's root mean square to 1.
 #[inline(always)]
 fn rms_scale<L: Lanes>(x: &[f32], epsilon: f32) -> f32 {
     let mean = dot::<L>(x, x) / x.len() as f32;
     1.0 / (mean + epsilon).sqrt()
 }
 
-/// RMSNorm of every head, in place; `heads`: `[n_heads, weight.len()]`.
+/// Computes the RMSNorm of every head in place. `heads`: `[n_heads, weight.len()]`.
 pub(crate) fn norm_heads(isa: Isa, heads: &mut [f32], weight: &[f32], epsilon: f32) {
     vectorize(isa, NormHeads { heads, weight, epsilon });
 }
@@ -61,7 +61,7 @@ impl Vectorized for NormHeads<'_> {
     }
 }
 
-/// `x += y`.
+/// Computes `x += y`.
 pub(crate) fn add(isa: Isa, x: &mut [f32], y: &[f32]) {
     vectorize(isa, Add { x, y });
 }
@@ -80,14 +80,14 @@ impl Vectorized for Add<'_> {
     }
 }
 
-/// `out = silu(gate) · up`; `gate_up`: `[rows, 2, size]`, `out`: `[rows, size]`.
+/// Computes `out = silu(gate) · up`. `gate_up`: `[rows, 2, size]`, `out`: `[rows, size]`.
 pub(crate) fn silu_times(team: &Team, gate_up: &[f32], size: usize, out: &mut [f32]) {
     let out = SharedSlice::new(out);
-    team.split(size, 64, |range| {
+    team.for_each_range(size, 64, |range| {
         for (row, gate_up) in gate_up.chunks_exact(2 * size).enumerate() {
             let (gate, up) = gate_up.split_at(size);
-            // SAFETY: members have disjoint ranges of every row.
-            let out = unsafe { out.part(row * size + range.start..row * size + range.end) };
+            // SAFETY: members write to disjoint ranges of every row.
+            let out = unsafe { out.range_mut(row * size + range.start..row * size + range.end) };
             vectorize(
                 team.isa(),
                 SiluTimes { gate: &gate[range.clone()], up: &up[range.clone()], out },
@@ -111,15 +111,15 @@ impl Vectorized for SiluTimes<'_> {
     }
 }
 
-/// Rotary position embedding (Su et al. 2021) over pairs `(i, i + head_dim/2)`.
+/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + head_dim/2)`.
 pub(crate) struct Rope {
-    /// By pair: `[head_dim/2]`.
+    /// The frequency of each pair: `[head_dim/2]`.
     frequencies: Vec<f32>,
     head_dim: usize,
 }
 
 impl Rope {
-    /// The embedding that `config` asks for.
+    /// Creates the embedding for a model's configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let head_dim = config.head_dim;
         let frequencies = (0..head_dim / 2).map(|pair| config.rope_frequency(pair));
@@ -136,7 +136,7 @@ impl Rope {
         }
     }
 
-    /// Length of a position's table.
+    /// Returns the length of a position's table.
     pub(crate) fn table_len(&self) -> usize {
         self.head_dim / 2 * 2
     }

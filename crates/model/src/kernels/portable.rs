@@ -1,11 +1,11 @@
-//! Linear kernels in plain loops, for any processor.
+//! Portable linear kernels: plain loops, for any processor.
 
 use super::LANES;
 use super::operands::{MAX_ROW_BLOCK, Operands, TileSums};
 use super::packed::{BLOCK, WeightType};
 use half::{bf16, f16};
 
-/// The sums of both tiles for every row of the block.
+/// Computes the sums of both tiles for every row of the block.
 pub(crate) fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     for (tile, sums) in operands.tiles.into_iter().zip(sums) {
         *sums = [[0.0; LANES]; MAX_ROW_BLOCK];

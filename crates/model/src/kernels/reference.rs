@@ -1,11 +1,11 @@
-//! The definitions of what the kernels compute, as plain loops. Parity tests and the slow reference
-//! forward use them.
+//! Reference implementations of the kernels in plain loops, for parity tests and for the slow reference
+//! model.
 
 use super::activations::quantize_activations;
 use super::packed::{BLOCK, WeightType, quantize_weights};
 use half::{bf16, f16};
 
-/// Weights `[outputs, inputs]` as a type holds them.
+/// Returns weights `[outputs, inputs]`, rounded to the values that a weight type can hold.
 pub(crate) fn rounded(weight_type: WeightType, weights: &[f32], inputs: usize) -> Vec<f32> {
     match weight_type {
         WeightType::F32 => weights.to_vec(),
@@ -21,7 +21,8 @@ pub(crate) fn rounded(weight_type: WeightType, weights: &[f32], inputs: usize) -
     }
 }
 
-/// `weights · x` for every row of `x`; `weights`: `[outputs, inputs]`, [`rounded`] but for int8.
+/// Computes `weights · x` for every row of `x`. `weights`: `[outputs, inputs]`, already [`rounded`],
+/// except for int8.
 pub(crate) fn linear(
     weight_type: WeightType,
     fused: bool,
@@ -38,14 +39,15 @@ pub(crate) fn linear(
         .collect()
 }
 
-/// Products in ascending order; an odd number is filled up by a product of zeros.
+/// Adds the products in ascending order. If their number is odd, adds a product of zeros.
 fn float_dot(fused: bool, weights: &[f32], x: &[f32]) -> f32 {
     let products = weights.iter().zip(x);
     let sum = products.fold(0.0, |sum, (&weight, &x)| multiply_add(fused, x, weight, sum));
     if x.len() % 2 == 1 { multiply_add(fused, 0.0, 0.0, sum) } else { sum }
 }
 
-/// Blocks in ascending order: the integer sum of products, times the product of both scales.
+/// Adds the blocks in ascending order: each is the integer sum of its products, times the product of both
+/// scales.
 fn int8_dot(fused: bool, weights: &[f32], x: &[f32]) -> f32 {
     weights.chunks(BLOCK).zip(x.chunks(BLOCK)).fold(0.0, |sum, (weights, x)| {
         let (mut values, mut quants) = ([0.0; BLOCK], [0; BLOCK]);

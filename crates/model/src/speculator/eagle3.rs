@@ -1,10 +1,10 @@
-//! EAGLE-3's layer as it is stored.
+//! The storage layout of EAGLE-3's layer.
 //!
 //! *EAGLE-3: Scaling up Inference Acceleration of Large Language Models via Training-Time Test*, Li et al.
-//! 2025, arXiv 2503.01840. `fc.weight` makes one hidden state of three of the target's; the only layer,
-//! `midlayer` (vLLM's speculators call it `layers.0`), attends over the normed embedding beside that
-//! state, both normed on their own. Its head may know fewer tokens than the target: `d2t` adds to each of
-//! its tokens what makes it the target's.
+//! 2025, arXiv 2503.01840. `fc.weight` projects three hidden states of the target to one. The attention
+//! of the only layer, `midlayer` (`layers.0` in vLLM's speculators), reads the embedding concatenated
+//! with that state; each has its own norm. The head may have fewer tokens than the target: the target's
+//! token for the head's token `t` is `t + d2t[t]`.
 
 use super::layers::{EagleWeights, FUSION, HINT};
 use super::{Speculator, SpeculatorKind};
@@ -15,34 +15,34 @@ use crate::weights::{AttentionNorm, LayerWeights, Weights, pack};
 use forerun_core::TokenId;
 use std::sync::Arc;
 
-/// What tells this layer from EAGLE's first.
+/// The tensor that distinguishes this layer from EAGLE's.
 const HIDDEN_NORM: &str = "hidden_norm.weight";
 const EMBEDDING: &str = "embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
-const TO_TARGET: &str = "d2t";
+const DRAFT_TO_TARGET: &str = "d2t";
 
-/// What the layer's tensors begin with; `None` for tensors that are no EAGLE-3.
+/// Returns the prefix of the layer's tensor names. `None` for tensors that are not EAGLE-3's.
 pub(super) fn prefix(tensors: &NamedTensors) -> Option<&'static str> {
     ["midlayer.", "layers.0."]
         .into_iter()
         .find(|prefix| tensors.has(&format!("{prefix}{HIDDEN_NORM}")))
 }
 
-/// The name of a layer's tensor behind the layer's own.
-fn within_layer(tensor: LayerTensor) -> String {
+/// Returns a tensor's name after the prefix of its layer.
+fn name_within_layer(tensor: LayerTensor) -> String {
     let name = Tensor::Layer(0, tensor).to_string();
     name.strip_prefix("model.layers.0.").map_or(name.clone(), str::to_owned)
 }
 
 impl Speculator {
-    /// Reads an EAGLE-3 drafter.
+    /// Reads and packs an EAGLE-3 drafter.
     pub(super) fn eagle3(
         &self,
         target: &Weights,
         weight_type: Option<WeightType>,
     ) -> Result<EagleWeights, LoadError> {
         let (Some(config), Some(prefix)) = (&self.config, prefix(&self.tensors)) else {
-            return Err(self.not_that("an EAGLE-3 drafter"));
+            return Err(self.wrong_kind("an EAGLE-3 drafter"));
         };
         self.reject_other_tensors(config, prefix)?;
         let (tensors, size) = (&self.tensors, config.hidden_size);
@@ -65,20 +65,20 @@ impl Speculator {
             final_norm: Some(vector("norm.weight", size)?),
             head: Some(head),
         };
-        let width = SpeculatorKind::Eagle3.width(target.config());
+        let width = SpeculatorKind::Eagle3.feature_width(target.config());
         let fusion = matrix(FUSION, [size, width])?;
         let (layers, mask_features) = (Arc::new(layers), Vec::new());
         Ok(EagleWeights { layers, fusion, mask_features, draft_tokens })
     }
 
     fn reject_other_tensors(&self, config: &Config, prefix: &str) -> Result<(), LoadError> {
-        let of_layer = LayerTensor::ALL.into_iter().filter(|tensor| tensor.is_in(config));
-        let mut known: Vec<String> = of_layer.map(within_layer).collect();
-        known.push(HIDDEN_NORM.to_owned());
-        self.tensors.reject_others("this EAGLE-3 drafter", |name| {
-            let within = name.strip_prefix(prefix);
-            let others = [FUSION, EMBEDDING, HEAD, "norm.weight", TO_TARGET, "t2d"];
-            within.is_some_and(|own| known.iter().any(|known| known == own))
+        let layer_tensors = LayerTensor::ALL.into_iter().filter(|tensor| tensor.is_in(config));
+        let mut layer_names: Vec<String> = layer_tensors.map(name_within_layer).collect();
+        layer_names.push(HIDDEN_NORM.to_owned());
+        self.tensors.reject_unknown("this EAGLE-3 drafter", |name| {
+            let within_layer = name.strip_prefix(prefix);
+            let others = [FUSION, EMBEDDING, HEAD, "norm.weight", DRAFT_TO_TARGET, "t2d"];
+            within_layer.is_some_and(|name| layer_names.iter().any(|known| known == name))
                 || others.contains(&name)
         })
     }
@@ -91,17 +91,17 @@ impl Speculator {
     ) -> Result<LayerWeights, LoadError> {
         use LayerTensor as T;
         let rows = |tensor: T, shape: &[usize]| {
-            self.tensors.rows(&format!("{prefix}{}", within_layer(tensor)), shape, HINT)
+            self.tensors.rows(&format!("{prefix}{}", name_within_layer(tensor)), shape, HINT)
         };
-        let own_shape = |tensor: T| Tensor::Layer(0, tensor).shape(config);
-        // Attention reads the embedding beside the hidden state; all else is an ordinary layer.
-        let shape_of = |tensor: T| match (tensor, &own_shape(tensor)[..]) {
+        let model_shape = |tensor: T| Tensor::Layer(0, tensor).shape(config);
+        // Attention reads the embedding and the hidden state. Otherwise this is an ordinary layer.
+        let stored_shape = |tensor: T| match (tensor, &model_shape(tensor)[..]) {
             (T::Query | T::Key | T::Value, [outputs, inputs]) => vec![*outputs, 2 * inputs],
             (_, shape) => shape.to_vec(),
         };
-        let vector = |tensor: T| rows(tensor, &own_shape(tensor))?.read_all();
+        let vector = |tensor: T| rows(tensor, &model_shape(tensor))?.read_all();
         let projection = |weights: &[T], biases: &[T]| {
-            let weights = weights.iter().map(|&tensor| rows(tensor, &shape_of(tensor)));
+            let weights = weights.iter().map(|&tensor| rows(tensor, &stored_shape(tensor)));
             let weights = weights.collect::<Result<Vec<_>, _>>()?;
             let biases = biases.iter().filter(|bias| bias.is_in(config));
             let biases = biases.map(|&bias| vector(bias)).collect::<Result<Vec<_>, _>>()?;
@@ -126,7 +126,8 @@ impl Speculator {
         })
     }
 
-    /// Its head, or the target's, and the target's tokens that the head knows, where it has its own.
+    /// Returns the drafter's own head, or else the target's. If the head does not have all the target's
+    /// tokens, also returns the target's token for each of its tokens.
     fn head(
         &self,
         target: &Weights,
@@ -134,24 +135,25 @@ impl Speculator {
         weight_type: WeightType,
     ) -> Result<(Arc<PackedMatrix>, Option<Vec<TokenId>>), LoadError> {
         let tensors = &self.tensors;
-        let Some(&[known, _]) = tensors.shape(HEAD) else {
+        let Some(&[draft_vocab_size, _]) = tensors.shape(HEAD) else {
             return Ok((Arc::clone(target.head()), None));
         };
-        let head = pack(weight_type, &[tensors.rows(HEAD, &[known, config.hidden_size], HINT)?])?;
+        let head = tensors.rows(HEAD, &[draft_vocab_size, config.hidden_size], HINT)?;
+        let head = pack(weight_type, &[head])?;
         let vocab_size = config.vocab_size;
-        let draft_tokens = match tensors.integers(TO_TARGET)? {
-            None if known == vocab_size => return Ok((Arc::new(head), None)),
+        let offsets = match tensors.integers(DRAFT_TO_TARGET)? {
+            None if draft_vocab_size == vocab_size => return Ok((Arc::new(head), None)),
             offsets => offsets.unwrap_or_default(),
         };
-        let of_target = (0..known).zip(&draft_tokens).map_while(|(token, &offset)| {
+        let target_tokens = (0..draft_vocab_size).zip(&offsets).map_while(|(token, &offset)| {
             let token = (token as i64).checked_add(offset)?;
             TokenId::try_from(token).ok().filter(|&token| (token as usize) < vocab_size)
         });
-        let of_target: Vec<TokenId> = of_target.collect();
-        if of_target.len() != known || draft_tokens.len() != known {
+        let target_tokens: Vec<TokenId> = target_tokens.collect();
+        if target_tokens.len() != draft_vocab_size || offsets.len() != draft_vocab_size {
             let path = self.path.clone();
-            return Err(LoadError::DraftVocabulary { path, known, vocab_size });
+            return Err(LoadError::DraftVocabulary { path, draft_vocab_size, vocab_size });
         }
-        Ok((Arc::new(head), Some(of_target)))
+        Ok((Arc::new(head), Some(target_tokens)))
     }
 }

@@ -1,10 +1,10 @@
-//! Medusa heads as they are stored.
+//! The storage layouts of Medusa heads.
 //!
-//! The authors' layout: `{head}.{layer}.linear.weight` and `.bias`, then `{head}.{layers}.weight`.
-//! vLLM's: `blocks.{head}.layers.{layer}.weight` (its layers may have a bias), then
-//! `lm_heads.{head}.weight`. Where the last is stored for no head, as in version 2 and in our own, all
-//! heads share their target's. Heads and layers are counted: what configurations say of them is often
-//! wrong.
+//! The authors' layout has `{head}.{layer}.linear.weight` and `.bias`, then `{head}.{layers}.weight`.
+//! vLLM's layout has `blocks.{head}.layers.{layer}.weight` (its layers may have a bias), then
+//! `lm_heads.{head}.weight`. If no head has an output matrix, as in version 2 and in heads trained by
+//! forerun, all heads share the target's. The numbers of heads and layers are counted from the tensors,
+//! because configurations often give wrong numbers.
 
 use super::{Speculator, SpeculatorKind};
 use crate::checkpoint::{LoadError, NamedTensors};
@@ -12,71 +12,72 @@ use crate::kernels::{PackedMatrix, WeightType};
 use crate::weights::{Weights, pack};
 use std::sync::Arc;
 
-/// What stands where, and how much of it.
+/// The names and the numbers of the tensors.
 pub(super) struct Layout {
-    of_vllm: bool,
+    /// Whether the names are vLLM's.
+    vllm: bool,
     n_heads: usize,
     n_layers: usize,
     pub(super) hidden_size: usize,
-    /// Whether every head has a matrix of its own.
+    /// Whether every head has its own output matrix.
     own_heads: bool,
 }
 
 impl Layout {
-    /// `None` for tensors that are no Medusa heads.
+    /// Detects the layout. Returns `None` for tensors that are not Medusa heads.
     pub(super) fn of(tensors: &NamedTensors) -> Option<Self> {
-        [false, true].into_iter().find_map(|of_vllm| {
-            let empty = Self { of_vllm, n_heads: 0, n_layers: 0, hidden_size: 0, own_heads: false };
-            let shape = tensors.shape(&empty.layer(0, 0, "weight"))?;
-            let counted = |name: &dyn Fn(usize) -> String| {
+        [false, true].into_iter().find_map(|vllm| {
+            let empty = Self { vllm, n_heads: 0, n_layers: 0, hidden_size: 0, own_heads: false };
+            let shape = tensors.shape(&empty.layer_name(0, 0, "weight"))?;
+            let count = |name: &dyn Fn(usize) -> String| {
                 (0..).take_while(|&index| tensors.has(&name(index))).count()
             };
-            let n_heads = counted(&|head| empty.layer(head, 0, "weight"));
-            let n_layers = counted(&|layer| empty.layer(0, layer, "weight"));
+            let n_heads = count(&|head| empty.layer_name(head, 0, "weight"));
+            let n_layers = count(&|layer| empty.layer_name(0, layer, "weight"));
             let hidden_size = shape.last().copied().unwrap_or(0);
             let layout = Self { n_heads, n_layers, hidden_size, ..empty };
-            Some(Self { own_heads: tensors.has(&layout.head(0)), ..layout })
+            Some(Self { own_heads: tensors.has(&layout.head_name(0)), ..layout })
         })
     }
 
-    fn layer(&self, head: usize, layer: usize, part: &str) -> String {
-        match self.of_vllm {
+    fn layer_name(&self, head: usize, layer: usize, part: &str) -> String {
+        match self.vllm {
             false => format!("{head}.{layer}.linear.{part}"),
             true => format!("blocks.{head}.layers.{layer}.{part}"),
         }
     }
 
-    fn head(&self, head: usize) -> String {
-        match self.of_vllm {
+    fn head_name(&self, head: usize) -> String {
+        match self.vllm {
             false => format!("{head}.{}.weight", self.n_layers),
             true => format!("lm_heads.{head}.weight"),
         }
     }
 
-    /// The names of all tensors that there may be.
+    /// Returns the names of all tensors that the layout allows.
     fn names(&self) -> Vec<String> {
-        let of_head = |head| {
+        let head_names = |head| {
             let layers = (0..self.n_layers).flat_map(move |layer| {
-                ["weight", "bias"].map(|part| self.layer(head, layer, part))
+                ["weight", "bias"].map(|part| self.layer_name(head, layer, part))
             });
-            layers.chain([self.head(head)])
+            layers.chain([self.head_name(head)])
         };
-        (0..self.n_heads).flat_map(of_head).collect()
+        (0..self.n_heads).flat_map(head_names).collect()
     }
 }
 
-/// Medusa heads, packed.
+/// Packed Medusa heads.
 pub struct MedusaWeights {
     /// By head, then by layer: `[hidden, hidden]` with its bias.
     pub(crate) layers: Vec<Vec<PackedMatrix>>,
-    /// `[vocab, hidden]`: each head's, or one for all.
+    /// Output matrices, `[vocab, hidden]`: one for each head, or one for all.
     pub(crate) heads: Vec<Arc<PackedMatrix>>,
     pub(crate) hidden_size: usize,
     pub(crate) vocab_size: usize,
 }
 
 impl MedusaWeights {
-    /// Number of heads.
+    /// Returns the number of heads.
     #[must_use]
     pub fn n_heads(&self) -> usize {
         self.layers.len()
@@ -84,12 +85,13 @@ impl MedusaWeights {
 }
 
 impl Speculator {
-    /// Reads Medusa heads for the target that they were opened for, in a type or else their own.
+    /// Reads and packs Medusa heads. `target` must be the target that they were opened for. Without a
+    /// weight type, they keep their stored type.
     ///
     /// # Errors
     ///
-    /// When it is another drafter, a tensor is missing, unexpected, or of the wrong dtype or shape, or
-    /// a value is not finite.
+    /// When the drafter has another kind, a tensor is missing, unexpected, or has the wrong dtype or
+    /// shape, or a value is not finite.
     pub fn medusa(
         &self,
         target: &Weights,
@@ -99,23 +101,23 @@ impl Speculator {
             SpeculatorKind::Medusa => Layout::of(&self.tensors),
             _ => None,
         };
-        let layout = layout.ok_or_else(|| self.not_that("Medusa heads"))?;
+        let layout = layout.ok_or_else(|| self.wrong_kind("Medusa heads"))?;
         let names = layout.names();
-        self.tensors
-            .reject_others("these Medusa heads", |name| names.iter().any(|known| known == name))?;
+        let is_known = |name: &str| names.iter().any(|known| known == name);
+        self.tensors.reject_unknown("these Medusa heads", is_known)?;
         let weight_type = self.weight_type(weight_type)?;
-        let hint = "all heads have the same layers: the checkpoint is incomplete";
+        let hint = "the checkpoint is incomplete: all heads must have the same layers";
         let (size, vocab_size) = (layout.hidden_size, target.config().vocab_size);
         let matrix = |name: &str, outputs: usize| {
             pack(weight_type, &[self.tensors.rows(name, &[outputs, size], hint)?])
         };
         let layer = |head: usize, layer: usize| {
-            let bias = layout.layer(head, layer, "bias");
+            let bias = layout.layer_name(head, layer, "bias");
             let bias = match self.tensors.has(&bias) {
                 true => Some(self.tensors.rows(&bias, &[size], hint)?.read_all()?),
                 false => None,
             };
-            let weights = matrix(&layout.layer(head, layer, "weight"), size)?;
+            let weights = matrix(&layout.layer_name(head, layer, "weight"), size)?;
             Ok::<_, LoadError>(weights.with_bias(bias))
         };
         let layers = (0..layout.n_heads).map(|head| {
@@ -125,7 +127,7 @@ impl Speculator {
         let heads = match layout.own_heads {
             false => vec![Arc::clone(target.head())],
             true => (0..layout.n_heads)
-                .map(|head| Ok(Arc::new(matrix(&layout.head(head), vocab_size)?)))
+                .map(|head| Ok(Arc::new(matrix(&layout.head_name(head), vocab_size)?)))
                 .collect::<Result<_, LoadError>>()?,
         };
         Ok(MedusaWeights { layers, heads, hidden_size: size, vocab_size })

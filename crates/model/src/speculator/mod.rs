@@ -1,15 +1,15 @@
 //! Checkpoints of drafters that belong to one target: they share its embedding or head, or read its
 //! features.
 //!
-//! What a folder holds is told by its tensors, for published configurations are often wrong:
+//! The kind of a drafter is detected from its tensors, because published configurations are often wrong:
 //!
-//! * Medusa (Cai et al. 2024, arXiv 2401.10774), as its authors and as vLLM write it;
-//! * Hydra (Ankner et al. 2024, arXiv 2402.05109) and Hydra++, whose heads read what was drafted;
-//! * EAGLE (Li et al. 2024, arXiv 2401.15077) and EAGLE-2, which differ in their drafts alone, and
+//! * Medusa (Cai et al. 2024, arXiv 2401.10774), in the layouts of its authors and of vLLM;
+//! * Hydra (Ankner et al. 2024, arXiv 2402.05109) and Hydra++, with heads that read drafted tokens;
+//! * EAGLE (Li et al. 2024, arXiv 2401.15077) and EAGLE-2, which differ only in how they draft, and
 //!   EAGLE-3;
-//! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations, which published
-//!   nothing: the layout is our own;
-//! * PARD (An et al. 2025, arXiv 2504.18583), which is a model of its own with a mask token.
+//! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors published no
+//!   checkpoints, so the layout is forerun's own;
+//! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token.
 
 mod eagle3;
 mod hydra;
@@ -26,35 +26,36 @@ use crate::config::Config;
 use crate::features::FeatureSource;
 use crate::json_options::JsonOptions;
 use crate::kernels::WeightType;
-use crate::weights::type_of_all;
+use crate::weights::lossless_type;
 use forerun_core::TokenId;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A kind of drafter that belongs to its target.
+/// A kind of drafter that belongs to one target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeculatorKind {
     /// Residual heads on the target's last hidden state.
     Medusa,
-    /// Heads on the target's last hidden state and on the tokens behind it.
+    /// Heads on the target's last hidden state and on the tokens after it.
     Hydra,
-    /// A layer on tokens and the target's features, one token after another.
+    /// A layer on tokens and the target's features, which drafts one token after another.
     Eagle,
-    /// The same on hidden states from three depths of the target, with a head of its own (EAGLE-3).
+    /// A layer on tokens and hidden states from three depths of the target, with its own head (EAGLE-3).
     Eagle3,
-    /// A layer on tokens alone, and masks (ParallelSpec).
+    /// A layer on tokens only, with mask tokens (ParallelSpec).
     ParallelMedusa,
-    /// A layer on tokens and the target's features, and masks (ParallelSpec).
+    /// A layer on tokens and the target's features, with mask tokens (ParallelSpec).
     ParallelEagle,
-    /// A whole model, in which one token serves as all masks.
+    /// A complete model with one token that serves as all mask tokens.
     Pard {
-        /// That token.
+        /// The mask token.
         mask: TokenId,
     },
 }
 
 impl SpeculatorKind {
-    /// What it reads of a target of this configuration, if it reads more than tokens.
+    /// Returns the features that the drafter reads of a target with this configuration. `None` if it
+    /// reads only tokens.
     #[must_use]
     pub fn features(self, target: &Config) -> Option<FeatureSource> {
         match self {
@@ -62,7 +63,7 @@ impl SpeculatorKind {
                 Some(FeatureSource::LastHidden)
             }
             Self::Eagle3 => {
-                // As its authors' code has them, which counts the layers before.
+                // The same layers as in its authors' code, counted as the number of layers before.
                 let layers = target.num_hidden_layers;
                 let chosen = vec![layers.min(2), layers / 2, layers.saturating_sub(3)];
                 Some(FeatureSource::Layers(chosen))
@@ -71,25 +72,26 @@ impl SpeculatorKind {
         }
     }
 
-    /// Whether it reads more of its target than tokens.
+    /// Whether the drafter reads its target's features, not only tokens.
     #[must_use]
     pub fn reads_features(self) -> bool {
         !matches!(self, Self::ParallelMedusa | Self::Pard { .. })
     }
 
-    /// Numbers of a token's features that it reads.
-    fn width(self, target: &Config) -> usize {
+    /// Returns the width of the features that the drafter reads for each token.
+    fn feature_width(self, target: &Config) -> usize {
         self.features(target).map_or(0, |features| features.width(target.hidden_size))
     }
 
-    /// What a folder holds; `None` if it is no such drafter, or no folder at all.
+    /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or the
+    /// folder does not hold such a drafter.
     ///
     /// # Errors
     ///
     /// When a file is unreadable, broken, or pickled by PyTorch.
     pub fn of(directory: &Path) -> Result<Option<Self>, LoadError> {
         if directory.is_file() && pickle::is_pickle(directory) {
-            return Err(pickle::error(directory.to_owned()));
+            return Err(pickle::pickle_error(directory.to_owned()));
         }
         if !directory.is_dir() {
             return Ok(None);
@@ -134,7 +136,7 @@ impl fmt::Display for SpeculatorKind {
     }
 }
 
-/// The token that a PARD model was trained to take for masks.
+/// Returns the mask token of a PARD model.
 fn pard_token(directory: &Path) -> Result<Option<TokenId>, LoadError> {
     let file = directory.join("config.json");
     if !file.exists() {
@@ -143,22 +145,23 @@ fn pard_token(directory: &Path) -> Result<Option<TokenId>, LoadError> {
     JsonOptions::parse(&read_text(&file)?, &file)?.token_id("pard_token")
 }
 
-/// A drafter that is no model by itself, open for reading.
+/// A drafter that is not a complete model, opened for reading.
 pub struct Speculator {
     path: PathBuf,
     kind: SpeculatorKind,
     tensors: NamedTensors,
-    /// Of its layers; heads have none.
+    /// The configuration of its layers. Heads have none.
     config: Option<Config>,
 }
 
 impl Speculator {
-    /// Opens such a drafter; `None` where a folder holds none: a whole model, as PARD's are, too.
+    /// Opens a drafter. Returns `None` if the folder does not hold one, or holds a complete model, such
+    /// as PARD's.
     ///
     /// # Errors
     ///
-    /// When a file is unreadable or broken, the configuration makes no sense, or the drafter was made
-    /// for another target, as far as that can be told.
+    /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows that
+    /// the drafter was trained for another target.
     pub fn open(directory: &Path, target: &Checkpoint) -> Result<Option<Self>, LoadError> {
         if !directory.is_dir() || pard_token(directory)?.is_some() {
             return Ok(None);
@@ -168,87 +171,89 @@ impl Speculator {
         let file = directory.join("config.json");
         let text = if file.exists() { read_text(&file)? } else { "{}".to_owned() };
         let options = JsonOptions::parse(&text, &file)?;
-        let hash = options.text("target_embedding_sha256")?;
-        let name = options.text("target")?.unwrap_or_else(|| "of another name".to_owned());
+        let hash = options.string("target_embedding_sha256")?;
+        let name = options.string("target")?.unwrap_or_else(|| "(unnamed)".to_owned());
         let config = match kind {
             SpeculatorKind::Medusa | SpeculatorKind::Hydra => None,
-            // Its name for itself is no model's.
+            // `architectures` names a drafter's class, not a model's.
             _ => Some(Config::parse(&options.without("architectures"), &file)?),
         };
-        if let (Some(told), Some([masks, _])) =
+        if let (Some(configured), Some([masks, _])) =
             (options.size("n_mask_tokens")?, tensors.shape(layers::MASK_EMBEDDINGS))
-            && told != *masks
+            && configured != *masks
         {
-            let expected = format!("{masks}, as many as `{}` has rows", layers::MASK_EMBEDDINGS);
-            return Err(options.invalid("n_mask_tokens", &told, &expected));
+            let expected = format!("{masks}, the number of rows of `{}`", layers::MASK_EMBEDDINGS);
+            return Err(options.invalid("n_mask_tokens", &configured, &expected));
         }
         if kind == SpeculatorKind::Hydra {
-            // Other heads than those on the last hidden state were tried, and not published.
+            // Hydra's authors tried other hidden states, but did not publish such heads.
             let supported = "0, the last hidden state";
-            options.only("hidden_state_offset", supported, |offset| offset.as_u64() == Some(0))?;
+            let is_last = |offset: &serde_json::Value| offset.as_u64() == Some(0);
+            options.check_supported("hidden_state_offset", supported, is_last)?;
         }
         let speculator = Self { path: directory.to_owned(), kind, tensors, config };
-        speculator.check(target, hash.map(|hash| (name, hash)))?;
+        speculator.check_target(target, hash.map(|hash| (name, hash)))?;
         Ok(Some(speculator))
     }
 
-    /// What it is.
+    /// Returns the drafter's kind.
     #[must_use]
     pub fn kind(&self) -> SpeculatorKind {
         self.kind
     }
 
-    /// Its folder.
+    /// Returns the drafter's folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it was made for this target: one of its sizes, and of the name and the SHA-256 of the
-    /// embedding that it tells.
-    fn check(
+    /// Checks that the drafter was trained for this target: that their sizes agree, and that the
+    /// target's embedding has the SHA-256 in `trained_for` (the target's name and the hash), if any.
+    fn check_target(
         &self,
         target: &Checkpoint,
-        made_for: Option<(String, String)>,
+        trained_for: Option<(String, String)>,
     ) -> Result<(), LoadError> {
-        let of_target = target.config();
+        let target_config = target.config();
         let mut sizes = Vec::new();
         match &self.config {
             Some(config) => sizes.extend([
-                ("hidden size", config.hidden_size, of_target.hidden_size),
-                ("vocabulary", config.vocab_size, of_target.vocab_size),
+                ("hidden size", config.hidden_size, target_config.hidden_size),
+                ("vocabulary", config.vocab_size, target_config.vocab_size),
             ]),
             None => {
-                let of_medusa = medusa::Layout::of(&self.tensors).map(|own| own.hidden_size);
-                let of_hydra = || hydra::Layout::of(&self.tensors).map(|own| own.hidden_size);
-                let size = of_medusa.or_else(of_hydra).unwrap_or(0);
-                sizes.push(("hidden size", size, of_target.hidden_size));
+                let medusa = medusa::Layout::of(&self.tensors).map(|layout| layout.hidden_size);
+                let hydra = || hydra::Layout::of(&self.tensors).map(|layout| layout.hidden_size);
+                let hidden_size = medusa.or_else(hydra).unwrap_or(0);
+                sizes.push(("hidden size", hidden_size, target_config.hidden_size));
             }
         }
-        if let Some(&(what, found, expected)) = sizes.iter().find(|(_, own, its)| own != its) {
+        let mismatch = sizes.iter().find(|(_, found, expected)| found != expected);
+        if let Some(&(size, found, expected)) = mismatch {
             let (drafter, target) = (self.path.clone(), target.path().to_owned());
-            return Err(LoadError::TargetSize { drafter, what, found, expected, target });
+            return Err(LoadError::TargetSizeMismatch { drafter, size, found, expected, target });
         }
-        match made_for {
-            Some((made_for, hash)) if hash != target.embedding_sha256()? => {
+        match trained_for {
+            Some((trained_for, hash)) if hash != target.embedding_sha256()? => {
                 let (drafter, target) = (self.path.clone(), target.path().to_owned());
-                Err(LoadError::OtherTarget { drafter, made_for, target })
+                Err(LoadError::TargetMismatch { drafter, trained_for, target })
             }
             _ => Ok(()),
         }
     }
 
-    /// The asked type, or the smallest that keeps all of its matrices' values.
-    fn weight_type(&self, asked: Option<WeightType>) -> Result<WeightType, LoadError> {
-        match asked {
-            Some(asked) => Ok(asked),
-            None => Ok(type_of_all(self.tensors.matrix_dtypes()?)),
+    /// Returns the requested type, or the smallest type that represents all matrices exactly.
+    fn weight_type(&self, requested: Option<WeightType>) -> Result<WeightType, LoadError> {
+        match requested {
+            Some(requested) => Ok(requested),
+            None => Ok(lossless_type(self.tensors.matrix_dtypes()?)),
         }
     }
 
-    /// The error of a drafter of another kind.
-    fn not_that(&self, expected: &'static str) -> LoadError {
+    /// Returns the error for a drafter of another kind than `expected`.
+    fn wrong_kind(&self, expected: &'static str) -> LoadError {
         let (path, found) = (self.path.clone(), self.kind.to_string());
-        LoadError::NotThatDrafter { path, found, expected }
+        LoadError::WrongDrafterKind { path, found, expected }
     }
 }

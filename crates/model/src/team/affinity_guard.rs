@@ -1,49 +1,50 @@
-//! Threads that come to a core for a while, to lead the team there.
+//! Temporary pinning of a thread to a core, so that it can lead the team of a shared device.
 
 use super::{Team, TeamError, pin_this_thread};
 use std::marker::PhantomData;
 
-/// The calling thread's stay on a core. When it ends, the thread may go wherever it could before.
+/// A guard that pins the calling thread to a core and restores its previous affinity when dropped.
 #[derive(Debug)]
 pub struct AffinityGuard {
     #[cfg(target_os = "linux")]
-    before: rustix::thread::CpuSet,
-    /// It is of the thread that began it.
-    _thread: PhantomData<*const ()>,
+    previous: rustix::thread::CpuSet,
+    /// Makes the guard `!Send`: the thread that created it must drop it.
+    _not_send: PhantomData<*const ()>,
 }
 
 impl AffinityGuard {
-    /// Brings the calling thread to a core.
+    /// Pins the calling thread to a core.
     ///
     /// # Errors
     /// [`TeamError::Pin`] if the core does not exist or may not be used.
     pub fn pin_to(core: usize) -> Result<Self, TeamError> {
         #[cfg(target_os = "linux")]
-        let before = rustix::thread::sched_getaffinity(None)
+        let previous = rustix::thread::sched_getaffinity(None)
             .map_err(|source| TeamError::Pin { core, source: source.into() })?;
         pin_this_thread(core)?;
         Ok(Self {
             #[cfg(target_os = "linux")]
-            before,
-            _thread: PhantomData,
+            previous,
+            _not_send: PhantomData,
         })
     }
 }
 
 impl Drop for AffinityGuard {
     fn drop(&mut self) {
-        // A thread that cannot leave works on all the same.
+        // A failure is harmless: the thread then stays on its core and keeps working.
         #[cfg(target_os = "linux")]
-        rustix::thread::sched_setaffinity(None, &self.before).ok();
+        rustix::thread::sched_setaffinity(None, &self.previous).ok();
     }
 }
 
 impl Team {
-    /// A team led by whoever comes: its other members are pinned to all cores but the first, which is
-    /// for the [`AffinityGuard`] of the thread that runs something on the team.
+    /// Creates a team that any thread can lead. Its helpers are pinned to all cores except the first.
+    /// The first core is for the leader: a thread that runs work on the team pins itself there with an
+    /// [`AffinityGuard`].
     ///
     /// # Errors
-    /// If a core does not exist or may not be used, or a thread cannot be started.
+    /// [`TeamError`] if a core does not exist or may not be used, or a thread cannot be started.
     pub fn led_by_caller(cores: &[usize]) -> Result<Self, TeamError> {
         let mut team = Self::single_thread();
         for (number, &core) in cores.iter().enumerate().skip(1) {
@@ -60,20 +61,20 @@ mod tests {
     use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
     #[test]
-    fn a_stay_ends_where_it_began() {
+    fn dropping_the_guard_restores_the_affinity() {
         let body = || {
             let all = sched_getaffinity(None).unwrap();
             let core = (0..rustix::thread::CpuSet::MAX_CPU).find(|&core| all.is_set(core)).unwrap();
-            let stay = AffinityGuard::pin_to(core).unwrap();
-            let there = sched_getaffinity(None).unwrap();
-            assert!(there.count() == 1 && there.is_set(core));
-            drop(stay);
+            let guard = AffinityGuard::pin_to(core).unwrap();
+            let pinned = sched_getaffinity(None).unwrap();
+            assert!(pinned.count() == 1 && pinned.is_set(core));
+            drop(guard);
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
             assert!(AffinityGuard::pin_to(1_000_000).unwrap_err().to_string().contains("1000000"));
             assert_eq!(sched_getaffinity(None).unwrap().count(), all.count());
             sched_setaffinity(None, &all).unwrap();
         };
-        // On a thread of its own: the other tests' are none of its business.
+        // On a thread of its own, so that the affinity of other tests' threads does not matter.
         std::thread::spawn(body).join().unwrap();
     }
 }

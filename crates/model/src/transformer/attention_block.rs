@@ -1,42 +1,43 @@
-//! What attention adds to the hidden state: of one layer, and of all layers of a group, which read the
-//! same one (EasySpec, algorithm 2).
+//! The attention half of a layer, for one layer and for a group of layers that read the same hidden
+//! state (EasySpec, algorithm 2).
 
 use crate::kernels::{
     Activations, AttentionShape, KeysValues, Product, Queries, Rope, TreeMask, attention,
     linear_group, norm_heads, rms_norm,
 };
-use crate::layers::GroupWork;
-use crate::team::{Parts, Team};
+use crate::layers::GroupParallelism;
+use crate::team::{SubTeams, Team};
 use crate::weights::{AttentionNorm, LayerWeights};
 use std::collections::BTreeMap;
 
-/// What one layer's attention needs, so that several can be computed at the same time.
+/// The buffers of one layer's attention. Each layer of a group has its own, so that the layers can be
+/// computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
     normed: Vec<f32>,           // [rows, hidden]
     pub(super) qkv: Vec<f32>,   // [rows, n_heads + 2 · n_kv_heads, head_dim]
     attended: Vec<f32>,         // [rows, n_heads, head_dim]
     pub(super) delta: Vec<f32>, // [rows, hidden]
-    attention: Vec<f32>,        // what `attention` needs
+    scratch: Vec<f32>,          // of the attention kernel
     activations: Activations,
 }
 
-/// What the attention of all layers of a group has in common.
+/// The input that the attention of all layers of a group has in common.
 #[derive(Clone, Copy)]
 pub(super) struct AttentionInput<'a> {
     pub(super) rope: &'a Rope,
     pub(super) shape: AttentionShape,
     pub(super) epsilon: f32,
     pub(super) hidden: &'a [f32],      // [rows, hidden]
-    pub(super) embeddings: &'a [f32],  // [rows, hidden] of embeddings, where attention reads them
+    pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     pub(super) rope_tables: &'a [f32], // [rows, 2, head_dim/2]
-    pub(super) visible: &'a TreeMask,
-    /// The rows' keys and values go to the slots from here on.
+    pub(super) tree_mask: &'a TreeMask,
+    /// The cache slot of the first row's key and value; the other rows follow.
     pub(super) first_slot: usize,
 }
 
 impl AttentionBlock {
-    /// `delta = o(attention(norm(hidden)))`.
+    /// Computes `delta = o(attention(norm(hidden)))`.
     fn run(
         &mut self,
         team: &Team,
@@ -44,23 +45,23 @@ impl AttentionBlock {
         weights: &LayerWeights,
         cached: &mut KeysValues,
     ) {
-        self.begin(team, input, weights);
+        self.prepare(team, input, weights);
         self.projection(weights).compute(team);
         self.attend(team, input, weights, cached);
         self.output(weights).compute(team);
     }
 
-    /// Makes room for the rows, and computes what the projections read.
-    fn begin(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
-        let AttentionInput { shape, hidden, visible, .. } = *input;
-        let (q_width, rows) = (shape.n_heads * shape.head_dim, visible.rows());
+    /// Resizes the buffers for the rows, and computes the input of the projections.
+    fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
+        let AttentionInput { shape, hidden, tree_mask, .. } = *input;
+        let (q_width, rows) = (shape.n_heads * shape.head_dim, tree_mask.rows());
         self.qkv.resize(rows * (q_width + 2 * shape.kv_width()), 0.0);
         self.attended.resize(rows * q_width, 0.0);
         self.delta.resize(hidden.len(), 0.0);
         self.norm(team, input, &weights.attention_norm);
     }
 
-    /// What the projections read, in `normed`.
+    /// Computes the input of the projections, `normed`.
     fn norm(&mut self, team: &Team, input: &AttentionInput<'_>, norm: &AttentionNorm) {
         let AttentionInput { hidden, embeddings, epsilon, .. } = *input;
         let (isa, normed) = (team.isa(), &mut self.normed);
@@ -86,13 +87,14 @@ impl AttentionBlock {
         }
     }
 
-    /// Queries, keys and values, before anything is done to them.
+    /// The projection that computes queries, keys and values, before their norms and RoPE.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { normed, activations, qkv, .. } = self;
         Product { x: normed, weights: &weights.qkv, activations, out: qkv }
     }
 
-    /// Puts keys and values into the cache, and computes attention.
+    /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
+    /// attention.
     fn attend(
         &mut self,
         team: &Team,
@@ -100,7 +102,7 @@ impl AttentionBlock {
         weights: &LayerWeights,
         cached: &mut KeysValues,
     ) {
-        let AttentionInput { rope, shape, epsilon, visible, first_slot, .. } = *input;
+        let AttentionInput { rope, shape, epsilon, tree_mask, first_slot, .. } = *input;
         let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
         let width = q_width + 2 * kv_width;
         let tables = input.rope_tables.chunks_exact(rope.table_len());
@@ -115,46 +117,48 @@ impl AttentionBlock {
             cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
         }
         let queries = Queries { rows: &self.qkv, stride: width };
-        let (memory, attended) = (&mut self.attention, &mut self.attended);
+        let (scratch, attended) = (&mut self.scratch, &mut self.attended);
         let shape = AttentionShape { window: weights.window, ..shape };
-        attention(team, shape, queries, cached, visible, memory, attended);
+        attention(team, shape, queries, cached, tree_mask, scratch, attended);
     }
 
-    /// What is added to the hidden state.
+    /// The output projection, whose result `delta` is added to the hidden state.
     fn output<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { attended, activations, delta, .. } = self;
         Product { x: attended, weights: &weights.output, activations, out: delta }
     }
 }
 
-/// The layers of a group, on a team.
+/// A group of layers, computed on a team.
 pub(super) struct Group<'a> {
     pub(super) team: &'a Team,
-    /// The team in so many parts, made when they are first needed.
-    pub(super) parts: &'a mut BTreeMap<usize, Parts>,
+    /// The splits of the team into sub-teams, by their number; created when they are first needed.
+    pub(super) sub_teams: &'a mut BTreeMap<usize, SubTeams>,
     pub(super) input: AttentionInput<'a>,
     pub(super) weights: &'a [LayerWeights],
 }
 
 impl Group<'_> {
-    /// The attention of all layers, each into its own block.
+    /// Computes the attention of all layers, each into its own block.
     pub(super) fn run(
         &mut self,
-        work: GroupWork,
+        work: GroupParallelism,
         blocks: &mut [AttentionBlock],
         cached: &mut [KeysValues],
     ) {
         let (team, input, weights) = (self.team, self.input, self.weights);
         match work {
-            GroupWork::Layers => self.on_parts(blocks, cached, |team, weights, block, cached| {
-                block.run(team, &input, weights, cached);
-            }),
-            GroupWork::Products => {
+            GroupParallelism::Layers => {
+                self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
+                    block.run(team, &input, weights, cached);
+                });
+            }
+            GroupParallelism::Products => {
                 for (block, weights) in blocks.iter_mut().zip(weights) {
-                    block.begin(team, &input, weights);
+                    block.prepare(team, &input, weights);
                 }
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.projection(w)));
-                self.on_parts(blocks, cached, |team, weights, block, cached| {
+                self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
                     block.attend(team, &input, weights, cached);
                 });
                 linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.output(w)));
@@ -162,17 +166,17 @@ impl Group<'_> {
         }
     }
 
-    /// Calls `work(team, weights, block, cached)` for every layer, on parts of the team at the same time.
-    fn on_parts(
+    /// Calls `work(team, weights, block, cached)` once for every layer, in parallel on sub-teams.
+    fn on_sub_teams(
         &mut self,
         blocks: &mut [AttentionBlock],
         cached: &mut [KeysValues],
         work: impl Fn(&Team, &LayerWeights, &mut AttentionBlock, &mut KeysValues) + Sync,
     ) {
-        let Self { team, parts, weights, .. } = self;
+        let Self { team, sub_teams, weights, .. } = self;
         let mut done = 0;
         while done < blocks.len() {
-            let count = at_the_same_time(blocks.len() - done, team.members());
+            let count = concurrent_layers(blocks.len() - done, team.members());
             let now = done..done + count;
             done = now.end;
             let (blocks, cached) = (&mut blocks[now.clone()], &mut cached[now.clone()]);
@@ -183,18 +187,20 @@ impl Group<'_> {
                 }
                 continue;
             }
-            let wanted = count.min(team.members());
-            let parts = parts.entry(wanted).or_insert_with(|| team.parts(wanted));
-            team.each(parts, blocks, cached, |team, index, block, cached| {
+            let n_sub_teams = count.min(team.members());
+            let sub_teams =
+                sub_teams.entry(n_sub_teams).or_insert_with(|| team.sub_teams(n_sub_teams));
+            team.for_each_pair(sub_teams, blocks, cached, |team, index, block, cached| {
                 work(team, &weights[index], block, cached);
             });
         }
     }
 }
 
-/// Of so many layers whose attention can be computed at the same time, those to be computed now: as
-/// many as occupy all members equally, or, if there are fewer than members, all, each on several.
-fn at_the_same_time(layers: usize, members: usize) -> usize {
+/// Returns how many of the remaining `layers` to compute in parallel next: the largest multiple of
+/// `members`, so that all members are equally busy; or, if there are fewer layers than members, all of
+/// them, each on a sub-team of several members.
+fn concurrent_layers(layers: usize, members: usize) -> usize {
     match layers / members {
         0 => layers,
         each => each * members,

@@ -1,4 +1,4 @@
-//! A forward pass that shows what goes on in it, for the analysis of layer groups.
+//! A forward pass that records intermediate states, for the analysis of layer groups.
 
 use super::Transformer;
 use crate::kernels::add;
@@ -7,22 +7,24 @@ use crate::layers::LayerOrder;
 use forerun_core::TokenTree;
 use std::ops::Range;
 
-/// What is seen of a layer: its attention's input (the hidden state), the attention's output, queries,
-/// keys and values.
+/// Number of states that are recorded for each layer: the attention's input (the hidden state), the
+/// attention's output, queries, keys and values.
 pub(crate) const STATES: usize = 5;
 
-/// What was seen of all layers of a pass, and its logits.
+/// The recorded states of all layers of a pass, and its logits.
 #[derive(Default)]
 pub(crate) struct Observed {
-    /// By layer: hidden state, attention output, queries, keys, values, each `[rows, width]`.
+    /// For each layer: hidden state, attention output, queries, keys, values, each `[rows, width]`.
     pub(crate) layers: Vec<[Vec<f32>; STATES]>,
     pub(crate) logits: Vec<f32>, // [rows, vocab]
 }
 
 impl Transformer {
-    /// As [`Forward::forward`](crate::Forward::forward) with all rows wanted, noting what goes on. Where `whole_layers` are
-    /// grouped, their MLPs are so, too: each reads the group's hidden state and its own layer's
-    /// attention, not what the layers before it added.
+    /// Runs a pass like [`Forward::forward`](crate::Forward::forward) that outputs all rows, and
+    /// records its intermediate states.
+    ///
+    /// With `whole_layers`, a group's MLPs run in parallel, too: each reads the group's hidden state and
+    /// the output of its own layer's attention, but not what the layers before it added.
     pub(crate) fn forward_observed(
         &mut self,
         tree: &TokenTree,
@@ -32,7 +34,7 @@ impl Transformer {
     ) -> Observed {
         let mut observed = Observed::default();
         let held = cache.tree_len();
-        let first_slot = self.begin(tree, order, None, cache);
+        let first_slot = self.prepare(tree, order, None, cache);
         for index in 0..order.len(self.weights.layers.len()) {
             let layers = order.group(index);
             self.attention_blocks(layers.clone(), first_slot, cache);
@@ -45,13 +47,13 @@ impl Transformer {
             }
         }
         cache.record(tree, order.exact_among(tree.len()));
-        debug_assert_eq!(self.scratch.visible.rows(), tree.len() - held);
+        debug_assert_eq!(self.scratch.tree_mask.rows(), tree.len() - held);
         self.final_norm(0);
         observed.logits.extend_from_slice(self.logits(0));
         observed
     }
 
-    /// What the attention of one of a group's layers read and made.
+    /// Returns the input and the results of the attention of one of a group's layers.
     fn states(&self, block: usize) -> [Vec<f32>; STATES] {
         let (scratch, shape) = (&self.scratch, self.shape);
         let block = &scratch.blocks[block];
@@ -69,8 +71,8 @@ impl Transformer {
         ]
     }
 
-    /// `hidden += Σ attention + mlp(hidden + attention)`, every layer of the group from the same
-    /// hidden state.
+    /// Computes `hidden += Σ (attention + mlp(hidden + attention))`, where every layer of the group
+    /// reads the same hidden state.
     fn parallel_mlp_blocks(&mut self, layers: Range<usize>) {
         let isa = self.team.isa();
         let shared = self.scratch.hidden.clone();

@@ -1,39 +1,40 @@
-//! Placements that cannot be.
+//! The errors of placements.
 
-/// A placement that cannot be.
+/// An invalid placement.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PlacementError {
-    /// Not the grammar.
+    /// The placement does not follow the grammar.
     #[error(
-        "cannot read {part:?} in the placement {text:?}; write for example \
-         \"drafter=cpu:0,target=cpu:1-3\", join ranges by '+' (cpu:0+cpu:4-7), cut a target's layers \
-         by '/' (target=cpu:0/cpu:1), and add \",shared\" where drafter and target run on the same cores"
+        "cannot read {part:?} in the placement {text:?}; write, for example, \
+         \"drafter=cpu:0,target=cpu:1-3\"; join ranges of cores with '+' (cpu:0+cpu:4-7), split a \
+         target's layers between groups with '/' (target=cpu:0/cpu:1), and add \",shared\" if drafter and \
+         target run on the same cores"
     )]
     Syntax {
-        /// The part that is not understood.
+        /// The part that cannot be read.
         part: String,
-        /// The whole.
+        /// The whole placement.
         text: String,
     },
-    /// A core that this process may not use.
-    #[error("group {group} names core {core}, but the cores here are {available}")]
+    /// A group names a core that this process may not use.
+    #[error("group {group} names core {core}, but this process may only use cpu:{available}")]
     NoSuchCore {
-        /// The group as it was written.
+        /// The group as written.
         group: String,
         /// The core.
         core: usize,
-        /// The cores that may be used.
+        /// The cores that this process may use.
         available: String,
     },
-    /// A core twice in one group.
+    /// A group names a core twice.
     #[error("group {group} names core {core} twice; name each core once")]
-    Twice {
-        /// The group as it was written.
+    DuplicateCore {
+        /// The group as written.
         group: String,
         /// The core.
         core: usize,
     },
-    /// A core in two groups that are not declared shared.
+    /// A core is in two groups that are not declared shared.
     #[error(
         "core {core} is in two groups, {first} and {second}; give each its own cores, or add \
          \",shared\" and give both exactly the same cores"
@@ -46,68 +47,71 @@ pub enum PlacementError {
         /// The other.
         second: String,
     },
-    /// A core of a model that has several groups in turn, and of one that does not.
+    /// A core belongs to a model on several groups and to a model on a single group.
     #[error(
-        "core {core} is in {first}, which has several groups in turn, and in {second}, which does not: \
-         one of them cannot wait for the other; give each its own cores, or name the target's first \
-         and last group for the drafter, as in \"drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared\""
+        "core {core} is in {first}, the groups of a model on several devices, and in {second}, the group \
+         of a model on one device; these cannot share cores; give each its own cores, or name the target's \
+         first and last group for the drafter, as in \
+         \"drafter=cpu:0/cpu:1,target=cpu:0/cpu:1,shared\""
     )]
-    Mixed {
+    MixedDevices {
         /// The core.
         core: usize,
-        /// Who has several groups.
+        /// The groups of the model on several groups.
         first: String,
-        /// Who has one.
+        /// The group of the other model.
         second: String,
     },
-    /// A drafter with groups in turn that are not those of a target.
+    /// A drafter has several groups that are not the first and the last of a target.
     #[error(
-        "drafter={drafter} names several groups, but these must be the first and the last of a target \
-         whose layers are on several: {}",
+        "drafter={drafter} names several groups, but they must be the first and the last group of a target \
+         that is split between several groups; {}",
         target.as_ref().map_or_else(
             || "give the drafter one group, or the target several (target=cpu:0/cpu:1)".to_owned(),
-            |own| format!("here drafter={own}"),
+            |groups| format!("write drafter={groups}"),
         )
     )]
-    Halves {
+    NotFirstAndLast {
         /// The drafter's groups.
         drafter: String,
-        /// The first and the last of the target's, if it has several.
+        /// The target's first and last group, if it has several.
         target: Option<String>,
     },
-    /// No group for a role that is needed.
-    #[error("the placement {text:?} has no {role} group; add for example \"{role}=cpu:0\"")]
-    Missing {
+    /// A required role has no group.
+    #[error("the placement {text:?} has no {role} group; add one, for example \"{role}=cpu:0\"")]
+    MissingGroup {
         /// `target` or `drafter`.
         role: &'static str,
-        /// The whole.
+        /// The whole placement.
         text: String,
     },
-    /// More groups of a role than the method uses.
-    #[error("the placement {text:?} has {count} {role} groups, but this method uses {}",
-        if *used == 1 { "one".to_owned() } else { used.to_string() })]
-    TooMany {
-        /// `target` or `drafter`.
-        role: &'static str,
-        /// How many there are.
-        count: usize,
-        /// How many are used.
-        used: usize,
-        /// The whole.
-        text: String,
-    },
-    /// Fewer groups than drafters.
+    /// A role has more groups than the method uses.
     #[error(
-        "the placement {text:?} has {count} drafter group{} for {drafters} drafters with models; give \
-         each one, and where they run on the same cores name these twice and add \",shared\"",
+        "the placement {text:?} has {count} {role} groups, but this method uses {}; remove the others",
+        if *used == 1 { "one".to_owned() } else { used.to_string() }
+    )]
+    TooManyGroups {
+        /// `target` or `drafter`.
+        role: &'static str,
+        /// Number of groups.
+        count: usize,
+        /// Number of groups that the method uses.
+        used: usize,
+        /// The whole placement.
+        text: String,
+    },
+    /// There are fewer drafter groups than drafters.
+    #[error(
+        "the placement {text:?} has {count} drafter group{} for {drafters} drafters with models; add a \
+         group for each drafter (if drafters share cores, repeat the group and add \",shared\")",
         if *count == 1 { "" } else { "s" }
     )]
-    TooFew {
-        /// How many there are.
+    TooFewGroups {
+        /// Number of drafter groups.
         count: usize,
-        /// Drafters that need one.
+        /// Number of drafters that need a group.
         drafters: usize,
-        /// The whole.
+        /// The whole placement.
         text: String,
     },
 }

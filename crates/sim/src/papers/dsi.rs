@@ -1,21 +1,21 @@
-//! DSI's tables and claims (arXiv 2405.14105).
+//! Tables and claims of the DSI paper (arXiv 2405.14105).
 
 use super::{PublishedTable, headings, mean_ns, mean_times};
 use crate::parameters::busy_targets;
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
-/// A pair of DSI's table 2.
+/// A row of DSI's table 2: a target, a drafter and a data set.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DsiPair {
-    /// Target, drafter and data.
+    /// The names of target, drafter and data set.
     pub name: &'static str,
-    /// Milliseconds of a target forward.
+    /// The time of a target pass in milliseconds.
     pub target_ms: f64,
-    /// Milliseconds of a drafter forward.
+    /// The time of a drafter pass in milliseconds.
     pub draft_ms: f64,
     /// The acceptance rate.
     pub acceptance: f64,
-    /// Published speed of DSI over speculative decoding.
+    /// The published speedup of DSI over speculative decoding.
     pub published: f64,
 }
 
@@ -29,7 +29,7 @@ const fn dsi_pair(
     DsiPair { name, target_ms, draft_ms, acceptance, published }
 }
 
-/// The pairs of DSI's table 2.
+/// The rows of DSI's table 2.
 pub const DSI_PAIRS: [DsiPair; 10] = [
     dsi_pair("Vicuna 13B, 68M, CNN-DM", 37.7, 2.5, 0.63, 1.47),
     dsi_pair("Vicuna 13B, 68M, Alpaca", 33.3, 2.5, 0.58, 1.41),
@@ -43,13 +43,16 @@ pub const DSI_PAIRS: [DsiPair; 10] = [
     dsi_pair("Phi3 14B, 4B, Alpaca", 49.6, 33.4, 0.87, 1.60),
 ];
 
-/// The lookaheads that the paper tries, and its most replicas.
+/// The lookaheads that the paper tries.
 pub const DSI_LOOKAHEADS: [usize; 3] = [1, 5, 10];
+/// The largest number of replicas in the paper.
 const DSI_REPLICAS: usize = 7;
 
 impl DsiPair {
-    /// Fifty tokens with this pair. DSI has as many replicas as equation 1 asks for and one for the row at
-    /// the frontier, seven at the most.
+    /// Returns the simulation of 50 tokens with this pair.
+    ///
+    /// DSI has the number of replicas from equation 1 and one more for the pass at the frontier, but at
+    /// most seven. Other methods have one.
     #[must_use]
     pub fn simulation(&self, method: SimulatedMethod, lookahead: usize) -> Simulation {
         let [target_ns, draft_ns] = [self.target_ms, self.draft_ms].map(|ms| (ms * 1e6) as u64);
@@ -71,28 +74,29 @@ impl DsiPair {
     }
 }
 
-/// Waits on threads beside virtual time, over several texts.
+/// The time of an answer measured on threads, compared with virtual time.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Waited {
-    /// Mean nanoseconds in virtual time.
+pub struct RealTimeMeasurement {
+    /// The mean time in virtual time, in nanoseconds.
     pub virtual_ns: f64,
-    /// Mean nanoseconds measured.
+    /// The mean measured time in nanoseconds.
     pub measured_ns: f64,
-    /// The standard error of that mean.
-    pub error_ns: f64,
+    /// The standard error of the mean measured time in nanoseconds.
+    pub standard_error_ns: f64,
 }
 
 impl DsiPair {
-    /// Fifty tokens of so many texts on threads, passes being waits, as the paper measures.
+    /// Measures answers of 50 tokens for `texts` texts on threads that wait in place of passes, as the
+    /// paper does.
     ///
     /// # Errors
-    /// If there are no texts, or a thread cannot start.
-    pub fn wait(
+    /// If a thread cannot start, or if the decoder fails.
+    pub fn measure_in_real_time(
         &self,
         method: SimulatedMethod,
         lookahead: usize,
         texts: u64,
-    ) -> Result<Waited, SimError> {
+    ) -> Result<RealTimeMeasurement, SimError> {
         let simulation = self.simulation(method, lookahead);
         let mut measured = Vec::new();
         for seed in 0..texts {
@@ -103,8 +107,8 @@ impl DsiPair {
         let count = measured.len() as f64;
         let measured_ns = measured.iter().sum::<f64>() / count;
         let squares = measured.iter().map(|ns| (ns - measured_ns).powi(2)).sum::<f64>();
-        let error_ns = (squares / (count - 1.0).max(1.0) / count).sqrt();
-        Ok(Waited { virtual_ns, measured_ns, error_ns })
+        let standard_error_ns = (squares / (count - 1.0).max(1.0) / count).sqrt();
+        Ok(RealTimeMeasurement { virtual_ns, measured_ns, standard_error_ns })
     }
 }
 
@@ -114,41 +118,43 @@ pub(super) fn pairs(texts: u64) -> Result<PublishedTable, SimError> {
         let mut row = vec![pair.name.to_owned()];
         let mut best = [f64::INFINITY; 2];
         for lookahead in DSI_LOOKAHEADS {
-            let turns = mean_ns(&pair.simulation(SimulatedMethod::Speculative, lookahead), texts)?;
-            let dsi = mean_ns(&pair.simulation(SimulatedMethod::Dsi, lookahead), texts)?;
-            row.push(format!("{:.2}", turns / dsi));
-            best = [best[0].min(turns), best[1].min(dsi)];
+            let speculative = pair.simulation(SimulatedMethod::Speculative, lookahead);
+            let speculative_ns = mean_ns(&speculative, texts)?;
+            let dsi_ns = mean_ns(&pair.simulation(SimulatedMethod::Dsi, lookahead), texts)?;
+            row.push(format!("{:.2}", speculative_ns / dsi_ns));
+            best = [best[0].min(speculative_ns), best[1].min(dsi_ns)];
         }
         row.extend([format!("{:.2}", best[0] / best[1]), format!("{:.2}", pair.published)]);
         rows.push(row);
     }
     Ok(PublishedTable {
-        title: "DSI (arXiv 2405.14105), table 2: speed over speculative decoding, 50 tokens".into(),
+        title: "DSI (arXiv 2405.14105), table 2: speedup over speculative decoding, 50 tokens"
+            .into(),
         headings: headings(&[
             "pair",
             "lookahead 1, simulated",
-            "5",
-            "10",
-            "each at its best",
+            "lookahead 5, simulated",
+            "lookahead 10, simulated",
+            "each at its best lookahead, simulated",
             "published",
         ]),
         rows,
-        note: "Simulated: the paper's times and acceptance rates, no overhead. The paper does not say at \
-               which lookahead it ran speculative decoding; where a published value is above \"each at its \
-               best\", no fair baseline gives it.",
+        note: "Simulated: the paper's times and acceptance rates, without overhead. The paper does not report \
+               the lookahead of its speculative decoding. A published value above \"each at its best \
+               lookahead\" cannot be reached against a fair baseline.",
     })
 }
 
-/// Section 3.1: a drafter of a tenth of the target's time, lookahead 2, five target replicas.
+// Section 3.1: a drafter that takes a tenth of the target's time, lookahead 2, five target replicas.
 const DRAFT_NS: u64 = 10_000_000;
 const TARGET_NS: u64 = 100_000_000;
 const LOOKAHEAD: usize = 2;
 const REPLICAS: usize = 5;
-/// What four or eight devices make of a target's pass by tensor parallelism, measured on A100s: EasySpec
-/// (arXiv 2502.02493), table 1, Llama-3-70B.
-const TENSOR_PARALLEL: f64 = 13.23 / 8.39;
-/// Lookaheads that speculative decoding may choose from.
-const LONGEST_LOOKAHEAD: usize = 20;
+/// Speedup of a target by tensor parallelism over four or eight A100s: EasySpec (arXiv 2502.02493), table 1,
+/// Llama-3-70B.
+const TENSOR_PARALLEL_SPEEDUP: f64 = 13.23 / 8.39;
+/// The largest lookahead that speculative decoding may use.
+const MAX_LOOKAHEAD: usize = 20;
 
 pub(super) fn against_tensor_parallel(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
@@ -167,65 +173,68 @@ pub(super) fn against_tensor_parallel(texts: u64) -> Result<PublishedTable, SimE
         };
         let dsi_ns = mean_ns(&simulation(SimulatedMethod::Dsi, LOOKAHEAD, REPLICAS), texts)?;
         let plain_ns = 100.0 * TARGET_NS as f64;
-        // The drafter's time and the target's follow one another, so a faster target is a sum.
+        // Drafter and target alternate, so the time with a faster target is a sum of two parts.
         let (mut needed, mut with_tp_ns) = (f64::INFINITY, f64::INFINITY);
-        for lookahead in 1..=LONGEST_LOOKAHEAD {
-            let turns = mean_times(&simulation(SimulatedMethod::Speculative, lookahead, 1), texts)?;
-            let left_ns = dsi_ns - turns.drafters_ns;
+        for lookahead in 1..=MAX_LOOKAHEAD {
+            let speculative = simulation(SimulatedMethod::Speculative, lookahead, 1);
+            let times = mean_times(&speculative, texts)?;
+            let left_ns = dsi_ns - times.drafters_ns;
             if left_ns > 0.0 {
-                needed = needed.min(turns.targets_ns / left_ns);
+                needed = needed.min(times.targets_ns / left_ns);
             }
-            with_tp_ns = with_tp_ns.min(turns.drafters_ns + turns.targets_ns / TENSOR_PARALLEL);
+            with_tp_ns =
+                with_tp_ns.min(times.drafters_ns + times.targets_ns / TENSOR_PARALLEL_SPEEDUP);
         }
         let published = 1.0 / (1.0 - acceptance.powi(LOOKAHEAD as i32));
-        let times = |factor: f64| match factor.is_finite() {
+        let shown = |factor: f64| match factor.is_finite() {
             true => format!("{factor:.2}"),
             false => "none is enough".into(),
         };
         rows.push(vec![
             format!("{acceptance:.1}"),
-            times(plain_ns / dsi_ns),
-            times(published),
-            times(needed),
-            times(plain_ns / with_tp_ns),
-            times(with_tp_ns / dsi_ns),
+            shown(plain_ns / dsi_ns),
+            shown(published),
+            shown(needed),
+            shown(plain_ns / with_tp_ns),
+            shown(with_tp_ns / dsi_ns),
         ]);
     }
     Ok(PublishedTable {
-        title: "DSI (arXiv 2405.14105), section 3.1: five target replicas and a drafter, against one target \
-                over the same devices"
+        title: "DSI (arXiv 2405.14105), section 3.1: five target replicas and a drafter, compared with one \
+                target on the same devices"
             .into(),
         headings: headings(&[
             "acceptance",
-            "DSI over plain decoding = acceleration that a target alone needs, simulated",
-            "by the paper, 1/(1 − a²)",
-            "acceleration that speculative decoding's target needs, simulated",
-            "speculative decoding over plain with a target 1.58× as fast, simulated",
-            "DSI over that, simulated",
+            "speedup of DSI over plain decoding (= speedup that a target alone needs), simulated",
+            "the same by the paper, 1/(1 − a²)",
+            "speedup of the target that speculative decoding needs, simulated",
+            "speedup of speculative decoding over plain decoding with a target 1.58× as fast, simulated",
+            "speedup of DSI over that, simulated",
         ]),
         rows,
-        note: "Simulated: a drafter of a tenth of the target's time, lookahead 2, no overhead; speculative \
-               decoding at its best lookahead, drafter on a device of its own. 1.58 is what tensor parallelism \
-               over 4 or 8 A100s made of Llama-3-70B (EasySpec, arXiv 2502.02493, table 1; measured by its \
-               authors). The paper's figure counts target forwards that are not hidden, not the drafter's time.",
+        note: "Simulated: a drafter that takes a tenth of the target's time, lookahead 2, without overhead. \
+               Speculative decoding uses its best lookahead and has its drafter on a separate device. 1.58 is \
+               the speedup of Llama-3-70B by tensor parallelism over 4 or 8 A100s (EasySpec, arXiv \
+               2502.02493, table 1; measured by its authors). The paper's formula counts target passes that \
+               are not hidden, but not the drafter's time.",
     })
 }
 
-/// Rounds that speculative decoding is expected to take for so many tokens, by the code of the paper's
-/// appendix E: each round brings the accepted ones of `lookahead` drafts and one of the target's own, and
-/// tokens beyond the last one are not cut off.
+/// Returns the expected number of rounds that speculative decoding needs for `tokens` tokens, as computed
+/// by the code in the paper's appendix E.
+///
+/// Each round commits the accepted part of `lookahead` draft tokens and one token of the target. A round
+/// may go beyond the last token.
 #[must_use]
 pub fn expected_rounds(acceptance: f64, lookahead: usize, tokens: usize) -> f64 {
     let mut rounds = vec![0.0; tokens + 1];
     for left in 1..=tokens {
-        let behind = |accepted: usize| rounds[left.saturating_sub(accepted + 1)];
-        let stopped: f64 = (0..lookahead)
-            .map(|accepted| {
-                acceptance.powi(accepted as i32) * (1.0 - acceptance) * behind(accepted)
-            })
+        let rest = |accepted: usize| rounds[left.saturating_sub(accepted + 1)];
+        let rejected: f64 = (0..lookahead)
+            .map(|accepted| acceptance.powi(accepted as i32) * (1.0 - acceptance) * rest(accepted))
             .sum();
-        let all = acceptance.powi(lookahead as i32) * behind(lookahead);
-        rounds[left] = 1.0 + stopped + all;
+        let all_accepted = acceptance.powi(lookahead as i32) * rest(lookahead);
+        rounds[left] = 1.0 + rejected + all_accepted;
     }
     rounds[tokens]
 }
@@ -245,20 +254,20 @@ pub(super) fn closed_form(texts: u64) -> Result<PublishedTable, SimError> {
     }
     Ok(PublishedTable {
         title:
-            "DSI (arXiv 2405.14105), appendix E: milliseconds of speculative decoding for 50 tokens"
+            "DSI (arXiv 2405.14105), appendix E: time of speculative decoding for 50 tokens, in ms"
                 .into(),
         headings: headings(&[
             "pair",
             "lookahead 1, appendix E",
             "simulated",
-            "5, appendix E",
+            "lookahead 5, appendix E",
             "simulated",
-            "10, appendix E",
+            "lookahead 10, appendix E",
             "simulated",
         ]),
         rows,
-        note: "Appendix E: the expectation of the paper's code, exactly, which always drafts `lookahead` \
-               tokens; it calls its sum an upper bound. Simulated: the production decoder, which drafts no \
-               further than the answer's end.",
+        note: "Appendix E: the exact expectation of the paper's code, which always drafts `lookahead` tokens. \
+               The paper calls it an upper bound. Simulated: the production decoder, which does not draft \
+               beyond the end of the answer.",
     })
 }

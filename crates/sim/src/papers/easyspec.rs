@@ -1,9 +1,9 @@
-//! EasySpec's tables (arXiv 2502.02493).
+//! Tables of the EasySpec paper (arXiv 2502.02493).
 //!
-//! Of the stage times, the papers tell the drafter's pass and the target's (table 1). What else is needed is
-//! read off the first data set of table 2 (MMLU, temperature 0): what a verification of each method takes, and
-//! the share of attention in the drafter's pass, from the time of EasySpec's. The other nine rows of each pair
-//! follow from their acceptance alone.
+//! Of the stage times, the paper reports the passes of drafter and target (table 1). The others are fitted
+//! to the first data set of table 2 (MMLU, temperature 0): the verification time of each method, and the
+//! share of attention in the drafter's pass, from EasySpec's drafting time. The other nine data sets of each
+//! pair then follow from their acceptance alone.
 
 use super::{PublishedTable, Times, acceptance_at, headings, mean_times, tokens_per_round};
 use crate::{
@@ -11,24 +11,29 @@ use crate::{
 };
 use forerun_model::LayerGroups;
 
-/// Draft tokens in a row, and layers at a time.
+/// The draft length in tokens.
 const DEPTH: usize = 5;
+/// Number of layers that EasySpec computes at a time.
 const LAYER_PARALLEL: usize = 4;
+/// Number of tokens in a simulated answer.
 const TOKENS: usize = 1000;
 
 /// A target and its drafter.
 struct Family {
     name: &'static str,
-    /// Layers of the drafter.
+    /// Number of layers of the drafter.
     layers: usize,
-    /// Tokens a second of drafter and target by TP size 1, 2, 4, 8 (table 1); 0 where there is none.
+    /// Tokens per second of the drafter by tensor-parallel size 1, 2, 4, 8 (table 1); 0 if not published.
     drafter: [f64; 4],
+    /// The same for the target.
     target: [f64; 4],
-    /// Seconds for 100 tokens of plain decoding (0 where none was published) and with tensor parallelism, by
-    /// data set, at temperature 0 and then 0.8.
+    /// Seconds for 100 tokens of plain decoding by data set, at temperature 0 and then 0.8; 0 if not
+    /// published.
     plain: [f64; 10],
+    /// The same with tensor parallelism.
     parallel: [f64; 10],
-    /// Seconds of drafting, verification and both, and α: of speculative decoding, with trees, of EasySpec.
+    /// Seconds of drafting, of verification and in total, and α, for each method and data set. The methods
+    /// are speculative decoding, speculative decoding with trees, and EasySpec.
     methods: [[[f64; 4]; 10]; 3],
 }
 
@@ -129,11 +134,12 @@ const FAMILIES: [Family; 2] = [
     },
 ];
 
-/// Methods that draft, by their place in [`Family::methods`].
+/// Index of speculative decoding in [`Family::methods`].
 const SPECULATIVE: usize = 0;
+/// Index of EasySpec in [`Family::methods`].
 const EASYSPEC: usize = 2;
 
-/// Rounds for 100 tokens at an α, which is accepted tokens over the depth.
+/// Returns the number of rounds for 100 tokens. α is the number of accepted tokens divided by the depth.
 fn rounds(alpha: f64) -> f64 {
     100.0 / (alpha * DEPTH as f64 + 1.0)
 }
@@ -143,26 +149,27 @@ fn ns(seconds: f64) -> u64 {
 }
 
 impl Family {
-    /// Seconds of a verification by a method, from the first data set.
+    /// Returns the seconds of a verification by a method, from the first data set.
     fn verification(&self, method: usize) -> f64 {
-        let [_, verified, _, alpha] = self.methods[method][0];
-        verified / rounds(alpha)
+        let [_, verification, _, alpha] = self.methods[method][0];
+        verification / rounds(alpha)
     }
 
-    /// The drafter's cost by a method.
+    /// Returns the cost of the drafter's passes by a method.
     fn draft_cost(&self, method: usize) -> Cost {
         let pass = 1.0 / self.drafter[0];
         if method != EASYSPEC {
             return Cost::constant(ns(pass));
         }
-        // A round is a whole pass and then approximate ones, in which a group's attentions take the time of one.
-        let [drafted, _, _, alpha] = self.methods[method][0];
-        let fuzzy = (drafted / rounds(alpha) - pass) / (DEPTH - 1) as f64;
+        // A round has one exact pass, followed by layer-parallel ones, in which the attention of a whole
+        // group takes the time of one layer.
+        let [drafting, _, _, alpha] = self.methods[method][0];
+        let parallel_pass = (drafting / rounds(alpha) - pass) / (DEPTH - 1) as f64;
         let groups: Vec<usize> = LayerGroups::parallel(self.layers, LAYER_PARALLEL)
             .iter()
             .map(|group| group.len())
             .collect();
-        let attention = (pass - fuzzy) / (self.layers - groups.len()) as f64;
+        let attention = (pass - parallel_pass) / (self.layers - groups.len()) as f64;
         let mlp = pass / self.layers as f64 - attention;
         let forward = ForwardCost::Layers {
             attention_ns: ns(attention),
@@ -174,7 +181,7 @@ impl Family {
     }
 
     fn simulation(&self, alpha: f64, draft: Cost, verification: f64) -> Simulation {
-        // Alike at every position: as many are accepted of five as α says.
+        // The acceptance rate, the same at every position, at which α · depth tokens are accepted.
         let per_round = alpha * DEPTH as f64 + 1.0;
         let acceptance = acceptance_at(per_round, |rate| tokens_per_round(rate, DEPTH));
         Simulation {
@@ -190,7 +197,7 @@ impl Family {
         }
     }
 
-    /// Mean times of 100 tokens by a method at a data set.
+    /// Returns the mean times of 100 tokens with a method on a data set.
     fn times(&self, data: usize, method: usize, texts: u64) -> Result<Times, SimError> {
         let alpha = self.methods[method][data][3];
         let (draft, verification) = (self.draft_cost(method), self.verification(method));
@@ -204,7 +211,7 @@ impl Family {
     }
 }
 
-/// Simulated and published seconds, and how far they are apart.
+/// Formats simulated and published seconds and their relative difference.
 fn compared(simulated: f64, published: f64) -> [String; 3] {
     let off = 100.0 * (simulated / published - 1.0);
     [format!("{simulated:.2}"), format!("{published:.2}"), format!("{off:+.1} %")]
@@ -227,13 +234,13 @@ pub(super) fn ladder(texts: u64) -> Result<PublishedTable, SimError> {
                 cells.extend(total);
                 rows.push(cells);
             };
-            let none = || [const { String::new() }; 4];
+            let no_stages = || [const { String::new() }; 4];
             if family.plain[data] > 0.0 {
                 let total = compared(100.0 / family.target[0], family.plain[data]);
-                row("plain", String::new(), none(), total);
+                row("plain", String::new(), no_stages(), total);
             }
             let total = compared(100.0 / family.target[3], family.parallel[data]);
-            row("tensor-parallel", String::new(), none(), total);
+            row("tensor-parallel", String::new(), no_stages(), total);
             let names = ["+ speculative", "+ tree", "EasySpec"];
             for (method, name) in names.into_iter().enumerate() {
                 let times = family.times(data, method, texts)?;
@@ -263,35 +270,36 @@ pub(super) fn ladder(texts: u64) -> Result<PublishedTable, SimError> {
             "published",
             "total, simulated",
             "published",
-            "apart",
+            "difference",
         ]),
         rows,
-        note: "Simulated: passes of drafter and target as in the paper's table 1 (A100s; the drafter on one, the \
-               target on eight); what a verification of each method takes, and the attention's share in the \
-               drafter's pass, are read off the first data set (MMLU, temperature 0) of each pair; all else \
-               follows from the published α, accepted tokens over a depth of 5, alike at every position. A tree \
-               is simulated as a chain of its acceptance. Published: measured on A100s.",
+        note: "Simulated: pass times of drafter and target from the paper's table 1 (A100s; the drafter on one, \
+               the target on eight). The verification time of each method and the share of attention in the \
+               drafter's pass are fitted to the first data set (MMLU, temperature 0) of each pair. All else \
+               follows from the published α (accepted tokens divided by the depth of 5), taken to be the same \
+               at every position. A tree is simulated as a chain with the tree's acceptance. Published: \
+               measured on A100s.",
     })
 }
 
-/// Sizes of table 1.
+/// Tensor-parallel sizes in table 1.
 const SIZES: [usize; 4] = [1, 2, 4, 8];
 
 pub(super) fn tensor_parallel(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for family in &FAMILIES {
         let [.., total, alpha] = family.methods[SPECULATIVE][0];
-        // A verification takes more than a pass of one row by as much at every size.
-        let more = family.verification(SPECULATIVE) * family.target[3];
+        // The ratio of a verification to a pass over one row, which is taken to be the same at every size.
+        let ratio = family.verification(SPECULATIVE) * family.target[3];
         for (size, speed) in SIZES.into_iter().zip(family.target) {
             let mut row = vec![family.name.to_owned(), size.to_string(), format!("{speed:.2}")];
-            for of_drafter in family.drafter {
-                if of_drafter == 0.0 {
+            for draft_speed in family.drafter {
+                if draft_speed == 0.0 {
                     row.push("none".into());
                     continue;
                 }
-                let draft = Cost::constant(ns(1.0 / of_drafter));
-                let simulation = family.simulation(alpha, draft, more / speed);
+                let draft = Cost::constant(ns(1.0 / draft_speed));
+                let simulation = family.simulation(alpha, draft, ratio / speed);
                 let times = mean_times(&simulation, texts)?;
                 row.push(format!("{:.2}", TOKENS as f64 * 1e9 / times.total_ns));
             }
@@ -308,15 +316,16 @@ pub(super) fn tensor_parallel(texts: u64) -> Result<PublishedTable, SimError> {
             "pair",
             "devices of the target",
             "tokens/s of the target alone, published",
-            "with a drafter on 1, simulated",
-            "on 2, simulated",
-            "on 4, simulated",
-            "on 8, simulated",
+            "drafter on 1 device, simulated",
+            "drafter on 2, simulated",
+            "drafter on 4, simulated",
+            "drafter on 8, simulated",
             "drafter on 1, published",
         ]),
         rows,
-        note: "Simulated: speeds of drafter and target by their devices as in table 1 (36.76, 33.90, 32.31 and \
-               32.39 tokens/s of Llama-3-8B; 37.16, 36.46 and 37.12 of Qwen2-7B), acceptance and the rows' share of \
-               a verification as in table 2's MMLU at temperature 0. A drafter gains nothing by more devices.",
+        note: "Simulated: speeds of drafter and target by number of devices from table 1 (36.76, 33.90, 32.31 \
+               and 32.39 tokens/s for Llama-3-8B; 37.16, 36.46 and 37.12 for Qwen2-7B). Acceptance and the cost \
+               of further rows in a verification are those of table 2's MMLU at temperature 0. More devices do \
+               not make the drafter faster.",
     })
 }

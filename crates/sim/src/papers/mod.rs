@@ -1,68 +1,68 @@
-//! Published tables, and what the production decoders give for their numbers in virtual time.
+//! Published tables, next to the results of the production decoders in virtual time.
 //!
-//! The papers' times and acceptance rates go in, and nothing else: passes cost what the papers say or
-//! imply, and sampling, messages and prompts cost nothing. So a simulated value is what an ideal
-//! implementation would reach, and a published one above it needs another explanation than the method.
+//! The only inputs are the papers' times and acceptance rates. Passes take the times that the papers
+//! report or imply; sampling, messages and prompts take no time. So a simulated value is what an ideal
+//! implementation would reach. A published value above it cannot be explained by the method alone.
 
 mod dsi;
 mod easyspec;
 mod pearl;
 mod pearl_tasks;
 
-pub use dsi::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, Waited, expected_rounds};
+pub use dsi::{DSI_LOOKAHEADS, DSI_PAIRS, DsiPair, RealTimeMeasurement, expected_rounds};
 
 use crate::{Calibration, SimError, Simulation};
 
-/// A table with simulated and published values side by side.
+/// A table with simulated values next to published ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PublishedTable {
-    /// What it is, and where it was published.
+    /// The content of the table and the paper it is from.
     pub title: String,
-    /// Headings of the columns.
+    /// The headings of the columns.
     pub headings: Vec<String>,
-    /// Rows of as many cells.
+    /// The rows, with one cell for each heading.
     pub rows: Vec<Vec<String>>,
-    /// What has to be known to read it.
+    /// How the simulated and the published values were obtained.
     pub note: &'static str,
 }
 
-/// A table of a paper.
+/// A table or figure of a paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PaperTable {
-    /// PEARL, arXiv 2408.11850, table 1: speed over autoregressive decoding on HumanEval.
+    /// PEARL (arXiv 2408.11850), table 1: speedup over autoregressive decoding on HumanEval.
     PearlSpeed,
     /// PEARL, figure 2b: the best draft length of each round of a recorded run.
     PearlBestLengths,
-    /// PEARL, table 4: without pre-verify and without post-verify.
+    /// PEARL, table 4: ablations without pre-verify and without post-verify.
     PearlAblations,
-    /// PEARL, table 5: tokens a second by γ.
+    /// PEARL, table 5: tokens per second by γ.
     PearlLength,
-    /// PEARL, table 6: tokens a second by γ for several tasks.
+    /// PEARL, table 6: tokens per second by γ for several tasks.
     PearlTasks,
     /// PEARL, table 8: drafter and target on the same devices, MT-bench by category.
     PearlSharedCategories,
-    /// PEARL, table 14: tokens a second of speculative decoding by γ.
+    /// PEARL, table 14: tokens per second of speculative decoding by γ.
     SpeculativeLength,
-    /// PEARL, table 16: sending the drafter's cache from one device to another.
+    /// PEARL, table 16: time of sending the drafter's cache from one device to another.
     PearlTransport,
     /// PEARL, table 17: drafter and target on the same devices, four benchmarks.
     PearlShared,
     /// PEARL, table 18: drafter and target on the same devices, MGSM by language.
     PearlSharedLanguages,
-    /// DSI, arXiv 2405.14105, table 2: DSI over speculative decoding for ten pairs.
+    /// DSI (arXiv 2405.14105), table 2: speedup over speculative decoding for ten pairs.
     DsiPairs,
-    /// DSI, section 3.1: several target replicas against one faster target on the same devices.
+    /// DSI, section 3.1: several target replicas compared with one faster target on the same devices.
     DsiAgainstTensorParallel,
-    /// DSI, appendix E: the latency of speculative decoding by the paper's own sum.
+    /// DSI, appendix E: the latency of speculative decoding by the paper's closed form.
     DsiClosedForm,
-    /// EasySpec, arXiv 2502.02493, table 1: tensor parallelism of drafter and target.
+    /// EasySpec (arXiv 2502.02493), table 1: tensor parallelism of drafter and target.
     EasySpecTensorParallel,
     /// EasySpec, table 2: time for 100 tokens, from plain decoding to EasySpec.
     EasySpecLadder,
 }
 
 impl PaperTable {
-    /// All tables with their names.
+    /// All tables with the names used by `forerun simulate paper`.
     pub const NAMES: [(Self, &str); 15] = [
         (Self::PearlSpeed, "pearl-1"),
         (Self::PearlBestLengths, "pearl-2b"),
@@ -81,33 +81,34 @@ impl PaperTable {
         (Self::EasySpecLadder, "easyspec-2"),
     ];
 
-    /// Whether it holds means over texts.
+    /// Returns whether the table contains means over texts.
     #[must_use]
     pub fn has_means(self) -> bool {
         !matches!(self, Self::PearlBestLengths | Self::PearlTransport)
     }
 
-    /// Simulates the table, each value a mean over so many texts. `recorded` is the run that a table of a
-    /// recorded run tells of.
+    /// Simulates the table. Each value is a mean over `texts` texts. `recorded` is the calibration with the
+    /// recorded run that [`PaperTable::PearlBestLengths`] needs.
     ///
     /// # Errors
-    /// If there are no texts, or no run was recorded for a table that needs one.
+    /// If `texts` is 0, or if `recorded` is missing for a table that needs it.
     pub fn simulate(
         self,
         texts: u64,
         recorded: Option<&Calibration>,
     ) -> Result<PublishedTable, SimError> {
         if texts == 0 {
-            let option = "the number of texts";
+            let option = "`texts`";
             return Err(SimError::Range { option, found: "0".into(), expected: "at least 1" });
         }
         match self {
             Self::PearlSpeed => pearl::speed(texts),
             Self::PearlBestLengths => {
                 recorded.map(pearl_tasks::best_lengths).ok_or(SimError::Range {
-                    option: "the recorded run of pearl-2b",
-                    found: "left out".into(),
-                    expected: "given by --calibration FILE, which forerun simulate calibrate writes",
+                    option: "`calibration`",
+                    found: "not set".into(),
+                    expected: "a file with the recorded run that pearl-2b shows; forerun simulate calibrate \
+                               writes one",
                 })
             }
             Self::PearlAblations => pearl::ablations(texts),
@@ -127,16 +128,17 @@ impl PaperTable {
     }
 }
 
-/// The mean time of as many texts.
+/// Returns the mean time of an answer over `texts` texts, in nanoseconds.
 fn mean_ns(simulation: &Simulation, texts: u64) -> Result<f64, SimError> {
     Ok(mean_times(simulation, texts)?.total_ns)
 }
 
-/// Mean nanoseconds of as many texts.
+/// Mean times of an answer in nanoseconds.
 struct Times {
     total_ns: f64,
-    /// In which drafters were busy, and in which targets were.
+    /// Time in which drafters were busy.
     drafters_ns: f64,
+    /// Time in which targets were busy.
     targets_ns: f64,
 }
 
@@ -153,12 +155,13 @@ fn mean_times(simulation: &Simulation, texts: u64) -> Result<Times, SimError> {
     Ok(Times { total_ns, drafters_ns, targets_ns })
 }
 
-/// Tokens that a round of speculative decoding commits: Leviathan 2023, equation 1.
+/// Returns the expected number of tokens that a round of speculative decoding commits (Leviathan 2023,
+/// equation 1).
 fn tokens_per_round(acceptance: f64, length: usize) -> f64 {
     (0..=length).map(|power| acceptance.powi(power as i32)).sum()
 }
 
-/// The acceptance rate at which something that rises with it has a value.
+/// Returns the acceptance rate at which the increasing function `of` has this value, by bisection.
 fn acceptance_at(value: f64, of: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
     for _ in 0..60 {

@@ -1,27 +1,28 @@
-//! PEARL's tables (arXiv 2408.11850) of HumanEval.
+//! Tables of the PEARL paper (arXiv 2408.11850) on HumanEval.
 
 use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 
-/// A pair of PEARL's experiments on HumanEval.
+/// A pair of models in PEARL's experiments on HumanEval.
 struct PearlPair {
     name: &'static str,
-    /// Tokens a second of drafter and target alone (table 10).
+    /// Tokens per second of the drafter alone (table 10).
     draft_speed: f64,
+    /// Tokens per second of the target alone (table 10).
     target_speed: f64,
-    /// Tokens a target forward of speculative decoding (table 7) at its best γ (table 14), from which the
-    /// acceptance rate follows.
+    /// Tokens per target pass of speculative decoding (table 7). The acceptance rate follows from it.
     mean_accepted: f64,
+    /// The best γ of speculative decoding (table 14).
     best_length: usize,
-    /// Tokens between two rejections of PEARL (table 7).
+    /// Tokens between two rejections with PEARL (table 7).
     run_length: f64,
-    /// Speed over autoregressive decoding of speculative decoding and PEARL (table 1).
+    /// Speedups of speculative decoding and of PEARL over autoregressive decoding (table 1).
     published: [f64; 2],
-    /// Of PEARL without pre-verify, without post-verify, and whole (table 4), where it was published.
+    /// Speedups of PEARL without pre-verify, without post-verify and with both (table 4), if published.
     ablations: Option<[f64; 3]>,
-    /// γ and tokens a second of PEARL (table 5), where it was published.
+    /// γ and tokens per second of PEARL (table 5); empty if not published.
     by_length: &'static [(usize, f64)],
-    /// γ and tokens a second of speculative decoding (table 14).
+    /// γ and tokens per second of speculative decoding (table 14).
     speculative: &'static [(usize, f64)],
 }
 
@@ -77,13 +78,13 @@ const PEARL_PAIRS: [PearlPair; 4] = [
 ];
 
 impl PearlPair {
-    /// The target's time over the drafter's (c).
+    /// Returns the ratio c of the target's pass time to the drafter's.
     fn ratio(&self) -> f64 {
         self.draft_speed / self.target_speed
     }
 
-    /// The acceptance rate at which drafts of the best γ give the published tokens a forward: where
-    /// Leviathan 2023's equation 1 has that value.
+    /// Returns the acceptance rate at which drafts of the best γ give the published tokens per pass, by
+    /// Leviathan 2023, equation 1.
     fn acceptance(&self) -> f64 {
         acceptance_at(self.mean_accepted, |rate| tokens_per_round(rate, self.best_length))
     }
@@ -119,34 +120,35 @@ impl PearlPair {
     }
 }
 
-const PEARL_NOTE: &str = "Simulated: times from the paper's table 10, the acceptance rate from its tables 7 \
-    and 14, alike at every position, passes of any number of rows alike, no overhead. Published: measured on \
-    A100s, with prompts, sampling and messages. The paper's own run length of PEARL (table 7) speaks of a \
-    higher acceptance rate than its speculative decoding does: real acceptance comes in runs.";
+const PEARL_NOTE: &str = "Simulated: pass times from the paper's table 10, the acceptance rate from its tables \
+    7 and 14. The acceptance rate is the same at every position, a pass takes the same time for any number of \
+    rows, and there is no overhead. Published: measured on A100s, including prompts, sampling and messages. \
+    PEARL's published run length (table 7) implies a higher acceptance rate than the paper's speculative \
+    decoding does, because real acceptance comes in runs.";
 
 pub(super) fn speed(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
     for pair in &PEARL_PAIRS {
         let gamma = pair.ratio().round() as usize;
-        let [published_turns, published_pearl] = pair.published;
+        let [published_speculative, published_pearl] = pair.published;
         let over_plain = |method, length| {
             Ok::<f64, SimError>(pair.tokens_per_second(method, length, texts)? / pair.target_speed)
         };
-        let turns = over_plain(SimulatedMethod::Speculative, pair.best_length)?;
+        let speculative = over_plain(SimulatedMethod::Speculative, pair.best_length)?;
         let (paper, eager) = (
             over_plain(SimulatedMethod::PearlPaper, gamma)?,
             over_plain(SimulatedMethod::Pearl, gamma)?,
         );
-        let often = pair.run_length / (pair.run_length + 1.0);
+        let acceptance = pair.run_length / (pair.run_length + 1.0);
         let at_run_length =
-            pair.tokens_per_second_at(often, SimulatedMethod::PearlPaper, gamma, texts)?
+            pair.tokens_per_second_at(acceptance, SimulatedMethod::PearlPaper, gamma, texts)?
                 / pair.target_speed;
         rows.push(vec![
             pair.name.into(),
             format!("{:.1}", pair.ratio()),
             format!("{:.3}", pair.acceptance()),
-            format!("{turns:.2}"),
-            format!("{published_turns:.2}"),
+            format!("{speculative:.2}"),
+            format!("{published_speculative:.2}"),
             format!("{paper:.2}"),
             format!("{eager:.2}"),
             format!("{at_run_length:.2}"),
@@ -154,17 +156,17 @@ pub(super) fn speed(texts: u64) -> Result<PublishedTable, SimError> {
         ]);
     }
     Ok(PublishedTable {
-        title: "PEARL (arXiv 2408.11850), table 1, HumanEval: speed over autoregressive decoding"
+        title: "PEARL (arXiv 2408.11850), table 1, HumanEval: speedup over autoregressive decoding"
             .into(),
         headings: headings(&[
             "pair",
             "c",
             "acceptance",
-            "speculative, simulated",
+            "speculative decoding, simulated",
             "published",
             "PEARL, simulated",
-            "eager, simulated",
-            "PEARL at its run length, simulated",
+            "PEARL with the eager schedule, simulated",
+            "PEARL at its published run length, simulated",
             "PEARL, published",
         ]),
         rows,
@@ -191,7 +193,7 @@ pub(super) fn ablations(texts: u64) -> Result<PublishedTable, SimError> {
     }
     Ok(PublishedTable {
         title:
-            "PEARL (arXiv 2408.11850), table 4, HumanEval: ablations, speed over autoregressive \
+            "PEARL (arXiv 2408.11850), table 4, HumanEval: ablations, speedup over autoregressive \
                 decoding"
                 .into(),
         headings: headings(&[
@@ -200,7 +202,7 @@ pub(super) fn ablations(texts: u64) -> Result<PublishedTable, SimError> {
             "published",
             "without post-verify, simulated",
             "published",
-            "whole, simulated",
+            "PEARL, simulated",
             "published",
         ]),
         rows,

@@ -1,4 +1,5 @@
-//! PEARL's tables (arXiv 2408.11850) of other tasks, and of drafter and target on the same devices.
+//! Tables of the PEARL paper (arXiv 2408.11850) on other tasks, and with drafter and target on the same
+//! devices.
 
 use super::{PublishedTable, acceptance_at, headings, mean_ns, tokens_per_round};
 use crate::{
@@ -6,22 +7,24 @@ use crate::{
     Simulation,
 };
 
-/// A pair of Llamas: tokens a second of drafter and target alone (table 10).
+/// A pair of Llama models, with tokens per second of drafter and target alone (table 10).
 #[derive(Clone, Copy)]
-struct Llamas {
+struct LlamaPair {
     name: &'static str,
     draft_speed: f64,
     target_speed: f64,
 }
 
-const LLAMA_2: Llamas = Llamas { name: "Llama 2 7B & 70B", draft_speed: 49.94, target_speed: 9.22 };
-const LLAMA_3: Llamas =
-    Llamas { name: "Llama 3.1 8B & 70B", draft_speed: 44.37, target_speed: 9.00 };
+const LLAMA_2: LlamaPair =
+    LlamaPair { name: "Llama 2 7B & 70B", draft_speed: 49.94, target_speed: 9.22 };
+const LLAMA_3: LlamaPair =
+    LlamaPair { name: "Llama 3.1 8B & 70B", draft_speed: 44.37, target_speed: 9.00 };
 
+/// Number of tokens in a simulated answer.
 const TOKENS: usize = 256;
 
-impl Llamas {
-    /// γ = round(c).
+impl LlamaPair {
+    /// Returns γ = round(c).
     fn gamma(self) -> usize {
         (self.draft_speed / self.target_speed).round() as usize
     }
@@ -40,8 +43,8 @@ impl Llamas {
         }
     }
 
-    /// Tokens a second of speculative decoding at its best γ.
-    fn best_turns(self, acceptance: f64) -> f64 {
+    /// Returns the tokens per second of speculative decoding at its best γ.
+    fn best_speculative_speed(self, acceptance: f64) -> f64 {
         let speed = |gamma: usize| {
             let round = gamma as f64 / self.draft_speed + 1.0 / self.target_speed;
             tokens_per_round(acceptance, gamma) / round
@@ -49,10 +52,12 @@ impl Llamas {
         (1..=20).map(speed).fold(0.0, f64::max)
     }
 
-    /// Tokens a second of PEARL, were answers without end. Rounds are of two kinds: without unverified
-    /// tokens one commits a single token, and is followed by the other kind if it was drafted; that commits
-    /// `1 + α + … + α^(γ−1)`, and is followed by its like if all were right.
-    fn pearl(self, acceptance: f64, gamma: usize) -> f64 {
+    /// Returns the tokens per second of PEARL for an endless answer.
+    ///
+    /// There are two kinds of rounds. A pre-verify round commits one token; a post-verify round follows if
+    /// that token was drafted. A post-verify round commits `1 + α + … + α^(γ−1)` tokens on average; another
+    /// one follows if all were right.
+    fn pearl_speed(self, acceptance: f64, gamma: usize) -> f64 {
         let all = acceptance.powi(gamma as i32);
         let post = acceptance / (acceptance + 1.0 - all);
         let tokens = (1.0 - post) + post * tokens_per_round(acceptance, gamma - 1);
@@ -60,8 +65,8 @@ impl Llamas {
     }
 }
 
-/// Tasks of table 6 with the published speed of speculative decoding over plain decoding (tables 1, 2 and 3),
-/// and tokens a second of PEARL by γ.
+/// Tasks of table 6, with the published speedup of speculative decoding over plain decoding (tables 1, 2 and
+/// 3) and the published tokens per second of PEARL by γ.
 const TASKS: [(&str, f64, [f64; 5]); 3] = [
     ("HumanEval", 2.35, [20.39, 24.58, 30.34, 28.02, 28.09]),
     ("GSM8K", 2.48, [18.23, 21.81, 26.47, 24.59, 24.23]),
@@ -70,9 +75,9 @@ const TASKS: [(&str, f64, [f64; 5]); 3] = [
 
 pub(super) fn by_length(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
-    for (task, turns, published) in TASKS {
-        let speed = turns * LLAMA_2.target_speed;
-        let acceptance = acceptance_at(speed, |rate| LLAMA_2.best_turns(rate));
+    for (task, speculative, published) in TASKS {
+        let speed = speculative * LLAMA_2.target_speed;
+        let acceptance = acceptance_at(speed, |rate| LLAMA_2.best_speculative_speed(rate));
         for (gamma, published) in (3..).zip(published) {
             let total_ns = mean_ns(&LLAMA_2.simulation(acceptance, gamma), texts)?;
             rows.push(vec![
@@ -89,70 +94,78 @@ pub(super) fn by_length(texts: u64) -> Result<PublishedTable, SimError> {
             .into(),
         headings: headings(&["task", "acceptance", "γ", "simulated", "published"]),
         rows,
-        note: "Simulated: times from the paper's table 10; the acceptance rate is that at which speculative \
-               decoding at its best γ has the speed of its tables 1, 2 and 3, alike at every position; no \
-               overhead.",
+        note: "Simulated: pass times from the paper's table 10, without overhead. The acceptance rate, the same \
+               at every position, is the one at which speculative decoding at its best γ has the speed of the \
+               paper's tables 1, 2 and 3.",
     })
 }
 
-/// Devices of a 70B target (appendix C.3), and what sending the drafter's cache takes at 1024 tokens (table 16).
-const PIPELINE: SharedDevices = SharedDevices { devices: 3, transport_ns: 1_600_000 };
+/// The devices of a 70B target (appendix C.3), and the time of sending the drafter's cache at 1024 tokens
+/// (table 16).
+const SHARED_DEVICES: SharedDevices = SharedDevices { devices: 3, transport_ns: 1_600_000 };
 
-/// Tokens a second of PEARL with the acceptance rate that its published speed implies, on devices of its own
-/// and on the target's.
-fn retained(llamas: Llamas, published: f64, texts: u64) -> Result<[f64; 3], SimError> {
+/// Returns the acceptance rate that PEARL's published speed on separate devices implies, and the simulated
+/// tokens per second on separate and on shared devices.
+fn separate_and_shared(
+    llamas: LlamaPair,
+    published: f64,
+    texts: u64,
+) -> Result<[f64; 3], SimError> {
     let gamma = llamas.gamma();
-    let acceptance = acceptance_at(published, |rate| llamas.pearl(rate, gamma));
+    let acceptance = acceptance_at(published, |rate| llamas.pearl_speed(rate, gamma));
     let simulation = llamas.simulation(acceptance, gamma);
-    let (mut apart_ns, mut shared_ns) = (0, 0);
+    let (mut separate_ns, mut shared_ns) = (0, 0);
     for seed in 0..texts {
         let simulation = Simulation { seed, ..simulation.clone() };
-        apart_ns += simulation.measure()?.total_ns;
-        shared_ns += simulation.measure_on(PIPELINE)?.total_ns;
+        separate_ns += simulation.measure()?.total_ns;
+        shared_ns += simulation.measure_on_shared_devices(SHARED_DEVICES)?.total_ns;
     }
     let speed = |ns: u64| (texts * TOKENS as u64) as f64 * 1e9 / ns as f64;
-    Ok([acceptance, speed(apart_ns), speed(shared_ns)])
+    Ok([acceptance, speed(separate_ns), speed(shared_ns)])
 }
 
-const SHARED_NOTE: &str = "Simulated: times from the paper's table 10, the acceptance rate at which PEARL on \
-    devices of its own has the published speed, alike at every position. Shared: the target's layers on three \
-    devices in turn (appendix C.3), the first ⌈γ/2⌉ draft tokens of a round on the last device and the others on \
-    the first, the drafter's cache sent at each change of its device, 1.6 ms (table 16); no other overhead. So \
-    the simulated loss is that of sending alone: nowhere do both want one device. Published: measured on A100s.";
+const SHARED_NOTE: &str = "Simulated: pass times from the paper's table 10, without other overhead than sending \
+    the cache. The acceptance rate, the same at every position, is the one at which PEARL on separate devices \
+    has the published speed. Shared devices: the target's layers are split over three devices (appendix C.3). \
+    The drafter computes the first ⌈γ/2⌉ tokens of a round on the last device and the others on the first. \
+    Whenever it changes the device, its cache is sent, which takes 1.6 ms (table 16). Drafter and target never \
+    need the same device at the same time, so sending the cache is the only simulated loss. Published: \
+    measured on A100s.";
 
-/// Rows of published speeds apart and shared.
+/// Returns the rows for published speeds on separate and on shared devices.
 fn shared_rows(
-    llamas: Llamas,
+    llamas: LlamaPair,
     published: &[(&str, f64, f64)],
     texts: u64,
 ) -> Result<Vec<Vec<String>>, SimError> {
-    let row = |&(name, apart, shared): &(&str, f64, f64)| {
-        let [acceptance, own, both] = retained(llamas, apart, texts)?;
+    let row = |&(name, published_separate, published_shared): &(&str, f64, f64)| {
+        let [acceptance, separate, shared] =
+            separate_and_shared(llamas, published_separate, texts)?;
         Ok(vec![
             llamas.name.to_owned(),
             name.to_owned(),
             format!("{acceptance:.3}"),
-            format!("{own:.2}"),
-            format!("{apart:.2}"),
-            format!("{both:.2}"),
+            format!("{separate:.2}"),
+            format!("{published_separate:.2}"),
             format!("{shared:.2}"),
-            format!("{:.3}", both / own),
-            format!("{:.3}", shared / apart),
+            format!("{published_shared:.2}"),
+            format!("{:.3}", shared / separate),
+            format!("{:.3}", published_shared / published_separate),
         ])
     };
     published.iter().map(row).collect()
 }
 
-fn shared_table(title: &str, what: &str, rows: Vec<Vec<String>>) -> PublishedTable {
+fn shared_table(title: &str, data_heading: &str, rows: Vec<Vec<String>>) -> PublishedTable {
     let headings = headings(&[
         "pair",
-        what,
+        data_heading,
         "acceptance",
-        "tokens/s apart, simulated",
+        "tokens/s on separate devices, simulated",
         "published",
-        "shared, simulated",
+        "tokens/s on shared devices, simulated",
         "published",
-        "retained, simulated",
+        "share of the speed retained, simulated",
         "published",
     ]);
     PublishedTable { title: title.into(), headings, rows, note: SHARED_NOTE }
@@ -205,8 +218,8 @@ pub(super) fn shared(texts: u64) -> Result<PublishedTable, SimError> {
     Ok(shared_table(title, "benchmark", rows))
 }
 
-/// Languages with PEARL's speed over plain decoding (table 2), and the published share that is retained with
-/// each pair (table 18).
+/// Languages, with PEARL's speedup over plain decoding (table 2) and the published share of the speed that
+/// each pair retains on shared devices (table 18).
 const LANGUAGES: [(&str, f64, f64, f64); 11] = [
     ("English", 3.82, 0.96, 0.98),
     ("Bengali", 3.94, 0.95, 0.94),
@@ -223,21 +236,22 @@ const LANGUAGES: [(&str, f64, f64, f64); 11] = [
 
 pub(super) fn shared_languages(texts: u64) -> Result<PublishedTable, SimError> {
     let mut rows = Vec::new();
-    for (language, speed, of_llama_2, of_llama_3) in LANGUAGES {
-        let mut row = vec![language.to_owned(), format!("{speed:.2}")];
-        for (llamas, published) in [(LLAMA_2, of_llama_2), (LLAMA_3, of_llama_3)] {
-            let [_, apart, shared] = retained(llamas, speed * llamas.target_speed, texts)?;
-            row.extend([format!("{:.3}", shared / apart), format!("{published:.2}")]);
+    for (language, speedup, llama_2_retains, llama_3_retains) in LANGUAGES {
+        let mut row = vec![language.to_owned(), format!("{speedup:.2}")];
+        for (llamas, published) in [(LLAMA_2, llama_2_retains), (LLAMA_3, llama_3_retains)] {
+            let speed = speedup * llamas.target_speed;
+            let [_, separate, shared] = separate_and_shared(llamas, speed, texts)?;
+            row.extend([format!("{:.3}", shared / separate), format!("{published:.2}")]);
         }
         rows.push(row);
     }
     Ok(PublishedTable {
-        title: "PEARL (arXiv 2408.11850), table 18, MGSM: share that is retained where drafter and target \
-                are on the same devices"
+        title: "PEARL (arXiv 2408.11850), table 18, MGSM: share of the speed retained with drafter and \
+                target on the same devices"
             .into(),
         headings: headings(&[
             "language",
-            "PEARL over plain decoding, published",
+            "speedup of PEARL over plain decoding, published",
             "Llama 2, simulated",
             "published",
             "Llama 3.1, simulated",
@@ -248,12 +262,12 @@ pub(super) fn shared_languages(texts: u64) -> Result<PublishedTable, SimError> {
     })
 }
 
-/// Milliseconds of sending the cache of Llama 3.1 8B by its tokens (table 16).
+/// Number of tokens, and milliseconds of sending the cache of Llama 3.1 8B (table 16).
 const TRANSPORT: [(u64, f64); 4] = [(128, 1.3), (256, 1.4), (512, 1.5), (1024, 1.6)];
-/// Bytes of a token's keys and values: 32 layers, 8 heads of 128 in bfloat-16.
+/// Bytes of a token's keys and values: 32 layers, 8 heads of 128 values in bfloat16.
 const TOKEN_BYTES: u64 = 2 * 2 * 32 * 8 * 128;
-/// Bytes a second of NVLink, as the paper has it.
-const LINK_BYTES: f64 = 300e9;
+/// Bandwidth of NVLink in bytes per second, as given in the paper.
+const LINK_BYTES_PER_SECOND: f64 = 300e9;
 
 pub(super) fn transport() -> PublishedTable {
     let row = |(tokens, published): (u64, f64)| {
@@ -261,7 +275,7 @@ pub(super) fn transport() -> PublishedTable {
         vec![
             tokens.to_string(),
             format!("{:.1}", bytes as f64 / 1e6),
-            format!("{:.3}", bytes as f64 / LINK_BYTES * 1e3),
+            format!("{:.3}", bytes as f64 / LINK_BYTES_PER_SECOND * 1e3),
             format!("{published:.1}"),
         ]
     };
@@ -270,43 +284,48 @@ pub(super) fn transport() -> PublishedTable {
             .into(),
         headings: headings(&["tokens", "megabytes", "ms at 300 GB/s", "ms, published"]),
         rows: TRANSPORT.map(row).into(),
-        note: "By the link's speed alone, and as published: nearly all of it is not the link. Tables 8, 17 and 18 \
-               are simulated with the published 1.6 ms.",
+        note: "The time that follows from the bandwidth of the link alone, and the published time. Nearly all of \
+               the published time is something else. Tables 8, 17 and 18 are simulated with the published \
+               1.6 ms.",
     }
 }
 
-/// Draft lengths that are told apart.
-const LONGEST: usize = 16;
-/// Rounds of the first prompt that are shown one by one.
-const SHOWN: usize = 24;
+/// Draft lengths from this one on share a row.
+const LONGEST_LENGTH: usize = 16;
+/// Number of rounds of the first prompt that are listed one by one.
+const SHOWN_ROUNDS: usize = 24;
 
-/// The best draft lengths of the rounds of speculative decoding over a record of a prompt: as many tokens
-/// as are right before the next wrong one, behind which the next round begins.
-fn lengths_of(record: &str) -> impl Iterator<Item = usize> + '_ {
+/// Returns the best draft length of each round of speculative decoding, from the record of a prompt. It is
+/// the number of right tokens before the next wrong one, after which the next round begins.
+fn best_draft_lengths(record: &str) -> impl Iterator<Item = usize> + '_ {
     let whole_rounds = record.rfind('0').map(|end| record[..end].split('0'));
     whole_rounds.into_iter().flatten().map(str::len)
 }
 
 pub(super) fn best_lengths(recorded: &Calibration) -> PublishedTable {
-    let all: Vec<usize> = recorded.agreement.iter().flat_map(|own| lengths_of(own)).collect();
+    let all: Vec<usize> =
+        recorded.agreement.iter().flat_map(|record| best_draft_lengths(record)).collect();
     let count = all.len().max(1) as f64;
     let mean = all.iter().sum::<usize>() as f64 / count;
     let acceptance = mean / (mean + 1.0);
-    let mut rows: Vec<Vec<String>> = (0..=LONGEST)
+    let mut rows: Vec<Vec<String>> = (0..=LONGEST_LENGTH)
         .map(|length| {
-            let is_here = |&&own: &&usize| own.min(LONGEST) == length;
-            let share = all.iter().filter(is_here).count() as f64 / count;
-            // Beyond the longest, all are counted together.
-            let here = acceptance.powi(length as i32);
-            let expected = if length == LONGEST { here } else { here * (1.0 - acceptance) };
-            let name = format!("{length}{}", if length == LONGEST { " or more" } else { "" });
+            let is_in_row = |&&best: &&usize| best.min(LONGEST_LENGTH) == length;
+            let share = all.iter().filter(is_in_row).count() as f64 / count;
+            // The last row covers all longer lengths, too.
+            let at_least = acceptance.powi(length as i32);
+            let expected =
+                if length == LONGEST_LENGTH { at_least } else { at_least * (1.0 - acceptance) };
+            let name =
+                format!("{length}{}", if length == LONGEST_LENGTH { " or more" } else { "" });
             vec![name, format!("{:.1} %", 100.0 * share), format!("{:.1} %", 100.0 * expected)]
         })
         .collect();
     let first = recorded.agreement.first().map_or("", String::as_str);
-    let in_turn: Vec<String> = lengths_of(first).take(SHOWN).map(|own| own.to_string()).collect();
+    let shown = best_draft_lengths(first).take(SHOWN_ROUNDS).map(|length| length.to_string());
+    let shown: Vec<String> = shown.collect();
     rows.push(vec!["mean".into(), format!("{mean:.2}"), format!("{mean:.2}")]);
-    rows.push(vec!["first rounds, in turn".into(), in_turn.join(" "), String::new()]);
+    rows.push(vec!["first rounds, in order".into(), shown.join(" "), String::new()]);
     PublishedTable {
         title: format!(
             "PEARL (arXiv 2408.11850), figure 2b: the best draft length of each round, {} rounds of {}",
@@ -316,12 +335,12 @@ pub(super) fn best_lengths(recorded: &Calibration) -> PublishedTable {
         headings: headings(&[
             "best draft length",
             "rounds, recorded",
-            "were every token right with one probability",
+            "expected with the same acceptance rate at every position",
         ]),
         rows,
-        note: "Recorded: where the drafter is right behind the target's own text. Each round begins behind a \
-               correction; its best length is that of the tokens that are right before the next wrong one. The \
-               paper shows its run in a picture alone.",
+        note: "Recorded: whether the drafter, given the target's own text so far, proposes the target's next \
+               token. Each round begins after a correction. Its best draft length is the number of right \
+               tokens before the next wrong one. The paper shows its run only as a picture.",
     }
 }
 
@@ -330,20 +349,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_begin_behind_corrections() {
-        assert_eq!(lengths_of("1101000111").collect::<Vec<_>>(), [2, 1, 0, 0]);
-        assert_eq!(lengths_of("1111").count() + lengths_of("").count(), 0);
-        assert_eq!(lengths_of("0").collect::<Vec<_>>(), [0]);
+    fn rounds_begin_after_corrections() {
+        assert_eq!(best_draft_lengths("1101000111").collect::<Vec<_>>(), [2, 1, 0, 0]);
+        assert_eq!(best_draft_lengths("1111").count() + best_draft_lengths("").count(), 0);
+        assert_eq!(best_draft_lengths("0").collect::<Vec<_>>(), [0]);
     }
 
-    /// The closed form that acceptance rates are read from is what the decoder does.
+    /// Acceptance rates are derived from the closed form, so it must match the decoder.
     #[test]
-    fn pearls_closed_form_is_that_of_the_decoder() -> Result<(), SimError> {
+    fn the_closed_form_of_pearl_matches_the_decoder() -> Result<(), SimError> {
         for acceptance in [0.3, 0.7, 0.9] {
             let gamma = LLAMA_2.gamma();
             let simulation = LLAMA_2.simulation(acceptance, gamma);
             let simulated = TOKENS as f64 * 1e9 / mean_ns(&simulation, 200)?;
-            let expected = LLAMA_2.pearl(acceptance, gamma);
+            let expected = LLAMA_2.pearl_speed(acceptance, gamma);
             assert!(
                 (simulated / expected - 1.0).abs() < 0.02,
                 "{acceptance}: {simulated} {expected}"

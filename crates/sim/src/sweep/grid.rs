@@ -1,4 +1,4 @@
-//! What is swept: lists and ranges of parameters.
+//! The grid of a sweep: lists and ranges of parameters.
 
 use super::SweepError;
 use crate::{Calibration, Parameters};
@@ -6,16 +6,16 @@ use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
 
-/// A parameter and the values that it takes.
+/// A parameter with the values that it takes in a sweep.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Axis {
-    /// Its name.
+    /// The name of the parameter.
     pub name: String,
-    /// Its values.
+    /// The values of the parameter.
     pub values: Vec<Value>,
 }
 
-/// A grid of configurations, from a TOML file such as
+/// A grid of configurations, read from a TOML file such as
 ///
 /// ```toml
 /// target-ms = 30
@@ -26,26 +26,26 @@ pub struct Axis {
 /// repeats = 5
 /// ```
 ///
-/// Every combination is a configuration, the last parameter of [`Parameters::NAMES`] turning fastest.
-/// `calibration` names a file, from this one's folder, that says what was measured.
+/// Every combination of values is a configuration. The last parameter of [`Parameters::NAMES`] varies
+/// fastest. `calibration` names a calibration file, relative to the folder of this file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sweep {
-    /// What is given, in the order of [`Parameters::NAMES`].
+    /// The given parameters, in the order of [`Parameters::NAMES`].
     pub axes: Vec<Axis>,
-    /// Simulations of each configuration, with seeds from its own on.
+    /// The number of simulations of each configuration, with consecutive seeds.
     pub repeats: u64,
-    /// What was measured, and where that stands.
+    /// The calibration with its name, which includes a hash of the file.
     pub calibration: Option<(String, Calibration)>,
 }
 
-/// Values of a parameter at the most.
-const MOST_VALUES: usize = 1_000_000;
+/// Largest number of values in a range.
+const MAX_VALUES: usize = 1_000_000;
 
 impl Sweep {
-    /// Reads a file, and the calibration that it names.
+    /// Reads a sweep file and the calibration that it names.
     ///
     /// # Errors
-    /// If a file cannot be read, or names what there is not.
+    /// If a file cannot be read, has an unknown parameter, or has a value out of range.
     pub fn read(file: &Path) -> Result<Self, SweepError> {
         let read = |file: &Path| {
             let failed = |cause| SweepError::Read { file: file.to_owned(), cause };
@@ -58,14 +58,14 @@ impl Sweep {
             let text = read(&file)?;
             let calibration = Calibration::parse(&text)
                 .map_err(|reason| SweepError::File { file: file.clone(), reason })?;
-            // Rows name what they come from: a file of the same name may change.
+            // Rows name the calibration with its hash, because the file may change.
             sweep.calibration = Some((format!("{name}@{:08x}", hash(&text)), calibration));
         }
         sweep.check().map_err(wrong)?;
         Ok(sweep)
     }
 
-    /// A sweep, and the name of its calibration.
+    /// Parses the text of a sweep file. Returns the sweep and the name of its calibration file.
     fn parse(text: &str) -> Result<(Self, Option<String>), String> {
         let mut table: Table = toml::from_str(text).map_err(|error| error.to_string())?;
         let repeats = match table.remove("repeats") {
@@ -79,13 +79,13 @@ impl Sweep {
             None => None,
             Some(Value::String(name)) => Some(name),
             Some(other) => {
-                return Err(format!("calibration is {}, but must be a file's name", shown(&other)));
+                return Err(format!("calibration is {}, but must be a file name", shown(&other)));
             }
         };
         if let Some(name) = table.keys().find(|name| !Parameters::NAMES.contains(&name.as_str())) {
             let names = Parameters::NAMES.join(", ");
             return Err(format!(
-                "there is no parameter {name}; there are {names}, repeats, calibration"
+                "unknown parameter {name}; the parameters are {names}, repeats, calibration"
             ));
         }
         let mut axes = Vec::new();
@@ -98,22 +98,22 @@ impl Sweep {
         Ok((Self { axes, repeats, calibration: None }, calibration))
     }
 
-    /// Number of configurations.
+    /// Returns the number of configurations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.axes.iter().map(|axis| axis.values.len()).product()
     }
 
-    /// Whether there is none: an axis has no values.
+    /// Returns whether the sweep has no configurations because an axis has no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The configuration of an index.
+    /// Returns the parameters of the configuration with this index.
     ///
     /// # Errors
-    /// If a value is not what its parameter takes.
+    /// If a value has the wrong type for its parameter.
     pub fn configuration(&self, index: usize) -> Result<Parameters, String> {
         let mut left = index;
         let mut table = Table::new();
@@ -125,17 +125,20 @@ impl Sweep {
         table.try_into().map_err(|error| error.to_string())
     }
 
-    /// What was measured, if anything was.
+    /// Returns the calibration, if the sweep has one.
     #[must_use]
     pub fn measured(&self) -> Option<&Calibration> {
         self.calibration.as_ref().map(|(_, calibration)| calibration)
     }
 
-    /// Tries every value once, so that most mistakes show before the first simulation.
+    /// Checks every value once, so that most mistakes are found before the first simulation.
     fn check(&self) -> Result<(), String> {
-        let most = usize::MAX as f64 / 2.0;
-        if self.axes.iter().map(|axis| axis.values.len() as f64).product::<f64>() > most {
-            return Err("there are more configurations than can be counted".into());
+        let limit = usize::MAX as f64 / 2.0;
+        if self.axes.iter().map(|axis| axis.values.len() as f64).product::<f64>() > limit {
+            return Err(
+                "the grid has too many configurations: give some lists or ranges fewer values"
+                    .into(),
+            );
         }
         let mut stride = 1;
         for axis in self.axes.iter().rev() {
@@ -150,13 +153,15 @@ impl Sweep {
     }
 }
 
-/// The values that a parameter's entry stands for.
+/// Expands the entry of a parameter into its values.
 fn values(entry: Value) -> Result<Vec<Value>, String> {
     match entry {
         Value::Array(values) if values.is_empty() => Err("the list is empty".into()),
         Value::Array(values) => {
             match values.iter().find(|value| matches!(value, Value::Array(_) | Value::Table(_))) {
-                Some(value) => Err(format!("a list has plain values, not {}", shown(value))),
+                Some(value) => {
+                    Err(format!("a list must contain plain values, not {}", shown(value)))
+                }
                 None => Ok(values),
             }
         }
@@ -165,7 +170,7 @@ fn values(entry: Value) -> Result<Vec<Value>, String> {
     }
 }
 
-/// `{ from, to, step }` or `{ from, to, steps }`, both ends included.
+/// Expands a range `{ from, to, step }` or `{ from, to, steps }` into its values, both ends included.
 fn range_values(range: &Table) -> Result<Vec<Value>, String> {
     let form = "a range is { from = A, to = B, step = S } or { from = A, to = B, steps = N }";
     let number = |name: &str| match range.get(name) {
@@ -180,25 +185,25 @@ fn range_values(range: &Table) -> Result<Vec<Value>, String> {
     }
     let count = if has_step {
         let step = number("step")?;
-        // A step that does not quite reach the end for rounding reaches it.
+        // The tolerance keeps the last value if rounding errors put it just beyond the end.
         if step > 0.0 { ((to - from) / step + 1e-9).floor() + 1.0 } else { return Err(form.into()) }
     } else {
         number("steps")?
     };
-    if !(1.0..=MOST_VALUES as f64).contains(&count) || count.fract() != 0.0 {
-        return Err(format!("{form}, of 1 to {MOST_VALUES} values"));
+    if !(1.0..=MAX_VALUES as f64).contains(&count) || count.fract() != 0.0 {
+        return Err(format!("{form}, with 1 to {MAX_VALUES} values"));
     }
     let step = match has_step {
         true => number("step")?,
         false => (to - from) / (count - 1.0).max(1.0),
     };
-    let whole = |name: &str| !matches!(range.get(name), Some(Value::Float(_)));
-    let whole = whole("from") && whole("to") && whole("step");
+    let is_integer = |name: &str| !matches!(range.get(name), Some(Value::Float(_)));
+    let all_integers = is_integer("from") && is_integer("to") && is_integer("step");
     let value = |index: usize| {
         let value = from + index as f64 * step;
-        // 0.3, not 0.30000000000000004.
+        // Rounds to 12 decimals: 0.3, not 0.30000000000000004.
         let value = format!("{value:.12e}").parse().unwrap_or(value);
-        if whole && value.fract() == 0.0 {
+        if all_integers && value.fract() == 0.0 {
             Value::Integer(value as i64)
         } else {
             Value::Float(value)
@@ -207,17 +212,17 @@ fn range_values(range: &Table) -> Result<Vec<Value>, String> {
     Ok((0..count as usize).map(value).collect())
 }
 
-/// A value in a message.
+/// Formats a value for a message.
 fn shown(value: &Value) -> String {
     match value {
         Value::Integer(number) => number.to_string(),
         Value::Float(number) => number.to_string(),
         Value::String(text) => format!("{text:?}"),
-        other => format!("one of type {}", other.type_str()),
+        other => format!("a value of type {}", other.type_str()),
     }
 }
 
-/// FNV-1a of 32 bits.
+/// Computes the 32-bit FNV-1a hash of a text.
 fn hash(text: &str) -> u32 {
     let step = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     text.bytes().fold(0x811c_9dc5, step)
@@ -240,24 +245,24 @@ mod tests {
             target-ms = 20\ndraft-ms = { from = 1, to = 3, steps = 2 }\nrepeats = 3";
         let sweep = sweep(text).unwrap();
         assert_eq!((sweep.len(), sweep.repeats), (16, 3));
-        let of = |index| {
-            let own = sweep.configuration(index).unwrap();
+        let values = |index| {
+            let parameters = sweep.configuration(index).unwrap();
             (
-                own.target_ms.unwrap(),
-                own.draft_ms.unwrap(),
-                own.acceptance.unwrap(),
-                own.draft_tokens,
+                parameters.target_ms.unwrap(),
+                parameters.draft_ms.unwrap(),
+                parameters.acceptance.unwrap(),
+                parameters.draft_tokens,
             )
         };
-        assert_eq!(of(0), (20.0, 1.0, 0.0, 1));
-        assert_eq!(of(1), (20.0, 1.0, 0.0, 2));
-        assert_eq!(of(2), (20.0, 1.0, 0.3, 1));
-        assert_eq!(of(7), (20.0, 1.0, 0.9, 2));
-        assert_eq!(of(15), (20.0, 3.0, 0.9, 2));
+        assert_eq!(values(0), (20.0, 1.0, 0.0, 1));
+        assert_eq!(values(1), (20.0, 1.0, 0.0, 2));
+        assert_eq!(values(2), (20.0, 1.0, 0.3, 1));
+        assert_eq!(values(7), (20.0, 1.0, 0.9, 2));
+        assert_eq!(values(15), (20.0, 3.0, 0.9, 2));
     }
 
     #[test]
-    fn ranges_have_both_ends() {
+    fn ranges_include_both_ends() {
         let values = |text: &str| {
             let (sweep, _) = Sweep::parse(text).unwrap();
             sweep.axes[0].values.iter().map(shown).collect::<Vec<_>>().join(" ")
@@ -269,10 +274,10 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn invalid_sweeps_are_rejected_with_the_reason() {
         for (text, word) in [
-            ("speed = 1", "no parameter speed"),
-            ("acceptance = [0.5, 1.5]", "acceptance probability cannot be 1.5"),
+            ("speed = 1", "unknown parameter speed"),
+            ("acceptance = [0.5, 1.5]", "acceptance is 1.5, but must be from 0 to 1"),
             ("draft-ms = []", "draft-ms: the list is empty"),
             ("draft-ms = [[1]]", "plain values"),
             ("draft-ms = { from = 1, to = 0, step = 1 }", "draft-ms: a range is"),

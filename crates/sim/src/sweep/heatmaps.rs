@@ -1,42 +1,43 @@
-//! DSI's figures 2 and 7: which of plain, speculative and DSI decoding is faster, for every drafter.
+//! DSI's figures 2 and 7: the speed of plain, speculative and DSI decoding for a grid of drafters.
 //!
-//! The paper (arXiv 2405.14105, §4) simulates drafters of 0.01, 0.02, … 1 of the target's time that are right
-//! with probability 0, 0.01, … 1, at lookaheads of 1 to 200, each with 5 texts. Here the production
-//! decoders do. As there, each method takes its best lookahead (figure 2), or 5 (figure 7), and DSI only
-//! such for which seven replicas are enough by its equation 1.
+//! The paper (arXiv 2405.14105, §4) simulates drafters whose pass takes 0.01, 0.02, … 1 of the target's
+//! time and whose acceptance rate is 0, 0.01, … 1, at lookaheads of 1 to 200, with 5 texts each. Here the
+//! production decoders run the same grid. As in the paper, each method uses its best lookahead (figure 2)
+//! or 5 (figure 7), and DSI uses only lookaheads for which seven replicas are enough by equation 1.
 //!
-//! A draft is never longer than what is left of the answer, so a lookahead beyond the answer's length is
-//! the same run as that length, and is simulated once.
+//! A draft is never longer than the rest of the answer. So all lookaheads beyond the length of the answer
+//! give the same run, which is simulated once.
 
 use super::table::significant;
-use super::{Rows, SweepError};
+use super::{RowSource, SweepError};
 use crate::parameters::busy_targets;
 use crate::{AcceptanceModel, Cancellation, Cost, SimError, SimulatedMethod, Simulation};
 use std::fmt::Write as _;
 
-/// A grid of drafters; a row of the table for each, which stands for all lookaheads.
+/// A grid of drafters. The table has one row for each drafter, which covers all lookaheads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Heatmaps {
-    /// Steps of the drafter's time, from 1/steps of the target's to all of it.
-    pub latencies: usize,
-    /// Steps of the acceptance rate, from 0 to 1.
-    pub acceptances: usize,
-    /// The longest lookahead.
+    /// Number of drafter latencies, evenly spaced up to the target's latency.
+    pub latency_steps: usize,
+    /// Number of steps of the acceptance rate from 0 to 1.
+    pub acceptance_steps: usize,
+    /// The largest lookahead.
     pub lookaheads: usize,
-    /// Target replicas of DSI at the most.
+    /// The largest number of target replicas for DSI.
     pub replicas: usize,
-    /// Tokens of an answer.
+    /// The number of tokens in an answer.
     pub tokens: usize,
-    /// Texts that every value is the mean of.
+    /// The number of texts over which each value is averaged.
     pub repeats: u64,
 }
 
 impl Default for Heatmaps {
-    /// The paper's, which does not tell the length of answers: it is that of its table 2.
+    /// Returns the paper's grid. The paper does not give the length of the answers; the default is the
+    /// length in its table 2.
     fn default() -> Self {
         Self {
-            latencies: 100,
-            acceptances: 100,
+            latency_steps: 100,
+            acceptance_steps: 100,
             lookaheads: 200,
             replicas: 7,
             tokens: 50,
@@ -45,12 +46,12 @@ impl Default for Heatmaps {
     }
 }
 
-/// A target's forward pass; the results are in multiples of it.
+/// Time of a target pass. Results are in multiples of it.
 const TARGET_NS: u64 = 1_000_000;
 /// The lookahead of figure 7.
-const ONE_LOOKAHEAD: usize = 5;
+const FIXED_LOOKAHEAD: usize = 5;
 
-/// Time of a method at a lookahead, in target forwards.
+/// The best lookahead of a method and its time in target passes.
 #[derive(Clone, Copy, Debug)]
 struct Best {
     time: f64,
@@ -58,23 +59,26 @@ struct Best {
 }
 
 impl Heatmaps {
-    /// Configurations that the rows stand for: drafters times lookaheads.
+    /// Returns the number of configurations that the rows cover: drafters times lookaheads.
     #[must_use]
     pub fn configurations(&self) -> usize {
         self.count() * self.lookaheads
     }
 
-    /// The drafter's time as a share of the target's, and its acceptance rate.
+    /// Returns the drafter's latency as a share of the target's, and its acceptance rate.
     fn drafter(&self, index: usize) -> (f64, f64) {
         let (latency, acceptance) =
-            (index / (self.acceptances + 1) + 1, index % (self.acceptances + 1));
-        (latency as f64 / self.latencies as f64, acceptance as f64 / self.acceptances.max(1) as f64)
+            (index / (self.acceptance_steps + 1) + 1, index % (self.acceptance_steps + 1));
+        (
+            latency as f64 / self.latency_steps as f64,
+            acceptance as f64 / self.acceptance_steps.max(1) as f64,
+        )
     }
 
     fn simulation(&self, index: usize, method: SimulatedMethod, lookahead: usize) -> Simulation {
         let (latency, acceptance) = self.drafter(index);
         let draft_ns = (latency * TARGET_NS as f64).round() as u64;
-        // One more than equation 1 counts, for the row at the frontier, where there are as many.
+        // One replica more than equation 1 gives, up to the limit, for the pass at the frontier.
         let needed = busy_targets(TARGET_NS, draft_ns, lookahead);
         let replicas = match method {
             SimulatedMethod::Dsi if needed <= self.replicas => (needed + 1).min(self.replicas),
@@ -94,7 +98,7 @@ impl Heatmaps {
         }
     }
 
-    /// The mean time of a method, in target forwards.
+    /// Returns the mean time of a method in target passes.
     fn time(
         &self,
         index: usize,
@@ -112,7 +116,8 @@ impl Heatmaps {
         Ok(total_ns as f64 / (self.repeats * TARGET_NS) as f64)
     }
 
-    /// A method at its best lookahead, the shortest one among equals, and at that of figure 7.
+    /// Returns a method's result at its best lookahead (the smallest if several are equal), and its time
+    /// at the lookahead of figure 7.
     fn best(
         &self,
         index: usize,
@@ -124,46 +129,47 @@ impl Heatmaps {
             method != SimulatedMethod::Dsi
                 || busy_targets(TARGET_NS, draft_ns, lookahead) <= self.replicas
         };
-        let different = self.lookaheads.min(self.tokens.saturating_sub(1).max(1));
+        let largest = self.lookaheads.min(self.tokens.saturating_sub(1).max(1));
         let mut best = Best { time: f64::INFINITY, lookahead: 0 };
-        let mut at_one = None;
-        for lookahead in (1..=different).filter(is_feasible) {
+        let mut at_fixed = None;
+        for lookahead in (1..=largest).filter(is_feasible) {
             let time = self.time(index, method, lookahead, rounds)?;
             if time < best.time {
                 best = Best { time, lookahead };
             }
-            at_one = at_one.or((lookahead == ONE_LOOKAHEAD).then_some(time));
+            at_fixed = at_fixed.or((lookahead == FIXED_LOOKAHEAD).then_some(time));
         }
-        let at_one = match at_one {
+        let at_fixed = match at_fixed {
             Some(time) => time,
-            None => self.time(index, method, ONE_LOOKAHEAD, rounds)?,
+            None => self.time(index, method, FIXED_LOOKAHEAD, rounds)?,
         };
-        Ok((best, at_one))
+        Ok((best, at_fixed))
     }
 
     fn values(&self, index: usize, rounds: &mut u64) -> Result<[f64; 13], SimError> {
         let plain = self.tokens as f64;
-        let (turns, turns_at_one) = self.best(index, SimulatedMethod::Speculative, rounds)?;
-        let (dsi, dsi_at_one) = self.best(index, SimulatedMethod::Dsi, rounds)?;
+        let (si, si_at_fixed) = self.best(index, SimulatedMethod::Speculative, rounds)?;
+        let (dsi, dsi_at_fixed) = self.best(index, SimulatedMethod::Dsi, rounds)?;
         Ok([
-            turns.time,
-            turns.lookahead as f64,
+            si.time,
+            si.lookahead as f64,
             dsi.time,
             dsi.lookahead as f64,
-            turns_at_one,
-            dsi_at_one,
-            plain / turns.time,
-            turns.time / dsi.time,
+            si_at_fixed,
+            dsi_at_fixed,
+            plain / si.time,
+            si.time / dsi.time,
             plain / dsi.time,
-            plain.min(turns.time) / dsi.time,
-            plain / turns_at_one,
-            turns_at_one / dsi_at_one,
-            plain / dsi_at_one,
+            plain.min(si.time) / dsi.time,
+            plain / si_at_fixed,
+            si_at_fixed / dsi_at_fixed,
+            plain / dsi_at_fixed,
         ])
     }
 }
 
-/// Times in target forwards (plain decoding's is the number of tokens), and their ratios.
+/// Columns of times in target passes, and of their ratios. Plain decoding takes one pass per token. "si" is
+/// speculative decoding, "non-si" is plain decoding, as in the paper.
 const COLUMNS: [&str; 13] = [
     "si",
     "si-lookahead",
@@ -180,11 +186,11 @@ const COLUMNS: [&str; 13] = [
     "non-si/dsi-at-5",
 ];
 
-impl Rows for Heatmaps {
-    type Memory = ();
+impl RowSource for Heatmaps {
+    type Cache = ();
 
     fn count(&self) -> usize {
-        self.latencies * (self.acceptances + 1)
+        self.latency_steps * (self.acceptance_steps + 1)
     }
 
     fn header(&self) -> String {
@@ -210,7 +216,7 @@ impl Rows for Heatmaps {
         })?;
         for (place, value) in values.into_iter().enumerate() {
             let comma = if place == 0 { "" } else { "," };
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{comma}{}", significant(value));
         }
         text.push('\n');
@@ -223,11 +229,11 @@ impl Rows for Heatmaps {
 mod tests {
     use super::*;
 
-    /// A drafter that is always wrong gains nothing, and DSI loses nothing by it; one that is always right
-    /// hides all verifications but the last.
+    /// A drafter that is always wrong gains nothing, and DSI loses nothing by it. With a drafter that is
+    /// always right, only the last verification takes time.
     #[test]
-    fn corners_are_known() {
-        let heatmaps = Heatmaps { latencies: 10, acceptances: 2, ..Heatmaps::default() };
+    fn extreme_drafters_have_the_expected_times() {
+        let heatmaps = Heatmaps { latency_steps: 10, acceptance_steps: 2, ..Heatmaps::default() };
         assert_eq!((heatmaps.count(), heatmaps.configurations()), (30, 6_000));
         let row = |index| heatmaps.values(index, &mut 0).unwrap();
         // A drafter of a tenth: plain decoding takes 50 passes, drafts of one token 49 tenths more.
@@ -235,7 +241,7 @@ mod tests {
         assert!((si - 54.9).abs() < 1e-9 && si_lookahead == 1.0 && dsi == 50.0, "{si} {dsi}");
         let always_right = row(2);
         let [si, si_lookahead, dsi, dsi_lookahead, ..] = always_right;
-        // All in one draft of 49 tokens, or all verified beside drafting.
+        // All tokens in one draft of 49 tokens, or all verified in parallel with drafting.
         assert!((si - 5.9).abs() < 1e-9 && si_lookahead == 49.0, "{si}");
         assert!((dsi - 5.9).abs() < 1e-9 && dsi_lookahead >= 2.0, "{dsi} {dsi_lookahead}");
         assert_eq!(always_right[10], 50.0 / always_right[4]);

@@ -1,8 +1,8 @@
-//! Many simulations at once: a grid of parameters, all cores, a table that is continued.
+//! Sweeps: the simulation of a grid of parameters on all cores, written to a table that can be resumed.
 //!
-//! Every configuration is simulated with the same seeds (common random numbers), so that neighbours
-//! differ by what was changed and not by luck. What a row says depends on its configuration alone:
-//! neither on the number of threads nor on how often the sweep was interrupted.
+//! All configurations use the same seeds (common random numbers), so that neighbours differ by their
+//! parameters and not by chance. A row depends on its configuration only, not on the number of threads
+//! or on interruptions.
 
 mod grid;
 mod heatmaps;
@@ -12,51 +12,52 @@ mod table;
 pub use grid::{Axis, Sweep};
 pub use heatmaps::Heatmaps;
 pub use run::{Progress, run};
-pub use table::{Plain, RESULTS, Table};
+pub use table::{PlainTimeCache, RESULTS, Table};
 
 use std::path::PathBuf;
 
-/// Rows of a table that are computed on all cores and kept in a file, which is continued.
-pub trait Rows: Sync {
-    /// What a thread remembers from row to row.
-    type Memory: Default;
+/// A source of table rows. The rows are computed on all cores and written to a file.
+pub trait RowSource: Sync {
+    /// Data that each thread caches between rows.
+    type Cache: Default;
 
-    /// Number of rows.
+    /// Returns the number of rows.
     fn count(&self) -> usize;
 
-    /// The first line, with its end.
+    /// Returns the header line, including the line break.
     fn header(&self) -> String;
 
-    /// What a row begins with: all that it depends on. `None` if there is no such row.
+    /// Returns the beginning of a row: everything that the row depends on. `None` if there is no such row.
     fn identity(&self, index: usize) -> Option<String>;
 
-    /// A whole row with its end, and how many rounds of decoding were simulated for it.
+    /// Computes a whole row, including the line break, and returns it with the number of decoding rounds
+    /// that were simulated for it.
     ///
     /// # Errors
-    /// If it cannot be simulated.
-    fn row(&self, index: usize, memory: &mut Self::Memory) -> Result<(String, u64), SweepError>;
+    /// Returns [`SweepError::Configuration`] if the row cannot be simulated.
+    fn row(&self, index: usize, cache: &mut Self::Cache) -> Result<(String, u64), SweepError>;
 }
 
-/// A sweep that cannot be.
+/// An invalid sweep, or a failure to read or write its files.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {file}: {cause}")]
     Read {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// A file that cannot be written.
+    /// A file cannot be written.
     #[error("cannot write {file}: {cause}")]
     Write {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         cause: std::io::Error,
     },
-    /// Not a sweep, or not a calibration.
+    /// A sweep or calibration file is invalid.
     #[error("{file}: {reason}")]
     File {
         /// The file.
@@ -64,25 +65,25 @@ pub enum SweepError {
         /// What is wrong.
         reason: String,
     },
-    /// A configuration that cannot be simulated.
-    #[error("configuration {number} ({values}): {reason}")]
+    /// A configuration cannot be simulated.
+    #[error("cannot simulate configuration {number} ({values}): {reason}")]
     Configuration {
-        /// Its number, from 1 on.
+        /// The number of the configuration, from 1.
         number: usize,
         /// Its parameters.
         values: String,
         /// What is wrong.
         reason: String,
     },
-    /// A table of something else.
+    /// The table file has rows of another sweep.
     #[error(
-        "{file} has rows of another sweep (line {line} is not this sweep's): write to another file \
-         with --out, or delete it"
+        "{file} has rows of another sweep (line {line} does not belong to this one): set `out` to another \
+         file, or delete {file}"
     )]
     OtherRows {
-        /// The table.
+        /// The table file.
         file: PathBuf,
-        /// The first line that does not fit, from 1 on.
+        /// The first line that does not belong to this sweep, from 1.
         line: usize,
     },
 }

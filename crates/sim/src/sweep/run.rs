@@ -1,41 +1,45 @@
-//! A sweep on all cores.
+//! Runs a sweep on all cores.
 
-use super::{Rows, SweepError, Table};
+use super::{RowSource, SweepError, Table};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// How far a sweep is.
+/// The progress of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Rows in the table.
+    /// Number of rows in the table.
     pub done: usize,
-    /// Rows that it will have.
+    /// Number of rows in the complete table.
     pub total: usize,
-    /// Rounds of decoding that were simulated since the start.
+    /// Number of decoding rounds simulated since the start of this run.
     pub rounds: u64,
 }
 
-/// Configurations that a thread takes at a time.
+/// Number of rows that a thread computes at a time.
 const CHUNK: usize = 32;
 
-/// What a thread made of a chunk: rows as text, their number, and rounds.
+/// The rows that a thread has computed.
 struct Chunk {
     text: String,
+    /// Number of rows in `text`.
     count: usize,
+    /// Number of simulated decoding rounds.
     rounds: u64,
-    /// Why it has no more rows.
+    /// The error after which the thread stopped.
     error: Option<SweepError>,
 }
 
-/// Simulates what the table does not have yet, and adds it in the order of configurations.
-/// `on_progress` may stop it; what is in the table then stays, and the next run goes on there.
+/// Simulates the rows that the table does not have yet and adds them in order.
+///
+/// `on_progress` may stop the sweep. The rows so far stay in the table, and the next run continues after
+/// them.
 ///
 /// # Errors
-/// If a configuration cannot be simulated or a row not be written.
-pub fn run<R: Rows>(
+/// If a configuration cannot be simulated or a row cannot be written.
+pub fn run<R: RowSource>(
     sweep: &R,
     table: &mut Table,
     threads: usize,
@@ -48,12 +52,12 @@ pub fn run<R: Rows>(
         for _ in 0..threads.max(1) {
             let (report, next) = (report.clone(), &next);
             scope.spawn(move || {
-                let mut memory = R::Memory::default();
+                let mut cache = R::Cache::default();
                 loop {
                     let start = next.fetch_add(CHUNK, Ordering::Relaxed);
-                    // Nobody listens any more once one has failed.
+                    // The receiver is closed after a failure.
                     if start >= total
-                        || report.send((start, chunk(sweep, start, &mut memory))).is_err()
+                        || report.send((start, chunk(sweep, start, &mut cache))).is_err()
                     {
                         return;
                     }
@@ -64,14 +68,14 @@ pub fn run<R: Rows>(
         let outcome = collect(table, &reports, first, |done, rounds| {
             on_progress(Progress { done, total, rounds })
         });
-        // Whoever still works finds no more, and nobody to tell.
+        // Threads that still run find no more work, and a closed channel.
         next.store(total, Ordering::Relaxed);
         drop(reports);
         outcome
     })
 }
 
-/// Writes rows as they come, in their order.
+/// Writes the rows in order as they arrive.
 fn collect(
     table: &mut Table,
     reports: &mpsc::Receiver<(usize, Chunk)>,
@@ -96,10 +100,11 @@ fn collect(
     Ok(())
 }
 
-fn chunk<R: Rows>(sweep: &R, start: usize, memory: &mut R::Memory) -> Chunk {
+/// Computes the chunk of rows that begins at `start`.
+fn chunk<R: RowSource>(sweep: &R, start: usize, cache: &mut R::Cache) -> Chunk {
     let mut chunk = Chunk { text: String::new(), count: 0, rounds: 0, error: None };
     for index in start..sweep.count().min(start + CHUNK) {
-        match sweep.row(index, memory) {
+        match sweep.row(index, cache) {
             Ok((text, rounds)) => {
                 chunk.text += &text;
                 chunk.count += 1;

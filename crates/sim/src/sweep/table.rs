@@ -1,52 +1,51 @@
-//! The table of a sweep: CSV with a row for each configuration, in their order.
+//! The table of a sweep: a CSV file with one row for each configuration, in order.
 
-use super::{Rows, Sweep, SweepError};
+use super::{RowSource, Sweep, SweepError};
 use crate::{Cost, Parameters, SimError, Simulation};
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
-/// The columns behind the parameters: means over the repeats, all simulated.
+/// The columns after the parameters. They are simulated means over the repeats.
 pub const RESULTS: [&str; 10] = [
-    // Milliseconds of an answer.
+    // Time of an answer in milliseconds.
     "mean-ms",
-    // Their standard deviation over the repeats.
+    // Standard deviation of that time over the repeats.
     "deviation-ms",
     "tokens-per-s",
-    // Plain decoding's time over this one's.
+    // Plain decoding's time divided by this configuration's.
     "speedup",
-    // Tokens of the answer over all target forwards, wasted ones too.
+    // Tokens of the answer divided by all target passes, including cancelled ones.
     "tokens-per-target-forward",
-    // Accepted draft tokens over tested ones.
+    // Accepted draft tokens divided by tested ones.
     "acceptance-rate",
-    // Share of draft tokens that did not come into the answer.
+    // Share of draft tokens that did not become part of the answer.
     "unused-drafts",
-    // Share of all devices' busy time that went into cancelled jobs.
+    // Share of all devices' busy time that was spent on cancelled jobs.
     "cancelled-time",
-    // Share of the time in which a drafter, and in which a target was busy.
+    // Mean shares of the time in which a drafter and a target were busy.
     "drafter-busy",
     "target-busy",
 ];
 
-/// The file, behind the rows that it had.
+/// The table file of a sweep, open for more rows.
 pub struct Table {
     file: PathBuf,
     out: File,
-    /// Rows that are there.
+    /// The number of rows in the file.
     pub rows: usize,
 }
 
 impl Table {
-    /// Opens a sweep's table, which is made if it is not there. A last line that was not finished is
-    /// dropped.
+    /// Opens the table of a sweep, or creates it if it does not exist. An incomplete last line is dropped.
     ///
     /// # Errors
     /// If the file cannot be read or written, or has rows of another sweep.
-    pub fn open(file: &Path, sweep: &impl Rows) -> Result<Self, SweepError> {
+    pub fn open(file: &Path, sweep: &impl RowSource) -> Result<Self, SweepError> {
         let write_failed = |cause| SweepError::Write { file: file.to_owned(), cause };
         let (rows, length) = match File::open(file) {
-            Ok(found) => finished(file, found, sweep)?,
+            Ok(found) => complete_rows(file, found, sweep)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => (0, 0),
             Err(cause) => return Err(SweepError::Read { file: file.to_owned(), cause }),
         };
@@ -59,7 +58,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Adds rows.
+    /// Adds `rows` rows, given as text.
     ///
     /// # Errors
     /// If they cannot be written.
@@ -74,8 +73,8 @@ impl Table {
     }
 }
 
-impl Rows for Sweep {
-    type Memory = Plain;
+impl RowSource for Sweep {
+    type Cache = PlainTimeCache;
 
     fn count(&self) -> usize {
         self.len()
@@ -90,25 +89,33 @@ impl Rows for Sweep {
         (index < self.len())
             .then(|| self.configuration(index).ok())
             .flatten()
-            .map(|own| identity(&own, self))
+            .map(|parameters| identity(&parameters, self))
     }
 
-    fn row(&self, index: usize, plain: &mut Plain) -> Result<(String, u64), SweepError> {
+    fn row(
+        &self,
+        index: usize,
+        plain_times: &mut PlainTimeCache,
+    ) -> Result<(String, u64), SweepError> {
         let parameters = self.configuration(index);
-        let made = parameters
-            .as_ref()
-            .map_err(Clone::clone)
-            .and_then(|parameters| row(parameters, self, plain).map_err(|error| error.to_string()));
-        made.map_err(|reason| {
+        let row = parameters.as_ref().map_err(Clone::clone).and_then(|parameters| {
+            row(parameters, self, plain_times).map_err(|error| error.to_string())
+        });
+        row.map_err(|reason| {
             let calibrated = self.calibration.is_some();
-            let values = parameters.map_or(Vec::new(), |own| own.values(calibrated).to_vec());
+            let values = parameters.map_or(Vec::new(), |given| given.values(calibrated).to_vec());
             SweepError::Configuration { number: index + 1, values: values.join(", "), reason }
         })
     }
 }
 
-/// Whole rows of this sweep in a file, and the bytes up to their end.
-fn finished(path: &Path, file: File, sweep: &impl Rows) -> Result<(usize, u64), SweepError> {
+/// Counts the complete rows of this sweep in a file. Returns their number and the byte offset of their
+/// end.
+fn complete_rows(
+    path: &Path,
+    file: File,
+    sweep: &impl RowSource,
+) -> Result<(usize, u64), SweepError> {
     let other = |line| SweepError::OtherRows { file: path.to_owned(), line };
     let (mut reader, mut line) = (BufReader::new(file), String::new());
     let (mut rows, mut length) = (0, 0);
@@ -132,35 +139,36 @@ fn finished(path: &Path, file: File, sweep: &impl Rows) -> Result<(usize, u64), 
         }
         length += line.len() as u64;
     }
-    // A header that was not finished may belong to anything.
+    // An incomplete header may belong to any file.
     if length == 0 && !sweep.header().starts_with(line.as_str()) {
         return Err(other(1));
     }
     Ok((rows, length))
 }
 
-/// What a row begins with: all that it depends on.
+/// Returns the beginning of a row: everything that the row depends on.
 fn identity(parameters: &Parameters, sweep: &Sweep) -> String {
     let mut text = parameters.values(sweep.calibration.is_some()).join(",");
     let calibration = sweep.calibration.as_ref().map_or("", |(name, _)| name);
-    // A name with commas would be two fields.
+    // A comma in the name would split the field.
     let calibration = calibration.replace([',', '"', '\n'], "_");
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let _ = write!(text, ",{calibration},{},{},", sweep.repeats, env!("CARGO_PKG_VERSION"));
     text
 }
 
-/// What plain decoding took, for as long as it is asked for the same.
+/// The latest time of plain decoding, cached for rows with the same target and length.
 #[derive(Default)]
-pub struct Plain(Option<(Cost, usize, u64)>);
+pub struct PlainTimeCache(Option<(Cost, usize, u64)>);
 
-impl Plain {
-    /// Nanoseconds, and the rounds that were simulated to know them. They depend on the first target
-    /// alone: not on drafts, nor on the seed, which chooses the text.
+impl PlainTimeCache {
+    /// Returns the time of plain decoding in nanoseconds, and the number of rounds simulated for it.
+    ///
+    /// The time depends on the first target and the number of tokens only, not on drafts or on the seed.
     fn ns(&mut self, simulation: &Simulation) -> Result<(u64, u64), SimError> {
         let (target, tokens) = (simulation.targets.first(), simulation.max_tokens);
-        if let (Some(target), Some((cost, known, ns))) = (target, &self.0)
-            && (cost, *known) == (target, tokens)
+        if let (Some(target), Some((cost, cached_tokens, ns))) = (target, &self.0)
+            && (cost, *cached_tokens) == (target, tokens)
         {
             return Ok((*ns, 0));
         }
@@ -170,18 +178,18 @@ impl Plain {
     }
 }
 
-/// The row of a configuration, and how many rounds were simulated for it.
+/// Computes the row of a configuration. Returns it with the number of simulated rounds.
 fn row(
     parameters: &Parameters,
     sweep: &Sweep,
-    plain: &mut Plain,
+    plain_times: &mut PlainTimeCache,
 ) -> Result<(String, u64), SimError> {
     let (mut total, mut squares) = (0.0, 0.0);
     let (mut wasted, mut busy) = (0, 0);
     let (mut forwards, mut drafters_busy, mut targets_busy) = (0, 0, 0);
     let mut all = forerun_decode::Statistics::default();
     let first: Simulation = parameters.simulation(sweep.measured())?;
-    let (plain_ns, mut rounds) = plain.ns(&first)?;
+    let (plain_ns, mut rounds) = plain_times.ns(&first)?;
     for repeat in 0..sweep.repeats {
         let seed = parameters.seed.wrapping_add(repeat);
         let answer = match repeat {
@@ -227,7 +235,7 @@ fn row(
     Ok((text, rounds))
 }
 
-/// Seven digits that count, without an exponent.
+/// Rounds to seven significant digits.
 pub(super) fn significant(value: f64) -> f64 {
     format!("{value:.6e}").parse().unwrap_or(value)
 }

@@ -1,29 +1,29 @@
-//! Windows of a data set: batches to learn from, and a fixed set to be tested on.
+//! Windows of a data set: batches to train on, and fixed windows to evaluate on.
 
 use super::error::DataError;
-use super::permutation::{Permutation, below, mixed};
+use super::permutation::{Permutation, hash_words, map_to_range};
 use super::shards::{Dataset, Split, TokenStream};
 
-/// Purposes of random numbers, so that no two share one.
+/// Purposes of random numbers. Each purpose has its own stream.
 const ORDER: u64 = 1;
 const OFFSET: u64 = 2;
 
-/// Rows to learn from at once.
+/// A batch of rows of tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Tokens that are read, `[rows, context]`.
+    /// The input tokens: `[rows, context]`.
     pub inputs: Vec<u32>,
-    /// The token that follows each of them, `[rows, context]`.
+    /// The token after each input token: `[rows, context]`.
     pub targets: Vec<u32>,
     /// Number of rows.
     pub rows: usize,
-    /// Tokens of a row.
+    /// Number of tokens of a row.
     pub context: usize,
 }
 
 impl Batch {
-    /// Windows of held-out text, which are of one size, as a batch.
-    pub(crate) fn of_windows(windows: &[ValidationWindow]) -> Self {
+    /// Combines windows of held-out text, all of the same size, into a batch.
+    pub(crate) fn from_windows(windows: &[ValidationWindow]) -> Self {
         let context = windows.first().map_or(0, |window| window.inputs.len());
         Self {
             inputs: windows.iter().flat_map(|window| &window.inputs).copied().collect(),
@@ -34,54 +34,54 @@ impl Batch {
     }
 }
 
-/// The batches of a run: each is a pure function of the seed and the step.
+/// The batches of a run. Each is a pure function of the seed and the step.
 ///
-/// An epoch cuts the text into windows of `context + 1` tokens, of which neighbours share one, so
-/// that every token is a target once. Where the first begins is drawn anew for each epoch, and so
-/// is their order. Windows do not heed documents: a separator within one tells where the next
-/// begins. A batch may hold the end of an epoch and the start of the next.
+/// In each epoch, the text is cut into windows of `context + 1` tokens. Neighbouring windows share one
+/// token, so that every token is a target once. The offset of the first window and the order of the
+/// windows are random and differ between epochs. Windows ignore document boundaries; separators mark
+/// them. A batch may contain the end of one epoch and the start of the next.
 pub struct Batches<'a> {
     tokens: &'a TokenStream,
     rows: usize,
     context: usize,
     seed: u64,
-    /// Windows of an epoch.
+    /// Number of windows of an epoch.
     windows: u64,
 }
 
 impl<'a> Batches<'a> {
-    /// Batches of `rows` windows, each of `context` tokens that are read.
+    /// Creates the batches of `rows` windows with `context` input tokens each.
     ///
     /// # Errors
-    /// If `rows` or `context` is nought, or the text is shorter than two windows.
+    /// If `rows` or `context` is 0, or the text is shorter than two windows.
     pub fn new(
         dataset: &'a Dataset,
         rows: usize,
         context: usize,
         seed: u64,
     ) -> Result<Self, DataError> {
-        at_least_one("rows", rows)?;
-        at_least_one("context", context)?;
-        // Whatever the offset, which is less than the context, so many windows fit behind it.
+        check_positive("rows", rows)?;
+        check_positive("context", context)?;
+        // The offset is less than the context, so this number of windows fits after any offset.
         let needed = 2 * context as u64;
-        let tokens = long_enough(dataset, Split::Training, context, needed)?;
+        let tokens = check_length(dataset, Split::Training, context, needed)?;
         let windows = (tokens.len() - context as u64) / context as u64;
         Ok(Self { tokens, rows, context, seed, windows })
     }
 
-    /// Windows of an epoch.
+    /// Returns the number of windows of an epoch.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.windows
     }
 
-    /// Steps until every window was seen once, rounded up.
+    /// Returns the number of batches that contain every window once, rounded up.
     #[must_use]
     pub fn epoch_steps(&self) -> u64 {
         self.windows.div_ceil(self.rows as u64)
     }
 
-    /// The batch of a step, counted from 0.
+    /// Returns the batch of a step. Steps are counted from 0.
     #[must_use]
     pub fn batch(&self, step: u64) -> Batch {
         let (rows, context) = (self.rows, self.context);
@@ -98,7 +98,7 @@ impl<'a> Batches<'a> {
                 _ => order.insert((epoch, self.order(epoch))),
             };
             window.clear();
-            let start = self.offset(epoch) + permutation.of(index) * context as u64;
+            let start = self.offset(epoch) + permutation.apply(index) * context as u64;
             self.tokens.read(start, context + 1, &mut window);
             inputs.extend_from_slice(&window[..context]);
             targets.extend_from_slice(&window[1..]);
@@ -107,48 +107,48 @@ impl<'a> Batches<'a> {
     }
 
     fn order(&self, epoch: u64) -> Permutation {
-        Permutation::new(self.windows, mixed(&[self.seed, ORDER, epoch]))
+        Permutation::new(self.windows, hash_words(&[self.seed, ORDER, epoch]))
     }
 
-    /// Where an epoch's first window begins.
+    /// Returns the offset of an epoch's first window.
     fn offset(&self, epoch: u64) -> u64 {
-        below(mixed(&[self.seed, OFFSET, epoch]), self.context as u64)
+        map_to_range(hash_words(&[self.seed, OFFSET, epoch]), self.context as u64)
     }
 }
 
 /// A window of held-out text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidationWindow {
-    /// Tokens that are read, `[context]`.
+    /// The input tokens: `[context]`.
     pub inputs: Vec<u32>,
-    /// The token that follows each of them, `[context]`.
+    /// The token after each input token: `[context]`.
     pub targets: Vec<u32>,
-    /// Bytes of UTF-8 text that the targets stand for. Separators stand for none.
+    /// Bytes of UTF-8 text that the targets represent. Separators represent none.
     pub target_bytes: u64,
 }
 
-/// Held-out text to be tested on.
+/// Held-out text for evaluations.
 pub struct Validation;
 
 impl Validation {
-    /// Fixed windows in the order of the text, evenly spread over all that is held out, with at most
-    /// `max_tokens` targets in all, but at least one window. No token is a target twice.
+    /// Returns fixed windows of the held-out text, in order and evenly spread. They have at most
+    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice.
     ///
     /// # Errors
-    /// If `context` is nought, or less than a window is held out.
+    /// If `context` is 0, or the held-out text is shorter than a window.
     pub fn windows(
         dataset: &Dataset,
         context: usize,
         max_tokens: u64,
     ) -> Result<Vec<ValidationWindow>, DataError> {
-        at_least_one("context", context)?;
-        let tokens = long_enough(dataset, Split::HeldOut, context, context as u64 + 1)?;
+        check_positive("context", context)?;
+        let tokens = check_length(dataset, Split::HeldOut, context, context as u64 + 1)?;
         let available = (tokens.len() - 1) / context as u64;
         let chosen = (max_tokens / context as u64).clamp(1, available);
         let window = |number: u64| {
-            let place = u128::from(number) * u128::from(available) / u128::from(chosen);
+            let index = u128::from(number) * u128::from(available) / u128::from(chosen);
             let mut window = Vec::with_capacity(context + 1);
-            tokens.read(place as u64 * context as u64, context + 1, &mut window);
+            tokens.read(index as u64 * context as u64, context + 1, &mut window);
             let targets = window[1..].to_vec();
             window.truncate(context);
             let target_bytes = dataset.bytes_of(&targets);
@@ -158,24 +158,25 @@ impl Validation {
     }
 }
 
-/// Bits that a model needs for a byte of text, whatever its tokenizer.
+/// Returns the bits that a model needs per byte of text. Unlike the loss per token, the result does not
+/// depend on the tokenizer.
 ///
-/// `nll_nats` is the sum, not the mean, of the negative log-likelihoods of all targets, in nats;
-/// `bytes` is how many bytes of text these targets stand for. Separators cost bits and stand for no
-/// bytes, so that the figure errs on the high side.
+/// `nll_nats` is the sum, not the mean, of the negative log-likelihoods of all targets, in nats. `bytes`
+/// is the number of bytes of text that the targets represent. Separators cost bits but represent no
+/// bytes, so the result is slightly too high.
 #[must_use]
 pub fn bits_per_byte(nll_nats: f64, bytes: u64) -> f64 {
     nll_nats / std::f64::consts::LN_2 / bytes as f64
 }
 
-fn at_least_one(option: &'static str, value: usize) -> Result<(), DataError> {
+fn check_positive(option: &'static str, value: usize) -> Result<(), DataError> {
     if value > 0 {
         return Ok(());
     }
     Err(DataError::Option { option, found: "0".to_owned(), expected: "at least 1".to_owned() })
 }
 
-fn long_enough(
+fn check_length(
     dataset: &Dataset,
     split: Split,
     context: usize,

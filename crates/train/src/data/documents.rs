@@ -1,4 +1,4 @@
-//! Text files, read document by document.
+//! Reads text files document by document.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,34 +8,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
-use super::error::{DataError, reading};
+use super::error::{DataError, read_error};
 
-/// A text that stands for itself: a book, an article, a page.
+/// A self-contained text, such as a book, an article or a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
-    /// Its text, without the blank lines around it.
+    /// The text, without surrounding blank lines.
     pub text: String,
-    /// Its number in the file, counted from 1.
+    /// The number of the document in its file, counted from 1.
     pub number: usize,
 }
 
-/// The documents of one file, in order.
+/// An iterator over the documents of a file, in order.
 ///
-/// A text file is cut at its form feeds, a `.jsonl` file has one document a line in the field
-/// `text`. Either may be compressed (`.gz`). Documents of white space alone are passed over.
-/// One document at a time is in memory.
+/// The documents of a text file are separated by form feeds. A `.jsonl` file has one document per line,
+/// in the field `text`. Both may be compressed (`.gz`). Documents of white space only are skipped. Only
+/// one document at a time is in memory.
 pub struct Documents {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     format: Format,
-    /// Bytes of the file that were read, before decompression.
+    /// Bytes of the file read so far, before decompression.
     read_bytes: Arc<AtomicU64>,
-    /// Bytes of text before the next part.
+    /// Offset of the next part in the text.
     offset: u64,
-    /// Documents that were given out.
+    /// Number of documents returned.
     documents: usize,
-    /// Form feeds or lines that were passed.
-    parts: u64,
+    /// Number of parts read: texts between form feeds, or lines.
+    parts_read: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -45,18 +45,18 @@ enum Format {
 }
 
 impl Documents {
-    /// Opens a file; its name says how it is to be read.
+    /// Opens a file. The extension of its name determines the format.
     ///
     /// # Errors
-    /// If there is no such file.
+    /// If the file cannot be opened, or is not a regular file.
     pub fn open(path: &Path) -> Result<Self, DataError> {
-        let file = File::open(path).map_err(reading(path))?;
-        if !file.metadata().map_err(reading(path))?.is_file() {
-            let cause = io::Error::other("expected a file, found a folder or something else");
+        let file = File::open(path).map_err(read_error(path))?;
+        if !file.metadata().map_err(read_error(path))?.is_file() {
+            let cause = io::Error::other("expected a file, found a folder or a special file");
             return Err(DataError::Read { path: path.to_owned(), cause });
         }
         let read_bytes = Arc::new(AtomicU64::new(0));
-        let counted = BufReader::new(Counted { file, read_bytes: read_bytes.clone() });
+        let counted = BufReader::new(CountingReader { file, read_bytes: read_bytes.clone() });
         let gz = path.extension().is_some_and(|extension| extension == "gz");
         let inner = if gz { path.with_extension("") } else { path.to_owned() };
         let json = inner.extension().is_some_and(|extension| extension == "jsonl");
@@ -67,16 +67,16 @@ impl Documents {
         };
         let format = if json { Format::JsonLines } else { Format::Text };
         let path = path.to_owned();
-        Ok(Self { path, reader, format, read_bytes, offset: 0, documents: 0, parts: 0 })
+        Ok(Self { path, reader, format, read_bytes, offset: 0, documents: 0, parts_read: 0 })
     }
 
-    /// Bytes of the file that were read so far, before decompression.
+    /// Returns the number of bytes of the file read so far, before decompression.
     #[must_use]
     pub fn read_bytes(&self) -> u64 {
         self.read_bytes.load(Ordering::Relaxed)
     }
 
-    /// The text up to the next separator, or nothing at the end of the file.
+    /// Reads the text up to the next separator; `None` at the end of the file.
     fn next_part(&mut self) -> Result<Option<String>, DataError> {
         let separator = match self.format {
             Format::Text => b'\x0C',
@@ -84,7 +84,7 @@ impl Documents {
         };
         let mut bytes = Vec::new();
         let length =
-            self.reader.read_until(separator, &mut bytes).map_err(reading(&self.path))? as u64;
+            self.reader.read_until(separator, &mut bytes).map_err(read_error(&self.path))? as u64;
         if length == 0 {
             return Ok(None);
         }
@@ -96,7 +96,7 @@ impl Documents {
             offset: self.offset + error.utf8_error().valid_up_to() as u64,
         })?;
         self.offset += length;
-        self.parts += 1;
+        self.parts_read += 1;
         Ok(Some(text))
     }
 
@@ -105,7 +105,7 @@ impl Documents {
             let text = match self.format {
                 Format::Text => part,
                 Format::JsonLines if part.trim().is_empty() => continue,
-                Format::JsonLines => self.text_of(&part)?,
+                Format::JsonLines => self.parse_line(&part)?,
             };
             let text = without_blank_lines_around(&text);
             if !text.is_empty() {
@@ -116,7 +116,8 @@ impl Documents {
         Ok(None)
     }
 
-    fn text_of(&self, line: &str) -> Result<String, DataError> {
+    /// Returns the text of a line of a `.jsonl` file.
+    fn parse_line(&self, line: &str) -> Result<String, DataError> {
         #[derive(serde::Deserialize)]
         struct Line {
             text: String,
@@ -124,7 +125,7 @@ impl Documents {
         let line: Result<Line, _> = serde_json::from_str(line);
         line.map(|line| line.text).map_err(|error| DataError::Json {
             path: self.path.clone(),
-            line: self.parts,
+            line: self.parts_read,
             reason: error.to_string(),
         })
     }
@@ -138,7 +139,8 @@ impl Iterator for Documents {
     }
 }
 
-/// The spaces in front of the first word stay, those of a verse say something.
+/// Removes blank lines and trailing white space. Keeps the spaces before the first word, because the
+/// indentation of verse is significant.
 fn without_blank_lines_around(text: &str) -> &str {
     let text = text.trim_end();
     let blank = text.len() - text.trim_start().len();
@@ -146,13 +148,13 @@ fn without_blank_lines_around(text: &str) -> &str {
     &text[start..]
 }
 
-/// A file that tells how much of it was read.
-struct Counted {
+/// A file that counts the bytes read from it.
+struct CountingReader {
     file: File,
     read_bytes: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.file.read(buffer)?;
         self.read_bytes.fetch_add(length as u64, Ordering::Relaxed);
@@ -183,12 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn form_feeds_and_lines_part_documents() {
+    fn form_feeds_and_lines_separate_documents() {
         let text = "\n\n  Verse é\n\nmore\n\n\x0C \n\x0C\n\nsecond\x0Cthird";
         let expected = ["  Verse é\n\nmore", "second", "third"];
         assert_eq!(texts("a.txt", text.as_bytes()).unwrap(), expected);
         assert_eq!(texts("a.txt.gz", &compressed(text.as_bytes())).unwrap(), expected);
-        // Members of a compressed file follow each other, as `cat a.gz b.gz` makes them.
+        // A compressed file may have several members, as `cat a.gz b.gz` creates it.
         let (head, tail) = text.as_bytes().split_at(12);
         let joined = [compressed(head), compressed(tail)].concat();
         assert_eq!(texts("a.gz", &joined).unwrap(), expected);
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_file_and_place() {
+    fn errors_name_the_file_and_the_position() {
         let error = |name, bytes: &[u8]| texts(name, bytes).unwrap_err().to_string();
         let message = error("latin.txt", b"first\x0Csecond \xE9!");
         assert!(message.contains("latin.txt") && message.contains("at byte 13"), "{message}");

@@ -1,165 +1,172 @@
-//! What can be wrong with training data.
+//! Errors of training data.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Data that cannot be read, prepared or used.
+/// An error of reading, preparing or using training data.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {path}: {cause}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's reason.
         cause: io::Error,
     },
-    /// A file that cannot be written.
+    /// A file or folder cannot be written.
     #[error("cannot write {path}: {cause}")]
     Write {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's reason.
         cause: io::Error,
     },
-    /// Text that is not UTF-8.
+    /// A text is not UTF-8.
     #[error(
-        "{path} is not UTF-8 at byte {offset} of its text: convert it first (for example with iconv)"
+        "{path} is not UTF-8 at byte {offset} of its text: convert it to UTF-8 first (for example \
+         with iconv)"
     )]
     NotUtf8 {
         /// The file.
         path: PathBuf,
-        /// The first wrong byte, counted in the text as it is behind decompression.
+        /// The offset of the first invalid byte in the decompressed text.
         offset: u64,
     },
-    /// A line of a `.jsonl` file that holds no text.
+    /// A line of a `.jsonl` file is not a JSON object with a text.
     #[error("line {line} of {path}: expected a JSON object with a string `text`, found {reason}")]
     Json {
         /// The file.
         path: PathBuf,
         /// The line, counted from 1.
         line: u64,
-        /// What the parser says.
+        /// The parser's reason.
         reason: String,
     },
-    /// Files without any text.
-    #[error("there is no text in {}", names(.files))]
+    /// The files contain no text.
+    #[error("{}", no_text(.files))]
     NoText {
         /// The files.
         files: Vec<PathBuf>,
     },
-    /// An option that makes no sense.
-    #[error("{option} is {found}: expected {expected}")]
+    /// An option is invalid.
+    #[error("`{option}` is {found}: expected {expected}")]
     Option {
-        /// The option's name.
+        /// The name of the option.
         option: &'static str,
-        /// What was given.
+        /// The value of the option.
         found: String,
-        /// What can be given.
+        /// The valid values.
         expected: String,
     },
-    /// A tokenizer that cannot be trained, loaded or used for training.
+    /// A tokenizer cannot be loaded, or cannot be used for training.
     #[error("cannot use the tokenizer {path}: {reason}")]
     Tokenizer {
-        /// Its file.
+        /// The tokenizer's file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The library could not train a tokenizer.
+    /// A tokenizer cannot be trained.
     #[error("cannot train a tokenizer: {0}")]
     TokenizerTraining(String),
-    /// A document whose tokens do not spell it.
+    /// The tokens of a document do not reproduce its text.
     #[error(
-        "the tokens of document {document} of {path} spell {spelt} bytes of {bytes}: the tokenizer \
-         changes the text (a normalizer, or a space in front), so its loss cannot be counted by bytes"
+        "the tokens of document {document} of {path} represent {decoded_bytes} of its {bytes} bytes: \
+         the tokenizer changes the text (it has a normalizer, or adds a space in front), so the loss \
+         per byte is undefined. Choose a tokenizer that reproduces the text"
     )]
-    NotSpelt {
+    NotReproduced {
         /// The document's file.
         path: PathBuf,
-        /// Its number in the file, counted from 1.
+        /// The number of the document in the file, counted from 1.
         document: usize,
-        /// Bytes that its tokens stand for.
-        spelt: u64,
-        /// Bytes that it has.
+        /// Number of bytes that the tokens represent.
+        decoded_bytes: u64,
+        /// Number of bytes of the document.
         bytes: u64,
     },
-    /// A document that is to be learnt and to test what was learnt.
+    /// A training document is also a validation document.
     #[error(
-        "document {document} of {path} is among the validation files, too: take it out of the \
-         training files"
+        "document {document} of {path} is also in a validation file: remove it from the training files"
     )]
     LeakedDocument {
         /// The training file.
         path: PathBuf,
-        /// The document's number in the file, counted from 1.
+        /// The number of the document in the file, counted from 1.
         document: usize,
     },
-    /// A folder without a finished data set.
+    /// A folder contains no complete data set.
     #[error(
-        "there is no prepared data set in {0}: prepare it first (one that was interrupted is begun anew)"
+        "there is no prepared data set in {0}: prepare it first (an interrupted preparation starts over)"
     )]
     NotPrepared(PathBuf),
-    /// An index or shard that is not what was written.
-    #[error("{path} is broken: {reason}; prepare the data set anew")]
-    Broken {
+    /// An index or a shard was changed after it was written.
+    #[error("{path} is corrupt: {reason}. Remove the data set's folder, or allow a rebuild")]
+    Corrupt {
         /// The file.
         path: PathBuf,
-        /// What was expected and found.
+        /// The expected and the actual contents.
         reason: String,
     },
-    /// A data set that was made of something else.
+    /// A folder contains a data set that was made from other inputs.
     #[error(
-        "{folder} holds another data set: {what} differ; choose another folder, or ask to rebuild it"
+        "{folder} contains another data set: the {difference} differ. Choose another folder, remove \
+         this one, or allow a rebuild"
     )]
-    Differs {
+    OtherDataset {
         /// The data set's folder.
         folder: PathBuf,
-        /// What is not as asked for.
-        what: &'static str,
+        /// The inputs that differ.
+        difference: &'static str,
     },
-    /// A data set of another tokenizer.
+    /// A data set was prepared with another tokenizer.
     #[error(
-        "{folder} was prepared with another tokenizer than {tokenizer}: its tokens mean other text"
+        "{folder} was prepared with another tokenizer than {tokenizer}, so its tokens are not valid for \
+         it: use the tokenizer of the data set, or prepare the data set in another folder"
     )]
-    ForeignTokenizer {
+    OtherTokenizer {
         /// The data set's folder.
         folder: PathBuf,
         /// The tokenizer that does not belong to it.
         tokenizer: PathBuf,
     },
-    /// Another process prepares the same folder.
-    #[error("another process prepares {0}: wait for it, or choose another folder")]
-    Busy(PathBuf),
-    /// Too little text for the context that is asked for.
+    /// Another process is preparing the same folder.
+    #[error("another process is preparing {0}: wait for it, or choose another folder")]
+    Locked(PathBuf),
+    /// There is too little text for the requested context.
     #[error(
-        "the {split} tokens of {folder} are too few: {found}, a context of {context} needs {needed}"
+        "the {split} tokens of {folder} are too few: there are {found} tokens, and a context of \
+         {context} requires {needed}. Use more text, or a shorter context"
     )]
     TooFewTokens {
         /// The data set's folder.
         folder: PathBuf,
-        /// Which half of it.
+        /// The split: training or held-out.
         split: &'static str,
-        /// Tokens that there are.
+        /// Number of tokens in the split.
         found: u64,
-        /// The context asked for, in tokens.
+        /// The requested context, in tokens.
         context: usize,
-        /// Tokens that it needs.
+        /// Number of tokens that the context requires.
         needed: u64,
     },
 }
 
-fn names(files: &[PathBuf]) -> String {
+fn no_text(files: &[PathBuf]) -> String {
     let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-    if names.is_empty() { "no files at all".to_owned() } else { names.join(", ") }
+    if names.is_empty() {
+        return "there is no text to train on: no files were given".to_owned();
+    }
+    format!("there is no text in {}: choose files with text", names.join(", "))
 }
 
-/// Names the file that could not be read.
-pub(crate) fn reading(path: &std::path::Path) -> impl FnOnce(io::Error) -> DataError + '_ {
+/// Returns a function that turns a system error into [`DataError::Read`].
+pub(crate) fn read_error(path: &std::path::Path) -> impl FnOnce(io::Error) -> DataError + '_ {
     |cause| DataError::Read { path: path.to_owned(), cause }
 }
 
-/// Names the file that could not be written.
-pub(crate) fn writing(path: &std::path::Path) -> impl FnOnce(io::Error) -> DataError + '_ {
+/// Returns a function that turns a system error into [`DataError::Write`].
+pub(crate) fn write_error(path: &std::path::Path) -> impl FnOnce(io::Error) -> DataError + '_ {
     |cause| DataError::Write { path: path.to_owned(), cause }
 }

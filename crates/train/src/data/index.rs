@@ -1,41 +1,41 @@
-//! The index of a prepared data set: what it was made of, and what its shards hold.
+//! The index of a prepared data set: its inputs and the contents of its shards.
 
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{DataError, writing};
+use super::error::{DataError, write_error};
 use crate::files::write_atomically;
 
-/// The file that makes a folder a data set. It is written last.
+/// The name of the index file. It is written last: a folder without it is not a data set.
 pub(crate) const INDEX_FILE: &str = "index.json";
 
 const FORMAT: &str = "forerun-dataset";
 const VERSION: u32 = 1;
 
-/// All that a data set is made of, so that nothing else is taken for it.
+/// The inputs of a data set, which identify it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Recipe {
     /// SHA-256 of `tokenizer.json`.
     pub(crate) tokenizer_sha256: String,
-    /// Tokens in front of every document.
+    /// The tokens before every document.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) prefix: Vec<u32>,
-    /// The token behind every document.
+    /// The token after every document.
     pub(crate) separator: u32,
-    /// Documents of each million that are held out of the training files.
+    /// Share of the training files' documents that are held out, in millionths.
     pub(crate) held_out_ppm: u32,
-    /// Chooses which these are.
+    /// The seed that selects these documents.
     pub(crate) seed: u64,
-    /// Most tokens of a shard.
+    /// Maximum number of tokens of a shard.
     pub(crate) shard_tokens: u64,
-    /// The files, in order.
+    /// The source files, in order.
     pub(crate) sources: Vec<Source>,
 }
 
 impl Recipe {
-    /// What of it is not as in `other`.
+    /// Returns the name of the inputs that differ from `other`; `None` if all are equal.
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let tokens = |recipe: &Self| (recipe.prefix.clone(), recipe.separator);
         if self.tokenizer_sha256 != other.tokenizer_sha256 || tokens(self) != tokens(other) {
@@ -50,32 +50,33 @@ impl Recipe {
     }
 }
 
-/// A file of text.
+/// A source file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Source {
-    /// Its name, without folders: a data set may move, and so may its sources.
+    /// The file's name without its folder, because data sets and sources may be moved.
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) sha256: String,
-    /// Whether all of it is held out.
+    /// Whether all documents of the file are held out.
     pub(crate) validation: bool,
 }
 
-/// A document, as it lies in the shards.
+/// A document in the shards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DocumentEntry {
-    /// Its file, by place among the sources.
+    /// The index of the document's file in the sources.
     pub(crate) source: usize,
-    /// Its tokens, with what stands in front and behind.
+    /// Number of tokens, including the prefix and the separator.
     pub(crate) tokens: u64,
-    /// Bytes of its text.
+    /// Number of bytes of text.
     pub(crate) bytes: u64,
+    /// Whether the document is held out.
     pub(crate) held_out: bool,
 }
 
-/// A file of tokens.
+/// A shard: a file of tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ShardEntry {
@@ -83,36 +84,36 @@ pub(crate) struct ShardEntry {
     pub(crate) sha256: String,
 }
 
-/// The index itself.
+/// The index of a data set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Index {
     format: String,
     version: u32,
     pub(crate) recipe: Recipe,
-    /// Bytes of a token in shards: 2 or 4.
+    /// Bytes per token in the shards: 2 or 4.
     pub(crate) token_width_bytes: u64,
-    /// Shards to learn from, in order; their names are [`shard_name`]'s.
+    /// Shards of training documents, in order. [`shard_name`] returns their names.
     pub(crate) training: Vec<ShardEntry>,
     /// Shards of held-out documents, in order.
     pub(crate) held_out: Vec<ShardEntry>,
-    /// The documents in the order in which they were read.
+    /// All documents, in the order of reading.
     pub(crate) documents: Vec<DocumentEntry>,
-    /// By token: bytes of text that it stands for.
+    /// For each token, the number of bytes of text that it represents.
     pub(crate) token_bytes: Vec<u32>,
-    /// Whether there are documents that their tokens do not spell byte by byte.
+    /// Whether the tokens of some document do not reproduce its text byte by byte.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) inexact: bool,
 }
 
-/// The name of a shard.
+/// Returns the name of a shard's file.
 pub(crate) fn shard_name(held_out: bool, number: usize) -> String {
     let split = if held_out { "held-out" } else { "training" };
     format!("{split}-{number:05}.tokens")
 }
 
-/// Whether a file's name is one that preparing gives.
-pub(crate) fn is_ours(name: &str) -> bool {
+/// Returns whether a file name belongs to the files of a data set.
+pub(crate) fn is_dataset_file(name: &str) -> bool {
     name == INDEX_FILE
         || name.starts_with(".partial-")
         || (name.ends_with(".tokens")
@@ -120,9 +121,9 @@ pub(crate) fn is_ours(name: &str) -> bool {
 }
 
 impl Index {
-    /// An index of nothing yet.
+    /// Creates an index without documents.
     pub(crate) fn new(recipe: Recipe, token_bytes: Vec<u32>) -> Self {
-        // Two bytes name 65,536 tokens.
+        // Two bytes can represent 65,536 tokens.
         let token_width_bytes = if token_bytes.len() <= 1 << 16 { 2 } else { 4 };
         let (training, held_out, documents) = (Vec::new(), Vec::new(), Vec::new());
         let format = FORMAT.to_owned();
@@ -139,12 +140,12 @@ impl Index {
         }
     }
 
-    /// The shards of one half.
+    /// Returns the shards of one split.
     pub(crate) fn shards(&self, held_out: bool) -> &[ShardEntry] {
         if held_out { &self.held_out } else { &self.training }
     }
 
-    /// Reads a folder's index and checks that it agrees with itself.
+    /// Reads the index of a folder and checks that it is consistent.
     pub(crate) fn read(folder: &Path) -> Result<Self, DataError> {
         let path = folder.join(INDEX_FILE);
         let bytes = match std::fs::read(&path) {
@@ -156,19 +157,22 @@ impl Index {
         };
         let parsed = serde_json::from_slice(&bytes).map_err(|error| error.to_string());
         parsed
-            .and_then(|index: Self| index.checked())
-            .map_err(|reason| DataError::Broken { path, reason })
+            .and_then(|index: Self| index.validated())
+            .map_err(|reason| DataError::Corrupt { path, reason })
     }
 
-    fn checked(self) -> Result<Self, String> {
+    fn validated(self) -> Result<Self, String> {
         if self.format != FORMAT || self.version != VERSION {
             return Err(format!(
-                "expected {FORMAT} of version {VERSION}, found {} of version {}",
+                "expected the format {FORMAT} of version {VERSION}, found {} of version {}",
                 self.format, self.version
             ));
         }
         if !matches!(self.token_width_bytes, 2 | 4) {
-            return Err(format!("tokens of {} bytes", self.token_width_bytes));
+            return Err(format!(
+                "expected tokens of 2 or 4 bytes, found {} bytes",
+                self.token_width_bytes
+            ));
         }
         for held_out in [false, true] {
             let documents = self.documents.iter().filter(|entry| entry.held_out == held_out);
@@ -176,17 +180,19 @@ impl Index {
             let shards = self.shards(held_out).iter();
             let found = shards.fold(0_u64, |sum, shard| sum.saturating_add(shard.tokens));
             if expected != found {
-                return Err(format!("documents of {expected} tokens, shards of {found}"));
+                return Err(format!(
+                    "the documents of a split have {expected} tokens, but its shards have {found}"
+                ));
             }
         }
         Ok(self)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the index atomically.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), DataError> {
         let path = folder.join(INDEX_FILE);
         let json = serde_json::to_vec(self)
             .map_err(|error| DataError::Write { path: path.clone(), cause: error.into() })?;
-        write_atomically(&path, &json).map_err(writing(&path))
+        write_atomically(&path, &json).map_err(write_error(&path))
     }
 }

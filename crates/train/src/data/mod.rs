@@ -1,4 +1,5 @@
-//! Text files become documents, documents become shards of tokens, shards become batches.
+//! Prepares training data: reads documents from text files, encodes them into shards of tokens, and
+//! draws batches from the shards.
 
 mod batches;
 mod documents;
@@ -14,7 +15,7 @@ pub use batches::{Batch, Batches, Validation, ValidationWindow, bits_per_byte};
 pub use documents::{Document, Documents};
 pub(crate) use encoder::pieces;
 pub use error::DataError;
-pub(crate) use permutation::{mixed, uniform};
+pub(crate) use permutation::{hash_words, uniform};
 pub(crate) use prepare::SEPARATOR;
 pub use prepare::{Framing, PrepareOptions};
 pub use progress::{OnProgress, Phase, Progress};

@@ -1,58 +1,59 @@
-//! Makes a data set: documents are encoded, split, and packed into shards.
+//! Prepares a data set: encodes documents, splits them, and packs them into shards.
 
 use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use ring::digest::{Context, SHA256};
+use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
 use super::documents::{Document, Documents};
 use super::encoder::{BATCH_BYTES, Encoder};
-use super::error::{DataError, reading, writing};
+use super::error::{DataError, read_error, write_error};
 use super::index::{
-    DocumentEntry, INDEX_FILE, Index, Recipe, ShardEntry, Source, is_ours, shard_name,
+    DocumentEntry, INDEX_FILE, Index, Recipe, ShardEntry, Source, is_dataset_file, shard_name,
 };
-use super::permutation::{below, mixed};
+use super::permutation::{hash_words, map_to_range};
 use super::progress::{OnProgress, Phase, Progress};
 use super::shards::Dataset;
 use crate::files::{hexadecimal, sha256_of, sync_folder};
 
-/// The token that parts documents in tokenizers that are trained here, their BOS and EOS.
+/// The token that separates documents in tokenizers trained by this crate. It is also their BOS and EOS.
 pub(crate) const SEPARATOR: &str = "<|endoftext|>";
 
 const MILLION: u32 = 1_000_000;
 
-/// What stands around the documents, and so which tokenizers will do.
+/// The tokens around documents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// For a model to be made: this token behind every document. Its loss is counted by bytes, so the
-    /// tokenizer has to spell them.
+    /// For training a language model: this token after every document. The loss is measured per byte, so
+    /// the tokenizer must be byte-level.
     Separated(String),
-    /// For what stands on a target: as it reads text, with its tokenizer, of whatever kind.
-    OfTarget {
-        /// What stands in front of a prompt: its BOS, or nothing.
+    /// For training a drafter: the documents as the target reads them, with its tokenizer of any kind.
+    Target {
+        /// The tokens before a prompt: the BOS, or none.
         bos: Vec<u32>,
-        /// What ends its answers.
+        /// The token that ends the target's answers.
         eos: u32,
     },
 }
 
-/// How a data set is made.
+/// Options of preparing a data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PrepareOptions {
-    /// Files whose documents are all held out.
+    /// Validation files. All their documents are held out.
     pub validation_files: Vec<PathBuf>,
-    /// Share of the training files' documents that are held out, too: from 0 to 1, in millionths.
+    /// Share of the training files' documents that is held out in addition: from 0 to 1, rounded to
+    /// millionths.
     pub held_out_share: f64,
-    /// Chooses which documents these are, by their text.
+    /// The seed that, together with their text, selects these documents.
     pub seed: u64,
-    /// What stands around the documents.
+    /// The tokens around documents.
     pub framing: Framing,
-    /// Most tokens of a shard.
+    /// Maximum number of tokens of a shard.
     pub shard_tokens: u64,
-    /// Replace what the folder holds where it was made of something else.
+    /// Whether to replace a data set in the folder that was made from other inputs or is corrupt.
     pub rebuild: bool,
 }
 
@@ -70,15 +71,16 @@ impl Default for PrepareOptions {
 }
 
 impl Dataset {
-    /// Encodes text files (see [`Documents`]) with a `tokenizer.json` into `folder`.
+    /// Prepares a data set in `folder` from text files (see [`Documents`]) and a `tokenizer.json`.
     ///
-    /// What the folder holds is used as it is, where it was made of the same. The index is written
-    /// last, so that an interrupted preparation is never taken for a finished one; the next begins
-    /// anew. The same input gives the same bytes.
+    /// If the folder already contains a data set of the same inputs, it is opened unchanged. The index
+    /// is written last, so an interrupted preparation does not look like a complete one; the next
+    /// preparation starts over. The same inputs give the same bytes.
     ///
     /// # Errors
-    /// If a file cannot be read or written, the text is not UTF-8, the tokenizer does not spell it
-    /// byte by byte where it has to, a validation document is to be learnt, or the folder holds another data set.
+    /// If a file cannot be read or written, a text is not UTF-8, the tokenizer does not reproduce a text
+    /// although the framing requires it, a training document is also a validation document, or the
+    /// folder contains another data set.
     pub fn prepare(
         files: &[PathBuf],
         tokenizer: &Path,
@@ -88,12 +90,12 @@ impl Dataset {
     ) -> Result<Self, DataError> {
         let encoder = Encoder::load(tokenizer, &options.framing)?;
         let recipe = recipe(files, &encoder, options, on_progress)?;
-        fs::create_dir_all(folder).map_err(writing(folder))?;
+        fs::create_dir_all(folder).map_err(write_error(folder))?;
         let lock_path = folder.join(".lock");
-        let lock = File::create(&lock_path).map_err(writing(&lock_path))?;
+        let lock = File::create(&lock_path).map_err(write_error(&lock_path))?;
         match lock.try_lock() {
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DataError::Busy(folder.to_owned())),
+            Err(TryLockError::WouldBlock) => return Err(DataError::Locked(folder.to_owned())),
             Err(TryLockError::Error(cause)) => {
                 return Err(DataError::Write { path: lock_path, cause });
             }
@@ -101,27 +103,27 @@ impl Dataset {
         match Index::read(folder) {
             Ok(index) => match index.recipe.difference(&recipe) {
                 None if encoder.is_exact() && index.inexact => {
-                    return Err(DataError::Differs {
+                    return Err(DataError::OtherDataset {
                         folder: folder.to_owned(),
-                        what: "tokenizers",
+                        difference: "tokenizers",
                     });
                 }
                 None => match Self::open(folder) {
-                    Err(DataError::Broken { .. }) if options.rebuild => {}
+                    Err(DataError::Corrupt { .. }) if options.rebuild => {}
                     opened => return opened,
                 },
                 Some(_) if options.rebuild => {}
-                Some(what) => {
-                    return Err(DataError::Differs { folder: folder.to_owned(), what });
+                Some(difference) => {
+                    return Err(DataError::OtherDataset { folder: folder.to_owned(), difference });
                 }
             },
             Err(DataError::NotPrepared(_)) => {}
-            Err(DataError::Broken { .. }) if options.rebuild => {}
+            Err(DataError::Corrupt { .. }) if options.rebuild => {}
             Err(error) => return Err(error),
         }
         clear(folder)?;
         let mut preparation = Preparation::new(folder, &encoder, recipe);
-        // Validation comes first: then it is known what must not be learnt.
+        // The validation files come first, so that the training files can be checked against them.
         for validation in [true, false] {
             let files = if validation { &options.validation_files[..] } else { files };
             preparation.add_files(files, validation, on_progress)?;
@@ -131,22 +133,24 @@ impl Dataset {
     }
 }
 
-/// Removes what an earlier preparation left, the index first: what remains is no data set.
+/// Removes the files of an earlier preparation. The index is removed first, so that the folder is not a
+/// data set any more.
 fn clear(folder: &Path) -> Result<(), DataError> {
     let index = folder.join(INDEX_FILE);
     if index.exists() {
-        fs::remove_file(&index).map_err(writing(&index))?;
-        sync_folder(folder).map_err(writing(folder))?;
+        fs::remove_file(&index).map_err(write_error(&index))?;
+        sync_folder(folder).map_err(write_error(folder))?;
     }
-    for entry in fs::read_dir(folder).map_err(reading(folder))? {
-        let path = entry.map_err(reading(folder))?.path();
-        if path.file_name().and_then(|name| name.to_str()).is_some_and(is_ours) {
-            fs::remove_file(&path).map_err(writing(&path))?;
+    for entry in fs::read_dir(folder).map_err(read_error(folder))? {
+        let path = entry.map_err(read_error(folder))?.path();
+        if path.file_name().and_then(|name| name.to_str()).is_some_and(is_dataset_file) {
+            fs::remove_file(&path).map_err(write_error(&path))?;
         }
     }
     Ok(())
 }
 
+/// Checks the options, hashes the source files, and returns the inputs of the data set.
 fn recipe(
     files: &[PathBuf],
     encoder: &Encoder,
@@ -174,9 +178,9 @@ fn recipe(
     let total_bytes = all().flat_map(|(file, _)| fs::metadata(file)).map(|file| file.len()).sum();
     let (mut sources, mut done_bytes) = (Vec::new(), 0);
     for (path, validation) in all() {
-        let file = File::open(path).map_err(reading(path))?;
-        let bytes = file.metadata().map_err(reading(path))?.len();
-        let sha256 = sha256_of(file).map_err(reading(path))?;
+        let file = File::open(path).map_err(read_error(path))?;
+        let bytes = file.metadata().map_err(read_error(path))?.len();
+        let sha256 = sha256_of(file).map_err(read_error(path))?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         sources.push(Source { name, bytes, sha256, validation });
         done_bytes += bytes;
@@ -193,18 +197,18 @@ fn recipe(
     })
 }
 
-/// A data set in the making.
+/// A data set in preparation.
 struct Preparation<'a> {
     folder: &'a Path,
     encoder: &'a Encoder,
     index: Index,
     training: ShardWriter,
     held_out: ShardWriter,
-    /// What the validation files hold, by hash.
+    /// Hashes of the validation files' documents.
     validation: HashSet<[u8; 32]>,
-    /// Files that were added.
+    /// Number of files added.
     sources: usize,
-    /// Bytes of them.
+    /// Number of bytes of these files.
     done_bytes: u64,
 }
 
@@ -248,17 +252,22 @@ impl<'a> Preparation<'a> {
         Ok(())
     }
 
-    /// Encodes documents of one file and puts each where it belongs.
+    /// Encodes documents of one file, and writes each to the shards of its split.
     fn add(&mut self, batch: &[Document], path: &Path, validation: bool) -> Result<(), DataError> {
         let texts: Vec<&str> = batch.iter().map(|document| &document.text[..]).collect();
         let encoded = self.encoder.encode(&texts)?;
         for (document, text_tokens) in batch.iter().zip(encoded) {
             let (number, bytes) = (document.number, document.text.len() as u64);
-            let spelt = self.encoder.spelt_bytes(&text_tokens);
-            if spelt != bytes {
+            let decoded_bytes = self.encoder.text_bytes(&text_tokens);
+            if decoded_bytes != bytes {
                 if self.encoder.is_exact() {
                     let path = path.to_owned();
-                    return Err(DataError::NotSpelt { path, document: number, spelt, bytes });
+                    return Err(DataError::NotReproduced {
+                        path,
+                        document: number,
+                        decoded_bytes,
+                        bytes,
+                    });
                 }
                 self.index.inexact = true;
             }
@@ -286,33 +295,31 @@ impl<'a> Preparation<'a> {
         Ok(())
     }
 
-    /// By the text alone, so that a document stays where it is when others come or go, and its
-    /// copies stay together.
+    /// Returns whether a document of a training file is held out. This depends only on its text: adding
+    /// or removing other documents does not change it, and copies are in the same split.
     fn is_held_out(&self, digest: &[u8; 32]) -> bool {
         let (words, _) = digest.as_chunks::<8>();
-        let word = mixed(&[self.index.recipe.seed, u64::from_le_bytes(words[0])]);
-        below(word, u64::from(MILLION)) < u64::from(self.index.recipe.held_out_ppm)
+        let word = hash_words(&[self.index.recipe.seed, u64::from_le_bytes(words[0])]);
+        map_to_range(word, u64::from(MILLION)) < u64::from(self.index.recipe.held_out_ppm)
     }
 
-    /// Completes the last shards, then the index.
+    /// Completes the last shards and writes the index.
     fn finish(mut self, files: &[PathBuf]) -> Result<(), DataError> {
         self.training.complete(&mut self.index.training)?;
         self.held_out.complete(&mut self.index.held_out)?;
         if self.index.documents.is_empty() {
             return Err(DataError::NoText { files: files.to_vec() });
         }
-        sync_folder(self.folder).map_err(writing(self.folder))?;
+        sync_folder(self.folder).map_err(write_error(self.folder))?;
         self.index.write(self.folder)
     }
 }
 
 fn digest(text: &str) -> [u8; 32] {
-    let mut digest = [0; 32];
-    digest.copy_from_slice(ring::digest::digest(&SHA256, text.as_bytes()).as_ref());
-    digest
+    Sha256::digest(text).into()
 }
 
-/// Writes the shards of one half, one after the other.
+/// Writes the shards of one split, one after another.
 struct ShardWriter {
     folder: PathBuf,
     held_out: bool,
@@ -320,11 +327,11 @@ struct ShardWriter {
     current: Option<Shard>,
 }
 
-/// A shard in the making: no file of its name is there yet.
+/// A shard that is being written, under a temporary name.
 struct Shard {
     file: std::io::BufWriter<NamedTempFile>,
     tokens: u64,
-    hash: Context,
+    hash: Sha256,
 }
 
 impl ShardWriter {
@@ -332,7 +339,7 @@ impl ShardWriter {
         Self { folder: folder.to_owned(), held_out, shard_tokens, current: None }
     }
 
-    /// Appends tokens; what does not fit begins the next shard.
+    /// Appends tokens, and starts a new shard whenever the current one is full.
     fn write(
         &mut self,
         mut tokens: &[u32],
@@ -351,7 +358,7 @@ impl ShardWriter {
                 bytes.extend_from_slice(&token.to_le_bytes()[..width_bytes as usize]);
             }
             shard.hash.update(&bytes);
-            shard.file.write_all(&bytes).map_err(writing(&self.folder))?;
+            shard.file.write_all(&bytes).map_err(write_error(&self.folder))?;
             shard.tokens += room;
             self.current = Some(shard);
             if self.current.as_ref().is_some_and(|shard| shard.tokens == self.shard_tokens) {
@@ -362,7 +369,7 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Forces the current shard to the disk and gives it its name.
+    /// Syncs the current shard to the disk and renames it to its final name.
     fn complete(&mut self, shards: &mut Vec<ShardEntry>) -> Result<(), DataError> {
         let Some(shard) = self.current.take() else {
             return Ok(());
@@ -373,8 +380,8 @@ impl ShardWriter {
             file.as_file().sync_all()?;
             file.persist(&path).map_err(|error| error.error)
         })
-        .map_err(writing(&path))?;
-        let sha256 = hexadecimal(shard.hash.finish().as_ref());
+        .map_err(write_error(&path))?;
+        let sha256 = hexadecimal(&shard.hash.finalize());
         shards.push(ShardEntry { tokens: shard.tokens, sha256 });
         Ok(())
     }
@@ -382,8 +389,8 @@ impl ShardWriter {
 
 impl Shard {
     fn new(folder: &Path) -> Result<Self, DataError> {
-        let file = crate::files::partial_file(folder).map_err(writing(folder))?;
+        let file = crate::files::partial_file(folder).map_err(write_error(folder))?;
         let file = std::io::BufWriter::with_capacity(1 << 18, file);
-        Ok(Self { file, tokens: 0, hash: Context::new(&SHA256) })
+        Ok(Self { file, tokens: 0, hash: Sha256::new() })
     }
 }

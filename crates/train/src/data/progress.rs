@@ -1,30 +1,30 @@
-//! How far the preparation of data has come.
+//! Progress reports of data preparation.
 
-/// What is being done.
+/// A phase of data preparation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Source files are read to know them again (bytes of files).
+    /// Hashing the source files, to identify them later. Counts bytes of files.
     Hashing,
-    /// Documents are read to know how much text there is (bytes of files).
+    /// Counting the text in all documents. Counts bytes of files.
     Counting,
-    /// A tokenizer's sample is cut into words and counted (bytes of text).
+    /// Splitting a tokenizer's sample into words. Counts bytes of text.
     Sampling,
-    /// A tokenizer's vocabulary is made from the counts; the library tells no steps.
+    /// Learning a tokenizer's merges. There is no progress within this phase.
     Merging,
-    /// Documents become tokens (bytes of files).
+    /// Encoding documents into tokens. Counts bytes of files.
     Encoding,
 }
 
-/// A phase, and how much of it is done.
+/// The progress of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done.
+    /// The current phase.
     pub phase: Phase,
-    /// Bytes that are done; the phase says of what.
+    /// Bytes processed. [`Phase`] documents what they are bytes of.
     pub done_bytes: u64,
-    /// Bytes that there are in all.
+    /// Bytes to process in this phase.
     pub total_bytes: u64,
 }
 
-/// Who is told of progress. It is called from whichever thread reads.
+/// A progress callback. It is called from the thread that reads.
 pub type OnProgress<'a> = &'a mut (dyn FnMut(Progress) + Send);

@@ -1,25 +1,25 @@
-//! A prepared data set: tokens in memory-mapped files.
+//! Opens a prepared data set: tokens in memory-mapped files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use super::error::{DataError, reading};
+use super::error::{DataError, read_error};
 use super::index::{Index, shard_name};
 use crate::files::sha256_of;
 
-/// What a document is for.
+/// The split of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split {
-    /// To learn from.
+    /// Documents for training.
     Training,
-    /// To test what was learnt; never learnt from.
+    /// Documents for evaluation. They are never trained on.
     HeldOut,
 }
 
 impl Split {
-    /// Its name in messages.
+    /// Returns the name of the split in messages.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Training => "training",
@@ -28,7 +28,7 @@ impl Split {
     }
 }
 
-/// A prepared data set. [`Dataset::prepare`] makes it, [`Dataset::open`] finds it again.
+/// A prepared data set. [`Dataset::prepare`] creates it, [`Dataset::open`] opens an existing one.
 pub struct Dataset {
     folder: PathBuf,
     index: Index,
@@ -37,10 +37,10 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens what was prepared in a folder. All of it is read once to check that it is whole.
+    /// Opens the data set of a folder. Reads all its files once to verify their hashes.
     ///
     /// # Errors
-    /// If nothing was prepared there to the end, or a file is not what was written.
+    /// If the folder contains no complete data set, or a file is corrupt.
     pub fn open(folder: &Path) -> Result<Self, DataError> {
         let index = Index::read(folder)?;
         let training = TokenStream::open(folder, &index, false)?;
@@ -48,13 +48,13 @@ impl Dataset {
         Ok(Self { folder: folder.to_owned(), index, training, held_out })
     }
 
-    /// Where it lies.
+    /// Returns the folder of the data set.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The tokens of one half: document behind document, a separator behind each.
+    /// Returns the tokens of a split: all documents, each followed by a separator.
     #[must_use]
     pub fn tokens(&self, split: Split) -> &TokenStream {
         match split {
@@ -63,13 +63,13 @@ impl Dataset {
         }
     }
 
-    /// Number of documents of one half.
+    /// Returns the number of documents of a split.
     #[must_use]
     pub fn documents(&self, split: Split) -> usize {
         self.entries(split).count()
     }
 
-    /// Bytes of UTF-8 text of one half.
+    /// Returns the number of bytes of UTF-8 text of a split.
     #[must_use]
     pub fn text_bytes(&self, split: Split) -> u64 {
         self.entries(split).map(|entry| entry.bytes).sum()
@@ -80,48 +80,48 @@ impl Dataset {
         self.index.documents.iter().filter(move |entry| entry.held_out == held_out)
     }
 
-    /// Number of tokens that its tokenizer knows.
+    /// Returns the vocabulary size of the tokenizer.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.index.token_bytes.len()
     }
 
-    /// The token behind every document.
+    /// Returns the token after every document.
     #[must_use]
     pub fn separator(&self) -> u32 {
         self.index.recipe.separator
     }
 
-    /// Bytes of UTF-8 text that tokens stand for. Separators stand for none.
+    /// Returns the number of bytes of UTF-8 text that tokens represent. Separators represent none.
     #[must_use]
     pub fn bytes_of(&self, tokens: &[u32]) -> u64 {
         let bytes = |&token: &u32| self.index.token_bytes.get(token as usize).copied().unwrap_or(0);
         tokens.iter().map(|token| u64::from(bytes(token))).sum()
     }
 
-    /// Checks that a `tokenizer.json` is the one that the data set was prepared with.
+    /// Checks that the data set was prepared with the given `tokenizer.json`.
     ///
     /// # Errors
-    /// If it is another, or cannot be read.
+    /// If it was prepared with another one, or the file cannot be read.
     pub fn check_tokenizer(&self, tokenizer: &Path) -> Result<(), DataError> {
-        let sha256 = File::open(tokenizer).and_then(sha256_of).map_err(reading(tokenizer))?;
+        let sha256 = File::open(tokenizer).and_then(sha256_of).map_err(read_error(tokenizer))?;
         if sha256 == self.index.recipe.tokenizer_sha256 {
             return Ok(());
         }
-        Err(DataError::ForeignTokenizer {
+        Err(DataError::OtherTokenizer {
             folder: self.folder.clone(),
             tokenizer: tokenizer.to_owned(),
         })
     }
 
-    /// SHA-256 of the `tokenizer.json` that it was prepared with, in hexadecimal.
+    /// Returns the SHA-256 of the `tokenizer.json` of the data set, in hexadecimal.
     #[must_use]
     pub fn tokenizer_sha256(&self) -> &str {
         &self.index.recipe.tokenizer_sha256
     }
 }
 
-/// Tokens, one behind the other, in one or more files.
+/// A sequence of tokens in zero or more files.
 pub struct TokenStream {
     shards: Vec<Shard>,
     width_bytes: usize,
@@ -129,10 +129,10 @@ pub struct TokenStream {
 }
 
 struct Shard {
-    /// Its first token's place in the stream.
+    /// Position of the shard's first token in the stream.
     first: u64,
     tokens: u64,
-    /// A file without tokens cannot be mapped everywhere, so there is none.
+    /// The mapped file. It is not empty, because some systems cannot map empty files.
     map: Mmap,
 }
 
@@ -144,26 +144,26 @@ impl TokenStream {
             let path = folder.join(shard_name(held_out, number));
             let file = match File::open(&path) {
                 Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => {
-                    let reason = "the index names it, but it is not there".to_owned();
-                    return Err(DataError::Broken { path, reason });
+                    let reason = "the index lists the file, but it is not there".to_owned();
+                    return Err(DataError::Corrupt { path, reason });
                 }
-                opened => opened.map_err(reading(&path))?,
+                opened => opened.map_err(read_error(&path))?,
             };
-            let found = file.metadata().map_err(reading(&path))?.len();
+            let found = file.metadata().map_err(read_error(&path))?.len();
             let expected = entry.tokens.saturating_mul(index.token_width_bytes);
             if found != expected || found == 0 {
                 let reason = format!("expected {expected} bytes, found {found}");
-                return Err(DataError::Broken { path, reason });
+                return Err(DataError::Corrupt { path, reason });
             }
-            // SAFETY: the mapping is private and never written through. What must hold is that
-            // nobody shortens or rewrites the file while it is mapped. Shards are renamed into place
-            // when they are whole, and never written again; a data set that is prepared anew
-            // replaces them by other files, which leaves this mapping intact.
-            let map = unsafe { Mmap::map(&file) }.map_err(reading(&path))?;
-            let sha256 = sha256_of(&map[..]).map_err(reading(&path))?;
+            // SAFETY: the mapping is private and read-only. The file must not be truncated or
+            // rewritten while it is mapped. Shards are renamed into place when they are complete, and
+            // never written again. A rebuild replaces them with new files, which leaves existing
+            // mappings intact.
+            let map = unsafe { Mmap::map(&file) }.map_err(read_error(&path))?;
+            let sha256 = sha256_of(&map[..]).map_err(read_error(&path))?;
             if sha256 != entry.sha256 {
                 let reason = format!("expected SHA-256 {}, found {sha256}", entry.sha256);
-                return Err(DataError::Broken { path, reason });
+                return Err(DataError::Corrupt { path, reason });
             }
             stream.shards.push(Shard { first: stream.length, tokens: entry.tokens, map });
             stream.length += entry.tokens;
@@ -171,28 +171,29 @@ impl TokenStream {
         Ok(stream)
     }
 
-    /// Number of tokens.
+    /// Returns the number of tokens.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// Whether there is none.
+    /// Returns whether the stream is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Appends `count` tokens from place `start` on to `tokens`; fewer where the stream ends before.
+    /// Appends `count` tokens, starting at position `start`, to `tokens`. Appends fewer at the end of
+    /// the stream.
     pub fn read(&self, start: u64, count: usize, tokens: &mut Vec<u32>) {
         let end = start.saturating_add(count as u64).min(self.length);
-        let mut place = start;
+        let mut position = start;
         let mut shard = self.shards.partition_point(|shard| shard.first + shard.tokens <= start);
-        while place < end {
-            let Shard { first, tokens: held, map } = &self.shards[shard];
-            let stop = end.min(first + held);
-            let bytes = |place: u64| (place - first) as usize * self.width_bytes;
-            let bytes = &map[bytes(place)..bytes(stop)];
+        while position < end {
+            let Shard { first, tokens: shard_tokens, map } = &self.shards[shard];
+            let stop = end.min(first + shard_tokens);
+            let offset = |position: u64| (position - first) as usize * self.width_bytes;
+            let bytes = &map[offset(position)..offset(stop)];
             if self.width_bytes == 2 {
                 let (words, _) = bytes.as_chunks::<2>();
                 tokens.extend(words.iter().map(|&word| u32::from(u16::from_le_bytes(word))));
@@ -200,7 +201,7 @@ impl TokenStream {
                 let (words, _) = bytes.as_chunks::<4>();
                 tokens.extend(words.iter().map(|&word| u32::from_le_bytes(word)));
             }
-            place = stop;
+            position = stop;
             shard += 1;
         }
     }

@@ -1,12 +1,16 @@
-//! What drafts are worth on a given text: for each position of a draft, how much of it the target
-//! would accept where it accepted all positions before.
+//! Acceptance rates of a drafter on a given text: for each position of a draft, the probability that
+//! the target accepts it if it accepted all positions before it.
 //!
-//! The text leads: positions behind the first are judged on the text's own tokens. A draft whose
-//! sampled tokens are accepted follows the text with the probability `Π min(draft, target)` over
-//! the text's tokens, so a sample of the target's counts `Π min(1, draft / target)` as a draft that got
-//! so far; a greedy draft counts where its tokens, the target's and the text's are the same. On text
-//! that the target wrote (sampled, or greedily) these are the acceptance rates of a chain; on other text
-//! they tell how a drafter gets on.
+//! Drafts are teacher-forced: each position after the first is conditioned on the tokens of the text,
+//! not on drafted ones. Drafts are therefore weighted by the probability that they reach a position:
+//!
+//! - Sampling: a draft whose tokens are all accepted follows the text with probability
+//!   `Π min(draft, target)` over the text's tokens. The text itself was sampled from the target, so the
+//!   weight of a draft is `Π min(1, draft / target)`.
+//! - Greedy: a draft counts while its tokens, the target's and the text's are the same.
+//!
+//! On text that the target generated (by sampling, or greedily) these are the acceptance rates of a
+//! chain. On other text they only indicate the drafter's progress.
 
 use super::forward::Drafter;
 use super::objective::Pair;
@@ -21,19 +25,20 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What a position of drafts is worth where all positions before it were accepted. Not a number where
-/// none was.
+/// The acceptance rates of one position of drafts, given that all positions before it were accepted.
+/// NaN if no draft reached the position.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PositionAcceptance {
-    /// Probability that a sampled token is accepted at temperature 1: `Σ min(draft, target)`.
+    /// The probability that a sampled token is accepted at temperature 1: `Σ min(draft, target)`.
     #[serde(deserialize_with = "number_or_null")]
     pub overlap: f64,
-    /// Share of drafts whose most probable token is the target's.
+    /// The share of drafts with the same most probable token as the target.
     #[serde(deserialize_with = "number_or_null")]
     pub agreement: f64,
 }
 
-/// Tokens that a target forward yields with drafts of these acceptance rates: `1 + Σ Π rates`.
+/// Returns the mean number of tokens per target forward for drafts of the given acceptance rates:
+/// `1 + Σ Π rates`. A rate that is not finite counts as 0.
 #[must_use]
 pub fn mean_accepted_tokens(rates: impl IntoIterator<Item = f64>) -> f64 {
     let mut reached = 1.0;
@@ -43,7 +48,7 @@ pub fn mean_accepted_tokens(rates: impl IntoIterator<Item = f64>) -> f64 {
     })
 }
 
-/// Sums over drafts, by position.
+/// Acceptance statistics, summed over drafts, for each position.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Acceptance {
     positions: Vec<Sums>,
@@ -51,29 +56,35 @@ pub(super) struct Acceptance {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
+    /// Weights of the sampled drafts that reach the position.
     weight: f64,
+    /// Their overlaps, weighted.
     overlap: f64,
+    /// Greedy drafts that reach the position.
     reached: f64,
+    /// Those of them that agree with the target there.
     agreed: f64,
 }
 
-/// How far a draft got.
+/// The state of a draft before a position.
 #[derive(Clone, Copy, Debug)]
-struct Draft {
+struct DraftState {
+    /// The weight of the sampled draft.
     weight: f64,
+    /// Whether the greedy draft has agreed so far.
     agrees: bool,
 }
 
-/// A position's judgement.
-struct Judged {
+/// The evaluation of one position of a draft.
+struct PositionResult {
     overlap: f64,
     agrees: bool,
-    /// What the draft counts behind it.
-    next: Draft,
+    /// The state of the draft after the position.
+    next: DraftState,
 }
 
 impl Acceptance {
-    /// Adds the drafts behind `anchors` (token rows of each sequence).
+    /// Adds the drafts after `anchors`, which are token rows of each sequence.
     pub(super) fn add(
         &mut self,
         pair: Pair<'_>,
@@ -82,32 +93,32 @@ impl Acceptance {
         distributions: &Distributions,
     ) -> Result<()> {
         let Pair { drafter, target, options } = pair;
-        let rows = drafts(pair, text, anchors)?;
-        let mut drafts = vec![Draft { weight: 1.0, agrees: true }; rows[0].dim(0)?];
+        let rows = draft_rows(pair, text, anchors)?;
+        let mut drafts = vec![DraftState { weight: 1.0, agrees: true }; rows[0].dim(0)?];
         self.positions.resize(rows.len(), Sums::default());
         for (position, (rows, sums)) in rows.iter().zip(&mut self.positions).enumerate() {
-            let places = (0..text.sequences()).flat_map(|sequence| {
+            let target_rows = (0..text.sequences()).flat_map(|sequence| {
                 let first = sequence * text.context + position + options.kind.label_shift();
                 anchors.iter().map(move |anchor| first + anchor)
             });
-            let places: Vec<usize> = places.collect();
-            let rows = normed(drafter, rows)?;
-            let judged = judge(target, &rows, &drafts, |draft| {
-                let place = places[draft];
-                (distributions.of(place), text.targets[place] as usize)
+            let target_rows: Vec<usize> = target_rows.collect();
+            let rows = head_inputs(drafter, rows)?;
+            let results = evaluate_position(target, &rows, &drafts, |draft| {
+                let target_row = target_rows[draft];
+                (distributions.of(target_row), text.targets[target_row] as usize)
             });
-            for (draft, judged) in drafts.iter_mut().zip(judged) {
+            for (draft, result) in drafts.iter_mut().zip(results) {
                 sums.weight += draft.weight;
-                sums.overlap += draft.weight * judged.overlap;
+                sums.overlap += draft.weight * result.overlap;
                 sums.reached += f64::from(u8::from(draft.agrees));
-                sums.agreed += f64::from(u8::from(draft.agrees && judged.agrees));
-                *draft = judged.next;
+                sums.agreed += f64::from(u8::from(draft.agrees && result.agrees));
+                *draft = result.next;
             }
         }
         Ok(())
     }
 
-    /// The rates of each position.
+    /// Returns the acceptance rates of each position.
     pub(super) fn rates(&self) -> Vec<PositionAcceptance> {
         let rates = |sums: &Sums| PositionAcceptance {
             overlap: sums.overlap / sums.weight,
@@ -117,47 +128,47 @@ impl Acceptance {
     }
 }
 
-/// Judges one position of all drafts: `rows` are what the head takes, `label` gives the target's
-/// distribution and the text's token for a draft.
-fn judge<'a>(
+/// Evaluates one position of all drafts. `rows` are the inputs of the head, and `label` returns the
+/// target's distribution and the text's token for a draft.
+fn evaluate_position<'a>(
     target: &Target,
     rows: &[f32],
-    drafts: &[Draft],
+    drafts: &[DraftState],
     label: impl Fn(usize) -> (&'a [f32], usize) + Sync,
-) -> Vec<Judged> {
+) -> Vec<PositionResult> {
     let (hidden, vocab_size) = (target.config().hidden_size, target.head().vocab_size());
     let blocks = rows.par_chunks(LOGIT_ROWS * hidden).zip(drafts.par_chunks(LOGIT_ROWS));
-    let judged = blocks.enumerate().map(|(block, (rows, drafts))| {
+    let results = blocks.enumerate().map(|(block, (rows, drafts))| {
         let mut logits = vec![0.0; drafts.len() * vocab_size];
         target.head().logits(rows, &mut logits);
-        let each = logits.chunks_exact_mut(vocab_size).zip(drafts).enumerate();
-        let one = |(row, (probabilities, draft)): (usize, (&mut [f32], &Draft))| {
-            let (_, sum) = exponentials(probabilities);
-            scale_by(probabilities, 1.0 / sum);
-            let (of_target, token) = label(block * LOGIT_ROWS + row);
-            let common: f32 = probabilities.iter().zip(of_target).map(|(q, p)| q.min(*p)).sum();
-            let best = most_probable(probabilities);
-            let agrees = best == most_probable(of_target);
-            let ratio = f64::from(probabilities[token]) / f64::from(of_target[token]);
-            let next = Draft {
+        let draft_logits = logits.chunks_exact_mut(vocab_size).zip(drafts).enumerate();
+        let evaluate = |(row, (draft_p, draft)): (usize, (&mut [f32], &DraftState))| {
+            let (_, sum) = exponentials(draft_p);
+            scale_by(draft_p, 1.0 / sum);
+            let (target_p, token) = label(block * LOGIT_ROWS + row);
+            let overlap: f32 = draft_p.iter().zip(target_p).map(|(q, p)| q.min(*p)).sum();
+            let best = argmax(draft_p);
+            let agrees = best == argmax(target_p);
+            let ratio = f64::from(draft_p[token]) / f64::from(target_p[token]);
+            let next = DraftState {
                 weight: draft.weight * ratio.min(1.0),
                 agrees: draft.agrees && agrees && best == token,
             };
-            Judged { overlap: f64::from(common), agrees, next }
+            PositionResult { overlap: f64::from(overlap), agrees, next }
         };
-        each.map(one).collect::<Vec<_>>()
+        draft_logits.map(evaluate).collect::<Vec<_>>()
     });
-    judged.collect::<Vec<_>>().into_iter().flatten().collect()
+    results.collect::<Vec<_>>().into_iter().flatten().collect()
 }
 
-/// The first of the largest.
-fn most_probable(probabilities: &[f32]) -> usize {
+/// Returns the index of the largest probability, the first one among equals.
+fn argmax(probabilities: &[f32]) -> usize {
     let largest = probabilities.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     probabilities.iter().position(|&p| p == largest).unwrap_or(0)
 }
 
-/// Rows as the target's head takes them.
-pub(super) fn normed(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> {
+/// Applies the drafter's final norm, if it has one, to rows: the inputs of the target's head.
+pub(super) fn head_inputs(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> {
     let rows = rows.flatten_all()?.to_vec1::<f32>()?;
     let norm = drafter.final_norm()?.to_vec1::<f32>()?;
     if norm.is_empty() {
@@ -169,50 +180,55 @@ pub(super) fn normed(drafter: &Drafter, rows: &Tensor) -> Result<Vec<f32>> {
     Ok(out)
 }
 
-/// The rows of each position of drafts, `[sequences · anchors, hidden]`, on the text's own tokens.
-/// EAGLE drafts position after position, each from the features that it predicted for those before.
-pub(super) fn drafts(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Result<Vec<Tensor>> {
+/// Computes the drafter's rows for each position of drafts, `[sequences · anchors, hidden]` each,
+/// conditioned on the tokens of the text.
+///
+/// EAGLE drafts autoregressively: each position reads the features that it predicted for the positions
+/// before.
+pub(super) fn draft_rows(pair: Pair<'_>, text: &Text, anchors: &[usize]) -> Result<Vec<Tensor>> {
     let Pair { drafter, target, options } = pair;
     let positions = options.positions();
     if drafter.kind == TrainedDrafterKind::Medusa {
         let size = (text.inputs.len(), target.config().hidden_size);
         let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
-        let rows = drafter.medusa(&features.index_select(&at(anchors, text, text.context)?, 0)?)?;
-        let own = text.sequences() * anchors.len();
-        return (0..positions).map(|head| rows.narrow(0, head * own, own)).collect();
+        let index = row_indices(anchors, text, text.context)?;
+        let rows = drafter.medusa_rows(&features.index_select(&index, 0)?)?;
+        let count = text.sequences() * anchors.len();
+        return (0..positions).map(|head| rows.narrow(0, head * count, count)).collect();
     }
     let tokens = drafter.token_inputs(target, text, None)?.detach();
     let rows_of = |rows: &Tensor, groups: &Groups, depth| {
-        let of_depth: Vec<usize> =
+        let at_depth: Vec<usize> =
             (0..anchors.len()).map(|group| groups.row(group, depth)).collect();
-        rows.index_select(&at(&of_depth, text, groups.rows())?, 0)
+        rows.index_select(&row_indices(&at_depth, text, groups.rows())?, 0)
     };
     let groups =
         |masks| Arc::new(Groups::new(drafter.token_rows(text.context), masks, anchors.to_vec()));
     if drafter.kind.has_masks() {
         let groups = groups(positions - 1);
-        let rows = drafter.masked_rows(&tokens, &groups)?.detach();
+        let rows = drafter.layer_rows_with_masks(&tokens, &groups)?.detach();
         return (0..positions).map(|depth| rows_of(&rows, &groups, depth)).collect();
     }
-    let (mut drafts, mut behind) = (Vec::new(), Vec::new());
+    let (mut drafts, mut draft_inputs) = (Vec::new(), Vec::new());
     for depth in 0..positions {
         let groups = groups(depth);
-        let rows = drafter.rows(&tokens, &behind, &groups)?.detach();
-        let own = rows_of(&rows, &groups, depth)?;
-        // Row `a` is of token `a + 1`, and predicts the feature there.
+        let rows = drafter.layer_rows(&tokens, &draft_inputs, &groups)?.detach();
+        let predicted = rows_of(&rows, &groups, depth)?;
+        // Row `a` reads token `a + 1`, and predicts the feature at that position.
         let next = (0..text.sequences()).flat_map(|sequence| {
             let first = sequence * text.context + depth + 1;
             anchors.iter().map(move |anchor| text.targets[first + anchor])
         });
         let next: Vec<u32> = next.collect();
-        behind.push(drafter.drafted_inputs(target, &next, &own)?.detach());
-        drafts.push(own);
+        draft_inputs.push(drafter.drafted_inputs(target, &next, &predicted)?.detach());
+        drafts.push(predicted);
     }
     Ok(drafts)
 }
 
-/// Rows of every sequence, each of `rows`, as indices.
-fn at(own: &[usize], text: &Text, rows: usize) -> Result<Tensor> {
-    let of = |sequence: usize| own.iter().map(move |row| (sequence * rows + row) as u32);
-    Tensor::new((0..text.sequences()).flat_map(of).collect::<Vec<_>>(), &Device::Cpu)
+/// Returns the indices of the given rows in every sequence. Each sequence has `sequence_rows` rows.
+fn row_indices(rows: &[usize], text: &Text, sequence_rows: usize) -> Result<Tensor> {
+    let indices =
+        |sequence: usize| rows.iter().map(move |row| (sequence * sequence_rows + row) as u32);
+    Tensor::new((0..text.sequences()).flat_map(indices).collect::<Vec<_>>(), &Device::Cpu)
 }

@@ -1,11 +1,13 @@
-//! Drafters as folders: `config.json` and `model.safetensors`, with tensor names as published
-//! checkpoints have them. What is the target's is not stored: the hash of its embedding is.
+//! Reads and writes drafters as folders of `config.json` and `model.safetensors`.
+//!
+//! Tensors have the names of the published checkpoints. The target's weights are not stored.
+//! `config.json` identifies the target by the hash of its embedding.
 
 use super::forward::Drafter;
 use super::options::TrainedDrafterKind;
 use super::target::Target;
-use super::weights::{StoredTensor, Weights};
-use crate::export::{ExportError, Weights as Stored, write_weights};
+use super::weights::{NamedTensor, Weights};
+use crate::export::{ExportError, SerializedTensor, write_weights};
 use crate::files::{sync_folder, write_atomically};
 use forerun_model::checkpoint::Dtype;
 use safetensors::SafeTensors;
@@ -14,10 +16,10 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Why a drafter was not read.
+/// An error of reading a drafter.
 #[derive(Debug, thiserror::Error)]
 pub enum DrafterFileError {
-    /// A file that cannot be read.
+    /// A file cannot be read.
     #[error("cannot read {path}: {cause}")]
     Read {
         /// The file.
@@ -25,37 +27,37 @@ pub enum DrafterFileError {
         /// The system's reason.
         cause: io::Error,
     },
-    /// A file that is no drafter's.
-    #[error("{path} is not a drafter that was trained here: {reason}")]
+    /// A file does not belong to a drafter that [`Drafter::export`] wrote.
+    #[error("{path} is not part of a drafter that this trainer wrote: {reason}")]
     Format {
         /// The file.
         path: PathBuf,
         /// What is wrong.
         reason: String,
     },
-    /// A drafter for another target.
+    /// The drafter was trained for another target.
     #[error(
-        "{path} was trained for another target, {target} (its embedding's SHA-256 is {expected}, the \
-         given one's {found}): give the target that it belongs to"
+        "{path}: the drafter was trained for another target, {target} (SHA-256 of its embedding: \
+         {expected}, of the given target's: {found}): use the target that it was trained for"
     )]
     OtherTarget {
-        /// The drafter's configuration.
+        /// The drafter's configuration file.
         path: PathBuf,
-        /// The target that it names.
+        /// The name of the target that it was trained for.
         target: String,
-        /// The hash that it names.
+        /// The hash of that target's embedding.
         expected: String,
-        /// The hash of the target at hand.
+        /// The hash of the given target's embedding.
         found: String,
     },
-    /// The library's complaint.
+    /// A tensor operation failed.
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }
 
-/// What a `config.json` says of our own.
+/// The entries of `config.json` that describe the drafter and its target.
 #[derive(Deserialize)]
-struct Described {
+struct DrafterConfig {
     speculator: TrainedDrafterKind,
     #[serde(alias = "medusa_num_heads")]
     n_mask_tokens: Option<usize>,
@@ -64,42 +66,44 @@ struct Described {
 }
 
 impl Drafter {
-    /// Writes `config.json` and `model.safetensors` into a folder.
+    /// Writes `config.json` and `model.safetensors` into a folder, and creates it if necessary.
     ///
     /// # Errors
     /// If a file cannot be written.
     pub fn export(&self, target: &Target, folder: &Path, dtype: Dtype) -> Result<(), ExportError> {
-        let failed = |path: &Path| {
+        let write_error = |path: &Path| {
             let path = path.to_owned();
             move |cause| ExportError::Write { path, cause }
         };
-        fs::create_dir_all(folder).map_err(failed(folder))?;
+        fs::create_dir_all(folder).map_err(write_error(folder))?;
         let file = folder.join("config.json");
-        let config = format!("{:#}\n", self.describe(target, dtype));
-        write_atomically(&file, config.as_bytes()).map_err(failed(&file))?;
-        let stored =
-            |(name, shape, values): StoredTensor| (name, Stored::new(&values, shape, dtype));
-        let tensors: Vec<_> = self.weights.tensors()?.into_iter().map(stored).collect();
+        let config = format!("{:#}\n", self.config_json(target, dtype));
+        write_atomically(&file, config.as_bytes()).map_err(write_error(&file))?;
+        let serialized = |(name, shape, values): NamedTensor| {
+            (name, SerializedTensor::new(&values, shape, dtype))
+        };
+        let tensors: Vec<_> = self.weights.tensors()?.into_iter().map(serialized).collect();
         write_weights(folder, &tensors)?;
-        sync_folder(folder).map_err(failed(folder))
+        sync_folder(folder).map_err(write_error(folder))
     }
 
-    fn describe(&self, target: &Target, dtype: Dtype) -> Value {
+    /// Returns the contents of `config.json`.
+    fn config_json(&self, target: &Target, dtype: Dtype) -> Value {
         let mut config = self.config.to_json(dtype);
         if self.kind == TrainedDrafterKind::Medusa {
             config = json!({
                 "hidden_size": self.config.hidden_size,
                 "vocab_size": self.config.vocab_size,
                 "torch_dtype": config["torch_dtype"],
-                "medusa_num_heads": self.size,
+                "medusa_num_heads": self.slots,
                 "medusa_num_layers": 1,
-                // The head is the target's.
+                // Version 2: the drafter uses the target's head.
                 "version": "2",
                 "base_model_name_or_path": target.name(),
             });
         }
         if self.kind.has_masks() {
-            config["n_mask_tokens"] = json!(self.size);
+            config["n_mask_tokens"] = json!(self.slots);
         }
         if self.kind.predicts_features() {
             config["bias"] = json!(true);
@@ -110,46 +114,49 @@ impl Drafter {
         config
     }
 
-    /// Reads what [`Self::export`] wrote in f32.
+    /// Loads a drafter that [`Self::export`] wrote in f32.
     ///
     /// # Errors
-    /// If a file cannot be read or is none of these, or the drafter is for another target.
+    /// If a file cannot be read or was not written by [`Self::export`], or if the drafter was trained
+    /// for another target.
     pub fn load(folder: &Path, target: &Target) -> Result<Self, DrafterFileError> {
         let file = folder.join("config.json");
-        let read = |path: &Path| fs::read(path).map_err(|cause| reading(path.to_owned(), cause));
-        let wrong = |path: &Path, reason: String| DrafterFileError::Format {
+        let read = |path: &Path| fs::read(path).map_err(|cause| read_error(path.to_owned(), cause));
+        let format_error = |path: &Path, reason: String| DrafterFileError::Format {
             path: path.to_owned(),
             reason,
         };
-        let described: Described = serde_json::from_slice(&read(&file)?)
-            .map_err(|error| wrong(&file, error.to_string()))?;
-        if described.target_embedding_sha256 != target.embedding_sha256() {
+        let config_entries: DrafterConfig = serde_json::from_slice(&read(&file)?)
+            .map_err(|error| format_error(&file, error.to_string()))?;
+        if config_entries.target_embedding_sha256 != target.embedding_sha256() {
             return Err(DrafterFileError::OtherTarget {
                 path: file,
-                target: described.target,
-                expected: described.target_embedding_sha256,
+                target: config_entries.target,
+                expected: config_entries.target_embedding_sha256,
                 found: target.embedding_sha256().to_owned(),
             });
         }
-        let (kind, size) = (described.speculator, described.n_mask_tokens.unwrap_or(0));
+        let (kind, slots) = (config_entries.speculator, config_entries.n_mask_tokens.unwrap_or(0));
         let file = folder.join("model.safetensors");
         let bytes = read(&file)?;
-        let stored =
-            SafeTensors::deserialize(&bytes).map_err(|error| wrong(&file, error.to_string()))?;
-        let weights = Weights::read(kind, size, target.config(), |name, shape| {
-            let tensor = stored.tensor(name).map_err(|error| wrong(&file, error.to_string()))?;
+        let tensors = SafeTensors::deserialize(&bytes)
+            .map_err(|error| format_error(&file, error.to_string()))?;
+        let weights = Weights::read(kind, slots, target.config(), |name, shape| {
+            let tensor =
+                tensors.tensor(name).map_err(|error| format_error(&file, error.to_string()))?;
             if tensor.dtype() != safetensors::Dtype::F32 || tensor.shape() != shape {
                 let (dtype, found) = (tensor.dtype(), tensor.shape());
-                let reason = format!("{name} is {dtype:?} {found:?}, not F32 {shape:?}");
-                return Err(wrong(&file, reason));
+                let reason =
+                    format!("expected {name} to be F32 {shape:?}, found {dtype:?} {found:?}");
+                return Err(format_error(&file, reason));
             }
             let values = tensor.data().as_chunks().0.iter();
             Ok(values.map(|bytes| f32::from_le_bytes(*bytes)).collect())
         })?;
-        Ok(Self::new(kind, size, target.config(), weights))
+        Ok(Self::new(kind, slots, target.config(), weights))
     }
 }
 
-fn reading(path: PathBuf, cause: io::Error) -> DrafterFileError {
+fn read_error(path: PathBuf, cause: io::Error) -> DrafterFileError {
     DrafterFileError::Read { path, cause }
 }

@@ -1,4 +1,7 @@
-//! A drafter's rows: what it reads, its one layer, and what goes to the target's head.
+//! The forward pass of drafters: the inputs, the layer or the heads, and the rows for the target's head.
+//!
+//! Medusa (arXiv 2401.10774, §2.1.1), EAGLE (arXiv 2401.15077, §3.1) and ParallelSpec (arXiv
+//! 2410.05589, §4).
 
 use super::options::TrainedDrafterKind;
 use super::target::{Target, Text};
@@ -16,22 +19,22 @@ use candle_core::{Device, Result, Tensor, Var};
 use forerun_model::Config;
 use std::sync::Arc;
 
-/// A drafter with its weights in f32.
+/// A drafter, with its weights in f32.
 pub struct Drafter {
     pub(super) kind: TrainedDrafterKind,
-    /// Medusa's heads, or masks; 0 for EAGLE.
-    pub(super) size: usize,
-    /// Its layer is one of the target's shape.
+    /// The number of heads (Medusa) or masks; 0 for EAGLE.
+    pub(super) slots: usize,
+    /// The configuration of its layer: one layer of the target's shape.
     pub(super) config: Config,
     pub(super) weights: Weights,
     rope: Arc<Rope>,
 }
 
 impl Drafter {
-    /// A drafter that has learnt nothing, of `draft_tokens` heads or masks.
+    /// Creates an untrained drafter with `draft_tokens` heads or masks.
     ///
     /// # Errors
-    /// Where the library fails.
+    /// If a tensor operation fails.
     pub fn random(
         kind: TrainedDrafterKind,
         draft_tokens: usize,
@@ -48,53 +51,54 @@ impl Drafter {
         target: &Config,
         weights: Weights,
     ) -> Self {
-        let size = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
+        let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
         let config = Config { num_hidden_layers: 1, ..target.clone() };
         let frequencies: Vec<f32> =
             (0..config.head_dim / 2).map(|pair| config.rope_frequency(pair)).collect();
-        // Drafts may reach beyond the last token.
+        // A draft may extend beyond the last token.
         let positions = config.max_position_embeddings + draft_tokens + 1;
         let rope = Arc::new(Rope::new(&frequencies, positions));
-        Self { kind, size, config, weights, rope }
+        Self { kind, slots, config, weights, rope }
     }
 
-    /// What it is.
+    /// Returns the kind of the drafter.
     #[must_use]
     pub fn kind(&self) -> TrainedDrafterKind {
         self.kind
     }
 
-    /// Medusa's heads, or masks; 0 for EAGLE.
+    /// Returns the number of heads (Medusa) or masks; 0 for EAGLE.
     #[must_use]
-    pub fn size(&self) -> usize {
-        self.size
+    pub fn slots(&self) -> usize {
+        self.slots
     }
 
-    /// Everything that is trained.
+    /// Returns the trainable parameters.
     #[must_use]
     pub fn parameters(&self) -> Vec<Parameter> {
         self.weights.parameters()
     }
 
-    /// Rows of a sequence that are tokens, of a text of `context` tokens: EAGLE has none for the
-    /// first, since there is no feature before it.
+    /// Returns the number of token rows of a sequence of `context` tokens. EAGLE has no row for the
+    /// first token, because there is no feature before it.
     pub(super) fn token_rows(&self, context: usize) -> usize {
         context - usize::from(self.kind.predicts_features())
     }
 
-    /// Medusa's rows, `[heads · places, hidden]`, head by head: `x + SiLU(W x + b)` of each feature
-    /// (Medusa, §2.1.1).
-    pub(super) fn medusa(&self, features: &Tensor) -> Result<Tensor> {
-        let of_head = |[weight, bias]: &[Var; 2]| {
+    /// Computes the rows of Medusa's heads from features `[rows, hidden]`: `x + SiLU(W x + b)`
+    /// (Medusa, §2.1.1). The result is `[heads · rows, hidden]`, head by head.
+    pub(super) fn medusa_rows(&self, features: &Tensor) -> Result<Tensor> {
+        let head_rows = |[weight, bias]: &[Var; 2]| {
             let inner = features.matmul(&weight.t()?)?.broadcast_add(bias)?.silu()?;
             features + inner
         };
-        let heads = self.weights.heads().iter().map(of_head).collect::<Result<Vec<_>>>()?;
+        let heads = self.weights.heads().iter().map(head_rows).collect::<Result<Vec<_>>>()?;
         Tensor::cat(&heads, 0)
     }
 
-    /// What the layer reads of a text's tokens, `[sequences · token rows, hidden]`: their embeddings,
-    /// or `fc` of each with the feature before it (`noise` is added to features).
+    /// Computes the layer's inputs for the tokens of a text, `[sequences · token rows, hidden]`: their
+    /// embeddings or, for EAGLE, `fc(embedding, feature before the token)`. `noise`, shaped like the
+    /// features, is added to them.
     pub(super) fn token_inputs(
         &self,
         target: &Target,
@@ -111,12 +115,12 @@ impl Drafter {
                 if !features {
                     continue;
                 }
-                let place = sequence * text.context + row;
-                let feature = &text.features[place * hidden..][..hidden];
+                let target_row = sequence * text.context + row;
+                let feature = &text.features[target_row * hidden..][..hidden];
                 match noise {
                     None => values.extend_from_slice(feature),
                     Some(noise) => {
-                        let noise = &noise[place * hidden..][..hidden];
+                        let noise = &noise[target_row * hidden..][..hidden];
                         values.extend(feature.iter().zip(noise).map(|(f, n)| f + n));
                     }
                 }
@@ -128,7 +132,8 @@ impl Drafter {
         if features { self.fc(&inputs) } else { Ok(inputs) }
     }
 
-    /// What the layer reads of tokens with features that it predicted itself: `[rows, hidden]`.
+    /// Computes EAGLE's inputs for drafted tokens from the features that the drafter predicted:
+    /// `[rows, hidden]`.
     pub(super) fn drafted_inputs(
         &self,
         target: &Target,
@@ -142,47 +147,56 @@ impl Drafter {
         self.fc(&Tensor::cat(&[&embeddings, features], 1)?)
     }
 
-    /// What the layer reads of masks: `[masks, hidden]`.
+    /// Computes the layer's inputs for the masks: `[masks, hidden]`.
     fn mask_inputs(&self) -> Result<Tensor> {
-        let embeddings = self.weights.of(MASK_EMBEDDINGS)?;
+        let embeddings = self.weights.require(MASK_EMBEDDINGS)?;
         match self.weights.get(MASK_FEATURES) {
             None => Ok(embeddings.clone()),
             Some(features) => self.fc(&Tensor::cat(&[embeddings, features], 1)?),
         }
     }
 
+    /// Combines embeddings and features, `[rows, 2 · hidden]`, into the layer's inputs,
+    /// `[rows, hidden]`.
     fn fc(&self, inputs: &Tensor) -> Result<Tensor> {
-        inputs.matmul(&self.weights.of(FC)?.t()?)?.broadcast_add(self.weights.of(FC_BIAS)?)
+        inputs
+            .matmul(&self.weights.require(FC)?.t()?)?
+            .broadcast_add(self.weights.require(FC_BIAS)?)
     }
 
-    /// The layer's rows of token inputs and its own masks, in the order of `groups` for each sequence.
-    pub(super) fn masked_rows(&self, tokens: &Tensor, groups: &Arc<Groups>) -> Result<Tensor> {
+    /// Computes the layer's rows for token inputs followed by the drafter's masks. The rows of each
+    /// sequence are in the order of `groups`.
+    pub(super) fn layer_rows_with_masks(
+        &self,
+        tokens: &Tensor,
+        groups: &Arc<Groups>,
+    ) -> Result<Tensor> {
         if groups.masks() == 0 {
-            return self.rows(tokens, &[], groups);
+            return self.layer_rows(tokens, &[], groups);
         }
         let masks = self.mask_inputs()?;
         let sequences = tokens.dim(0)? / groups.tokens();
         let size = (sequences * groups.anchors().len(), self.config.hidden_size);
-        let of_depth = |mask| masks.narrow(0, mask, 1)?.broadcast_as(size);
-        let masks = (0..groups.masks()).map(of_depth).collect::<Result<Vec<_>>>()?;
-        self.rows(tokens, &masks, groups)
+        let inputs_of_mask = |mask| masks.narrow(0, mask, 1)?.broadcast_as(size);
+        let masks = (0..groups.masks()).map(inputs_of_mask).collect::<Result<Vec<_>>>()?;
+        self.layer_rows(tokens, &masks, groups)
     }
 
-    /// The layer's rows, `[sequences · rows, hidden]`, of token inputs, and for each depth behind them
-    /// `[sequences · groups, hidden]`.
-    pub(super) fn rows(
+    /// Computes the layer's rows, `[sequences · rows, hidden]`, for token inputs followed by the inputs
+    /// of each further depth, `[sequences · groups, hidden]` each.
+    pub(super) fn layer_rows(
         &self,
         tokens: &Tensor,
-        behind: &[Tensor],
+        draft_inputs: &[Tensor],
         groups: &Arc<Groups>,
     ) -> Result<Tensor> {
         let hidden = self.config.hidden_size;
         let sequences = tokens.dim(0)? / groups.tokens();
         let by_sequence = |rows: &Tensor| {
-            let own = rows.dim(0)? / sequences;
-            rows.contiguous()?.reshape((sequences, own, hidden))
+            let sequence_rows = rows.dim(0)? / sequences;
+            rows.contiguous()?.reshape((sequences, sequence_rows, hidden))
         };
-        let parts = std::iter::once(tokens).chain(behind).map(by_sequence);
+        let parts = std::iter::once(tokens).chain(draft_inputs).map(by_sequence);
         let inputs = Tensor::cat(&parts.collect::<Result<Vec<_>>>()?, 1)?;
         let inputs = inputs.contiguous()?.reshape((sequences * groups.rows(), hidden))?;
         let attention = AttentionBlock {
@@ -194,12 +208,12 @@ impl Drafter {
             Some(norm) => norm.clone(),
             None => none()?,
         };
-        let x = apply(attention, [&inputs, &norm, self.weights.of(ATTENTION)?])?;
+        let x = apply(attention, [&inputs, &norm, self.weights.require(ATTENTION)?])?;
         let mlp = MlpBlock { shape: MlpShape::of(&self.config) };
-        apply(mlp, [&x, self.weights.of(MLP_NORM)?, self.weights.of(MLP)?])
+        apply(mlp, [&x, self.weights.require(MLP_NORM)?, self.weights.require(MLP)?])
     }
 
-    /// The norm between the layer and the target's head, or none.
+    /// Returns the weights of the norm between the layer and the target's head; empty if there is none.
     pub(super) fn final_norm(&self) -> Result<Tensor> {
         match self.weights.get(FINAL_NORM) {
             Some(norm) => Ok(norm.clone()),

@@ -1,4 +1,5 @@
-//! A drafter as what is trained.
+//! Training of a drafter: the [`Learner`] of Medusa (arXiv 2401.10774), EAGLE (arXiv 2401.15077) and
+//! ParallelSpec (arXiv 2410.05589). The objectives are ParallelSpec's equations 2 to 4.
 
 use super::acceptance::Acceptance;
 use super::files::DrafterFileError;
@@ -8,7 +9,7 @@ use super::options::DrafterOptions;
 use super::target::Target;
 use crate::data::{Batch, Dataset, ValidationWindow};
 use crate::export::ExportError;
-use crate::learner::{Learner, Tested};
+use crate::learner::{Evaluation, Learner};
 use crate::model::Parameter;
 use crate::ops::groups::Groups;
 use crate::options::{TrainError, TrainOptions};
@@ -18,10 +19,11 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Of so many places of held-out text, one opens a draft: neighbours tell about the same.
+/// Distance between the positions of held-out text that open a draft in evaluations. Neighbouring
+/// positions give about the same result.
 const STRIDE: usize = 4;
 
-/// A drafter that learns from its target.
+/// A drafter in training, with its target.
 pub struct DrafterLearner<'a> {
     target: &'a Target,
     options: DrafterOptions,
@@ -29,19 +31,19 @@ pub struct DrafterLearner<'a> {
 }
 
 impl<'a> DrafterLearner<'a> {
-    /// A drafter that has learnt nothing.
+    /// Creates an untrained drafter.
     ///
     /// # Errors
-    /// Where the library fails.
+    /// If a tensor operation fails.
     pub fn random(target: &'a Target, options: DrafterOptions, seed: u64) -> Result<Self> {
         let drafter = Drafter::random(options.kind, options.draft_tokens, target, seed)?;
         Ok(Self { target, options, drafter })
     }
 
-    /// The drafter in a folder that [`Drafter::export`] wrote in f32.
+    /// Loads the drafter from a folder that [`Drafter::export`] wrote in f32.
     ///
     /// # Errors
-    /// If it cannot be read, or is for another target.
+    /// If the files cannot be read, or the drafter was trained for another target.
     pub fn load(
         target: &'a Target,
         options: DrafterOptions,
@@ -50,7 +52,7 @@ impl<'a> DrafterLearner<'a> {
         Ok(Self { target, options, drafter: Drafter::load(folder, target)? })
     }
 
-    /// The drafter as it stands.
+    /// Returns the drafter in its current state.
     #[must_use]
     pub fn drafter(&self) -> &Drafter {
         &self.drafter
@@ -60,8 +62,8 @@ impl<'a> DrafterLearner<'a> {
         Pair { drafter: &self.drafter, target: self.target, options: &self.options }
     }
 
-    /// Tokens of a sequence that open a draft whose labels are all there.
-    fn test_anchors(&self, context: usize) -> Vec<usize> {
+    /// Returns the token rows that open a draft in evaluations. All labels of their drafts exist.
+    fn evaluation_anchors(&self, context: usize) -> Vec<usize> {
         let last = self.options.positions() + self.options.kind.label_shift();
         (0..(context + 1).saturating_sub(last)).step_by(STRIDE).collect()
     }
@@ -85,24 +87,24 @@ impl Learner for DrafterLearner<'_> {
         let refuse = TrainError::option;
         let DrafterOptions { draft_tokens, group_share, decay, .. } = self.options;
         if draft_tokens == 0 {
-            return refuse("the number of draft tokens", &0, "at least 1 is needed");
+            return refuse("`draft_tokens`", &0, "at least 1 is required");
         }
         let least = self.options.positions() + 1;
         if options.context < least {
-            let expected = format!("a draft of {draft_tokens} tokens needs at least {least}");
-            return refuse("context", &options.context, &expected);
+            let expected = format!("a draft of {draft_tokens} tokens requires at least {least}");
+            return refuse("`context`", &options.context, &expected);
         }
         let DrafterOptions { classification_weight, feature_noise, .. } = self.options;
         for (option, value) in
-            [("classification weight", classification_weight), ("feature noise", feature_noise)]
+            [("`classification_weight`", classification_weight), ("`feature_noise`", feature_noise)]
         {
             if !(value.is_finite() && value >= 0.0) {
-                return refuse(option, &value, "it is 0 or more");
+                return refuse(option, &value, "it must be 0 or more");
             }
         }
-        for (option, share) in [("group share", group_share), ("decay", decay)] {
+        for (option, share) in [("`group_share`", group_share), ("`decay`", decay)] {
             if !(share > 0.0 && share <= 1.0) {
-                return refuse(option, &share, "it goes from 0, which it may not be, to 1");
+                return refuse(option, &share, "it must be above 0 and at most 1");
             }
         }
         Ok(())
@@ -117,9 +119,9 @@ impl Learner for DrafterLearner<'_> {
         };
         let text = self.target.read(batch)?;
         let key = [options.seed, number];
-        let masks = if self.options.kind.has_masks() { self.drafter.size } else { 0 };
-        let groups = objective.groups(self.drafter.token_rows(text.context), masks, key);
-        let noise = objective.noise(&text, key);
+        let masks = if self.options.kind.has_masks() { self.drafter.slots } else { 0 };
+        let groups = objective.sample_groups(self.drafter.token_rows(text.context), masks, key);
+        let noise = objective.sample_noise(&text, key);
         let distributions = (options.distillation_share > 0.0)
             .then(|| Arc::new(self.target.head().distributions(&text.features)));
         let groups = Arc::new(groups);
@@ -128,9 +130,13 @@ impl Learner for DrafterLearner<'_> {
         Ok((loss, value))
     }
 
-    fn test(&self, windows: &[ValidationWindow], options: &TrainOptions) -> Result<Option<Tested>> {
-        /// Windows that are computed at once.
-        const AT_ONCE: usize = 4;
+    fn evaluate(
+        &self,
+        windows: &[ValidationWindow],
+        options: &TrainOptions,
+    ) -> Result<Option<Evaluation>> {
+        /// Windows that are processed at once.
+        const BATCH_WINDOWS: usize = 4;
         let tokens: usize = windows.iter().map(|window| window.targets.len()).sum();
         if tokens == 0 {
             return Ok(None);
@@ -141,19 +147,19 @@ impl Learner for DrafterLearner<'_> {
             weight: 1.0 / tokens as f32,
             train: false,
         };
-        let anchors = self.test_anchors(options.context);
+        let anchors = self.evaluation_anchors(options.context);
         let (mut loss, mut acceptance) = (0.0, Acceptance::default());
-        for windows in windows.chunks(AT_ONCE) {
-            let text = self.target.read(&Batch::of_windows(windows))?;
+        for windows in windows.chunks(BATCH_WINDOWS) {
+            let text = self.target.read(&Batch::from_windows(windows))?;
             let distributions = Arc::new(self.target.head().distributions(&text.features));
-            let masks = if self.options.kind.has_masks() { self.drafter.size } else { 0 };
+            let masks = if self.options.kind.has_masks() { self.drafter.slots } else { 0 };
             let tokens = self.drafter.token_rows(text.context);
             let groups = Arc::new(Groups::new(tokens, masks, anchors.clone()));
             let soft = (options.distillation_share > 0.0).then_some(&distributions);
             loss += f64::from(objective.loss(&text, &groups, None, soft)?.to_scalar::<f32>()?);
             acceptance.add(self.pair(), &text, &anchors, &distributions)?;
         }
-        Ok(Some(Tested::Drafts { loss, acceptance: acceptance.rates() }))
+        Ok(Some(Evaluation::Drafts { loss, acceptance: acceptance.rates() }))
     }
 
     fn write(&self, folder: &Path, dtype: Dtype) -> std::result::Result<(), ExportError> {

@@ -1,9 +1,12 @@
-//! Drafters that stand on their target: its embedding and head are theirs, frozen, and its features
-//! are what they read or learn to predict.
+//! Training of drafters that use their target's embedding, head and features.
 //!
-//! Medusa's heads (arXiv 2401.10774) and EAGLE's autoregressive layer (arXiv 2401.15077) are what
-//! ParallelSpec (arXiv 2410.05589) replaces by one layer that drafts with masks, all positions in one
-//! pass. A *feature* is the target's hidden state behind its final norm, as its head takes it.
+//! The embedding and the head are the target's, frozen. A *feature* is the target's hidden state after
+//! its final norm, the input of its head. Drafters read features or learn to predict them:
+//!
+//! - Medusa (arXiv 2401.10774): several heads on the target's last feature.
+//! - EAGLE (arXiv 2401.15077): a layer that autoregressively predicts features.
+//! - ParallelSpec (arXiv 2410.05589): a layer with masks, which drafts all positions in one pass. It
+//!   replaces Medusa's heads or EAGLE's layer.
 
 mod acceptance;
 mod files;

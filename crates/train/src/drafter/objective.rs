@@ -1,13 +1,15 @@
-//! The papers' losses.
+//! The training objectives of Medusa (arXiv 2401.10774, §2.2.1), EAGLE (arXiv 2401.15077, §3.2) and
+//! ParallelSpec (arXiv 2410.05589, equations 2 to 4).
 //!
-//! A row at anchor `a` and depth `d` of a sequence, both counted from 0, has the label of place
-//! `a + d + shift`: the token behind that place, the target's distribution of it, and, for EAGLE, the
-//! feature there. Labels beyond the sequence's end are ignored (figure 3's −100).
+//! A row at anchor `a` and depth `d` of a sequence, both counted from 0, is labelled by the target row
+//! `a + d + shift` of that sequence: by the token after it, by the target's distribution of that token,
+//! and for EAGLE by the feature of the row. Labels beyond the end of the sequence are ignored (−100 in
+//! ParallelSpec's figure 3).
 
 use super::forward::Drafter;
 use super::options::{DrafterOptions, TrainedDrafterKind};
 use super::target::{Target, Text};
-use crate::data::mixed;
+use crate::data::hash_words;
 use crate::ops::draft_head::{Distributions, DraftHeadLoss, DraftLabels};
 use crate::ops::feature_loss::FeatureLoss;
 use crate::ops::groups::Groups;
@@ -17,11 +19,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::sync::{Arc, Mutex};
 
-/// Purposes of random numbers, so that no two share one.
+/// Purposes of random numbers. Each purpose has its own stream.
 const ANCHORS: u64 = 11;
 const NOISE: u64 = 12;
 
-/// A drafter and whom it drafts for.
+/// A drafter, its target, and the options of its training.
 #[derive(Clone, Copy)]
 pub(super) struct Pair<'a> {
     pub(super) drafter: &'a Drafter,
@@ -29,25 +31,29 @@ pub(super) struct Pair<'a> {
     pub(super) options: &'a DrafterOptions,
 }
 
-/// How a loss is taken of a text.
+/// The training objective of a drafter.
 #[derive(Clone, Copy)]
 pub(super) struct Objective<'a> {
     pub(super) pair: Pair<'a>,
-    /// Share of the divergence from the target's distributions in the cross-entropy.
+    /// The share of the divergence from the target's distributions in the classification loss.
     pub(super) distillation_share: f32,
-    /// What a token's loss counts.
+    /// The weight of a token's loss.
     pub(super) weight: f32,
     /// Whether there will be a backward pass.
     pub(super) train: bool,
 }
 
 impl Objective<'_> {
-    /// The loss as a scalar. `groups` are those of every sequence; Medusa's heads have no use for
-    /// them. `distributions` of the text's places are needed where there is a share for them.
+    /// Computes the loss of a text as a scalar.
     ///
-    /// `L = Σ −λ_k log p(token k)` for Medusa's heads (ParallelSpec, eq. 2) and its replacement, which
-    /// begins with the next token (eq. 3); for EAGLE and its replacement, summed over a group,
-    /// `SmoothL1(feature) − 0.1 log p(token)` (eq. 4).
+    /// - Medusa's heads: `L = Σ −λ_k log p(token k)` (ParallelSpec, equation 2).
+    /// - ParallelSpec in place of Medusa: the same, and the next token in addition (equation 3).
+    /// - EAGLE, and ParallelSpec in its place: `SmoothL1(feature) − 0.1 log p(token)`, summed over a
+    ///   group (equation 4).
+    ///
+    /// `groups` are the rows of each sequence; Medusa's heads ignore them. `noise` is added to the
+    /// features that the drafter reads. `distributions` are those of the text's target rows; they are
+    /// required if `distillation_share` is above 0.
     pub(super) fn loss(
         &self,
         text: &Text,
@@ -59,21 +65,21 @@ impl Objective<'_> {
         let (rows, labels) = if drafter.kind == TrainedDrafterKind::Medusa {
             let size = (text.inputs.len(), target.config().hidden_size);
             let features = Tensor::from_slice(&text.features, size, &Device::Cpu)?;
-            (drafter.medusa(&features)?, self.labels_of_heads(drafter.size, text))
+            (drafter.medusa_rows(&features)?, self.head_labels(drafter.slots, text))
         } else {
             let tokens = drafter.token_inputs(target, text, noise)?;
-            (drafter.masked_rows(&tokens, groups)?, self.labels_of_groups(groups, text))
+            (drafter.layer_rows_with_masks(&tokens, groups)?, self.group_labels(groups, text))
         };
-        let Labels { places, weights } = labels;
-        let places: Arc<[u32]> = places.into();
+        let Labels { target_rows, weights } = labels;
+        let target_rows: Arc<[u32]> = target_rows.into();
         let soft = distributions.map(|all| (Arc::clone(all), self.distillation_share));
         let scaled = weights.iter().map(|weight| weight * options.classification_weight);
         let head = DraftHeadLoss {
             epsilon: target.config().rms_norm_eps,
             head: Arc::clone(target.head()),
             labels: DraftLabels {
-                tokens: places.iter().map(|&place| text.targets[place as usize]).collect(),
-                places: Arc::clone(&places),
+                tokens: target_rows.iter().map(|&row| text.targets[row as usize]).collect(),
+                target_rows: Arc::clone(&target_rows),
                 weights: scaled.collect(),
                 soft,
             },
@@ -87,13 +93,13 @@ impl Objective<'_> {
         let features = FeatureLoss {
             features: Arc::clone(&text.features),
             hidden: target.config().hidden_size,
-            places,
+            target_rows,
             weights: weights.into(),
         };
         loss + apply(features, [&rows, &none()?, &none()?])?
     }
 
-    fn labels_of_heads(&self, heads: usize, text: &Text) -> Labels {
+    fn head_labels(&self, heads: usize, text: &Text) -> Labels {
         let mut labels = Labels::default();
         for head in 0..heads {
             let weight = self.weight * self.pair.options.position_weight(head);
@@ -106,56 +112,57 @@ impl Objective<'_> {
         labels
     }
 
-    fn labels_of_groups(&self, groups: &Groups, text: &Text) -> Labels {
+    fn group_labels(&self, groups: &Groups, text: &Text) -> Labels {
         let shift = self.pair.options.kind.label_shift();
-        // Where not every token opens a group, those that do stand for the others.
-        let stands_for = groups.tokens() as f32 / groups.anchors().len().max(1) as f32;
+        // If only some tokens open groups, their masks also represent those of the other tokens.
+        let anchor_weight = groups.tokens() as f32 / groups.anchors().len().max(1) as f32;
         let mut labels = Labels::default();
         for sequence in 0..text.sequences() {
             for row in 0..groups.rows() {
-                let (anchor, depth) = groups.place(row);
-                let times = if depth == 0 { 1.0 } else { stands_for };
-                let weight = self.weight * times * self.pair.options.position_weight(depth);
+                let (anchor, depth) = groups.anchor_and_depth(row);
+                let factor = if depth == 0 { 1.0 } else { anchor_weight };
+                let weight = self.weight * factor * self.pair.options.position_weight(depth);
                 labels.push(text, sequence, anchor + depth + shift, weight);
             }
         }
         labels
     }
 
-    /// The groups that a step trains: the share of the tokens that is asked for, one drawn from each of
-    /// equal stretches.
-    pub(super) fn groups(&self, tokens: usize, masks: usize, key: [u64; 2]) -> Groups {
+    /// Samples the groups of a step. The tokens are cut into equal ranges, their number given by
+    /// `group_share`, and one anchor is drawn from each range.
+    pub(super) fn sample_groups(&self, tokens: usize, masks: usize, key: [u64; 2]) -> Groups {
         let share = f64::from(self.pair.options.group_share);
         let count = ((tokens as f64 * share).ceil() as usize).clamp(1, tokens);
-        let mut random = StdRng::seed_from_u64(mixed(&[key[0], ANCHORS, key[1]]));
+        let mut random = StdRng::seed_from_u64(hash_words(&[key[0], ANCHORS, key[1]]));
         let anchor = |group: usize| {
             random.random_range(group * tokens / count..(group + 1) * tokens / count)
         };
         Groups::new(tokens, masks, (0..count).map(anchor).collect())
     }
 
-    /// Noise for a text's features, if there is to be any.
-    pub(super) fn noise(&self, text: &Text, key: [u64; 2]) -> Option<Vec<f32>> {
+    /// Samples the noise for a text's features; `None` if `feature_noise` is 0.
+    pub(super) fn sample_noise(&self, text: &Text, key: [u64; 2]) -> Option<Vec<f32>> {
         let width = self.pair.options.feature_noise * 512.0 / text.context.max(512) as f32;
-        let mut random = StdRng::seed_from_u64(mixed(&[key[0], NOISE, key[1]]));
-        let number = |_| width * (random.random::<f32>() - 0.5);
-        (width > 0.0).then(|| (0..text.features.len()).map(number).collect())
+        let mut random = StdRng::seed_from_u64(hash_words(&[key[0], NOISE, key[1]]));
+        let value = |_| width * (random.random::<f32>() - 0.5);
+        (width > 0.0).then(|| (0..text.features.len()).map(value).collect())
     }
 }
 
-/// Of each row, the place of its label and what it counts.
+/// The labels of rows: for each row, the target row that labels it, and the weight of its loss.
 #[derive(Default)]
 struct Labels {
-    places: Vec<u32>,
+    target_rows: Vec<u32>,
     weights: Vec<f32>,
 }
 
 impl Labels {
-    /// A row whose label lies `place` places behind its sequence's first.
-    fn push(&mut self, text: &Text, sequence: usize, place: usize, weight: f32) {
-        let is_there = place < text.context;
-        let global = sequence * text.context + if is_there { place } else { 0 };
-        self.places.push(global as u32);
-        self.weights.push(if is_there { weight } else { 0.0 });
+    /// Adds a row that is labelled by the target row at `position` of its sequence. A position beyond
+    /// the end gets the weight 0.
+    fn push(&mut self, text: &Text, sequence: usize, position: usize, weight: f32) {
+        let exists = position < text.context;
+        let target_row = sequence * text.context + if exists { position } else { 0 };
+        self.target_rows.push(target_row as u32);
+        self.weights.push(if exists { weight } else { 0.0 });
     }
 }

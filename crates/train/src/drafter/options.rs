@@ -1,46 +1,48 @@
-//! Which drafter, and how it learns.
+//! The kinds of drafters, and the options of their training.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a drafter is.
+/// The kind of a drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TrainedDrafterKind {
-    /// Medusa's heads: head `h` predicts, from the feature of a token, the token `h + 2` behind it.
+    /// Medusa's heads (arXiv 2401.10774). Head `h`, counted from 0, predicts from the feature of a token
+    /// the token `h + 2` positions later.
     Medusa,
-    /// One layer in place of Medusa's heads, which reads tokens and masks.
+    /// ParallelSpec (arXiv 2410.05589) in place of Medusa's heads: one layer that reads tokens and masks.
     ParallelspecMedusa,
-    /// EAGLE's layer, which reads a token and the feature before it and predicts the next feature.
+    /// EAGLE's layer (arXiv 2401.15077). It reads a token and the feature before it, and predicts the
+    /// next feature.
     Eagle,
-    /// EAGLE's layer with masks.
+    /// ParallelSpec in place of EAGLE's layer: the same layer with masks.
     ParallelspecEagle,
 }
 
 impl TrainedDrafterKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Self; 4] =
         [Self::Medusa, Self::ParallelspecMedusa, Self::Eagle, Self::ParallelspecEagle];
 
-    /// Whether a layer predicts features, given features.
+    /// Returns whether the drafter reads and predicts features.
     pub(crate) fn predicts_features(self) -> bool {
         matches!(self, Self::Eagle | Self::ParallelspecEagle)
     }
 
-    /// Whether there are masks.
+    /// Returns whether the drafter has masks.
     pub(crate) fn has_masks(self) -> bool {
         matches!(self, Self::ParallelspecMedusa | Self::ParallelspecEagle)
     }
 
-    /// How far behind the place of its row the label of the first position lies. EAGLE's row of a
-    /// token stands at the feature before it, and Medusa's first head skips a token, which the
-    /// target draws itself.
+    /// Returns the distance from a token row to the target row that labels the first position of its
+    /// draft. It is 1 for EAGLE, because the row of a token has the index of the feature before it, and
+    /// for Medusa, because the first head skips the next token, which the target samples itself.
     pub(crate) fn label_shift(self) -> usize {
         usize::from(self != Self::ParallelspecMedusa)
     }
 }
 
-/// The name in checkpoints.
+/// Writes the name that checkpoints use.
 impl fmt::Display for TrainedDrafterKind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
@@ -52,28 +54,30 @@ impl fmt::Display for TrainedDrafterKind {
     }
 }
 
-/// How a drafter is trained, beside what every run has.
+/// Options of a drafter's training, in addition to [`TrainOptions`](crate::TrainOptions).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DrafterOptions {
-    /// What it is.
+    /// The kind of the drafter.
     pub kind: TrainedDrafterKind,
-    /// Medusa's heads; the masks of a parallel drafter; how many features EAGLE predicts from its own
-    /// in tests of acceptance.
+    /// The number of Medusa's heads, or of masks of a parallel drafter. For EAGLE, the number of further
+    /// tokens that are drafted from predicted features in evaluations.
     pub draft_tokens: usize,
-    /// The loss of the k-th mask, or head, counts this to the power of k (λ_k).
+    /// The base of the loss weights: the loss of the k-th head or mask has the weight
+    /// `λ_k = decay^k`.
     pub decay: f32,
-    /// Share of the positions that open a group in a step, evenly spread; 1 is the paper's form.
+    /// The share of the positions, evenly spread, that open a group in a step. 1 is the paper's method.
     pub group_share: f32,
-    /// What cross-entropy counts beside the regression of features (EAGLE's 0.1).
+    /// The weight of the cross-entropy relative to the feature regression (EAGLE: 0.1).
     pub classification_weight: f32,
-    /// Width of the uniform noise that is added to the features that are read; beyond a context of 512 it
-    /// shrinks (EAGLE's published code).
+    /// Width of the uniform noise that is added to the features that the drafter reads. For contexts
+    /// beyond 512 tokens it shrinks in proportion (as in EAGLE's published code).
     pub feature_noise: f32,
 }
 
 impl DrafterOptions {
-    /// What the papers chose: λ_k = 0.8^k for Medusa and its replacement; for EAGLE the sum over a
-    /// group (eq. 4), a weight of 0.1, and noise from −0.1 to 0.1.
+    /// Returns the papers' options: `λ_k = 0.8^k` for Medusa and its replacement. For EAGLE and its
+    /// replacement: the plain sum over a group (ParallelSpec, equation 4), a classification weight of
+    /// 0.1, and noise from −0.1 to 0.1.
     #[must_use]
     pub fn of(kind: TrainedDrafterKind, draft_tokens: usize) -> Self {
         let features = kind.predicts_features();
@@ -87,7 +91,7 @@ impl DrafterOptions {
         }
     }
 
-    /// Positions of a draft that are tested.
+    /// Returns the number of positions of a draft that evaluations report.
     #[must_use]
     pub fn positions(&self) -> usize {
         match self.kind {
@@ -96,7 +100,7 @@ impl DrafterOptions {
         }
     }
 
-    /// What the loss of a position, counted from 0, counts.
+    /// Returns the weight of the loss of a position, counted from 0.
     pub(crate) fn position_weight(&self, position: usize) -> f32 {
         let power = position + usize::from(self.kind == TrainedDrafterKind::Medusa);
         self.decay.powi(power as i32)

@@ -1,17 +1,18 @@
-//! The target that a drafter is made for, frozen.
+//! The frozen target of a drafter in training.
 
 use crate::data::Batch;
-use crate::export::as_stored;
+use crate::export::to_bytes;
 use crate::files::sha256_of;
 use crate::model::{Llama, ModelError};
 use crate::ops::draft_head::FrozenHead;
 use candle_core::Result;
-use forerun_model::checkpoint::{Checkpoint, Tensor as Stored};
+use forerun_model::checkpoint::{Checkpoint, Tensor as CheckpointTensor};
 use forerun_model::{Config, LoadError};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A target: its features and its head teach drafters, its embedding is theirs.
+/// A target model. Drafters share its embedding and head, and learn from its features and
+/// distributions.
 pub struct Target {
     model: Llama,
     /// `[vocabulary, hidden]`.
@@ -23,41 +24,41 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens a target's checkpoint.
+    /// Opens the checkpoint of a target.
     ///
     /// # Errors
-    /// If it cannot be read, or is of a kind of which the trainer does not know the forward pass.
+    /// If the checkpoint cannot be read, or this crate does not implement its architecture.
     pub fn open(path: &Path) -> std::result::Result<Self, ModelError> {
         let checkpoint = Checkpoint::open(path)?;
-        let dtype = checkpoint.dtype(Stored::Embedding)?;
-        let embedding = checkpoint.tensor(Stored::Embedding)?;
-        // What was widened narrows to the very bytes that are stored.
-        let bytes = as_stored(&embedding, dtype);
+        let dtype = checkpoint.dtype(CheckpointTensor::Embedding)?;
+        let embedding = checkpoint.tensor(CheckpointTensor::Embedding)?;
+        // The values were widened to f32, so narrowing them restores the stored bytes.
+        let bytes = to_bytes(&embedding, dtype);
         let read = |cause| LoadError::Read { path: path.to_owned(), cause };
         let embedding_sha256 = sha256_of(&bytes[..]).map_err(read)?;
         let model = Llama::load(&checkpoint)?;
         let hidden = checkpoint.config().hidden_size;
-        let head = Arc::new(FrozenHead::new(model.tensor(Stored::Head)?, hidden));
-        let final_norm = model.tensor(Stored::FinalNorm)?;
-        // A path such as `.` has a name only once it is spelt out.
-        let whole = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        let name = whole.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let head = Arc::new(FrozenHead::new(model.tensor(CheckpointTensor::Head)?, hidden));
+        let final_norm = model.tensor(CheckpointTensor::FinalNorm)?;
+        // A path such as `.` has a name only in its canonical form.
+        let canonical = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        let name = canonical.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { model, embedding, head, final_norm, name, embedding_sha256 })
     }
 
-    /// What it is.
+    /// Returns the configuration of the model.
     #[must_use]
     pub fn config(&self) -> &Config {
         self.model.config()
     }
 
-    /// The last part of its path.
+    /// Returns the name of the target: the last part of its path.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// SHA-256 of its embedding's bytes as stored, in hexadecimal.
+    /// Returns the SHA-256 of the embedding's bytes as stored in the checkpoint, in hexadecimal.
     #[must_use]
     pub fn embedding_sha256(&self) -> &str {
         &self.embedding_sha256
@@ -67,8 +68,8 @@ impl Target {
         &self.head
     }
 
-    /// One of its tensors, as checkpoints store them.
-    pub(crate) fn tensor(&self, tensor: Stored) -> Result<Vec<f32>> {
+    /// Returns one of the model's tensors, in the layout of checkpoints.
+    pub(crate) fn tensor(&self, tensor: CheckpointTensor) -> Result<Vec<f32>> {
         self.model.tensor(tensor)
     }
 
@@ -80,37 +81,38 @@ impl Target {
         &self.embedding
     }
 
-    /// The embedding of a token: `[hidden]`.
+    /// Returns the embedding of a token: `[hidden]`.
     pub(crate) fn embedding_of(&self, token: u32) -> &[f32] {
         let hidden = self.config().hidden_size;
         &self.embedding[token as usize * hidden..][..hidden]
     }
 
-    /// A text with its features.
+    /// Runs the target over a batch and returns the text with its features.
     ///
     /// # Errors
-    /// Where the library fails; for a token that there is not.
+    /// If a token is not in the vocabulary, or a tensor operation fails.
     pub(crate) fn read(&self, batch: &Batch) -> Result<Text> {
-        let hidden = self.model.frozen(&batch.inputs, batch.context)?;
+        let hidden = self.model.hidden_frozen(&batch.inputs, batch.context)?;
         Ok(Text {
             inputs: batch.inputs.clone().into(),
             targets: batch.targets.clone().into(),
-            features: self.model.normed(&hidden)?.into(),
+            features: self.model.apply_final_norm(&hidden)?.into(),
             context: batch.context,
         })
     }
 }
 
-/// Sequences of tokens as the target sees them. A place is a token's index among all of them.
+/// A text of several sequences, with the target's features. A *target row* is the index of a token
+/// among the tokens of all sequences.
 #[derive(Clone)]
 pub(crate) struct Text {
     /// `[sequences, context]`.
     pub(crate) inputs: Arc<[u32]>,
-    /// The token behind each place.
+    /// The token after each target row: `[sequences, context]`.
     pub(crate) targets: Arc<[u32]>,
-    /// The target's feature at each place, `[sequences · context, hidden]`.
+    /// The target's feature of each target row: `[sequences · context, hidden]`.
     pub(crate) features: Arc<[f32]>,
-    /// Tokens of a sequence.
+    /// Number of tokens of a sequence.
     pub(crate) context: usize,
 }
 

@@ -1,52 +1,63 @@
-//! The tensors of a drafter: their names and shapes in checkpoints, their first values, and how the
-//! trainer holds them.
+//! The parameters of a drafter: their names and shapes in checkpoints, their initial values, and their
+//! layout in the trainer.
+//!
+//! Medusa (arXiv 2401.10774, §2.1.1) starts its heads from zeros, so that they equal the target's head.
+//! The layers of EAGLE (arXiv 2401.15077) and ParallelSpec (arXiv 2410.05589) start from the target's
+//! first layer.
 
 use super::options::TrainedDrafterKind;
 use super::target::Target;
 use crate::model::Parameter;
-use crate::ops::elementwise::inner;
+use crate::ops::elementwise::inner_product;
 use candle_core::{Device, Result, Tensor, Var};
 use forerun_model::Config;
-use forerun_model::checkpoint::{LayerTensor, Tensor as Stored};
+use forerun_model::checkpoint::{LayerTensor, Tensor as CheckpointTensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
 use std::collections::BTreeMap;
 
-/// The parameters of a drafter by name, as the operations take them.
+/// The parameters of a drafter, in the layout that the operations use.
 pub(super) struct Weights {
-    parts: Vec<Part>,
+    specs: Vec<ParameterSpec>,
     vars: BTreeMap<&'static str, Var>,
     heads: Vec<[Var; 2]>,
 }
 
-/// A tensor of a checkpoint: name, shape, values.
-pub(super) type StoredTensor = (String, Vec<usize>, Vec<f32>);
+/// A tensor of a checkpoint: its name, shape and values.
+pub(super) type NamedTensor = (String, Vec<usize>, Vec<f32>);
 
-/// A parameter: one or several tensors of a checkpoint, one behind the other.
+/// The definition of a parameter: one or several tensors of a checkpoint, concatenated.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
-    /// As [`Weights::get`] knows it; empty for Medusa's heads.
+pub(super) struct ParameterSpec {
+    /// The name for [`Weights::get`]; empty for Medusa's heads.
     name: &'static str,
+    /// Names and shapes of the tensors in checkpoints.
     pub(super) tensors: Vec<(String, Vec<usize>)>,
-    first: First,
+    initial: Initial,
 }
 
-/// What a parameter begins with.
+/// The initial values of a parameter.
 #[derive(Clone, Copy, Debug)]
-enum First {
+enum Initial {
     Zeros,
-    /// Normal numbers of this deviation.
-    Random(f32),
-    /// Normal numbers: rows of this width have another deviation in their first half than in their second.
-    Halves(usize, [f32; 2]),
-    /// The target's own tensors, one behind the other.
-    Target(&'static [Stored]),
+    /// Normally distributed values of this standard deviation.
+    Normal(f32),
+    /// Normally distributed values in rows of this width, with one standard deviation for the first half
+    /// of a row and another one for the second half.
+    NormalHalves(usize, [f32; 2]),
+    /// The values of these tensors of the target, concatenated.
+    Target(&'static [CheckpointTensor]),
 }
 
-impl Part {
-    fn one(name: &'static str, stored: impl Into<String>, shape: &[usize], first: First) -> Self {
-        Self { name, tensors: vec![(stored.into(), shape.to_vec())], first }
+impl ParameterSpec {
+    fn one(
+        name: &'static str,
+        stored: impl Into<String>,
+        shape: &[usize],
+        initial: Initial,
+    ) -> Self {
+        Self { name, tensors: vec![(stored.into(), shape.to_vec())], initial }
     }
 
     fn shape(&self) -> Vec<usize> {
@@ -56,16 +67,16 @@ impl Part {
         }
     }
 
-    fn first_values(&self, target: &Target, random: &mut StdRng) -> Result<Vec<f32>> {
+    fn initial_values(&self, target: &Target, random: &mut StdRng) -> Result<Vec<f32>> {
         let count: usize = self.shape().iter().product();
         let mut normal = |deviation: f32, count: usize| {
             let normal = Normal::new(0.0, deviation).map_err(candle_core::Error::wrap)?;
             Ok(normal.sample_iter(&mut *random).take(count).collect::<Vec<f32>>())
         };
-        match self.first {
-            First::Zeros => Ok(vec![0.0; count]),
-            First::Random(deviation) => normal(deviation, count),
-            First::Halves(width, deviations) => {
+        match self.initial {
+            Initial::Zeros => Ok(vec![0.0; count]),
+            Initial::Normal(deviation) => normal(deviation, count),
+            Initial::NormalHalves(width, deviations) => {
                 let mut values = Vec::with_capacity(count);
                 while values.len() < count {
                     for deviation in deviations {
@@ -74,7 +85,7 @@ impl Part {
                 }
                 Ok(values)
             }
-            First::Target(tensors) => {
+            Initial::Target(tensors) => {
                 let mut values = Vec::with_capacity(count);
                 for &tensor in tensors {
                     values.extend(target.tensor(tensor)?);
@@ -85,7 +96,7 @@ impl Part {
     }
 }
 
-/// The names that [`Weights::get`] knows.
+// The names of parameters, for [`Weights::get`].
 pub(super) const ATTENTION_NORM: &str = "attention_norm";
 pub(super) const ATTENTION: &str = "attention";
 pub(super) const MLP_NORM: &str = "mlp_norm";
@@ -96,96 +107,98 @@ pub(super) const FC_BIAS: &str = "fc_bias";
 pub(super) const MASK_EMBEDDINGS: &str = "mask_embeddings";
 pub(super) const MASK_FEATURES: &str = "mask_features";
 
-const ATTENTION_TENSORS: [Stored; 4] = [
-    Stored::Layer(0, LayerTensor::Query),
-    Stored::Layer(0, LayerTensor::Key),
-    Stored::Layer(0, LayerTensor::Value),
-    Stored::Layer(0, LayerTensor::Output),
+const ATTENTION_TENSORS: [CheckpointTensor; 4] = [
+    CheckpointTensor::Layer(0, LayerTensor::Query),
+    CheckpointTensor::Layer(0, LayerTensor::Key),
+    CheckpointTensor::Layer(0, LayerTensor::Value),
+    CheckpointTensor::Layer(0, LayerTensor::Output),
 ];
-const MLP_TENSORS: [Stored; 3] = [
-    Stored::Layer(0, LayerTensor::Gate),
-    Stored::Layer(0, LayerTensor::Up),
-    Stored::Layer(0, LayerTensor::Down),
+const MLP_TENSORS: [CheckpointTensor; 3] = [
+    CheckpointTensor::Layer(0, LayerTensor::Gate),
+    CheckpointTensor::Layer(0, LayerTensor::Up),
+    CheckpointTensor::Layer(0, LayerTensor::Down),
 ];
 
-/// Root mean squares of what a drafter reads: masks should be as large, and neither half of what `fc`
-/// reads should drown the other.
+/// Root mean squares of a drafter's inputs. Masks start with the same scale, and the two halves of the
+/// inputs of `fc` start with equal influence.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
+struct RmsScales {
     embedding: f32,
     feature: f32,
 }
 
-impl Sizes {
-    /// Those of a target. A feature comes out of the final norm, so it is as large as that norm's weights.
+impl RmsScales {
+    /// Returns the scales of a target. Features are results of the final norm, so they have the scale of
+    /// that norm's weights.
     fn of(target: &Target) -> Self {
-        let size = |values: &[f32]| (inner(values, values) / values.len() as f32).sqrt();
-        Self { embedding: size(target.embedding()), feature: size(target.final_norm()) }
+        let rms = |values: &[f32]| (inner_product(values, values) / values.len() as f32).sqrt();
+        Self { embedding: rms(target.embedding()), feature: rms(target.final_norm()) }
     }
 }
 
-/// All parameters of a drafter, in the order of its forward pass.
-fn parts(
+/// Returns the definitions of a drafter's parameters, in the order of its forward pass.
+fn specs(
     kind: TrainedDrafterKind,
     draft_tokens: usize,
     config: &Config,
-    sizes: Sizes,
-) -> Vec<Part> {
+    scales: RmsScales,
+) -> Vec<ParameterSpec> {
     let hidden = config.hidden_size;
     if kind == TrainedDrafterKind::Medusa {
-        // Zeros: at first every head is the target's own (Medusa, §2.1.1).
+        // With zeros, every head equals the target's head at first (Medusa, §2.1.1).
         let head = |head: usize| {
             let name = |what| format!("{head}.0.linear.{what}");
             [
-                Part::one("", name("weight"), &[hidden, hidden], First::Zeros),
-                Part::one("", name("bias"), &[hidden], First::Zeros),
+                ParameterSpec::one("", name("weight"), &[hidden, hidden], Initial::Zeros),
+                ParameterSpec::one("", name("bias"), &[hidden], Initial::Zeros),
             ]
         };
         return (0..draft_tokens).flat_map(head).collect();
     }
-    let mut parts = Vec::new();
-    let mut masks = |name, stored, size| {
-        let first = First::Random(size);
-        parts.push(Part::one(name, stored, &[draft_tokens, hidden], first));
+    let mut specs = Vec::new();
+    let mut masks = |name, stored, scale| {
+        let initial = Initial::Normal(scale);
+        specs.push(ParameterSpec::one(name, stored, &[draft_tokens, hidden], initial));
     };
     if kind.has_masks() {
-        masks(MASK_EMBEDDINGS, "mask_embeddings.weight", sizes.embedding);
+        masks(MASK_EMBEDDINGS, "mask_embeddings.weight", scales.embedding);
     }
     if kind == TrainedDrafterKind::ParallelspecEagle {
-        masks(MASK_FEATURES, "mask_features.weight", sizes.feature);
+        masks(MASK_FEATURES, "mask_features.weight", scales.feature);
     }
     if kind.predicts_features() {
         let deviation = (2.0 * hidden as f32).powf(-0.5);
-        let of_embedding = deviation * sizes.feature / sizes.embedding.max(f32::MIN_POSITIVE);
-        let first = First::Halves(2 * hidden, [of_embedding, deviation]);
-        parts.push(Part::one(FC, "fc.weight", &[hidden, 2 * hidden], first));
-        parts.push(Part::one(FC_BIAS, "fc.bias", &[hidden], First::Zeros));
+        let embedding_deviation =
+            deviation * scales.feature / scales.embedding.max(f32::MIN_POSITIVE);
+        let initial = Initial::NormalHalves(2 * hidden, [embedding_deviation, deviation]);
+        specs.push(ParameterSpec::one(FC, "fc.weight", &[hidden, 2 * hidden], initial));
+        specs.push(ParameterSpec::one(FC_BIAS, "fc.bias", &[hidden], Initial::Zeros));
     }
-    // The layer begins as the target's first one, which reads embeddings as this one does: its heads look at
-    // near tokens already, which masks would have to find out from nothing (LOG.md).
-    let mut layer = |name, tensors: &'static [Stored]| {
-        // A drafter's names have no `model.` in front.
-        let stored = |tensor: &Stored| {
+    // The layer starts as a copy of the target's first layer, which reads embeddings, too. Its heads
+    // already attend to nearby tokens. Masks learn this only slowly from random weights (LOG.md).
+    let mut layer = |name, tensors: &'static [CheckpointTensor]| {
+        // The names of a drafter's tensors have no prefix `model.`.
+        let stored = |tensor: &CheckpointTensor| {
             (tensor.to_string().trim_start_matches("model.").to_owned(), tensor.shape(config))
         };
         let stored = tensors.iter().map(stored).collect();
-        parts.push(Part { name, tensors: stored, first: First::Target(tensors) });
+        specs.push(ParameterSpec { name, tensors: stored, initial: Initial::Target(tensors) });
     };
     if !kind.predicts_features() {
-        layer(ATTENTION_NORM, &[Stored::Layer(0, LayerTensor::AttentionNorm)]);
+        layer(ATTENTION_NORM, &[CheckpointTensor::Layer(0, LayerTensor::AttentionNorm)]);
     }
     layer(ATTENTION, &ATTENTION_TENSORS);
-    layer(MLP_NORM, &[Stored::Layer(0, LayerTensor::MlpNorm)]);
+    layer(MLP_NORM, &[CheckpointTensor::Layer(0, LayerTensor::MlpNorm)]);
     layer(MLP, &MLP_TENSORS);
     if kind == TrainedDrafterKind::ParallelspecMedusa {
-        layer(FINAL_NORM, &[Stored::FinalNorm]);
+        layer(FINAL_NORM, &[CheckpointTensor::FinalNorm]);
     }
-    parts
+    specs
 }
 
 impl Weights {
-    /// First values: the layer is the target's first one, heads are the target's own, and what else there is
-    /// is normal.
+    /// Creates initial weights: the layer is a copy of the target's first layer, Medusa's heads equal the
+    /// target's head, and all other parameters are normally distributed.
     pub(super) fn random(
         kind: TrainedDrafterKind,
         draft_tokens: usize,
@@ -193,27 +206,27 @@ impl Weights {
         seed: u64,
     ) -> Result<Self> {
         let mut number = 0;
-        Self::build(parts(kind, draft_tokens, target.config(), Sizes::of(target)), |part| {
+        Self::build(specs(kind, draft_tokens, target.config(), RmsScales::of(target)), |spec| {
             number += 1;
-            // A generator for each parameter: its values depend on nothing else.
+            // Each parameter has a generator of its own, so its values do not depend on the others.
             let mut random =
                 StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9).wrapping_add(number));
-            part.first_values(target, &mut random)
+            spec.initial_values(target, &mut random)
         })
     }
 
-    /// Values of tensors of these names and shapes, as `tensor` gives them.
+    /// Reads the weights. `tensor` returns the values of the tensor of a given name and shape.
     pub(super) fn read<E: From<candle_core::Error>>(
         kind: TrainedDrafterKind,
         draft_tokens: usize,
         config: &Config,
         mut tensor: impl FnMut(&str, &[usize]) -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self, E> {
-        // What it would begin with does not matter.
-        let sizes = Sizes { embedding: 1.0, feature: 1.0 };
-        Self::build(parts(kind, draft_tokens, config, sizes), |part| {
+        // The initial values are not used.
+        let scales = RmsScales { embedding: 1.0, feature: 1.0 };
+        Self::build(specs(kind, draft_tokens, config, scales), |spec| {
             let mut values = Vec::new();
-            for (name, shape) in &part.tensors {
+            for (name, shape) in &spec.tensors {
                 values.extend(tensor(name, shape)?);
             }
             Ok(values)
@@ -221,68 +234,71 @@ impl Weights {
     }
 
     fn build<E: From<candle_core::Error>>(
-        parts: Vec<Part>,
-        mut values: impl FnMut(&Part) -> std::result::Result<Vec<f32>, E>,
+        specs: Vec<ParameterSpec>,
+        mut values: impl FnMut(&ParameterSpec) -> std::result::Result<Vec<f32>, E>,
     ) -> std::result::Result<Self, E> {
         let (mut vars, mut unnamed) = (BTreeMap::new(), Vec::new());
-        for part in &parts {
-            let var = Var::from_vec(values(part)?, part.shape(), &Device::Cpu)?;
-            if part.name.is_empty() {
+        for spec in &specs {
+            let var = Var::from_vec(values(spec)?, spec.shape(), &Device::Cpu)?;
+            if spec.name.is_empty() {
                 unnamed.push(var);
             } else {
-                vars.insert(part.name, var);
+                vars.insert(spec.name, var);
             }
         }
         let (heads, _) = unnamed.as_chunks::<2>();
-        Ok(Self { parts, vars, heads: heads.to_vec() })
+        Ok(Self { specs, vars, heads: heads.to_vec() })
     }
 
-    /// A parameter by its name, if the drafter has it.
+    /// Returns a parameter by its name; `None` if the drafter does not have it.
     pub(super) fn get(&self, name: &str) -> Option<&Tensor> {
         self.vars.get(name).map(Var::as_tensor)
     }
 
-    /// A parameter by its name.
-    pub(super) fn of(&self, name: &str) -> Result<&Tensor> {
+    /// Returns a parameter by its name.
+    ///
+    /// # Errors
+    /// If the drafter does not have it.
+    pub(super) fn require(&self, name: &str) -> Result<&Tensor> {
         match self.get(name) {
             Some(tensor) => Ok(tensor),
-            None => candle_core::bail!("this drafter has no {name}"),
+            None => candle_core::bail!("this kind of drafter has no parameter {name}"),
         }
     }
 
-    /// Medusa's heads, each a matrix `[hidden, hidden]` and a bias `[hidden]`.
+    /// Returns Medusa's heads: a matrix `[hidden, hidden]` and a bias `[hidden]` each.
     pub(super) fn heads(&self) -> &[[Var; 2]] {
         &self.heads
     }
 
-    fn each(&self) -> impl Iterator<Item = (&Part, &Var)> {
+    fn iter(&self) -> impl Iterator<Item = (&ParameterSpec, &Var)> {
         let mut heads = self.heads.iter().flatten();
-        self.parts.iter().filter_map(move |part| match part.name {
-            "" => heads.next().map(|var| (part, var)),
-            name => self.vars.get(name).map(|var| (part, var)),
+        self.specs.iter().filter_map(move |spec| match spec.name {
+            "" => heads.next().map(|var| (spec, var)),
+            name => self.vars.get(name).map(|var| (spec, var)),
         })
     }
 
-    /// All of them, as the optimizer sees them.
+    /// Returns all parameters for the optimizer.
     pub(super) fn parameters(&self) -> Vec<Parameter> {
-        let parameter = |(part, values): (&Part, &Var)| Parameter {
-            name: part.tensors[0].0.clone(),
+        let parameter = |(spec, values): (&ParameterSpec, &Var)| Parameter {
+            name: spec.tensors[0].0.clone(),
             values: values.clone(),
-            decays: part.tensors[0].1.len() > 1,
+            decays: spec.tensors[0].1.len() > 1,
         };
-        self.each().map(parameter).collect()
+        self.iter().map(parameter).collect()
     }
 
-    /// Every tensor as checkpoints have it.
-    pub(super) fn tensors(&self) -> Result<Vec<StoredTensor>> {
+    /// Returns all tensors in the layout of checkpoints.
+    pub(super) fn tensors(&self) -> Result<Vec<NamedTensor>> {
         let mut all = Vec::new();
-        for (part, var) in self.each() {
+        for (spec, var) in self.iter() {
             let values = var.flatten_all()?.to_vec1::<f32>()?;
             let mut rest = &values[..];
-            for (name, shape) in &part.tensors {
-                let (own, behind) = rest.split_at(shape.iter().product());
-                all.push((name.clone(), shape.clone(), own.to_vec()));
-                rest = behind;
+            for (name, shape) in &spec.tensors {
+                let (head, tail) = rest.split_at(shape.iter().product());
+                all.push((name.clone(), shape.clone(), head.to_vec()));
+                rest = tail;
             }
         }
         Ok(all)

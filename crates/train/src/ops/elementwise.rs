@@ -1,9 +1,9 @@
-//! Norms, activations and softmax, forward and backward, in lanes.
+//! Norms, activations and softmax, forward and backward, as SIMD kernels.
 
 use forerun_vector::{Isa, Lanes, Vectorized, dot, exp, sum, vectorize};
 
-/// RMSNorm of rows (Zhang and Sennrich 2019): `out = x · r · weight` with
-/// `r = 1 / √(mean x² + epsilon)`, which is kept for [`rms_norm_backward`].
+/// Computes the RMSNorm of rows (arXiv 1910.07467): `out = x · r · weight` with
+/// `r = 1 / √(mean x² + epsilon)`. Writes `r`, `[rows]`, for [`rms_norm_backward`].
 pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32], r: &mut [f32]) {
     vectorize(Isa::best(), Norm { x, weight, epsilon, out, r });
 }
@@ -28,19 +28,19 @@ impl Vectorized for Norm<'_> {
     }
 }
 
-/// The forward pass again, from the `r` that it kept.
-pub(crate) fn rms_norm_again(x: &[f32], weight: &[f32], r: &[f32], out: &mut [f32]) {
-    vectorize(Isa::best(), NormAgain { x, weight, r, out });
+/// Recomputes the result of [`rms_norm`] from its `r`.
+pub(crate) fn rms_norm_recompute(x: &[f32], weight: &[f32], r: &[f32], out: &mut [f32]) {
+    vectorize(Isa::best(), NormRecompute { x, weight, r, out });
 }
 
-struct NormAgain<'a> {
+struct NormRecompute<'a> {
     x: &'a [f32],
     weight: &'a [f32],
     r: &'a [f32],
     out: &'a mut [f32],
 }
 
-impl Vectorized for NormAgain<'_> {
+impl Vectorized for NormRecompute<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let size = self.weight.len();
@@ -59,7 +59,7 @@ fn scale(x: &[f32], r: f32, weight: &[f32], out: &mut [f32]) {
 }
 
 /// Adds the gradient of a norm's input to `dx` and that of its weight to `dweight`, given the
-/// gradient `dy` of what it returned.
+/// gradient `dy` of its result.
 pub(crate) fn rms_norm_backward(
     dy: &[f32],
     x: &[f32],
@@ -91,9 +91,9 @@ impl Vectorized for NormBackward<'_> {
             for ((product, &dy), &weight) in product.iter_mut().zip(dy).zip(self.weight) {
                 *product = dy * weight;
             }
-            let along = dot::<L>(&product, x) * r * r / size as f32;
+            let projection = dot::<L>(&product, x) * r * r / size as f32;
             for ((dx, &product), &x) in dx.iter_mut().zip(&product).zip(x) {
-                *dx += r * (product - x * along);
+                *dx += r * (product - x * projection);
             }
             for ((dweight, &dy), &x) in self.dweight.iter_mut().zip(dy).zip(x) {
                 *dweight += dy * x * r;
@@ -102,7 +102,7 @@ impl Vectorized for NormBackward<'_> {
     }
 }
 
-/// `out = silu(gate) · up`; `gate_up`: `[rows, 2, size]`, `out`: `[rows, size]`.
+/// Computes `out = silu(gate) · up`. `gate_up`: `[rows, 2, size]`; `out`: `[rows, size]`.
 pub(crate) fn swiglu(gate_up: &[f32], size: usize, out: &mut [f32]) {
     vectorize(Isa::best(), Swiglu { gate_up, size, out });
 }
@@ -126,7 +126,7 @@ impl Vectorized for Swiglu<'_> {
     }
 }
 
-/// Puts the gradient of `gate_up` in its place, given the gradient `dout` of [`swiglu`]'s result.
+/// Replaces `gate_up` with its gradient, given the gradient `dout` of [`swiglu`]'s result.
 pub(crate) fn swiglu_backward(gate_up: &mut [f32], size: usize, dout: &[f32]) {
     vectorize(Isa::best(), SwigluBackward { gate_up, size, dout });
 }
@@ -154,8 +154,8 @@ impl Vectorized for SwigluBackward<'_> {
     }
 }
 
-/// Turns a row of scores into their exponentials above the largest one's; returns the largest and
-/// the exponentials' sum.
+/// Replaces each score with its exponential relative to the largest one, `exp(score − largest)`.
+/// Returns the largest score and the sum of the exponentials.
 pub(crate) fn exponentials(scores: &mut [f32]) -> (f32, f32) {
     let mut result = (0.0, 0.0);
     vectorize(Isa::best(), Exponentials { scores, result: &mut result });
@@ -171,38 +171,38 @@ impl Vectorized for Exponentials<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         let (chunks, rest) = self.scores.as_chunks();
-        let most = chunks
+        let largest = chunks
             .iter()
-            .fold(L::splat(f32::NEG_INFINITY), |most, chunk| most.max(L::load(chunk)))
+            .fold(L::splat(f32::NEG_INFINITY), |largest, chunk| largest.max(L::load(chunk)))
             .largest();
-        let most = rest.iter().fold(most, |most, &score| most.max(score));
+        let largest = rest.iter().fold(largest, |largest, &score| largest.max(score));
         for score in self.scores.iter_mut() {
-            *score = exp(*score - most);
+            *score = exp(*score - largest);
         }
-        *self.result = (most, sum::<L>(self.scores));
+        *self.result = (largest, sum::<L>(self.scores));
     }
 }
 
-/// `eˢ⁻ˡ` of scores, in place.
-pub(crate) fn exponentials_above(scores: &mut [f32], level: f32) {
-    vectorize(Isa::best(), ExponentialsAbove { scores, level });
+/// Replaces each score with `exp(score − offset)`.
+pub(crate) fn exponentials_relative_to(scores: &mut [f32], offset: f32) {
+    vectorize(Isa::best(), ExponentialsRelativeTo { scores, offset });
 }
 
-struct ExponentialsAbove<'a> {
+struct ExponentialsRelativeTo<'a> {
     scores: &'a mut [f32],
-    level: f32,
+    offset: f32,
 }
 
-impl Vectorized for ExponentialsAbove<'_> {
+impl Vectorized for ExponentialsRelativeTo<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         for score in self.scores {
-            *score = exp(*score - self.level);
+            *score = exp(*score - self.offset);
         }
     }
 }
 
-/// `x ← x · factor`.
+/// Computes `x ← x · factor`.
 pub(crate) fn scale_by(x: &mut [f32], factor: f32) {
     vectorize(Isa::best(), ScaleBy { x, factor });
 }
@@ -221,7 +221,7 @@ impl Vectorized for ScaleBy<'_> {
     }
 }
 
-/// `x ← x + y`.
+/// Computes `x ← x + y`.
 pub(crate) fn add(x: &mut [f32], y: &[f32]) {
     vectorize(Isa::best(), Add { x, y });
 }
@@ -240,7 +240,7 @@ impl Vectorized for Add<'_> {
     }
 }
 
-/// `x ← x + factor · y`.
+/// Computes `x ← x + factor · y`.
 pub(crate) fn add_scaled(x: &mut [f32], y: &[f32], factor: f32) {
     vectorize(Isa::best(), AddScaled { x, y, factor });
 }
@@ -260,15 +260,15 @@ impl Vectorized for AddScaled<'_> {
     }
 }
 
-/// The gradient of scores behind a softmax, in place of the gradient `dp` of its result `p`:
-/// `scale · p · (dp − Σ p · dp)`, with that sum (`along`) given.
-pub(crate) fn softmax_backward(p: &[f32], along: f32, scale: f32, dp: &mut [f32]) {
-    vectorize(Isa::best(), SoftmaxBackward { p, along, scale, dp });
+/// Replaces the gradient `dp` of a softmax's result `p` with the gradient of its scores,
+/// `scale · p · (dp − mean_dp)`, where `mean_dp` is `Σ p · dp`.
+pub(crate) fn softmax_backward(p: &[f32], mean_dp: f32, scale: f32, dp: &mut [f32]) {
+    vectorize(Isa::best(), SoftmaxBackward { p, mean_dp, scale, dp });
 }
 
 struct SoftmaxBackward<'a> {
     p: &'a [f32],
-    along: f32,
+    mean_dp: f32,
     scale: f32,
     dp: &'a mut [f32],
 }
@@ -277,25 +277,25 @@ impl Vectorized for SoftmaxBackward<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         for (dp, &p) in self.dp.iter_mut().zip(self.p) {
-            *dp = self.scale * p * (*dp - self.along);
+            *dp = self.scale * p * (*dp - self.mean_dp);
         }
     }
 }
 
-/// `Σ aᵢ bᵢ`.
-pub(crate) fn inner(a: &[f32], b: &[f32]) -> f32 {
+/// Computes `Σ aᵢ bᵢ`.
+pub(crate) fn inner_product(a: &[f32], b: &[f32]) -> f32 {
     let mut result = 0.0;
-    vectorize(Isa::best(), Inner { a, b, result: &mut result });
+    vectorize(Isa::best(), InnerProduct { a, b, result: &mut result });
     result
 }
 
-struct Inner<'a> {
+struct InnerProduct<'a> {
     a: &'a [f32],
     b: &'a [f32],
     result: &'a mut f32,
 }
 
-impl Vectorized for Inner<'_> {
+impl Vectorized for InnerProduct<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
         *self.result = dot::<L>(self.a, self.b);

@@ -1,26 +1,29 @@
-//! The distance of predicted features from the target's (EAGLE, arXiv 2401.15077, eq. 4's regression).
+//! The feature regression loss `L_reg` of EAGLE (arXiv 2401.15077): the distance of predicted features
+//! from the target's. It is also the first term of ParallelSpec's equation 4 (arXiv 2410.05589).
 
 use super::{Operation, split};
 use candle_core::{Result, Shape};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The mean over a row's numbers of `SmoothL1(x − feature)`, summed over rows by their weights.
-/// SmoothL1 is `d²/2` up to a distance of 1, `|d| − 1/2` beyond (PyTorch's, with β = 1).
+/// The feature regression loss as an operation: the mean of `SmoothL1(x − feature)` over the values of
+/// a row, summed over the rows by their weights. The result is a scalar.
 ///
-/// `x`: `[rows, hidden]`; the result is the loss.
+/// `SmoothL1(d)` is `d²/2` for `|d| ≤ 1` and `|d| − 1/2` beyond (PyTorch's, with β = 1).
+///
+/// Input: `x`, `[rows, hidden]`.
 pub(crate) struct FeatureLoss {
-    /// The target's features, `[places, hidden]`.
+    /// The target's features, `[target rows, hidden]`.
     pub(crate) features: Arc<[f32]>,
     pub(crate) hidden: usize,
-    /// The place of the feature that each row predicts.
-    pub(crate) places: Arc<[u32]>,
-    /// What each row counts; of rows that count nothing, the place means nothing.
+    /// The target row of the feature that each row predicts.
+    pub(crate) target_rows: Arc<[u32]>,
+    /// The weight of each row's loss. A row of weight 0 has no label: its target row is ignored.
     pub(crate) weights: Arc<[f32]>,
 }
 
 impl FeatureLoss {
-    /// The loss of rows; puts their gradients into `dx`.
+    /// Computes the loss of a range of rows and writes their gradients to `dx`.
     fn rows(&self, range: &Range<usize>, x: &[f32], dx: &mut [f32]) -> f64 {
         let hidden = self.hidden;
         let mut loss = 0.0;
@@ -29,12 +32,12 @@ impl FeatureLoss {
             if weight == 0.0 {
                 continue;
             }
-            let feature = &self.features[self.places[row] as usize * hidden..][..hidden];
+            let feature = &self.features[self.target_rows[row] as usize * hidden..][..hidden];
             let x = &x[row * hidden..][..hidden];
             let mut sum = 0.0;
             for ((dx, x), feature) in dx.iter_mut().zip(x).zip(feature) {
                 let slope = (x - feature).clamp(-1.0, 1.0);
-                // Within 1 the slope is the distance itself, beyond it is ±1.
+                // The slope is the distance itself up to 1, and ±1 beyond.
                 sum += slope * ((x - feature) - 0.5 * slope);
                 *dx = weight / hidden as f32 * slope;
             }
@@ -44,7 +47,7 @@ impl FeatureLoss {
     }
 }
 
-/// The gradients are computed with the loss.
+/// The forward pass computes the gradients as well.
 impl Operation for FeatureLoss {
     const NAME: &'static str = "feature-loss";
     type Saved = Vec<f32>;
@@ -54,7 +57,7 @@ impl Operation for FeatureLoss {
         let ranges = split::ranges(x.len() / self.hidden);
         let tasks: Vec<_> =
             ranges.iter().zip(split::parts(&mut dx, &ranges, self.hidden)).collect();
-        let losses = split::all(tasks, |(range, dx)| self.rows(range, x, dx));
+        let losses = split::map(tasks, |(range, dx)| self.rows(range, x, dx));
         (vec![losses.iter().sum::<f64>() as f32], dx)
     }
 
@@ -68,7 +71,9 @@ impl Operation for FeatureLoss {
         _: [&[f32]; 3],
         gradient: &[f32],
     ) -> Result<[Vec<f32>; 3]> {
-        let [factor] = gradient else { candle_core::bail!("a loss is one number") };
+        let [factor] = gradient else {
+            candle_core::bail!("the gradient of a loss must be a scalar")
+        };
         super::elementwise::scale_by(&mut dx, *factor);
         Ok([dx, Vec::new(), Vec::new()])
     }

@@ -1,14 +1,14 @@
-//! The rows that a sequence is computed with, and which of them sees which.
+//! Group-wise parallel training (ParallelSpec, arXiv 2410.05589, §4.1 and figure 3): the rows of a
+//! sequence, and its attention mask.
 //!
-//! ParallelSpec (arXiv 2410.05589, §4.1 and figure 3) trains a drafter of several tokens at once:
-//! tokens open *groups*, a token and its masks, and all groups of a sequence are computed in one
-//! pass. A plain causal sequence is the case without masks.
+//! A *group* is a token, its anchor, followed by masks. All groups of a sequence are computed in one
+//! pass. A causal sequence is the case without masks.
 
 use std::ops::Range;
 
-/// Rows of one sequence: its tokens in order, then the first mask of every group, then the second
-/// one of every group, and so on. The token that opens a group is the group's anchor; how far behind
-/// it a row stands is the row's depth.
+/// The rows of one sequence: its tokens in order, then the first mask of every group, then the second
+/// mask of every group, and so on. The token that opens a group is the group's anchor. The depth of a
+/// row is its distance from its anchor: 0 for a token, k for the k-th mask.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Groups {
     tokens: usize,
@@ -16,25 +16,28 @@ pub(crate) struct Groups {
     anchors: Vec<usize>,
 }
 
-/// Neighbouring rows of one depth.
+/// Consecutive rows of one depth.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) depth: usize,
     pub(crate) rows: Range<usize>,
-    /// Tokens that the last of them sees, which are the most.
+    /// Number of tokens that the last row attends to. The others attend to fewer.
     pub(crate) tokens: usize,
 }
 
 impl Groups {
-    /// Tokens alone.
+    /// Creates the rows of a causal sequence of tokens, without masks.
     pub(crate) fn causal(tokens: usize) -> Self {
         Self { tokens, masks: 0, anchors: Vec::new() }
     }
 
-    /// `masks` masks behind each of the tokens at `anchors`, which rise.
+    /// Creates the rows of a sequence with `masks` masks after each of the tokens at `anchors`.
+    ///
+    /// # Panics
+    /// If the anchors are not strictly increasing, or one is not a token.
     pub(crate) fn new(tokens: usize, masks: usize, anchors: Vec<usize>) -> Self {
-        assert!(anchors.is_sorted_by(|a, b| a < b), "anchors in order, each once");
-        assert!(anchors.last().is_none_or(|&last| last < tokens), "anchors are tokens");
+        assert!(anchors.is_sorted_by(|a, b| a < b), "anchors must be strictly increasing");
+        assert!(anchors.last().is_none_or(|&last| last < tokens), "an anchor must be a token");
         Self { tokens, masks, anchors }
     }
 
@@ -50,12 +53,12 @@ impl Groups {
         &self.anchors
     }
 
-    /// Rows in all.
+    /// Returns the number of rows: tokens and masks.
     pub(crate) fn rows(&self) -> usize {
         self.tokens + self.masks * self.anchors.len()
     }
 
-    /// The row of a group, counted from 0, at a depth.
+    /// Returns the row at a depth of a group. Groups are counted from 0.
     pub(crate) fn row(&self, group: usize, depth: usize) -> usize {
         match depth {
             0 => self.anchors[group],
@@ -63,8 +66,9 @@ impl Groups {
         }
     }
 
-    /// Anchor and depth of a row. A token is its own anchor, whether or not it opens a group.
-    pub(crate) fn place(&self, row: usize) -> (usize, usize) {
+    /// Returns the anchor and the depth of a row. A token is its own anchor, whether or not it opens a
+    /// group.
+    pub(crate) fn anchor_and_depth(&self, row: usize) -> (usize, usize) {
         match row.checked_sub(self.tokens) {
             None => (row, 0),
             Some(mask) => {
@@ -74,37 +78,43 @@ impl Groups {
         }
     }
 
-    /// Where a row stands in the text: masks continue it behind their anchor.
+    /// Returns the position of a row for the rotary embedding: masks continue the text after their
+    /// anchor.
     pub(crate) fn position(&self, row: usize) -> usize {
-        let (anchor, depth) = self.place(row);
+        let (anchor, depth) = self.anchor_and_depth(row);
         anchor + depth
     }
 
-    /// The mask of figure 3, in words: tokens up to the anchor, and masks of the own group up to
-    /// itself. What attention computes is held against this.
+    /// Returns whether a row attends to a key (figure 3): to tokens up to its anchor, and to the masks
+    /// of its own group up to itself. Tests compare the attention kernels with this.
     #[cfg(test)]
-    pub(crate) fn sees(&self, row: usize, key: usize) -> bool {
-        let ((anchor, depth), (key_anchor, key_depth)) = (self.place(row), self.place(key));
+    pub(crate) fn attends(&self, row: usize, key: usize) -> bool {
+        let ((anchor, depth), (key_anchor, key_depth)) =
+            (self.anchor_and_depth(row), self.anchor_and_depth(key));
         match key_depth {
             0 => key_anchor <= anchor,
             _ => key_anchor == anchor && key_depth <= depth,
         }
     }
 
-    /// Rows of the masks that a row sees, itself the last.
-    pub(crate) fn own(&self, row: usize, depth: usize) -> impl Iterator<Item = usize> + use<> {
+    /// Returns the rows of the masks that a row attends to. The last of them is the row itself.
+    pub(crate) fn visible_masks(
+        &self,
+        row: usize,
+        depth: usize,
+    ) -> impl Iterator<Item = usize> + use<> {
         let groups = self.anchors.len();
-        (0..depth).rev().map(move |before| row - before * groups)
+        (0..depth).rev().map(move |distance| row - distance * groups)
     }
 
-    /// All rows, at most `size` at a time.
+    /// Splits the rows into blocks of one depth with at most `size` rows each.
     pub(crate) fn blocks(&self, size: usize) -> impl Iterator<Item = Block> {
-        let of_masks = move |mask: usize| (mask + 1, self.row(0, mask + 1), self.anchors.len());
-        let masks = (0..self.masks).filter(move |_| !self.anchors.is_empty()).map(of_masks);
+        let rows_of_mask = move |mask: usize| (mask + 1, self.row(0, mask + 1), self.anchors.len());
+        let masks = (0..self.masks).filter(move |_| !self.anchors.is_empty()).map(rows_of_mask);
         std::iter::once((0, 0, self.tokens)).chain(masks).flat_map(move |(depth, first, count)| {
             (0..count).step_by(size).map(move |start| {
                 let rows = first + start..first + count.min(start + size);
-                let tokens = self.place(rows.end - 1).0 + 1;
+                let tokens = self.anchor_and_depth(rows.end - 1).0 + 1;
                 Block { depth, rows, tokens }
             })
         })
@@ -115,13 +125,13 @@ impl Groups {
 mod tests {
     use super::*;
 
-    /// Figure 3 with two masks for each of three tokens: `1` is seen.
+    /// Figure 3 with two masks for each of three tokens. `1`: the row attends to the key.
     #[test]
-    fn the_mask_is_that_of_the_figure() {
+    fn the_attention_mask_is_that_of_figure_3() {
         let groups = Groups::new(3, 2, vec![0, 1, 2]);
         assert_eq!(groups.rows(), 9);
         let line = |row: usize| -> String {
-            (0..9).map(|key| if groups.sees(row, key) { '1' } else { '.' }).collect()
+            (0..9).map(|key| if groups.attends(row, key) { '1' } else { '.' }).collect()
         };
         let lines: Vec<String> = (0..9).map(line).collect();
         let expected = [
@@ -141,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_and_own_masks_say_what_the_mask_says() {
+    fn blocks_and_visible_masks_agree_with_the_attention_mask() {
         for groups in [
             Groups::causal(7),
             Groups::new(7, 3, vec![0, 2, 3, 6]),
@@ -153,14 +163,15 @@ mod tests {
                 for block in groups.blocks(size) {
                     assert!(block.rows.len() <= size);
                     for row in block.rows.clone() {
-                        let (anchor, depth) = groups.place(row);
+                        let (anchor, depth) = groups.anchor_and_depth(row);
                         assert_eq!(depth, block.depth);
                         assert!(anchor < block.tokens);
                         let tokens = (0..groups.tokens()).filter(|&token| token <= anchor);
-                        let seen: Vec<usize> = tokens.chain(groups.own(row, depth)).collect();
+                        let visible: Vec<usize> =
+                            tokens.chain(groups.visible_masks(row, depth)).collect();
                         let expected: Vec<usize> =
-                            (0..groups.rows()).filter(|&key| groups.sees(row, key)).collect();
-                        assert_eq!(seen, expected);
+                            (0..groups.rows()).filter(|&key| groups.attends(row, key)).collect();
+                        assert_eq!(visible, expected);
                     }
                     rows.extend(block.rows);
                 }
@@ -170,11 +181,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_places_are_inverse() {
+    fn row_is_the_inverse_of_anchor_and_depth() {
         let groups = Groups::new(9, 3, vec![1, 4, 8]);
         for depth in 0..=3 {
             for (group, &anchor) in groups.anchors().iter().enumerate() {
-                assert_eq!(groups.place(groups.row(group, depth)), (anchor, depth));
+                assert_eq!(groups.anchor_and_depth(groups.row(group, depth)), (anchor, depth));
             }
         }
     }

@@ -1,29 +1,36 @@
-//! The final norm, the head and the loss in one: logits exist for a few rows at a time only.
+//! The final norm, the head and the loss as one operation, so that logits exist only for a few rows at
+//! a time.
+//!
+//! The loss is cross-entropy, optionally mixed with knowledge distillation from a teacher's
+//! distributions (arXiv 1503.02531): `α · KL(teacher ‖ student) + (1 − α) · NLL`.
 
-use super::attention_block::part;
-use super::elementwise::{add_scaled, exponentials, inner, rms_norm, rms_norm_backward, scale_by};
+use super::attention_block::row_slice;
+use super::elementwise::{
+    add_scaled, exponentials, inner_product, rms_norm, rms_norm_backward, scale_by,
+};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::{Operation, split};
 use candle_core::{Result, Shape};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Rows whose logits exist at once.
+/// Number of rows whose logits exist at once.
 const LOGIT_ROWS: usize = 256;
 
-/// What rows are to predict.
+/// The labels of rows.
 #[derive(Clone, Debug)]
 pub struct Targets {
-    /// The tokens that came: `[rows]`.
+    /// The next token of each row: `[rows]`.
     pub tokens: Arc<[u32]>,
-    /// What each row's loss counts: `[rows]`.
+    /// The weight of each row's loss: `[rows]`.
     pub weights: Arc<[f32]>,
-    /// A model whose distributions are to be met.
+    /// A teacher, with distributions to match.
     pub teacher: Option<Teacher>,
 }
 
 impl Targets {
-    /// Tokens, whose losses' mean is wanted.
+    /// Creates labels without a teacher and with equal weights, so that the loss is the mean over the
+    /// tokens.
     #[must_use]
     pub fn mean_of(tokens: impl Into<Arc<[u32]>>) -> Self {
         let tokens = tokens.into();
@@ -32,25 +39,25 @@ impl Targets {
     }
 }
 
-/// A teacher's rows, of which the head makes logits.
+/// A teacher's hidden rows and head, which give its distributions.
 #[derive(Clone, Debug)]
 pub struct Teacher {
-    /// What its head takes: `[rows, hidden]`, normed.
+    /// The inputs of its head, after the final norm: `[rows, hidden]`.
     pub rows: Arc<[f32]>,
-    /// `[vocabulary, hidden]`.
+    /// The weights of its head: `[vocabulary, hidden]`.
     pub head: Arc<[f32]>,
-    /// Size of its rows.
+    /// Width of its rows.
     pub hidden: usize,
-    /// The share α of the divergence in the loss: `α · KL(teacher ‖ student) + (1 − α) · NLL`.
+    /// The share α of the divergence in the loss, `α · KL(teacher ‖ student) + (1 − α) · NLL`.
     pub share: f32,
 }
 
-/// Weighted sums over rows.
+/// A loss and its parts: weighted sums over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LossParts {
-    /// What is minimised.
+    /// The loss that is minimised.
     pub loss: f64,
-    /// Negative logarithmic likelihood of the tokens, in nats.
+    /// Negative log-likelihood of the tokens, in nats.
     pub nll: f64,
     /// `KL(teacher ‖ student)`, in nats.
     pub divergence: f64,
@@ -66,25 +73,28 @@ impl std::iter::Sum for LossParts {
     }
 }
 
-/// `x`: `[rows, hidden]`, `norm`: `[hidden]`, `head`: `[vocabulary, hidden]`; the result is the loss.
+/// The loss of a head as an operation. The result is a scalar.
+///
+/// Inputs: `x`, `[rows, hidden]`; `norm`, `[hidden]`; `head`, `[vocabulary, hidden]`.
 pub(crate) struct HeadLoss {
     pub(crate) epsilon: f32,
     pub(crate) targets: Targets,
     /// Whether there will be a backward pass.
     pub(crate) train: bool,
-    /// Where the parts of the loss go.
+    /// Receives the parts of the loss.
     pub(crate) parts: Arc<Mutex<LossParts>>,
 }
 
-/// What a thread did.
-struct Done {
+/// The loss of a range of rows, and their contribution to the gradients of the weights.
+struct RangeResult {
     parts: LossParts,
     dnorm: Vec<f32>,
     dhead: Vec<f32>,
 }
 
 impl HeadLoss {
-    /// The loss; the gradients of `x`, `norm` and `head` if there is to be a backward pass.
+    /// Computes the loss and, if there will be a backward pass, the gradients of `x`, `norm` and
+    /// `head`.
     fn loss(&self, [x, norm, head]: [&[f32]; 3]) -> (LossParts, [Vec<f32>; 3]) {
         let hidden = norm.len();
         let rows = x.len() / hidden;
@@ -92,23 +102,25 @@ impl HeadLoss {
         let ranges = split::ranges(rows);
         let per_row = if self.train { hidden } else { 0 };
         let tasks: Vec<_> = ranges.iter().zip(split::parts(&mut dx, &ranges, per_row)).collect();
-        let turned = transpose(head, hidden);
-        let soft = self.targets.teacher.as_ref();
-        let soft = soft.map(|teacher| transpose(&teacher.head, teacher.hidden));
-        let turned = (&turned[..], soft.as_deref());
-        let done = split::all(tasks, |(range, dx)| self.rows(range, [x, norm, head], turned, dx));
-        let parts = done.iter().map(|done| done.parts).sum();
-        let (dnorm, dhead) = done.into_iter().map(|done| (done.dnorm, done.dhead)).unzip();
-        (parts, [dx, split::total(dnorm), split::total(dhead)])
+        let transposed = transpose(head, hidden);
+        let teacher = self.targets.teacher.as_ref();
+        let teacher_head = teacher.map(|teacher| transpose(&teacher.head, teacher.hidden));
+        let heads = (&transposed[..], teacher_head.as_deref());
+        let results = split::map(tasks, |(range, dx)| self.rows(range, [x, norm, head], heads, dx));
+        let parts = results.iter().map(|result| result.parts).sum();
+        let (dnorm, dhead) = results.into_iter().map(|result| (result.dnorm, result.dhead)).unzip();
+        (parts, [dx, split::sum(dnorm), split::sum(dhead)])
     }
 
+    /// Computes the loss of a range of rows and writes their gradient to `dx`. `transposed` and
+    /// `teacher_head` are the transposed heads of the model and of the teacher.
     fn rows(
         &self,
         range: &Range<usize>,
         [x, norm, head]: [&[f32]; 3],
-        (turned, soft_head): (&[f32], Option<&[f32]>),
+        (transposed, teacher_head): (&[f32], Option<&[f32]>),
         dx: &mut [f32],
-    ) -> Done {
+    ) -> RangeResult {
         let hidden = norm.len();
         let vocab_size = head.len() / hidden;
         let gradients = |size| vec![0.0; if self.train { size } else { 0 }];
@@ -121,60 +133,64 @@ impl HeadLoss {
         let mut parts = LossParts::default();
         for first in range.clone().step_by(LOGIT_ROWS) {
             let rows = LOGIT_ROWS.min(range.end - first);
-            let x = part(x, first, rows, hidden);
+            let x = row_slice(x, first, rows, hidden);
             let (normed, r) = (&mut normed[..rows * hidden], &mut r[..rows]);
             rms_norm(x, norm, self.epsilon, normed, r);
             let logits = &mut logits[..rows * vocab_size];
             let head = Matrix::new(head, hidden);
             let from = Matrix::new(normed, hidden);
             let mut out = MatrixMut::new(logits, vocab_size);
-            multiply(&mut out, from, Matrix::new(turned, vocab_size), 1.0, Write::Replace);
+            multiply(&mut out, from, Matrix::new(transposed, vocab_size), 1.0, Write::Replace);
             let soft = &mut soft[..if self.targets.teacher.is_some() { logits.len() } else { 0 }];
-            if let (Some(teacher), Some(head)) = (&self.targets.teacher, soft_head) {
-                let from =
-                    Matrix::new(part(&teacher.rows, first, rows, teacher.hidden), teacher.hidden);
+            if let (Some(teacher), Some(head)) = (&self.targets.teacher, teacher_head) {
+                let from = Matrix::new(
+                    row_slice(&teacher.rows, first, rows, teacher.hidden),
+                    teacher.hidden,
+                );
                 let head = Matrix::new(head, vocab_size);
                 multiply(&mut MatrixMut::new(soft, vocab_size), from, head, 1.0, Write::Replace);
             }
             for (row, logits) in (first..).zip(logits.chunks_exact_mut(vocab_size)) {
-                let own = (row - first) * vocab_size;
-                let soft = soft.get_mut(own..own + vocab_size);
+                let start = (row - first) * vocab_size;
+                let soft = soft.get_mut(start..start + vocab_size);
                 self.row(row, logits, soft, &mut parts);
             }
             if !self.train {
                 continue;
             }
-            // Gradients stand where the logits stood.
+            // From here on, `logits` holds the gradients of the logits.
             let dlogits = Matrix::new(logits, vocab_size);
             let mut dhead = MatrixMut::new(&mut dhead, hidden);
             multiply(&mut dhead, dlogits.transposed(), from, 1.0, Write::Add);
             let dnormed = &mut dnormed[..rows * hidden];
             multiply(&mut MatrixMut::new(dnormed, hidden), dlogits, head, 1.0, Write::Replace);
-            let own = (first - range.start) * hidden..(first - range.start + rows) * hidden;
-            rms_norm_backward(dnormed, x, norm, r, &mut dx[own], &mut dnorm);
+            let values = (first - range.start) * hidden..(first - range.start + rows) * hidden;
+            rms_norm_backward(dnormed, x, norm, r, &mut dx[values], &mut dnorm);
         }
-        Done { parts, dnorm, dhead }
+        RangeResult { parts, dnorm, dhead }
     }
 
-    /// Adds a row's loss and puts its gradient in the logits' place. `soft`: the teacher's logits.
+    /// Adds a row's loss to `parts` and replaces its logits with their gradients. `soft` holds the
+    /// teacher's logits.
     fn row(&self, row: usize, logits: &mut [f32], soft: Option<&mut [f32]>, parts: &mut LossParts) {
         let (token, weight) = (self.targets.tokens[row] as usize, self.targets.weights[row]);
         let (Some(soft), Some(teacher)) = (soft, &self.targets.teacher) else {
             return row_loss(logits, token, weight, None, parts);
         };
         let mut probabilities = soft.to_vec();
-        let (most, sum) = exponentials(&mut probabilities);
+        let (largest, sum) = exponentials(&mut probabilities);
         scale_by(&mut probabilities, 1.0 / sum);
-        let negative_entropy = inner(&probabilities, soft) - (most + sum.ln());
+        let negative_entropy = inner_product(&probabilities, soft) - (largest + sum.ln());
         let probabilities = &probabilities;
         let soft = SoftLabel { probabilities, negative_entropy, share: teacher.share };
         row_loss(logits, token, weight, Some(soft), parts);
     }
 }
 
-/// A distribution that a row is to meet.
+/// A distribution that a row is to match.
 #[derive(Clone, Copy)]
 pub(super) struct SoftLabel<'a> {
+    /// `[vocabulary]`.
     pub(super) probabilities: &'a [f32],
     /// `Σ p ln p`.
     pub(super) negative_entropy: f32,
@@ -182,7 +198,8 @@ pub(super) struct SoftLabel<'a> {
     pub(super) share: f32,
 }
 
-/// Adds a row's loss, `share · KL + (1 − share) · NLL`, and puts its gradient in the logits' place.
+/// Adds a row's loss, `share · KL + (1 − share) · NLL`, to `parts` and replaces its logits with their
+/// gradients.
 pub(super) fn row_loss(
     logits: &mut [f32],
     token: usize,
@@ -190,17 +207,17 @@ pub(super) fn row_loss(
     soft: Option<SoftLabel<'_>>,
     parts: &mut LossParts,
 ) {
-    let of_token = logits[token];
-    let crossed = soft.map(|soft| inner(soft.probabilities, logits));
-    let (most, sum) = exponentials(logits);
-    let level = most + sum.ln();
-    let nll = f64::from(level - of_token);
+    let token_logit = logits[token];
+    let cross_term = soft.map(|soft| inner_product(soft.probabilities, logits));
+    let (largest, sum) = exponentials(logits);
+    let log_sum_exp = largest + sum.ln();
+    let nll = f64::from(log_sum_exp - token_logit);
     let mut share = 0.0;
     let mut divergence = 0.0;
     scale_by(logits, weight / sum);
-    if let (Some(soft), Some(crossed)) = (soft, crossed) {
+    if let (Some(soft), Some(cross_term)) = (soft, cross_term) {
         share = soft.share;
-        divergence = f64::from(soft.negative_entropy - crossed + level);
+        divergence = f64::from(soft.negative_entropy - cross_term + log_sum_exp);
         add_scaled(logits, soft.probabilities, -weight * share);
     }
     logits[token] -= weight * (1.0 - share);
@@ -210,7 +227,7 @@ pub(super) fn row_loss(
     parts.loss += weight * (share * divergence + (1.0 - share) * nll);
 }
 
-/// The gradients are computed with the loss, while there are logits.
+/// The forward pass computes the gradients as well, while it has the logits.
 impl Operation for HeadLoss {
     const NAME: &'static str = "head-loss";
     type Saved = [Vec<f32>; 3];
@@ -231,18 +248,21 @@ impl Operation for HeadLoss {
         _: [&[f32]; 3],
         gradient: &[f32],
     ) -> Result<[Vec<f32>; 3]> {
-        of_loss(saved, self.train, gradient)
+        scaled_gradients(saved, self.train, gradient)
     }
 }
 
-/// The gradients that a loss's forward pass made, times the loss's own.
-pub(super) fn of_loss(
+/// Scales the gradients from a loss's forward pass with the gradient of the loss.
+///
+/// # Errors
+/// If the forward pass computed no gradients because `train` was off.
+pub(super) fn scaled_gradients(
     mut saved: [Vec<f32>; 3],
     train: bool,
     gradient: &[f32],
 ) -> Result<[Vec<f32>; 3]> {
     let ([factor], true) = (gradient, train) else {
-        candle_core::bail!("a loss that was not to be trained on has no gradient")
+        candle_core::bail!("this loss was computed without gradients: compute it with `train` set")
     };
     if *factor != 1.0 {
         saved.iter_mut().for_each(|values| scale_by(values, *factor));

@@ -1,8 +1,9 @@
-//! Matrices as views of slices, and their products on one thread.
+//! Matrix views of slices, and their products on one thread.
 
 use rayon::prelude::*;
 
-/// A matrix in a slice: entry `(row, column)` lies at `row · row_stride + column · column_stride`.
+/// A matrix view of a slice. The index of entry `(row, column)` is
+/// `row · row_stride + column · column_stride`.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     data: &'a [f32],
@@ -13,18 +14,21 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Rows one behind the other.
+    /// Creates a view of contiguous rows.
     pub(crate) fn new(data: &'a [f32], columns: usize) -> Self {
         Self::strided(data, data.len() / columns, columns, columns)
     }
 
-    /// `rows` rows of `columns` entries, `row_stride` apart.
+    /// Creates a view of `rows` rows of `columns` entries, `row_stride` apart.
+    ///
+    /// # Panics
+    /// If the matrix is larger than the slice.
     pub(crate) fn strided(data: &'a [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
-        assert!(last(rows, columns, row_stride) <= data.len(), "a matrix larger than its slice");
+        assert!(required_len(rows, columns, row_stride) <= data.len(), "matrix exceeds its slice");
         Self { data, rows, columns, row_stride, column_stride: 1 }
     }
 
-    /// Rows become columns; nothing is moved.
+    /// Returns the transposed view. No data is moved.
     pub(crate) fn transposed(self) -> Self {
         Self {
             data: self.data,
@@ -36,7 +40,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Where a product goes: rows of entries side by side.
+/// The output of a matrix product. The entries of a row are contiguous.
 pub(crate) struct MatrixMut<'a> {
     data: &'a mut [f32],
     rows: usize,
@@ -45,39 +49,46 @@ pub(crate) struct MatrixMut<'a> {
 }
 
 impl<'a> MatrixMut<'a> {
-    /// Rows one behind the other.
+    /// Creates a view of contiguous rows.
     pub(crate) fn new(data: &'a mut [f32], columns: usize) -> Self {
         let rows = data.len() / columns;
         Self::strided(data, rows, columns, columns)
     }
 
-    /// `rows` rows of `columns` entries, `row_stride` apart.
+    /// Creates a view of `rows` rows of `columns` entries, `row_stride` apart.
+    ///
+    /// # Panics
+    /// If the matrix is larger than the slice.
     pub(crate) fn strided(
         data: &'a mut [f32],
         rows: usize,
         columns: usize,
         row_stride: usize,
     ) -> Self {
-        assert!(last(rows, columns, row_stride) <= data.len(), "a matrix larger than its slice");
+        assert!(required_len(rows, columns, row_stride) <= data.len(), "matrix exceeds its slice");
         Self { data, rows, columns, row_stride }
     }
 }
 
-/// How far entries reach.
-fn last(rows: usize, columns: usize, row_stride: usize) -> usize {
+/// Returns the smallest slice length that holds such a matrix.
+fn required_len(rows: usize, columns: usize, row_stride: usize) -> usize {
     if rows == 0 || columns == 0 { 0 } else { (rows - 1) * row_stride + columns }
 }
 
-/// What happens to what stands where a product goes.
+/// How a product is written to its output.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Write {
-    /// It is replaced.
+    /// Overwrite the output.
     Replace,
-    /// The product is added to it.
+    /// Add the product to the output.
     Add,
 }
 
-/// `out = scale · a b`, or `out += scale · a b`. The same bits for the same shapes.
+/// Computes `out = scale · a b`, or `out += scale · a b`. The same inputs of the same shapes give the
+/// same bits.
+///
+/// # Panics
+/// If the shapes do not agree.
 pub(crate) fn multiply(
     out: &mut MatrixMut<'_>,
     a: Matrix<'_>,
@@ -85,10 +96,14 @@ pub(crate) fn multiply(
     scale: f32,
     write: Write,
 ) {
-    assert_eq!((out.rows, out.columns), (a.rows, b.columns), "shapes of a matrix product");
-    assert_eq!(a.columns, b.rows, "shapes of a matrix product");
-    // SAFETY: constructors and `transposed` keep every entry within its slice, `out` is borrowed
-    // alone, and the shapes agree.
+    assert_eq!(
+        (out.rows, out.columns),
+        (a.rows, b.columns),
+        "matrix product of incompatible shapes"
+    );
+    assert_eq!(a.columns, b.rows, "matrix product of incompatible shapes");
+    // SAFETY: the constructors and `transposed` keep every entry within its slice, `out` is borrowed
+    // exclusively, and the shapes agree.
     unsafe {
         gemm::gemm(
             out.rows,
@@ -114,10 +129,12 @@ pub(crate) fn multiply(
     }
 }
 
-/// A matrix of rows of `columns` numbers with rows and columns exchanged. A product with weights as
-/// they lie, `[outputs, inputs]`, would rearrange them for every few rows of its other factor.
+/// Transposes a matrix of rows of `columns` values.
+///
+/// A product with weights in their stored layout, `[outputs, inputs]`, would repack them for every
+/// few rows of the other factor. Transposing them once is faster.
 pub(crate) fn transpose(values: &[f32], columns: usize) -> Vec<f32> {
-    /// Rows of the result that are filled together, from the same lines of memory.
+    /// Rows of the result that are filled together, so that each cache line is read once.
     const TOGETHER: usize = 16;
     let rows = values.len() / columns;
     let mut out = vec![0.0; values.len()];

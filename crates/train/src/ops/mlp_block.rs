@@ -1,6 +1,6 @@
 //! `x + mlp(norm(x))` with SwiGLU: the second half of a Transformer layer.
 
-use super::attention_block::part;
+use super::attention_block::row_slice;
 use super::elementwise::{rms_norm, swiglu, swiglu_backward};
 use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::Projected;
@@ -8,20 +8,20 @@ use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
 use forerun_model::Config;
 
-/// Sizes of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`, then
-/// down, `[hidden, intermediate]`.
+/// The shape of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`,
+/// then down, `[hidden, intermediate]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct MlpShape {
-    /// Size of a row.
+    /// Width of a row.
     pub(crate) hidden: usize,
-    /// Size between the projections.
+    /// Width between the projections.
     pub(crate) intermediate: usize,
-    /// What the norm adds to the mean square.
+    /// The constant that the norm adds to the mean square.
     pub(crate) epsilon: f32,
 }
 
 impl MlpShape {
-    /// Those of a model's layers.
+    /// Returns the shape of a model's MLP blocks.
     pub(crate) fn of(config: &Config) -> Self {
         Self {
             hidden: config.hidden_size,
@@ -30,26 +30,29 @@ impl MlpShape {
         }
     }
 
-    /// Weights of gate and up.
-    pub(crate) fn gate_up_weights(&self) -> usize {
+    /// Returns the number of weights of the gate and up projections.
+    pub(crate) fn gate_up_weight_count(&self) -> usize {
         2 * self.intermediate * self.hidden
     }
 
-    /// Weights in all, the norm's not counted.
-    pub(crate) fn weights(&self) -> usize {
+    /// Returns the number of weights, without the norm's.
+    pub(crate) fn weight_count(&self) -> usize {
         3 * self.intermediate * self.hidden
     }
 }
 
-/// `x`: `[rows, hidden]`, `norm`: `[hidden]`, `weights`: see [`MlpShape`].
+/// The MLP block as an operation.
+///
+/// Inputs: `x`, `[rows, hidden]`; `norm`, `[hidden]`; `weights`, see [`MlpShape`].
 pub(crate) struct MlpBlock {
     pub(crate) shape: MlpShape,
 }
 
-/// What the backward pass needs of the forward pass, by row.
+/// Intermediate results that the backward pass needs.
 pub(crate) struct Saved {
-    /// Of the norm.
+    /// Reciprocal root mean squares of the norm, `[rows]`.
     r: Vec<f32>,
+    /// Results of the gate and up projections, `[rows, 2, intermediate]`.
     gate_up: Vec<f32>,
 }
 
@@ -62,37 +65,38 @@ impl Operation for MlpBlock {
         let rows = x.len() / hidden;
         let mut result = x.to_vec();
         let mut saved = Saved { r: vec![0.0; rows], gate_up: vec![0.0; rows * 2 * intermediate] };
-        let (into, out_of) = weights.split_at(self.shape.gate_up_weights());
-        let (into, out_of) = (transpose(into, hidden), transpose(out_of, intermediate));
+        let (input_weights, output_weights) = weights.split_at(self.shape.gate_up_weight_count());
+        let (input_weights, output_weights) =
+            (transpose(input_weights, hidden), transpose(output_weights, intermediate));
         let ranges = split::ranges(rows);
         let tasks: Vec<_> = split::parts(&mut result, &ranges, hidden)
             .into_iter()
             .zip(split::parts(&mut saved.r, &ranges, 1))
             .zip(split::parts(&mut saved.gate_up, &ranges, 2 * intermediate))
             .collect();
-        split::all(tasks, |((result, r), gate_up)| {
+        split::map(tasks, |((result, r), gate_up)| {
             let mut normed = vec![0.0; CHUNK_ROWS * hidden];
-            let mut inner = vec![0.0; CHUNK_ROWS * intermediate];
+            let mut activations = vec![0.0; CHUNK_ROWS * intermediate];
             let chunks = result
                 .chunks_mut(CHUNK_ROWS * hidden)
                 .zip(r.chunks_mut(CHUNK_ROWS))
                 .zip(gate_up.chunks_mut(CHUNK_ROWS * 2 * intermediate));
             for ((result, r), gate_up) in chunks {
                 let normed = &mut normed[..result.len()];
-                let inner = &mut inner[..r.len() * intermediate];
+                let activations = &mut activations[..r.len() * intermediate];
                 rms_norm(result, norm, epsilon, normed, r);
                 multiply(
                     &mut MatrixMut::new(gate_up, 2 * intermediate),
                     Matrix::new(normed, hidden),
-                    Matrix::new(&into, 2 * intermediate),
+                    Matrix::new(&input_weights, 2 * intermediate),
                     1.0,
                     Write::Replace,
                 );
-                swiglu(gate_up, intermediate, inner);
+                swiglu(gate_up, intermediate, activations);
                 multiply(
                     &mut MatrixMut::new(result, hidden),
-                    Matrix::new(inner, intermediate),
-                    Matrix::new(&out_of, hidden),
+                    Matrix::new(activations, intermediate),
+                    Matrix::new(&output_weights, hidden),
                     1.0,
                     Write::Add,
                 );
@@ -108,7 +112,7 @@ impl Operation for MlpBlock {
         dresult: &[f32],
     ) -> Result<[Vec<f32>; 3]> {
         let MlpShape { hidden, intermediate, .. } = self.shape;
-        let (into, out_of) = weights.split_at(self.shape.gate_up_weights());
+        let (input_weights, output_weights) = weights.split_at(self.shape.gate_up_weight_count());
         let mut dx = dresult.to_vec();
         let ranges = split::ranges(x.len() / hidden);
         let tasks: Vec<_> = ranges
@@ -116,50 +120,51 @@ impl Operation for MlpBlock {
             .zip(split::parts(&mut dx, &ranges, hidden))
             .zip(split::parts(&mut saved.gate_up, &ranges, 2 * intermediate))
             .collect();
-        let partial = split::all(tasks, |((range, dx), gate_up)| {
+        let partial = split::map(tasks, |((range, dx), gate_up)| {
             let mut dnorm = vec![0.0; hidden];
             let mut dweights = vec![0.0; weights.len()];
-            let (dinto, dout_of) = dweights.split_at_mut(into.len());
+            let (dinput_weights, doutput_weights) = dweights.split_at_mut(input_weights.len());
             let mut normed = vec![0.0; CHUNK_ROWS * hidden];
             let mut dnormed = normed.clone();
-            let mut inner = vec![0.0; CHUNK_ROWS * intermediate];
-            let mut dinner = inner.clone();
+            let mut activations = vec![0.0; CHUNK_ROWS * intermediate];
+            let mut dactivations = activations.clone();
             let chunks = dx
                 .chunks_mut(CHUNK_ROWS * hidden)
                 .zip(gate_up.chunks_mut(CHUNK_ROWS * 2 * intermediate));
             let mut first = range.start;
             for (dx, gate_up) in chunks {
                 let rows = dx.len() / hidden;
-                let (x, r) = (part(x, first, rows, hidden), part(&saved.r, first, rows, 1));
-                let dresult = Matrix::new(part(dresult, first, rows, hidden), hidden);
-                let inner = &mut inner[..rows * intermediate];
-                swiglu(gate_up, intermediate, inner);
+                let (x, r) =
+                    (row_slice(x, first, rows, hidden), row_slice(&saved.r, first, rows, 1));
+                let dresult = Matrix::new(row_slice(dresult, first, rows, hidden), hidden);
+                let activations = &mut activations[..rows * intermediate];
+                swiglu(gate_up, intermediate, activations);
                 multiply(
-                    &mut MatrixMut::new(dout_of, intermediate),
+                    &mut MatrixMut::new(doutput_weights, intermediate),
                     dresult.transposed(),
-                    Matrix::new(inner, intermediate),
+                    Matrix::new(activations, intermediate),
                     1.0,
                     Write::Add,
                 );
-                let dinner = &mut dinner[..rows * intermediate];
+                let dactivations = &mut dactivations[..rows * intermediate];
                 multiply(
-                    &mut MatrixMut::new(dinner, intermediate),
+                    &mut MatrixMut::new(dactivations, intermediate),
                     dresult,
-                    Matrix::new(out_of, intermediate),
+                    Matrix::new(output_weights, intermediate),
                     1.0,
                     Write::Replace,
                 );
-                swiglu_backward(gate_up, intermediate, dinner);
-                Projected { x, hidden, norm, r, weights: into }.backward(
+                swiglu_backward(gate_up, intermediate, dactivations);
+                Projected { x, hidden, norm, r, weights: input_weights }.backward(
                     Matrix::new(gate_up, 2 * intermediate),
                     [&mut normed, &mut dnormed],
-                    [dx, &mut dnorm, dinto],
+                    [dx, &mut dnorm, dinput_weights],
                 );
                 first += rows;
             }
             (dnorm, dweights)
         });
         let (dnorm, dweights) = partial.into_iter().unzip();
-        Ok([dx, split::total(dnorm), split::total(dweights)])
+        Ok([dx, split::sum(dnorm), split::sum(dweights)])
     }
 }

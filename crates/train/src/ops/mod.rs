@@ -1,17 +1,16 @@
-//! The layers of a language model as single operations, forward and backward.
+//! Fused layers of a language model, forward and backward.
 //!
-//! An autograd library records one operation at a time, and on a processor's cores each costs a pass
-//! through memory. Here an operation is half a Transformer layer, or the head with its loss: a thread
-//! takes a few sequences through all of it while they are in its cache, and the intermediate results
-//! that the backward pass needs are kept. What is left to the library is to connect the operations.
+//! An autograd library records many small operations, and on a CPU each of them costs a pass through
+//! memory. Here one operation is half a Transformer layer, or the head with its loss. A thread runs a
+//! few sequences through the whole operation while they are in its cache, and the operation keeps the
+//! intermediate results that the backward pass needs. The autograd library (candle) only connects the
+//! operations.
 //!
-//! The kernels work on slices; [`composed`] says the same in the library's own operations, for tests.
-//! With one thread, the same input gives the same bits.
+//! The kernels work on slices. The module `reference` implements the same operations with candle's
+//! own, for tests. With one thread, the same input gives the same bits.
 
 pub(crate) mod attention;
 pub(crate) mod attention_block;
-#[cfg(test)]
-pub(crate) mod composed;
 pub(crate) mod draft_head;
 pub(crate) mod elementwise;
 pub(crate) mod feature_loss;
@@ -20,6 +19,8 @@ pub(crate) mod head;
 pub(crate) mod matrix;
 pub(crate) mod mlp_block;
 mod projection;
+#[cfg(test)]
+pub(crate) mod reference;
 mod split;
 #[cfg(test)]
 mod tests;
@@ -31,26 +32,28 @@ pub(crate) use mlp_block::MlpShape;
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Layout, Result, Shape, Storage, Tensor};
 use std::sync::{Mutex, PoisonError};
 
-/// Rows that a thread takes through a block at once: few enough for its cache, and enough that
-/// rearranging the weights for a product does not count.
+/// Rows that a thread runs through a block at once: few enough to fit its cache, and enough to make
+/// the cost of packing the weights for a matrix product negligible.
 const CHUNK_ROWS: usize = 512;
 
-/// An operation on a tensor, a norm's weights and other weights. What it does without is [`none`].
+/// A differentiable operation on three inputs: rows, the weights of a norm, and other weights.
+/// [`none`] stands for an input that an operation does not have.
 pub(crate) trait Operation: Send + Sync + 'static {
-    /// What messages call it.
+    /// The operation's name in error messages.
     const NAME: &'static str;
-    /// What the backward pass needs of the forward pass.
+    /// Intermediate results that the backward pass needs.
     type Saved: Send;
 
-    /// The result, and what is kept of it.
+    /// Computes the result, and the intermediate results for the backward pass.
     fn forward(&self, inputs: [&[f32]; 3]) -> (Vec<f32>, Self::Saved);
 
-    /// The result's shape, given the first input's.
+    /// Returns the shape of the result, given that of the first input.
     fn shape(&self, input: &Shape) -> Shape {
         input.clone()
     }
 
-    /// The inputs' gradients, given the result's.
+    /// Computes the gradients of the inputs, given the gradient of the result. The gradient of an
+    /// input that the operation does not have is empty.
     fn backward(
         &self,
         saved: Self::Saved,
@@ -59,13 +62,14 @@ pub(crate) trait Operation: Send + Sync + 'static {
     ) -> Result<[Vec<f32>; 3]>;
 }
 
-/// Applies an operation so that the library can differentiate it, once.
+/// Applies an operation to tensors. The result can be differentiated once.
 pub(crate) fn apply(operation: impl Operation, inputs: [&Tensor; 3]) -> Result<Tensor> {
     let [x, norm, weights] = inputs;
     x.apply_op3(norm, weights, Applied { operation, saved: Mutex::new(None) })
 }
 
-/// In the place of an argument that an operation does without. It has no gradient.
+/// Returns an empty tensor, which stands for an input that an operation does not have. It gets no
+/// gradient.
 pub(crate) fn none() -> Result<Tensor> {
     Tensor::zeros(0, DType::F32, &Device::Cpu)
 }
@@ -107,7 +111,9 @@ impl<O: Operation> CustomOp3 for Applied<O> {
         gradient: &Tensor,
     ) -> Result<(Option<Tensor>, Option<Tensor>, Option<Tensor>)> {
         let saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(saved) = saved else { candle_core::bail!("one backward pass per forward pass") };
+        let Some(saved) = saved else {
+            candle_core::bail!("{} can be differentiated only once per forward pass", O::NAME)
+        };
         let inputs = [x, norm, weights, gradient];
         let [dx, dnorm, dweights] = with_slices(inputs, |[x, norm, weights, gradient]| {
             self.operation.backward(saved, [x, norm, weights], gradient)
@@ -120,15 +126,15 @@ impl<O: Operation> CustomOp3 for Applied<O> {
     }
 }
 
-/// The numbers of an operation's argument.
+/// Returns the values of an operation's input.
 fn argument<'a>(storage: &'a CpuStorage, layout: &Layout) -> Result<&'a [f32]> {
     let Some((start, end)) = layout.contiguous_offsets() else {
-        candle_core::bail!("this operation takes contiguous tensors")
+        candle_core::bail!("an input of this operation is not contiguous: make it contiguous first")
     };
     Ok(&storage.as_slice::<f32>()?[start..end])
 }
 
-/// Looks into tensors, which lie on the processor.
+/// Calls `work` with the values of tensors, which must be on the CPU.
 fn with_slices<const N: usize, R>(
     tensors: [&Tensor; N],
     work: impl FnOnce([&[f32]; N]) -> Result<R>,
@@ -142,14 +148,14 @@ fn with_slices<const N: usize, R>(
     let mut slices = [&[][..]; N];
     for (slice, (storage, layout)) in slices.iter_mut().zip(&guards) {
         let Storage::Cpu(storage) = &**storage else {
-            candle_core::bail!("this operation runs on the processor only")
+            candle_core::bail!("this operation runs only on the CPU: move its inputs there")
         };
         *slice = argument(storage, layout)?;
     }
     work(slices)
 }
 
-/// A tensor on the processor.
+/// Creates a tensor on the CPU.
 fn tensor(values: Vec<f32>, shape: &Shape) -> Result<Tensor> {
     Tensor::from_vec(values, shape, &Device::Cpu)
 }

@@ -1,10 +1,11 @@
-//! The norm and the projection that a block begins with. Without a norm's weights there is no norm.
+//! The norm and the projection that a block starts with. If the norm has no weights, the rows are not
+//! normalised.
 
-use super::elementwise::{add, rms_norm, rms_norm_again, rms_norm_backward};
+use super::elementwise::{add, rms_norm, rms_norm_backward, rms_norm_recompute};
 use super::matrix::{Matrix, MatrixMut, Write, multiply};
 
-/// Norms rows, `[rows, hidden]`, and keeps of each what the backward pass needs; without a norm's
-/// weights they are copied.
+/// Normalises rows, `[rows, hidden]`, into `out` and writes each row's reciprocal root mean square,
+/// which the backward pass needs, to `r`. If `norm` is empty, copies the rows.
 pub(super) fn norm_rows(x: &[f32], norm: &[f32], epsilon: f32, out: &mut [f32], r: &mut [f32]) {
     if norm.is_empty() {
         out.copy_from_slice(x);
@@ -13,22 +14,22 @@ pub(super) fn norm_rows(x: &[f32], norm: &[f32], epsilon: f32, out: &mut [f32], 
     }
 }
 
-/// Rows that were normed and projected.
+/// The inputs of a norm followed by a projection.
 pub(super) struct Projected<'a> {
     /// `[rows, hidden]`, before the norm.
     pub(super) x: &'a [f32],
     pub(super) hidden: usize,
-    /// The norm's weights: `[hidden]`, or none.
+    /// The norm's weights: `[hidden]`, or empty without a norm.
     pub(super) norm: &'a [f32],
-    /// What the norm kept of each row.
+    /// The reciprocal root mean square of each row.
     pub(super) r: &'a [f32],
     /// `[outputs, hidden]`.
     pub(super) weights: &'a [f32],
 }
 
 impl Projected<'_> {
-    /// Adds the gradients of `x`, `norm` and `weights`, given that of what came out, `[rows, outputs]`.
-    /// `buffers`: room for `[rows, hidden]` each.
+    /// Adds the gradients of `x`, `norm` and `weights`, given the gradient of the result,
+    /// `[rows, outputs]`. Each of `buffers` has room for `[rows, hidden]`.
     pub(super) fn backward(
         &self,
         gradient: Matrix<'_>,
@@ -40,7 +41,7 @@ impl Projected<'_> {
         if self.norm.is_empty() {
             normed.copy_from_slice(self.x);
         } else {
-            rms_norm_again(self.x, self.norm, self.r, normed);
+            rms_norm_recompute(self.x, self.norm, self.r, normed);
         }
         multiply(
             &mut MatrixMut::new(dweights, hidden),

@@ -1,15 +1,15 @@
-//! Work on rows, split among threads.
+//! Splits work on rows among threads.
 
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Contiguous, about equal ranges of `0..count`, at most one for each thread.
+/// Splits `0..count` into contiguous ranges of about equal length, at most one per thread.
 pub(super) fn ranges(count: usize) -> Vec<Range<usize>> {
     let parts = rayon::current_num_threads().clamp(1, count.max(1));
     (0..parts).map(|part| count * part / parts..count * (part + 1) / parts).collect()
 }
 
-/// The parts of a vector with `width` numbers for each of what is counted.
+/// Splits a vector of `width` values per row into the parts that belong to ranges of rows.
 pub(super) fn parts<'a>(
     mut values: &'a mut [f32],
     ranges: &[Range<usize>],
@@ -23,17 +23,17 @@ pub(super) fn parts<'a>(
     ranges.iter().map(part).collect()
 }
 
-/// Does all tasks, each on a thread of its own, and returns the results in order.
-pub(super) fn all<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Sync + Send) -> Vec<R> {
+/// Runs all tasks in parallel and returns their results in order.
+pub(super) fn map<T: Send, R: Send>(tasks: Vec<T>, work: impl Fn(T) -> R + Sync + Send) -> Vec<R> {
     tasks.into_par_iter().map(work).collect()
 }
 
-/// The sum of vectors, in order.
-pub(super) fn total(vectors: Vec<Vec<f32>>) -> Vec<f32> {
+/// Adds vectors up, in order.
+pub(super) fn sum(vectors: Vec<Vec<f32>>) -> Vec<f32> {
     let mut vectors = vectors.into_iter();
-    let mut total = vectors.next().unwrap_or_default();
+    let mut sum = vectors.next().unwrap_or_default();
     for vector in vectors {
-        super::elementwise::add(&mut total, &vector);
+        super::elementwise::add(&mut sum, &vector);
     }
-    total
+    sum
 }

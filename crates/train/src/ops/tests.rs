@@ -1,4 +1,4 @@
-//! Each operation against the library's own, forward and backward, and against finite differences.
+//! Compares each operation with its reference, forward and backward, and with finite differences.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -9,14 +9,14 @@ use super::feature_loss::FeatureLoss;
 use super::groups::Groups;
 use super::head::HeadLoss;
 use super::mlp_block::MlpBlock;
-use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, apply, composed, none};
+use super::{AttentionShape, LossParts, MlpShape, Targets, Teacher, apply, none, reference};
 use candle_core::{Device, Result, Tensor, Var};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
 const EPSILON: f32 = 1e-5;
 
-/// Numbers that follow from a seed, about normal with this deviation.
+/// Pseudo-random numbers, approximately normal with the given deviation.
 fn values(seed: u64, count: usize, deviation: f32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x1234_5678_9ABC;
     let mut uniform = || {
@@ -35,7 +35,7 @@ fn var(seed: u64, shape: &[usize], mean: f32, deviation: f32) -> Var {
 
 type Operation<'a> = &'a (dyn Fn(&[Tensor]) -> Result<Tensor> + Sync);
 
-/// The sum of the result weighted by fixed numbers, and its gradients.
+/// Returns the operation's result, and the gradients of a fixed weighted sum of it.
 fn differentiate(operation: Operation<'_>, inputs: &[Var]) -> (Vec<f32>, Vec<Vec<f32>>) {
     let tensors: Vec<Tensor> = inputs.iter().map(|input| input.as_tensor().clone()).collect();
     let result = operation(&tensors).unwrap();
@@ -43,8 +43,8 @@ fn differentiate(operation: Operation<'_>, inputs: &[Var]) -> (Vec<f32>, Vec<Vec
     let weights = Tensor::from_vec(weights, result.shape(), &Device::Cpu).unwrap();
     let gradients = (&result * weights).unwrap().sum_all().unwrap().backward().unwrap();
     let flat = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-    let of_input = |input: &Var| flat(gradients.get(input).unwrap());
-    (flat(&result), inputs.iter().map(of_input).collect())
+    let gradient = |input: &Var| flat(gradients.get(input).unwrap());
+    (flat(&result), inputs.iter().map(gradient).collect())
 }
 
 fn assert_close(a: &[f32], b: &[f32], what: &str) {
@@ -55,16 +55,16 @@ fn assert_close(a: &[f32], b: &[f32], what: &str) {
     }
 }
 
-fn assert_same(fused: Operation<'_>, plain: Operation<'_>, inputs: &[Var]) {
+fn assert_same(fused: Operation<'_>, reference: Operation<'_>, inputs: &[Var]) {
     let (a, da) = differentiate(fused, inputs);
-    let (b, db) = differentiate(plain, inputs);
+    let (b, db) = differentiate(reference, inputs);
     assert_close(&a, &b, "result");
     for (input, (da, db)) in da.iter().zip(&db).enumerate() {
         assert_close(da, db, &format!("gradient of input {input}"));
     }
 }
 
-/// Gradients of a few entries against differences of the result.
+/// Compares the gradients of a few entries with finite differences of the result.
 fn assert_differences(operation: Operation<'_>, inputs: &[Var]) {
     let (_, gradients) = differentiate(operation, inputs);
     let value = |inputs: &[Var]| -> f64 {
@@ -77,11 +77,11 @@ fn assert_differences(operation: Operation<'_>, inputs: &[Var]) {
         let original = input.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         let largest = gradient.iter().map(|g| g.abs()).fold(0.0, f32::max);
         for step in 0..7 {
-            let place = (step * 7919 + 13) % original.len();
+            let index = (step * 7919 + 13) % original.len();
             const H: f32 = 4e-3;
             let at = |sign: f32| {
                 let mut moved = original.clone();
-                moved[place] += sign * H;
+                moved[index] += sign * H;
                 let moved = Tensor::from_vec(moved, input.shape(), &Device::Cpu).unwrap();
                 input.set(&moved).unwrap();
                 value(inputs)
@@ -89,14 +89,14 @@ fn assert_differences(operation: Operation<'_>, inputs: &[Var]) {
             let slope = ((at(1.0) - at(-1.0)) / f64::from(2.0 * H)) as f32;
             let original = Tensor::from_slice(&original, input.shape(), &Device::Cpu).unwrap();
             input.set(&original).unwrap();
-            let error = (slope - gradient[place]).abs();
+            let error = (slope - gradient[index]).abs();
             let bound = 0.02 * largest.max(0.05);
-            assert!(error < bound, "input {number} [{place}]: {slope} against {}", gradient[place]);
+            assert!(error < bound, "input {number} [{index}]: {slope} against {}", gradient[index]);
         }
     }
 }
 
-/// Attention with a norm before it, or without.
+/// Checks attention with a norm before it, or without one.
 fn attention_case(
     shape: AttentionShape,
     groups: &Groups,
@@ -110,7 +110,7 @@ fn attention_case(
     let rope = Arc::new(Rope::new(&frequencies, groups.tokens() + groups.masks() + 3));
     let mut inputs = vec![
         var(seed, &[sequences * groups.rows(), shape.hidden], 0.0, 1.0),
-        var(seed + 2, &[shape.weights()], 0.0, 0.3),
+        var(seed + 2, &[shape.weight_count()], 0.0, 0.3),
     ];
     if normed {
         inputs.push(var(seed + 1, &[shape.hidden], 1.0, 0.2));
@@ -121,13 +121,13 @@ fn attention_case(
         let norm = inputs.get(2).cloned().map_or_else(none, Ok)?;
         apply(block, [&inputs[0], &norm, &inputs[1]])
     };
-    let plain = |inputs: &[Tensor]| {
-        composed::attention_block(&shape, groups, &inputs[0], inputs.get(2), &inputs[1])
+    let reference = |inputs: &[Tensor]| {
+        reference::attention_block(&shape, groups, &inputs[0], inputs.get(2), &inputs[1])
     };
-    check(&fused, &plain, &inputs);
+    check(&fused, &reference, &inputs);
 }
 
-/// Groups whose anchors follow from a seed.
+/// Groups with pseudo-random anchors.
 fn groups(tokens: usize, masks: usize, seed: u64) -> Groups {
     let draws = values(seed + 50, tokens, 1.0);
     Groups::new(tokens, masks, (0..tokens).filter(|&token| draws[token] > -0.4).collect())
@@ -142,14 +142,15 @@ fn mlp_case(
     let inputs = [
         var(seed, &[rows, shape.hidden], 0.0, 1.0),
         var(seed + 1, &[shape.hidden], 1.0, 0.2),
-        var(seed + 2, &[shape.weights()], 0.0, 0.3),
+        var(seed + 2, &[shape.weight_count()], 0.0, 0.3),
     ];
     let fused = |inputs: &[Tensor]| {
         let block = MlpBlock { shape };
         apply(block, [&inputs[0], &inputs[1], &inputs[2]])
     };
-    let plain = |inputs: &[Tensor]| composed::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
-    check(&fused, &plain, &inputs);
+    let reference =
+        |inputs: &[Tensor]| reference::mlp_block(&shape, &inputs[0], &inputs[1], &inputs[2]);
+    check(&fused, &reference, &inputs);
 }
 
 fn head_case(
@@ -163,8 +164,8 @@ fn head_case(
         var(seed + 1, &[hidden], 1.0, 0.2),
         var(seed + 2, &[vocab_size, hidden], 0.0, 0.5),
     ];
-    let of_row = |row: usize| (row * 31 + seed as usize) % vocab_size;
-    let tokens: Vec<u32> = (0..rows).map(|row| of_row(row) as u32).collect();
+    let token = |row: usize| ((row * 31 + seed as usize) % vocab_size) as u32;
+    let tokens: Vec<u32> = (0..rows).map(token).collect();
     let weights: Vec<f32> = values(seed + 3, rows, 0.3).iter().map(|w| w.abs()).collect();
     let teacher_hidden = hidden + 3;
     let teacher = share.map(|share| Teacher {
@@ -185,8 +186,8 @@ fn head_case(
         };
         apply(loss, [&inputs[0], &inputs[1], &inputs[2]])
     };
-    let plain = |inputs: &[Tensor]| {
-        let log_p = composed::log_probabilities(&inputs[0], &inputs[1], &inputs[2], EPSILON)?;
+    let reference = |inputs: &[Tensor]| {
+        let log_p = reference::log_probabilities(&inputs[0], &inputs[1], &inputs[2], EPSILON)?;
         let mut hard = vec![0.0_f32; rows * vocab_size];
         for (row, &token) in tokens.iter().enumerate() {
             hard[row * vocab_size + token as usize] = 1.0;
@@ -195,19 +196,19 @@ fn head_case(
         let hard = Tensor::from_vec(hard, (rows, vocab_size), &Device::Cpu)?;
         let nll = hard.broadcast_mul(&weights)?.mul(&log_p)?.sum_all()?.neg()?;
         let Some(teacher) = &targets.teacher else { return Ok(nll) };
-        let own = Tensor::from_slice(&teacher.rows, (rows, teacher_hidden), &Device::Cpu)?;
+        let teacher_rows = Tensor::from_slice(&teacher.rows, (rows, teacher_hidden), &Device::Cpu)?;
         let head = Tensor::from_slice(&teacher.head, (vocab_size, teacher_hidden), &Device::Cpu)?;
-        let logits = own.matmul(&head.t()?)?.exp()?;
+        let logits = teacher_rows.matmul(&head.t()?)?.exp()?;
         let p = logits.broadcast_div(&logits.sum_keepdim(1)?)?;
         let each = (&p * (p.log()? - log_p)?)?;
         let divergence = each.broadcast_mul(&weights)?.sum_all()?;
         let share = f64::from(teacher.share);
         (divergence * share)? + (nll * (1.0 - share))?
     };
-    check(&fused, &plain, &inputs);
+    check(&fused, &reference, &inputs);
 }
 
-/// The loss of drafted rows, several of which predict the token behind one place.
+/// Checks the loss of drafted rows. Several of them predict the token after the same target row.
 fn draft_head_case(
     (hidden, vocab_size, rows): (usize, usize, usize),
     share: Option<f32>,
@@ -215,24 +216,25 @@ fn draft_head_case(
     seed: u64,
     check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
 ) {
-    let places = rows.div_ceil(3);
+    let target_rows = rows.div_ceil(3);
     let mut inputs = vec![var(seed, &[rows, hidden], 0.0, 1.0)];
     if normed {
         inputs.push(var(seed + 1, &[hidden], 1.0, 0.2));
     }
     let weights = values(seed + 2, vocab_size * hidden, 0.5);
     let head = Arc::new(FrozenHead::new(weights.clone(), hidden));
-    let of_target = values(seed + 4, places * hidden, 1.0);
-    let place_of: Vec<u32> = (0..rows).map(|row| (row % places) as u32).collect();
+    let target_hidden = values(seed + 4, target_rows * hidden, 1.0);
+    let target_row_of: Vec<u32> = (0..rows).map(|row| (row % target_rows) as u32).collect();
     let tokens: Vec<u32> = (0..rows).map(|row| ((row * 31 + 7) % vocab_size) as u32).collect();
-    // Some rows count nothing.
-    let counts = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
-    let counts: Vec<f32> = values(seed + 3, rows, 0.3).iter().enumerate().map(counts).collect();
-    let distributions = Arc::new(head.distributions(&of_target));
+    // Some rows have no label.
+    let row_weight = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
+    let row_weights: Vec<f32> =
+        values(seed + 3, rows, 0.3).iter().enumerate().map(row_weight).collect();
+    let distributions = Arc::new(head.distributions(&target_hidden));
     let labels = DraftLabels {
         tokens: tokens.clone().into(),
-        places: place_of.clone().into(),
-        weights: counts.clone().into(),
+        target_rows: target_row_of.clone().into(),
+        weights: row_weights.clone().into(),
         soft: share.map(|share| (Arc::clone(&distributions), share)),
     };
     let fused = |inputs: &[Tensor]| {
@@ -249,10 +251,10 @@ fn draft_head_case(
     let tensor = |values: &[f32], columns: usize| {
         Tensor::from_slice(values, (values.len() / columns, columns), &Device::Cpu)
     };
-    let plain = |inputs: &[Tensor]| {
+    let reference = |inputs: &[Tensor]| {
         let head = tensor(&weights, hidden)?;
         let x = match inputs.get(1) {
-            Some(norm) => composed::rms_norm(&inputs[0], norm, EPSILON)?,
+            Some(norm) => reference::rms_norm(&inputs[0], norm, EPSILON)?,
             None => inputs[0].clone(),
         };
         let log_softmax = |x: &Tensor| {
@@ -260,7 +262,7 @@ fn draft_head_case(
             logits.broadcast_sub(&logits.exp()?.sum_keepdim(1)?.log()?)
         };
         let log_q = log_softmax(&x)?;
-        let weights = tensor(&counts, 1)?;
+        let weights = tensor(&row_weights, 1)?;
         let mut hard = vec![0.0_f32; rows * vocab_size];
         for (row, &token) in tokens.iter().enumerate() {
             hard[row * vocab_size + token as usize] = 1.0;
@@ -268,53 +270,54 @@ fn draft_head_case(
         let nll =
             tensor(&hard, vocab_size)?.broadcast_mul(&weights)?.mul(&log_q)?.sum_all()?.neg()?;
         let Some(share) = share.map(f64::from) else { return Ok(nll) };
-        let index = Tensor::new(&place_of[..], &Device::Cpu)?;
-        let log_p = log_softmax(&tensor(&of_target, hidden)?)?.index_select(&index, 0)?;
+        let index = Tensor::new(&target_row_of[..], &Device::Cpu)?;
+        let log_p = log_softmax(&tensor(&target_hidden, hidden)?)?.index_select(&index, 0)?;
         let each = (log_p.exp()? * (&log_p - log_q)?)?;
         let divergence = each.broadcast_mul(&weights)?.sum_all()?;
         (divergence * share)? + (nll * (1.0 - share))?
     };
-    check(&fused, &plain, &inputs);
+    check(&fused, &reference, &inputs);
 }
 
-/// SmoothL1 of rows against features, both near and far.
+/// Checks the feature loss with distances below and above 1.
 fn feature_case(
     (hidden, rows): (usize, usize),
     seed: u64,
     check: impl Fn(Operation<'_>, Operation<'_>, &[Var]),
 ) {
-    let places = rows.div_ceil(2);
+    let target_rows = rows.div_ceil(2);
     let inputs = [var(seed, &[rows, hidden], 0.0, 1.5)];
-    let features = values(seed + 1, places * hidden, 1.0);
-    let place_of: Vec<u32> = (0..rows).map(|row| (row % places) as u32).collect();
-    let counts = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
-    let counts: Vec<f32> = values(seed + 2, rows, 0.3).iter().enumerate().map(counts).collect();
+    let features = values(seed + 1, target_rows * hidden, 1.0);
+    let target_row_of: Vec<u32> = (0..rows).map(|row| (row % target_rows) as u32).collect();
+    let row_weight = |(row, weight): (usize, &f32)| if row % 5 == 4 { 0.0 } else { weight.abs() };
+    let row_weights: Vec<f32> =
+        values(seed + 2, rows, 0.3).iter().enumerate().map(row_weight).collect();
     let fused = |inputs: &[Tensor]| {
         let loss = FeatureLoss {
             features: features.clone().into(),
             hidden,
-            places: place_of.clone().into(),
-            weights: counts.clone().into(),
+            target_rows: target_row_of.clone().into(),
+            weights: row_weights.clone().into(),
         };
         apply(loss, [&inputs[0], &none()?, &none()?])
     };
-    let plain = |inputs: &[Tensor]| {
-        let features = Tensor::from_slice(&features, (places, hidden), &Device::Cpu)?;
-        let features = features.index_select(&Tensor::new(&place_of[..], &Device::Cpu)?, 0)?;
+    let reference = |inputs: &[Tensor]| {
+        let features = Tensor::from_slice(&features, (target_rows, hidden), &Device::Cpu)?;
+        let features = features.index_select(&Tensor::new(&target_row_of[..], &Device::Cpu)?, 0)?;
         let distance = (&inputs[0] - features)?;
         let (size, square) = (distance.abs()?, (distance.sqr()? / 2.0)?);
         let each = size.lt(1.0)?.where_cond(&square, &(&size - 0.5)?)?;
-        let weights = Tensor::from_slice(&counts, (rows, 1), &Device::Cpu)?;
+        let weights = Tensor::from_slice(&row_weights, (rows, 1), &Device::Cpu)?;
         each.broadcast_mul(&weights)?.sum_all()? / hidden as f64
     };
-    check(&fused, &plain, &inputs);
+    check(&fused, &reference, &inputs);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     #[test]
-    fn attention_is_the_composed_one(
+    fn attention_matches_the_reference(
         (kv_heads, group, pairs) in (1_usize..3, 1_usize..4, 1_usize..9),
         (tokens, sequences, hidden) in (1_usize..150, 1_usize..4, 1_usize..40),
         (masks, normed, seed) in (0_usize..5, any::<bool>(), 0_u64..1000),
@@ -331,7 +334,7 @@ proptest! {
     }
 
     #[test]
-    fn mlp_is_the_composed_one(
+    fn mlp_matches_the_reference(
         (hidden, intermediate, rows) in (1_usize..40, 1_usize..70, 1_usize..1300),
         seed in 0_u64..1000,
     ) {
@@ -339,7 +342,7 @@ proptest! {
     }
 
     #[test]
-    fn losses_are_the_composed_ones(
+    fn head_losses_match_the_reference(
         sizes in (1_usize..40, 2_usize..90, 1_usize..400),
         share in prop_oneof![Just(None), (0.0_f32..=1.0).prop_map(Some)],
         seed in 0_u64..1000,
@@ -348,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn losses_of_drafts_are_the_composed_ones(
+    fn draft_losses_match_the_reference(
         sizes in (1_usize..40, 2_usize..90, 1_usize..400),
         share in prop_oneof![Just(None), (0.0_f32..=1.0).prop_map(Some)],
         (normed, seed) in (any::<bool>(), 0_u64..1000),
@@ -381,9 +384,9 @@ fn gradients_agree_with_finite_differences() {
     }
 }
 
-/// Threads share the work, and only the order of sums over them differs.
+/// The number of threads changes only the order of sums over threads.
 #[test]
-fn threads_change_roundings_only() {
+fn thread_count_changes_only_rounding() {
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
     let shape = MlpShape { hidden: 24, intermediate: 40, epsilon: EPSILON };
     mlp_case(shape, 1100, 8, |fused, _, inputs| {
@@ -391,7 +394,7 @@ fn threads_change_roundings_only() {
         let again = pool(1).install(|| differentiate(fused, inputs));
         assert_eq!(one, again);
         let three = pool(3).install(|| differentiate(fused, inputs));
-        assert_eq!(one.0, three.0, "rows do not depend on each other");
+        assert_eq!(one.0, three.0, "rows are independent of each other");
         assert_close(&one.1[2], &three.1[2], "gradient of the weights");
     });
 }

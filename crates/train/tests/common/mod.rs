@@ -1,4 +1,4 @@
-//! What the tests of this crate share: books of nonsense, and a tokenizer for them.
+//! Shared helpers of the tests: books of random words, and a tokenizer for them.
 #![allow(dead_code, clippy::allow_attributes, reason = "each test binary uses a part")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use forerun_train::data::Progress;
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 
-/// Words of several alphabets, with line ends and digits among them.
+/// Words of several scripts, with line ends and digits.
 const WORDS: [&str; 16] = [
     "the",
     "ship",
@@ -27,7 +27,7 @@ const WORDS: [&str; 16] = [
     "<|endoftext|>",
 ];
 
-/// Texts that look a little like books; the same seed gives the same.
+/// Texts that resemble books. The same seed gives the same texts.
 pub(crate) fn books(seed: u64, count: usize, words: usize) -> Vec<String> {
     let mut state = seed;
     let mut next = || {
@@ -51,13 +51,13 @@ pub(crate) fn books(seed: u64, count: usize, words: usize) -> Vec<String> {
         .collect()
 }
 
-/// Writes texts as one file, form feeds between them.
+/// Writes texts to a file, separated by form feeds.
 pub(crate) fn write_books(path: &Path, books: &[String]) -> PathBuf {
     std::fs::write(path, books.join("\n\n\x0C\n\n")).unwrap();
     path.to_owned()
 }
 
-/// A small tokenizer of some books, in a folder of that name.
+/// Trains a small tokenizer on some books, and saves it in a folder. Returns the path of its file.
 pub(crate) fn tokenizer(folder: &Path, seed: u64) -> PathBuf {
     std::fs::create_dir_all(folder).unwrap();
     let file = write_books(&folder.join("sample.txt"), &books(seed, 3, 3000));
@@ -65,10 +65,10 @@ pub(crate) fn tokenizer(folder: &Path, seed: u64) -> PathBuf {
     train_tokenizer(&[file], &options, &mut quiet).unwrap().save(folder).unwrap()
 }
 
-/// Who does not want to know.
+/// A progress callback that ignores all reports.
 pub(crate) fn quiet(_: Progress) {}
 
-/// All files of a folder that are not hidden, by name.
+/// The names and contents of all files of a folder that are not hidden, sorted by name.
 pub(crate) fn contents(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let mut files: Vec<_> = std::fs::read_dir(folder)
         .unwrap()

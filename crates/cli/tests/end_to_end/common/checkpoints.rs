@@ -1,4 +1,4 @@
-//! Random checkpoints, and ways to damage them.
+//! Random checkpoints, and functions that change them.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -9,29 +9,29 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A random target and its drafter, in a folder that goes with this value.
+/// A random target and its drafter, in a directory that is deleted with this value.
 pub(crate) struct Models {
     folder: TempDir,
 }
 
 impl Models {
-    /// A pair that agrees often, but not always.
+    /// Creates a pair that agrees often, but not always.
     pub(crate) fn pair() -> Self {
         Self::of(&example_config())
     }
 
-    /// A pair whose drafter has eight layers.
+    /// Creates a pair with a drafter of eight layers.
     pub(crate) fn deep() -> Self {
         Self::of(&Config { num_hidden_layers: 8, ..example_config() })
     }
 
-    /// A pair that sees so many tokens.
+    /// Creates a pair with this context length.
     pub(crate) fn with_context(max_position_embeddings: usize) -> Self {
         Self::of(&Config { max_position_embeddings, ..example_config() })
     }
 
-    /// A pair with a long context whose every second token is a word of so many bytes: text in
-    /// quantity.
+    /// Creates a pair with a long context in which every second token is a word of `length` bytes,
+    /// so that it generates a lot of text.
     pub(crate) fn with_long_words(length: usize) -> Self {
         let models = Self::with_context(1 << 20);
         for model in [models.target(), models.drafter()] {
@@ -55,7 +55,7 @@ impl Models {
         models
     }
 
-    /// The folder that both are in, for other files of a test.
+    /// Returns the directory of both, which a test may use for other files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -76,7 +76,8 @@ pub(crate) fn edit_json(file: &Path, edit: impl FnOnce(&mut Value)) {
     fs::write(file, value.to_string()).unwrap();
 }
 
-/// A safetensors file taken apart: eight bytes of length, a JSON header, the tensors' bytes.
+/// The parts of a safetensors file, without its eight bytes of length: a JSON header, and the bytes
+/// of the tensors.
 pub(crate) struct Weights {
     pub(crate) header: Value,
     pub(crate) data: Vec<u8>,
@@ -96,7 +97,7 @@ impl Weights {
         fs::write(file, [&length, header.as_bytes(), &weights.data].concat()).unwrap();
     }
 
-    /// Where a tensor's bytes begin.
+    /// Returns the offset of a tensor's bytes.
     pub(crate) fn start_of(&self, tensor: &str) -> usize {
         self.header[tensor]["data_offsets"][0].as_u64().unwrap() as usize
     }

@@ -1,10 +1,11 @@
-//! A hub on this machine: it serves folders the way the real one does, notes what it is asked, and
-//! fails on demand.
+//! A local hub: it serves directories in the way of the real one, records the requests, and fails
+//! on demand.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use super::Run;
-use ring::digest::{Algorithm, SHA1_FOR_LEGACY_USE_ONLY, SHA256, digest};
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,37 +16,37 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What goes wrong.
+/// A deviation from the behaviour of the real hub.
 #[derive(Clone, Debug)]
 pub(crate) enum Quirk {
-    /// The connection ends after so many bytes of the next weights, once.
+    /// The connection ends once, after this number of bytes of the next weights.
     Cut(usize),
-    /// Nothing comes after so many bytes of the next weights, once.
+    /// The connection stalls once, after this number of bytes of the next weights.
     Stall(usize),
-    /// A byte of the next weights is wrong, once.
+    /// One byte of the next weights is wrong, once.
     Damage,
-    /// A byte of this small file is wrong, once.
+    /// One byte of this small file is wrong, once.
     DamageSmall(&'static str),
-    /// Weights lie at another port of this very host.
+    /// Weights are at another port of the same host.
     Elsewhere(u16),
-    /// Every answer starts at the first byte, whatever was asked.
+    /// Every answer starts at the first byte, whatever range is requested.
     IgnoreRanges,
-    /// No part is to be had, only the whole.
+    /// Requests for a range of bytes are refused.
     RefuseRanges,
-    /// Nobody gets in without this token.
+    /// Requests need this token.
     Token(&'static str),
-    /// Everybody gets this status and code of an error.
+    /// Every request gets this error status and code.
     Refuse(u16, &'static str),
     /// Every file has this ETag.
     Etag(&'static str),
 }
 
-/// A request.
+/// A recorded request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Request {
     pub(crate) method: String,
     pub(crate) path: String,
-    /// By name in lower case.
+    /// Headers by name, in lower case.
     pub(crate) headers: HashMap<String, String>,
 }
 
@@ -53,13 +54,13 @@ type Files = BTreeMap<String, Vec<u8>>;
 
 #[derive(Default)]
 struct State {
-    /// By `owner/name` and revision.
+    /// Commits and files by `owner/name` and revision.
     revisions: HashMap<(String, String), (String, Files)>,
     quirks: Vec<Quirk>,
-    asked: Vec<Asked>,
+    requests: Vec<Request>,
 }
 
-/// A running hub, and the home of who asks it.
+/// A running hub, and the home directory of its users.
 pub(crate) struct Hub {
     port: u16,
     state: Arc<Mutex<State>>,
@@ -75,21 +76,21 @@ impl Hub {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (stream, state) = (stream.unwrap(), Arc::clone(&shared));
-                // Who asks may go away in the middle.
+                // The client may close the connection early.
                 thread::spawn(move || drop(answer(stream, port, &state)));
             }
         });
         Self { port, state, home: tempfile::tempdir().unwrap() }
     }
 
-    /// A hub that has a checkpoint's files as `owner/name`.
+    /// Starts a hub that serves a checkpoint as `owner/name`.
     pub(crate) fn serving(model: &Path) -> Self {
         let hub = Self::start();
         hub.publish("owner/name", "main", model);
         hub
     }
 
-    /// Publishes a folder's files and gives their commit.
+    /// Publishes the files of a directory, and returns their commit.
     pub(crate) fn publish(&self, id: &str, revision: &str, folder: &Path) -> String {
         let read = |entry: fs::DirEntry| {
             (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
@@ -119,24 +120,24 @@ impl Hub {
         self.state.lock().unwrap().quirks.clear();
     }
 
-    /// What was asked since the last time.
-    pub(crate) fn take_asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut self.state.lock().unwrap().asked)
+    /// Returns the requests since the last call.
+    pub(crate) fn take_requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.state.lock().unwrap().requests)
     }
 
-    /// The requests for weights since the last time.
-    pub(crate) fn take_downloads(&self) -> Vec<Asked> {
-        let mut asked = self.take_asked();
-        asked.retain(|asked| asked.path.starts_with("/cdn/") && asked.method == "GET");
-        asked
+    /// Returns the requests for weights since the last call.
+    pub(crate) fn take_downloads(&self) -> Vec<Request> {
+        let mut requests = self.take_requests();
+        requests.retain(|request| request.path.starts_with("/cdn/") && request.method == "GET");
+        requests
     }
 
-    /// The cache's folder for `owner/name`.
+    /// Returns the cache directory of `owner/name`.
     pub(crate) fn cached(&self) -> PathBuf {
         self.home.path().join("hub/models--owner--name")
     }
 
-    /// Files under way in the cache.
+    /// Returns incomplete files in the cache.
     pub(crate) fn partials(&self) -> Vec<PathBuf> {
         let blobs = fs::read_dir(self.cached().join("blobs")).into_iter().flatten();
         let mut paths: Vec<PathBuf> = blobs.map(|entry| entry.unwrap().path()).collect();
@@ -144,9 +145,9 @@ impl Hub {
         paths
     }
 
-    /// A run that asks this hub and nobody else.
+    /// Creates a run that uses only this hub.
     pub(crate) fn run(&self) -> Run {
-        const OTHERS: [&str; 12] = [
+        const OTHER_SETTINGS: [&str; 12] = [
             "HF_HUB_CACHE",
             "HF_HUB_OFFLINE",
             "HF_TOKEN",
@@ -160,32 +161,33 @@ impl Hub {
             "https_proxy",
             "NO_PROXY",
         ];
-        let run = Run::forerun().without_variables(&OTHERS).variable("HF_HOME", self.home.path());
+        let run =
+            Run::forerun().without_variables(&OTHER_SETTINGS).variable("HF_HOME", self.home.path());
         run.variable("HF_ENDPOINT", format!("http://127.0.0.1:{}", self.port))
     }
 
-    /// A short answer that tells models apart.
+    /// Arguments for a short answer that differs between models.
     pub(crate) const GENERATE: [&str; 9] =
         ["generate", "-p", "Once upon", "-n", "16", "--temperature", "1.5", "--seed", "3"];
 
-    /// `forerun generate` with a model of this hub.
+    /// Creates a run of `forerun generate` with a model of this hub.
     pub(crate) fn generate(&self, id: &str) -> Run {
         self.run().with(&Self::GENERATE).with(&["--model", id])
     }
 }
 
 fn hash(bytes: &[u8]) -> String {
-    digits(&SHA256, bytes)
+    digits::<Sha256>(bytes)
 }
 
-fn digits(algorithm: &'static Algorithm, bytes: &[u8]) -> String {
-    digest(algorithm, bytes).as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+fn digits<D: Digest>(bytes: &[u8]) -> String {
+    D::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The ETag of what is not stored as a large file: Git's name for it.
+/// Returns the ETag of a file that is not stored as a large file: its Git hash.
 pub(crate) fn small_etag(bytes: &[u8]) -> String {
     let header = format!("blob {}\0", bytes.len());
-    digits(&SHA1_FOR_LEGACY_USE_ONLY, &[header.as_bytes(), bytes].concat())
+    digits::<Sha1>(&[header.as_bytes(), bytes].concat())
 }
 
 fn answer(mut stream: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Result<()> {
@@ -198,10 +200,10 @@ fn answer(mut stream: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Re
         let (name, value) = line.split_once(':').unwrap();
         (name.to_ascii_lowercase(), value.trim().to_owned())
     });
-    let asked = Asked { method, path, headers: headers.collect() };
+    let request = Request { method, path, headers: headers.collect() };
     let mut state = state.lock().unwrap();
-    state.asked.push(asked.clone());
-    let reply = reply(&asked, port, &mut state);
+    state.requests.push(request.clone());
+    let reply = reply(&request, port, &mut state);
     drop(state);
     write!(stream, "HTTP/1.1 {} Reason\r\nConnection: close\r\n", reply.status)?;
     for (name, value) in &reply.headers {
@@ -211,12 +213,12 @@ fn answer(mut stream: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Re
         write!(stream, "Content-Length: {}\r\n", reply.body.len())?;
     }
     write!(stream, "\r\n")?;
-    if asked.method == "HEAD" {
+    if request.method == "HEAD" {
         return Ok(());
     }
     stream.write_all(&reply.body[..reply.end.unwrap_or(reply.body.len())])?;
     if reply.stalls {
-        // Longer than the test takes.
+        // Longer than the test.
         thread::sleep(Duration::from_secs(30));
     }
     Ok(())
@@ -238,32 +240,32 @@ impl Reply {
     }
 }
 
-fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
-    let bearer = asked.headers.get("authorization").map_or("", String::as_str);
+fn reply(request: &Request, port: u16, state: &mut State) -> Reply {
+    let bearer = request.headers.get("authorization").map_or("", String::as_str);
     for quirk in &state.quirks {
         match quirk {
             Quirk::Refuse(status, code) => return Reply::error(*status, code),
             Quirk::Token(token)
-                if bearer != format!("Bearer {token}") && !asked.path.starts_with("/cdn/") =>
+                if bearer != format!("Bearer {token}") && !request.path.starts_with("/cdn/") =>
             {
                 return Reply::error(401, "RepoNotFound");
             }
             _ => {}
         }
     }
-    if let Some(rest) = asked.path.strip_prefix("/api/models/") {
+    if let Some(rest) = request.path.strip_prefix("/api/models/") {
         let (id, revision) = rest.split_once("/revision/").unwrap();
         return description(id, &revision.replace("%2F", "/"), state);
     }
-    if let Some(rest) = asked.path.strip_prefix("/cdn/") {
+    if let Some(rest) = request.path.strip_prefix("/cdn/") {
         let (id, commit, file) = parts(rest);
         let bytes = state.revisions[&(id, commit)].1[&file].clone();
-        return content(asked, bytes, state);
+        return content(request, bytes, state);
     }
-    // Small files are behind a redirection within the hub.
-    let (rest, redirected) = match asked.path.strip_prefix("/api/resolve-cache/") {
+    // The hub redirects requests for small files to another path on the same server.
+    let (rest, redirected) = match request.path.strip_prefix("/api/resolve-cache/") {
         Some(rest) => (rest.to_owned(), true),
-        None => (asked.path[1..].replacen("/resolve/", "/", 1), false),
+        None => (request.path[1..].replacen("/resolve/", "/", 1), false),
     };
     let (id, commit, file) = parts(&rest);
     let Some((_, files)) = state.revisions.get(&(id, commit.clone())) else {
@@ -298,7 +300,7 @@ fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
     }
     let etag = ("ETag", etag.unwrap_or_else(|| format!("\"{}\"", small_etag(&bytes))));
     let damage = |quirk: &Quirk| matches!(quirk, Quirk::DamageSmall(name) if *name == file);
-    if asked.method == "GET"
+    if request.method == "GET"
         && let Some(quirk) = state.quirks.iter().position(damage)
     {
         state.quirks.remove(quirk);
@@ -308,7 +310,7 @@ fn reply(asked: &Asked, port: u16, state: &mut State) -> Reply {
     Reply { status: 200, headers: vec![etag, commit], body: bytes, ..Reply::default() }
 }
 
-/// `owner/name/commit/file`.
+/// Splits `owner/name/commit/file`.
 fn parts(path: &str) -> (String, String, String) {
     let parts: Vec<&str> = path.splitn(4, '/').collect();
     (format!("{}/{}", parts[0], parts[1]), parts[2].to_owned(), parts[3].to_owned())
@@ -316,8 +318,8 @@ fn parts(path: &str) -> (String, String, String) {
 
 fn description(id: &str, revision: &str, state: &State) -> Reply {
     let Some((commit, files)) = state.revisions.get(&(id.to_owned(), revision.to_owned())) else {
-        let known = state.revisions.keys().any(|(known, _)| known == id);
-        return Reply::error(404, if known { "RevisionNotFound" } else { "RepoNotFound" });
+        let exists = state.revisions.keys().any(|(other, _)| other == id);
+        return Reply::error(404, if exists { "RevisionNotFound" } else { "RepoNotFound" });
     };
     let siblings: Vec<_> =
         files.keys().map(|name| serde_json::json!({ "rfilename": name })).collect();
@@ -325,11 +327,11 @@ fn description(id: &str, revision: &str, state: &State) -> Reply {
     Reply { status: 200, body: body.into_bytes(), ..Reply::default() }
 }
 
-/// Weights, from where they are asked for, with what goes wrong.
-fn content(asked: &Asked, mut bytes: Vec<u8>, state: &mut State) -> Reply {
+/// Returns the requested range of weights, with the hub's quirks.
+fn content(request: &Request, mut bytes: Vec<u8>, state: &mut State) -> Reply {
     let total = bytes.len();
     let mut reply = Reply { status: 200, ..Reply::default() };
-    let range = asked
+    let range = request
         .headers
         .get("range")
         .filter(|_| !state.quirks.iter().any(|quirk| matches!(quirk, Quirk::IgnoreRanges)));
@@ -343,7 +345,7 @@ fn content(asked: &Asked, mut bytes: Vec<u8>, state: &mut State) -> Reply {
         reply.status = 206;
         reply.headers.push(("Content-Range", format!("bytes {start}-{}/{total}", total - 1)));
     }
-    // Each of these happens once.
+    // Each of these quirks occurs once.
     state.quirks.retain(|quirk| match quirk {
         Quirk::Cut(end) => {
             reply.end = Some(*end);

@@ -1,4 +1,4 @@
-//! Runs of the binary, and checkpoints to run it on.
+//! Helpers: runs of the binary, and checkpoints for them.
 
 mod checkpoints;
 #[cfg(feature = "hub")]

@@ -1,4 +1,4 @@
-//! One run of the binary: typed, started, watched, finished.
+//! A run of the binary.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -14,30 +14,30 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Nothing here takes as long, however busy the machine: beyond it, something hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time after which a run is considered stuck.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How often a process is asked whether it has ended.
-const GLANCE: Duration = Duration::from_millis(5);
+/// Interval at which a process is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Bytes that the pipe of a slow reader holds: a page, the least there is.
+/// Capacity of a slow reader's pipe in bytes: one page, the minimum.
 #[cfg(target_os = "linux")]
 const SMALL_PIPE: u64 = 4096;
 
-/// Who reads standard output, and how.
+/// How standard output is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Everything as soon as it comes.
+    /// All output as soon as it is written.
     Eager,
-    /// Everything, a few bytes at a time with pauses, from a pipe that holds little.
+    /// All output, a few bytes at a time with pauses, through a small pipe.
     Slow,
-    /// So many bytes; then the pipe is closed.
+    /// This number of bytes; then the pipe is closed.
     Closing(usize),
-    /// Nothing until the process has ended, from a pipe that holds little.
+    /// Nothing until the process has ended, through a small pipe.
     Asleep,
 }
 
-/// A command line, and what is at the other ends of its pipes.
+/// A command line, its input, and the reader of its output.
 pub(crate) struct Run {
     command: Command,
     input: Option<Vec<u8>>,
@@ -45,16 +45,16 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// `forerun` alone.
+    /// Creates a run of `forerun` without arguments.
     pub(crate) fn forerun() -> Self {
         let command = Command::new(env!("CARGO_BIN_EXE_forerun"));
         Self { command, input: None, reader: Reader::Eager }
     }
 
-    /// The same, ended by interrupts even where whoever runs this test ignores them, as a shell's jobs in
-    /// the background do.
+    /// Returns a run that interrupts end even if the process that runs this test ignores them, as
+    /// background jobs of a shell do.
     #[cfg(target_os = "linux")]
-    pub(crate) fn heeding_interrupts(self) -> Self {
+    pub(crate) fn with_default_interrupts(self) -> Self {
         let mut command = Command::new("env");
         command.arg("--default-signal=INT").arg(self.command.get_program());
         command.args(self.command.get_args());
@@ -67,47 +67,47 @@ impl Run {
         Self { command, ..self }
     }
 
-    /// `forerun generate` with the target of `models`.
+    /// Creates a run of `forerun generate` with the target of `models`.
     pub(crate) fn generate(models: &Models) -> Self {
         Self::forerun().with(&["generate"]).with_path("--model", &models.target())
     }
 
-    /// The same with the drafter, on one core.
+    /// Creates a run of `forerun generate` with both models, on one core.
     pub(crate) fn generate_with_drafter(models: &Models) -> Self {
         Self::generate(models).with_path("--draft-model", &models.drafter()).on_one_core()
     }
 
-    /// Puts drafter and target on one core, so that it works wherever there is one.
+    /// Places drafter and target on one core, so that the test works on any machine.
     pub(crate) fn on_one_core(self) -> Self {
         self.with(&["--placement", &Self::one_core_placement()])
     }
 
-    /// All on one core, another one for each test that runs beside this one.
+    /// Returns a placement on one core, which differs between tests that run at the same time.
     pub(crate) fn one_core_placement() -> String {
         let cores = available_cores();
         let core = cores[std::process::id() as usize % cores.len()];
         format!("drafter=cpu:{core},target=cpu:{core},shared")
     }
 
-    /// More arguments.
+    /// Adds arguments.
     pub(crate) fn with<A: AsRef<OsStr>>(mut self, arguments: &[A]) -> Self {
         self.command.args(arguments);
         self
     }
 
-    /// An option that takes a path.
+    /// Adds an option with a path.
     pub(crate) fn with_path(mut self, option: &str, path: &Path) -> Self {
         self.command.arg(option).arg(path);
         self
     }
 
-    /// Where temporary files go.
+    /// Sets the directory of temporary files.
     pub(crate) fn temporary_folder(mut self, folder: &Path) -> Self {
         self.command.env("TMPDIR", folder).env("TMP", folder);
         self
     }
 
-    /// What is piped in; otherwise standard input is empty.
+    /// Sets standard input, which is empty otherwise.
     pub(crate) fn input(mut self, text: impl Into<Vec<u8>>) -> Self {
         self.input = Some(text.into());
         self
@@ -128,7 +128,7 @@ impl Run {
         command.stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(output_of_child).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // The command holds our copy of the pipe's other end: the output would never end.
+        // The command holds a copy of the pipe's write end, with which the output would never end.
         drop(command);
         if let (Some(input), Some(mut pipe)) = (input, child.stdin.take()) {
             // A process that fails early does not read its input.
@@ -146,16 +146,16 @@ impl Run {
             let output = output.take().unwrap();
             thread::spawn(move || read(output, reader, |chunk| drop(send.send(chunk))));
         }
-        let child = Leash(child);
+        let child = KillOnDrop(child);
         Running { child, chunks, received: Vec::new(), errors: Some(errors), unread: output }
     }
 
-    /// Runs to the end, however that is.
+    /// Runs to the end, successful or not.
     pub(crate) fn finish(self) -> Finished {
         self.start().finish()
     }
 
-    /// Runs to a good end.
+    /// Runs to the end, and checks that it succeeded.
     pub(crate) fn succeed(self) -> Finished {
         let finished = self.finish();
         assert_eq!(finished.code, Some(0), "{}", finished.errors);
@@ -163,16 +163,16 @@ impl Run {
     }
 }
 
-/// What else a run with a hub needs.
+/// Settings of runs with a hub.
 #[cfg(feature = "hub")]
 impl Run {
-    /// An environment variable.
+    /// Sets an environment variable.
     pub(crate) fn variable(mut self, name: &str, value: impl AsRef<OsStr>) -> Self {
         self.command.env(name, value);
         self
     }
 
-    /// Takes environment variables away.
+    /// Removes environment variables.
     pub(crate) fn without_variables(mut self, names: &[&str]) -> Self {
         for name in names {
             self.command.env_remove(name);
@@ -180,7 +180,7 @@ impl Run {
         self
     }
 
-    /// Where relative paths begin.
+    /// Sets the working directory.
     pub(crate) fn in_folder(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
@@ -188,17 +188,17 @@ impl Run {
 }
 
 fn read(mut output: PipeReader, reader: Reader, mut give: impl FnMut(Vec<u8>)) {
-    let (at_once, mut left) = match reader {
+    let (chunk_size, mut left) = match reader {
         Reader::Slow => (500, usize::MAX),
         Reader::Closing(bytes) => (bytes, bytes),
         Reader::Eager | Reader::Asleep => (1 << 16, usize::MAX),
     };
-    let mut buffer = vec![0; at_once];
+    let mut buffer = vec![0; chunk_size];
     while left > 0 {
         if reader == Reader::Slow {
             thread::sleep(Duration::from_millis(10));
         }
-        let length = output.read(&mut buffer[..at_once.min(left)]).unwrap();
+        let length = output.read(&mut buffer[..chunk_size.min(left)]).unwrap();
         if length == 0 {
             break;
         }
@@ -207,35 +207,35 @@ fn read(mut output: PipeReader, reader: Reader, mut give: impl FnMut(Vec<u8>)) {
     }
 }
 
-/// A child that does not outlive its test.
-struct Leash(Child);
+/// A child process that does not outlive its test.
+struct KillOnDrop(Child);
 
-impl Drop for Leash {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It has ended already if all went well.
+        // Normally, it has already ended.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// A process under way.
+/// A running process.
 pub(crate) struct Running {
-    child: Leash,
+    child: KillOnDrop,
     chunks: Receiver<Vec<u8>>,
     received: Vec<Vec<u8>>,
     errors: Option<JoinHandle<String>>,
-    /// The output that nobody reads before the end.
+    /// The output that is not read before the end.
     unread: Option<PipeReader>,
 }
 
 impl Running {
     /// Waits for the first piece of output.
     pub(crate) fn wait_for_output(&mut self) {
-        let chunk = self.chunks.recv_timeout(PATIENCE).unwrap();
+        let chunk = self.chunks.recv_timeout(TIMEOUT).unwrap();
         self.received.push(chunk);
     }
 
-    /// Waits until an interrupt would be heard: before, it ends the process at once.
+    /// Waits until the process handles interrupts. Before that, an interrupt ends it at once.
     #[cfg(target_os = "linux")]
     pub(crate) fn wait_for_interrupt_handler(&mut self) {
         let status = format!("/proc/{}/status", self.child.0.id());
@@ -248,23 +248,23 @@ impl Running {
             if caught & 0b10 != 0 {
                 return;
             }
-            assert!(since.elapsed() < PATIENCE, "it never listens for interrupts");
-            thread::sleep(GLANCE);
+            assert!(since.elapsed() < TIMEOUT, "it never handles interrupts");
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Waits until the pipe that nobody reads is full to the last byte, which it gets by a piece of
-    /// text that is larger than it.
+    /// Waits until the unread pipe is completely full. A piece of text that is larger than the pipe
+    /// fills it.
     #[cfg(target_os = "linux")]
     pub(crate) fn wait_for_full_pipe(&mut self) {
         let since = Instant::now();
         while rustix::io::ioctl_fionread(self.unread.as_ref().unwrap()).unwrap() < SMALL_PIPE {
-            assert!(since.elapsed() < PATIENCE, "it does not write enough");
-            thread::sleep(GLANCE);
+            assert!(since.elapsed() < TIMEOUT, "it does not write enough");
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Presses Ctrl-C.
+    /// Sends an interrupt, as Ctrl-C does.
     #[cfg(target_os = "linux")]
     pub(crate) fn interrupt(&mut self) {
         if !self.has_ended() {
@@ -273,14 +273,14 @@ impl Running {
         }
     }
 
-    /// Presses Ctrl-C again and again: two signals that come too close become one.
+    /// Sends interrupts until the process ends. Two signals in quick succession may arrive as one.
     #[cfg(target_os = "linux")]
     pub(crate) fn interrupt_until_it_ends(&mut self) {
         let since = Instant::now();
         while !self.has_ended() {
-            assert!(since.elapsed() < PATIENCE, "interrupts do not end it");
+            assert!(since.elapsed() < TIMEOUT, "interrupts do not end it");
             self.interrupt();
-            thread::sleep(4 * GLANCE);
+            thread::sleep(4 * POLL_INTERVAL);
         }
     }
 
@@ -292,26 +292,26 @@ impl Running {
     pub(crate) fn finish(mut self) -> Finished {
         let since = Instant::now();
         while !self.has_ended() {
-            assert!(since.elapsed() < PATIENCE, "it does not end; so far: {:?}", self.received);
-            thread::sleep(GLANCE);
+            assert!(since.elapsed() < TIMEOUT, "it does not end; so far: {:?}", self.received);
+            thread::sleep(POLL_INTERVAL);
         }
         let code = self.child.0.wait().unwrap().code();
         if let Some(output) = self.unread.take() {
             read(output, Reader::Eager, |chunk| self.received.push(chunk));
         }
-        // The reader has gone once all is read, and its end of the channel with it.
+        // The channel closes when the reader has read everything.
         self.received.extend(self.chunks.iter());
         let errors = self.errors.take().unwrap().join().unwrap();
         Finished { code, chunks: self.received, errors }
     }
 }
 
-/// What a process left behind.
+/// The results of a process.
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// `None` if a signal killed it.
     pub(crate) code: Option<i32>,
-    /// Standard output in the pieces in which it arrived.
+    /// Standard output in the pieces that arrived.
     pub(crate) chunks: Vec<Vec<u8>>,
     /// Standard error.
     pub(crate) errors: String,
@@ -323,7 +323,7 @@ impl Finished {
         String::from_utf8(self.chunks.concat()).unwrap()
     }
 
-    /// Standard output as the one JSON object that it has to be.
+    /// Standard output as a JSON object.
     pub(crate) fn json(&self) -> Value {
         let value: Value = serde_json::from_str(&self.output()).unwrap();
         assert!(value.is_object(), "{value}");
@@ -335,7 +335,8 @@ impl Finished {
         self.errors.lines().last().unwrap()
     }
 
-    /// Checks that it failed, said so in a sentence with these words, and printed nothing else.
+    /// Checks that the run failed with an error message that contains these words, and without
+    /// other output.
     pub(crate) fn assert_refused(&self, what: &str, words: &[&str]) {
         let errors = &self.errors;
         assert!(matches!(self.code, Some(1 | 2)), "{what}: exit code {:?}: {errors}", self.code);

@@ -1,32 +1,32 @@
-//! The layout of a GGUF file: header, metadata, names and places of tensors, then their bytes.
+//! The layout of a GGUF file: header, metadata, names and offsets of the tensors, then their bytes.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// The version that is written.
+/// The format version of the files that are written.
 const VERSION: u32 = 3;
-/// Tensors begin at multiples of so many bytes: the format's default.
+/// The alignment of tensors in bytes: the format's default.
 const ALIGNMENT: u64 = 32;
 
-/// A value of a GGUF file's metadata.
+/// A value in a GGUF file's metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub enum GgufValue {
-    /// A whole number.
+    /// An unsigned integer.
     U32(u32),
-    /// A number.
+    /// A float.
     F32(f32),
-    /// Yes or no.
+    /// A boolean.
     Bool(bool),
-    /// A text.
+    /// A string.
     Text(String),
-    /// Whole numbers in order.
+    /// An array of integers.
     I32s(Vec<i32>),
-    /// Texts in order.
+    /// An array of strings.
     Texts(Vec<String>),
 }
 
-/// Numbers of the types of values.
+/// The format's codes of the value types (`gguf_metadata_value_type`).
 mod code {
     pub(super) const U32: u32 = 4;
     pub(super) const I32: u32 = 5;
@@ -37,7 +37,7 @@ mod code {
 }
 
 impl GgufValue {
-    /// Appends its type and itself.
+    /// Appends the type code and the value to `out`.
     fn encode(&self, out: &mut Vec<u8>) {
         let mut array = |element: u32, length: usize| {
             out.extend([code::ARRAY, element].iter().flat_map(|code| code.to_le_bytes()));
@@ -77,28 +77,29 @@ fn encode_text(text: &str, out: &mut Vec<u8>) {
     out.extend(text.as_bytes());
 }
 
-/// What is said of a tensor before its bytes come.
+/// The description of a tensor, stored before the tensors' bytes.
 pub(super) struct TensorInfo {
     pub(super) name: String,
-    /// As everywhere here: `[outputs, inputs]` or `[size]`. The file has it the other way round.
+    /// `[outputs, inputs]` or `[size]`, as everywhere in this crate. The file reverses the order.
     pub(super) shape: Vec<usize>,
-    /// Its type's number.
+    /// The code of its type (`ggml_type`).
     pub(super) code: u32,
     pub(super) bytes: usize,
 }
 
-/// A file that is being written: tensors follow in the order in which they were announced. It lies beside
-/// its place until it is whole, so that whoever is interrupted leaves no half file there.
-pub(super) struct Layout {
+/// A writer of one GGUF file. The tensors' bytes must follow in the order of their descriptions. Until
+/// the file is complete it has a temporary name in the same directory, so an interrupted run does not
+/// leave half a file under the final name.
+pub(super) struct GgufWriter {
     out: BufWriter<File>,
     partial: PathBuf,
     file: PathBuf,
-    /// Bytes since the first tensor's place.
+    /// Bytes written since the offset of the first tensor.
     written: u64,
 }
 
-impl Layout {
-    /// Writes all that comes before the tensors' bytes.
+impl GgufWriter {
+    /// Creates the file and writes everything that precedes the tensors' bytes.
     pub(super) fn create(
         file: &Path,
         metadata: &[(String, GgufValue)],
@@ -125,18 +126,18 @@ impl Layout {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         let partial = file.with_file_name(format!(".{name}.{}", std::process::id()));
         let out = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
-        let mut layout = Self { out, partial, file: file.to_owned(), written: 0 };
-        layout.out.write_all(&head)?;
-        Ok(layout)
+        let mut writer = Self { out, partial, file: file.to_owned(), written: 0 };
+        writer.out.write_all(&head)?;
+        Ok(writer)
     }
 
-    /// Fills up to the next tensor's place.
+    /// Pads the file up to the offset of the next tensor.
     pub(super) fn end_tensor(&mut self) -> io::Result<()> {
-        let missing = self.written.next_multiple_of(ALIGNMENT) - self.written;
-        self.write_all(&[0; ALIGNMENT as usize][..missing as usize])
+        let padding = self.written.next_multiple_of(ALIGNMENT) - self.written;
+        self.write_all(&[0; ALIGNMENT as usize][..padding as usize])
     }
 
-    /// Hands all to the disk, and gives the file its name.
+    /// Flushes everything to the disk and moves the file to its final name.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.out.flush()?;
         self.out.get_ref().sync_all()?;
@@ -144,14 +145,14 @@ impl Layout {
     }
 }
 
-impl Drop for Layout {
+impl Drop for GgufWriter {
     fn drop(&mut self) {
-        // Where the file is whole it has its name by now.
+        // A complete file has been renamed already, so this removes unfinished files only.
         drop(fs::remove_file(&self.partial));
     }
 }
 
-impl Write for Layout {
+impl Write for GgufWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let count = self.out.write(bytes)?;
         self.written += count as u64;

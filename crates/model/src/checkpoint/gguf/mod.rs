@@ -1,7 +1,7 @@
-//! GGUF, the files of llama.cpp and its kin: a model of Llama's shape, written as one of them.
+//! GGUF, the file format of llama.cpp: writes a Llama-like model as a GGUF file.
 //!
-//! Source: `docs/gguf.md` of ggml (version 3), and the names that llama.cpp's architecture `llama`
-//! reads. Matrices keep one type throughout; norms and biases are f32, as llama.cpp has them.
+//! Source: `docs/gguf.md` of ggml (version 3), and the tensor names of llama.cpp's architecture
+//! `llama`. All matrices have one type. Norms and biases are f32, as in llama.cpp.
 
 mod layout;
 
@@ -16,24 +16,24 @@ use super::tensor::{LayerTensor, Tensor};
 use super::{Checkpoint, LoadError};
 use crate::config::{Config, Family, RopeScaling};
 use crate::kernels::{BLOCK, quantize_weights};
-use layout::{Layout, TensorInfo};
+use layout::{GgufWriter, TensorInfo};
 
 pub use layout::GgufValue;
 
-/// The type of a GGUF file's matrices.
+/// The type of the matrices in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GgufType {
     /// 32-bit floats: exact.
     F32,
-    /// bfloat16, rounded to nearest: exact where the checkpoint is.
+    /// bfloat16, rounded to nearest: exact for checkpoints in bfloat16.
     Bf16,
-    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each: the very numbers of
-    /// [`WeightType::Int8`](crate::WeightType::Int8).
+    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each: the same numbers as
+    /// in [`WeightType::Int8`](crate::WeightType::Int8).
     Q8_0,
 }
 
 impl GgufType {
-    /// Its number in the file (`ggml_type`).
+    /// Returns the code of a tensor's type (`ggml_type`).
     fn code(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -42,7 +42,7 @@ impl GgufType {
         }
     }
 
-    /// The number by which a file says what its matrices are (`llama_ftype`).
+    /// Returns the code of a file's matrix type (`llama_ftype`).
     fn file_type(self) -> u32 {
         match self {
             Self::F32 => 0,
@@ -51,7 +51,7 @@ impl GgufType {
         }
     }
 
-    /// Bytes of a row of this many values.
+    /// Returns the number of bytes that a row of `values` values takes.
     fn row_bytes(self, values: usize) -> usize {
         match self {
             Self::F32 => values * size_of::<f32>(),
@@ -60,7 +60,7 @@ impl GgufType {
         }
     }
 
-    /// Appends a row as it is stored.
+    /// Appends the stored form of a row to `out`.
     fn encode(self, row: &[f32], out: &mut Vec<u8>) {
         match self {
             Self::F32 => out.extend(row.iter().flat_map(|value| value.to_le_bytes())),
@@ -93,18 +93,18 @@ impl FromStr for GgufType {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let all = [Self::F32, Self::Bf16, Self::Q8_0];
-        let found = all.into_iter().find(|own| own.to_string() == text);
+        let found = all.into_iter().find(|gguf_type| gguf_type.to_string() == text);
         found.ok_or_else(|| format!("{text:?} is not one of f32, bf16, q8_0"))
     }
 }
 
-/// Writes a checkpoint as a GGUF file. `metadata` is what is known beyond the weights, such as the
-/// tokenizer; it stands behind what follows from the configuration.
+/// Writes a checkpoint as a GGUF file. `metadata` holds additional entries, such as the tokenizer. They
+/// follow the entries that are derived from the configuration.
 ///
 /// # Errors
 ///
-/// [`LoadError::UnsupportedOption`] where the model is none that llama.cpp's `llama` computes, or has
-/// rows that do not divide into blocks; and where weights cannot be read or the file not be written.
+/// [`LoadError::UnsupportedOption`] if llama.cpp's `llama` cannot compute the model, or if its rows do
+/// not divide into blocks. Other errors if weights cannot be read or the file cannot be written.
 pub fn write_gguf(
     checkpoint: &Checkpoint,
     file: &Path,
@@ -112,61 +112,65 @@ pub fn write_gguf(
     metadata: &[(String, GgufValue)],
 ) -> Result<(), LoadError> {
     let config = checkpoint.config();
-    check(config, checkpoint.path(), gguf_type)?;
+    check_supported(config, checkpoint.path(), gguf_type)?;
     let failed = |cause| LoadError::Write { path: file.to_owned(), cause };
     let divisors = rope_divisors(config);
     let mut infos: Vec<TensorInfo> = Tensor::all(config)
-        .map(|tensor| info(name(tensor), &tensor.shape(config), gguf_type))
+        .map(|tensor| tensor_info(gguf_name(tensor), &tensor.shape(config), gguf_type))
         .collect();
-    infos.extend(divisors.iter().map(|of| info(ROPE.to_owned(), &[of.len()], GgufType::F32)));
-    let mut all = model_metadata(config, gguf_type);
-    all.extend(metadata.iter().cloned());
+    infos.extend(
+        divisors.iter().map(|divisors| {
+            tensor_info(ROPE_DIVISORS.to_owned(), &[divisors.len()], GgufType::F32)
+        }),
+    );
+    let mut all_metadata = model_metadata(config, gguf_type);
+    all_metadata.extend(metadata.iter().cloned());
 
-    let mut layout = Layout::create(file, &all, &infos).map_err(failed)?;
+    let mut writer = GgufWriter::create(file, &all_metadata, &infos).map_err(failed)?;
     for tensor in Tensor::all(config) {
-        write_tensor(checkpoint, tensor, gguf_type, &mut layout, file)?;
-        layout.end_tensor().map_err(failed)?;
+        write_tensor(checkpoint, tensor, gguf_type, &mut writer, file)?;
+        writer.end_tensor().map_err(failed)?;
     }
     if let Some(divisors) = divisors {
         let mut bytes = Vec::new();
         GgufType::F32.encode(&divisors, &mut bytes);
-        layout.write_all(&bytes).and_then(|()| layout.end_tensor()).map_err(failed)?;
+        writer.write_all(&bytes).and_then(|()| writer.end_tensor()).map_err(failed)?;
     }
-    layout.finish().map_err(failed)
+    writer.finish().map_err(failed)
 }
 
-/// What divides RoPE's frequencies, by pair.
-const ROPE: &str = "rope_freqs.weight";
+/// The name of the tensor that holds one divisor of RoPE's frequency for each pair.
+const ROPE_DIVISORS: &str = "rope_freqs.weight";
 
-/// Refuses what llama.cpp's `llama` would compute differently.
-fn check(config: &Config, path: &Path, gguf_type: GgufType) -> Result<(), LoadError> {
+/// Rejects models that llama.cpp's `llama` would compute differently.
+fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<(), LoadError> {
     let unsupported = |option, found: String, supported| {
         Err(LoadError::UnsupportedOption { file: path.to_owned(), option, found, supported })
     };
     if !matches!(config.family, Family::Llama | Family::Mistral) {
         let found = config.family.model_type().to_owned();
-        return unsupported("model_type", found, "llama and mistral, in a GGUF file");
+        return unsupported("model_type", found, "llama and mistral in a GGUF file");
     }
     if let Some(window) = &config.sliding_window
         && window.size < config.max_position_embeddings
     {
         let found = window.size.to_string();
-        return unsupported("sliding_window", found, "none, in a GGUF file");
+        return unsupported("sliding_window", found, "no sliding window in a GGUF file");
     }
     let rows = [
         ("hidden_size", config.hidden_size),
         ("intermediate_size", config.intermediate_size),
         ("head_dim", config.q_size()),
     ];
-    let broken = rows.into_iter().find(|(_, inputs)| !inputs.is_multiple_of(BLOCK));
-    if let Some((option, inputs)) = broken.filter(|_| gguf_type == GgufType::Q8_0) {
+    let indivisible = rows.into_iter().find(|(_, inputs)| !inputs.is_multiple_of(BLOCK));
+    if let Some((option, inputs)) = indivisible.filter(|_| gguf_type == GgufType::Q8_0) {
         let found = format!("{inputs} inputs of a matrix");
-        return unsupported(option, found, "multiples of 32, in a GGUF file of q8_0");
+        return unsupported(option, found, "multiples of 32 in a GGUF file of type q8_0");
     }
     Ok(())
 }
 
-/// What is known of a model from its configuration.
+/// Returns the metadata that follow from a model's configuration.
 fn model_metadata(config: &Config, gguf_type: GgufType) -> Vec<(String, GgufValue)> {
     let size = |size: usize| GgufValue::U32(u32::try_from(size).unwrap_or(u32::MAX));
     let float = GgufValue::F32;
@@ -195,14 +199,14 @@ fn model_metadata(config: &Config, gguf_type: GgufType) -> Vec<(String, GgufValu
     all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// Where frequencies are scaled one by one, what divides each: `[head_dim / 2]`.
+/// Returns the divisor of each frequency, `[head_dim / 2]`, if the frequencies are scaled one by one.
 fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
     let RopeScaling::Llama3 { .. } = config.rope_scaling else { return None };
     Some((0..config.head_dim / 2).map(|pair| config.rope_divisor(pair)).collect())
 }
 
-/// Vectors are f32, matrices of the file's type.
-fn info(name: String, shape: &[usize], gguf_type: GgufType) -> TensorInfo {
+/// Describes a tensor. Vectors are stored as f32, matrices in the file's type.
+fn tensor_info(name: String, shape: &[usize], gguf_type: GgufType) -> TensorInfo {
     let columns = shape[shape.len() - 1];
     let stored = if shape.len() == 1 { GgufType::F32 } else { gguf_type };
     let rows: usize = shape[..shape.len() - 1].iter().product();
@@ -210,8 +214,8 @@ fn info(name: String, shape: &[usize], gguf_type: GgufType) -> TensorInfo {
     TensorInfo { name, shape: shape.to_vec(), code: stored.code(), bytes }
 }
 
-/// A tensor's name in GGUF.
-fn name(tensor: Tensor) -> String {
+/// Returns a tensor's name in GGUF.
+fn gguf_name(tensor: Tensor) -> String {
     let (layer, part) = match tensor {
         Tensor::Embedding => return "token_embd.weight".into(),
         Tensor::FinalNorm => return "output_norm.weight".into(),
@@ -241,39 +245,40 @@ fn name(tensor: Tensor) -> String {
     format!("blk.{layer}.{part}")
 }
 
-/// Writes a tensor's rows. llama.cpp's `llama` rotates neighbouring values of a head, (2i, 2i + 1), so
-/// the rows of queries and keys, which come in half-split order, change places.
+/// Writes a tensor's rows. llama.cpp's `llama` rotates neighbouring values of a head, (2i, 2i + 1).
+/// The rows of queries and keys are in half-split order here, so they are reordered.
 fn write_tensor(
     checkpoint: &Checkpoint,
     tensor: Tensor,
     gguf_type: GgufType,
-    layout: &mut Layout,
+    writer: &mut GgufWriter,
     file: &Path,
 ) -> Result<(), LoadError> {
     use LayerTensor::{Key, KeyBias, Query, QueryBias};
     let failed = |cause| LoadError::Write { path: file.to_owned(), cause };
     let rotated = matches!(tensor, Tensor::Layer(_, Query | QueryBias | Key | KeyBias));
     let head_dim = rotated.then(|| checkpoint.config().head_dim);
-    let source = |row| head_dim.map_or(row, |head_dim| half_split_row(row, head_dim));
+    let source_row = |row| head_dim.map_or(row, |head_dim| half_split_row(row, head_dim));
     let mut bytes = Vec::new();
     if checkpoint.shape(tensor).len() == 1 {
         let values = checkpoint.tensor(tensor)?;
-        let values: Vec<f32> = (0..values.len()).map(|row| values[source(row)]).collect();
+        let values: Vec<f32> = (0..values.len()).map(|row| values[source_row(row)]).collect();
         GgufType::F32.encode(&values, &mut bytes);
-        return layout.write_all(&bytes).map_err(failed);
+        return writer.write_all(&bytes).map_err(failed);
     }
     let rows = checkpoint.rows(tensor)?;
     let mut values = vec![0.0; rows.columns()];
     for row in 0..rows.len() {
-        rows.read(source(row), &mut values)?;
+        rows.read(source_row(row), &mut values)?;
         bytes.clear();
         gguf_type.encode(&values, &mut bytes);
-        layout.write_all(&bytes).map_err(failed)?;
+        writer.write_all(&bytes).map_err(failed)?;
     }
     Ok(())
 }
 
-/// Where a row of a head is that RoPE rotates with its neighbour, where it rotates the halves.
+/// Converts a row index of the interleaved order (RoPE rotates neighbours) to the index of the same
+/// row in the half-split order (RoPE rotates halves).
 fn half_split_row(row: usize, head_dim: usize) -> usize {
     let (head, within) = (row / head_dim, row % head_dim);
     head * head_dim + within % 2 * (head_dim / 2) + within / 2

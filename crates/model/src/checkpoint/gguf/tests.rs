@@ -1,4 +1,4 @@
-//! What is written, read back by a reader of its own.
+//! Reads the written files back with an independent reader.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -6,16 +6,16 @@ use super::*;
 use crate::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use std::collections::BTreeMap;
 
-/// A reader that knows the format from its description, and nothing of the writer.
+/// A reader that follows the format's specification and shares nothing with the writer.
 struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    position: usize,
 }
 
 impl Reader<'_> {
     fn take(&mut self, count: usize) -> &[u8] {
-        self.at += count;
-        &self.bytes[self.at - count..self.at]
+        self.position += count;
+        &self.bytes[self.position - count..self.position]
     }
 
     fn u32(&mut self) -> u32 {
@@ -31,7 +31,7 @@ impl Reader<'_> {
         String::from_utf8(self.take(length).to_vec()).unwrap()
     }
 
-    /// A value in words.
+    /// Reads a value and formats it as text.
     fn value(&mut self, code: u32) -> String {
         match code {
             4 => self.u32().to_string(),
@@ -44,17 +44,17 @@ impl Reader<'_> {
                 let values: Vec<String> = (0..length).map(|_| self.value(element)).collect();
                 format!("[{}]", values.join(", "))
             }
-            other => panic!("a value of type {other}"),
+            code => panic!("unexpected value type {code}"),
         }
     }
 }
 
-/// Name → (dimensions, type, bytes from its place on).
+/// Name → (dimensions, type, the file's bytes from the tensor's offset on).
 type Tensors = BTreeMap<String, (Vec<u64>, u32, Vec<u8>)>;
 
 fn read(file: &Path) -> (BTreeMap<String, String>, Tensors) {
     let bytes = std::fs::read(file).unwrap();
-    let mut reader = Reader { bytes: &bytes, at: 0 };
+    let mut reader = Reader { bytes: &bytes, position: 0 };
     assert_eq!(reader.take(4), b"GGUF");
     assert_eq!(reader.u32(), 3);
     let (tensors, values) = (reader.u64(), reader.u64());
@@ -70,7 +70,7 @@ fn read(file: &Path) -> (BTreeMap<String, String>, Tensors) {
         let dimensions: Vec<u64> = (0..dimensions).map(|_| reader.u64()).collect();
         infos.push((name, dimensions, reader.u32(), reader.u64()));
     }
-    let start = reader.at.next_multiple_of(32) as u64;
+    let start = reader.position.next_multiple_of(32) as u64;
     let tensor = |(name, dimensions, code, offset): (String, Vec<u64>, u32, u64)| {
         assert_eq!(offset % 32, 0, "{name}");
         (name, (dimensions, code, bytes[(start + offset) as usize..].to_vec()))
@@ -83,7 +83,7 @@ fn floats(bytes: &[u8], count: usize) -> Vec<f32> {
     bytes.chunks_exact(4).take(count).map(float).collect()
 }
 
-/// A model whose rows divide into blocks.
+/// A model with rows that divide into blocks.
 fn config() -> Config {
     Config {
         hidden_size: 64,
@@ -95,7 +95,7 @@ fn config() -> Config {
     }
 }
 
-fn written(
+fn write_and_read(
     config: &Config,
     gguf_type: GgufType,
 ) -> (Checkpoint, BTreeMap<String, String>, Tensors) {
@@ -103,21 +103,21 @@ fn written(
     write_random_checkpoint(folder.path(), config, 4, RandomDtype::Bf16).unwrap();
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let file = folder.path().join("model.gguf");
-    let own = [
+    let tokenizer = [
         ("tokenizer.ggml.tokens", GgufValue::Texts(vec!["a".into(), "é".into()])),
         ("tokenizer.ggml.token_type", GgufValue::I32s(vec![1, -3])),
         ("tokenizer.ggml.add_bos_token", GgufValue::Bool(true)),
     ]
     .map(|(key, value)| (key.to_owned(), value));
-    write_gguf(&checkpoint, &file, gguf_type, &own).unwrap();
+    write_gguf(&checkpoint, &file, gguf_type, &tokenizer).unwrap();
     let (metadata, tensors) = read(&file);
     (checkpoint, metadata, tensors)
 }
 
 #[test]
-fn a_file_is_that_of_the_description() {
+fn files_follow_the_specification() {
     let config = config();
-    let (checkpoint, metadata, tensors) = written(&config, GgufType::F32);
+    let (checkpoint, metadata, tensors) = write_and_read(&config, GgufType::F32);
     for (key, value) in [
         ("general.architecture", "llama"),
         ("general.file_type", "0"),
@@ -141,40 +141,40 @@ fn a_file_is_that_of_the_description() {
     assert_eq!(floats(bytes, head.len()), head);
 }
 
-/// Whatever interrupts the writing leaves the earlier file, and nothing beside it.
+/// An interrupted write keeps the earlier file and leaves no other file in the directory.
 #[test]
-fn a_file_is_there_only_once_it_is_whole() {
+fn a_file_appears_only_when_it_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     std::fs::write(&file, "earlier").unwrap();
-    let infos = || [info("weight".to_owned(), &[8], GgufType::F32)];
+    let infos = || [tensor_info("weight".to_owned(), &[8], GgufType::F32)];
     let files = || std::fs::read_dir(folder.path()).unwrap().count();
 
-    let mut layout = Layout::create(&file, &[], &infos()).unwrap();
-    layout.write_all(&[7; 32]).unwrap();
+    let mut writer = GgufWriter::create(&file, &[], &infos()).unwrap();
+    writer.write_all(&[7; 32]).unwrap();
     assert_eq!(std::fs::read(&file).unwrap(), b"earlier");
-    drop(layout);
+    drop(writer);
     assert_eq!((std::fs::read(&file).unwrap(), files()), (b"earlier".to_vec(), 1));
 
-    let mut layout = Layout::create(&file, &[], &infos()).unwrap();
-    layout.write_all(&[7; 32]).unwrap();
-    layout.end_tensor().unwrap();
-    layout.finish().unwrap();
+    let mut writer = GgufWriter::create(&file, &[], &infos()).unwrap();
+    writer.write_all(&[7; 32]).unwrap();
+    writer.end_tensor().unwrap();
+    writer.finish().unwrap();
     assert_eq!((read(&file).1["weight"].0.clone(), files()), (vec![8], 1));
-    // A name that no file can have.
-    assert!(Layout::create(&folder.path().join("no/such.gguf"), &[], &infos()).is_err());
+    // Its directory does not exist.
+    assert!(GgufWriter::create(&folder.path().join("no/such.gguf"), &[], &infos()).is_err());
 }
 
 #[test]
-fn rotated_rows_are_neighbours() {
+fn rotated_rows_are_interleaved() {
     assert_eq!([0, 1, 2, 3, 4, 5].map(|row| half_split_row(row, 6)), [0, 3, 1, 4, 2, 5]);
     let config = Config { qkv_bias: true, output_bias: true, ..config() };
-    let (checkpoint, _, tensors) = written(&config, GgufType::F32);
+    let (checkpoint, _, tensors) = write_and_read(&config, GgufType::F32);
     for (name, tensor) in [("attn_q", LayerTensor::Query), ("attn_k", LayerTensor::Key)] {
         let values = checkpoint.tensor(Tensor::Layer(0, tensor)).unwrap();
         let stored = floats(&tensors[&format!("blk.0.{name}.weight")].2, values.len());
         for (row, stored) in stored.chunks(64).enumerate() {
-            // Pair i of a head of 16: its rows are i and i + 8 of the halves.
+            // Pair i of a head of 16 rows: rows i and i + 8 in half-split order.
             let source = row / 16 * 16 + row % 2 * 8 + row % 16 / 2;
             assert_eq!(stored, &values[source * 64..][..64], "{name} {row}");
         }
@@ -187,8 +187,8 @@ fn rotated_rows_are_neighbours() {
 }
 
 #[test]
-fn types_are_stored_as_their_names_say() {
-    let (checkpoint, metadata, tensors) = written(&config(), GgufType::Bf16);
+fn each_type_has_its_stored_form() {
+    let (checkpoint, metadata, tensors) = write_and_read(&config(), GgufType::Bf16);
     let gate = checkpoint.tensor(Tensor::Layer(0, LayerTensor::Gate)).unwrap();
     assert_eq!(metadata["general.file_type"], "32");
     let (_, code, bytes) = &tensors["blk.0.ffn_gate.weight"];
@@ -199,7 +199,7 @@ fn types_are_stored_as_their_names_say() {
         .collect();
     assert_eq!((*code, widened), (30, gate.clone()));
 
-    let (_, metadata, tensors) = written(&config(), GgufType::Q8_0);
+    let (_, metadata, tensors) = write_and_read(&config(), GgufType::Q8_0);
     assert_eq!(metadata["general.file_type"], "7");
     let (_, code, bytes) = &tensors["blk.0.ffn_gate.weight"];
     assert_eq!(*code, 8);
@@ -208,7 +208,7 @@ fn types_are_stored_as_their_names_say() {
         let peak = block.iter().fold(0.0_f32, |peak, value| peak.max(value.abs()));
         assert_eq!(scale, half::f16::from_f32(peak / 127.0).to_f32());
         for (value, quant) in block.iter().zip(&stored[2..]) {
-            // The nearest step of the scale that is stored, halves to even, within 127 steps.
+            // The nearest step of the stored scale, ties to even, within 127 steps.
             let steps = (value * (1.0 / scale)).clamp(-127.0, 127.0).round_ties_even();
             assert_eq!(f32::from(*quant as i8), steps, "{value} in steps of {scale}");
         }
@@ -219,9 +219,9 @@ fn types_are_stored_as_their_names_say() {
 }
 
 #[test]
-fn scaled_rope_is_told() {
+fn rope_scaling_is_written() {
     let linear = Config { rope_scaling: RopeScaling::Linear { factor: 4.0 }, ..config() };
-    let (_, metadata, _) = written(&linear, GgufType::F32);
+    let (_, metadata, _) = write_and_read(&linear, GgufType::F32);
     assert_eq!(metadata["llama.rope.scaling.type"], "linear");
     assert_eq!(metadata["llama.rope.scaling.factor"], "4");
     let scaling = RopeScaling::Llama3 {
@@ -231,18 +231,19 @@ fn scaled_rope_is_told() {
         original_max_position_embeddings: 32,
     };
     let llama3 = Config { rope_scaling: scaling, ..config() };
-    let (_, metadata, tensors) = written(&llama3, GgufType::Q8_0);
+    let (_, metadata, tensors) = write_and_read(&llama3, GgufType::Q8_0);
     assert!(!metadata.contains_key("llama.rope.scaling.type"));
     let (dimensions, code, bytes) = &tensors["rope_freqs.weight"];
     assert_eq!((&dimensions[..], *code), (&[8][..], 0));
     let divisors = floats(bytes, 8);
-    // The first pair turns 5 times over 32 positions and stays; the slowest are divided by 8.
+    // The first pair turns 5 times over 32 positions and keeps its frequency; the slowest pairs' are
+    // divided by 8.
     assert_eq!((divisors[0], divisors[7]), (1.0, 8.0));
     assert!(divisors[1] > 1.0 && divisors[1] < 8.0, "{divisors:?}");
 }
 
 #[test]
-fn what_llama_cpp_would_compute_differently_is_refused() {
+fn models_that_llama_cpp_would_compute_differently_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let message = |config: Config, gguf_type| {
         write_random_checkpoint(folder.path(), &config, 4, RandomDtype::F32).unwrap();

@@ -1,4 +1,4 @@
-//! Pairs that were made: a target of any size, and a drafter that is right as often as asked.
+//! Synthetic pairs: a target of any size and a drafter with a chosen acceptance rate.
 
 use std::path::Path;
 
@@ -8,49 +8,48 @@ use super::{RandomDtype, RandomWeights};
 use crate::checkpoint::LoadError;
 use crate::config::Config;
 
-/// The name under which the `config.json` of a made model says that it is one. Other programs pass
-/// over it.
+/// The key in `config.json` that marks the models of a synthetic pair. Other programs ignore it.
 pub const SYNTHETIC_PAIR: &str = "forerun_made_pair";
 
-/// How much sharper attention is than in a random model: with queries so long a row attends to a few
-/// positions, so that text depends on more than its last tokens.
+/// The factor by which queries are larger than in a random model. Larger queries sharpen attention: a
+/// row attends to a few positions, so the text depends on more than its last tokens.
 const SHARPNESS: f32 = 4.0;
 
-/// The weights of a pair. The target's first layers, embedding, norm and head are the drafter's; what
-/// its further layers add is multiplied by some ε. At 0 the two agree exactly, and the larger ε is, the
-/// more of the drafter's tokens the target rejects.
+/// The weights of a synthetic pair. The target's first layers, embedding, norm and head are the
+/// drafter's. The outputs of the target's other layers are multiplied by a factor ε. At ε = 0 the two
+/// models agree exactly. The larger ε is, the more of the drafter's tokens the target rejects.
 #[derive(Clone, Copy, Debug)]
 pub struct SyntheticWeights<'a> {
     /// The target's shape.
     pub target: &'a Config,
-    /// Layers of the drafter.
+    /// The number of the drafter's layers.
     pub draft_layers: usize,
-    /// What the drafter's layers behind the first add is multiplied by this. The less that is, the more
-    /// alike are the hidden states that neighbouring layers read, as in trained models.
+    /// The factor that multiplies the outputs of the drafter's layers after the first. The smaller it
+    /// is, the more similar are the hidden states that neighbouring layers read, as in trained models.
     pub residual: f32,
-    /// What the weights follow from.
+    /// The seed that determines the weights.
     pub seed: u64,
-    /// The type in which they are stored.
+    /// The type in which the weights are stored.
     pub dtype: RandomDtype,
 }
 
 impl SyntheticWeights<'_> {
-    /// Writes the drafter as a Hugging Face directory, with a tokenizer of bytes.
+    /// Writes the drafter as a Hugging Face directory, with a byte tokenizer.
     ///
     /// # Errors
     ///
-    /// As [`write_random_checkpoint`](super::write_random_checkpoint).
+    /// The errors of [`write_random_checkpoint`](super::write_random_checkpoint).
     pub fn write_drafter(&self, dir: &Path) -> Result<(), LoadError> {
         let config = Config { num_hidden_layers: self.draft_layers, ..self.target.clone() };
         let label = json!({ "role": "drafter", "seed": self.seed });
         self.weights(&config, 1.0, label).write(dir)
     }
 
-    /// Writes the target, whose layers behind the drafter's count `epsilon` times.
+    /// Writes the target. The outputs of its layers after the drafter's are multiplied by `epsilon`.
     ///
     /// # Errors
     ///
-    /// As [`write_random_checkpoint`](super::write_random_checkpoint).
+    /// The errors of [`write_random_checkpoint`](super::write_random_checkpoint).
     pub fn write_target(&self, dir: &Path, epsilon: f32) -> Result<(), LoadError> {
         let label = json!({
             "role": "target", "seed": self.seed, "draft_layers": self.draft_layers,
@@ -80,7 +79,7 @@ mod tests {
     use crate::checkpoint::{Checkpoint, LayerTensor, Tensor};
 
     #[test]
-    fn the_target_is_the_drafter_and_more() {
+    fn the_target_contains_the_drafter_and_scaled_layers() {
         let folder = tempfile::tempdir().unwrap();
         let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
         let config = Config { num_hidden_layers: 4, ..example_config() };
@@ -97,20 +96,21 @@ mod tests {
         for tensor in Tensor::all(drafter.config()) {
             assert_eq!(target.tensor(tensor).unwrap(), drafter.tensor(tensor).unwrap(), "{tensor}");
         }
-        let spread = |layer, part| {
+        let root_mean_square = |layer, part| {
             let values = target.tensor(Tensor::Layer(layer, part)).unwrap();
             let squares: f32 = values.iter().map(|value| value * value).sum();
             (squares / values.len() as f32).sqrt()
         };
         let near = |a: f32, b: f32| (a / b - 1.0).abs() < 0.1;
-        for (layer, share) in [(1, 0.25), (2, 0.5), (3, 0.5)] {
-            assert!(near(spread(layer, LayerTensor::Down), share * spread(0, LayerTensor::Down)));
-            assert!(near(
-                spread(layer, LayerTensor::Output),
-                share * spread(0, LayerTensor::Output)
-            ));
-            assert!(near(spread(layer, LayerTensor::Up), spread(0, LayerTensor::Up)));
+        for (layer, factor) in [(1, 0.25), (2, 0.5), (3, 0.5)] {
+            for part in [LayerTensor::Down, LayerTensor::Output] {
+                assert!(near(root_mean_square(layer, part), factor * root_mean_square(0, part)));
+            }
+            let [up, first_up] = [layer, 0].map(|layer| root_mean_square(layer, LayerTensor::Up));
+            assert!(near(up, first_up));
         }
-        assert!(near(spread(1, LayerTensor::Query), SHARPNESS * spread(1, LayerTensor::Key)));
+        let [query, key] =
+            [LayerTensor::Query, LayerTensor::Key].map(|part| root_mean_square(1, part));
+        assert!(near(query, SHARPNESS * key));
     }
 }

@@ -1,15 +1,15 @@
-//! Tokenizers for random checkpoints: bytes, and as many pairs of them as a vocabulary has room for.
+//! Tokenizers for random checkpoints: the single bytes, then byte pairs up to the vocabulary's size.
 
 use serde_json::{Map, Value, json};
 
 use super::{BOS, EOS, MIN_VOCAB_SIZE};
 
-/// A tokenizer in the format of Hugging Face's `tokenizers` with this many tokens, at least
-/// [`MIN_VOCAB_SIZE`]: the 256 bytes, [`BOS`] and [`EOS`], then what merges into longer and longer
-/// texts, printable ones first. Every token has a text of its own.
+/// Creates a tokenizer in the format of Hugging Face's `tokenizers`. It has `vocab_size` tokens, but at
+/// least [`MIN_VOCAB_SIZE`]: the 256 bytes, [`BOS`] and [`EOS`], then merges of increasing length,
+/// printable ones first. Every token has a different text.
 #[must_use]
 pub fn byte_pair_tokenizer(vocab_size: usize) -> Value {
-    let (longer, merges) = merged(vocab_size.saturating_sub(MIN_VOCAB_SIZE));
+    let (longer, merges) = merged_tokens(vocab_size.saturating_sub(MIN_VOCAB_SIZE));
     let bytes = (0..=255).map(|byte: u8| (byte_character(byte).to_string(), json!(byte)));
     let longer = longer.into_iter().zip(MIN_VOCAB_SIZE..).map(|(text, id)| (text, json!(id)));
     let vocabulary: Map<String, Value> = bytes.chain(longer).collect();
@@ -46,13 +46,13 @@ pub fn byte_pair_tokenizer(vocab_size: usize) -> Value {
     })
 }
 
-/// This many texts of two and more bytes, and the two parts that each is merged from. The first parts
-/// are all texts in order, so those of three bytes follow when all pairs are there.
-fn merged(count: usize) -> (Vec<String>, Vec<[String; 2]>) {
-    let (printable, other): (Vec<u8>, Vec<u8>) =
+/// Returns `count` tokens of two or more bytes, and the two parts that each is merged from. The first
+/// part runs through all tokens in order, so tokens of three bytes follow after all pairs.
+fn merged_tokens(count: usize) -> (Vec<String>, Vec<[String; 2]>) {
+    let (printable, unprintable): (Vec<u8>, Vec<u8>) =
         (0..=255).partition(|byte| matches!(byte, b' '..=b'~'));
-    let bytes: Vec<String> =
-        printable.iter().chain(&other).map(|&byte| byte_character(byte).to_string()).collect();
+    let bytes = printable.iter().chain(&unprintable);
+    let bytes: Vec<String> = bytes.map(|&byte| byte_character(byte).to_string()).collect();
     let (mut longer, mut merges): (Vec<String>, Vec<[String; 2]>) = (Vec::new(), Vec::new());
     for index in 0..count {
         let (first, second) = (index / bytes.len(), &bytes[index % bytes.len()]);
@@ -63,8 +63,8 @@ fn merged(count: usize) -> (Vec<String>, Vec<[String; 2]>) {
     (longer, merges)
 }
 
-/// The character that stands for a byte in GPT-2's alphabet: itself where printable, else one of
-/// those from U+0100 on, in order.
+/// Returns the character that represents a byte in GPT-2's alphabet: the byte's own character if it is
+/// printable, else the next one of those from U+0100 on.
 fn byte_character(byte: u8) -> char {
     let is_printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     if is_printable(byte) {
@@ -80,7 +80,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn bytes_have_the_characters_of_gpt_2() {
+    fn bytes_have_gpt_2s_characters() {
         assert_eq!(byte_character(b' '), 'Ġ');
         assert_eq!(byte_character(b'\n'), 'Ċ');
         assert_eq!(byte_character(b'a'), 'a');
@@ -90,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn every_token_has_a_text_of_its_own() {
-        // Beyond all pairs, there are three bytes.
+    fn every_token_has_a_different_text() {
+        // The last size has all pairs, so some of its tokens have three bytes.
         for size in [MIN_VOCAB_SIZE, 1000, 256 * 257 + 2 + 300] {
             let tokenizer = byte_pair_tokenizer(size);
             let vocabulary = tokenizer["model"]["vocab"].as_object().map(Map::len);
-            assert_eq!(vocabulary, Some(size - 2), "but for the two special ones");
+            assert_eq!(vocabulary, Some(size - 2), "all but the two special tokens");
             let merges = tokenizer["model"]["merges"].as_array().map(Vec::len);
             assert_eq!(merges, Some(size - MIN_VOCAB_SIZE));
         }

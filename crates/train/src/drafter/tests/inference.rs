@@ -1,20 +1,21 @@
-//! Rows of training are rows of inference: a sequence for each draft, its tokens and then its masks,
-//! causal, in plain loops and in f64, from the files that were written.
+//! The rows that training computes equal those of inference. The reference implementation reads the
+//! exported files and computes one causal sequence per draft, its tokens followed by its masks, in
+//! simple loops in f64.
 
 use super::*;
-use crate::drafter::acceptance::drafts;
+use crate::drafter::acceptance::draft_rows;
 use crate::ops::groups::Groups;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::sync::Arc;
 
-/// A checkpoint as a stranger reads it.
-struct Plain {
+/// An exported drafter or target, read without the trainer's code.
+struct StoredModel {
     config: Value,
     bytes: Vec<u8>,
 }
 
-impl Plain {
+impl StoredModel {
     fn read(folder: &Path) -> Self {
         let config = std::fs::read(folder.join("config.json")).unwrap();
         let bytes = std::fs::read(folder.join("model.safetensors")).unwrap();
@@ -25,7 +26,7 @@ impl Plain {
         self.config[option].as_u64().unwrap() as usize
     }
 
-    /// Rows of a matrix, or a vector as one row.
+    /// Returns the rows of a matrix, or a vector as one row.
     fn tensor(&self, name: &str) -> Option<Vec<Vec<f64>>> {
         let file = SafeTensors::deserialize(&self.bytes).unwrap();
         let tensor = file.tensor(name).ok()?;
@@ -67,7 +68,7 @@ impl Plain {
         out
     }
 
-    /// The layer's last row of a causal sequence of inputs.
+    /// Computes the layer's last row for a causal sequence of inputs.
     fn last_row(&self, inputs: &[Vec<f64>]) -> Vec<f64> {
         let (head_dim, heads) = (self.size("head_dim"), self.size("num_attention_heads"));
         let shared = heads / self.size("num_key_value_heads");
@@ -91,8 +92,8 @@ impl Plain {
             };
             let scores: Vec<f64> = keys.iter().enumerate().map(score).collect();
             let total: f64 = scores.iter().sum();
-            for place in 0..head_dim {
-                let value = |row: usize| values[row][head / shared * head_dim + place];
+            for index in 0..head_dim {
+                let value = |row: usize| values[row][head / shared * head_dim + index];
                 out.push((0..=last).map(|row| scores[row] / total * value(row)).sum());
             }
         }
@@ -110,13 +111,13 @@ fn add(a: &[f64], b: &[f64]) -> Vec<f64> {
     a.iter().zip(b).map(|(a, b)| a + b).collect()
 }
 
-fn wide(values: &[f32]) -> Vec<f64> {
+fn widen(values: &[f32]) -> Vec<f64> {
     values.iter().map(|&value| f64::from(value)).collect()
 }
 
-/// The rows of a draft behind the token of row `anchor`, as inference computes them.
-fn inferred(
-    plain: &Plain,
+/// Computes the rows of a draft after the token of row `anchor`, as inference does.
+fn reference_rows(
+    stored: &StoredModel,
     target: &Target,
     text: &Text,
     (sequence, anchor): (usize, usize),
@@ -124,15 +125,15 @@ fn inferred(
 ) -> Vec<Vec<f64>> {
     let hidden = target.config().hidden_size;
     let first = sequence * text.context;
-    let feature = |row: usize| wide(&text.features[(first + row) * hidden..][..hidden]);
-    let embedding = |row: usize| wide(target.embedding_of(text.inputs[first + row]));
-    let masks = |name| plain.tensor(name).unwrap();
-    match plain.config["speculator"].as_str().unwrap() {
+    let feature = |row: usize| widen(&text.features[(first + row) * hidden..][..hidden]);
+    let embedding = |row: usize| widen(target.embedding_of(text.inputs[first + row]));
+    let masks = |name| stored.tensor(name).unwrap();
+    match stored.config["speculator"].as_str().unwrap() {
         "medusa" => (0..positions)
             .map(|head| {
                 let feature = feature(anchor);
-                let inner = plain.product(&format!("{head}.0.linear"), &feature);
-                let bias = plain.vector(&format!("{head}.0.linear.bias")).unwrap();
+                let inner = stored.product(&format!("{head}.0.linear"), &feature);
+                let bias = stored.vector(&format!("{head}.0.linear.bias")).unwrap();
                 let inner = add(&inner, &bias);
                 let silu: Vec<f64> = inner.iter().map(|x| x / (1.0 + (-x).exp())).collect();
                 add(&feature, &silu)
@@ -140,32 +141,32 @@ fn inferred(
             .collect(),
         "parallelspec-medusa" => {
             let mut inputs: Vec<_> = (0..=anchor).map(embedding).collect();
-            let mut rows = vec![plain.last_row(&inputs)];
+            let mut rows = vec![stored.last_row(&inputs)];
             for mask in masks("mask_embeddings.weight") {
                 inputs.push(mask);
-                rows.push(plain.last_row(&inputs));
+                rows.push(stored.last_row(&inputs));
             }
             rows
         }
         "eagle" => {
             let mut inputs: Vec<_> =
-                (0..=anchor).map(|row| plain.fc(&embedding(row + 1), &feature(row))).collect();
-            let mut rows = vec![plain.last_row(&inputs)];
+                (0..=anchor).map(|row| stored.fc(&embedding(row + 1), &feature(row))).collect();
+            let mut rows = vec![stored.last_row(&inputs)];
             for depth in 1..positions {
                 let drafted = &rows[depth - 1];
-                inputs.push(plain.fc(&embedding(anchor + 1 + depth), drafted));
-                rows.push(plain.last_row(&inputs));
+                inputs.push(stored.fc(&embedding(anchor + 1 + depth), drafted));
+                rows.push(stored.last_row(&inputs));
             }
             rows
         }
         _ => {
             let mut inputs: Vec<_> =
-                (0..=anchor).map(|row| plain.fc(&embedding(row + 1), &feature(row))).collect();
-            let mut rows = vec![plain.last_row(&inputs)];
+                (0..=anchor).map(|row| stored.fc(&embedding(row + 1), &feature(row))).collect();
+            let mut rows = vec![stored.last_row(&inputs)];
             let features = masks("mask_features.weight");
             for (embedding, feature) in masks("mask_embeddings.weight").iter().zip(&features) {
-                inputs.push(plain.fc(embedding, feature));
-                rows.push(plain.last_row(&inputs));
+                inputs.push(stored.fc(embedding, feature));
+                rows.push(stored.last_row(&inputs));
             }
             rows
         }
@@ -181,7 +182,7 @@ fn assert_near(a: &[f32], b: &[f64], what: &str) {
 }
 
 #[test]
-fn what_is_drafted_in_training_is_what_inference_drafts() {
+fn draft_rows_equal_the_rows_of_inference() {
     const CONTEXT: usize = 17;
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
@@ -189,17 +190,17 @@ fn what_is_drafted_in_training_is_what_inference_drafts() {
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
         drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
-        let plain = Plain::read(&written);
-        assert_eq!(plain.config["speculator"], kind.to_string());
+        let stored = StoredModel::read(&written);
+        assert_eq!(stored.config["speculator"], kind.to_string());
         let text = text(&target, 2, CONTEXT);
         let options = DrafterOptions::of(kind, MASKS);
         let anchors = [0, 1, 4, 9, 12];
-        let rows = drafts(pair(&drafter, &target, &options), &text, &anchors).unwrap();
+        let rows = draft_rows(pair(&drafter, &target, &options), &text, &anchors).unwrap();
         assert_eq!(rows.len(), options.positions());
         for sequence in 0..2 {
             for (group, &anchor) in anchors.iter().enumerate() {
-                let place = (sequence, anchor);
-                let expected = inferred(&plain, &target, &text, place, rows.len());
+                let at = (sequence, anchor);
+                let expected = reference_rows(&stored, &target, &text, at, rows.len());
                 for (position, expected) in expected.iter().enumerate() {
                     let row = rows[position].get(sequence * anchors.len() + group).unwrap();
                     let what = format!("{kind}, anchor {anchor}, position {position}");
@@ -210,9 +211,9 @@ fn what_is_drafted_in_training_is_what_inference_drafts() {
     }
 }
 
-/// All groups of a sequence at once give what each of them gives alone.
+/// Computing all groups of a sequence at once gives the same rows as computing each of them alone.
 #[test]
-fn every_row_of_every_group_is_a_row_of_inference() {
+fn every_row_of_every_group_equals_a_row_of_inference() {
     const CONTEXT: usize = 11;
     for (seed, kind) in
         [(1, TrainedDrafterKind::ParallelspecMedusa), (2, TrainedDrafterKind::ParallelspecEagle)]
@@ -222,16 +223,16 @@ fn every_row_of_every_group_is_a_row_of_inference() {
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
         drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
-        let plain = Plain::read(&written);
+        let stored = StoredModel::read(&written);
         let text = text(&target, 2, CONTEXT);
         let tokens = drafter.token_rows(CONTEXT);
         let groups = Arc::new(Groups::new(tokens, MASKS, (0..tokens).collect()));
         let inputs = drafter.token_inputs(&target, &text, None).unwrap();
-        let rows = drafter.masked_rows(&inputs, &groups).unwrap();
+        let rows = drafter.layer_rows_with_masks(&inputs, &groups).unwrap();
         for sequence in 0..2 {
             for anchor in 0..tokens {
-                let place = (sequence, anchor);
-                let expected = inferred(&plain, &target, &text, place, MASKS + 1);
+                let at = (sequence, anchor);
+                let expected = reference_rows(&stored, &target, &text, at, MASKS + 1);
                 for (depth, expected) in expected.iter().enumerate() {
                     let row = sequence * groups.rows() + groups.row(anchor, depth);
                     let row = rows.get(row).unwrap().to_vec1().unwrap();
@@ -243,8 +244,8 @@ fn every_row_of_every_group_is_a_row_of_inference() {
     }
 }
 
-/// What the head of `plain`'s target makes of a row.
-fn head_logits(target: &Plain, drafter: &Plain, row: &[f64]) -> Vec<f64> {
+/// Computes the logits of a drafter's row with the target's head.
+fn head_logits(target: &StoredModel, drafter: &StoredModel, row: &[f64]) -> Vec<f64> {
     let head =
         target.tensor("lm_head.weight").or_else(|| target.tensor("model.embed_tokens.weight"));
     let row = drafter.norm("norm", row);
@@ -252,8 +253,8 @@ fn head_logits(target: &Plain, drafter: &Plain, row: &[f64]) -> Vec<f64> {
     head.unwrap().iter().map(inner).collect()
 }
 
-/// Logits of a draft behind `tokens` by the engine, from the files that the trainer wrote: a row for each
-/// position. EAGLE's candidates are `drafted`.
+/// Computes the logits of a draft after `tokens` with the engine, from the files that the trainer wrote:
+/// one row per position. EAGLE reads the drafted tokens `drafted`.
 fn engine_logits(
     kind: TrainedDrafterKind,
     folder: &Path,
@@ -266,41 +267,41 @@ fn engine_logits(
         CachedTransformer, Checkpoint, EagleModel, FeatureHeads, FeatureModel, LanguageModel,
         LogitsContext, MedusaHeads, Speculator, Team, Transformer, WeightType, Weights,
     };
-    let wanted = LogitsContext::next_token(SequenceId(0), tokens);
+    let context = LogitsContext::next_token(SequenceId(0), tokens);
     let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
     let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
     let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
     let team = Arc::new(Team::single_thread());
-    let own = Some(WeightType::F32);
+    let weight_type = Some(WeightType::F32);
     let width = target.config().hidden_size;
     let logits = match kind {
         TrainedDrafterKind::Medusa => {
-            let weights = Arc::new(speculator.medusa(&target, own).unwrap());
+            let weights = Arc::new(speculator.medusa(&target, weight_type).unwrap());
             let last = &features[features.len() - width..];
             MedusaHeads::new(weights, team).logits(last).unwrap()
         }
         TrainedDrafterKind::ParallelspecMedusa => {
-            let weights = Arc::new(speculator.parallel(&target, own).unwrap());
+            let weights = Arc::new(speculator.parallel(&target, weight_type).unwrap());
             let masks: Vec<u32> = weights.mask_tokens().collect();
             let mut model = CachedTransformer::new(Transformer::new(weights, team));
-            model.logits(&LogitsContext { tree: &TokenTree::chain(&masks), ..wanted }).unwrap()
+            model.logits(&LogitsContext { tree: &TokenTree::chain(&masks), ..context }).unwrap()
         }
         TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => {
-            let weights = Arc::new(speculator.eagle(&target, own).unwrap());
+            let weights = Arc::new(speculator.eagle(&target, weight_type).unwrap());
             let masks: Vec<u32> = weights.layers().mask_tokens().collect();
             let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
-            let mut told = Features::new();
-            told.push(FeatureRows::new(width, features.to_vec()));
-            let wanted = LogitsContext { tree: &tree, ..wanted };
-            EagleModel::new(weights, team).logits(&wanted, &told).unwrap()
+            let mut feature_rows = Features::new();
+            feature_rows.push(FeatureRows::new(width, features.to_vec()));
+            let context = LogitsContext { tree: &tree, ..context };
+            EagleModel::new(weights, team).logits(&context, &feature_rows).unwrap()
         }
     };
     logits.rows().map(<[f32]>::to_vec).collect()
 }
 
-/// The engine itself, on the files that the trainer wrote: its rows are those of training.
+/// The engine loads the files that the trainer wrote, and computes the same logits.
 #[test]
-fn what_is_drafted_in_training_is_what_the_engine_drafts() {
+fn draft_rows_equal_the_rows_of_the_engine() {
     const CONTEXT: usize = 17;
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
@@ -309,17 +310,18 @@ fn what_is_drafted_in_training_is_what_the_engine_drafts() {
         let drafter = drafter(kind, &target);
         let written = folder.join("drafter");
         drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
-        let [plain, of_target] = [&written, &folder.join("target")].map(|path| Plain::read(path));
+        let [stored, stored_target] =
+            [&written, &folder.join("target")].map(|path| StoredModel::read(path));
         let text = text(&target, 1, CONTEXT);
         let options = DrafterOptions::of(kind, MASKS);
         let anchors = [1, 4, 9, 12];
-        let rows = drafts(pair(&drafter, &target, &options), &text, &anchors).unwrap();
+        let rows = draft_rows(pair(&drafter, &target, &options), &text, &anchors).unwrap();
         let hidden = target.config().hidden_size;
         for (group, &anchor) in anchors.iter().enumerate() {
-            // A row of features reads the token behind its own. Medusa reads no token.
-            let behind =
+            // A row of features reads the token after its position. Medusa reads no token.
+            let token_offset =
                 usize::from(kind.predicts_features() || kind == TrainedDrafterKind::Medusa);
-            let last = anchor + behind;
+            let last = anchor + token_offset;
             let (tokens, drafted) = text.inputs.split_at(last + 1);
             let drafted = &drafted[..rows.len() - 1];
             let features = &text.features[..(anchor + 1) * hidden];
@@ -327,7 +329,7 @@ fn what_is_drafted_in_training_is_what_the_engine_drafts() {
             assert_eq!(found.len(), rows.len(), "{kind}");
             for (position, found) in found.iter().enumerate() {
                 let row = rows[position].get(group).unwrap().to_vec1::<f32>().unwrap();
-                let expected = head_logits(&of_target, &plain, &wide(&row));
+                let expected = head_logits(&stored_target, &stored, &widen(&row));
                 assert_near(found, &expected, &format!("{kind}, anchor {anchor}, {position}"));
             }
         }

@@ -1,7 +1,7 @@
-//! Losses, their gradients, and what a drafter can learn by heart.
+//! Losses and their gradients, acceptance rates, and overfitting.
 
 use super::*;
-use crate::drafter::acceptance::{Acceptance, drafts, normed};
+use crate::drafter::acceptance::{Acceptance, draft_rows, head_inputs};
 use crate::drafter::objective::Objective;
 use crate::drafter::{DrafterLearner, PositionAcceptance, mean_accepted_tokens};
 use crate::learner::Learner;
@@ -29,7 +29,7 @@ fn options(context: usize) -> TrainOptions {
     }
 }
 
-/// The loss of each kind changes with every parameter as its gradient says.
+/// For each kind of drafter, the gradient of every parameter matches finite differences of the loss.
 #[test]
 fn gradients_agree_with_finite_differences() {
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
@@ -52,13 +52,13 @@ fn gradients_agree_with_finite_differences() {
             let gradient = gradients.get(&parameter.values).unwrap();
             let gradient = gradient.flatten_all().unwrap().to_vec1::<f32>().unwrap();
             let original = parameter.values.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-            let size = |place: &usize| gradient[*place].abs();
+            let size = |index: &usize| gradient[*index].abs();
             let steepest = (0..gradient.len()).max_by(|a, b| size(a).total_cmp(&size(b))).unwrap();
-            for place in [steepest, gradient.len() / 2] {
+            for index in [steepest, gradient.len() / 2] {
                 const H: f32 = 4e-3;
                 let at = |sign: f32| {
                     let mut moved = original.clone();
-                    moved[place] += sign * H;
+                    moved[index] += sign * H;
                     let shape = parameter.values.shape();
                     let moved = Tensor::from_vec(moved, shape, &Device::Cpu);
                     parameter.values.set(&moved.unwrap()).unwrap();
@@ -67,20 +67,20 @@ fn gradients_agree_with_finite_differences() {
                 let slope = ((at(1.0) - at(-1.0)) / f64::from(2.0 * H)) as f32;
                 at(0.0);
                 let bound = 0.03 * gradient[steepest].abs().max(0.1);
-                let what = format!("{kind}, {} [{place}]", parameter.name);
+                let what = format!("{kind}, {} [{index}]", parameter.name);
                 assert!(
-                    (slope - gradient[place]).abs() < bound,
+                    (slope - gradient[index]).abs() < bound,
                     "{what}: {slope} against {}",
-                    gradient[place]
+                    gradient[index]
                 );
             }
         }
     }
 }
 
-/// The objective is the sum of what its equations name, in plain loops.
+/// Each objective equals its equation, computed in simple loops.
 #[test]
-fn losses_are_those_of_the_equations() {
+fn losses_match_the_papers_equations() {
     const CONTEXT: usize = 10;
     for (seed, kind) in (0..).zip(TrainedDrafterKind::ALL) {
         let folder = tempfile::tempdir().unwrap();
@@ -113,33 +113,34 @@ fn losses_are_those_of_the_equations() {
         };
         let mut expected = 0.0;
         let depths = if kind == TrainedDrafterKind::Eagle { 1 } else { options.positions() };
-        // Every draft whose first label is there; labels beyond the end are ignored.
+        // Labels beyond the end of the sequence are ignored.
         for anchor in 0..tokens {
             let one = Groups::new(tokens, masks, vec![anchor]);
             for depth in 0..depths {
                 for sequence in 0..2 {
-                    let place = anchor + depth + kind.label_shift();
-                    if place >= CONTEXT {
+                    let position = anchor + depth + kind.label_shift();
+                    if position >= CONTEXT {
                         continue;
                     }
-                    let place = sequence * CONTEXT + place;
+                    let target_row = sequence * CONTEXT + position;
                     let row: Vec<f32> = if kind == TrainedDrafterKind::Medusa {
                         let size = (2 * CONTEXT, hidden);
                         let features = Tensor::from_slice(&text.features, size, &Device::Cpu);
-                        let rows = drafter.medusa(&features.unwrap()).unwrap();
+                        let rows = drafter.medusa_rows(&features.unwrap()).unwrap();
                         rows.get((depth * 2 + sequence) * CONTEXT + anchor).unwrap()
                     } else {
                         let inputs = drafter.token_inputs(&target, &text, None).unwrap();
-                        let rows = drafter.masked_rows(&inputs, &Arc::new(one.clone())).unwrap();
+                        let rows =
+                            drafter.layer_rows_with_masks(&inputs, &Arc::new(one.clone())).unwrap();
                         rows.get(sequence * one.rows() + one.row(0, depth)).unwrap()
                     }
                     .to_vec1()
                     .unwrap();
                     let power = if kind == TrainedDrafterKind::Medusa { depth + 1 } else { depth };
                     let lambda = 0.5 * 0.7_f64.powi(power as i32);
-                    let nll = -log_probability(&row, text.targets[place]);
+                    let nll = -log_probability(&row, text.targets[target_row]);
                     if kind.predicts_features() {
-                        let feature = &text.features[place * hidden..][..hidden];
+                        let feature = &text.features[target_row * hidden..][..hidden];
                         let smooth = row.iter().zip(feature).map(|(x, f)| {
                             let d = f64::from((x - f).abs());
                             if d < 1.0 { 0.5 * d * d } else { d - 0.5 }
@@ -156,7 +157,7 @@ fn losses_are_those_of_the_equations() {
     }
 }
 
-/// What the target itself writes, greedily, behind different first tokens.
+/// Texts that the target generates greedily, from different first tokens.
 fn greedy_batch(target: &Target, rows: usize, context: usize) -> Batch {
     let (mut inputs, mut targets) = (Vec::new(), Vec::new());
     for row in 0..rows {
@@ -181,40 +182,40 @@ fn greedy_batch(target: &Target, rows: usize, context: usize) -> Batch {
     Batch { inputs, targets, rows, context }
 }
 
-/// Trains a drafter on one batch alone; returns what its drafts on it are worth.
+/// Trains a drafter on a single batch and returns its acceptance rates on that batch.
 fn overfit(kind: TrainedDrafterKind) -> Vec<PositionAcceptance> {
     const CONTEXT: usize = 20;
     let folder = tempfile::tempdir().unwrap();
     let target = target(folder.path(), 4);
     let batch = greedy_batch(&target, 2, CONTEXT);
     let options = options(CONTEXT);
-    // On so short a text noise would hide what there is to learn.
-    let of_drafter = DrafterOptions { feature_noise: 0.0, ..DrafterOptions::of(kind, MASKS) };
-    let learner = DrafterLearner::random(&target, of_drafter, 1).unwrap();
+    // On such a short text, noise would prevent overfitting.
+    let drafter_options = DrafterOptions { feature_noise: 0.0, ..DrafterOptions::of(kind, MASKS) };
+    let learner = DrafterLearner::random(&target, drafter_options, 1).unwrap();
     let mut optimizer = AdamW::new(options.optimizer, learner.parameters());
     for step in 0..options.schedule.steps {
         let (loss, _) = learner.loss(&batch, step, &options).unwrap();
         let gradients = loss.backward().unwrap();
-        let of = |parameter: &crate::Parameter| {
+        let gradient = |parameter: &crate::Parameter| {
             let gradient = gradients.get(&parameter.values).unwrap();
             gradient.flatten_all().unwrap().to_vec1::<f32>().unwrap()
         };
-        let gradients: Vec<_> = optimizer.parameters().iter().map(of).collect();
+        let gradients: Vec<_> = optimizer.parameters().iter().map(gradient).collect();
         optimizer.step(&gradients, options.schedule.rate(step) as f32).unwrap();
     }
     let text = target.read(&batch).unwrap();
     let distributions = target.head().distributions(&text.features);
-    let drafts = CONTEXT + 1 - of_drafter.positions() - kind.label_shift();
-    let anchors: Vec<usize> = (0..drafts).collect();
+    let draft_count = CONTEXT + 1 - drafter_options.positions() - kind.label_shift();
+    let anchors: Vec<usize> = (0..draft_count).collect();
     let mut acceptance = Acceptance::default();
-    let pair = pair(learner.drafter(), &target, &of_drafter);
+    let pair = pair(learner.drafter(), &target, &drafter_options);
     acceptance.add(pair, &text, &anchors, &distributions).unwrap();
     acceptance.rates()
 }
 
-/// A target of 55,000 parameters, its own greedy text, the papers' losses.
+/// Every kind of drafter overfits on greedy text of a target of 55,000 parameters.
 #[test]
-fn one_batch_can_be_learnt_by_heart() {
+fn a_drafter_overfits_a_single_batch() {
     for kind in TrainedDrafterKind::ALL {
         let acceptance = overfit(kind);
         for (position, rates) in acceptance.iter().enumerate() {
@@ -225,9 +226,9 @@ fn one_batch_can_be_learnt_by_heart() {
     }
 }
 
-/// Acceptance in plain loops: draft by draft along the text, until it is certain to have left it.
+/// The acceptance rates equal those computed draft by draft in simple loops.
 #[test]
-fn acceptance_is_that_of_drafts_along_the_text() {
+fn acceptance_matches_a_simple_reference() {
     const CONTEXT: usize = 14;
     for kind in TrainedDrafterKind::ALL {
         let folder = tempfile::tempdir().unwrap();
@@ -250,21 +251,22 @@ fn acceptance_is_that_of_drafts_along_the_text() {
             e.iter().map(|e| e / sum).collect()
         };
         let best = |p: &[f64]| (0..p.len()).rev().max_by(|&a, &b| p[a].total_cmp(&p[b])).unwrap();
-        let rows = drafts(pair, &text, &anchors).unwrap();
-        let rows: Vec<Vec<f32>> = rows.iter().map(|rows| normed(&drafter, rows).unwrap()).collect();
+        let rows = draft_rows(pair, &text, &anchors).unwrap();
+        let rows: Vec<Vec<f32>> =
+            rows.iter().map(|rows| head_inputs(&drafter, rows).unwrap()).collect();
         let mut sums = vec![[0.0_f64; 4]; options.positions()];
         for draft in 0..2 * anchors.len() {
             let (sequence, anchor) = (draft / anchors.len(), anchors[draft % anchors.len()]);
             let (mut weight, mut agreed) = (1.0, 1.0);
             for (position, sums) in sums.iter_mut().enumerate() {
-                let place = sequence * CONTEXT + anchor + position + kind.label_shift();
+                let target_row = sequence * CONTEXT + anchor + position + kind.label_shift();
                 let q = softmax(&rows[position][draft * hidden..][..hidden]);
-                let p = softmax(&text.features[place * hidden..][..hidden]);
-                let token = text.targets[place] as usize;
+                let p = softmax(&text.features[target_row * hidden..][..hidden]);
+                let token = text.targets[target_row] as usize;
                 let overlap: f64 = q.iter().zip(&p).map(|(q, p)| q.min(*p)).sum();
                 let agrees = f64::from(u8::from(best(&q) == best(&p)));
-                let of_draft = [weight, weight * overlap, agreed, agreed * agrees];
-                sums.iter_mut().zip(of_draft).for_each(|(sum, own)| *sum += own);
+                let terms = [weight, weight * overlap, agreed, agreed * agrees];
+                sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
                 weight *= (q[token] / p[token]).min(1.0);
                 agreed *= if best(&q) == token { agrees } else { 0.0 };
             }
@@ -279,14 +281,14 @@ fn acceptance_is_that_of_drafts_along_the_text() {
 }
 
 #[test]
-fn tokens_per_forward_follow_from_the_rates() {
+fn mean_accepted_tokens_follow_from_the_rates() {
     assert_eq!(mean_accepted_tokens([]), 1.0);
     assert_eq!(mean_accepted_tokens([0.5, 0.5, f64::NAN, 0.5]), 1.75);
     assert_eq!(mean_accepted_tokens([1.0; 4]), 5.0);
 }
 
 #[test]
-fn a_drafter_survives_its_files_and_knows_its_target() {
+fn an_exported_drafter_loads_only_for_its_own_target() {
     for kind in TrainedDrafterKind::ALL {
         let folder = tempfile::tempdir().unwrap();
         let target = target(&folder.path().join("target"), 2);
@@ -294,7 +296,7 @@ fn a_drafter_survives_its_files_and_knows_its_target() {
         let written = folder.path().join("drafter");
         drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
         let read = Drafter::load(&written, &target).unwrap();
-        assert_eq!((read.kind(), read.size()), (kind, drafter.size()));
+        assert_eq!((read.kind(), read.slots()), (kind, drafter.slots()));
         for (a, b) in drafter.parameters().iter().zip(read.parameters()) {
             let values = |parameter: &crate::Parameter| {
                 parameter.values.flatten_all().unwrap().to_vec1::<f32>().unwrap()

@@ -1,5 +1,5 @@
-//! Each drafter against a slow, plain computation of what it does when it drafts, against finite
-//! differences, and on a text that it can learn by heart.
+//! Compares the training of each kind of drafter with a slow reference of its inference and with finite
+//! differences, and overfits each on a short text.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -17,18 +17,18 @@ use std::path::Path;
 
 const MASKS: usize = 3;
 
-/// A random target.
+/// A target with random weights.
 fn target(folder: &Path, seed: u64) -> Target {
     let config = Config { tie_word_embeddings: seed.is_multiple_of(2), ..example_config() };
     write_random_checkpoint(folder, &config, seed, RandomDtype::F32).unwrap();
     Target::open(folder).unwrap()
 }
 
-fn token(place: usize) -> u32 {
-    ((place * 7919 + 13) % 259) as u32
+fn token(index: usize) -> u32 {
+    ((index * 7919 + 13) % 259) as u32
 }
 
-/// A text of tokens that mean nothing.
+/// A text of arbitrary tokens.
 fn batch(rows: usize, context: usize) -> Batch {
     let inputs = (0..rows * context).map(token).collect();
     Batch { inputs, targets: (1..=rows * context).map(token).collect(), rows, context }
@@ -38,13 +38,13 @@ fn text(target: &Target, rows: usize, context: usize) -> Text {
     target.read(&batch(rows, context)).unwrap()
 }
 
-/// A drafter whose parameters are all away from their first values.
+/// A drafter with all parameters moved away from their initial values.
 fn drafter(kind: TrainedDrafterKind, target: &Target) -> Drafter {
     let drafter = Drafter::random(kind, MASKS, target, 5).unwrap();
     for (number, parameter) in drafter.parameters().iter().enumerate() {
         let values = parameter.values.flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        let shift = |place: usize| (token(place * 31 + number) as f32 / 259.0 - 0.5) * 0.2;
-        let moved = values.iter().enumerate().map(|(place, value)| value + shift(place));
+        let shift = |index: usize| (token(index * 31 + number) as f32 / 259.0 - 0.5) * 0.2;
+        let moved = values.iter().enumerate().map(|(index, value)| value + shift(index));
         let shape = parameter.values.shape();
         let moved = Tensor::from_vec(moved.collect::<Vec<_>>(), shape, &Device::Cpu).unwrap();
         parameter.values.set(&moved).unwrap();

@@ -1,11 +1,13 @@
-//! How answers end: stop strings, the number of tokens, the context, the end-of-sequence token.
+//! The end of answers: stop strings, the maximum number of tokens, the context, the end-of-sequence
+//! token.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run, edit_json};
 use serde_json::{Value, json};
 
-/// Methods differ in how many tokens come at once, and so in where an end can fall.
+/// These methods commit different numbers of tokens at once, so that an answer can end at different
+/// places.
 const METHODS: [&[&str]; 4] = [
     &["--method", "autoregressive"],
     &["--draft-tokens", "3"],
@@ -21,7 +23,8 @@ fn answer(models: &Models, options: &[&str]) -> Value {
         .json()
 }
 
-/// So many characters of a text, from the given one on or soon after it: a NUL cannot be typed.
+/// Returns `length` characters of a text, starting at `from` or soon after it: arguments cannot
+/// contain NUL.
 fn piece(text: &str, from: usize, length: usize) -> String {
     let characters: Vec<char> = text.chars().skip(from).collect();
     let piece = characters.windows(length).find(|piece| !piece.contains(&'\0')).unwrap();
@@ -33,9 +36,9 @@ fn a_stop_string_ends_the_text_before_it() {
     let models = Models::pair();
     let long = ["-n", "80", "--ignore-eos"];
     let whole = answer(&models, &long)["text"].as_str().unwrap().to_owned();
-    // Bytes at the end that make no character become text only when nothing can follow.
-    let solid = whole.trim_end_matches('\u{fffd}');
-    let backwards: String = solid.chars().rev().collect();
+    // An incomplete character at the end becomes text only when the answer ends.
+    let complete = whole.trim_end_matches('\u{fffd}');
+    let backwards: String = complete.chars().rev().collect();
     let last: String = piece(&backwards, 0, 2).chars().rev().collect();
     let stops =
         [(0, 1), (7, 1), (12, 3), (20, 8)].map(|(from, length)| piece(&whole, from, length));
@@ -50,18 +53,18 @@ fn a_stop_string_ends_the_text_before_it() {
             assert_eq!(answer["finish_reason"], "stop", "{stop:?} {method:?}");
         }
     }
-    // The first to come wins, in whatever order they are given.
+    // The first match in the text counts, in whatever order the stop strings are given.
     let stops = [30, 3].map(|from| piece(&whole, from, 4));
     let first = stops.iter().filter_map(|stop| whole.find(stop)).min().unwrap();
     let both = [&long[..], &["--stop", &stops[0], "--stop", &stops[1]]].concat();
     assert_eq!(answer(&models, &both)["text"], whole[..first]);
-    // What looks like one till the end is no stop string.
+    // An incomplete match at the end is not a stop string.
     let almost = answer(&models, &[&long[..], &["--stop", &format!("{last}!?")]].concat());
     assert_eq!((&almost["text"], &almost["finish_reason"]), (&json!(whole), &json!("max_tokens")));
 }
 
 #[test]
-fn a_stop_string_is_not_printed_either() {
+fn a_stop_string_is_not_printed() {
     let models = Models::pair();
     let run = |options: &[&str]| {
         let run = Run::generate_with_drafter(&models).with(&["-p", "Hello", "-n", "60"]);
@@ -74,7 +77,7 @@ fn a_stop_string_is_not_printed_either() {
 }
 
 #[test]
-fn max_tokens_is_met_exactly() {
+fn an_answer_has_exactly_max_tokens() {
     let models = Models::pair();
     let whole = answer(&models, &["-n", "30", "--ignore-eos"]);
     for method in METHODS {
@@ -102,7 +105,7 @@ fn the_context_is_used_to_its_last_token() {
         assert_eq!(tokens, &whole["tokens"].as_array().unwrap()[..context - 6], "{method:?}");
         assert_eq!(answer["finish_reason"], "context", "{method:?}");
     }
-    // The longest prompt that leaves room leaves it for one token.
+    // The longest valid prompt leaves room for one token.
     let run = Run::generate_with_drafter(&models).with(&["-p", &"x".repeat(context - 2)]);
     let answer = run.with(&["--json", "--ignore-eos"]).succeed().json();
     assert_eq!(answer["usage"]["completion_tokens"], 1);
@@ -114,7 +117,7 @@ fn the_end_of_sequence_token_ends_the_answer_unless_ignored() {
     let models = Models::pair();
     let whole = answer(&models, &["-n", "40", "--ignore-eos"]);
     let tokens = whole["tokens"].as_array().unwrap();
-    // Some token of the answer becomes the one that ends it.
+    // A token of the answer becomes the end-of-sequence token.
     let eos = &tokens[10];
     for file in ["config.json", "generation_config.json"] {
         edit_json(&models.target().join(file), |config| config["eos_token_id"] = eos.clone());

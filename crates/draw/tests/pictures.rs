@@ -1,8 +1,9 @@
-//! Pictures of a small table: all that has to stand in them is there, on a machine without fonts too.
+//! Plots of a small table contain every label, on a machine without fonts as well.
+#![cfg(feature = "png")]
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_plot::{Heatmap, Lines, Merge, Picture, PlotError, Table};
+use forerun_draw::plot::{Heatmap, Lines, Merge, Picture, PlotError, Table};
 use std::fs;
 use std::path::Path;
 
@@ -43,7 +44,7 @@ fn heatmaps_and_lines_are_labelled_in_both_formats() {
     ] {
         assert!(text.contains(words), "{words}");
     }
-    // Twenty cells and the bar.
+    // Twenty cells and the colour bar.
     assert!(text.matches("<rect").count() > 20 + 100 && !text.contains("NaN"));
 
     lines.write(&svg).unwrap();
@@ -51,7 +52,7 @@ fn heatmaps_and_lines_are_labelled_in_both_formats() {
     let (two, ten) = (text.find("draft-tokens 2").unwrap(), text.find("draft-tokens 10").unwrap());
     assert!(two < ten && text.matches("<polyline").count() >= 2);
 
-    for (name, bytes) in [("heatmap", dots(&heatmap, &png)), ("lines", dots(&lines, &png))] {
+    for (name, bytes) in [("heatmap", png_size(&heatmap, &png)), ("lines", png_size(&lines, &png))] {
         assert!(bytes > 5_000, "{name} is almost empty: {bytes} bytes");
     }
     if let Some(copy) = std::env::var_os("FORERUN_PLOT_COPY") {
@@ -60,7 +61,7 @@ fn heatmaps_and_lines_are_labelled_in_both_formats() {
     }
 }
 
-fn dots(picture: &impl Picture, file: &Path) -> usize {
+fn png_size(picture: &impl Picture, file: &Path) -> usize {
     picture.write(file).unwrap();
     let bytes = fs::read(file).unwrap();
     assert_eq!(&bytes[1..4], b"PNG");
@@ -68,7 +69,7 @@ fn dots(picture: &impl Picture, file: &Path) -> usize {
 }
 
 #[test]
-fn what_cannot_be_drawn_is_named() {
+fn errors_name_what_cannot_be_drawn() {
     let folder = tempfile::tempdir().unwrap();
     let all = table(folder.path());
     let value = ("speedup", "");
@@ -84,7 +85,7 @@ fn what_cannot_be_drawn_is_named() {
     assert!(matches!(error, PlotError::Empty));
     let lines = Lines::new(&all, ("acceptance", None), value, Merge::Mean, "").unwrap();
     assert!(matches!(lines.write(&folder.path().join("a.gif")), Err(PlotError::Format(_))));
-    let torn = folder.path().join("torn.csv");
-    fs::write(&torn, "a,b\n1,2\n3\n").unwrap();
-    assert!(matches!(Table::read(&torn), Err(PlotError::Row { line: 3, .. })));
+    let malformed = folder.path().join("malformed.csv");
+    fs::write(&malformed, "a,b\n1,2\n3\n").unwrap();
+    assert!(matches!(Table::read(&malformed), Err(PlotError::Row { line: 3, .. })));
 }

@@ -1,4 +1,4 @@
-//! Who takes part: our configurations, and what peers are asked for.
+//! The participants of a comparison: our configurations, and the tasks of peers.
 
 use crate::layer_point::LayerPoint;
 use crate::peers::{PeerSpec, PeerTask};
@@ -6,29 +6,30 @@ use crate::provenance::quoted;
 use crate::{BenchError, Configuration};
 use forerun::{DrafterKind, WeightType};
 
-/// Somebody who answers.
+/// A participant: one of our configurations, or a peer with one task.
 #[derive(Clone, Debug)]
-pub struct Contestant {
-    /// A few words; no two have the same.
+pub struct Participant {
+    /// A short, unique description.
     pub name: String,
-    /// The options of `forerun generate` that mean the same; a peer's command.
+    /// The equivalent flags of `forerun generate`; for a peer, its command.
     pub flags: String,
-    /// Cores that it uses in total.
+    /// The total number of cores that it uses.
     pub cores: usize,
-    /// The temperature of its answers.
+    /// The sampling temperature.
     pub temperature: f32,
-    /// The place in the list of our own plain decoding that it is compared with.
+    /// The index of its baseline, our own plain decoding, in the list of participants.
     pub baseline: usize,
-    /// Who drafts.
+    /// The kind of its drafter.
     pub drafter: DrafterKind,
-    /// Where it stands among those that compute layers in parallel, if it does.
+    /// The point in EasySpec's figure 4, for layer-parallel drafters.
     pub point: Option<LayerPoint>,
-    /// What is asked of a peer; `None` is one of ours, at the same place in the list of configurations.
+    /// The task of a peer. `None` for our configurations, which have the same index as in the list of
+    /// configurations.
     pub peer: Option<PeerTask>,
 }
 
-impl Contestant {
-    /// One of ours.
+impl Participant {
+    /// Returns the participant of one of our configurations.
     #[must_use]
     pub fn of(configuration: &Configuration) -> Self {
         let Configuration { name, flags, cores, baseline, temperature, plan, point } =
@@ -39,41 +40,50 @@ impl Contestant {
         Self { name, flags, cores, temperature, baseline, drafter, point, peer: None }
     }
 
-    /// Whether it is a peer.
+    /// Returns whether this is a peer.
     #[must_use]
     pub fn is_peer(&self) -> bool {
         self.peer.is_some()
     }
 }
 
-/// Our configurations, then everything that peers are asked for, each beside our plain decoding of its
-/// weight type.
+/// Returns all participants: our configurations, followed by every task of every peer. The baseline of a
+/// peer is our greedy plain decoding with the same weight type.
 ///
 /// # Errors
-/// If a peer has no such decoding to be compared with, or is asked for what none can do.
-pub fn contestants(
+/// If a peer has no baseline, has a drafter that peers do not support, has no draft length, or does not
+/// have a unique name.
+pub fn participants(
     configurations: &[Configuration],
     peers: &[PeerSpec],
-) -> Result<Vec<Contestant>, BenchError> {
-    let mut all: Vec<Contestant> = configurations.iter().map(Contestant::of).collect();
+) -> Result<Vec<Participant>, BenchError> {
+    let mut all: Vec<Participant> = configurations.iter().map(Participant::of).collect();
     for (peer, spec) in peers.iter().enumerate() {
-        let refused = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
-        // They answer greedily.
-        let is_its = |own: &Configuration| {
-            own.plan.weight_type() == spec.weight_type && own.temperature == 0.0
+        let invalid = |reason: String| BenchError::Peer { name: spec.name.clone(), reason };
+        // Peers decode greedily.
+        let is_baseline = |configuration: &Configuration| {
+            configuration.plan.weight_type() == spec.weight_type && configuration.temperature == 0.0
         };
-        let baseline = configurations.iter().position(is_its).ok_or_else(|| {
-            let weights = spec.weight_type.map_or("auto".into(), |own: WeightType| own.to_string());
-            refused(format!("nothing of ours has its dtype, {weights}: name the same in a sweep"))
+        let baseline = configurations.iter().position(is_baseline).ok_or_else(|| {
+            let weights =
+                spec.weight_type.map_or("auto".into(), |weights: WeightType| weights.to_string());
+            invalid(format!(
+                "no configuration of forerun has its dtype, {weights}, at temperature 0: add this dtype \
+                 to a sweep"
+            ))
         })?;
         for &drafter in &spec.drafters {
             let lengths = match drafter {
                 DrafterKind::None => vec![0],
                 DrafterKind::Model | DrafterKind::PromptLookup => spec.draft_tokens.clone(),
-                _ => return Err(refused(format!("only forerun has the drafter {drafter}"))),
+                _ => {
+                    return Err(invalid(format!(
+                        "peers do not support the drafter {drafter}: use none, model or prompt-lookup"
+                    )));
+                }
             };
             if lengths.is_empty() {
-                return Err(refused("say with draft-tokens how many it drafts in a row".into()));
+                return Err(invalid("set draft-tokens, its draft length".into()));
             }
             for draft_tokens in lengths {
                 let method = match drafter {
@@ -86,7 +96,7 @@ pub fn contestants(
                 let (flags, cores) = (command.join(" "), configurations[baseline].cores);
                 let peer = Some(PeerTask { peer, drafter, draft_tokens });
                 let (temperature, point) = (0.0, None);
-                all.push(Contestant {
+                all.push(Participant {
                     name,
                     flags,
                     cores,
@@ -99,10 +109,11 @@ pub fn contestants(
             }
         }
     }
-    for (index, own) in all.iter().enumerate() {
-        if all[..index].iter().any(|other| other.name == own.name) {
-            let reason = format!("it is there twice as {:?}: give each its own name", own.name);
-            return Err(BenchError::Peer { name: own.name.clone(), reason });
+    for (index, participant) in all.iter().enumerate() {
+        let name = &participant.name;
+        if all[..index].iter().any(|other| other.name == *name) {
+            let reason = format!("{name:?} occurs twice: give each peer its own name");
+            return Err(BenchError::Peer { name: name.clone(), reason });
         }
     }
     Ok(all)
@@ -131,32 +142,33 @@ mod tests {
     }
 
     #[test]
-    fn peers_stand_beside_plain_decoding_of_their_type() {
+    fn peers_are_compared_with_plain_decoding_of_their_weight_type() {
         let ours = ours();
-        let all = contestants(&ours, &[peer(WeightType::Int8)]).unwrap();
-        let names: Vec<&str> = all[ours.len()..].iter().map(|own| own.name.as_str()).collect();
+        let all = participants(&ours, &[peer(WeightType::Int8)]).unwrap();
+        let peers = &all[ours.len()..];
+        let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
         let expected = [
             "peer: autoregressive, int8",
             "peer: speculative, model, 2, int8",
             "peer: speculative, model, 4, int8",
         ];
         assert_eq!(names, expected);
-        assert!(all[ours.len()..].iter().all(|own| own.is_peer() && own.baseline == 2));
-        assert_eq!(all[ours.len()].flags, "run 'a b'");
+        assert!(peers.iter().all(|peer| peer.is_peer() && peer.baseline == 2));
+        assert_eq!(peers[0].flags, "run 'a b'");
         assert_eq!((all[1].drafter, all[1].is_peer()), (DrafterKind::Model, false));
     }
 
     #[test]
-    fn what_no_peer_can_do_is_refused() {
-        let refused = |change: fn(&mut PeerSpec)| {
+    fn invalid_peers_are_rejected_with_the_reason() {
+        let error = |change: fn(&mut PeerSpec)| {
             let mut peer = peer(WeightType::F32);
             change(&mut peer);
-            contestants(&ours(), &[peer]).unwrap_err().to_string()
+            participants(&ours(), &[peer]).unwrap_err().to_string()
         };
-        assert!(refused(|own| own.weight_type = Some(WeightType::Bf16)).contains("dtype, bf16"));
-        assert!(refused(|own| own.draft_tokens.clear()).contains("draft-tokens"));
-        assert!(refused(|own| own.drafters = vec![DrafterKind::EasySpec]).contains("easyspec"));
+        assert!(error(|peer| peer.weight_type = Some(WeightType::Bf16)).contains("dtype, bf16"));
+        assert!(error(|peer| peer.draft_tokens.clear()).contains("draft-tokens"));
+        assert!(error(|peer| peer.drafters = vec![DrafterKind::EasySpec]).contains("easyspec"));
         let twice = [peer(WeightType::F32), peer(WeightType::F32)];
-        assert!(contestants(&ours(), &twice).unwrap_err().to_string().contains("twice"));
+        assert!(participants(&ours(), &twice).unwrap_err().to_string().contains("twice"));
     }
 }

@@ -1,4 +1,5 @@
-//! The operations of this module in the library's own: slow, plain, and differentiated by the library.
+//! Reference implementations of the operations, made of candle's own: slow, simple, and differentiated
+//! by candle.
 
 use super::groups::Groups;
 use super::{AttentionShape, MlpShape};
@@ -9,7 +10,7 @@ pub(crate) fn rms_norm(x: &Tensor, weight: &Tensor, epsilon: f32) -> Result<Tens
     x.broadcast_div(&(mean + f64::from(epsilon))?.sqrt()?)?.broadcast_mul(weight)
 }
 
-/// `x`: `[sequences · rows, hidden]`; RoPE of base 10,000; the mask is that of [`Groups::sees`].
+/// `x`: `[sequences · rows, hidden]`. RoPE has base 10,000, and the mask is that of [`Groups::attends`].
 pub(crate) fn attention_block(
     shape: &AttentionShape,
     groups: &Groups,
@@ -21,15 +22,15 @@ pub(crate) fn attention_block(
     let AttentionShape { hidden, heads, kv_heads, head_dim, epsilon } = *shape;
     let sequences = x.dim(0)? / context;
     let width = (heads + 2 * kv_heads) * head_dim;
-    let into = weights.narrow(0, 0, width * hidden)?.reshape((width, hidden))?;
-    let out_of = weights
+    let input_weights = weights.narrow(0, 0, width * hidden)?.reshape((width, hidden))?;
+    let output_weights = weights
         .narrow(0, width * hidden, heads * head_dim * hidden)?
         .reshape((hidden, heads * head_dim))?;
     let normed = match norm {
         Some(norm) => rms_norm(x, norm, epsilon)?,
         None => x.clone(),
     };
-    let qkv = normed.matmul(&into.t()?)?;
+    let qkv = normed.matmul(&input_weights.t()?)?;
     let qkv = qkv.reshape((sequences, context, heads + 2 * kv_heads, head_dim))?.transpose(1, 2)?;
     let repeat = |from| {
         let part = qkv.narrow(1, from, kv_heads)?.contiguous()?;
@@ -41,13 +42,13 @@ pub(crate) fn attention_block(
     let v = repeat(heads + kv_heads)?;
     let scores = (q.matmul(&k.t()?)? / (head_dim as f64).sqrt())?;
     let mask: Vec<f32> = (0..context * context)
-        .map(|at| if groups.sees(at / context, at % context) { 0.0 } else { -1e9 })
+        .map(|at| if groups.attends(at / context, at % context) { 0.0 } else { -1e9 })
         .collect();
     let scores = scores.broadcast_add(&Tensor::from_vec(mask, (context, context), x.device())?)?;
     let scores = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
     let p = scores.broadcast_div(&scores.sum_keepdim(D::Minus1)?)?;
     let out = p.matmul(&v)?.transpose(1, 2)?.reshape((sequences * context, heads * head_dim))?;
-    x + out.matmul(&out_of.t()?)?
+    x + out.matmul(&output_weights.t()?)?
 }
 
 fn rotate(x: &Tensor, groups: &Groups, head_dim: usize) -> Result<Tensor> {
@@ -76,7 +77,7 @@ pub(crate) fn mlp_block(
 ) -> Result<Tensor> {
     let MlpShape { hidden, intermediate, epsilon } = *shape;
     let size = intermediate * hidden;
-    let matrix = |place: usize| weights.narrow(0, place * size, size);
+    let matrix = |index: usize| weights.narrow(0, index * size, size);
     let gate = matrix(0)?.reshape((intermediate, hidden))?;
     let up = matrix(1)?.reshape((intermediate, hidden))?;
     let down = matrix(2)?.reshape((hidden, intermediate))?;
@@ -85,7 +86,7 @@ pub(crate) fn mlp_block(
     x + inner.matmul(&down.t()?)?
 }
 
-/// The logarithms of the probabilities, `[rows, vocabulary]`.
+/// Computes the logarithms of the tokens' probabilities, `[rows, vocabulary]`.
 pub(crate) fn log_probabilities(
     x: &Tensor,
     norm: &Tensor,
@@ -93,6 +94,6 @@ pub(crate) fn log_probabilities(
     epsilon: f32,
 ) -> Result<Tensor> {
     let logits = rms_norm(x, norm, epsilon)?.matmul(&head.t()?)?;
-    let above = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
-    above.broadcast_sub(&above.exp()?.sum_keepdim(D::Minus1)?.log()?)
+    let shifted = logits.broadcast_sub(&logits.max_keepdim(D::Minus1)?.detach())?;
+    shifted.broadcast_sub(&shifted.exp()?.sum_keepdim(D::Minus1)?.log()?)
 }

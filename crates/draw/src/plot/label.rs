@@ -1,13 +1,13 @@
-//! What stands at axes.
+//! Labels of axes.
 
-/// A column's name in words, with its unit.
+/// Returns a column's name in words, with its unit.
 #[must_use]
 pub fn label(column: &str) -> String {
     match column {
         "speedup" => return "speedup over plain decoding (×)".into(),
         "tokens-per-s" => return "speed (tokens/s)".into(),
         "acceptance" => return "acceptance probability of a draft token".into(),
-        "draft-tokens" => return "draft tokens in a row".into(),
+        "draft-tokens" => return "draft tokens per round".into(),
         "tokens-per-target-forward" => return "tokens per target forward".into(),
         "mean-ms" => return "time of an answer (ms)".into(),
         "deviation-ms" => return "standard deviation of an answer's time (ms)".into(),
@@ -24,10 +24,10 @@ pub fn label(column: &str) -> String {
     }
 }
 
-/// A number with four digits that count.
+/// Formats a number with four significant digits.
 pub(crate) fn short(number: f64) -> String {
     let rounded: f64 = format!("{number:.3e}").parse().unwrap_or(number);
-    // Zero has a sign that nobody wants to see.
+    // Negative zero.
     if rounded == 0.0 { "0".into() } else { rounded.to_string() }
 }
 

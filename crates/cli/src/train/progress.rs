@@ -1,4 +1,4 @@
-//! What a run shows while it goes: bars where somebody looks, tests and checkpoints as lines.
+//! Progress of a training run: bars on a terminal; evaluations and checkpoints as lines.
 
 use crate::note;
 use crate::progress::bar;
@@ -8,11 +8,11 @@ use forerun_train::drafter::{PositionAcceptance, mean_accepted_tokens};
 use indicatif::ProgressBar;
 use std::io::IsTerminal;
 
-/// How far the data is, where somebody looks.
+/// A progress bar of the preparation of the data, on a terminal.
 #[derive(Default)]
-pub(super) struct DataBar(Option<(Phase, ProgressBar)>);
+pub(super) struct DataProgress(Option<(Phase, ProgressBar)>);
 
-impl DataBar {
+impl DataProgress {
     pub(super) fn update(&mut self, progress: Progress) {
         if !std::io::stderr().is_terminal() {
             return;
@@ -37,12 +37,12 @@ impl DataBar {
     }
 }
 
-/// How far the training is: a bar where somebody looks, tests and checkpoints as lines.
-pub(super) struct Shown {
+/// Progress of the training: a bar on a terminal; evaluations and checkpoints as lines.
+pub(super) struct TrainingProgress {
     bar: ProgressBar,
 }
 
-impl Shown {
+impl TrainingProgress {
     pub(super) fn new(steps: u64, step: u64) -> Self {
         let bar = bar(steps, "step {pos}/{len} {wide_bar} {msg} {eta} left");
         bar.set_position(step);
@@ -59,15 +59,15 @@ impl Shown {
                     record.loss, record.tokens_per_s
                 ));
             }
-            Event::Evaluated(record) => self.bar.suspend(|| {
+            Event::TextEvaluated(record) => self.bar.suspend(|| {
                 note(format_args!(
                     "step {}: held-out loss {:.4} nats/token, {:.4} bits/byte",
                     record.step, record.validation_loss, record.bits_per_byte
                 ));
             }),
-            Event::Drafted(record) => self.bar.suspend(|| {
+            Event::DraftsEvaluated(record) => self.bar.suspend(|| {
                 note(format_args!(
-                    "step {}: held-out loss {:.4}; accepted by position: sampled {}; most probable {}",
+                    "step {}: held-out loss {:.4}; accepted by position: sampled {}; greedy {}",
                     record.step,
                     record.validation_loss,
                     rates(&record.acceptance, |rates| rates.overlap),
@@ -85,7 +85,8 @@ impl Shown {
     }
 }
 
-/// Rates of positions, and the tokens that a target forward yields with them.
+/// Formats the rates by position, and the mean number of tokens per target forward pass that
+/// follows from them.
 fn rates(all: &[PositionAcceptance], rate: fn(&PositionAcceptance) -> f64) -> String {
     let each: Vec<String> = all.iter().map(|rates| format!("{:.3}", rate(rates))).collect();
     format!("{} ({:.2} tokens)", each.join(" "), mean_accepted_tokens(all.iter().map(rate)))

@@ -1,6 +1,6 @@
-//! Tables, and the points that are taken out of them.
+//! Tables and the points selected from them.
 
-use crate::PlotError;
+use super::PlotError;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -12,16 +12,16 @@ pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// What becomes of rows that share a place.
+/// How rows with the same coordinates are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merge {
-    /// They are an error.
+    /// Not at all: they are an error.
     Refuse,
-    /// The largest value is shown.
+    /// By the largest value.
     Max,
-    /// The smallest value is shown.
+    /// By the smallest value.
     Min,
-    /// Their mean is shown.
+    /// By the mean.
     Mean,
 }
 
@@ -29,7 +29,7 @@ impl Table {
     /// Reads a CSV file without quotes.
     ///
     /// # Errors
-    /// If it cannot be read, or a line has another number of fields than the first.
+    /// If the file cannot be read, or a line has a different number of fields than the first.
     pub fn read(file: &Path) -> Result<Self, PlotError> {
         let text = fs::read_to_string(file)
             .map_err(|cause| PlotError::Read { file: file.to_owned(), cause })?;
@@ -41,18 +41,20 @@ impl Table {
             let row = fields(line);
             let wrong = |reason| PlotError::Row { file: file.to_owned(), line: index + 2, reason };
             if line.contains('"') {
-                return Err(wrong("quoted fields are not read".into()));
+                return Err(wrong("quoted fields are not supported".into()));
             }
             if row.len() != columns.len() {
                 let (found, expected) = (row.len(), columns.len());
-                return Err(wrong(format!("it has {found} fields, but the first line {expected}")));
+                return Err(wrong(format!(
+                    "it has {found} fields, but the first line has {expected}"
+                )));
             }
             rows.push(row);
         }
         Ok(Self { columns, rows })
     }
 
-    /// The rows that have this value in a column. Numbers are compared as numbers.
+    /// Keeps the rows with this value in a column. Numbers are compared as numbers.
     ///
     /// # Errors
     /// If there is no such column.
@@ -72,11 +74,12 @@ impl Table {
         })
     }
 
-    /// One value for each place: places are told by `keys`, the columns of which are compared as text.
+    /// Returns one value for each combination of the columns `keys`, which are compared as text.
     ///
     /// # Errors
-    /// If a column is not there, a value is no number, or rows share a place and may not.
-    pub(crate) fn places(
+    /// If a column is missing, a value is not a number, or several rows have the same coordinates and
+    /// `merge` refuses that.
+    pub(crate) fn points(
         &self,
         keys: &[&str],
         value: &str,
@@ -85,11 +88,11 @@ impl Table {
         let columns =
             keys.iter().map(|key| self.column(key)).collect::<Result<Vec<_>, PlotError>>()?;
         let value_column = self.column(value)?;
-        let mut places: BTreeMap<Vec<String>, (f64, f64, &Vec<String>)> = BTreeMap::new();
+        let mut points: BTreeMap<Vec<String>, (f64, f64, &Vec<String>)> = BTreeMap::new();
         for row in &self.rows {
-            let place = columns.iter().map(|&column| row[column].clone()).collect();
+            let coordinates = columns.iter().map(|&column| row[column].clone()).collect();
             let found = number(value, &row[value_column])?;
-            let entry = places.entry(place).or_insert((0.0, 0.0, row));
+            let entry = points.entry(coordinates).or_insert((0.0, 0.0, row));
             if merge == Merge::Refuse && entry.1 > 0.0 {
                 return Err(self.ambiguous(entry.2, row, &columns));
             }
@@ -101,19 +104,19 @@ impl Table {
             };
             entry.1 += 1.0;
         }
-        if places.is_empty() {
+        if points.is_empty() {
             return Err(PlotError::Empty);
         }
-        let shown = |(place, (sum, count, _)): (Vec<String>, (f64, f64, _))| {
-            (place, if merge == Merge::Mean { sum / count } else { sum })
+        let shown = |(coordinates, (sum, count, _)): (Vec<String>, (f64, f64, _))| {
+            (coordinates, if merge == Merge::Mean { sum / count } else { sum })
         };
-        Ok(places.into_iter().map(shown).collect())
+        Ok(points.into_iter().map(shown).collect())
     }
 
-    /// The parameters in which two rows differ: results come behind the version.
-    fn ambiguous(&self, one: &[String], other: &[String], places: &[usize]) -> PlotError {
+    /// The error that names the parameters in which two rows differ. Columns after `version` are results.
+    fn ambiguous(&self, one: &[String], other: &[String], keys: &[usize]) -> PlotError {
         let last = self.columns.iter().position(|name| name == "version");
-        let differs = |&column: &usize| one[column] != other[column] && !places.contains(&column);
+        let differs = |&column: &usize| one[column] != other[column] && !keys.contains(&column);
         let names: Vec<&str> = (0..last.unwrap_or(self.columns.len()))
             .filter(differs)
             .map(|column| self.columns[column].as_str())
@@ -123,7 +126,7 @@ impl Table {
     }
 }
 
-/// A field that has to be a finite number.
+/// Parses a field as a finite number.
 pub(crate) fn number(column: &str, field: &str) -> Result<f64, PlotError> {
     let number = field.parse().ok().filter(|number: &f64| number.is_finite());
     number.ok_or_else(|| PlotError::NotANumber { name: column.into(), found: field.into() })

@@ -1,6 +1,6 @@
-//! Ours against peers: speed answer by answer, and whether the texts are the same.
+//! The comparison with peers: speed for each answer, and agreement of the texts.
 
-use crate::Contestant;
+use crate::Participant;
 use crate::record::AnswerRecord;
 use forerun::{DrafterKind, TokenId};
 use serde::{Deserialize, Serialize};
@@ -9,107 +9,113 @@ use std::collections::BTreeMap;
 /// Median and quartiles, interpolated between ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Quartiles {
-    /// A quarter of the values is below.
+    /// The first quartile.
     pub low: f64,
-    /// Half of them is.
+    /// The median.
     pub median: f64,
-    /// A quarter of them is above.
+    /// The third quartile.
     pub high: f64,
 }
 
 impl Quartiles {
-    /// Of some values, if there are any.
+    /// Returns the quartiles of some values, or `None` if there are no values.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
         let last = values.len().checked_sub(1)?;
         let at = |share: f64| {
-            let place = last as f64 * share;
-            let below = values[place as usize];
-            let above = values[(place as usize + 1).min(last)];
-            below + (above - below) * place.fract()
+            let rank = last as f64 * share;
+            let below = values[rank as usize];
+            let above = values[(rank as usize + 1).min(last)];
+            below + (above - below) * rank.fract()
         };
         Some(Self { low: at(0.25), median: at(0.5), high: at(0.75) })
     }
 }
 
-/// One of ours against a peer that drafts in the same way, on the same weights.
+/// The speed of one of our configurations compared with a peer that has the same weights and drafts in the
+/// same way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Versus {
+pub struct PeerComparison {
     /// Our configuration.
     pub own: String,
-    /// The peer's.
+    /// The peer's configuration.
     pub peer: String,
-    /// Our tokens per second, over all answers.
+    /// Our tokens per second over all answers.
     pub own_tokens_per_second: Quartiles,
-    /// The peer's.
+    /// The peer's tokens per second over all answers.
     pub peer_tokens_per_second: Quartiles,
-    /// Ours over the peer's, of answers to the same prompt in the same repeat.
+    /// The ratio of our speed to the peer's, for answers to the same prompt in the same repeat.
     pub ratio: Quartiles,
-    /// Such pairs.
+    /// The number of such pairs of answers.
     pub pairs: usize,
-    /// Those in which we were faster.
+    /// The number of pairs in which we were faster.
     pub won: usize,
 }
 
-/// How much of a peer's greedy text is ours.
+/// How far a peer's greedy texts agree with ours.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SameText {
+pub struct TextAgreement {
     /// The peer's configuration.
     pub peer: String,
-    /// Prompts that it answered.
+    /// The number of prompts that it answered.
     pub prompts: usize,
-    /// Those whose answer is our plain decoding's, token by token.
+    /// The number of answers that are equal to our plain decoding's, token by token.
     pub equal: usize,
-    /// The first difference in each of the others.
+    /// The first difference in each of the other answers.
     pub differences: Vec<PeerDifference>,
 }
 
-/// Where a peer's text leaves ours.
+/// The first difference between a peer's text and ours.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerDifference {
-    /// The prompt.
+    /// The id of the prompt.
     pub prompt: String,
-    /// The first token that differs, from 0.
+    /// The position of the first token that differs, from 0.
     pub position: usize,
-    /// Ours and the peer's there; `None` behind the end.
+    /// Our token and the peer's at this position; `None` after the end.
     pub tokens: [Option<TokenId>; 2],
-    /// How much more probable our model finds its own token, in nats: near 0, rounding decides which of
-    /// both is the best. `None` if not asked, or if the peer's is not among our best.
+    /// The log-probability that our model gives to its own token, minus the one of the peer's token, in
+    /// nats. Near 0, rounding decides between the two. `None` if it was not computed, or if the peer's
+    /// token is not among our most probable ones.
     pub gap: Option<f64>,
 }
 
-/// All pairs of ours with peers that have the same baseline and kind of drafter.
+/// Compares the speed of all pairs of our configurations and peers that have the same baseline and kind of
+/// drafter.
 #[must_use]
-pub fn versus(contestants: &[Contestant], answers: &[AnswerRecord]) -> Vec<Versus> {
+pub fn compare_with_peers(
+    participants: &[Participant],
+    answers: &[AnswerRecord],
+) -> Vec<PeerComparison> {
     let speeds = speeds(answers);
     let mut all = Vec::new();
-    for peer in contestants.iter().filter(|own| own.is_peer()) {
-        let alike = |own: &&Contestant| {
+    for peer in participants.iter().filter(|own| own.is_peer()) {
+        let alike = |own: &&Participant| {
             !own.is_peer()
                 && own.baseline == peer.baseline
                 && kind(own.drafter) == kind(peer.drafter)
         };
-        for own in contestants.iter().filter(alike) {
-            let of = |one: &Contestant| speeds.get(one.name.as_str());
-            let (Some(mine), Some(theirs)) = (of(own), of(peer)) else { continue };
-            let ratios: Vec<f64> = mine
+        for own in participants.iter().filter(alike) {
+            let of = |one: &Participant| speeds.get(one.name.as_str());
+            let (Some(own_speeds), Some(peer_speeds)) = (of(own), of(peer)) else { continue };
+            let ratios: Vec<f64> = own_speeds
                 .iter()
-                .filter_map(|(place, speed)| Some(speed / theirs.get(place)?))
+                .filter_map(|(answer, speed)| Some(speed / peer_speeds.get(answer)?))
                 .filter(|ratio| ratio.is_finite())
                 .collect();
             let (pairs, won) = (ratios.len(), ratios.iter().filter(|ratio| **ratio > 1.0).count());
-            let of = |speeds: &Speeds<'_>| Quartiles::of(speeds.values().copied().collect());
-            let (Some(ratio), Some(mine), Some(theirs)) =
-                (Quartiles::of(ratios), of(mine), of(theirs))
+            let quartiles = |speeds: &Speeds<'_>| Quartiles::of(speeds.values().copied().collect());
+            let (Some(ratio), Some(own_tokens_per_second), Some(peer_tokens_per_second)) =
+                (Quartiles::of(ratios), quartiles(own_speeds), quartiles(peer_speeds))
             else {
                 continue;
             };
-            all.push(Versus {
+            all.push(PeerComparison {
                 own: own.name.clone(),
                 peer: peer.name.clone(),
-                own_tokens_per_second: mine,
-                peer_tokens_per_second: theirs,
+                own_tokens_per_second,
+                peer_tokens_per_second,
                 ratio,
                 pairs,
                 won,
@@ -134,23 +140,25 @@ fn speeds(answers: &[AnswerRecord]) -> BTreeMap<&str, Speeds<'_>> {
     speeds
 }
 
-/// Who drafts, but for how a whole model does it: heads on the target are nobody else's.
+/// Returns the kind of drafter to compare by. EasySpec's drafter counts as a draft model.
 fn kind(drafter: DrafterKind) -> DrafterKind {
     if drafter == DrafterKind::EasySpec { DrafterKind::Model } else { drafter }
 }
 
-/// Compares every peer's first answers with our plain decoding's. `gap` tells how much more probable the
-/// baseline of this place finds its own token than the peer's, behind so many tokens of its answer.
-pub fn same_text(
-    contestants: &[Contestant],
+/// Compares the first answers of every peer with those of our plain decoding.
+///
+/// `gap` computes [`PeerDifference::gap`] from the index of the baseline, the id of the prompt, the position
+/// in the answer, and our and the peer's token.
+pub fn text_agreement(
+    participants: &[Participant],
     answers: &[AnswerRecord],
     mut gap: impl FnMut(usize, &str, usize, [TokenId; 2]) -> Option<f64>,
-) -> Vec<SameText> {
+) -> Vec<TextAgreement> {
     let mut all = Vec::new();
-    for peer in contestants.iter().filter(|own| own.is_peer()) {
-        let ours = first_answers(answers, &contestants[peer.baseline].name);
+    for peer in participants.iter().filter(|own| own.is_peer()) {
+        let ours = first_answers(answers, &participants[peer.baseline].name);
         let theirs = first_answers(answers, &peer.name);
-        let mut same = SameText {
+        let mut agreement = TextAgreement {
             peer: peer.name.clone(),
             prompts: theirs.len(),
             equal: 0,
@@ -159,7 +167,7 @@ pub fn same_text(
         for (prompt, theirs) in theirs {
             let Some(ours) = ours.get(prompt) else { continue };
             if *ours == theirs {
-                same.equal += 1;
+                agreement.equal += 1;
                 continue;
             }
             let position = ours.iter().zip(theirs).take_while(|(own, other)| own == other).count();
@@ -168,19 +176,19 @@ pub fn same_text(
                 [Some(own), Some(other)] => gap(peer.baseline, prompt, position, [own, other]),
                 _ => None,
             };
-            same.differences.push(PeerDifference {
+            agreement.differences.push(PeerDifference {
                 prompt: prompt.to_owned(),
                 position,
                 tokens,
                 gap,
             });
         }
-        all.push(same);
+        all.push(agreement);
     }
     all
 }
 
-/// The tokens of somebody's first answer to every prompt.
+/// Returns the tokens of a participant's first answer to every prompt.
 fn first_answers<'a>(answers: &'a [AnswerRecord], name: &str) -> BTreeMap<&'a str, &'a [TokenId]> {
     let first = answers.iter().filter(|own| own.configuration == name && own.repeat == 0);
     first.filter_map(|own| Some((&own.prompt[..], &own.turns.first()?.tokens[..]))).collect()
@@ -193,8 +201,8 @@ mod tests {
     use crate::peers::PeerTask;
     use crate::testing::{answer, turn};
 
-    fn contestant(name: &str, drafter: DrafterKind, peer: bool) -> Contestant {
-        Contestant {
+    fn participant(name: &str, drafter: DrafterKind, peer: bool) -> Participant {
+        Participant {
             name: name.into(),
             flags: String::new(),
             cores: 1,
@@ -206,19 +214,19 @@ mod tests {
         }
     }
 
-    fn field() -> Vec<Contestant> {
+    fn all_participants() -> Vec<Participant> {
         use DrafterKind::{Model, None, PromptLookup};
         vec![
-            contestant("plain", None, false),
-            contestant("model", Model, false),
-            contestant("lookup", PromptLookup, false),
-            contestant("peer plain", None, true),
-            contestant("peer model", Model, true),
+            participant("plain", None, false),
+            participant("model", Model, false),
+            participant("lookup", PromptLookup, false),
+            participant("peer plain", None, true),
+            participant("peer model", Model, true),
         ]
     }
 
     #[test]
-    fn pairs_are_those_that_draft_alike() {
+    fn configurations_are_paired_with_peers_that_draft_alike() {
         let mut answers = Vec::new();
         for (repeat, slower) in [(0, 2), (1, 3), (2, 4)] {
             for own in ["plain", "model", "lookup"] {
@@ -228,7 +236,7 @@ mod tests {
                 answers.push(answer(peer, "p", repeat, turn(&[(100 * slower, 4)])));
             }
         }
-        let all = versus(&field(), &answers);
+        let all = compare_with_peers(&all_participants(), &answers);
         let names: Vec<_> = all.iter().map(|own| (own.own.as_str(), own.peer.as_str())).collect();
         assert_eq!(names, [("plain", "peer plain"), ("model", "peer model")]);
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
@@ -239,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn quartiles_lie_between_ranks() {
+    fn quartiles_are_interpolated_between_ranks() {
         let of = |values: &[f64]| Quartiles::of(values.to_vec());
         let quartiles = of(&[4.0, 1.0, 2.0, 3.0]).unwrap();
         assert_eq!((quartiles.low, quartiles.median, quartiles.high), (1.75, 2.5, 3.25));
@@ -248,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_difference_of_every_prompt_is_told() {
+    fn the_first_difference_of_every_prompt_is_reported() {
         let same = turn(&[(1, 3)]);
         let mut other = same.clone();
         other.tokens[1] = 9;
@@ -261,11 +269,12 @@ mod tests {
                 [answer("plain", prompt, 0, same.clone()), answer("peer plain", prompt, 0, turn)]
             })
             .collect();
-        let told = same_text(&field(), &answers, |baseline, prompt, position, tokens| {
+        let gap = |baseline, prompt: &str, position, tokens| {
             assert_eq!((baseline, prompt, position, tokens), (0, "q", 1, [1, 9]));
             Some(0.25)
-        });
-        let [plain, model] = &told[..] else { panic!("two peers") };
+        };
+        let agreements = text_agreement(&all_participants(), &answers, gap);
+        let [plain, model] = &agreements[..] else { panic!("two peers") };
         assert_eq!((plain.prompts, plain.equal, model.prompts), (3, 1, 0));
         let [first, second] = &plain.differences[..] else { panic!("two differences") };
         assert_eq!((first.position, first.gap), (1, Some(0.25)));

@@ -1,23 +1,23 @@
-//! A value over one axis, a line for each value of another column.
+//! Lines: a value over one axis, with a line for each value of another column.
 
-use crate::label::{label, short};
-use crate::table::number;
-use crate::{Merge, Picture, PlotError, Table};
+use super::label::{label, short};
+use super::table::number;
+use super::{Merge, Picture, PlotError, Table};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// Lines with their points.
+/// Lines and their points.
 #[derive(Clone, Debug)]
 pub struct Lines {
     title: String,
     x: String,
     value: String,
-    /// Name and points of each.
+    /// Name and points of each line.
     lines: Vec<(String, Vec<(f64, f64)>)>,
 }
 
-/// Colours that are told apart (Okabe and Ito).
+/// Distinguishable colours (Okabe and Ito).
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -29,15 +29,16 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(140, 140, 140),
 ];
 const GRID: RGBColor = RGBColor(225, 225, 225);
-/// Points of a line up to which each has a dot.
+/// Largest number of points of a line that are drawn as dots.
 const DOTS: usize = 40;
 
 impl Lines {
-    /// The lines of a table's column over another; `by` parts them. `remark` stands behind the
-    /// value's name.
+    /// Creates lines of a table's column over another one, a line for each value of the column `by`.
+    /// `remark` is appended to the label of the value.
     ///
     /// # Errors
-    /// If a column is not there or has no numbers, or rows share a place and may not.
+    /// If a column is missing or contains text, or several rows have the same coordinates and `merge`
+    /// refuses that.
     pub fn new(
         table: &Table,
         (x, by): (&str, Option<&str>),
@@ -46,9 +47,9 @@ impl Lines {
         title: &str,
     ) -> Result<Self, PlotError> {
         let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-        for (place, found) in table.places(&[by.unwrap_or(x), x], value, merge)? {
-            let point = (number(x, &place[1])?, found);
-            let name = by.map_or(String::new(), |by| format!("{by} {}", place[0]));
+        for (coordinates, found) in table.points(&[by.unwrap_or(x), x], value, merge)? {
+            let point = (number(x, &coordinates[1])?, found);
+            let name = by.map_or(String::new(), |by| format!("{by} {}", coordinates[0]));
             match lines.iter_mut().find(|line| line.0 == name) {
                 Some(line) => line.1.push(point),
                 None => lines.push((name, vec![point])),
@@ -57,7 +58,7 @@ impl Lines {
         for (_, points) in &mut lines {
             points.sort_by(|a, b| a.0.total_cmp(&b.0));
         }
-        // Names are ordered as the numbers at their end.
+        // Names are ordered by the number at their end.
         let order = |name: &str| name.rsplit(' ').next().and_then(|last| last.parse::<f64>().ok());
         lines.sort_by(|a, b| {
             order(&a.0).partial_cmp(&order(&b.0)).unwrap_or(std::cmp::Ordering::Equal)
@@ -69,8 +70,8 @@ impl Lines {
         let values = || self.lines.iter().flat_map(|line| line.1.iter().map(of));
         let low = values().fold(f64::INFINITY, f64::min);
         let high = values().fold(f64::NEG_INFINITY, f64::max);
-        let air = if low < high { (high - low) * 0.04 } else { 0.5 };
-        low - air..high + air
+        let margin = if low < high { (high - low) * 0.04 } else { 0.5 };
+        low - margin..high + margin
     }
 }
 

@@ -1,44 +1,46 @@
-//! A value over two axes, as colour.
+//! Heatmaps: a value over two axes, shown as colour.
 
-use crate::label::{label, short};
-use crate::table::number;
-use crate::{Merge, Picture, PlotError, Table};
+use super::label::{label, short};
+use super::table::number;
+use super::{Merge, Picture, PlotError, Table};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::ops::Range;
 
-/// Cells in colours, with a bar that says what they mean.
+/// Coloured cells, with a colour bar.
 #[derive(Clone, Debug)]
 pub struct Heatmap {
     title: String,
     axes: [String; 2],
     value: String,
-    /// Where cells begin and end, along each axis.
+    /// Boundaries between cells along each axis.
     edges: [Vec<f64>; 2],
-    /// Column, row, value.
+    /// Column, row and value of each cell.
     cells: Vec<(usize, usize, f64)>,
     colours: HeatmapColours,
 }
 
-/// Which values have which colours.
+/// The mapping from values to colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HeatmapColours {
-    /// Values above have the colour of this one.
+    /// Larger values get the colour of this one.
     pub largest: Option<f64>,
-    /// Values below are pink, as slowdowns are in DSI's figures.
+    /// Smaller values are pink, like the slowdowns in the figures of the DSI paper.
     pub pink_below: Option<f64>,
 }
 
-/// Width of the colour bar with its numbers.
+/// Width of the colour bar, including its labels.
 const BAR: u32 = 130;
 /// Steps of the colour bar.
 const STEPS: usize = 128;
 
 impl Heatmap {
-    /// The heatmap of a table's column over two others. `remark` stands behind the value's name.
+    /// Creates a heatmap of a table's column over two other columns. `remark` is appended to the label of
+    /// the value.
     ///
     /// # Errors
-    /// If a column is not there or has no numbers, or rows share a place and may not.
+    /// If a column is missing or contains text, or several rows have the same coordinates and `merge`
+    /// refuses that.
     pub fn new(
         table: &Table,
         [x, y]: [&str; 2],
@@ -47,8 +49,8 @@ impl Heatmap {
         title: &str,
     ) -> Result<Self, PlotError> {
         let mut points = Vec::new();
-        for (place, found) in table.places(&[x, y], value, merge)? {
-            points.push((number(x, &place[0])?, number(y, &place[1])?, found));
+        for (coordinates, found) in table.points(&[x, y], value, merge)? {
+            points.push((number(x, &coordinates[0])?, number(y, &coordinates[1])?, found));
         }
         let values = |of: fn(&(f64, f64, f64)) -> f64| {
             let mut values: Vec<f64> = points.iter().map(of).collect();
@@ -69,7 +71,7 @@ impl Heatmap {
         })
     }
 
-    /// The same in other colours.
+    /// Returns the heatmap with other colours.
     #[must_use]
     pub fn with_colours(self, colours: HeatmapColours) -> Self {
         Self { colours, ..self }
@@ -91,7 +93,7 @@ impl Heatmap {
     }
 }
 
-/// Borders halfway between neighbours.
+/// Returns the boundaries halfway between neighbouring values.
 fn edges(values: &[f64]) -> Vec<f64> {
     let between = values.windows(2).map(|pair| (pair[0] + pair[1]) / 2.0);
     let (first, last) = (values[0], values[values.len() - 1]);
@@ -159,9 +161,9 @@ impl Picture for Heatmap {
     }
 }
 
-/// Told apart from all of [`COLOURS`].
+/// Distinguishable from all of [`COLOURS`].
 const PINK: RGBColor = RGBColor(255, 160, 200);
-/// From dark to bright, told apart by those who see few colours, too: points of matplotlib's viridis.
+/// From dark to bright, also distinguishable with colour blindness: points of matplotlib's viridis.
 const COLOURS: [[u8; 3]; 9] = [
     [68, 1, 84],
     [71, 44, 122],
@@ -174,7 +176,7 @@ const COLOURS: [[u8; 3]; 9] = [
     [253, 231, 37],
 ];
 
-/// The colour of a share from 0 to 1.
+/// Returns the colour of a share from 0 to 1.
 fn colour(share: f64) -> RGBColor {
     let at = share.clamp(0.0, 1.0) * (COLOURS.len() - 1) as f64;
     let below = (at as usize).min(COLOURS.len() - 2);
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_meet_halfway_and_colours_end_where_they_should() {
+    fn cells_meet_halfway_and_colours_span_the_scale() {
         assert_eq!(edges(&[1.0, 2.0, 4.0]), [0.5, 1.5, 3.0, 5.0]);
         assert_eq!(edges(&[3.0]), [2.5, 3.5]);
         assert_eq!(colour(0.0), RGBColor(68, 1, 84));

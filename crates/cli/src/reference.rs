@@ -1,0 +1,116 @@
+//! The option reference of the guide, written from the definitions of the command line.
+//!
+//! `just reference` updates `docs/guide/src/reference.md`; the test fails if the file is out of date.
+
+use crate::arguments::Arguments;
+use clap::{Arg, Command, CommandFactory};
+use std::fmt::Write;
+use std::path::Path;
+
+const INTRODUCTION: &str = "\
+<!-- Generated from the command-line definitions by `just reference`. Do not edit. -->
+
+# Option reference
+
+This page lists every command and option of the `forerun` binary. `forerun COMMAND --help` prints the
+same text. Commands marked with a feature need a build with it, for example
+`cargo build --release --features train,plots`.
+";
+
+/// Returns the page for all commands.
+fn reference() -> String {
+    let mut page = INTRODUCTION.to_owned();
+    let mut root = Arguments::command();
+    root.build();
+    for command in root.get_subcommands() {
+        describe(command, &mut page);
+    }
+    page
+}
+
+/// Adds a section for a command, then one for each of its subcommands.
+fn describe(command: &Command, page: &mut String) {
+    if command.get_name() == "help" || command.is_hide_set() {
+        return;
+    }
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
+    add(page, &format!("\n## `{name}`\n\n{}\n", about.unwrap_or_default().trim()));
+    let mut headings: Vec<Option<&str>> = Vec::new();
+    for argument in visible(command) {
+        if !headings.contains(&argument.get_help_heading()) {
+            headings.push(argument.get_help_heading());
+        }
+    }
+    for heading in headings {
+        add(page, &format!("\n**{}**\n\n", heading.unwrap_or("Options")));
+        for argument in visible(command).filter(|own| own.get_help_heading() == heading) {
+            add(page, &line(argument));
+        }
+    }
+    for subcommand in command.get_subcommands() {
+        describe(subcommand, page);
+    }
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Arg> {
+    command.get_arguments().filter(|own| !own.is_hide_set() && own.get_id() != "help")
+}
+
+/// A list item for an option: spellings, value, help, default and possible values.
+fn line(argument: &Arg) -> String {
+    let values = || argument.get_value_names().unwrap_or_default().iter();
+    let value = values().map(|name| format!("<{name}>")).collect::<Vec<_>>().join(" ");
+    let short = argument.get_short().map(|short| format!("-{short}"));
+    let long = argument.get_long().map(|long| format!("--{long}"));
+    let aliases = argument.get_visible_aliases().unwrap_or_default();
+    let aliases = aliases.into_iter().map(|alias| format!("--{alias}"));
+    let takes_value = argument.get_action().takes_values();
+    let mut spellings: Vec<String> = short.into_iter().chain(long).chain(aliases).collect();
+    match spellings.last_mut() {
+        Some(last) if takes_value && !value.is_empty() => *last += &format!(" {value}"),
+        Some(_) => {}
+        None => spellings.push(value),
+    }
+    let spellings: Vec<String> = spellings.iter().map(|own| format!("`{own}`")).collect();
+    let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string);
+    let help = help.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut line = format!("- {}: {}", spellings.join(", "), help.trim_end_matches('.'));
+    line.push('.');
+    let possible: Vec<String> = argument
+        .get_possible_values()
+        .iter()
+        .filter(|own| takes_value && !own.is_hide_set())
+        .map(|own| format!("`{}`", own.get_name()))
+        .collect();
+    if !possible.is_empty() {
+        line += &format!(" Values: {}.", possible.join(", "));
+    }
+    let default: Vec<String> =
+        argument.get_default_values().iter().map(|own| own.to_string_lossy().into()).collect();
+    if takes_value && !default.is_empty() {
+        line += &format!(" Default: `{}`.", default.join(","));
+    }
+    line + "\n"
+}
+
+fn add(page: &mut String, text: &str) {
+    // Writing to a string cannot fail.
+    let _ = page.write_str(text);
+}
+
+#[test]
+fn the_guides_option_reference_is_up_to_date() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/src/reference.md");
+    let expected = reference();
+    if std::env::var_os("FORERUN_UPDATE_REFERENCE").is_some() {
+        std::fs::write(&file, &expected).expect("the reference can be written");
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    let difference =
+        found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+    assert!(
+        found == expected,
+        "docs/guide/src/reference.md is out of date: run `just reference`. First difference: {difference:?}"
+    );
+}
