@@ -480,6 +480,6 @@ mod tests {
         let models = Models { target: "target".into(), ..Models::default() };
         let sweep = Sweep { drafters: vec![DrafterKind::Model], ..Sweep::default() };
         let error = configurations(&models, &[sweep], false).unwrap_err().to_string();
-        assert!(error.contains("--draft-model"), "{error}");
+        assert!(error.contains("set `draft_model`"), "{error}");
     }
 }

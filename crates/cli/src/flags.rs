@@ -5,78 +5,88 @@
 
 use crate::arguments::Arguments;
 use clap::{Command, CommandFactory};
-use std::collections::HashSet;
 
 /// Fields whose flag is spelt differently.
-const OTHER_NAMES: [(&str, &str); 3] =
-    [("weight_type", "dtype"), ("additional_drafters", "also-draft"), ("layers", "layer-groups")];
+const OTHER_NAMES: [(&str, &str); 5] = [
+    ("weight_type", "dtype"),
+    ("additional_drafters", "also-draft"),
+    ("layer_parallel_size", "lp"),
+    ("layer_parallel_overlap", "fuzzy-overlap"),
+    ("held_out_share", "held-out"),
+];
 
-/// Returns the message with every option as a flag of this command: `draft_model` becomes
-/// `--draft-model`, and `drafter = easyspec` becomes `--drafter easyspec`. Other text in backticks
-/// stays as it is.
+/// Returns the message with every option as a flag of the command that is running: `draft_model`
+/// becomes `--draft-model`, and `drafter = easyspec` becomes `--drafter easyspec`. Other text in
+/// backticks stays as it is.
 pub(crate) fn with_flags(message: &str) -> String {
-    let mut known = HashSet::new();
-    collect_flags(&Arguments::command(), &mut known);
+    let root = Arguments::command();
+    let mut command = &root;
+    for argument in std::env::args().skip(1) {
+        match command.find_subcommand(&argument) {
+            Some(subcommand) => command = subcommand,
+            None => break,
+        }
+    }
+    replace(message, command)
+}
+
+fn replace(message: &str, command: &Command) -> String {
     let mut parts = message.split('`');
     let mut text = parts.next().unwrap_or_default().to_owned();
     // Parts alternate between quoted and unquoted text; a backtick without its partner quotes nothing.
     while let Some(quoted) = parts.next() {
         let Some(rest) = parts.next() else {
-            text += "`";
-            text += quoted;
+            text += &format!("`{quoted}");
             break;
         };
-        match flag(quoted, &known) {
-            Some(flag) => text += &flag,
-            None => text += &format!("`{quoted}`"),
-        }
+        text += &flag(quoted, command).unwrap_or_else(|| format!("`{quoted}`"));
         text += rest;
     }
     text
 }
 
-/// The flag for an option, with its value if there is one; `None` if no command has such a flag.
-fn flag(option: &str, known: &HashSet<String>) -> Option<String> {
+/// The flag for an option, with its value if there is one; `None` if the command has no such flag.
+fn flag(option: &str, command: &Command) -> Option<String> {
     let (name, value) = match option.split_once(" = ") {
         Some((name, value)) => (name, Some(value)),
         None => (option, None),
     };
+    let has = |flag: &&str| command.get_arguments().any(|own| own.get_long() == Some(*flag));
+    let own = name.replace('_', "-");
     let other = OTHER_NAMES.iter().find(|(field, _)| *field == name).map(|(_, flag)| *flag);
-    let flag = other.map_or_else(|| name.replace('_', "-"), str::to_owned);
-    known.contains(&flag).then(|| match value {
+    let flag = Some(own.as_str()).filter(has).or(other.filter(has))?;
+    Some(match value {
         Some(value) => format!("--{flag} {value}"),
         None => format!("--{flag}"),
     })
 }
 
-fn collect_flags(command: &Command, flags: &mut HashSet<String>) {
-    flags.extend(command.get_arguments().filter_map(|own| own.get_long()).map(str::to_owned));
-    for subcommand in command.get_subcommands() {
-        collect_flags(subcommand, flags);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::with_flags;
+    use super::*;
 
     #[test]
-    fn options_in_backticks_become_flags() {
+    fn options_in_backticks_become_flags_of_the_command() {
+        let root = Arguments::command();
         let table = [
             (
+                "generate",
                 "add `draft_model`, or `drafter = easyspec`",
                 "add --draft-model, or --drafter easyspec",
             ),
-            ("`weight_type` is wrong", "--dtype is wrong"),
+            ("generate", "`weight_type` and `layer_parallel_size`", "--dtype and --lp"),
+            ("make-pair", "`layers` is 0", "--layers is 0"),
             (
-                "`hidden_size` of `config.json` and `draft_model",
-                "`hidden_size` of `config.json` and `draft_model",
+                "generate",
+                "`hidden_size` of `config.json` and `seed",
+                "`hidden_size` of `config.json` and `seed",
             ),
-            ("nothing to do", "nothing to do"),
-            ("", ""),
+            ("export", "`draft_model`", "`draft_model`"),
+            ("generate", "nothing to do", "nothing to do"),
         ];
-        for (message, expected) in table {
-            assert_eq!(with_flags(message), expected);
+        for (name, message, expected) in table {
+            let command = root.find_subcommand(name).expect("a command");
+            assert_eq!(replace(message, command), expected);
         }
     }
 }

@@ -35,7 +35,7 @@ impl Default for PearlOptions {
 /// A text that does not name PEARL options.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error(
-    "{0:?} is not one of eager, paper, no-pre-verify and no-post-verify; separate several with \
+    "{0:?} is not one of eager, paper, no-pre-verify, no-post-verify; separate several with \
      commas, as in paper,no-pre-verify"
 )]
 pub struct UnknownPearlOption(String);

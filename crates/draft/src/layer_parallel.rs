@@ -47,7 +47,7 @@ pub enum CalibrationPolicy {
 
 /// A text that does not name a calibration policy.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{found:?} is not one of every-round, on-mismatch, prefill-only and never")]
+#[error("{found:?} is not one of every-round, on-mismatch, prefill-only, never")]
 pub struct UnknownCalibrationPolicy {
     found: String,
 }
