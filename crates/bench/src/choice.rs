@@ -1,11 +1,10 @@
 //! One combination of the options in a sweep.
 
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Placement,
-    PlanError, Tree, WeightType, available_cores, cores_within_quota,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
+    Placement, Tree, WeightType, cores_within_quota,
 };
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 /// One value for each option of a sweep.
 #[derive(Clone)]
@@ -13,11 +12,11 @@ pub(crate) struct Choice {
     pub(crate) method: Method,
     pub(crate) drafter: DrafterKind,
     /// The checkpoint of the drafter, if it needs one.
-    pub(crate) draft_model: Option<PathBuf>,
+    pub(crate) draft_model: Option<ModelSource>,
     pub(crate) draft_tokens: DraftTokens,
     pub(crate) tree: Tree,
     pub(crate) pearl: PearlOptions,
-    pub(crate) placement: Option<String>,
+    pub(crate) placement: Option<Placement>,
     pub(crate) weight_type: Option<WeightType>,
     /// The layer groups of EasySpec's drafter.
     pub(crate) layers: Option<LayerStrategy>,
@@ -63,21 +62,18 @@ impl Choice {
     }
 
     /// Returns the placement to plan with. If no model drafts, all cores are the target's.
-    pub(crate) fn devices(&self) -> Result<Option<String>, PlanError> {
-        match &self.placement {
-            Some(text) if self.concurrency() == ModelConcurrency::TargetOnly => {
-                all_to_the_target(text, self.method).map(Some)
-            }
-            text => Ok(text.clone()),
-        }
+    pub(crate) fn devices(&self) -> Option<Placement> {
+        let placement = self.placement.as_ref()?;
+        Some(match self.concurrency() {
+            ModelConcurrency::TargetOnly => all_to_the_target(placement, self.method),
+            _ => placement.clone(),
+        })
     }
 
     /// Returns the cores of the placement, or all available cores if there is no placement.
     pub(crate) fn cores(&self) -> BTreeSet<usize> {
-        let text = self.placement.as_ref();
-        let placement = text.and_then(|text| Placement::parse(text, &available_cores()).ok());
-        match placement {
-            Some(placement) => cores_in(&placement),
+        match &self.placement {
+            Some(placement) => cores_in(placement),
             None => cores_within_quota().into_iter().collect(),
         }
     }
@@ -85,16 +81,13 @@ impl Choice {
 
 /// Gives all cores of a placement to the target, as one team of threads. A placement of a target alone is
 /// kept, unless it has replicas that the method cannot use.
-pub(crate) fn all_to_the_target(placement: &str, method: Method) -> Result<String, PlanError> {
-    let placement = Placement::parse(placement, &available_cores())?;
+pub(crate) fn all_to_the_target(placement: &Placement, method: Method) -> Placement {
     let is_target_only = placement.drafter(0).is_none();
     if is_target_only && (placement.replicas() == 1 || method == Method::Dsi) {
-        return Ok(placement.to_string());
+        return placement.clone();
     }
-    let cores: Vec<String> =
-        cores_in(&placement).iter().map(|core| format!("cpu:{core}")).collect();
-    let team = format!("target={}", cores.join("+"));
-    Ok(Placement::parse(&team, &available_cores())?.to_string())
+    let cores: Vec<usize> = cores_in(placement).into_iter().collect();
+    Placement::target_on(&cores)
 }
 
 /// Returns all cores of a placement.

@@ -6,19 +6,18 @@ use crate::layer_point::LayerPoint;
 use crate::provenance::quoted;
 use crate::{BenchError, Sweep};
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Options, PearlOptions,
-    Plan, SpeculatorKind, Tree,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, Options,
+    PearlOptions, Plan, SpeculatorKind, Tree,
 };
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
 
 /// The checkpoints that all configurations share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Models {
     /// The target.
-    pub target: PathBuf,
+    pub target: ModelSource,
     /// The draft model of sweeps that name none.
-    pub drafter: Option<PathBuf>,
+    pub drafter: Option<ModelSource>,
     /// Whether this is the embedded pair that `forerun generate` uses if no model is given.
     pub embedded: bool,
 }
@@ -60,11 +59,12 @@ pub fn configurations(
     for sweep in sweeps {
         choices.extend(combinations(models, sweep));
     }
-    let is_used =
-        |path: &&PathBuf| choices.iter().any(|choice| choice.draft_model.as_ref() == Some(*path));
+    let is_used = |model: &&ModelSource| {
+        choices.iter().any(|choice| choice.draft_model.as_ref() == Some(*model))
+    };
     let mut draft_models = sweeps.iter().flat_map(|sweep| &sweep.draft_models);
-    if let Some(path) = draft_models.find(|path| !is_used(path)) {
-        return Err(BenchError::UnusedDraftModel { path: path.clone() });
+    if let Some(model) = draft_models.find(|model| !is_used(model)) {
+        return Err(BenchError::UnusedDraftModel { model: model.clone() });
     }
     let labels = Labels::of(&choices);
     let mut configurations: Vec<Configuration> = Vec::new();
@@ -162,7 +162,7 @@ fn combinations(models: &Models, sweep: &Sweep) -> Vec<Choice> {
 /// Combines a choice with all drafters and drafting options of a sweep.
 fn with_drafters(
     sweep: &Sweep,
-    drafters: &[(DrafterKind, Option<PathBuf>)],
+    drafters: &[(DrafterKind, Option<ModelSource>)],
     choice: &Choice,
 ) -> Vec<Choice> {
     let pearl = if choice.method == Method::Pearl { &sweep.pearl[..] } else { &[] };
@@ -179,17 +179,20 @@ fn with_drafters(
 }
 
 /// Returns the drafters of a sweep, each with all draft models that it can use.
-fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>)> {
+fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<ModelSource>)> {
     let common = || models.drafter.iter().cloned().collect();
-    let paths: Vec<PathBuf> =
+    let paths: Vec<ModelSource> =
         if sweep.draft_models.is_empty() { common() } else { sweep.draft_models.clone() };
     if sweep.drafters.is_empty() && paths.is_empty() {
         return vec![(DrafterKind::PromptLookup, None)];
     }
     if sweep.drafters.is_empty() {
         // An unreadable checkpoint is reported when it is opened.
-        let kind = |path: &Path| SpeculatorKind::of(path).ok().flatten().map(DrafterKind::of);
-        let with = |path: PathBuf| (kind(&path).unwrap_or(DrafterKind::Model), Some(path));
+        let kind = |model: &ModelSource| {
+            let found = model.path().and_then(|path| SpeculatorKind::of(path).ok()?);
+            found.map(DrafterKind::of)
+        };
+        let with = |model: ModelSource| (kind(&model).unwrap_or(DrafterKind::Model), Some(model));
         return paths.into_iter().map(with).collect();
     }
     let mut all = Vec::new();
@@ -208,7 +211,8 @@ fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<PathBuf>
 }
 
 /// Returns whether a drafter can use a checkpoint, as far as this is known before it is opened.
-fn fits(drafter: DrafterKind, path: &Path) -> bool {
+fn fits(drafter: DrafterKind, model: &ModelSource) -> bool {
+    let Some(path) = model.path() else { return true };
     match SpeculatorKind::of(path) {
         // A PARD checkpoint is also an ordinary language model.
         Ok(Some(kind @ SpeculatorKind::Pard { .. })) => {
@@ -255,7 +259,7 @@ fn build(
 ) -> Result<Configuration, BenchError> {
     let name = labels.label(choice);
     let failed = |cause| BenchError::Plan { name: name.clone(), cause: Box::new(cause) };
-    let placement = choice.devices().map_err(failed)?;
+    let placement = choice.devices();
     let options = Options {
         model: models.target.clone(),
         draft_model: choice.draft_model.clone(),
@@ -294,9 +298,9 @@ fn cores_of(plan: &Plan) -> BTreeSet<usize> {
 fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     let mut flags = String::new();
     if !models.embedded {
-        flags += &format!("--model {} ", quoted(&plan.model().to_string_lossy()));
+        flags += &format!("--model {} ", quoted(&plan.model().to_string()));
         if let Some(drafter) = plan.draft_model() {
-            flags += &format!("--draft-model {} ", quoted(&drafter.to_string_lossy()));
+            flags += &format!("--draft-model {} ", quoted(&drafter.to_string()));
         }
     }
     flags += &format!("--method {}", plan.method());
@@ -385,7 +389,7 @@ mod tests {
     fn the_target_gets_all_cores_if_no_model_drafts() {
         let sweep = Sweep {
             drafters: vec![DrafterKind::Model, DrafterKind::PromptLookup],
-            placements: vec![one_core()],
+            placements: vec![one_core().parse().unwrap()],
             ..Sweep::default()
         };
         let all = configurations_of(sweep).unwrap();
@@ -401,7 +405,7 @@ mod tests {
         let both = format!("cpu:{first}/cpu:{last}");
         let shared = format!("drafter={both},target={both},shared");
         let apart = format!("drafter=cpu:{first},target=cpu:{last}");
-        let placements = vec![shared.clone(), apart];
+        let placements = vec![shared.parse().unwrap(), apart.parse().unwrap()];
         let sweep = Sweep { methods: vec![Method::Pearl], placements, ..Sweep::default() };
         let all = configurations_of(sweep).unwrap();
         assert!(all.len() == 3 && all.iter().all(|c| c.cores == 2));
@@ -416,7 +420,8 @@ mod tests {
         let cores = available_cores();
         let [first, .., last] = cores[..] else { return };
         let placed = |method, placement: &str| {
-            let (drafters, placements) = (vec![DrafterKind::PromptLookup], vec![placement.into()]);
+            let (drafters, placements) =
+                (vec![DrafterKind::PromptLookup], vec![placement.parse().unwrap()]);
             let sweep = Sweep { methods: vec![method], drafters, placements, ..Sweep::default() };
             let all = configurations_of(sweep).unwrap();
             assert!(all.iter().all(|c| c.cores == 2));
@@ -436,7 +441,7 @@ mod tests {
             drafters: vec![DrafterKind::Model, DrafterKind::EasySpec],
             layers: vec![LayerStrategy::Parallel(2), "0,1-2,3".parse().unwrap()],
             calibrations: vec![CalibrationPolicy::EveryRound, CalibrationPolicy::Never],
-            placements: vec![one_core()],
+            placements: vec![one_core().parse().unwrap()],
             ..Sweep::default()
         };
         let all = configurations_of(sweep).unwrap();
@@ -464,7 +469,10 @@ mod tests {
         if available_cores().len() > 1 {
             let cores = available_cores();
             let two = format!("drafter=cpu:{},target=cpu:{}", cores[0], cores[1]);
-            let sweep = Sweep { placements: vec![one_core(), two], ..Sweep::default() };
+            let sweep = Sweep {
+                placements: vec![one_core().parse().unwrap(), two.parse().unwrap()],
+                ..Sweep::default()
+            };
             let error = configurations_of(sweep.clone()).unwrap_err().to_string();
             assert!(error.contains("2 cores") && error.contains("`unequal_cores`"), "{error}");
             let models = Models {

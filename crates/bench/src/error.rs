@@ -1,7 +1,7 @@
 //! Errors of comparisons.
 
 use crate::equality::Difference;
-use forerun::{ChatError, ForerunError, PlanError};
+use forerun::{ChatError, ForerunError, ModelSource, PlanError};
 use std::path::PathBuf;
 
 /// An error of a comparison.
@@ -84,11 +84,11 @@ pub enum BenchError {
     },
     /// No configuration uses a draft model.
     #[error(
-        "no drafter uses the draft model {path}: name a drafter that it was trained for, or remove it"
+        "no drafter uses the draft model {model}: name a drafter that it was trained for, or remove it"
     )]
     UnusedDraftModel {
         /// The draft model.
-        path: PathBuf,
+        model: ModelSource,
     },
     /// A configuration uses another number of cores than its baseline.
     #[error(

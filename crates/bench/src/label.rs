@@ -1,7 +1,7 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, ModelConcurrency, draft_tokens_text};
-use forerun::{DrafterKind, Method, PearlOptions, Placement, Tree, available_cores};
+use forerun::{DrafterKind, Method, ModelSource, PearlOptions, Placement, Tree, available_cores};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ fn placement_group(choice: &Choice) -> PlacementGroup {
 /// Returns the placement of a choice, or `None` if it is the default or invalid. An invalid placement fails
 /// when the choice is planned.
 fn devices(choice: &Choice) -> Option<String> {
-    choice.devices().ok().flatten()
+    choice.devices().map(|placement| placement.to_string())
 }
 
 impl<'a> Labels<'a> {
@@ -98,13 +98,15 @@ fn drafting(choice: &Choice, all: &[Choice]) -> String {
 ///
 /// The name is the shortest end of the path that differs from the other draft models. All drafters with
 /// whole language models count as the same drafter.
-fn draft_model_name(path: &Path, choice: &Choice, all: &[Choice]) -> String {
+fn draft_model_name(model: &ModelSource, choice: &Choice, all: &[Choice]) -> String {
     let alike = |kind: DrafterKind| match kind.belongs_to_target() {
         true => kind == choice.drafter,
         false => !choice.drafter.belongs_to_target(),
     };
     let others = all.iter().filter(|other| alike(other.drafter));
-    let others: BTreeSet<&Path> = others.filter_map(|other| other.draft_model.as_deref()).collect();
+    let names = others.filter_map(|other| other.draft_model.as_ref()).map(ToString::to_string);
+    let others: BTreeSet<PathBuf> = names.map(PathBuf::from).collect();
+    let path = PathBuf::from(model.to_string());
     if others.len() < 2 {
         return String::new();
     }
@@ -113,11 +115,11 @@ fn draft_model_name(path: &Path, choice: &Choice, all: &[Choice]) -> String {
         path.components().skip(all.saturating_sub(parts)).collect()
     };
     let is_unique = |parts: &usize| {
-        let same = others.iter().filter(|other| end(other, *parts) == end(path, *parts));
+        let same = others.iter().filter(|other| end(other, *parts) == end(&path, *parts));
         same.count() == 1
     };
     let parts = (1..path.components().count()).find(is_unique);
-    format!(" {}", parts.map_or(path.to_owned(), |parts| end(path, parts)).display())
+    format!(" {}", parts.map_or(path.clone(), |parts| end(&path, parts)).display())
 }
 
 /// Formats a placement for a label: `on 0-1` if drafter and target use the same cores, else `on 0/1-3` with
@@ -154,7 +156,7 @@ mod tests {
     #[test]
     fn labels_include_draft_models_and_temperatures_if_there_are_several() {
         let with = |paths: &[&str]| Sweep {
-            draft_models: paths.iter().map(PathBuf::from).collect(),
+            draft_models: paths.iter().copied().map(Into::into).collect(),
             draft_tokens: vec![DraftTokens::Fixed(2)],
             temperatures: vec![0.0, 1.0],
             ..Sweep::default()
@@ -203,7 +205,7 @@ mod tests {
             methods: vec![method],
             drafters: vec![drafter],
             draft_models: if drafter == DrafterKind::Model { vec!["d".into()] } else { Vec::new() },
-            placements: placements.iter().map(|&text| text.clone()).collect(),
+            placements: placements.iter().map(|text| text.parse().unwrap()).collect(),
             ..Sweep::default()
         };
         let sweeps = [
@@ -223,7 +225,7 @@ mod tests {
         assert_eq!(on_cores(&replicas), format!("on {first}/{last};{last}"));
         // If any two choices have different cores, all labels include them.
         let one = format!("target=cpu:{first}");
-        let plain = Sweep { placements: vec![one], ..Sweep::default() };
+        let plain = Sweep { placements: vec![one.parse().unwrap()], ..Sweep::default() };
         let plain = Sweep { methods: vec![Method::Autoregressive], ..plain };
         let [plain, drafted] = &names(&[plain, sweeps[1].clone()])[..] else { panic!("two") };
         assert_eq!(*plain, format!("autoregressive, on {first}"));

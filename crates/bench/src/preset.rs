@@ -1,7 +1,9 @@
 //! Presets: comparisons from the papers, on the cores of this machine.
 
 use crate::Sweep;
-use forerun::{CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Tree};
+use forerun::{
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, Placement, Tree,
+};
 use std::fmt;
 use std::str::FromStr;
 
@@ -27,13 +29,10 @@ impl Preset {
     /// Returns the sweeps of this comparison on the given cores.
     #[must_use]
     pub fn sweeps(self, cores: &[usize]) -> Vec<Sweep> {
-        let group = |cores: &[usize]| {
-            cores.iter().map(|core| format!("cpu:{core}")).collect::<Vec<_>>().join("+")
-        };
-        let (one, all) = (group(&cores[..cores.len().min(1)]), group(cores));
-        let plain = |cores: &str| Sweep {
+        let (one, all) = (&cores[..cores.len().min(1)], cores);
+        let plain = |cores: &[usize]| Sweep {
             methods: vec![Method::Autoregressive],
-            placements: vec![format!("target={cores}")],
+            placements: vec![Placement::target_on(cores)],
             ..Sweep::default()
         };
         // Drafter and target alternate, as in the paper. The paper's ordinary drafter uses one device while
@@ -42,15 +41,15 @@ impl Preset {
         let drafted = |drafter: DrafterKind| Sweep {
             drafters: vec![drafter],
             draft_tokens: vec![DraftTokens::Fixed(DEPTH)],
-            placements: vec![format!("drafter={all},target={all},shared")],
+            placements: vec![Placement::automatic(all, false, 1)],
             ..Sweep::default()
         };
         let tree = |width| Tree::Top { width, depth: Some(DEPTH), budget: None };
         let trees = vec![tree(WIDTH)];
         match self {
             Self::EasySpecLadder => vec![
-                plain(&one),
-                plain(&all),
+                plain(one),
+                plain(all),
                 drafted(DrafterKind::Model),
                 Sweep { trees: trees.clone(), ..drafted(DrafterKind::Model) },
                 Sweep { trees, ..drafted(DrafterKind::EasySpec) },

@@ -2,8 +2,8 @@
 
 use crate::{BenchError, PeerSpec};
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Tree,
-    WeightType,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
+    Placement, Tree, WeightType,
 };
 use serde::Deserialize;
 use std::fs;
@@ -21,7 +21,7 @@ pub struct Sweep {
     pub drafters: Vec<DrafterKind>,
     /// The draft models. Each is combined with the drafters that can use it. Default: the common draft
     /// model of all sweeps.
-    pub draft_models: Vec<PathBuf>,
+    pub draft_models: Vec<ModelSource>,
     /// The draft lengths.
     pub draft_tokens: Vec<DraftTokens>,
     /// The tree shapes of drafts.
@@ -29,7 +29,7 @@ pub struct Sweep {
     /// The options of PEARL; ignored by other methods.
     pub pearl: Vec<PearlOptions>,
     /// The placements of drafter and target on cores, as in the options of a plan.
-    pub placements: Vec<String>,
+    pub placements: Vec<Placement>,
     /// The weight types, each with its own baseline. `None` keeps the type of each checkpoint.
     pub weight_types: Vec<Option<WeightType>>,
     /// The layers that EasySpec's drafter computes at the same time; ignored by other drafters.
@@ -73,9 +73,9 @@ pub struct Sweep {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SweepFile {
     /// The checkpoint of the target.
-    pub model: Option<PathBuf>,
+    pub model: Option<ModelSource>,
     /// The draft models of sweeps that name none.
-    pub draft_models: Vec<PathBuf>,
+    pub draft_models: Vec<ModelSource>,
     /// The sweeps. Each stands for all combinations of its values.
     pub sweeps: Vec<Sweep>,
     /// Other engines to compare with.
@@ -159,8 +159,8 @@ impl Values {
         }
     }
 
-    fn paths(&self) -> Vec<PathBuf> {
-        self.texts().into_iter().map(PathBuf::from).collect()
+    fn models(&self) -> Vec<ModelSource> {
+        self.texts().into_iter().map(ModelSource::from).collect()
     }
 
     fn parsed<T: FromStr<Err: ToString>>(&self, option: &str) -> Result<Vec<T>, String> {
@@ -190,7 +190,12 @@ impl FromStr for SweepFile {
         let raw: RawFile = toml::from_str(text).map_err(|error| error.to_string())?;
         let sweeps = raw.sweep.iter().map(RawSweep::parsed).collect::<Result<_, _>>()?;
         let peers = raw.peer.iter().map(RawPeer::parsed).collect::<Result<_, _>>()?;
-        Ok(Self { model: raw.model, draft_models: raw.draft_model.paths(), sweeps, peers })
+        Ok(Self {
+            model: raw.model.map(Into::into),
+            draft_models: raw.draft_model.models(),
+            sweeps,
+            peers,
+        })
     }
 }
 
@@ -226,12 +231,12 @@ impl RawSweep {
             calibrations: self.calibration.parsed("calibration")?,
             methods: self.method.parsed("method")?,
             drafters: self.drafter.parsed("drafter")?,
-            draft_models: self.draft_model.paths(),
+            draft_models: self.draft_model.models(),
             temperatures: self.temperature.parsed("temperature")?,
             draft_tokens: self.draft_tokens.parsed("draft-tokens")?,
             trees: self.tree.parsed("tree")?,
             pearl: self.pearl.parsed("pearl")?,
-            placements: self.placement.texts(),
+            placements: self.placement.parsed("placement")?,
             weight_types: {
                 let types = self.dtype.texts();
                 types.iter().map(|text| weight_type(text)).collect::<Result<_, _>>()?
@@ -279,9 +284,9 @@ mod tests {
         assert_eq!(file.sweeps, [first, second, third, fourth]);
         assert!(file.peers.is_empty() && file.draft_models.is_empty());
         let file: SweepFile = "draft-model = 'd'".parse().unwrap();
-        assert_eq!(file.draft_models, [PathBuf::from("d")]);
+        assert_eq!(file.draft_models, [ModelSource::from("d")]);
         let file: SweepFile = "draft-model = ['d', 'e']".parse().unwrap();
-        assert_eq!(file.draft_models, [PathBuf::from("d"), "e".into()]);
+        assert_eq!(file.draft_models, [ModelSource::from("d"), "e".into()]);
         let text = "[[peer]]\nname = 'p'\ncommand = ['run', '-x']\ndtype = 'int8'\ndrafter = ['none', \
                     'model']\ndraft-tokens = 4\n[[peer]]\nname = 'q'\ncommand = ['q']";
         let file: SweepFile = text.parse().unwrap();

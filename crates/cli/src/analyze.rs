@@ -4,12 +4,11 @@ use crate::arguments::{Analyze, LayersArguments};
 use crate::{bench, note, progress};
 use anyhow::{Context, bail};
 use forerun::{
-    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, PassCosts,
-    SearchStep, Similarities, Strategy, Team, barrier_us,
+    LayerAnalysis, LayerAnalysisOptions, LayerGroups, LayerReport, LayerStrategy, ModelSource,
+    PassCosts, SearchStep, Similarities, Strategy, Team, barrier_us,
 };
 use forerun_bench::suite;
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -28,7 +27,8 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
         prompts = suite::limit(prompts, count);
     }
     let texts: Vec<String> = prompts.iter().map(|prompt| prompt.turns.join("\n")).collect();
-    let locate = |model: &PathBuf| progress::loader(false, true).locate(model);
+    let locate =
+        |model: &ModelSource| progress::loader(false, true).locate(model).map(ModelSource::Path);
     let options = LayerAnalysisOptions {
         model: locate(&arguments.model)?,
         target: arguments.target.as_ref().map(locate).transpose()?,
@@ -98,7 +98,7 @@ fn print(
     writeln!(
         out,
         "{}, {} approximate rows, {} after each exact row; {} on {} threads",
-        arguments.model.display(),
+        arguments.model,
         report.rows,
         arguments.depth,
         team.isa(),
@@ -218,7 +218,7 @@ fn search(
         "# {} layers of {}: overlap {overlap:.4} with exact rows, {} approximate rows after each \
          exact row\n{groups}\n",
         analysis.config().num_hidden_layers,
-        arguments.model.display(),
+        arguments.model,
         arguments.depth,
     );
     std::fs::write(file, text)

@@ -6,8 +6,9 @@ use crate::generate::NO_MODEL;
 use crate::{note, progress};
 use clap::Args;
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, PearlOptions, Request,
-    Tree, VerificationChoice, WeightType, cores_within_quota, synthetic_pair_label,
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
+    Placement, Request, Tree, VerificationChoice, WeightType, cores_within_quota,
+    synthetic_pair_label,
 };
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
 use forerun_bench::{
@@ -20,7 +21,7 @@ use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,15 +32,15 @@ pub(crate) struct RunBenchArguments {
     ///
     /// Without it, the built-in demonstration pair is measured.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    model: Option<PathBuf>,
+    model: Option<ModelSource>,
 
     /// Draft models to compare: smaller models, or drafters trained for the target.
     ///
     /// Each one is compared with the drafters that it is made for.
     #[arg(long, value_name = "MODELS", value_delimiter = ',', help_heading = headings::MODEL)]
-    draft_model: Vec<PathBuf>,
+    draft_model: Vec<ModelSource>,
 
-    /// Types of the weights in memory to compare [default: each checkpoint's own]
+    /// Types of the weights in memory to compare [default: each checkpoint's own].
     ///
     /// Each type is compared with autoregressive decoding of the same type.
     #[arg(
@@ -76,19 +77,19 @@ pub(crate) struct RunBenchArguments {
     )]
     drafter: Vec<DrafterKind>,
 
-    /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto]
+    /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto].
     ///
     /// Example: `--draft-tokens 2,4,auto`. `forerun generate --help` explains the values.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
     draft_tokens: Vec<DraftTokens>,
 
-    /// Tree of candidates to draft, as for `forerun generate` [default: none]
+    /// Tree of candidates to draft, as for `forerun generate` [default: none].
     ///
     /// May be given several times to compare shapes.
     #[arg(long, value_name = "TREE", help_heading = headings::DRAFTING)]
     tree: Vec<Tree>,
 
-    /// Variant of PEARL, as for `forerun generate` [default: eager]
+    /// Variant of PEARL, as for `forerun generate` [default: eager].
     ///
     /// May be given several times to compare variants.
     #[arg(long, value_name = "OPTIONS", help_heading = headings::DRAFTING)]
@@ -200,7 +201,7 @@ pub(crate) struct RunBenchArguments {
     ignore_eos: bool,
 
     /// Sampling temperatures to compare; 0 always takes the most probable token [default: 0, or the
-    /// preset's]
+    /// preset's].
     ///
     /// Each temperature is compared with autoregressive decoding at the same temperature.
     #[arg(long, value_name = "T", value_delimiter = ',', help_heading = headings::SAMPLING)]
@@ -223,7 +224,7 @@ pub(crate) struct RunBenchArguments {
     /// May be given several times to compare placements. If no model drafts, the target has all
     /// cores of the placement.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
-    placement: Vec<String>,
+    placement: Vec<Placement>,
 
     /// Allow configurations that use different numbers of cores.
     #[arg(long, help_heading = headings::DEVICES)]
@@ -375,14 +376,15 @@ fn temperatures(configurations: &[Configuration]) -> Vec<f32> {
 }
 
 /// Returns the draft models of all configurations, without duplicates.
-fn draft_models(configurations: &[Configuration]) -> Vec<&Path> {
-    let mut paths = Vec::new();
-    for path in configurations.iter().filter_map(|configuration| configuration.plan.draft_model()) {
-        if !paths.contains(&path) {
-            paths.push(path);
+fn draft_models(configurations: &[Configuration]) -> Vec<&ModelSource> {
+    let mut models = Vec::new();
+    for model in configurations.iter().filter_map(|configuration| configuration.plan.draft_model())
+    {
+        if !models.contains(&model) {
+            models.push(model);
         }
     }
-    paths
+    models
 }
 
 /// Returns the request of all answers, without its temperature.
@@ -439,14 +441,17 @@ fn models(
         (None, _) => {
             note(NO_MODEL);
             let pair = DemonstrationPair::unpack()?;
-            let drafter = Some(pair.drafter());
-            Ok((Models { target: pair.target(), drafter, embedded: true }, Some(pair)))
+            let drafter = Some(pair.drafter().into());
+            Ok((Models { target: pair.target().into(), drafter, embedded: true }, Some(pair)))
         }
     }
 }
 
 /// Returns the draft models of sweeps that name none: those of the flag, else those of the file.
-fn common_draft_models<'a>(arguments: &'a RunBenchArguments, file: &'a SweepFile) -> &'a [PathBuf] {
+fn common_draft_models<'a>(
+    arguments: &'a RunBenchArguments,
+    file: &'a SweepFile,
+) -> &'a [ModelSource] {
     if arguments.draft_model.is_empty() { &file.draft_models } else { &arguments.draft_model }
 }
 
@@ -492,12 +497,13 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
 }
 
 /// Returns the name of a model in reports.
-fn display_name(models: &Models, path: &Path) -> String {
+fn display_name(models: &Models, model: &ModelSource) -> String {
     if models.embedded {
         return "the demonstration pair".into();
     }
-    let label = synthetic_pair_label(path).map_or(String::new(), |label| format!(" ({label})"));
-    format!("{}{label}", path.display())
+    let label = model.path().and_then(synthetic_pair_label);
+    let label = label.map_or(String::new(), |label| format!(" ({label})"));
+    format!("{model}{label}")
 }
 
 /// Describes the comparison for the report, by label.
@@ -534,7 +540,7 @@ fn setting(
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let mut paths = std::iter::once(models.target.as_path()).chain(paths);
+    let mut paths = std::iter::once(&models.target).chain(paths).filter_map(ModelSource::path);
     if let Some(label) = paths.find_map(synthetic_pair_label) {
         setting.insert(SYNTHETIC_PAIR.into(), label);
     }
@@ -550,7 +556,7 @@ fn identity(
     participants: &[Participant],
     prompts: &[Prompt],
 ) -> serde_json::Value {
-    let model = |path: &Path| (display_name(models, path), files(path, !models.embedded));
+    let model = |model: &ModelSource| (display_name(models, model), files(model, !models.embedded));
     let describe = |configuration: &Configuration| {
         let plan = &configuration.plan;
         let parts =
@@ -558,7 +564,7 @@ fn identity(
         let easyspec = plan.easyspec().map_or(String::new(), |easyspec| format!("{easyspec:?} "));
         // The demonstration pair is unpacked to another directory each time.
         let drafter =
-            plan.draft_model().map(|path| display_name(models, path) + " ").unwrap_or_default();
+            plan.draft_model().map(|model| display_name(models, model) + " ").unwrap_or_default();
         let (temperature, placement) = (configuration.temperature, plan.placement());
         let name = &configuration.name;
         format!("{name}: {parts:?} {drafter}{easyspec}{placement} at {temperature}")
@@ -581,7 +587,8 @@ fn identity(
 /// Lists the files of a checkpoint with their sizes and, if `with_times`, their modification times,
 /// to detect files that changed under the same name. The demonstration pair is unpacked anew each
 /// time, so its times say nothing.
-fn files(path: &Path, with_times: bool) -> Vec<(String, u64, Option<Duration>)> {
+fn files(model: &ModelSource, with_times: bool) -> Vec<(String, u64, Option<Duration>)> {
+    let Some(path) = model.path() else { return Vec::new() };
     let describe = |path: PathBuf| {
         let metadata = path.metadata().ok().filter(Metadata::is_file)?;
         let written = metadata.modified().ok().filter(|_| with_times);

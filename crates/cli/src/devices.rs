@@ -5,9 +5,10 @@ use crate::bench::{self, Quartiles};
 use crate::progress;
 use forerun::measure::BandwidthProbe;
 use forerun::model_cost::ModelProbe;
-use forerun::{Checkpoint, Isa, Placement, Weights, available_cores, cores_within_quota};
+use forerun::{
+    Checkpoint, Isa, ModelSource, Placement, Weights, available_cores, cores_within_quota,
+};
 use std::io::Write;
-use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ pub(crate) fn run(arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
 /// Prints memory bandwidth and the time of a forward pass by rows. Each pass is measured next to a
 /// pass of one row, and to one of the same rows with an empty cache, which shows the cost of
 /// attention to the past.
-fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
+fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<ExitCode> {
     Isa::from_environment()?;
     let checkpoint = Checkpoint::open(&progress::loader(arguments.offline, true).locate(model)?)?;
     let weights = match arguments.dtype {
@@ -61,7 +62,7 @@ fn costs(model: &Path, arguments: &DevicesArguments) -> anyhow::Result<ExitCode>
         out,
         "{}, {weight_type}, {} on {} threads, after {} tokens: a forward pass reads {:.1} MB of \
          weights and {:.1} MB of keys and values",
-        model.display(),
+        model,
         team.isa(),
         team.members(),
         probe.past(),

@@ -3,7 +3,7 @@
 use crate::arguments::values;
 use crate::{note, progress};
 use clap::Args;
-use forerun::{GgufType, export_gguf};
+use forerun::{GgufType, ModelSource, export_gguf};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub(crate) struct ExportArguments {
     /// Model to convert: a Hugging Face directory of a Llama or Mistral model, or a hub id.
     #[arg(long, value_name = "MODEL")]
-    model: PathBuf,
+    model: ModelSource,
 
     /// GGUF file to write, for llama.cpp and engines based on it; it contains the tokenizer.
     #[arg(long, value_name = "FILE")]
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
 /// Writes a model as a GGUF file, and notes the file's size and a tokenizer that llama.cpp does not
 /// support.
 pub(crate) fn write(
-    model: &Path,
+    model: &ModelSource,
     file: &Path,
     gguf_type: GgufType,
     offline: bool,

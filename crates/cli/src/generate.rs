@@ -133,9 +133,9 @@ pub(crate) fn demonstration(
     }
     note(NO_MODEL);
     let pair = DemonstrationPair::unpack()?;
-    arguments.model = Some(pair.target());
+    arguments.model = Some(pair.target().into());
     if arguments.drafter.is_none_or(forerun::DrafterKind::has_model) {
-        arguments.draft_model = Some(pair.drafter());
+        arguments.draft_model = Some(pair.drafter().into());
     }
     Ok(Some(pair))
 }

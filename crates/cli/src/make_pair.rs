@@ -159,7 +159,7 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
     for gguf_type in &arguments.gguf {
         for (name, model) in [("target", &made.target), ("drafter", &made.drafter)] {
             let file = out.join(format!("{name}-{gguf_type}.gguf"));
-            export::write(model, &file, *gguf_type, true)?;
+            export::write(&model.as_path().into(), &file, *gguf_type, true)?;
         }
     }
     let (target, drafter) = (made.target.display(), made.drafter.display());

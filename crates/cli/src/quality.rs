@@ -3,9 +3,8 @@
 use crate::arguments::QualityBenchArguments;
 use crate::{bench, progress};
 use anyhow::Context;
-use forerun::{QualityBench, QualityOptions};
+use forerun::{ModelSource, QualityBench, QualityOptions};
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -16,10 +15,10 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     let cores = bench::cores(threads)?;
     let content = std::fs::read_to_string(&text)
         .with_context(|| format!("cannot read the text {}", text.display()))?;
-    let located = progress::loader(false, true).locate(&model)?;
-    let locate = |model: &PathBuf| progress::loader(false, true).locate(model);
+    let locate =
+        |model: &ModelSource| progress::loader(false, true).locate(model).map(ModelSource::Path);
     let options = QualityOptions {
-        model: located,
+        model: locate(&model)?,
         weight_types: dtypes,
         draft_models: draft_model.iter().map(locate).collect::<Result<_, _>>()?,
         max_tokens: tokens,
@@ -34,7 +33,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     writeln!(
         out,
         "{}, {} tokens of {} in windows of {}, {} on {} threads",
-        model.display(),
+        model,
         report.tokens,
         text.display(),
         report.window,
@@ -53,7 +52,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     let drafters = draft_model
         .iter()
         .zip(&report.drafters)
-        .map(|(path, (_, quality))| (file_name(path), quality));
+        .map(|(model, (_, quality))| (model.name(), quality));
     for (name, quality) in types.chain(drafters) {
         writeln!(
             out,
@@ -67,11 +66,6 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         )?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns the last component of a path.
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 /// Returns a function that shows progress in a line on standard error, if that is a terminal.

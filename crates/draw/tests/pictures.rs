@@ -1,6 +1,5 @@
 //! Plots of a small table contain every label, on a machine without fonts as well.
 #![cfg(feature = "png")]
-
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_draw::plot::{Heatmap, Lines, Merge, Picture, PlotError, Table};
@@ -52,7 +51,8 @@ fn heatmaps_and_lines_are_labelled_in_both_formats() {
     let (two, ten) = (text.find("draft-tokens 2").unwrap(), text.find("draft-tokens 10").unwrap());
     assert!(two < ten && text.matches("<polyline").count() >= 2);
 
-    for (name, bytes) in [("heatmap", png_size(&heatmap, &png)), ("lines", png_size(&lines, &png))] {
+    for (name, bytes) in [("heatmap", png_size(&heatmap, &png)), ("lines", png_size(&lines, &png))]
+    {
         assert!(bytes > 5_000, "{name} is almost empty: {bytes} bytes");
     }
     if let Some(copy) = std::env::var_os("FORERUN_PLOT_COPY") {

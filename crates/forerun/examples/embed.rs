@@ -1,14 +1,14 @@
 //! Streams text from a target and a drafter:
 //! `cargo run -p forerun --example embed -- TARGET_DIR DRAFTER_DIR`.
-use forerun::{Forerun, Options, Plan, RandomPair, Request};
-use std::{ops::ControlFlow, path::PathBuf};
+use forerun::{Forerun, ModelSource, Options, Plan, RandomPair, Request};
+use std::ops::ControlFlow;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Without arguments: a small random pair, whose text is noise.
     let pair = RandomPair::make()?;
-    let mut folders = std::env::args().skip(1).map(PathBuf::from);
-    let model = folders.next().unwrap_or_else(|| pair.target().into());
-    let draft_model = Some(folders.next().unwrap_or_else(|| pair.drafter().into()));
+    let mut models = std::env::args().skip(1).map(ModelSource::from);
+    let model = models.next().unwrap_or_else(|| pair.target().into());
+    let draft_model = Some(models.next().unwrap_or_else(|| pair.drafter().into()));
     let plan = Plan::new(Options { model, draft_model, ..Options::default() })?;
     let engine = Forerun::open(&plan)?;
     let request = Request { max_tokens: 64, ..Request::default() };

@@ -4,6 +4,7 @@ use crate::decoding::DraftPattern;
 use crate::drafter_weights::DrafterWeights;
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_located};
 use crate::plan::{AdditionalDrafter, DrafterKind, Plan};
 use crate::translation::Translation;
@@ -19,7 +20,6 @@ use forerun_model::{
     Team, Transformer, Weights,
 };
 use forerun_runtime::{Engine, SharedDevice};
-use std::path::Path;
 use std::sync::Arc;
 
 /// The number of tokens in a round of EasySpec if drafting runs ahead: the paper's draft length.
@@ -29,7 +29,7 @@ const LAYER_PARALLEL_ROUND: usize = 5;
 pub(crate) struct OpenDrafter<'p> {
     /// The index among all drafters.
     index: usize,
-    name: &'p Path,
+    name: &'p ModelSource,
     checkpoint: DrafterCheckpoint,
 }
 
@@ -66,7 +66,7 @@ impl<'p> OpenDrafter<'p> {
     ) -> Result<Vec<Self>, ForerunError> {
         let first = plan.draft_model().map(|name| (0, name, plan.drafter()));
         let model = |(index, drafter): (usize, &'p AdditionalDrafter)| match drafter {
-            AdditionalDrafter::Model(name) => Some((index, name.as_path(), DrafterKind::Model)),
+            AdditionalDrafter::Model(name) => Some((index, name, DrafterKind::Model)),
             AdditionalDrafter::PromptLookup => None,
         };
         let additional = (1..).zip(plan.additional_drafters()).filter_map(model);
@@ -126,7 +126,7 @@ impl DrafterCheckpoint {
     /// Opens the checkpoint `name` for a drafter of the kind `requested`.
     fn open(
         plan: &Plan,
-        (name, requested): (&Path, DrafterKind),
+        (name, requested): (&ModelSource, DrafterKind),
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Self, ForerunError> {

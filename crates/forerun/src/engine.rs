@@ -240,7 +240,7 @@ impl Forerun {
             return Err(ForerunError::EmptyPrompt);
         }
         if prompt.len() >= context {
-            let model = self.plan.model().to_owned();
+            let model = self.plan.model().clone();
             return Err(ForerunError::PromptTooLong { prompt: prompt.len(), context, model });
         }
         let mut eos = request.stop_tokens.clone();

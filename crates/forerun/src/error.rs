@@ -1,5 +1,6 @@
 //! The errors of opening an engine and of generating an answer.
 
+use crate::model_source::ModelSource;
 use crate::plan::{DrafterKind, PlanError};
 use crate::request::RequestError;
 use crate::tokenizer::TokenizerError;
@@ -18,6 +19,10 @@ pub enum ForerunError {
     /// A checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A hub model in a build without the feature `hub`.
+    #[cfg(not(feature = "hub"))]
+    #[error("{0} is a model of the Hugging Face hub, but this build has no feature `hub`")]
+    NoHub(String),
     /// A hub model cannot be fetched.
     #[cfg(feature = "hub")]
     #[error(transparent)]
@@ -146,8 +151,8 @@ pub enum ForerunError {
         prompt: usize,
         /// The model's context length in tokens.
         context: usize,
-        /// The checkpoint.
-        model: PathBuf,
+        /// The target.
+        model: ModelSource,
     },
     /// Decoding failed. The text that was streamed before is the target's nonetheless.
     #[error(transparent)]

@@ -1,5 +1,6 @@
 //! Export of models and tokenizers as GGUF files, for llama.cpp and compatible engines.
 
+use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
 use crate::{ForerunError, Loader};
 use forerun_model::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
@@ -48,24 +49,24 @@ pub enum ExportError {
 /// unsupported tokenizer, or if the file cannot be written.
 ///
 /// ```no_run
-/// use forerun::{GgufType, Loader, export_gguf};
+/// use forerun::{GgufType, Loader, ModelSource, export_gguf};
 /// use std::path::Path;
 ///
-/// let (model, file) = (Path::new("models/target"), Path::new("target-q8_0.gguf"));
-/// let export = export_gguf(model, file, GgufType::Q8_0, &mut Loader::new())?;
+/// let model = ModelSource::from("models/target");
+/// let file = Path::new("target-q8_0.gguf");
+/// let export = export_gguf(&model, file, GgufType::Q8_0, &mut Loader::new())?;
 /// println!("{} bytes", export.bytes);
 /// # Ok::<(), forerun::ExportError>(())
 /// ```
 pub fn export_gguf(
-    model: &Path,
+    model: &ModelSource,
     file: &Path,
     gguf_type: GgufType,
     loader: &mut Loader<'_>,
 ) -> Result<GgufExport, ExportError> {
     let opened = open_model(model, loader)?;
     let (mut metadata, pre_tokenizer_unsupported) = tokenizer_metadata(&opened)?;
-    let name = model.file_name().unwrap_or(model.as_os_str()).to_string_lossy().into_owned();
-    metadata.insert(0, ("general.name".to_owned(), GgufValue::Text(name)));
+    metadata.insert(0, ("general.name".to_owned(), GgufValue::Text(model.name())));
     write_gguf(&opened.checkpoint, file, gguf_type, &metadata)?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
     Ok(GgufExport { bytes, pre_tokenizer_unsupported })

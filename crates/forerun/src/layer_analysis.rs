@@ -3,6 +3,7 @@
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::model_source::ModelSource;
 use crate::open_model::open_model;
 use forerun_core::TokenId;
 use forerun_model::layer_probe::{LayerProbe, Strategy, StrategyScore};
@@ -11,7 +12,6 @@ use forerun_model::{Config, Weights};
 use forerun_model::{
     GroupParallelism, Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType,
 };
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -25,9 +25,9 @@ const BARRIERS: usize = 1001;
 #[derive(Clone, Debug)]
 pub struct LayerAnalysisOptions {
     /// The drafter's checkpoint.
-    pub model: PathBuf,
+    pub model: ModelSource,
     /// A target with the same vocabulary, to compute acceptance.
-    pub target: Option<PathBuf>,
+    pub target: Option<ModelSource>,
     /// The type in which weight matrices are kept. `None` is each checkpoint's own.
     pub weight_type: Option<WeightType>,
     /// The number of approximate rows after every exact one: a draft's depth without its first level.
@@ -48,10 +48,10 @@ pub enum LayerAnalysisError {
          different tokens cannot be compared, so choose a target with the model's tokenizer"
     )]
     Vocabulary {
-        /// The target's checkpoint.
-        target: PathBuf,
-        /// The model's checkpoint.
-        model: PathBuf,
+        /// The target.
+        target: ModelSource,
+        /// The model.
+        model: ModelSource,
     },
     /// All texts are too short.
     #[error("no prompt has two tokens: give longer ones, so that there are rows to compare")]
@@ -189,7 +189,7 @@ impl LayerAnalysis {
             return Err(LayerAnalysisError::NoRows);
         }
         let mut load =
-            |path: &PathBuf, checkpoint| loader.load(path, checkpoint, options.weight_type);
+            |model: &ModelSource, checkpoint| loader.load(model, checkpoint, options.weight_type);
         let weights = load(&options.model, &model.checkpoint)?;
         let target = options.target.as_ref().zip(target.as_ref());
         let target = target.map(|(path, model)| load(path, &model.checkpoint)).transpose()?;

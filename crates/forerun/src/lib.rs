@@ -39,6 +39,8 @@ mod gguf;
 mod hub;
 mod layer_analysis;
 mod loader;
+mod model_id;
+mod model_source;
 mod open_model;
 mod plan;
 mod progress;
@@ -60,12 +62,14 @@ pub use engine::{Canceller, Forerun};
 pub use error::ForerunError;
 pub use gguf::{ExportError, GgufExport, export_gguf};
 #[cfg(feature = "hub")]
-pub use hub::{HubError, ModelId};
+pub use hub::HubError;
 pub use layer_analysis::{
     LayerAnalysis, LayerAnalysisError, LayerAnalysisOptions, LayerReport, PassCost, PassCosts,
     SearchStep, barrier_us,
 };
 pub use loader::Loader;
+pub use model_id::ModelId;
+pub use model_source::ModelSource;
 pub use plan::{
     AdditionalDrafter, DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree,
     UnknownValue,

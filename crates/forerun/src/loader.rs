@@ -2,6 +2,7 @@
 
 use crate::drafter_weights::DrafterWeights;
 use crate::error::ForerunError;
+use crate::model_source::ModelSource;
 use crate::progress::{Progress, Step};
 use forerun_model::{Checkpoint, LoadError, WeightType, Weights};
 use std::collections::HashMap;
@@ -22,9 +23,8 @@ struct Shared {
 
 /// Finds models on disk or on the Hugging Face hub, loads them, and reports progress.
 ///
-/// A path that exists is a checkpoint on disk. With the feature `hub`, any other text of the form
-/// `owner/name` or `owner/name@revision` is a hub id: the model is downloaded to the cache that
-/// Hugging Face's tools share. `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
+/// With the feature `hub`, a hub model is downloaded to the cache that Hugging Face's tools share (see
+/// [`ModelSource`] for what is a hub model). `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN` and
 /// `HF_HUB_OFFLINE` have the same meaning as for those tools.
 ///
 /// ```
@@ -95,27 +95,29 @@ impl<'a> Loader<'a> {
     }
 
     /// Returns the path of a model: the given one, or the cache folder of a hub model, which is
-    /// downloaded if necessary. The path may not exist if `model` is not a hub id.
+    /// downloaded if necessary. A given path may not exist.
     ///
     /// # Errors
     /// If a hub model cannot be downloaded, or the progress callback cancels the download.
-    pub fn locate(&mut self, model: &Path) -> Result<PathBuf, ForerunError> {
-        #[cfg(feature = "hub")]
-        if !model.exists()
-            && let Some(id) = model.to_str().and_then(crate::hub::ModelId::parse)
-        {
-            let hub = crate::hub::Hub::from_environment(self.offline);
-            let hub = hub.map_err(crate::hub::FetchError::from)?;
-            return Ok(hub.fetch(&id, &mut *self.on_progress)?);
+    pub fn locate(&mut self, model: &ModelSource) -> Result<PathBuf, ForerunError> {
+        match model {
+            ModelSource::Path(path) => Ok(path.clone()),
+            #[cfg(feature = "hub")]
+            ModelSource::Hub(id) => {
+                let hub = crate::hub::Hub::from_environment(self.offline);
+                let hub = hub.map_err(crate::hub::FetchError::from)?;
+                Ok(hub.fetch(id, &mut *self.on_progress)?)
+            }
+            #[cfg(not(feature = "hub"))]
+            ModelSource::Hub(id) => Err(ForerunError::NoHub(id.to_string())),
         }
-        Ok(model.to_owned())
     }
 
     /// Returns a model's weights, packed in the given type or the checkpoint's own. `model` is its
     /// name in progress reports.
     pub(crate) fn load(
         &mut self,
-        model: &Path,
+        model: &ModelSource,
         checkpoint: &Checkpoint,
         weight_type: Option<WeightType>,
     ) -> Result<Arc<Weights>, ForerunError> {
@@ -123,7 +125,7 @@ impl<'a> Loader<'a> {
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
-        let name = model.to_string_lossy();
+        let name = model.to_string();
         let total = checkpoint.config().num_hidden_layers as u64;
         let mut flow = ControlFlow::Continue(());
         let mut on_layer = |layers: usize| {

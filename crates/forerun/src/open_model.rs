@@ -2,6 +2,7 @@
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::model_source::ModelSource;
 use crate::tokenizer::Tokenizer;
 use forerun_model::Checkpoint;
 use std::path::Path;
@@ -14,7 +15,10 @@ pub(crate) struct OpenModel {
 }
 
 /// Locates `model` and opens it.
-pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenModel, ForerunError> {
+pub(crate) fn open_model(
+    model: &ModelSource,
+    loader: &mut Loader<'_>,
+) -> Result<OpenModel, ForerunError> {
     let path = loader.locate(model)?;
     open_located(&path, model)
 }
@@ -22,12 +26,15 @@ pub(crate) fn open_model(model: &Path, loader: &mut Loader<'_>) -> Result<OpenMo
 /// Opens the checkpoint at `path`, which the user named as `model`.
 #[cfg_attr(
     not(feature = "hub"),
-    expect(unused_variables, reason = "without the hub, a model's name is its path")
+    expect(unused_variables, reason = "without the hub, every model is a path")
 )]
-pub(crate) fn open_located(path: &Path, model: &Path) -> Result<OpenModel, ForerunError> {
+pub(crate) fn open_located(path: &Path, model: &ModelSource) -> Result<OpenModel, ForerunError> {
     let opened = open_files(path);
     #[cfg(feature = "hub")]
-    let opened = opened.map_err(|error| if path == model { error } else { in_cache(error) });
+    let opened = opened.map_err(|error| match model {
+        ModelSource::Path(_) => error,
+        ModelSource::Hub(_) => in_cache(error),
+    });
     opened
 }
 

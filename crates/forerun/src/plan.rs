@@ -12,12 +12,12 @@ pub use error::{PlanError, UnknownValue};
 pub use method::Method;
 
 use crate::easyspec::{EasySpec, LayerStrategy};
+use crate::model_source::ModelSource;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
 use forerun_draft::CalibrationPolicy;
 use forerun_model::{SpeculatorKind, WeightType};
 use forerun_runtime::{Placement, available_cores, cores_within_quota};
-use std::path::PathBuf;
 
 /// The models, the method, the drafter and the devices that [`Plan::new`] checks.
 ///
@@ -38,7 +38,7 @@ use std::path::PathBuf;
 /// let pearl = Options {
 ///     method: Some(Method::Pearl),
 ///     draft_tokens: DraftTokens::Fixed(4),
-///     placement: Some("drafter=cpu:0,target=cpu:1-3".into()),
+///     placement: Some("drafter=cpu:0,target=cpu:1-3".parse()?),
 ///     ..speculative
 /// };
 ///
@@ -49,14 +49,14 @@ use std::path::PathBuf;
 ///     method: None,
 ///     ..pearl
 /// };
+/// # Ok::<(), forerun::PlacementError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The target's checkpoint: a Hugging Face directory, a llama2.c file, or, with the feature
-    /// `hub`, a hub id (see [`Loader`](crate::Loader)).
-    pub model: PathBuf,
+    /// The target: a Hugging Face directory, a llama2.c file, or a model of the hub.
+    pub model: ModelSource,
     /// The drafter's checkpoint: a model, or a drafter trained for the target.
-    pub draft_model: Option<PathBuf>,
+    pub draft_model: Option<ModelSource>,
     /// The decoding method. By default [`Method::Speculative`] if there is a drafter, and
     /// [`Method::Autoregressive`] otherwise.
     pub method: Option<Method>,
@@ -78,7 +78,7 @@ pub struct Options {
     ///
     /// By default target and drafter take turns on all cores. If they run at the same time, the
     /// drafter has the first core and the target the others.
-    pub placement: Option<String>,
+    pub placement: Option<Placement>,
     /// The drafter's layers that [`DrafterKind::EasySpec`] computes at the same time.
     pub layers: Option<LayerStrategy>,
     /// When [`DrafterKind::EasySpec`] recomputes approximate rows of the drafter's cache exactly.
@@ -101,8 +101,8 @@ pub struct Options {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Plan {
-    model: PathBuf,
-    draft_model: Option<PathBuf>,
+    model: ModelSource,
+    draft_model: Option<ModelSource>,
     method: Method,
     drafter: DrafterKind,
     additional_drafters: Vec<AdditionalDrafter>,
@@ -137,7 +137,8 @@ impl Plan {
     /// Returns a plan on any of `cores`, by default on the cores `granted` by the CPU quota.
     fn build(options: Options, cores: &[usize], granted: &[usize]) -> Result<Self, PlanError> {
         // A missing or broken checkpoint is reported when it is opened.
-        let found = options.draft_model.as_ref().and_then(|path| SpeculatorKind::of(path).ok()?);
+        let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
+        let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
         let (method, drafter) = drafters::method_and_drafter(&options, found)?;
         let (shape, length) = drafts::shape(&options, drafter)?;
         let found = found.filter(|&found| DrafterKind::of(found) == drafter);
@@ -184,14 +185,14 @@ impl Plan {
 
     /// Returns the target's checkpoint, as the options name it.
     #[must_use]
-    pub fn model(&self) -> &std::path::Path {
+    pub fn model(&self) -> &ModelSource {
         &self.model
     }
 
     /// Returns the drafter's checkpoint, as the options name it, if the drafter has one.
     #[must_use]
-    pub fn draft_model(&self) -> Option<&std::path::Path> {
-        self.draft_model.as_deref()
+    pub fn draft_model(&self) -> Option<&ModelSource> {
+        self.draft_model.as_ref()
     }
 
     /// Returns the decoding method.
@@ -365,7 +366,7 @@ mod tests {
         refuse(|o| o.tree = "top:4x5:0".parse().unwrap_or_default(), "top:4x5:0");
         refuse(|o| o.tree = "top:30x20".parse().unwrap_or_default(), "512 nodes");
         refuse(|o| o.tree = Tree::Sampled { branching: vec![9; 9] }, "512 nodes");
-        refuse(|o| o.placement = Some("target=cpu:7".into()), "core 7");
+        refuse(|o| o.placement = Some("target=cpu:7".parse().unwrap()), "core 7");
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
@@ -376,7 +377,7 @@ mod tests {
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
-                o.placement = Some("target=cpu:1".into());
+                o.placement = Some("target=cpu:1".parse().unwrap());
             },
             "no drafter group",
         );

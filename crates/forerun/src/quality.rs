@@ -2,6 +2,7 @@
 
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::TokenId;
@@ -22,12 +23,12 @@ const MARGIN: usize = 16;
 /// The options of [`QualityBench::open`].
 #[derive(Clone, Debug)]
 pub struct QualityOptions {
-    /// The model's checkpoint.
-    pub model: PathBuf,
+    /// The model.
+    pub model: ModelSource,
     /// Weight types to compare with f32. F32 itself is always measured, and first.
     pub weight_types: Vec<WeightType>,
     /// Drafters with the model's vocabulary to compare with the model in f32. They keep their own types.
-    pub draft_models: Vec<PathBuf>,
+    pub draft_models: Vec<ModelSource>,
     /// The maximum number of tokens to predict. A longer text is cut.
     pub max_tokens: usize,
     /// The number of tokens that a model sees at a time. `None` is 512, or the context if that is
@@ -68,8 +69,8 @@ pub enum QualityError {
         window: usize,
         /// The model's context length in tokens.
         context: usize,
-        /// The checkpoint.
-        model: PathBuf,
+        /// The model.
+        model: ModelSource,
     },
     /// A drafter has another vocabulary.
     #[error(
@@ -77,10 +78,10 @@ pub enum QualityError {
          different tokens cannot be compared, so choose a drafter with the model's tokenizer"
     )]
     Vocabulary {
-        /// The drafter's checkpoint.
-        drafter: PathBuf,
-        /// The model's checkpoint.
-        model: PathBuf,
+        /// The drafter.
+        drafter: ModelSource,
+        /// The model.
+        model: ModelSource,
     },
     /// A forward pass failed.
     #[error(transparent)]
@@ -110,7 +111,7 @@ pub enum QualityError {
 /// ```
 pub struct QualityBench {
     weights: Vec<Weights>,
-    draft_models: Vec<PathBuf>,
+    draft_models: Vec<ModelSource>,
     windows: Vec<Vec<TokenId>>,
     window: usize,
 }
@@ -125,7 +126,7 @@ pub struct QualityReport {
     /// The weight types: f32, then those of the options in their order, without duplicates.
     pub types: Vec<(WeightType, Quality)>,
     /// The drafters in the order of the options.
-    pub drafters: Vec<(PathBuf, Quality)>,
+    pub drafters: Vec<(ModelSource, Quality)>,
 }
 
 impl QualityBench {

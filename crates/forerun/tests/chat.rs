@@ -27,7 +27,7 @@ fn open(pair: &RandomPair) -> Forerun {
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
-        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared")),
+        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
         draft_tokens: DraftTokens::Fixed(3),
         ..Options::default()
     };

@@ -35,8 +35,8 @@ fn engines(pair: &Pair) -> Vec<Forerun> {
     ];
     let engine = |(method, drafter, tree, pearl): (Method, DrafterKind, Tree, &str)| {
         let options = Options {
-            model: pair.target.clone(),
-            draft_model: drafter.has_model().then(|| pair.drafter.clone()),
+            model: pair.target.clone().into(),
+            draft_model: drafter.has_model().then(|| pair.drafter.clone()).map(Into::into),
             method: Some(method),
             drafter: Some(drafter),
             draft_tokens: DraftTokens::Fixed(3),
@@ -106,8 +106,8 @@ fn phrases_do_not_shorten_the_models_own_draft() {
     let pair = Pair::generated();
     let engine = |draft_tokens| {
         let options = Options {
-            model: pair.target.clone(),
-            draft_model: Some(pair.target.clone()),
+            model: pair.target.clone().into(),
+            draft_model: Some(pair.target.clone().into()),
             drafter: Some(DrafterKind::Ouroboros),
             draft_tokens,
             ..Options::default()

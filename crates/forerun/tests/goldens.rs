@@ -45,7 +45,7 @@ fn comparable_steps(prompt: &Value) -> usize {
 fn greedy_texts_equal_those_of_the_peer() {
     let mut compared = 0;
     for (path, golden) in goldens() {
-        let plan = Plan::new(Options { model: path, ..Options::default() }).unwrap();
+        let plan = Plan::new(Options { model: path.into(), ..Options::default() }).unwrap();
         let engine = Forerun::open(&plan).unwrap();
         let request = Request { max_tokens: 200, ignore_eos: true, ..Request::default() };
         for prompt in golden["prompts"].as_array().unwrap() {

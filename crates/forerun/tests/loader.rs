@@ -12,7 +12,7 @@ fn loading_is_reported_layer_by_layer_for_each_model() {
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
-        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared")),
+        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
         ..Options::default()
     };
     let plan = Plan::new(options).unwrap();
@@ -57,7 +57,7 @@ fn engines_of_one_loader_share_weights_on_request() {
     let options = Options {
         model: pair.target().into(),
         draft_model: Some(pair.drafter().into()),
-        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared")),
+        placement: Some(format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
         ..Options::default()
     };
     let alone = Options { draft_model: None, ..options.clone() };

@@ -267,7 +267,7 @@ fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
 
 /// Returns the tokens of plain decoding, each checked against the reference.
 fn cases(pair: &Pair) -> Vec<Case> {
-    let options = Options { model: pair.target.clone(), ..Options::default() };
+    let options = Options { model: pair.target.clone().into(), ..Options::default() };
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
     let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
     let tokenizer = pair.tokenizer();
@@ -331,8 +331,8 @@ fn models_of(cell: &Cell) -> usize {
 
 fn additional_drafter(kind: ExtraDrafter, pair: &Pair) -> AdditionalDrafter {
     match kind {
-        ExtraDrafter::Drafter => AdditionalDrafter::Model(pair.drafter.clone()),
-        ExtraDrafter::Target => AdditionalDrafter::Model(pair.target.clone()),
+        ExtraDrafter::Drafter => AdditionalDrafter::Model(pair.drafter.clone().into()),
+        ExtraDrafter::Target => AdditionalDrafter::Model(pair.target.clone().into()),
         ExtraDrafter::PromptLookup => AdditionalDrafter::PromptLookup,
     }
 }
@@ -358,11 +358,12 @@ fn run_matrix_at(
     let (mut runs, count) = (0, cells.len());
     for (number, cell) in cells.into_iter().enumerate() {
         let options = Options {
-            model: pair.target.clone(),
+            model: pair.target.clone().into(),
             draft_model: cell
                 .draft_model
                 .clone()
-                .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone())),
+                .or_else(|| cell.drafter.has_model().then(|| pair.drafter.clone()))
+                .map(Into::into),
             method: Some(cell.method),
             drafter: Some(cell.drafter),
             additional_drafters: cell
@@ -373,7 +374,7 @@ fn run_matrix_at(
             draft_tokens: cell.draft_tokens,
             tree: cell.tree.clone(),
             pearl: cell.pearl,
-            placement: placement(number, &cell),
+            placement: placement(number, &cell).map(|text| text.parse().unwrap()),
             layers: cell.easyspec.as_ref().map(|own| own.layers.clone()),
             calibration: cell.easyspec.as_ref().map(|own| own.calibration),
             ..Options::default()

@@ -20,7 +20,7 @@ const TEXT: &str = include_str!("texts/stories.txt");
 
 fn options(model: &Path) -> QualityOptions {
     QualityOptions {
-        model: model.to_owned(),
+        model: model.to_owned().into(),
         weight_types: vec![WeightType::Bf16, WeightType::F16, WeightType::Int8],
         draft_models: Vec::new(),
         max_tokens: usize::MAX,
@@ -76,7 +76,7 @@ fn window_and_text_have_the_requested_lengths() {
         (1, None, 1),
     ] {
         let weight_types = vec![WeightType::F32, WeightType::F32];
-        let model = pair.drafter().to_owned();
+        let model = pair.drafter().into();
         let options =
             QualityOptions { model, weight_types, draft_models: Vec::new(), max_tokens, window };
         let mut seen = Vec::new();
@@ -130,7 +130,7 @@ fn a_drafter_is_compared_with_its_target() {
         max_tokens: 600,
         ..options(pair.target())
     };
-    let both = of_both(vec![pair.drafter().to_owned(), pair.target().to_owned()]);
+    let both = of_both(vec![pair.drafter().to_owned().into(), pair.target().to_owned().into()]);
     let report = measure(&both, TEXT).unwrap();
     let [(_, drafter), (_, target)] = &report.drafters[..] else { panic!("{report:?}") };
     assert_eq!(report.types.len(), 1);
@@ -145,6 +145,7 @@ fn a_drafter_is_compared_with_its_target() {
     let config = Config { vocab_size: 300, ..example_config() };
     let other = tempfile::tempdir().unwrap();
     write_random_checkpoint(other.path(), &config, 1, RandomDtype::F32).unwrap();
-    let error = measure(&of_both(vec![other.path().to_owned()]), TEXT).unwrap_err().to_string();
+    let error =
+        measure(&of_both(vec![other.path().to_owned().into()]), TEXT).unwrap_err().to_string();
     assert!(error.contains("another vocabulary"), "{error}");
 }

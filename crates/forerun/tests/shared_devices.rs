@@ -23,12 +23,12 @@ fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Optio
     };
     let both = format!("cpu:{first}/cpu:{last}");
     let options = Options {
-        model: pair.target.clone(),
-        draft_model: Some(pair.drafter.clone()),
+        model: pair.target.clone().into(),
+        draft_model: Some(pair.drafter.clone().into()),
         method: Some(method),
         draft_tokens: DraftTokens::Fixed(draft_tokens),
         pearl: pearl.parse().unwrap(),
-        placement: Some(format!("drafter={both},target={both},shared")),
+        placement: Some(format!("drafter={both},target={both},shared").parse().unwrap()),
         ..Options::default()
     };
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
@@ -107,10 +107,10 @@ fn drafters_on_features_are_refused_on_several_devices() {
     let (layouts, mut refused, mut texts) = (speculators.len(), 0, Vec::new());
     for (layout, path) in speculators {
         let options = Options {
-            model: pair.target.clone(),
-            draft_model: Some(path),
+            model: pair.target.clone().into(),
+            draft_model: Some(path.into()),
             method: Some(Method::Speculative),
-            placement: Some(format!("drafter={both},target={both},shared")),
+            placement: Some(format!("drafter={both},target={both},shared").parse().unwrap()),
             ..Options::default()
         };
         let plan = match Plan::new(options) {
@@ -124,7 +124,7 @@ fn drafters_on_features_are_refused_on_several_devices() {
         };
         assert_eq!(layout, SpeculatorLayout::ParallelMedusa);
         let request = Request { max_tokens: 40, ignore_eos: true, ..Request::default() };
-        let plain = Options { model: pair.target.clone(), ..Options::default() };
+        let plain = Options { model: pair.target.clone().into(), ..Options::default() };
         for plan in [plan, Plan::new(plain).unwrap()] {
             let engine = Forerun::open(&plan).unwrap();
             texts.push(engine.complete(&pair.prompts[1], &request).unwrap().tokens);
@@ -142,8 +142,8 @@ fn more_stages_than_layers_are_refused() {
         return common::report("SKIPPED: the test needs more cores than layers");
     }
     let stages: Vec<String> = cores[..=layers].iter().map(|core| format!("cpu:{core}")).collect();
-    let placement = Some(format!("target={}", stages.join("/")));
-    let options = Options { model: pair.target.clone(), placement, ..Options::default() };
+    let placement = Some(format!("target={}", stages.join("/")).parse().unwrap());
+    let options = Options { model: pair.target.clone().into(), placement, ..Options::default() };
     let error = Forerun::open(&Plan::new(options).unwrap()).err().unwrap().to_string();
     assert!(error.contains("stages") && error.contains("target cpu:"), "{error}");
 }

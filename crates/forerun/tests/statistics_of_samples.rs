@@ -80,8 +80,10 @@ fn check(pair: &Pair) {
     for (drafter, draft_tokens, tree) in cells {
         for verification in [Verification::Rejection, Verification::Coupled] {
             let options = Options {
-                model: pair.target.clone(),
-                draft_model: (drafter == DrafterKind::Model).then(|| pair.drafter.clone()),
+                model: pair.target.clone().into(),
+                draft_model: (drafter == DrafterKind::Model)
+                    .then(|| pair.drafter.clone())
+                    .map(Into::into),
                 drafter: Some(drafter),
                 draft_tokens,
                 tree: tree.clone(),

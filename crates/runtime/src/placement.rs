@@ -6,6 +6,10 @@ pub use error::PlacementError;
 
 use forerun_core::Role;
 use std::fmt;
+use std::str::FromStr;
+
+/// The cores that a placement can name are below this number.
+const MAX_CORES: usize = 4096;
 
 /// A group of cores that work as one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,6 +166,20 @@ impl Placement {
         Ok(placement)
     }
 
+    /// Checks that every core is among the `available` ones.
+    ///
+    /// # Errors
+    /// [`PlacementError::NoSuchCore`] names the first group with a core that is not.
+    pub fn check_cores(&self, available: &[usize]) -> Result<(), PlacementError> {
+        for group in self.roles().flat_map(|(_, groups)| &groups.0) {
+            if let Some(&core) = group.cores.iter().find(|core| !available.contains(core)) {
+                let (group, available) = (group.to_string(), format_ranges(available));
+                return Err(PlacementError::NoSuchCore { group, core, available });
+            }
+        }
+        Ok(())
+    }
+
     /// Creates the default placement.
     ///
     /// If `separate` is true and there are at least two cores, the drafter gets the first core and the
@@ -183,6 +201,12 @@ impl Placement {
         let each = target.len().div_ceil(replicas).max(1);
         let drafters = if separate { vec![group(drafter)] } else { Vec::new() };
         Self { drafters, targets: target.chunks(each).map(group).collect() }
+    }
+
+    /// Creates the placement of a single target, on a team of these cores.
+    #[must_use]
+    pub fn target_on(cores: &[usize]) -> Self {
+        Self { drafters: Vec::new(), targets: vec![DeviceGroups::single(cores)] }
     }
 
     /// Returns the placement with a group for each of `count` drafters. An added group takes a core from
@@ -309,6 +333,21 @@ impl Placement {
     }
 }
 
+impl FromStr for Placement {
+    type Err = PlacementError;
+
+    /// Parses a placement as [`Placement::parse`] does, on any machine's cores.
+    fn from_str(text: &str) -> Result<Self, PlacementError> {
+        let any: Vec<usize> = (0..MAX_CORES).collect();
+        Self::parse(text, &any).map_err(|error| match error {
+            PlacementError::NoSuchCore { group, .. } => {
+                PlacementError::Syntax { part: group, text: text.to_owned() }
+            }
+            error => error,
+        })
+    }
+}
+
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let drafters = self.drafters.iter().map(|group| format!("drafter={group}"));
@@ -401,6 +440,17 @@ mod tests {
                 assert!(message.contains(word), "{text}: {message}");
             }
         }
+    }
+
+    #[test]
+    fn a_placement_for_another_machine_is_read_and_its_cores_are_checked() {
+        let placement: Placement = "drafter=cpu:0,target=cpu:1-9".parse().unwrap();
+        assert_eq!(placement.to_string(), "drafter=cpu:0,target=cpu:1-9");
+        let error = placement.check_cores(&CORES).unwrap_err().to_string();
+        assert!(error.contains("cpu:1-9") && error.contains("core 4"), "{error}");
+        assert_eq!(placement.check_cores(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), Ok(()));
+        let error = "target=cpu:0-4000000000".parse::<Placement>().unwrap_err();
+        assert!(matches!(error, PlacementError::Syntax { .. }), "{error}");
     }
 
     #[test]

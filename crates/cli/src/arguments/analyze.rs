@@ -3,7 +3,7 @@
 use super::headings;
 use super::values::{ChosenType, layer_groups, weight_type_or_auto};
 use clap::{Args, Subcommand};
-use forerun::LayerStrategy;
+use forerun::{LayerStrategy, ModelSource};
 use std::path::PathBuf;
 
 #[derive(Debug, Subcommand)]
@@ -23,11 +23,11 @@ pub(crate) enum Analyze {
 pub(crate) struct LayersArguments {
     /// Drafter: a Hugging Face directory, a llama2.c file, or a hub id.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) model: PathBuf,
+    pub(crate) model: ModelSource,
 
-    /// Target with the same vocabulary; also report the acceptance rate.
+    /// Target with the same vocabulary, to report the acceptance rate as well.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) target: Option<PathBuf>,
+    pub(crate) target: Option<ModelSource>,
 
     /// Type of the weights in memory.
     #[arg(
@@ -43,7 +43,7 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,3,4,5")]
     pub(crate) lp: Vec<usize>,
 
-    /// Layer groups to compare, too, such as `0,1-3,4-7,8`, or `@FILE`.
+    /// Additional layer groups to compare, such as `0,1-3,4-7,8`, or `@FILE`.
     ///
     /// May be given several times.
     #[arg(long, value_name = "GROUPS|@FILE", value_parser = layer_groups)]
@@ -55,11 +55,11 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub(crate) depth: usize,
 
-    /// Compare each strategy with parallel MLPs, too, which no drafter uses.
+    /// Also compare each strategy with parallel MLPs, which no drafter uses.
     #[arg(long)]
     pub(crate) whole_layers: bool,
 
-    /// Report the similarities of every layer, too.
+    /// Also report the similarities of each layer.
     #[arg(long)]
     pub(crate) per_layer: bool,
 

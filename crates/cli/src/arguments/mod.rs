@@ -9,7 +9,7 @@ pub(crate) mod values;
 use clap::{Args, Parser, Subcommand};
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method,
-    PearlOptions, TokenId, Tree, VerificationChoice, WeightType,
+    ModelSource, PearlOptions, Placement, TokenId, Tree, VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
 use values::{ChosenType, layer_groups, token_bias};
@@ -104,7 +104,7 @@ pub(crate) enum Command {
     #[cfg(feature = "train")]
     #[command(subcommand)]
     Train(Train),
-    /// Let a model write text to train a drafter on.
+    /// Generate text with a model, to train a drafter on.
     #[cfg(feature = "train")]
     #[command(allow_negative_numbers = true)]
     Distill(Box<DistillArguments>),
@@ -118,7 +118,7 @@ pub(crate) struct DevicesArguments {
     /// A Hugging Face directory, a llama2.c file, or a hub id. Without it, only the cores and the
     /// default placements are shown.
     #[arg(long, value_name = "MODEL")]
-    pub(crate) model: Option<PathBuf>,
+    pub(crate) model: Option<ModelSource>,
 
     /// Type of the weights in memory.
     #[arg(
@@ -189,7 +189,7 @@ pub(crate) struct KernelBenchArguments {
 pub(crate) struct QualityBenchArguments {
     /// Model to measure: a Hugging Face directory, a llama2.c file, or a hub id.
     #[arg(long, value_name = "MODEL")]
-    pub(crate) model: PathBuf,
+    pub(crate) model: ModelSource,
 
     /// File with the text to predict, in UTF-8.
     #[arg(long, value_name = "FILE")]
@@ -205,9 +205,9 @@ pub(crate) struct QualityBenchArguments {
     )]
     pub(crate) dtypes: Vec<WeightType>,
 
-    /// Drafters to compare with the model, too.
+    /// Drafters to compare with the model.
     #[arg(long, value_name = "MODEL", num_args = 1..)]
-    pub(crate) draft_model: Vec<PathBuf>,
+    pub(crate) draft_model: Vec<ModelSource>,
 
     /// Maximum number of tokens to predict, from the start of the text.
     #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -309,7 +309,7 @@ pub(crate) struct AnswerArguments {
     /// Face cache on first use. Without `--model`, `generate` and `chat` use the built-in
     /// demonstration pair.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) model: Option<PathBuf>,
+    pub(crate) model: Option<ModelSource>,
 
     /// Draft model: a smaller model, or a drafter trained for the target.
     ///
@@ -317,7 +317,7 @@ pub(crate) struct AnswerArguments {
     /// recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
     /// drafts are translated through their text; this works for chains, not for trees.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) draft_model: Option<PathBuf>,
+    pub(crate) draft_model: Option<ModelSource>,
 
     /// Type of the weights in memory.
     #[arg(
@@ -360,9 +360,13 @@ pub(crate) struct AnswerArguments {
 
     /// Number of tokens to draft before the target verifies them.
     ///
-    /// A number is from 1 to 64. `auto`: chosen from measured times and acceptance. Drafting pauses
-    /// when it would slow generation down, and is retried periodically. `assisted`: two more tokens
-    /// after a fully accepted draft, otherwise one fewer, as in Hugging Face's assisted generation.
+    /// A number from 1 to 64: always this many.
+    ///
+    /// `auto`: chosen from measured times and acceptance. Drafting pauses when it would slow
+    /// generation down, and is retried periodically.
+    ///
+    /// `assisted`: two more tokens after a fully accepted draft, otherwise one fewer, as in Hugging
+    /// Face's assisted generation.
     ///
     /// With `--method pearl`, the number is the paper's γ. With `--method dsi`, it is the
     /// lookahead: the number of tokens per verification.
@@ -512,13 +516,13 @@ pub(crate) struct AnswerArguments {
     /// has the first core, and the target or its replicas have the others. `forerun devices` shows
     /// the defaults.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
-    pub(crate) placement: Option<String>,
+    pub(crate) placement: Option<Placement>,
 }
 
 /// Options of `--drafter easyspec`.
 #[derive(Args, Debug)]
 pub(crate) struct EasySpecArguments {
-    /// Number of layers to compute at a time, in the paper's default groups [default: 4]
+    /// Number of layers to compute at a time, in the paper's default groups [default: 4].
     ///
     /// 1 is ordinary drafting. Only with `--drafter easyspec`.
     #[arg(
@@ -540,7 +544,7 @@ pub(crate) struct EasySpecArguments {
     )]
     pub(crate) layer_groups: Option<LayerStrategy>,
 
-    /// When the drafter's cache is made exact [default: every-round]
+    /// When the drafter's cache is made exact [default: every-round].
     ///
     /// Only with `--drafter easyspec`.
     #[arg(

@@ -2,7 +2,7 @@
 
 use super::{headings, values};
 use clap::{Args, Subcommand, ValueEnum};
-use forerun::WeightType;
+use forerun::{ModelSource, Placement, WeightType};
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
@@ -124,7 +124,7 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
     pub(crate) target_ms: Option<f64>,
 
-    /// Milliseconds of the target's first pass, which holds the prompt [default: as the others]
+    /// Milliseconds of the target's first pass, which holds the prompt [default: as later passes]
     #[arg(long, value_name = "MS", help_heading = headings::TARGET)]
     pub(crate) target_first_ms: Option<f64>,
 
@@ -140,7 +140,7 @@ pub(crate) struct SimulatedRunArguments {
     #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_ms: Option<f64>,
 
-    /// Milliseconds of the drafter's first pass [default: as the others]
+    /// Milliseconds of the drafter's first pass [default: as later passes]
     #[arg(long, value_name = "MS", help_heading = headings::DRAFTER)]
     pub(crate) draft_first_ms: Option<f64>,
 
@@ -206,8 +206,8 @@ pub(crate) struct SweepArguments {
     /// 0.1 }` or `{ from = 0.3, to = 30, steps = 100 }`. `repeats = N` simulates each configuration
     /// with N seeds.
     ///
-    /// Example: `draft-tokens = [1, 5, 10]` on one line and `acceptance = { from = 0, to = 1, step
-    /// = 0.01 }` on the next.
+    /// Example: a file with the lines `draft-tokens = [1, 5, 10]` and
+    /// `acceptance = { from = 0, to = 1, step = 0.01 }`
     #[arg(value_name = "FILE.toml")]
     pub(crate) file: PathBuf,
 
@@ -229,11 +229,11 @@ pub(crate) struct CalibrateArguments {
 
     /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) model: PathBuf,
+    pub(crate) model: ModelSource,
 
     /// Draft model.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
-    pub(crate) draft_model: PathBuf,
+    pub(crate) draft_model: ModelSource,
 
     /// Type of the weights in memory [default: each checkpoint's own]
     #[arg(
@@ -253,7 +253,7 @@ pub(crate) struct CalibrateArguments {
     /// By default, the drafter has the first core and the target the others, as for methods that
     /// run both at the same time.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
-    pub(crate) placement: Option<String>,
+    pub(crate) placement: Option<Placement>,
 
     /// Prompts: suites or files, as for `forerun bench run`.
     #[arg(

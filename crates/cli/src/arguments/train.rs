@@ -204,10 +204,10 @@ pub(crate) struct EagleArguments {
     pub(crate) test_tokens: u64,
 
     #[command(flatten)]
-    pub(crate) features: FeatureArguments,
+    pub(crate) drafter: DrafterArguments,
 
     #[command(flatten)]
-    pub(crate) drafter: DrafterArguments,
+    pub(crate) features: FeatureArguments,
 }
 
 /// Options of `forerun train parallel`.
@@ -226,10 +226,10 @@ pub(crate) struct ParallelArguments {
     pub(crate) group_share: f32,
 
     #[command(flatten)]
-    pub(crate) features: FeatureArguments,
+    pub(crate) drafter: DrafterArguments,
 
     #[command(flatten)]
-    pub(crate) drafter: DrafterArguments,
+    pub(crate) features: FeatureArguments,
 }
 
 /// What a layer of `forerun train parallel` replaces.
@@ -299,13 +299,13 @@ pub(crate) struct DrafterArguments {
     pub(crate) learning_rate: Option<f64>,
 
     /// Share of the divergence from the target's distributions in the token loss [default: 1 for
-    /// `eagle`, else 0]
+    /// `eagle`, else 0].
     ///
     /// The rest is the loss of the text's own tokens.
     #[arg(long, value_name = "SHARE", help_heading = headings::TRAINING)]
     pub(crate) distillation_share: Option<f32>,
 
-    /// Decay of the loss by position [default: 0.8; 1 for EAGLE]
+    /// Decay of the loss by position [default: 0.8; 1 for EAGLE].
     ///
     /// The loss of the K-th head or mask is weighted by this value to the power of K.
     #[arg(long, value_name = "DECAY", help_heading = headings::TRAINING)]

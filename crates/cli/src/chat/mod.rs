@@ -35,7 +35,8 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     let demonstration = demonstration(&mut arguments.answers)?;
     let (plan, method) = plan(&arguments.answers)?;
     // The template of a hub model is available only after the download.
-    let local = plan.model().exists().then(|| template(&arguments, plan.model())).transpose()?;
+    let path = plan.model().path().filter(|path| path.exists());
+    let local = path.map(|path| template(&arguments, path)).transpose()?;
     let mut loader = progress::loader(arguments.answers.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);

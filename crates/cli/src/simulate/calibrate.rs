@@ -8,7 +8,6 @@ use forerun::{Checkpoint, DraftTokens, Forerun, Method, Options, Plan, TokenId};
 use forerun_bench::{Provenance, suite};
 use forerun_sim::{Calibration, Parameters};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
@@ -51,7 +50,7 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         bench.measure_passes(round, longest + 1)?;
         bench.measure_answers(&arguments.check)?;
     }
-    let models = [&arguments.model, &arguments.draft_model].map(PathBuf::as_path);
+    let models = [&arguments.model, &arguments.draft_model];
     let calibration = bench.calibration(models, layers, plan.placement());
     let comment = comment(arguments);
     std::fs::write(&arguments.out, calibration.to_toml(&comment))

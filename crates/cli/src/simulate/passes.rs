@@ -1,13 +1,12 @@
 //! Times forward passes and answers of loaded models as decoders see them, by the jobs they submit.
 
 use anyhow::{Context, ensure};
-use forerun::{Placement, ThreadCluster, TokenId};
+use forerun::{ModelSource, Placement, ThreadCluster, TokenId};
 use forerun_core::{
     Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback,
     TokenTree,
 };
 use forerun_sim::{Calibration, MeasuredPasses, Parameters, SimulatedMethod};
-use std::path::Path;
 use std::time::Instant;
 
 /// Numbers of rows of the target's measured passes; the longest draft decides how many are used.
@@ -172,11 +171,11 @@ impl PairBench {
     /// Returns the medians of all measurements.
     pub(super) fn calibration(
         &self,
-        models: [&Path; 2],
+        models: [&ModelSource; 2],
         layers: [usize; 2],
         placement: &Placement,
     ) -> Calibration {
-        let [target, drafter] = models.map(|model| format!("{} ({placement})", model.display()));
+        let [target, drafter] = models.map(|model| format!("{model} ({placement})"));
         let medians = |rows: &[usize], times: &[Times]| {
             let measured = rows.iter().zip(times).filter(|(_, times)| !times.0.is_empty());
             measured.map(|(rows, times)| (*rows, times.median_ms())).collect()

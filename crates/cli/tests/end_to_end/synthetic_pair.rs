@@ -64,7 +64,10 @@ fn a_pair_has_the_requested_acceptance_and_a_label() {
     for page in ["report.md", "report.html"] {
         let page = fs::read_to_string(report.join(page)).unwrap();
         let words = format!("calibrated to an acceptance of {acceptance:.2} at temperature 0");
-        assert!(page.contains("A synthetic pair, not a trained one") && page.contains(&words), "{page}");
+        assert!(
+            page.contains("A synthetic pair, not a trained one") && page.contains(&words),
+            "{page}"
+        );
     }
 
     // An existing pair is kept unless `--force` is given.

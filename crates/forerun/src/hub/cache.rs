@@ -4,7 +4,7 @@
 //! to blobs. Partial downloads are `blobs/ETAG.incomplete`, so that one tool can resume another's.
 
 use super::error::HubError;
-use super::model_id::ModelId;
+use crate::model_id::ModelId;
 use forerun_model::checkpoint::{DRAFTER_FILES, WeightIndex};
 use hf_hub::{Repo, RepoType};
 use std::fs::{self, File};

@@ -1,7 +1,7 @@
 //! Requests to the hub over HTTP.
 
 use super::error::HubError;
-use super::model_id::ModelId;
+use crate::model_id::ModelId;
 use serde_json::Value;
 use std::time::Duration;
 use ureq::config::RedirectAuthHeaders;

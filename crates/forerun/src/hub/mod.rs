@@ -9,12 +9,11 @@
 mod cache;
 mod client;
 mod error;
-mod model_id;
 mod transfer;
 
 pub use error::HubError;
-pub use model_id::ModelId;
 
+use crate::model_id::ModelId;
 use crate::progress::{Progress, Step};
 use cache::{CONFIG, Cache, CachedModel, INDEX};
 use client::{Client, Repository};

@@ -4,7 +4,7 @@ use super::FetchError;
 use super::cache::{CachedModel, create_folder_of};
 use super::client::{Client, Description};
 use super::error::HubError;
-use super::model_id::ModelId;
+use crate::model_id::ModelId;
 use sha1::Sha1;
 use sha2::digest::DynDigest;
 use sha2::{Digest, Sha256};

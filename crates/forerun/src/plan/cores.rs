@@ -19,7 +19,10 @@ pub(super) fn placement(
     let separate = models > 0 && method.is_parallel();
     let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
     let placement = match &options.placement {
-        Some(text) => Placement::parse(text, cores)?,
+        Some(placement) => {
+            placement.check_cores(cores)?;
+            placement.clone()
+        }
         None => Placement::automatic(granted, separate, replicas).with_drafters(models),
     };
     placement.check_roles(models, method == Method::Dsi)?;

@@ -2,9 +2,9 @@
 
 use super::{Method, Options, PlanError, UnknownValue};
 use crate::easyspec::{EasySpec, LayerStrategy};
+use crate::model_source::ModelSource;
 use forerun_model::SpeculatorKind;
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 /// A kind of drafter.
@@ -80,7 +80,7 @@ impl DrafterKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdditionalDrafter {
     /// A language model with this checkpoint.
-    Model(PathBuf),
+    Model(ModelSource),
     /// The tokens after earlier occurrences of the last tokens.
     PromptLookup,
 }
@@ -99,7 +99,7 @@ impl FromStr for AdditionalDrafter {
 impl fmt::Display for AdditionalDrafter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Model(path) => write!(f, "{}", path.display()),
+            Self::Model(model) => write!(f, "{model}"),
             Self::PromptLookup => f.write_str("prompt-lookup"),
         }
     }

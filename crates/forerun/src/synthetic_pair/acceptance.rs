@@ -6,7 +6,7 @@ use crate::{
 };
 use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{TokenId, Verification};
-use forerun_runtime::cores_within_quota;
+use forerun_runtime::{Placement, cores_within_quota};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -41,15 +41,12 @@ pub(super) fn measure_pair(
     prompts: usize,
     other_prompts: bool,
 ) -> Result<AcceptanceCalibration, SyntheticPairError> {
-    let cores: Vec<String> =
-        cores_within_quota().iter().map(|core| format!("cpu:{core}")).collect();
-    let cores = cores.join("+");
     let plan = Plan::new(Options {
-        model: target.to_owned(),
-        draft_model: Some(drafter.to_owned()),
+        model: target.into(),
+        draft_model: Some(drafter.into()),
         method: Some(Method::Speculative),
         draft_tokens: DraftTokens::Fixed(DRAFT_TOKENS),
-        placement: Some(format!("drafter={cores},target={cores},shared")),
+        placement: Some(Placement::automatic(&cores_within_quota(), false, 1)),
         ..Options::default()
     })?;
     let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;
@@ -157,8 +154,8 @@ mod tests {
     fn repeated_contexts_count_once_among_distinct_positions() {
         let pair = RandomPair::make().unwrap();
         let plan = Plan::new(Options {
-            model: pair.target().to_owned(),
-            draft_model: Some(pair.drafter().to_owned()),
+            model: pair.target().into(),
+            draft_model: Some(pair.drafter().into()),
             draft_tokens: DraftTokens::Fixed(3),
             ..Options::default()
         });

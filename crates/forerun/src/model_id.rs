@@ -17,7 +17,7 @@ const MAX_LENGTH: usize = 96;
 /// assert_eq!((id.repository(), id.revision()), ("owner/name", "v1.0"));
 /// assert_eq!(ModelId::parse("./models/target"), None);
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId {
     repository: String,
     revision: String,
@@ -56,7 +56,8 @@ impl ModelId {
     }
 
     /// Returns the revision, escaped as one segment of an address.
-    pub(super) fn revision_in_address(&self) -> String {
+    #[cfg(feature = "hub")]
+    pub(crate) fn revision_in_address(&self) -> String {
         self.revision.replace('/', "%2F").replace('+', "%2B")
     }
 }

@@ -1,0 +1,117 @@
+//! Where a model comes from.
+
+use crate::model_id::ModelId;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A checkpoint on disk, or a model of the Hugging Face hub.
+///
+/// Converting from a text or a path decides which one is meant: a path that exists is a checkpoint on
+/// disk. Otherwise, with the feature `hub`, a text such as `owner/name` or `owner/name@revision` is a
+/// hub id. Everything else is a path, which may not exist until the model is opened.
+///
+/// ```
+/// use forerun::ModelSource;
+/// use std::path::Path;
+///
+/// let source = ModelSource::from("./models/target");
+/// assert_eq!(source.path(), Some(Path::new("./models/target")));
+/// assert_eq!(source.to_string(), "./models/target");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ModelSource {
+    /// A Hugging Face directory, or a llama2.c file.
+    Path(PathBuf),
+    /// A model of the hub.
+    Hub(ModelId),
+}
+
+impl ModelSource {
+    /// Returns the path of a checkpoint on disk; `None` for a hub model.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Path(path) => Some(path),
+            Self::Hub(_) => None,
+        }
+    }
+
+    /// Returns the last component of the path or id, as a short name.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Path(path) => {
+                path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+            }
+            Self::Hub(id) => id.repository().rsplit('/').next().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+impl Default for ModelSource {
+    /// Returns the empty path, which names no model.
+    fn default() -> Self {
+        Self::Path(PathBuf::new())
+    }
+}
+
+impl fmt::Display for ModelSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Hub(id) => write!(f, "{id}"),
+        }
+    }
+}
+
+impl From<PathBuf> for ModelSource {
+    fn from(path: PathBuf) -> Self {
+        let id = path.to_str().filter(|_| cfg!(feature = "hub")).and_then(ModelId::parse);
+        match id {
+            Some(id) if !path.exists() => Self::Hub(id),
+            _ => Self::Path(path),
+        }
+    }
+}
+
+impl From<&Path> for ModelSource {
+    fn from(path: &Path) -> Self {
+        path.to_owned().into()
+    }
+}
+
+impl From<&str> for ModelSource {
+    fn from(text: &str) -> Self {
+        PathBuf::from(text).into()
+    }
+}
+
+impl From<String> for ModelSource {
+    fn from(text: String) -> Self {
+        PathBuf::from(text).into()
+    }
+}
+
+impl From<ModelId> for ModelSource {
+    fn from(id: ModelId) -> Self {
+        Self::Hub(id)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_exists_wins_over_a_hub_id() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(ModelSource::from(folder.path()).path(), Some(folder.path()));
+        let id = ModelSource::from("owner/name@v1");
+        assert_eq!(id.path().is_none(), cfg!(feature = "hub"));
+        assert_eq!(id.to_string(), "owner/name@v1");
+        for path in ["./owner/name", "/nowhere", "a/b.bin", ""] {
+            assert_eq!(ModelSource::from(path).path(), Some(Path::new(path)));
+        }
+    }
+}
