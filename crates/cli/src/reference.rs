@@ -57,7 +57,7 @@ fn visible(command: &Command) -> impl Iterator<Item = &Arg> {
     command.get_arguments().filter(|own| !own.is_hide_set() && own.get_id() != "help")
 }
 
-/// A list item for an option: spellings, value, help, default and possible values.
+/// A list item for an option: spellings, value, help and default, with a list of possible values.
 fn line(argument: &Arg) -> String {
     let values = || argument.get_value_names().unwrap_or_default().iter();
     let value = values().map(|name| format!("<{name}>")).collect::<Vec<_>>().join(" ");
@@ -77,21 +77,18 @@ fn line(argument: &Arg) -> String {
     let help = help.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
     let mut line = format!("- {}: {}", spellings.join(", "), help.trim_end_matches('.'));
     line.push('.');
-    let possible: Vec<String> = argument
-        .get_possible_values()
-        .iter()
-        .filter(|own| takes_value && !own.is_hide_set())
-        .map(|own| format!("`{}`", own.get_name()))
-        .collect();
-    if !possible.is_empty() {
-        line += &format!(" Values: {}.", possible.join(", "));
-    }
     let default: Vec<String> =
         argument.get_default_values().iter().map(|own| own.to_string_lossy().into()).collect();
     if takes_value && !default.is_empty() {
         line += &format!(" Default: `{}`.", default.join(","));
     }
-    line + "\n"
+    line.push('\n');
+    let possible = argument.get_possible_values();
+    for value in possible.iter().filter(|own| takes_value && !own.is_hide_set()) {
+        let help = value.get_help().map(|help| format!(": {help}")).unwrap_or_default();
+        line += &format!("  - `{}`{help}\n", value.get_name());
+    }
+    line
 }
 
 fn add(page: &mut String, text: &str) {

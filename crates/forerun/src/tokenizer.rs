@@ -22,7 +22,7 @@ pub struct Tokenizer {
     file: PathBuf,
     /// The BOS token to add to every text, if `inner` does not add it.
     bos: Option<TokenId>,
-    /// Control tokens that `inner` does not treat as special tokens.
+    /// Control tokens, which have no text.
     control: HashSet<TokenId>,
 }
 
@@ -91,7 +91,9 @@ impl Tokenizer {
         let empty = inner.encode("", true).map_err(broken)?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
         let bos = if adds_special_tokens { None } else { configured_bos(&inner, &file)? };
-        Ok(Self { inner, file, bos, control: HashSet::new() })
+        let added = inner.get_added_tokens_decoder().into_iter();
+        let control = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
+        Ok(Self { inner, file, bos, control })
     }
 
     #[cfg(test)]

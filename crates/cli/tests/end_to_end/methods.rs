@@ -71,7 +71,7 @@ fn several_drafters_give_the_text_of_plain_decoding() {
     let refused = run(&models, true, &["--method pearl --also-draft prompt-lookup"]).finish();
     refused.assert_refused("pearl", &["pearl has one drafter", "--method dsi"]);
     let few = run(&models, true, &["--method dsi --also-draft", &target]).finish();
-    few.assert_refused("a group", &["1 drafter group for 2 drafters", "name these twice"]);
+    few.assert_refused("a group", &["1 drafter group for 2 drafters", "repeat the group"]);
 }
 
 #[test]
