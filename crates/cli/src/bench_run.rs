@@ -147,7 +147,7 @@ pub(crate) struct RunBenchArguments {
     #[arg(
         long,
         value_name = "NAME",
-        value_parser = values::preset(),
+        value_parser = values::laboratory::preset(),
         help_heading = headings::CONFIGURATIONS
     )]
     preset: Option<Preset>,
@@ -181,7 +181,7 @@ pub(crate) struct RunBenchArguments {
         long,
         value_name = "STYLE",
         default_value = "auto",
-        value_parser = values::prompt_style(),
+        value_parser = values::laboratory::prompt_style(),
         help_heading = headings::PROMPTS
     )]
     prompts_as: PromptStyle,

@@ -3,9 +3,11 @@
 //! This is the only crate that uses the terminal. It loads and runs models through the facade,
 //! `forerun`.
 
+#[cfg(feature = "laboratory")]
 mod analyze;
 mod arguments;
 mod bench;
+#[cfg(feature = "laboratory")]
 mod bench_run;
 mod chat;
 mod devices;
@@ -15,13 +17,16 @@ mod export;
 mod flags;
 mod generate;
 mod interrupts;
+#[cfg(feature = "laboratory")]
 mod make_pair;
+mod missing;
 mod progress;
 mod quality;
 // It lists the commands of all features.
 #[cfg(all(test, feature = "train", feature = "plots"))]
 mod reference;
 mod shown_drafts;
+#[cfg(feature = "laboratory")]
 mod simulate;
 #[cfg(feature = "train")]
 mod train;
@@ -39,15 +44,31 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
+        #[cfg(feature = "laboratory")]
         Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
+        #[cfg(feature = "laboratory")]
         Command::MakePair(arguments) => make_pair::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
+        #[cfg(feature = "laboratory")]
         Command::Analyze(analyze) => analyze::run(&analyze),
+        #[cfg(feature = "laboratory")]
         Command::Simulate(simulate) => simulate::run(&simulate),
         #[cfg(feature = "train")]
         Command::Train(train) => train::run(train),
         #[cfg(feature = "train")]
         Command::Distill(arguments) => distill::run(&arguments),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Bench(Bench::Run(_)) => missing::command("bench run", "laboratory"),
+        #[cfg(not(feature = "laboratory"))]
+        Command::MakePair(_) => missing::command("make-pair", "laboratory"),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Analyze(_) => missing::command("analyze", "laboratory"),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Simulate(_) => missing::command("simulate", "laboratory"),
+        #[cfg(not(feature = "train"))]
+        Command::Train(_) => missing::command("train", "train"),
+        #[cfg(not(feature = "train"))]
+        Command::Distill(_) => missing::command("distill", "train"),
     };
     match outcome {
         Ok(code) => code,

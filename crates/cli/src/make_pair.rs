@@ -97,7 +97,7 @@ pub(crate) struct MakePairArguments {
         long,
         value_name = "TYPE",
         default_value = "bf16",
-        value_parser = values::stored_type(),
+        value_parser = values::laboratory::stored_type(),
         help_heading = headings::MODEL
     )]
     dtype: Dtype,

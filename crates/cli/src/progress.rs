@@ -79,6 +79,7 @@ impl Drop for Bar {
 }
 
 /// Creates a bar of this length.
+#[cfg(any(feature = "laboratory", feature = "train"))]
 pub(crate) fn bar(length: u64, template: &str) -> ProgressBar {
     let bar = ProgressBar::new(length);
     if let Ok(style) = ProgressStyle::with_template(template) {

@@ -1,11 +1,15 @@
 //! The command line: commands, options and their help.
 
+#[cfg(feature = "laboratory")]
 mod analyze;
+#[cfg(feature = "laboratory")]
 mod simulate;
 #[cfg(feature = "train")]
 mod train;
 pub(crate) mod values;
 
+#[cfg(not(all(feature = "laboratory", feature = "train")))]
+use crate::missing::Missing;
 use clap::{Args, Parser, Subcommand};
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method,
@@ -14,7 +18,9 @@ use forerun::{
 use std::path::PathBuf;
 use values::{ChosenType, layer_groups, token_bias};
 
+#[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
+#[cfg(feature = "laboratory")]
 pub(crate) use simulate::{
     CalibrateArguments, CancelChoice, HeatmapArguments, PaperArguments, Simulate,
     SimulatedRunArguments, SweepArguments,
@@ -30,15 +36,20 @@ pub(crate) use train::{
 /// Headings under which the help groups options.
 pub(crate) mod headings {
     pub(crate) const MODEL: &str = "Model";
+    #[cfg(feature = "laboratory")]
     pub(crate) const TARGET: &str = "Target";
+    #[cfg(feature = "laboratory")]
     pub(crate) const DRAFTER: &str = "Drafter";
     pub(crate) const DRAFTING: &str = "Drafting";
     pub(crate) const EASYSPEC: &str = "EasySpec";
     pub(crate) const STOPPING: &str = "Stopping";
     pub(crate) const SAMPLING: &str = "Sampling";
     pub(crate) const DEVICES: &str = "Devices";
+    #[cfg(feature = "laboratory")]
     pub(crate) const CONFIGURATIONS: &str = "Configurations";
+    #[cfg(feature = "laboratory")]
     pub(crate) const PROMPTS: &str = "Prompts";
+    #[cfg(feature = "laboratory")]
     pub(crate) const MEASUREMENT: &str = "Measurement";
     pub(crate) const OUTPUT: &str = "Output";
     #[cfg(feature = "train")]
@@ -88,26 +99,49 @@ pub(crate) enum Command {
     ///
     /// The models have random weights and any size, so that speed can be measured when no trained
     /// pair is at hand. The text they generate is noise.
+    #[cfg(feature = "laboratory")]
     MakePair(Box<crate::make_pair::MakePairArguments>),
+    /// Make a synthetic target and drafter with a given acceptance rate (needs the feature `laboratory`).
+    #[cfg(not(feature = "laboratory"))]
+    #[command(disable_help_flag = true)]
+    MakePair(Missing),
     /// Convert a model to GGUF.
     Export(crate::export::ExportArguments),
     /// Analyse a model.
+    #[cfg(feature = "laboratory")]
     #[command(subcommand)]
     Analyze(Analyze),
+    /// Analyse a model (needs the feature `laboratory`).
+    #[cfg(not(feature = "laboratory"))]
+    #[command(disable_help_flag = true)]
+    Analyze(Missing),
     /// Simulate decoding in virtual time, without models.
     ///
     /// The production decoders run on simulated devices, with the pass times and acceptance rates
     /// that you choose.
+    #[cfg(feature = "laboratory")]
     #[command(subcommand, allow_negative_numbers = true)]
     Simulate(Simulate),
+    /// Simulate decoding in virtual time, without models (needs the feature `laboratory`).
+    #[cfg(not(feature = "laboratory"))]
+    #[command(disable_help_flag = true)]
+    Simulate(Missing),
     /// Train a language model, or a drafter for a target.
     #[cfg(feature = "train")]
     #[command(subcommand)]
     Train(Train),
+    /// Train a language model, or a drafter for a target (needs the feature `train`).
+    #[cfg(not(feature = "train"))]
+    #[command(disable_help_flag = true)]
+    Train(Missing),
     /// Generate text with a model, to train a drafter on.
     #[cfg(feature = "train")]
     #[command(allow_negative_numbers = true)]
     Distill(Box<DistillArguments>),
+    /// Generate text with a model, to train a drafter on (needs the feature `train`).
+    #[cfg(not(feature = "train"))]
+    #[command(disable_help_flag = true)]
+    Distill(Missing),
 }
 
 /// Options of `forerun devices`.
@@ -154,7 +188,12 @@ pub(crate) enum Bench {
     /// goes. The answers of all configurations are compared with those of autoregressive decoding.
     ///
     /// Example: `forerun bench run --model TARGET --draft-model DRAFTER --draft-tokens 2,4,auto`
+    #[cfg(feature = "laboratory")]
     Run(Box<crate::bench_run::RunBenchArguments>),
+    /// Compare methods, drafters and placements on prompts (needs the feature `laboratory`).
+    #[cfg(not(feature = "laboratory"))]
+    #[command(disable_help_flag = true)]
+    Run(Missing),
     /// Measure what smaller weight types cost in quality.
     ///
     /// Reports a model's loss on a text in each type, and how far its distributions are from those

@@ -33,13 +33,17 @@ pub(crate) enum Simulate {
     /// Draw the table of a sweep.
     #[cfg(feature = "plots")]
     Plot(PlotArguments),
+    /// Draw the table of a sweep (needs the feature `plots`).
+    #[cfg(not(feature = "plots"))]
+    #[command(disable_help_flag = true)]
+    Plot(crate::missing::Missing),
 }
 
 /// Options of `forerun simulate paper`.
 #[derive(Args, Debug)]
 pub(crate) struct PaperArguments {
     /// Table to reproduce.
-    #[arg(value_name = "TABLE", value_parser = values::paper_table())]
+    #[arg(value_name = "TABLE", value_parser = values::laboratory::paper_table())]
     pub(crate) table: PaperTable,
 
     /// Number of texts to average over.
@@ -93,7 +97,7 @@ pub(crate) struct SimulatedRunArguments {
         long,
         value_name = "METHOD",
         default_value_t = SimulatedMethod::Speculative,
-        value_parser = values::simulated_method()
+        value_parser = values::laboratory::simulated_method()
     )]
     pub(crate) method: SimulatedMethod,
 

@@ -1,13 +1,13 @@
 //! Parsers of option values.
 
+#[cfg(feature = "laboratory")]
+pub(crate) mod laboratory;
+
 use clap::builder::{PossibleValue, TypedValueParser};
 use forerun::{
-    CalibrationPolicy, DrafterKind, Dtype, GgufType, LayerStrategy, Method, TokenId,
+    CalibrationPolicy, DrafterKind, GgufType, LayerStrategy, Method, TokenId,
     VerificationChoice, WeightType,
 };
-use forerun_bench::{Preset, PromptStyle};
-use forerun_sim::SimulatedMethod;
-use forerun_sim::papers::PaperTable;
 use std::ffi::OsStr;
 use std::str::FromStr;
 
@@ -62,58 +62,9 @@ const INT8: Name = ("int8", "8-bit integers in blocks, quantised when the model 
 
 const AUTO_OR_WEIGHT_TYPES: [Name; 5] = [AUTO_TYPE, F32, BF16, F16, INT8];
 const WEIGHT_TYPES: [Name; 4] = [F32, BF16, F16, INT8];
-const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
 
 const GGUF_TYPES: [Name; 3] =
     [F32, BF16, ("q8_0", "8-bit integers in blocks; the same numbers as `--dtype int8`")];
-
-const PROMPT_STYLES: [Name; 3] = [
-    ("auto", "As chat if the checkpoint ships a chat template, otherwise as text"),
-    ("text", "As text to continue"),
-    ("chat", "As chat messages"),
-];
-
-const PRESETS: [Name; 3] = [
-    (
-        "easyspec-ladder",
-        "EasySpec's table 2: plain decoding on one core and on all cores, speculation, trees, and \
-         layer-parallel drafting, at temperatures 0 and 0.8",
-    ),
-    ("easyspec-sweep", "EasySpec's figure 4: layers at a time × tree width × calibration"),
-    ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
-];
-
-const SIMULATED_METHODS: [Name; 7] = [
-    ("autoregressive", "One forward pass of the target per token, no drafts"),
-    ("speculative", "Draft, then verify"),
-    ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
-    ("pearl-paper", "PEARL as published: rounds wait for all draft tokens"),
-    ("pearl-no-pre-verify", "PEARL without pre-verify, as in its ablation"),
-    ("pearl-no-post-verify", "PEARL without post-verify, as in its ablation"),
-    (
-        "dsi",
-        "Verify on several target replicas while drafting continues; `--draft-tokens` is the \
-         lookahead",
-    ),
-];
-
-const PAPER_TABLES: [Name; 15] = [
-    ("pearl-1", "PEARL, table 1: speed"),
-    ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
-    ("pearl-4", "PEARL, table 4: ablations"),
-    ("pearl-5", "PEARL, table 5: speed by γ"),
-    ("pearl-6", "PEARL, table 6: speed by γ and task"),
-    ("pearl-8", "PEARL, table 8: drafter and target on the same devices, MT-bench"),
-    ("pearl-14", "PEARL, table 14: speculative decoding by γ"),
-    ("pearl-16", "PEARL, table 16: sending the drafter's cache between devices"),
-    ("pearl-17", "PEARL, table 17: drafter and target on the same devices, four benchmarks"),
-    ("pearl-18", "PEARL, table 18: drafter and target on the same devices, MGSM"),
-    ("dsi-2", "DSI, table 2: speed for ten pairs"),
-    ("dsi-3.1", "DSI, section 3.1: several target replicas against one faster target"),
-    ("dsi-e", "DSI, appendix E: latency of speculative decoding"),
-    ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
-    ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
-];
 
 /// A parser of values with fixed names. The help lists the names with their descriptions; errors
 /// are those of the type's own parser.
@@ -160,20 +111,8 @@ pub(crate) fn calibration_policy() -> NamedValue<CalibrationPolicy> {
     NamedValue { parse, names: &CALIBRATION_POLICIES }
 }
 
-pub(crate) fn prompt_style() -> NamedValue<PromptStyle> {
-    NamedValue { parse, names: &PROMPT_STYLES }
-}
-
-pub(crate) fn preset() -> NamedValue<Preset> {
-    NamedValue { parse, names: &PRESETS }
-}
-
 pub(crate) fn gguf_type() -> NamedValue<GgufType> {
     NamedValue { parse, names: &GGUF_TYPES }
-}
-
-pub(crate) fn simulated_method() -> NamedValue<SimulatedMethod> {
-    NamedValue { parse, names: &SIMULATED_METHODS }
 }
 
 /// The chosen weight type; `None` (written `auto`) keeps each checkpoint's own type.
@@ -190,25 +129,6 @@ pub(crate) fn weight_type_or_auto() -> NamedValue<ChosenType> {
 pub(crate) fn weight_type() -> NamedValue<WeightType> {
     let parse = |text: &str| text.parse().map_err(|_unknown| not_one_of(text, &WEIGHT_TYPES));
     NamedValue { parse, names: &WEIGHT_TYPES }
-}
-
-/// The types in which a synthetic pair can be stored.
-pub(crate) fn stored_type() -> NamedValue<Dtype> {
-    let parse = |text: &str| match text {
-        "f32" => Ok(Dtype::F32),
-        "bf16" => Ok(Dtype::Bf16),
-        "f16" => Ok(Dtype::F16),
-        _ => Err(not_one_of(text, &STORED_TYPES)),
-    };
-    NamedValue { parse, names: &STORED_TYPES }
-}
-
-pub(crate) fn paper_table() -> NamedValue<PaperTable> {
-    let parse = |text: &str| {
-        let found = PaperTable::NAMES.iter().find(|(_, name)| *name == text);
-        found.map(|(table, _)| *table).ok_or_else(|| not_one_of(text, &PAPER_TABLES))
-    };
-    NamedValue { parse, names: &PAPER_TABLES }
 }
 
 fn not_one_of(text: &str, names: &[Name]) -> String {
@@ -240,7 +160,7 @@ pub(crate) fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
 mod tests {
     use super::*;
 
-    fn assert_all_names_are_described<T>(parser: &NamedValue<T>) {
+    pub(super) fn assert_all_names_are_described<T>(parser: &NamedValue<T>) {
         let names: Vec<&str> = parser.names.iter().map(|(name, _)| *name).collect();
         for name in &names {
             assert!((parser.parse)(name).is_ok(), "{name}");
@@ -258,14 +178,8 @@ mod tests {
         assert_all_names_are_described(&drafter());
         assert_all_names_are_described(&verification());
         assert_all_names_are_described(&calibration_policy());
-        assert_all_names_are_described(&prompt_style());
-        assert_all_names_are_described(&preset());
         assert_all_names_are_described(&gguf_type());
-        assert_all_names_are_described(&simulated_method());
         assert_all_names_are_described(&weight_type_or_auto());
         assert_all_names_are_described(&weight_type());
-        assert_all_names_are_described(&stored_type());
-        assert_all_names_are_described(&paper_table());
-        assert_eq!(PAPER_TABLES.map(|(name, _)| name), PaperTable::NAMES.map(|(_, name)| name));
     }
 }

@@ -20,5 +20,7 @@ pub(crate) fn run(simulate: &Simulate) -> anyhow::Result<ExitCode> {
         Simulate::Calibrate(arguments) => calibrate::run(arguments),
         #[cfg(feature = "plots")]
         Simulate::Plot(arguments) => plot::run(arguments),
+        #[cfg(not(feature = "plots"))]
+        Simulate::Plot(_) => crate::missing::command("simulate plot", "plots"),
     }
 }

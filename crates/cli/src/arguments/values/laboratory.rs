@@ -1,0 +1,104 @@
+//! Parsers of values for the laboratory's commands.
+
+use super::{BF16, F16, F32, Name, NamedValue, not_one_of, parse};
+use forerun::Dtype;
+use forerun_bench::{Preset, PromptStyle};
+use forerun_sim::SimulatedMethod;
+use forerun_sim::papers::PaperTable;
+
+const PROMPT_STYLES: [Name; 3] = [
+    ("auto", "As chat if the checkpoint ships a chat template, otherwise as text"),
+    ("text", "As text to continue"),
+    ("chat", "As chat messages"),
+];
+
+const PRESETS: [Name; 3] = [
+    (
+        "easyspec-ladder",
+        "EasySpec's table 2: plain decoding on one core and on all cores, speculation, trees, and \
+         layer-parallel drafting, at temperatures 0 and 0.8",
+    ),
+    ("easyspec-sweep", "EasySpec's figure 4: layers at a time × tree width × calibration"),
+    ("easyspec-variance", "EasySpec's table 4: variance from prompt to prompt"),
+];
+
+const SIMULATED_METHODS: [Name; 7] = [
+    ("autoregressive", "One forward pass of the target per token, no drafts"),
+    ("speculative", "Draft, then verify"),
+    ("pearl", "Draft and verify at the same time; rounds end with the target's pass"),
+    ("pearl-paper", "PEARL as published: rounds wait for all draft tokens"),
+    ("pearl-no-pre-verify", "PEARL without pre-verify, as in its ablation"),
+    ("pearl-no-post-verify", "PEARL without post-verify, as in its ablation"),
+    (
+        "dsi",
+        "Verify on several target replicas while drafting continues; `--draft-tokens` is the \
+         lookahead",
+    ),
+];
+
+const PAPER_TABLES: [Name; 15] = [
+    ("pearl-1", "PEARL, table 1: speed"),
+    ("pearl-2b", "PEARL, figure 2b: the best draft length of each round of a recorded run"),
+    ("pearl-4", "PEARL, table 4: ablations"),
+    ("pearl-5", "PEARL, table 5: speed by γ"),
+    ("pearl-6", "PEARL, table 6: speed by γ and task"),
+    ("pearl-8", "PEARL, table 8: drafter and target on the same devices, MT-bench"),
+    ("pearl-14", "PEARL, table 14: speculative decoding by γ"),
+    ("pearl-16", "PEARL, table 16: sending the drafter's cache between devices"),
+    ("pearl-17", "PEARL, table 17: drafter and target on the same devices, four benchmarks"),
+    ("pearl-18", "PEARL, table 18: drafter and target on the same devices, MGSM"),
+    ("dsi-2", "DSI, table 2: speed for ten pairs"),
+    ("dsi-3.1", "DSI, section 3.1: several target replicas against one faster target"),
+    ("dsi-e", "DSI, appendix E: latency of speculative decoding"),
+    ("easyspec-1", "EasySpec, table 1: tensor parallelism"),
+    ("easyspec-2", "EasySpec, table 2: from plain decoding to EasySpec"),
+];
+
+const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
+
+pub(crate) fn prompt_style() -> NamedValue<PromptStyle> {
+    NamedValue { parse, names: &PROMPT_STYLES }
+}
+
+pub(crate) fn preset() -> NamedValue<Preset> {
+    NamedValue { parse, names: &PRESETS }
+}
+
+pub(crate) fn simulated_method() -> NamedValue<SimulatedMethod> {
+    NamedValue { parse, names: &SIMULATED_METHODS }
+}
+
+/// The types in which a synthetic pair can be stored.
+pub(crate) fn stored_type() -> NamedValue<Dtype> {
+    let parse = |text: &str| match text {
+        "f32" => Ok(Dtype::F32),
+        "bf16" => Ok(Dtype::Bf16),
+        "f16" => Ok(Dtype::F16),
+        _ => Err(not_one_of(text, &STORED_TYPES)),
+    };
+    NamedValue { parse, names: &STORED_TYPES }
+}
+
+pub(crate) fn paper_table() -> NamedValue<PaperTable> {
+    let parse = |text: &str| {
+        let found = PaperTable::NAMES.iter().find(|(_, name)| *name == text);
+        found.map(|(table, _)| *table).ok_or_else(|| not_one_of(text, &PAPER_TABLES))
+    };
+    NamedValue { parse, names: &PAPER_TABLES }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::assert_all_names_are_described;
+    use super::*;
+
+    #[test]
+    fn help_describes_every_name_of_a_value() {
+        assert_all_names_are_described(&prompt_style());
+        assert_all_names_are_described(&preset());
+        assert_all_names_are_described(&simulated_method());
+        assert_all_names_are_described(&stored_type());
+        assert_all_names_are_described(&paper_table());
+        assert_eq!(PAPER_TABLES.map(|(name, _)| name), PaperTable::NAMES.map(|(_, name)| name));
+    }
+}
