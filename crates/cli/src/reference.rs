@@ -14,7 +14,7 @@ const INTRODUCTION: &str = "\
 
 This page lists every command and option of the `forerun` binary. `forerun COMMAND --help` prints the
 same text. Commands marked with a feature need a build with it, for example
-`cargo build --release --features train,plots`.
+`cargo build --release --features laboratory,plots,train`.
 ";
 
 /// Returns the page for all commands.

@@ -5,8 +5,8 @@ pub(crate) mod laboratory;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use forerun::{
-    CalibrationPolicy, DrafterKind, GgufType, LayerStrategy, Method, TokenId,
-    VerificationChoice, WeightType,
+    CalibrationPolicy, DrafterKind, GgufType, LayerStrategy, Method, TokenId, VerificationChoice,
+    WeightType,
 };
 use std::ffi::OsStr;
 use std::str::FromStr;
