@@ -6,7 +6,7 @@ use crate::run::Answerer;
 use crate::{BenchError, Configuration, Prompt};
 use forerun::{
     Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, ForerunError, Loader,
-    MAX_LOGPROBS, Message, Request, TokenId,
+    MAX_LOGPROBS, Message, Request, SamplingOptions, TokenId,
 };
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -142,9 +142,12 @@ impl Engines {
     ) -> Option<f64> {
         let LoadedConfiguration { engine, temperature, .. } = self.engines.get(configuration)?;
         let request = Request {
+            sampling: SamplingOptions {
+                temperature: *temperature,
+                ..self.request.sampling.clone()
+            },
             max_tokens: position + 1,
             logprobs: Some(MAX_LOGPROBS),
-            temperature: *temperature,
             ..self.request.clone()
         };
         let tokens = self.encode(prompt).ok()?;
@@ -209,7 +212,9 @@ impl Engines {
         sample: bool,
     ) -> Result<Vec<TurnRecord>, ChatError> {
         let LoadedConfiguration { engine, temperature, .. } = configuration;
-        let request = &Request { temperature: *temperature, ..self.request.clone() };
+        let mut request = self.request.clone();
+        request.sampling.temperature = *temperature;
+        let request = &request;
         let canceller = Canceller::new();
         let on_text = |_: &str| ControlFlow::Continue(());
         let sample = |turn: usize| (sample && turn == 0).then_some(SAMPLE_SPANS);

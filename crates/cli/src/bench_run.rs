@@ -7,7 +7,7 @@ use crate::{note, progress};
 use clap::Args;
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
-    Placement, Request, Tree, VerificationChoice, WeightType, cores_within_quota,
+    Placement, Request, SamplingOptions, Tree, VerificationChoice, WeightType, cores_within_quota,
     synthetic_pair_label,
 };
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
@@ -264,7 +264,11 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     let unequal =
         arguments.unequal_cores || arguments.preset.is_some_and(Preset::has_unequal_cores);
     for &temperature in sweeps.iter().flat_map(|sweep| &sweep.temperatures) {
-        Request { temperature, ..request.clone() }.validate()?;
+        Request {
+            sampling: SamplingOptions { temperature, ..request.sampling.clone() },
+            ..request.clone()
+        }
+        .validate()?;
     }
     request.validate()?;
     let configurations = configurations(&models, &sweeps, unequal)?;
@@ -390,9 +394,12 @@ fn draft_models(configurations: &[Configuration]) -> Vec<&ModelSource> {
 /// Returns the request of all answers, without its temperature.
 fn request(arguments: &RunBenchArguments) -> Request {
     Request {
+        sampling: SamplingOptions {
+            top_k: arguments.top_k,
+            top_p: arguments.top_p,
+            ..SamplingOptions::default()
+        },
         max_tokens: arguments.max_tokens,
-        top_k: arguments.top_k,
-        top_p: arguments.top_p,
         seed: Some(arguments.seed),
         verification: arguments.verify,
         ignore_eos: arguments.ignore_eos,

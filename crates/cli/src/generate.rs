@@ -6,8 +6,8 @@ use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use forerun::{
-    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, Request, TokenId,
-    TokenLogprob, Tokenizer, Trace, Verification,
+    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, Request, SamplingOptions,
+    TokenId, TokenLogprob, Tokenizer, Trace, Verification,
 };
 use forerun_models::DemonstrationPair;
 use serde_json::json;
@@ -103,15 +103,17 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         }
     }
     Ok(Request {
+        sampling: SamplingOptions {
+            temperature: arguments.temperature,
+            top_k: arguments.top_k,
+            top_p: arguments.top_p,
+            min_p: arguments.min_p,
+            repetition_penalty: arguments.repetition_penalty,
+            frequency_penalty: arguments.frequency_penalty,
+            presence_penalty: arguments.presence_penalty,
+            logit_bias,
+        },
         max_tokens: arguments.max_tokens,
-        temperature: arguments.temperature,
-        top_k: arguments.top_k,
-        top_p: arguments.top_p,
-        min_p: arguments.min_p,
-        repetition_penalty: arguments.repetition_penalty,
-        frequency_penalty: arguments.frequency_penalty,
-        presence_penalty: arguments.presence_penalty,
-        logit_bias,
         seed: arguments.seed,
         verification: arguments.verify,
         stop: arguments.stop.clone(),

@@ -7,8 +7,8 @@
 #![expect(clippy::unwrap_used, reason = "a measurement")]
 
 use forerun_core::{
-    Distribution, Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, TokenId, TokenTree,
-    Verification,
+    Distribution, Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, SamplingOptions, TokenId,
+    TokenTree, Verification,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -44,15 +44,20 @@ fn measure<T>(name: &str, mut work: impl FnMut(usize) -> T) {
 }
 
 fn main() {
-    let sampling =
-        |temperature, top_k, top_p| Sampling { temperature, top_k, top_p, ..Sampling::greedy() };
+    let sampling = |temperature, top_k, top_p| Sampling {
+        options: SamplingOptions { temperature, top_k, top_p, ..SamplingOptions::default() },
+        ..Sampling::greedy()
+    };
     for vocab_size in [8_000, 152_000] {
         for (kind, exponent) in [("peaked", 3.0), ("flat", 1.1)] {
             println!("{vocab_size} tokens, {kind}");
             let rows: Vec<_> = (0..ROWS).map(|number| row(vocab_size, exponent, number)).collect();
             let unfiltered = sampling(1.0, 0, 1.0);
             let prefix: Vec<TokenId> = (0..1000).map(|at| at * at % 997).collect();
-            let penalised = Sampling { repetition_penalty: 1.1, ..Sampling::greedy() };
+            let penalised = Sampling {
+                options: SamplingOptions { repetition_penalty: 1.1, ..SamplingOptions::default() },
+                ..Sampling::greedy()
+            };
             let coupled = Sampling { verification: Verification::Coupled, ..unfiltered.clone() };
             let tree = TokenTree::new();
             for (name, sampling) in [
@@ -61,7 +66,13 @@ fn main() {
                 ("top-k 50", sampling(1.0, 50, 1.0)),
                 ("top-p 0.9", sampling(1.0, 0, 0.9)),
                 ("top-k 50, top-p 0.9", sampling(1.0, 50, 0.9)),
-                ("min-p 0.05", Sampling { min_p: 0.05, ..unfiltered.clone() }),
+                (
+                    "min-p 0.05",
+                    Sampling {
+                        options: SamplingOptions { min_p: 0.05, ..unfiltered.options.clone() },
+                        ..unfiltered.clone()
+                    },
+                ),
                 ("temperature, coupled", coupled.clone()),
                 ("greedy, repetition penalty", penalised.clone()),
             ] {

@@ -6,7 +6,7 @@
 
 use crate::logit_row::{LogitRow, Ranked, keep_best};
 use crate::support::Support;
-use crate::{Distribution, Sampling, TokenId};
+use crate::{Distribution, Sampling, SamplingOptions, TokenId};
 
 /// Histogram bins for each unit of distance from the peak. Weights vanish at a distance of 80.
 const BINS_PER_NAT: f32 = 32.0;
@@ -32,7 +32,7 @@ impl<'r, 'l> Filtered<'r, 'l> {
 
     /// Applies the filters of `sampling` to a row.
     pub(crate) fn new(row: &'r LogitRow<'l>, sampling: &Sampling) -> Self {
-        let Sampling { temperature, top_k, top_p, min_p, .. } = *sampling;
+        let SamplingOptions { temperature, top_k, top_p, min_p, .. } = **sampling;
         let mut filtered = Self::unfiltered(row, temperature);
         let mut kept = match (top_k > 0 && top_k < row.len(), top_p < 1.0) {
             (true, false) => row.select(top_k),

@@ -37,7 +37,7 @@ pub use job::{
 pub use logprobs::{RowLogprobs, TokenLogprob};
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use sampler::Sampler;
-pub use sampling::{Sampling, SamplingError, Verification};
+pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};
 pub use target_feedback::{TargetFeedback, VerifiedDraft};
 pub use tree::{Node, TokenTree, TreeError, node_of_row, row_of};
 pub use verify::{Verdict, verify, verify_chains};

@@ -1,6 +1,6 @@
 //! Logit bias and penalties. A penalty changes the logits of tokens that occurred before.
 
-use crate::{Node, Sampling, SamplingError, TokenId, TokenTree};
+use crate::{Node, Sampling, SamplingError, SamplingOptions, TokenId, TokenTree};
 
 /// Bias and penalties after one prefix. The prefix's tokens are counted once, and each row of a
 /// tree adds those of its own path.
@@ -104,8 +104,8 @@ impl<'a> Penalties<'a> {
 
     /// Returns the penalised logit of a token that occurred before, `generated` times in the answer.
     fn penalised(&self, raw: f32, generated: u32) -> f32 {
-        let Sampling { repetition_penalty, frequency_penalty, presence_penalty, .. } =
-            self.sampling;
+        let SamplingOptions { repetition_penalty, frequency_penalty, presence_penalty, .. } =
+            **self.sampling;
         let repeated = if raw > 0.0 { raw / repetition_penalty } else { raw * repetition_penalty };
         let changed = match generated {
             0 => repeated,

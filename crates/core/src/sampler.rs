@@ -119,9 +119,13 @@ const COUPLED_CANDIDATES: usize = 16;
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::SamplingOptions;
 
     fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
-        Sampling { temperature, top_k, top_p, ..Sampling::greedy() }
+        Sampling {
+            options: SamplingOptions { temperature, top_k, top_p, ..SamplingOptions::default() },
+            ..Sampling::greedy()
+        }
     }
 
     /// Returns the distribution after a prefix of `position` tokens.
@@ -154,7 +158,10 @@ mod tests {
         // Top-p applies to the tokens that top-k kept.
         assert_eq!(support(&sampling(1.0, 2, 0.5), &logits), [1]);
         // The next token after the two best is 1/e times as probable.
-        let min_p = |min_p, top_p| Sampling { min_p, ..sampling(1.0, 0, top_p) };
+        let min_p = |min_p, top_p| Sampling {
+            options: SamplingOptions { min_p, ..sampling(1.0, 0, top_p).options },
+            ..sampling(1.0, 0, top_p)
+        };
         assert_eq!(support(&min_p(0.36, 1.0), &logits), [1, 2, 3]);
         assert_eq!(support(&min_p(0.37, 1.0), &logits), [1, 3]);
         assert_eq!(support(&min_p(1.0, 1.0), &logits), [1, 3]);
@@ -173,10 +180,13 @@ mod tests {
     #[test]
     fn penalties_count_the_tokens_before_the_row() {
         let all = Sampling {
-            repetition_penalty: 2.0,
-            frequency_penalty: 0.25,
-            presence_penalty: 0.5,
-            logit_bias: [(4, 3.0), (0, 1.0)].into(),
+            options: SamplingOptions {
+                repetition_penalty: 2.0,
+                frequency_penalty: 0.25,
+                presence_penalty: 0.5,
+                logit_bias: [(4, 3.0), (0, 1.0)].into(),
+                ..sampling(1.0, 0, 1.0).options
+            },
             ..sampling(1.0, 0, 1.0)
         };
         let logits = [1.0, -1.0, 2.0, -2.0, 0.0, 0.5];
@@ -196,16 +206,55 @@ mod tests {
             let found = sampler.distribution(&logits, &tree, at).unwrap();
             let plain = row(&sampling(1.0, 0, 1.0), &expected, 0);
             assert_eq!(found, plain, "after {at:?}");
-            let greedy = Sampling { temperature: 0.0, ..all.clone() };
+            let greedy = Sampling {
+                options: SamplingOptions { temperature: 0.0, ..all.options.clone() },
+                ..all.clone()
+            };
             let found = greedy.sampler(&[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
             assert_eq!(found, Distribution::point(4));
         }
         // Each option alone reads only the part of the prefix that it needs, and has the same effect.
         let alone = [
-            (Sampling { repetition_penalty: 2.0, ..sampling(1.0, 0, 1.0) }, [0.5, -2.0, 1.0]),
-            (Sampling { frequency_penalty: 1.0, ..sampling(1.0, 0, 1.0) }, [1.0, -3.0, 1.0]),
-            (Sampling { presence_penalty: 1.0, ..sampling(1.0, 0, 1.0) }, [1.0, -2.0, 1.0]),
-            (Sampling { logit_bias: [(1, 4.0)].into(), ..sampling(1.0, 0, 1.0) }, [1.0, 3.0, 2.0]),
+            (
+                Sampling {
+                    options: SamplingOptions {
+                        repetition_penalty: 2.0,
+                        ..sampling(1.0, 0, 1.0).options
+                    },
+                    ..sampling(1.0, 0, 1.0)
+                },
+                [0.5, -2.0, 1.0],
+            ),
+            (
+                Sampling {
+                    options: SamplingOptions {
+                        frequency_penalty: 1.0,
+                        ..sampling(1.0, 0, 1.0).options
+                    },
+                    ..sampling(1.0, 0, 1.0)
+                },
+                [1.0, -3.0, 1.0],
+            ),
+            (
+                Sampling {
+                    options: SamplingOptions {
+                        presence_penalty: 1.0,
+                        ..sampling(1.0, 0, 1.0).options
+                    },
+                    ..sampling(1.0, 0, 1.0)
+                },
+                [1.0, -2.0, 1.0],
+            ),
+            (
+                Sampling {
+                    options: SamplingOptions {
+                        logit_bias: [(1, 4.0)].into(),
+                        ..sampling(1.0, 0, 1.0).options
+                    },
+                    ..sampling(1.0, 0, 1.0)
+                },
+                [1.0, 3.0, 2.0],
+            ),
         ];
         for (sampling_, expected) in alone {
             let sampler = sampling_.sampler(&[0, 1, 1], 1);
@@ -216,10 +265,19 @@ mod tests {
 
     #[test]
     fn overflowing_penalties_exclude_a_token_and_biases_of_unknown_tokens_are_errors() {
-        let huge = Sampling { repetition_penalty: 3e38, ..sampling(1.0, 0, 1.0) };
+        let huge = Sampling {
+            options: SamplingOptions { repetition_penalty: 3e38, ..sampling(1.0, 0, 1.0).options },
+            ..sampling(1.0, 0, 1.0)
+        };
         let found = huge.sampler(&[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found.unwrap().as_point(), Some(1));
-        let beyond = Sampling { logit_bias: [(2, 1.0)].into(), ..Sampling::greedy() };
+        let beyond = Sampling {
+            options: SamplingOptions {
+                logit_bias: [(2, 1.0)].into(),
+                ..SamplingOptions::default()
+            },
+            ..Sampling::greedy()
+        };
         let found = beyond.sampler(&[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found, Err(SamplingError::BiasToken { token: 2, vocab_size: 2 }));
     }
@@ -264,8 +322,14 @@ mod tests {
                 let mut kept = sampler.candidates(&logits, &tree, None, 3).unwrap();
                 kept.sort_unstable_by_key(|candidate| candidate.0);
                 assert_eq!(kept.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [2, 3]);
-                let sampling =
-                    Sampling { verification, presence_penalty: 0.3, ..sampling(0.9, 0, 1.0) };
+                let sampling = Sampling {
+                    options: SamplingOptions {
+                        presence_penalty: 0.3,
+                        ..sampling(0.9, 0, 1.0).options
+                    },
+                    verification,
+                    ..sampling(0.9, 0, 1.0)
+                };
                 let sampler = sampling.sampler(&prefix, 0);
                 let candidates = sampler.candidates(&logits, &tree, None, 3).unwrap();
                 assert_eq!(candidates.len(), 3);
@@ -277,7 +341,13 @@ mod tests {
             }
         }
         // Greedy candidates rank by penalised logits as well.
-        let biased = Sampling { logit_bias: [(1, 2.0)].into(), ..Sampling::greedy() };
+        let biased = Sampling {
+            options: SamplingOptions {
+                logit_bias: [(1, 2.0)].into(),
+                ..SamplingOptions::default()
+            },
+            ..Sampling::greedy()
+        };
         let candidates = biased.sampler(&[0], 1).candidates(&logits, &tree, None, 2).unwrap();
         assert_eq!(candidates.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [1, 2]);
     }
@@ -289,7 +359,13 @@ mod tests {
             for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut logits = vec![0.5; len];
                 logits[broken] = value;
-                let sampling = Sampling { logit_bias: [(0, 1.0)].into(), ..Sampling::greedy() };
+                let sampling = Sampling {
+                    options: SamplingOptions {
+                        logit_bias: [(0, 1.0)].into(),
+                        ..SamplingOptions::default()
+                    },
+                    ..Sampling::greedy()
+                };
                 for sampling in [Sampling::greedy(), sampling] {
                     let sampler = sampling.sampler(&[0; 4], 4);
                     let found = sampler.distribution(&logits, &TokenTree::new(), None);

@@ -3,6 +3,7 @@
 use crate::{KeyedRandomness, Sampler, TokenId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 /// How a sampled draft is verified at temperatures above 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -15,35 +16,11 @@ pub enum Verification {
     Coupled,
 }
 
-/// The sampling options of one answer.
+/// Which tokens can be sampled, and how probably.
 ///
-/// They apply to a row's logits in this order, for target and drafter alike:
-///
-/// 1. `logit_bias` is added.
-/// 2. `repetition_penalty` applies, then `frequency_penalty` and `presence_penalty`. They count the
-///    tokens before the row: the committed tokens and, in a tree, the path to the row.
-/// 3. At temperature 0 the largest logit wins. Otherwise the logits are divided by `temperature`.
-/// 4. `top_k`, `top_p` and `min_p` filter, each the tokens that the previous ones kept.
-///
-/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers. Step 4 is in the order
-/// of transformers; vLLM applies min-p first. Min-p compares with the best token only, so applying
-/// it last does not change the meaning of top-p.
-///
-/// ```rust
-/// use forerun_core::{Sampling, TokenTree};
-///
-/// let sampling = Sampling { temperature: 0.7, top_k: 2, ..Sampling::greedy() };
-/// sampling.validate()?;
-///
-/// // The distribution of the next token after the prompt 5 8, from its logits.
-/// let sampler = sampling.sampler(&[5, 8], 2);
-/// let row = sampler.distribution(&[1.0, 3.0, 2.0, -1.0], &TokenTree::new(), None)?;
-/// assert_eq!(row.most_probable(), Some(1));
-/// assert_eq!(row.probability(3), 0.0, "top-k keeps two tokens");
-/// # Ok::<(), forerun_core::SamplingError>(())
-/// ```
+/// The default is greedy decoding without penalties.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sampling {
+pub struct SamplingOptions {
     /// Divides the logits; 0 means greedy decoding.
     pub temperature: f32,
     /// Keeps only the `top_k` most probable tokens; 0 keeps all.
@@ -65,10 +42,67 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Added to the logits of single tokens (as in OpenAI's API).
     pub logit_bias: BTreeMap<TokenId, f32>,
+}
+
+impl Default for SamplingOptions {
+    fn default() -> Self {
+        Self {
+            temperature: 0.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: BTreeMap::new(),
+        }
+    }
+}
+
+/// The sampling options of one answer.
+///
+/// They apply to a row's logits in this order, for target and drafter alike:
+///
+/// 1. `logit_bias` is added.
+/// 2. `repetition_penalty` applies, then `frequency_penalty` and `presence_penalty`. They count the
+///    tokens before the row: the committed tokens and, in a tree, the path to the row.
+/// 3. At temperature 0 the largest logit wins. Otherwise the logits are divided by `temperature`.
+/// 4. `top_k`, `top_p` and `min_p` filter, each the tokens that the previous ones kept.
+///
+/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers. Step 4 is in the order
+/// of transformers; vLLM applies min-p first. Min-p compares with the best token only, so applying
+/// it last does not change the meaning of top-p.
+///
+/// ```rust
+/// use forerun_core::{Sampling, TokenTree};
+///
+/// let sampling = Sampling { options: SamplingOptions { temperature: 0.7, top_k: 2, ..SamplingOptions::default() }, ..Sampling::greedy() };
+/// sampling.validate()?;
+///
+/// // The distribution of the next token after the prompt 5 8, from its logits.
+/// let sampler = sampling.sampler(&[5, 8], 2);
+/// let row = sampler.distribution(&[1.0, 3.0, 2.0, -1.0], &TokenTree::new(), None)?;
+/// assert_eq!(row.most_probable(), Some(1));
+/// assert_eq!(row.probability(3), 0.0, "top-k keeps two tokens");
+/// # Ok::<(), forerun_core::SamplingError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sampling {
+    /// Which tokens can be sampled. Their fields can be read on [`Sampling`] itself.
+    #[serde(flatten)]
+    pub options: SamplingOptions,
     /// The seed and sample index of the keyed randomness.
     pub randomness: KeyedRandomness,
     /// How drafts are verified.
     pub verification: Verification,
+}
+
+impl Deref for Sampling {
+    type Target = SamplingOptions;
+
+    fn deref(&self) -> &SamplingOptions {
+        &self.options
+    }
 }
 
 /// An error in the sampling options, or in the logits that they apply to.
@@ -132,25 +166,7 @@ pub enum SamplingError {
     },
 }
 
-impl Sampling {
-    /// Creates the options of greedy decoding: always the most probable token, and the lowest id
-    /// among equals.
-    #[must_use]
-    pub fn greedy() -> Self {
-        Self {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: BTreeMap::new(),
-            randomness: KeyedRandomness { seed: 0, sample: 0 },
-            verification: Verification::Rejection,
-        }
-    }
-
+impl SamplingOptions {
     /// Checks the ranges of the options.
     ///
     /// # Errors
@@ -183,7 +199,7 @@ impl Sampling {
     /// Checks the ranges of the options, and that they fit a vocabulary.
     ///
     /// # Errors
-    /// The same as [`Sampling::validate`], and [`SamplingError::BiasToken`] if a bias is for a token
+    /// The same as [`SamplingOptions::validate`], and [`SamplingError::BiasToken`] if a bias is for a token
     /// outside the vocabulary.
     pub fn validate_for(&self, vocab_size: usize) -> Result<(), SamplingError> {
         self.validate()?;
@@ -192,6 +208,19 @@ impl Sampling {
                 Err(SamplingError::BiasToken { token, vocab_size })
             }
             _ => Ok(()),
+        }
+    }
+}
+
+impl Sampling {
+    /// Creates the options of greedy decoding: always the most probable token, and the lowest id
+    /// among equals.
+    #[must_use]
+    pub fn greedy() -> Self {
+        Self {
+            options: SamplingOptions::default(),
+            randomness: KeyedRandomness { seed: 0, sample: 0 },
+            verification: Verification::Rejection,
         }
     }
 
@@ -220,22 +249,112 @@ mod tests {
         let greedy = Sampling::greedy;
         assert_eq!(greedy().validate(), Ok(()));
         let broken = [
-            ("`temperature`", Sampling { temperature: -1.0, ..greedy() }),
-            ("`temperature`", Sampling { temperature: f32::NAN, ..greedy() }),
-            ("`top_p`", Sampling { top_p: 0.0, ..greedy() }),
-            ("`top_p`", Sampling { top_p: 1.5, ..greedy() }),
-            ("`min_p`", Sampling { min_p: -0.1, ..greedy() }),
-            ("`min_p`", Sampling { min_p: 1.1, ..greedy() }),
-            ("`min_p`", Sampling { min_p: f32::NAN, ..greedy() }),
-            ("`repetition_penalty`", Sampling { repetition_penalty: 0.0, ..greedy() }),
-            ("`repetition_penalty`", Sampling { repetition_penalty: f32::INFINITY, ..greedy() }),
-            ("`frequency_penalty`", Sampling { frequency_penalty: 2.1, ..greedy() }),
-            ("`frequency_penalty`", Sampling { frequency_penalty: f32::NAN, ..greedy() }),
-            ("`presence_penalty`", Sampling { presence_penalty: -2.1, ..greedy() }),
-            ("`logit_bias` of token 7", Sampling { logit_bias: [(7, 100.5)].into(), ..greedy() }),
+            (
+                "`temperature`",
+                Sampling {
+                    options: SamplingOptions { temperature: -1.0, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`temperature`",
+                Sampling {
+                    options: SamplingOptions { temperature: f32::NAN, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`top_p`",
+                Sampling {
+                    options: SamplingOptions { top_p: 0.0, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`top_p`",
+                Sampling {
+                    options: SamplingOptions { top_p: 1.5, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`min_p`",
+                Sampling {
+                    options: SamplingOptions { min_p: -0.1, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`min_p`",
+                Sampling {
+                    options: SamplingOptions { min_p: 1.1, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`min_p`",
+                Sampling {
+                    options: SamplingOptions { min_p: f32::NAN, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`repetition_penalty`",
+                Sampling {
+                    options: SamplingOptions { repetition_penalty: 0.0, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`repetition_penalty`",
+                Sampling {
+                    options: SamplingOptions {
+                        repetition_penalty: f32::INFINITY,
+                        ..greedy().options
+                    },
+                    ..greedy()
+                },
+            ),
+            (
+                "`frequency_penalty`",
+                Sampling {
+                    options: SamplingOptions { frequency_penalty: 2.1, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`frequency_penalty`",
+                Sampling {
+                    options: SamplingOptions { frequency_penalty: f32::NAN, ..greedy().options },
+                    ..greedy()
+                },
+            ),
+            (
+                "`presence_penalty`",
+                Sampling {
+                    options: SamplingOptions { presence_penalty: -2.1, ..greedy().options },
+                    ..greedy()
+                },
+            ),
             (
                 "`logit_bias` of token 7",
-                Sampling { logit_bias: [(7, f32::NAN)].into(), ..greedy() },
+                Sampling {
+                    options: SamplingOptions {
+                        logit_bias: [(7, 100.5)].into(),
+                        ..greedy().options
+                    },
+                    ..greedy()
+                },
+            ),
+            (
+                "`logit_bias` of token 7",
+                Sampling {
+                    options: SamplingOptions {
+                        logit_bias: [(7, f32::NAN)].into(),
+                        ..greedy().options
+                    },
+                    ..greedy()
+                },
             ),
         ];
         for (name, sampling) in broken {
@@ -243,10 +362,13 @@ mod tests {
             assert!(message.contains(name), "{name}: {message}");
         }
         let edges = Sampling {
-            min_p: 1.0,
-            frequency_penalty: -2.0,
-            presence_penalty: 2.0,
-            logit_bias: [(0, -100.0), (7, 100.0)].into(),
+            options: SamplingOptions {
+                min_p: 1.0,
+                frequency_penalty: -2.0,
+                presence_penalty: 2.0,
+                logit_bias: [(0, -100.0), (7, 100.0)].into(),
+                ..greedy().options
+            },
             ..greedy()
         };
         assert_eq!(edges.validate_for(8), Ok(()));
@@ -258,8 +380,11 @@ mod tests {
     #[test]
     fn options_survive_serialisation() {
         let sampling = Sampling {
-            min_p: 0.05,
-            logit_bias: [(3, -1.5), (100, 2.0)].into(),
+            options: SamplingOptions {
+                min_p: 0.05,
+                logit_bias: [(3, -1.5), (100, 2.0)].into(),
+                ..SamplingOptions::default()
+            },
             ..Sampling::greedy()
         };
         let text = serde_json::to_string(&sampling).unwrap();

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, TokenId, TokenTree, Verification,
-    reference,
+    Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, SamplingOptions, TokenId, TokenTree,
+    Verification, reference,
 };
 
 /// A stream of random numbers.
@@ -50,14 +50,16 @@ impl Draws {
             (token, draws.one_of(&[-100.0, -2.5, 1.0, 3.0, 100.0]))
         };
         Sampling {
-            temperature: self.one_of(&[0.0, 0.1, 0.7, 1.0, 1.0, 2.5]),
-            top_k: self.one_of(&[0, 0, 0, 1, 5, 50, 700, 1_000_000]),
-            top_p: self.one_of(&[1.0, 1.0, 0.05, 0.37, 0.9, 0.9991]),
-            min_p: self.one_of(&[0.0, 0.0, 0.003, 0.11, 0.5]),
-            repetition_penalty: self.one_of(&[1.0, 1.0, 1.3, 0.8]),
-            frequency_penalty: self.one_of(&[0.0, 0.0, 0.7, -0.4, 2.0]),
-            presence_penalty: self.one_of(&[0.0, 0.0, 1.1, -1.5]),
-            logit_bias: (0..self.one_of(&[0, 0, 1, 4])).map(|_| bias(self)).collect(),
+            options: SamplingOptions {
+                temperature: self.one_of(&[0.0, 0.1, 0.7, 1.0, 1.0, 2.5]),
+                top_k: self.one_of(&[0, 0, 0, 1, 5, 50, 700, 1_000_000]),
+                top_p: self.one_of(&[1.0, 1.0, 0.05, 0.37, 0.9, 0.9991]),
+                min_p: self.one_of(&[0.0, 0.0, 0.003, 0.11, 0.5]),
+                repetition_penalty: self.one_of(&[1.0, 1.0, 1.3, 0.8]),
+                frequency_penalty: self.one_of(&[0.0, 0.0, 0.7, -0.4, 2.0]),
+                presence_penalty: self.one_of(&[0.0, 0.0, 1.1, -1.5]),
+                logit_bias: (0..self.one_of(&[0, 0, 1, 4])).map(|_| bias(self)).collect(),
+            },
             randomness: KeyedRandomness { seed: 5, sample: 0 },
             verification: self.one_of(&[Verification::Rejection, Verification::Coupled]),
         }
@@ -103,8 +105,16 @@ fn check(draws: &mut Draws, len: usize) {
         let candidates = sampler.candidates(&logits, &tree, at, width).unwrap();
         assert!(candidates.is_sorted_by(|a, b| a.1 >= b.1), "{case}");
         let greedy = sampling.temperature == 0.0;
-        let unfiltered =
-            Sampling { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, ..sampling.clone() };
+        let unfiltered = Sampling {
+            options: SamplingOptions {
+                temperature: 1.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                ..sampling.options.clone()
+            },
+            ..sampling.clone()
+        };
         let unfiltered = reference::probabilities(&unfiltered, prompt, &answer, &logits);
         if greedy || sampling.verification == Verification::Rejection {
             // Candidates are in the order of their probabilities, which come with them.

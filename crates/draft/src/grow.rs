@@ -70,7 +70,7 @@ pub(crate) fn sampling_within_vocab(sampling: &Sampling, vocab_size: usize) -> C
     match sampling.logit_bias.last_key_value() {
         Some((&token, _)) if !is_candidate(token) => {
             let mut restricted = sampling.clone();
-            restricted.logit_bias.retain(|&token, _| is_candidate(token));
+            restricted.options.logit_bias.retain(|&token, _| is_candidate(token));
             Cow::Owned(restricted)
         }
         _ => Cow::Borrowed(sampling),

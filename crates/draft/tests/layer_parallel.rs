@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    DraftShape, KeyedRandomness, Sampling, SequenceId, TargetFeedback, TokenId, TokenTree,
-    Verification,
+    DraftShape, KeyedRandomness, Sampling, SamplingOptions, SequenceId, TargetFeedback, TokenId,
+    TokenTree, Verification,
 };
 use forerun_draft::{CalibrationPolicy, DraftContext, Drafter, LayerParallelDrafter, ModelDrafter};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
@@ -48,7 +48,14 @@ fn shapes() -> [DraftShape; 5] {
 
 fn samplings() -> [Sampling; 2] {
     let verification = Verification::Rejection;
-    [Sampling::greedy(), Sampling { temperature: 0.8, verification, ..Sampling::greedy() }]
+    [
+        Sampling::greedy(),
+        Sampling {
+            options: SamplingOptions { temperature: 0.8, ..SamplingOptions::default() },
+            verification,
+            ..Sampling::greedy()
+        },
+    ]
 }
 
 /// Simulated rounds of drafting and verification, which accept a varying number of tokens.

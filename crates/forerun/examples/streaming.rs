@@ -1,6 +1,6 @@
 //! Streams an answer, and stops it from the callback or from another thread:
 //! `cargo run -p forerun --example streaming`.
-use forerun::{Canceller, Forerun, Options, Plan, RandomPair, Request};
+use forerun::{Canceller, Forerun, Options, Plan, RandomPair, Request, SamplingOptions};
 use std::io::Write;
 use std::ops::ControlFlow;
 use std::thread;
@@ -23,7 +23,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         timer.cancel();
     });
 
-    let request = Request { temperature: 0.8, seed: Some(7), ..Request::default() };
+    let request = Request {
+        sampling: SamplingOptions { temperature: 0.8, ..SamplingOptions::default() },
+        seed: Some(7),
+        ..Request::default()
+    };
     let mut characters = 0;
     let answer =
         engine.generate_interruptibly("Once upon a time", &request, &canceller, |text| {

@@ -28,7 +28,7 @@ pub use forerun_runtime::Canceller;
 /// Dropping the engine stops its workers.
 ///
 /// ```
-/// use forerun::{Forerun, Options, Plan, RandomPair, Request};
+/// use forerun::{Forerun, Options, Plan, RandomPair, Request, SamplingOptions};
 /// use std::ops::ControlFlow;
 ///
 /// // A pair of tiny random models. Name your own checkpoints instead.
@@ -40,7 +40,12 @@ pub use forerun_runtime::Canceller;
 /// };
 /// let engine = Forerun::open(&Plan::new(options)?)?;
 ///
-/// let request = Request { max_tokens: 32, temperature: 0.7, seed: Some(1), ..Request::default() };
+/// let request = Request {
+///     sampling: SamplingOptions { temperature: 0.7, ..SamplingOptions::default() },
+///     max_tokens: 32,
+///     seed: Some(1),
+///     ..Request::default()
+/// };
 /// let answer = engine.generate("Once upon a time", &request, |text| {
 ///     print!("{text}");
 ///     ControlFlow::Continue(())
@@ -233,7 +238,7 @@ impl Forerun {
         canceller: &Canceller,
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
-        let sampling = request.sampling()?;
+        let sampling = request.keyed_sampling()?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {

@@ -85,7 +85,9 @@ pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
-pub use forerun_core::{Sampling, SamplingError, TokenId, TokenLogprob, Verification};
+pub use forerun_core::{
+    Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
+};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};
 pub use forerun_model::checkpoint::Dtype;

@@ -1,8 +1,9 @@
 //! The options of one answer.
 
-use forerun_core::{KeyedRandomness, Sampling, SamplingError, TokenId, Verification};
+use forerun_core::{
+    KeyedRandomness, Sampling, SamplingError, SamplingOptions, TokenId, Verification,
+};
 use forerun_model::SuggestedSampling;
-use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
@@ -40,13 +41,13 @@ impl FromStr for VerificationChoice {
 /// sampling options apply. At temperature 0, only penalties and the logit bias have an effect.
 ///
 /// ```
-/// let request = forerun::Request {
-///     temperature: 0.7,
-///     min_p: 0.05,
-///     repetition_penalty: 1.1,
+/// use forerun::{Request, SamplingOptions};
+///
+/// let request = Request {
+///     sampling: SamplingOptions { temperature: 0.7, min_p: 0.05, ..SamplingOptions::default() },
 ///     stop: vec!["\n\n".into()],
 ///     seed: Some(7),
-///     ..forerun::Request::default()
+///     ..Request::default()
 /// };
 /// assert!(request.validate().is_ok());
 /// ```
@@ -54,25 +55,8 @@ impl FromStr for VerificationChoice {
 pub struct Request {
     /// The maximum number of tokens to generate, at least 1.
     pub max_tokens: usize,
-    /// The sampling temperature. 0 is greedy: always the most probable token.
-    pub temperature: f32,
-    /// Samples from the `top_k` most probable tokens. 0 keeps all tokens.
-    pub top_k: usize,
-    /// Samples from the smallest set of most probable tokens with this total probability, above 0.
-    /// 1 keeps all tokens.
-    pub top_p: f32,
-    /// Samples from tokens that are at least `min_p` times as probable as the most probable one.
-    /// 0 keeps all tokens.
-    pub min_p: f32,
-    /// Divides the positive logits of tokens in the prompt or the answer, and multiplies their
-    /// negative ones. Values above 1 discourage repetition; 1 has no effect.
-    pub repetition_penalty: f32,
-    /// Subtracted from a token's logit once for each of its occurrences in the answer. From −2 to 2.
-    pub frequency_penalty: f32,
-    /// Subtracted from a token's logit if it occurs in the answer. From −2 to 2.
-    pub presence_penalty: f32,
-    /// Added to the logits of the given tokens. From −100 to 100.
-    pub logit_bias: BTreeMap<TokenId, f32>,
+    /// Which tokens can be sampled: temperature, filters, penalties and biases.
+    pub sampling: SamplingOptions,
     /// The seed that makes sampled text reproducible. `None` draws a new seed for every answer.
     pub seed: Option<u64>,
     /// How drafts are verified above temperature 0.
@@ -100,14 +84,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             max_tokens: 200,
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            logit_bias: BTreeMap::new(),
+            sampling: SamplingOptions::default(),
             seed: None,
             verification: VerificationChoice::Auto,
             stop: Vec::new(),
@@ -140,7 +117,15 @@ impl Request {
     #[must_use]
     pub fn sampled_as(self, suggested: SuggestedSampling) -> Self {
         let SuggestedSampling { temperature, top_k, top_p, min_p, repetition_penalty } = suggested;
-        Self { temperature, top_k, top_p, min_p, repetition_penalty, ..self }
+        let sampling = SamplingOptions {
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            repetition_penalty,
+            ..self.sampling
+        };
+        Self { sampling, ..self }
     }
 
     /// Checks that all options are in range, as every method that answers requests does.
@@ -149,18 +134,21 @@ impl Request {
     /// Returns an error that names the first option out of range.
     ///
     /// ```
-    /// let request = forerun::Request { top_p: 1.5, ..forerun::Request::default() };
+    /// use forerun::{Request, SamplingOptions};
+    ///
+    /// let sampling = SamplingOptions { top_p: 1.5, ..SamplingOptions::default() };
+    /// let request = Request { sampling, ..Request::default() };
     /// assert!(request.validate().is_err());
     /// ```
     pub fn validate(&self) -> Result<(), RequestError> {
-        self.sampling().map(|_| ())
+        self.keyed_sampling().map(|_| ())
     }
 
     /// Returns the sampling options, with a random seed if the request has none.
     ///
     /// # Errors
     /// If an option is out of range.
-    pub(crate) fn sampling(&self) -> Result<Sampling, RequestError> {
+    pub(crate) fn keyed_sampling(&self) -> Result<Sampling, RequestError> {
         if self.max_tokens == 0 {
             return Err(RequestError::NoTokens);
         }
@@ -173,14 +161,7 @@ impl Request {
             (VerificationChoice::Auto, None) => Verification::Rejection,
         };
         let sampling = Sampling {
-            temperature: self.temperature,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
-            frequency_penalty: self.frequency_penalty,
-            presence_penalty: self.presence_penalty,
-            logit_bias: self.logit_bias.clone(),
+            options: self.sampling.clone(),
             randomness: KeyedRandomness { seed: self.seed.unwrap_or_else(draw_seed), sample: 0 },
             verification,
         };

@@ -7,8 +7,8 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request, SpanKind,
-    TokenId, Tree, Verification, VerificationChoice,
+    Canceller, DraftTokens, DrafterKind, Finish, Forerun, Method, Options, Plan, Request,
+    SamplingOptions, SpanKind, TokenId, Tree, Verification, VerificationChoice,
 };
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -130,7 +130,7 @@ fn phrases_do_not_shorten_the_models_own_draft() {
         let long = answer(&assisted, &prompt, &Request { max_tokens: 24, ..request() });
         assert!(long.statistics.target_forwards <= 3, "{:?}", long.statistics);
         let seeded = Request {
-            temperature: 1.0,
+            sampling: SamplingOptions { temperature: 1.0, ..request().sampling },
             seed: Some(1),
             verification: VerificationChoice::Always(Verification::Rejection),
             ..request()
@@ -231,11 +231,14 @@ fn stop_strings_of_several_bytes_end_the_text() {
     for seed in 0..6 {
         let bytes = "aé".bytes().map(|byte| (TokenId::from(byte), 100.0));
         let forced = Request {
+            sampling: SamplingOptions {
+                temperature: 10.0,
+                top_k: 3,
+                logit_bias: bytes.collect(),
+                ..request().sampling
+            },
             max_tokens: 24,
-            temperature: 10.0,
-            top_k: 3,
             seed: Some(seed),
-            logit_bias: bytes.collect(),
             ..request()
         };
         let whole = answer(&engines[0], &prompt, &forced).text;

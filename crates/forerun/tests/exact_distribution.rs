@@ -14,8 +14,8 @@
 
 use forerun_core::{
     Cluster, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Key,
-    KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampling, Scores, SequenceId,
-    TargetFeedback, TokenId, TokenTree, Verdict, Verification, reference, verify,
+    KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, Scores,
+    SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -368,26 +368,50 @@ impl Drafter for Boxed {
 
 fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
     let verification = Verification::Rejection;
-    Sampling { temperature, top_k, top_p, verification, ..Sampling::greedy() }
+    Sampling {
+        options: SamplingOptions { temperature, top_k, top_p, ..SamplingOptions::default() },
+        verification,
+        ..Sampling::greedy()
+    }
 }
 
 /// Returns options that change rows of a tree differently, and all others, alone and together.
 fn more_options() -> Vec<Sampling> {
     let warm = || sampling(1.0, 0, 1.0);
     let penalised = Sampling {
-        repetition_penalty: 1.6,
-        frequency_penalty: 0.7,
-        presence_penalty: -0.4,
-        logit_bias: [(1, 0.6)].into(),
+        options: SamplingOptions {
+            repetition_penalty: 1.6,
+            frequency_penalty: 0.7,
+            presence_penalty: -0.4,
+            logit_bias: [(1, 0.6)].into(),
+            ..warm().options
+        },
         ..warm()
     };
     vec![
-        Sampling { repetition_penalty: 1.8, ..warm() },
-        Sampling { frequency_penalty: 1.2, ..warm() },
-        Sampling { presence_penalty: 1.5, ..warm() },
-        Sampling { logit_bias: [(0, 1.5), (2, -1.0)].into(), ..warm() },
-        Sampling { min_p: 0.3, ..warm() },
-        Sampling { temperature: 0.7, min_p: 0.1, top_p: 0.9, ..penalised.clone() },
+        Sampling {
+            options: SamplingOptions { repetition_penalty: 1.8, ..warm().options },
+            ..warm()
+        },
+        Sampling {
+            options: SamplingOptions { frequency_penalty: 1.2, ..warm().options },
+            ..warm()
+        },
+        Sampling { options: SamplingOptions { presence_penalty: 1.5, ..warm().options }, ..warm() },
+        Sampling {
+            options: SamplingOptions { logit_bias: [(0, 1.5), (2, -1.0)].into(), ..warm().options },
+            ..warm()
+        },
+        Sampling { options: SamplingOptions { min_p: 0.3, ..warm().options }, ..warm() },
+        Sampling {
+            options: SamplingOptions {
+                temperature: 0.7,
+                min_p: 0.1,
+                top_p: 0.9,
+                ..penalised.options.clone()
+            },
+            ..penalised.clone()
+        },
         penalised,
     ]
 }
@@ -1116,9 +1140,15 @@ fn worst_explicit_sampling(sampling: &Sampling, own_path: bool, prompt_apart: bo
 fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
     let warm = || sampling(1.0, 0, 1.0);
     for sampling in [
-        Sampling { repetition_penalty: 1.8, ..warm() },
-        Sampling { frequency_penalty: 1.2, ..warm() },
-        Sampling { presence_penalty: 1.5, ..warm() },
+        Sampling {
+            options: SamplingOptions { repetition_penalty: 1.8, ..warm().options },
+            ..warm()
+        },
+        Sampling {
+            options: SamplingOptions { frequency_penalty: 1.2, ..warm().options },
+            ..warm()
+        },
+        Sampling { options: SamplingOptions { presence_penalty: 1.5, ..warm().options }, ..warm() },
     ] {
         assert!(worst_explicit_sampling(&sampling, true, true) < 1e-6, "{sampling:?}");
         let worst = worst_explicit_sampling(&sampling, false, true);
@@ -1129,7 +1159,10 @@ fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
 
 #[test]
 fn mutant_the_prompt_counts_as_part_of_the_answer() {
-    let sampling = Sampling { frequency_penalty: 0.5, ..sampling(1.0, 0, 1.0) };
+    let sampling = Sampling {
+        options: SamplingOptions { frequency_penalty: 0.5, ..sampling(1.0, 0, 1.0).options },
+        ..sampling(1.0, 0, 1.0)
+    };
     let worst = worst_explicit_sampling(&sampling, true, false);
     println!("mutant \"prompt counted\" is off by {worst:.4}");
     assert!(worst > 1e-3, "the mutant was not caught: off by {worst}");

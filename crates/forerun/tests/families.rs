@@ -203,6 +203,7 @@ fn configurations_of_both_formats_are_understood() {
     let suggested = config("qwen3").suggested_sampling.unwrap();
     assert_eq!((suggested.temperature, suggested.top_k, suggested.top_p), (0.6, 20, 0.9));
     let request = Request { max_tokens: 7, ..Request::default() }.sampled_as(suggested);
-    assert_eq!((request.temperature, request.top_k, request.top_p), (0.6, 20, 0.9));
+    let sampling = &request.sampling;
+    assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (0.6, 20, 0.9));
     assert_eq!(request.max_tokens, 7);
 }

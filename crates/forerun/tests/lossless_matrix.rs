@@ -15,8 +15,9 @@ mod common;
 use common::Pair;
 use forerun::{
     AdditionalDrafter, Answer, CalibrationPolicy, Canceller, Checkpoint, DraftTokens, DrafterKind,
-    EasySpec, Forerun, LayerStrategy, Method, Options, PearlOptions, Plan, Request, Statistics,
-    TokenId, TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
+    EasySpec, Forerun, LayerStrategy, Method, Options, PearlOptions, Plan, Request,
+    SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
+    available_cores,
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
@@ -205,9 +206,7 @@ fn requests(number: usize) -> Vec<Request> {
     let logprobs = number.is_multiple_of(2).then_some(3);
     let base = Request { max_tokens: TOKENS, ignore_eos: true, logprobs, ..Request::default() };
     let coupled = |temperature, top_k, top_p| Request {
-        temperature,
-        top_k,
-        top_p,
+        sampling: SamplingOptions { temperature, top_k, top_p, ..base.sampling.clone() },
         seed: Some(seed),
         verification: VerificationChoice::Always(Verification::Coupled),
         ..base.clone()
@@ -219,25 +218,47 @@ fn requests(number: usize) -> Vec<Request> {
         coupled(1.0, 0, 0.9),
         coupled(1.5, 0, 1.0),
     ];
-    let mut others = vec![Request { min_p: 0.08, ..coupled(1.0, 0, 1.0) }];
+    let mut others = vec![Request {
+        sampling: SamplingOptions { min_p: 0.08, ..coupled(1.0, 0, 1.0).sampling },
+        ..coupled(1.0, 0, 1.0)
+    }];
     for warm in [base.clone(), coupled(0.9, 0, 1.0)] {
         let logit_bias = [(10, 2.5), (101, 3.0), (97, -100.0)].into();
         others.extend([
-            Request { repetition_penalty: 1.3, ..warm.clone() },
-            Request { frequency_penalty: 0.8, ..warm.clone() },
-            Request { presence_penalty: 1.5, ..warm.clone() },
+            Request {
+                sampling: SamplingOptions { repetition_penalty: 1.3, ..warm.sampling.clone() },
+                ..warm.clone()
+            },
+            Request {
+                sampling: SamplingOptions { frequency_penalty: 0.8, ..warm.sampling.clone() },
+                ..warm.clone()
+            },
+            Request {
+                sampling: SamplingOptions { presence_penalty: 1.5, ..warm.sampling.clone() },
+                ..warm.clone()
+            },
             // Negative penalties make the text repetitive, as prompt lookup needs.
-            Request { frequency_penalty: -0.2, presence_penalty: -0.6, ..warm.clone() },
-            Request { logit_bias, ..warm },
+            Request {
+                sampling: SamplingOptions {
+                    frequency_penalty: -0.2,
+                    presence_penalty: -0.6,
+                    ..warm.sampling.clone()
+                },
+                ..warm.clone()
+            },
+            Request { sampling: SamplingOptions { logit_bias, ..warm.sampling.clone() }, ..warm },
         ]);
     }
     for warm in [base.clone(), coupled(1.1, 40, 0.95)] {
         others.push(Request {
-            min_p: 0.02,
-            repetition_penalty: 1.15,
-            frequency_penalty: 0.3,
-            presence_penalty: 0.4,
-            logit_bias: [(110, 1.5), (32, -1.0)].into(),
+            sampling: SamplingOptions {
+                min_p: 0.02,
+                repetition_penalty: 1.15,
+                frequency_penalty: 0.3,
+                presence_penalty: 0.4,
+                logit_bias: [(110, 1.5), (32, -1.0)].into(),
+                ..warm.sampling.clone()
+            },
             ..warm
         });
     }
@@ -247,14 +268,7 @@ fn requests(number: usize) -> Vec<Request> {
 
 fn sampling(request: &Request) -> Sampling {
     Sampling {
-        temperature: request.temperature,
-        top_k: request.top_k,
-        top_p: request.top_p,
-        min_p: request.min_p,
-        repetition_penalty: request.repetition_penalty,
-        frequency_penalty: request.frequency_penalty,
-        presence_penalty: request.presence_penalty,
-        logit_bias: request.logit_bias.clone(),
+        options: request.sampling.clone(),
         randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
         verification: Verification::Coupled,
     }

@@ -8,8 +8,8 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Options, Plan, Request, TokenId,
-    Tree, Verification, VerificationChoice,
+    Canceller, Checkpoint, DraftTokens, DrafterKind, Forerun, Options, Plan, Request,
+    SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
 use forerun_core::{Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
@@ -23,7 +23,10 @@ type Joint = BTreeMap<[TokenId; 2], f64>;
 
 fn exact(pair: &Pair, prompt: &[TokenId]) -> Joint {
     let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
-    let sampling = Sampling { temperature: 1.0, top_k: TOP_K, ..Sampling::greedy() };
+    let sampling = Sampling {
+        options: SamplingOptions { temperature: 1.0, top_k: TOP_K, ..SamplingOptions::default() },
+        ..Sampling::greedy()
+    };
     let row = |answer: &[TokenId]| {
         let rows = reference.logits(&[prompt, answer].concat());
         let probabilities =
@@ -44,9 +47,12 @@ fn counted(engine: &Forerun, prompt: &[TokenId], verification: Verification) -> 
     let (mut joint, mut drafts) = (Joint::new(), 0);
     for seed in 0..SEEDS {
         let request = Request {
+            sampling: SamplingOptions {
+                temperature: 1.0,
+                top_k: TOP_K,
+                ..SamplingOptions::default()
+            },
             max_tokens: 4,
-            temperature: 1.0,
-            top_k: TOP_K,
             seed: Some(seed),
             verification: VerificationChoice::Always(verification),
             ignore_eos: true,

@@ -4,8 +4,8 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobError,
-    JobOutput, Outcome, Role, Sampling, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
-    VerifiedDraft, trace::SpanOutcome,
+    JobOutput, Outcome, Role, Sampling, SamplingOptions, SequenceId, TargetFeedback, Ticket,
+    TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
 };
 use forerun_decode::{
     DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
@@ -295,7 +295,15 @@ fn the_trace_contains_drafts_scores_and_outcomes() {
 #[test]
 fn jobs_and_completions_survive_serialisation() {
     let logit_bias = [(3, -1.5)].into();
-    let sampling = Sampling { temperature: 0.7, top_k: 5, logit_bias, ..Sampling::greedy() };
+    let sampling = Sampling {
+        options: SamplingOptions {
+            temperature: 0.7,
+            top_k: 5,
+            logit_bias,
+            ..SamplingOptions::default()
+        },
+        ..Sampling::greedy()
+    };
     let tokens: Arc<[TokenId]> = vec![1, 2, 3].into();
     let shape = DraftShape::Sampled { branching: vec![3, 2] };
     let (sequence, prompt_len) = (SequenceId(9), 2);

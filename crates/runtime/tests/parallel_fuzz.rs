@@ -6,7 +6,7 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, Job, JobError, Key, KeyedRandomness, Outcome,
-    Purpose, Role, Sampling, SequenceId, Ticket, TokenId, Verification,
+    Purpose, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -163,13 +163,15 @@ impl Scenario {
         let limits = Limits { max_tokens, context_length: context, eos };
         let penalty = |dice: &mut Dice| if dice.one_in(3) { 0.7 } else { 0.0 };
         let sampling = Sampling {
-            temperature: if dice.one_in(2) { 0.0 } else { 1.0 },
-            frequency_penalty: penalty(dice),
-            presence_penalty: penalty(dice),
-            repetition_penalty: 1.0 + penalty(dice),
+            options: SamplingOptions {
+                temperature: if dice.one_in(2) { 0.0 } else { 1.0 },
+                frequency_penalty: penalty(dice),
+                presence_penalty: penalty(dice),
+                repetition_penalty: 1.0 + penalty(dice),
+                ..SamplingOptions::default()
+            },
             verification: Verification::Coupled,
             randomness: KeyedRandomness { seed: dice.below(9) as u64, sample: 0 },
-            ..Sampling::greedy()
         };
         let logprobs = dice.one_in(2).then_some(2);
         Self { target, limits, prompt, sampling, logprobs }

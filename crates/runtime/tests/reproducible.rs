@@ -5,7 +5,7 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
-    Role, Sampling, SequenceId, Ticket, TokenId, Verification,
+    Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
@@ -125,7 +125,12 @@ fn generate_with_engine(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) 
     let engine = (0..REPLICAS).fold(drafters, |engine, index| engine.with_target(index, table(1)));
     let randomness = KeyedRandomness { seed: 11, sample: 0 };
     let verification = Verification::Rejection;
-    let sampling = Sampling { temperature: 1.0, verification, randomness, ..Sampling::greedy() };
+    let sampling = Sampling {
+        options: SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
+        verification,
+        randomness,
+        ..Sampling::greedy()
+    };
     let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
     let cluster = InlineCluster::new(engine, randomness).with_random_order(seed);
     let mut cluster = ShuffledCluster { cluster, seed };

@@ -5,7 +5,7 @@ use crate::{
     Canceller, DraftTokens, Forerun, Loader, Method, Options, Plan, Request, VerificationChoice,
 };
 use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
-use forerun_core::{TokenId, Verification};
+use forerun_core::{SamplingOptions, TokenId, Verification};
 use forerun_runtime::{Placement, cores_within_quota};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -55,8 +55,11 @@ pub(super) fn measure_pair(
         let seed = prompt_seed(options.seed, prompt, other_prompts);
         let tokens = random_tokens(seed, PROMPT_TOKENS, options.target.vocab_size);
         let request = Request {
+            sampling: SamplingOptions {
+                temperature: options.temperature,
+                ..SamplingOptions::default()
+            },
             max_tokens: options.max_tokens,
-            temperature: options.temperature,
             seed: Some(seed),
             verification: VerificationChoice::Always(Verification::Rejection),
             ignore_eos: true,
