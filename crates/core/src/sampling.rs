@@ -89,7 +89,6 @@ impl Default for SamplingOptions {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
     /// Which tokens can be sampled. Their fields can be read on [`Sampling`] itself.
-    #[serde(flatten)]
     pub options: SamplingOptions,
     /// The seed and sample index of the keyed randomness.
     pub randomness: KeyedRandomness,

@@ -28,7 +28,7 @@ use std::ops::ControlFlow;
 /// let plan = Plan::new(Options { model: pair.target().into(), ..Options::default() })?;
 /// let engine = Forerun::open(&plan)?;
 ///
-/// let template = ChatTemplate::from_checkpoint(plan.model())?;
+/// let template = ChatTemplate::from_checkpoint(pair.target())?;
 /// let mut chat = Chat::new(&engine, template);
 /// chat.set_system("You are a concise assistant.")?;
 /// let request = Request { max_tokens: 32, ..Request::default() };
