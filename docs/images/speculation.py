@@ -23,7 +23,7 @@ WIDTH, MARGIN = 900, 28
 FONT, ADVANCE, LINE = 14, 8.43, 23
 COLUMNS = int((WIDTH - 2 * MARGIN) / ADVANCE)
 PLAY_S, HOLD_S = 11.0, 6.0
-# It opens with the whole text, so that whoever shows no animation has that.
+# It opens with the whole text, for viewers that do not play animations.
 START_S = -PLAY_S - 1.5
 LANES = {"drafter": 0, "target": 1}
 
@@ -51,7 +51,7 @@ def spans_of(trace):
     for job in sorted(jobs, key=lambda job: job["ts"] + job["dur"]):
         spans.append({
             "lane": LANES[names[job["tid"]].split()[0]],
-            "fate": job["cat"],
+            "outcome": job["cat"],
             "start": (job["ts"] - start) / 1e3,
             "end": (job["ts"] + job["dur"] - start) / 1e3,
             "accepted": job["args"]["accepted"],
@@ -73,7 +73,7 @@ def pieces_of(shown, texts, spans):
     verified = [span for span in spans if span["lane"] == LANES["target"]]
     for span in verified:
         # A correction; or the bonus token that ends the answer.
-        own = span["fate"] == "rejected" or span is verified[-1]
+        own = span["outcome"] == "rejected" or span is verified[-1]
         for index in range(span["accepted"] + own):
             if token == len(texts):
                 break
@@ -177,7 +177,7 @@ def main():
         x, width = left + span["start"] * scale, max((min(span["end"], end) - span["start"]) * scale, 1.2)
         y = top + span["lane"] * (bar + gap)
         lane = "drafter" if span["lane"] == 0 else "target"
-        shade = {"accepted": "", "rejected": " r", "wasted": " w", "open": " w"}[span["fate"]]
+        shade = {"accepted": "", "rejected": " r", "wasted": " w", "open": " w"}[span["outcome"]]
         out.append(f'<rect x="{x:.1f}" y="{y}" width="{max(width - 0.6, 1):.1f}" height="{bar}" rx="1.5" '
                    f'class="{lane}{shade} {appear(span["end"])}"/>')
     bottom = top + 2 * bar + gap

@@ -70,7 +70,7 @@ impl Choice {
         })
     }
 
-    /// Returns the cores of the placement, or all available cores if there is no placement.
+    /// Returns the cores of the placement, or the cores within the CPU quota if there is no placement.
     pub(crate) fn cores(&self) -> BTreeSet<usize> {
         match &self.placement {
             Some(placement) => cores_in(placement),

@@ -106,9 +106,7 @@ pub enum BenchError {
         baseline_cores: usize,
     },
     /// The number of repeats is 0.
-    #[error(
-        "`repeats` is 0: set it to at least 1, better to 3, which gives standard deviations, too"
-    )]
+    #[error("`repeats` is 0: set it to at least 1; 3 or more also give standard deviations")]
     NoRepeats,
     /// The output folder belongs to another comparison.
     #[error(

@@ -1,7 +1,7 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
 use crate::choice::{Choice, ModelConcurrency, draft_tokens_text};
-use forerun::{DrafterKind, Method, ModelSource, PearlOptions, Placement, Tree, available_cores};
+use forerun::{DrafterKind, Method, ModelSource, PearlOptions, Placement, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -22,8 +22,7 @@ fn placement_group(choice: &Choice) -> PlacementGroup {
     (choice.method == Method::Autoregressive, choice.concurrency())
 }
 
-/// Returns the placement of a choice, or `None` if it is the default or invalid. An invalid placement fails
-/// when the choice is planned.
+/// Returns the placement of a choice as a text, or `None` if it is the default.
 fn devices(choice: &Choice) -> Option<String> {
     choice.devices().map(|placement| placement.to_string())
 }
@@ -47,7 +46,7 @@ impl<'a> Labels<'a> {
             name += &drafting(choice, all);
         }
         if self.shows_placement(choice)
-            && let Some(placement) = devices(choice)
+            && let Some(placement) = choice.devices()
         {
             name += &format!(", {}", on_cores(&placement));
         }
@@ -125,14 +124,13 @@ fn draft_model_name(model: &ModelSource, choice: &Choice, all: &[Choice]) -> Str
 /// Formats a placement for a label: `on 0-1` if drafter and target use the same cores, else `on 0/1-3` with
 /// the drafters' cores before the target's. Semicolons separate drafters or replicas; `>` separates the
 /// devices of one model.
-fn on_cores(text: &str) -> String {
-    let Ok(placement) = Placement::parse(text, &available_cores()) else { return text.to_owned() };
+fn on_cores(placement: &Placement) -> String {
     let drafters: Vec<String> =
         (0..).map_while(|at| placement.drafter(at)).map(ToString::to_string).collect();
     let targets: Vec<String> =
         (0..).map_while(|at| placement.target(at)).map(ToString::to_string).collect();
     let [drafters, targets] =
-        [drafters, targets].map(|own| own.join(";").replace("cpu:", "").replace('/', ">"));
+        [drafters, targets].map(|groups| groups.join(";").replace("cpu:", "").replace('/', ">"));
     match drafters.is_empty() || drafters == targets {
         true => format!("on {targets}"),
         false => format!("on {drafters}/{targets}"),
@@ -144,13 +142,13 @@ fn on_cores(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::{Models, Sweep, configurations};
-    use forerun::DraftTokens;
+    use forerun::{DraftTokens, available_cores};
 
     /// Returns the labels of all configurations of some sweeps, including plain decoding.
     fn names(sweeps: &[Sweep]) -> Vec<String> {
         let models = Models { target: "target".into(), ..Models::default() };
         let all = configurations(&models, sweeps, true).unwrap();
-        all.into_iter().map(|own| own.name).collect()
+        all.into_iter().map(|configuration| configuration.name).collect()
     }
 
     #[test]
@@ -180,7 +178,8 @@ mod tests {
         assert_eq!(names(&[one])[1], "speculative, model, 2");
         let models = Models { target: "target".into(), ..Models::default() };
         let all = configurations(&models, &sweeps, false).unwrap();
-        let baselines: Vec<usize> = all.iter().map(|own| own.baseline).collect();
+        let baselines: Vec<usize> =
+            all.iter().map(|configuration| configuration.baseline).collect();
         assert_eq!(baselines, [0, 0, 0, 0, 4, 4, 4, 4, 0]);
         assert!(all[6].flags.contains("--draft-model b/small") && all[6].temperature == 1.0);
         assert!(all[6].flags.ends_with("--temperature 1"), "{}", all[6].flags);
@@ -222,7 +221,7 @@ mod tests {
         ];
         assert_eq!(names(&sweeps), expected);
         let replicas = format!("drafter=cpu:{first},target=cpu:{last},target=cpu:{last},shared");
-        assert_eq!(on_cores(&replicas), format!("on {first}/{last};{last}"));
+        assert_eq!(on_cores(&replicas.parse().unwrap()), format!("on {first}/{last};{last}"));
         // If any two choices have different cores, all labels include them.
         let one = format!("target=cpu:{first}");
         let plain = Sweep { placements: vec![one.parse().unwrap()], ..Sweep::default() };

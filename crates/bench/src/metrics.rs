@@ -150,7 +150,7 @@ impl Metric {
             Self::DrafterForwards => "drafter forwards",
             Self::DraftShare => "draft %",
             Self::VerifyShare => "verify %",
-            Self::BothShare => "both %",
+            Self::BothShare => "together %",
             Self::WaitingShare => "waiting %",
             Self::OtherShare => "other %",
             Self::DraftMsPerToken => "draft ms/token",

@@ -2,7 +2,7 @@
 
 use crate::Participant;
 use crate::record::AnswerRecord;
-use forerun::{DrafterKind, TokenId};
+use forerun::{DrafterKind, TokenId, tokens_per_second};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -90,7 +90,7 @@ pub fn compare_with_peers(
 ) -> Vec<PeerComparison> {
     let speeds = speeds(answers);
     let mut all = Vec::new();
-    for peer in participants.iter().filter(|own| own.is_peer()) {
+    for peer in participants.iter().filter(|participant| participant.is_peer()) {
         let alike = |own: &&Participant| {
             !own.is_peer()
                 && own.baseline == peer.baseline
@@ -133,9 +133,9 @@ fn speeds(answers: &[AnswerRecord]) -> BTreeMap<&str, Speeds<'_>> {
     for answer in answers {
         let tokens: usize = answer.turns.iter().map(|turn| turn.tokens.len()).sum();
         let total_ns: u64 = answer.turns.iter().map(|turn| turn.total_ns).sum();
-        let speed = tokens as f64 / (total_ns.max(1) as f64 / 1e9);
-        let own = speeds.entry(&answer.configuration).or_default();
-        own.insert((&answer.prompt, answer.repeat), speed);
+        let speed = tokens_per_second(tokens, total_ns);
+        let by_prompt = speeds.entry(&answer.configuration).or_default();
+        by_prompt.insert((&answer.prompt, answer.repeat), speed);
     }
     speeds
 }
@@ -155,23 +155,24 @@ pub fn text_agreement(
     mut gap: impl FnMut(usize, &str, usize, [TokenId; 2]) -> Option<f64>,
 ) -> Vec<TextAgreement> {
     let mut all = Vec::new();
-    for peer in participants.iter().filter(|own| own.is_peer()) {
-        let ours = first_answers(answers, &participants[peer.baseline].name);
-        let theirs = first_answers(answers, &peer.name);
+    for peer in participants.iter().filter(|participant| participant.is_peer()) {
+        let own_answers = first_answers(answers, &participants[peer.baseline].name);
+        let peer_answers = first_answers(answers, &peer.name);
         let mut agreement = TextAgreement {
             peer: peer.name.clone(),
-            prompts: theirs.len(),
+            prompts: peer_answers.len(),
             equal: 0,
             differences: Vec::new(),
         };
-        for (prompt, theirs) in theirs {
-            let Some(ours) = ours.get(prompt) else { continue };
-            if *ours == theirs {
+        for (prompt, peer_tokens) in peer_answers {
+            let Some(own_tokens) = own_answers.get(prompt) else { continue };
+            if *own_tokens == peer_tokens {
                 agreement.equal += 1;
                 continue;
             }
-            let position = ours.iter().zip(theirs).take_while(|(own, other)| own == other).count();
-            let tokens = [ours.get(position).copied(), theirs.get(position).copied()];
+            let equal = |(own, other): &(&TokenId, &TokenId)| own == other;
+            let position = own_tokens.iter().zip(peer_tokens).take_while(equal).count();
+            let tokens = [own_tokens.get(position).copied(), peer_tokens.get(position).copied()];
             let gap = match tokens {
                 [Some(own), Some(other)] => gap(peer.baseline, prompt, position, [own, other]),
                 _ => None,
@@ -190,8 +191,10 @@ pub fn text_agreement(
 
 /// Returns the tokens of a participant's first answer to every prompt.
 fn first_answers<'a>(answers: &'a [AnswerRecord], name: &str) -> BTreeMap<&'a str, &'a [TokenId]> {
-    let first = answers.iter().filter(|own| own.configuration == name && own.repeat == 0);
-    first.filter_map(|own| Some((&own.prompt[..], &own.turns.first()?.tokens[..]))).collect()
+    let first = answers.iter().filter(|answer| answer.configuration == name && answer.repeat == 0);
+    first
+        .filter_map(|answer| Some((&answer.prompt[..], &answer.turns.first()?.tokens[..])))
+        .collect()
 }
 
 #[cfg(test)]
@@ -237,7 +240,7 @@ mod tests {
             }
         }
         let all = compare_with_peers(&all_participants(), &answers);
-        let names: Vec<_> = all.iter().map(|own| (own.own.as_str(), own.peer.as_str())).collect();
+        let names: Vec<_> = all.iter().map(|one| (one.own.as_str(), one.peer.as_str())).collect();
         assert_eq!(names, [("plain", "peer plain"), ("model", "peer model")]);
         let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
         let Quartiles { low, median, high } = all[0].ratio;

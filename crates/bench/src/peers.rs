@@ -199,7 +199,8 @@ impl Reply {
     /// Returns what is invalid in a reply to a question, or `None` if the reply is valid.
     fn flaw(&self, question: &Question<'_>) -> Option<String> {
         let (count, requested) = (self.tokens.len(), question.max_tokens);
-        let committed = self.commits.iter().fold(0_usize, |sum, own| sum.saturating_add(own.1));
+        let committed =
+            self.commits.iter().fold(0_usize, |sum, (_, tokens)| sum.saturating_add(*tokens));
         let last_ns = self.commits.iter().map(|&(at_ns, _)| at_ns).max().unwrap_or(0);
         if count == 0 || count > requested || (question.ignore_eos && count < requested) {
             let range = if question.ignore_eos { "" } else { "1 to " };
@@ -309,8 +310,8 @@ impl Answerer for EnginesAndPeers {
         if !self.peers.is_empty() {
             sleep(SETTLE);
         }
-        let own = &self.participants[participant];
-        let Some(task) = &own.peer else {
+        let asked = &self.participants[participant];
+        let Some(task) = &asked.peer else {
             return self.engines.answer(participant, prompt, repeat, sample);
         };
         let request = self.engines.request();
@@ -326,7 +327,7 @@ impl Answerer for EnginesAndPeers {
         let reply = self.peers[task.peer].ask(&question)?;
         let counts = counts(&reply, task.drafter);
         Ok(AnswerRecord {
-            configuration: own.name.clone(),
+            configuration: asked.name.clone(),
             prompt: prompt.id.clone(),
             category: prompt.category.clone(),
             repeat,

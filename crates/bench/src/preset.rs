@@ -120,7 +120,7 @@ mod tests {
         let models =
             Models { target: "target".into(), drafter: Some("drafter".into()), embedded: false };
         let all = configurations(&models, &preset.sweeps(cores), preset.has_unequal_cores());
-        all.unwrap().into_iter().map(|own| own.name).collect()
+        all.unwrap().into_iter().map(|configuration| configuration.name).collect()
     }
 
     #[test]

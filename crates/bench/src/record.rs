@@ -1,7 +1,7 @@
 //! Records of answers: everything that metrics need, and the text to compare.
 
 use crate::times::{Round, TimeBreakdown};
-use forerun::{Answer, Commit, Finish, SpanKind, TokenId, Trace};
+use forerun::{Answer, Commit, Finish, SpanKind, TokenId, Trace, tokens_per_second};
 use serde::{Deserialize, Serialize};
 
 /// The answer of one configuration to one prompt in one repeat.
@@ -75,8 +75,8 @@ pub struct Counts {
 impl Counts {
     fn of(answer: &Answer) -> Self {
         let statistics = &answer.statistics;
-        let spans = |work| answer.trace.spans.iter().filter(move |span| span.work == work);
-        let forwards = |work| spans(work).map(|span| span.forwards_ns.len() as u64).sum();
+        let spans = |kind| answer.trace.spans.iter().filter(move |span| span.kind == kind);
+        let forwards = |kind| spans(kind).map(|span| span.forwards_ns.len() as u64).sum();
         Self {
             committed: statistics.committed,
             committing_forwards: statistics.target_forwards,
@@ -130,6 +130,6 @@ impl TurnRecord {
     /// Returns the number of tokens per second, over the total time including the prompt.
     #[must_use]
     pub fn tokens_per_second(&self) -> f64 {
-        self.tokens.len() as f64 / (self.total_ns.max(1) as f64 / 1e9)
+        tokens_per_second(self.tokens.len(), self.total_ns)
     }
 }

@@ -116,18 +116,20 @@ fn check(
     answers: &[AnswerRecord],
     answer: &AnswerRecord,
 ) -> Result<(), BenchError> {
-    let is_own = |own: &&Participant| own.name == answer.configuration && !own.is_peer();
-    let own = participants.iter().find(is_own);
+    let answered = |participant: &&Participant| {
+        participant.name == answer.configuration && !participant.is_peer()
+    };
+    let participant = participants.iter().find(answered);
     let prompt = prompts.iter().find(|prompt| prompt.id == answer.prompt);
-    let (Some(own), Some(prompt)) = (own, prompt) else { return Ok(()) };
-    if own.temperature > 0.0 && !schedule.compare_sampled {
+    let (Some(participant), Some(prompt)) = (participant, prompt) else { return Ok(()) };
+    if participant.temperature > 0.0 && !schedule.compare_sampled {
         return Ok(());
     }
-    let plain = &participants[own.baseline].name;
+    let plain = &participants[participant.baseline].name;
     let is_plain =
         |known: &&AnswerRecord| known.configuration == *plain && known.prompt == answer.prompt;
     let Some(baseline) = answers.iter().find(is_plain) else { return Ok(()) };
-    let reproduce = reproduce(own, prompt, schedule);
+    let reproduce = reproduce(participant, prompt, schedule);
     difference(baseline, answer, &reproduce).map_or(Ok(()), |found| Err(found.into()))
 }
 

@@ -126,14 +126,14 @@ impl Summary {
             .iter()
             .map(|a| ((a.configuration.as_str(), a.prompt.as_str(), a.repeat), a))
             .collect();
-        let summarize = |own: &Participant| {
-            let plain = &run.participants[own.baseline].name;
+        let summarize = |participant: &Participant| {
+            let plain = &run.participants[participant.baseline].name;
             let cell = |category: Option<&str>| {
                 let chosen = |prompt: &&Prompt| category.is_none_or(|c| c == prompt.category);
                 let prompts = || run.prompts.iter().filter(chosen);
                 let pair = |prompt: &Prompt, repeat: usize| {
                     let of = |name| by_key.get(&(name, prompt.id.as_str(), repeat)).copied();
-                    Some((of(&own.name)?, of(plain)?))
+                    Some((of(&participant.name)?, of(plain)?))
                 };
                 let of_repeat = |repeat: usize| -> Pool<'_> {
                     prompts().filter_map(|prompt| pair(prompt, repeat)).collect()
@@ -147,13 +147,13 @@ impl Summary {
             };
             let named = categories.iter().map(|c| (c.name.clone(), cell(Some(&c.name))));
             let cells = named.chain([(OVERALL.to_owned(), cell(None))]).collect();
-            let traces = answers.iter().filter(|answer| answer.configuration == own.name);
+            let traces = answers.iter().filter(|answer| answer.configuration == participant.name);
             ConfigurationSummary {
-                name: own.name.clone(),
-                flags: own.flags.clone(),
+                name: participant.name.clone(),
+                flags: participant.flags.clone(),
                 baseline: plain.clone(),
-                cores: own.cores,
-                point: own.point.clone(),
+                cores: participant.cores,
+                point: participant.point.clone(),
                 cells,
                 sample: traces.flat_map(|answer| &answer.turns).find_map(|turn| turn.trace.clone()),
             }
@@ -256,7 +256,8 @@ mod tests {
         let text = serde_json::to_string(&summary).unwrap();
         let read: Summary = serde_json::from_str(&text).unwrap();
         assert_eq!((read.categories, read.setting), (summary.categories, summary.setting));
-        let names = |of: &[ConfigurationSummary]| of.iter().map(|own| own.name.clone()).collect();
+        let names =
+            |of: &[ConfigurationSummary]| of.iter().map(|entry| entry.name.clone()).collect();
         let names: [Vec<_>; 2] =
             [&read.configurations, &summary.configurations].map(|of| names(of));
         assert_eq!(names[0], names[1]);

@@ -8,14 +8,14 @@ use forerun::{Commit, Span, SpanKind, SpanOutcome, Trace};
 /// Returns a span of one row.
 pub(crate) fn span(
     lane: usize,
-    work: SpanKind,
+    kind: SpanKind,
     [start, end]: [u64; 2],
     forwards: &[[u64; 2]],
 ) -> Span {
     // Built from JSON, because the types of sequences and tickets are not part of the facade.
     let json = serde_json::json!({
-        "lane": lane, "work": work, "sequence": 0, "ticket": start, "rows": 1, "start_ns": start,
-        "end_ns": end, "forwards_ns": forwards, "accepted": 0, "fate": SpanOutcome::Accepted,
+        "lane": lane, "kind": kind, "sequence": 0, "ticket": start, "rows": 1, "start_ns": start,
+        "end_ns": end, "forwards_ns": forwards, "accepted": 0, "outcome": SpanOutcome::Accepted,
     });
     serde_json::from_value(json).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -35,7 +35,7 @@ impl TimeBreakdown {
         for span in &trace.spans {
             let whole = [span.start_ns, span.end_ns];
             add(JOB, whole);
-            let kind = if span.work == SpanKind::Draft { DRAFT } else { VERIFY };
+            let kind = if span.kind == SpanKind::Draft { DRAFT } else { VERIFY };
             match span.forwards_ns.as_slice() {
                 [] => add(kind, whole),
                 forwards => forwards.iter().for_each(|&forward| add(kind, forward)),
@@ -69,7 +69,7 @@ impl TimeBreakdown {
     }
 
     /// The names of the parts.
-    pub const NAMES: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
+    pub const NAMES: [&str; 5] = ["draft", "verify", "together", "waiting", "other"];
 }
 
 /// One round of drafting and verifying, from the start of a target job to the start of the next one.
@@ -91,7 +91,7 @@ impl Round {
     /// prompt, is left out. With several target replicas, there are no rounds.
     #[must_use]
     pub fn all_of(trace: &Trace) -> Vec<Self> {
-        let of = |work| trace.spans.iter().filter(move |span| span.work == work);
+        let of = |kind| trace.spans.iter().filter(move |span| span.kind == kind);
         let mut scores: Vec<_> = of(SpanKind::Score).collect();
         scores.sort_by_key(|span| span.start_ns);
         if scores.windows(2).any(|pair| pair[0].lane != pair[1].lane) {

@@ -172,9 +172,9 @@ fn print_costs(
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "\na pass of {} rows, in ms: the attention of a group's layers is computed layer by layer, each \
-         on a part of the threads, or fused, with their projections as one product; barriers: number \
-         of times that all threads synchronise, at least {:.2} µs each",
+        "\na pass of {} rows, in ms: the attention of a group's layers is computed at the same time, each \
+         layer on its own part of the threads, or fused, with their projections as one product; \
+         barriers: number of times that all threads synchronise, at least {:.2} µs each",
         arguments.rows,
         barrier_us(team),
     )?;

@@ -1,18 +1,21 @@
 //! Flags in messages of the libraries.
 //!
 //! A library error names an option by its field, in backticks: `draft_model`, or with a value
-//! `drafter = easyspec`. Users of the command know the option as a flag.
+//! `drafter = easyspec`. Users of the command know the option as a flag. Options of files are in double
+//! quotes, because they are not flags.
 
 use crate::arguments::Arguments;
 use clap::{Command, CommandFactory};
 
 /// Fields whose flag is spelt differently.
-const OTHER_NAMES: [(&str, &str); 5] = [
+const OTHER_NAMES: [(&str, &str); 7] = [
     ("weight_type", "dtype"),
     ("additional_drafters", "also-draft"),
     ("layer_parallel_size", "lp"),
     ("layer_parallel_overlap", "fuzzy-overlap"),
     ("held_out_share", "held-out"),
+    ("draft_tokens", "heads"),
+    ("draft_tokens", "masks"),
 ];
 
 /// Returns the message with every option as a flag of the command that is running: `draft_model`
@@ -51,10 +54,11 @@ fn flag(option: &str, command: &Command) -> Option<String> {
         Some((name, value)) => (name, Some(value)),
         None => (option, None),
     };
-    let has = |flag: &&str| command.get_arguments().any(|own| own.get_long() == Some(*flag));
-    let own = name.replace('_', "-");
-    let other = OTHER_NAMES.iter().find(|(field, _)| *field == name).map(|(_, flag)| *flag);
-    let flag = Some(own.as_str()).filter(has).or(other.filter(has))?;
+    let same = name.replace('_', "-");
+    let others = OTHER_NAMES.iter().filter(|(field, _)| *field == name).map(|(_, flag)| *flag);
+    let flag = std::iter::once(same.as_str())
+        .chain(others)
+        .find(|flag| command.get_arguments().any(|arg| arg.get_long() == Some(*flag)))?;
     Some(match value {
         Some(value) => format!("--{flag} {value}"),
         None => format!("--{flag}"),
@@ -64,10 +68,19 @@ fn flag(option: &str, command: &Command) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forerun::{LoadError, SamplingError};
+
+    /// Replaces the options of a message as the command with this name does, such as `train lm`.
+    fn replace_for(name: &str, message: &str) -> String {
+        let mut command = &Arguments::command();
+        for part in name.split(' ') {
+            command = command.find_subcommand(part).expect("a command");
+        }
+        replace(message, command)
+    }
 
     #[test]
     fn options_in_backticks_become_flags_of_the_command() {
-        let root = Arguments::command();
         let table = [
             (
                 "generate",
@@ -75,7 +88,15 @@ mod tests {
                 "add --draft-model, or --drafter easyspec",
             ),
             ("generate", "`weight_type` and `layer_parallel_size`", "--dtype and --lp"),
+            ("generate", "`draft_tokens` is 65", "--draft-tokens is 65"),
+            #[cfg(feature = "laboratory")]
             ("make-pair", "`layers` is 0", "--layers is 0"),
+            #[cfg(feature = "laboratory")]
+            ("simulate run", "`max_tokens` is 0", "--max-tokens is 0"),
+            #[cfg(feature = "train")]
+            ("train medusa", "`draft_tokens` is 0", "--heads is 0"),
+            #[cfg(feature = "train")]
+            ("train parallel", "`draft_tokens` is 0", "--masks is 0"),
             (
                 "generate",
                 "`hidden_size` of `config.json` and `seed",
@@ -85,8 +106,45 @@ mod tests {
             ("generate", "nothing to do", "nothing to do"),
         ];
         for (name, message, expected) in table {
-            let command = root.find_subcommand(name).expect("a command");
-            assert_eq!(replace(message, command), expected);
+            assert_eq!(replace_for(name, message), expected);
+        }
+        let error = SamplingError::TopP(1.5).to_string();
+        assert!(replace_for("generate", &error).starts_with("--top-p is 1.5"), "{error}");
+    }
+
+    /// Even if the command has a flag with the same name.
+    #[test]
+    fn options_of_files_are_not_shown_as_flags() {
+        let missing = |option| LoadError::MissingOption {
+            file: "config.json".into(),
+            option,
+            expected: "a number",
+        };
+        let invalid = |option| LoadError::InvalidOption {
+            file: "generation_config.json".into(),
+            option,
+            found: "-1".into(),
+            expected: "a number".into(),
+        };
+        let unsupported = |option| LoadError::UnsupportedOption {
+            file: "config.json".into(),
+            option,
+            found: "\"yarn\"".into(),
+            supported: "\"default\", \"linear\"",
+        };
+        let table = [
+            ("generate", "top_k", invalid("top_k")),
+            ("chat", "temperature", missing("temperature")),
+            ("export", "type", unsupported("type")),
+            #[cfg(feature = "train")]
+            ("train lm", "vocab_size", missing("vocab_size")),
+        ];
+        for (name, option, error) in table {
+            let flag = format!("--{}", option.replace('_', "-"));
+            assert_eq!(replace_for(name, &format!("`{option}`")), flag);
+            let message = error.to_string();
+            assert!(message.contains(&format!("option \"{option}\"")), "{message}");
+            assert_eq!(replace_for(name, &message), message);
         }
     }
 }

@@ -4,10 +4,10 @@ use crate::arguments::{AnswerArguments, GenerateArguments};
 use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
 use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, Request, SamplingOptions,
-    TokenId, TokenLogprob, Tokenizer, Trace, Verification,
+    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, Request, RequestError,
+    SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
 };
 use forerun_models::DemonstrationPair;
 use serde_json::json;
@@ -72,7 +72,7 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
-/// Applies the checkpoint's suggested sampling to the request, if `--suggested-sampling` is given.
+/// Applies the checkpoint's suggested sampling to a valid request, if `--suggested-sampling` is given.
 pub(crate) fn suggested_sampling(
     request: Request,
     arguments: &AnswerArguments,
@@ -82,7 +82,9 @@ pub(crate) fn suggested_sampling(
         _ if !arguments.suggested_sampling => Ok(request),
         Some(suggested) => {
             let request = request.sampled_as(suggested);
-            request.validate().context(
+            // The flags are valid, so the option is one of the file, which is not shown as a flag.
+            let of_file = |error: RequestError| anyhow!(error.to_string().replace('`', "\""));
+            request.validate().map_err(of_file).context(
                 "the sampling suggested by the checkpoint's generation_config.json is invalid: leave \
                  out --suggested-sampling",
             )?;

@@ -124,11 +124,11 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
             part.display()
         );
     }
-    let pair = demonstration(arguments)?;
-    let options = options(arguments, pair.as_ref().map(DemonstrationPair::target));
-    let made = make_pair(&options, out, |step| note(step_line(step)))?;
-    let [target, drafter] = made.bytes_read.map(|bytes| bytes as f64 / 1e6);
-    let accepted = &made.acceptance;
+    let demonstration = demonstration(arguments)?;
+    let options = options(arguments, demonstration.as_ref().map(DemonstrationPair::target));
+    let pair = make_pair(&options, out, |step| note(step_line(step)))?;
+    let [target, drafter] = pair.bytes_read.map(|bytes| bytes as f64 / 1e6);
+    let accepted = &pair.acceptance;
     let mut stdout = std::io::stdout().lock();
     writeln!(
         stdout,
@@ -143,13 +143,13 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
          {:.3} on all {} positions; {:.0} % of the 4-grams are distinct",
         accepted.rate,
         arguments.temperature,
-        made.epsilon,
+        pair.epsilon,
         accepted.positions,
         accepted.rate_of_all,
         accepted.all_positions,
         accepted.distinct_4_grams * 100.0,
     )?;
-    if let Some(ResidualCalibration { scale, overlap }) = made.residual {
+    if let Some(ResidualCalibration { scale, overlap }) = pair.residual {
         writeln!(
             stdout,
             "the drafter's rows computed four layers at a time: overlap {overlap:.3} with exact rows, \
@@ -157,12 +157,12 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
         )?;
     }
     for gguf_type in &arguments.gguf {
-        for (name, model) in [("target", &made.target), ("drafter", &made.drafter)] {
+        for (name, model) in [("target", &pair.target), ("drafter", &pair.drafter)] {
             let file = out.join(format!("{name}-{gguf_type}.gguf"));
             export::write(&model.as_path().into(), &file, *gguf_type, true)?;
         }
     }
-    let (target, drafter) = (made.target.display(), made.drafter.display());
+    let (target, drafter) = (pair.target.display(), pair.drafter.display());
     note(format_args!(
         "try it: forerun generate --model {target} --draft-model {drafter} --prompt Once"
     ));

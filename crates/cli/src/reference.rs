@@ -13,8 +13,8 @@ const INTRODUCTION: &str = "\
 # Option reference
 
 This page lists every command and option of the `forerun` binary. `forerun COMMAND --help` prints the
-same text. Commands marked with a feature need a build with it, for example
-`cargo build --release --features laboratory,plots,train`.
+same text. Some commands need a feature, for example
+`cargo install --locked --path crates/cli --features laboratory,plots,train`.
 ";
 
 /// Returns the page for all commands.
@@ -35,7 +35,11 @@ fn describe(command: &Command, page: &mut String) {
     }
     let name = command.get_bin_name().unwrap_or(command.get_name());
     let about = command.get_long_about().or(command.get_about()).map(ToString::to_string);
-    add(page, &format!("\n## `{name}`\n\n{}\n", about.unwrap_or_default().trim()));
+    add(page, &format!("\n## `{name}`\n\n"));
+    if let Some(feature) = feature_of(name) {
+        add(page, &format!("Needs the feature `{feature}`.\n\n"));
+    }
+    add(page, &format!("{}\n", about.unwrap_or_default().trim()));
     let mut headings: Vec<Option<&str>> = Vec::new();
     for argument in visible(command) {
         if !headings.contains(&argument.get_help_heading()) {
@@ -44,7 +48,7 @@ fn describe(command: &Command, page: &mut String) {
     }
     for heading in headings {
         add(page, &format!("\n**{}**\n\n", heading.unwrap_or("Options")));
-        for argument in visible(command).filter(|own| own.get_help_heading() == heading) {
+        for argument in visible(command).filter(|arg| arg.get_help_heading() == heading) {
             add(page, &line(argument));
         }
     }
@@ -53,8 +57,19 @@ fn describe(command: &Command, page: &mut String) {
     }
 }
 
+/// Returns the feature that a command needs, if any. `main` has the same list.
+fn feature_of(name: &str) -> Option<&'static str> {
+    let words: Vec<&str> = name.split(' ').skip(1).collect();
+    match words.as_slice() {
+        ["simulate", "plot"] => Some("plots"),
+        ["bench", "run"] | ["make-pair"] | ["analyze" | "simulate", ..] => Some("laboratory"),
+        ["train" | "distill", ..] => Some("train"),
+        _ => None,
+    }
+}
+
 fn visible(command: &Command) -> impl Iterator<Item = &Arg> {
-    command.get_arguments().filter(|own| !own.is_hide_set() && own.get_id() != "help")
+    command.get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help")
 }
 
 /// A list item for an option: spellings, value, help and default, with a list of possible values.
@@ -72,19 +87,19 @@ fn line(argument: &Arg) -> String {
         Some(_) => {}
         None => spellings.push(value),
     }
-    let spellings: Vec<String> = spellings.iter().map(|own| format!("`{own}`")).collect();
+    let spellings: Vec<String> = spellings.iter().map(|spelling| format!("`{spelling}`")).collect();
     let help = argument.get_long_help().or(argument.get_help()).map(ToString::to_string);
     let help = help.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
     let mut line = format!("- {}: {}", spellings.join(", "), help.trim_end_matches('.'));
     line.push('.');
     let default: Vec<String> =
-        argument.get_default_values().iter().map(|own| own.to_string_lossy().into()).collect();
+        argument.get_default_values().iter().map(|value| value.to_string_lossy().into()).collect();
     if takes_value && !default.is_empty() {
         line += &format!(" Default: `{}`.", default.join(","));
     }
     line.push('\n');
     let possible = argument.get_possible_values();
-    for value in possible.iter().filter(|own| takes_value && !own.is_hide_set()) {
+    for value in possible.iter().filter(|value| takes_value && !value.is_hide_set()) {
         let help = value.get_help().map(|help| format!(": {help}")).unwrap_or_default();
         line += &format!("  - `{}`{help}\n", value.get_name());
     }

@@ -26,7 +26,7 @@ pub(crate) struct Filtered<'r, 'l> {
 impl<'r, 'l> Filtered<'r, 'l> {
     /// Creates a row that keeps all its tokens.
     pub(crate) fn unfiltered(row: &'r LogitRow<'l>, temperature: f32) -> Self {
-        // Where the inverse overflows, all tokens but the best vanish anyway.
+        // If the inverse overflows, all tokens but the best vanish anyway.
         Self { row, inverse_temperature: temperature.recip().min(f32::MAX), kept: None }
     }
 

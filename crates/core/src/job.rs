@@ -231,7 +231,7 @@ pub struct Outcome {
     /// The number of accepted candidates among those that the job drafted or scored.
     pub accepted: usize,
     /// The verdict.
-    pub fate: SpanOutcome,
+    pub outcome: SpanOutcome,
 }
 
 /// An error of the cluster itself, as opposed to an error of a single job.

@@ -19,7 +19,11 @@ impl Decoder for Autoregressive {
         let position = sequence.tokens().len();
         let verdict = verify(&draft, &score.output.rows, position, sequence.randomness());
         sequence.commit(&draft, &verdict, &score.output);
-        cluster.observe(Outcome { ticket: score.ticket, accepted: 0, fate: SpanOutcome::Accepted });
+        cluster.observe(Outcome {
+            ticket: score.ticket,
+            accepted: 0,
+            outcome: SpanOutcome::Accepted,
+        });
         Ok(())
     }
 }

@@ -140,7 +140,7 @@ impl DraftAhead {
             count -= now;
             let (ticket, accepted, remaining) = (job.ticket, job.accepted, job.remaining);
             if accepted > 0 {
-                cluster.observe(Outcome { ticket, accepted, fate: SpanOutcome::Accepted });
+                cluster.observe(Outcome { ticket, accepted, outcome: SpanOutcome::Accepted });
             }
             if remaining > 0 {
                 break;
@@ -155,12 +155,12 @@ impl DraftAhead {
         if let Some(ticket) = self.running.take() {
             cluster.cancel(ticket);
         }
-        let mut fate = if rejected { SpanOutcome::Rejected } else { SpanOutcome::Wasted };
+        let mut outcome = if rejected { SpanOutcome::Rejected } else { SpanOutcome::Wasted };
         for DraftJob { ticket, accepted, .. } in self.jobs.drain(..) {
-            if accepted == 0 || fate == SpanOutcome::Rejected {
-                cluster.observe(Outcome { ticket, accepted, fate });
+            if accepted == 0 || outcome == SpanOutcome::Rejected {
+                cluster.observe(Outcome { ticket, accepted, outcome });
             }
-            fate = SpanOutcome::Wasted;
+            outcome = SpanOutcome::Wasted;
         }
         self.chain = Draft::empty();
         self.exhausted = false;

@@ -231,7 +231,9 @@ impl Dsi {
         }
         for index in 0..self.chains.len() {
             let drafting = self.chains[index].drafting.as_mut();
-            let Some(drafting) = drafting.filter(|own| own.is_running(ticket)) else { continue };
+            let Some(drafting) = drafting.filter(|drafting| drafting.is_running(ticket)) else {
+                continue;
+            };
             match drafting.handle_completion(sequence, completion) {
                 Err(DecodeError::Job(
                     failed @ (JobError::Failed { .. } | JobError::Panicked { .. }),
@@ -359,7 +361,7 @@ impl Dsi {
 
 /// Returns the outcome of a job with unused output.
 fn wasted(ticket: Ticket) -> Outcome {
-    Outcome { ticket, accepted: 0, fate: SpanOutcome::Wasted }
+    Outcome { ticket, accepted: 0, outcome: SpanOutcome::Wasted }
 }
 
 /// The maximum number of rows in one job.
@@ -388,7 +390,8 @@ impl Decoder for Dsi {
         let Some((task, scores)) = self.arrived.remove(&ready) else { return Ok(()) };
         let count = self.rows_to_verify(scores.rows.len());
         let drafting = self.chains.iter().filter_map(|chain| chain.drafting.as_ref());
-        let chains: Vec<_> = drafting.map(|own| (own.drafter(), own.chain())).collect();
+        let chains: Vec<_> =
+            drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
         let path = task.path(frontier);
         let (tree, verdict) =
             verify_chains(&chains, path, &scores.rows[..count], frontier, sequence.randomness());
@@ -396,12 +399,12 @@ impl Decoder for Dsi {
         let accepted = sequence.commit(&walked, &verdict, &scores);
         let committed = &sequence.tokens()[frontier..];
         let left_path = common_prefix_len(path, committed) < accepted.min(path.len());
-        let fate = if verdict.rejected || left_path {
+        let outcome = if verdict.rejected || left_path {
             SpanOutcome::Rejected
         } else {
             SpanOutcome::Accepted
         };
-        cluster.observe(Outcome { ticket, accepted, fate });
+        cluster.observe(Outcome { ticket, accepted, outcome });
 
         // Continue after the committed tokens, or restart there.
         let end = frontier + committed.len();

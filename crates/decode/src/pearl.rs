@@ -123,8 +123,8 @@ impl Decoder for Pearl {
         let verdict = verify(self.drafting.chain(), &scores.rows, position, sequence.randomness());
         let accepted = sequence.commit(self.drafting.chain(), &verdict, &scores);
         self.draft_length.observe_verdict(accepted, verdict.rejected);
-        let fate = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
-        cluster.observe(Outcome { ticket: scoring, accepted, fate });
+        let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
+        cluster.observe(Outcome { ticket: scoring, accepted, outcome });
         self.drafting.accept(accepted, cluster);
         if verdict.token.is_some() {
             self.drafting.restart(verdict.rejected, cluster);

@@ -368,7 +368,8 @@ mod tests {
         assert_eq!(commit(&[], Some(7), true), record(1, 0, &[3]));
         // The sequence ends with the accepted token, so no token after it counts as tested.
         assert_eq!(commit(&[0], Some(7), true), record(1, 1, &[]));
-        let committed: usize = sequence.verifications().iter().map(|own| own.committed).sum();
+        let committed: usize =
+            sequence.verifications().iter().map(|verification| verification.committed).sum();
         assert_eq!(committed, sequence.generated().len());
     }
 

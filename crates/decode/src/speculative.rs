@@ -64,9 +64,9 @@ impl Decoder for Speculative {
             draft_ns: reply.as_ref().map_or(0, |reply| reply.duration_ns),
             score_ns: score.duration_ns,
         });
-        let fate = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
+        let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         for ticket in reply.map(|reply| reply.ticket).into_iter().chain([score.ticket]) {
-            cluster.observe(Outcome { ticket, accepted, fate });
+            cluster.observe(Outcome { ticket, accepted, outcome });
         }
         Ok(())
     }

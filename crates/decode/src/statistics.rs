@@ -86,11 +86,11 @@ impl Statistics {
         self.draft_ns += other.draft_ns;
         self.score_ns += other.score_ns;
         self.failures.extend_from_slice(&other.failures);
-        for (mine, theirs) in
+        for (own_counts, other_counts) in
             [(&mut self.tested, &other.tested), (&mut self.accepted, &other.accepted)]
         {
-            mine.resize(mine.len().max(theirs.len()), 0);
-            mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs);
+            own_counts.resize(own_counts.len().max(other_counts.len()), 0);
+            own_counts.iter_mut().zip(other_counts).for_each(|(own, other)| *own += other);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::grow::sampling_within_vocab;
 use forerun_core::{Sampling, TokenId};
-use forerun_model::LanguageModel;
+use forerun_lm::LanguageModel;
 use std::borrow::Cow;
 
 /// A drafter's language model. It may propose the tokens below `vocab_size`.

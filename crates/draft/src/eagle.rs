@@ -16,36 +16,41 @@
 //! Deviation: EAGLE's code draws the siblings of its sampled trees without replacement. Here they
 //! are drawn independently. Trees of the most probable candidates are verified as in EAGLE's code.
 
-use crate::feature_conditioned::FeatureConditioned;
-use crate::{DraftContext, Drafter, ModelDrafter};
+use crate::feature_based::draft_from_features;
+use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
 use forerun_core::{Draft, SequenceId};
-use forerun_model::{FeatureModel, ModelError};
+use forerun_lm::{FeatureModel, ModelError};
 
 /// Drafts with a layer that reads the target's features.
 pub struct EagleDrafter<M> {
     /// Grows drafts as from any model. The rows also depend on features.
-    drafter: ModelDrafter<FeatureConditioned<M>>,
+    drafter: ModelDrafter<M>,
 }
 
 impl<M: FeatureModel> EagleDrafter<M> {
     /// Creates a drafter that uses `model`.
     pub fn new(model: M) -> Self {
-        Self { drafter: ModelDrafter::new(FeatureConditioned::new(model)) }
+        Self { drafter: ModelDrafter::new(model) }
     }
 
     /// Returns the model. Tests inspect its caches.
     #[must_use]
     pub fn model(&self) -> &M {
-        self.drafter.model().model()
+        self.drafter.model()
     }
 }
 
 impl<M: FeatureModel> Drafter for EagleDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        match self.drafter.model_mut().take_features(context) {
-            true => self.drafter.draft(context),
-            false => Ok(Draft::empty()),
-        }
+        single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        draft_from_features(&mut self.drafter, contexts, done);
     }
 
     fn release(&mut self, sequence: SequenceId) {

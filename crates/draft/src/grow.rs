@@ -11,55 +11,226 @@
 
 use crate::DraftContext;
 use forerun_core::{
-    Distribution, Draft, DraftShape, Key, Proposal, Purpose, Sampling, TokenId, TokenTree,
+    Distribution, Draft, DraftShape, Key, Proposal, Purpose, Sampler, Sampling, TokenId, TokenTree,
     node_of_row, row_of,
 };
-use forerun_model::{Logits, ModelError};
+use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::ptr;
 
-/// A source of the rows that a tree grows from.
-pub(crate) trait RowSource {
-    /// Returns the logits of the rows from `first_row` on ([`row_of`]). They cover only the tokens
-    /// that may be candidates.
-    fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError>;
+/// A draft that grows depth by depth.
+pub(crate) struct Growth<'a> {
+    context: DraftContext<'a>,
+    sampler: Sampler<'a>,
+    tree: TokenTree,
+    kind: GrowthKind,
 }
 
-/// Rows that depend only on the depth of a node. The first one is for the prefix.
-pub(crate) struct DepthRows<'a> {
-    pub(crate) logits: &'a Logits,
-    /// Only tokens below this number are candidates.
-    pub(crate) vocab_size: usize,
+enum GrowthKind {
+    /// Siblings drawn independently. A chain has one child for each node.
+    Sampled {
+        /// The number of children of each node of the remaining depths.
+        branching: VecDeque<usize>,
+        proposed: Vec<Distribution>,
+    },
+    /// The most probable nodes.
+    ///
+    /// Each depth expands the `width` nodes with the highest cumulative probability among the
+    /// `width` best children of every node of the depth above. A budget chooses among all these
+    /// children, expanded or not.
+    Top {
+        width: usize,
+        remaining_depths: usize,
+        budget: Option<usize>,
+        considered: Vec<Candidate>,
+        /// The newest nodes: their rows, the log-probabilities of their paths, and their candidates.
+        level: Vec<(usize, f64, Option<usize>)>,
+    },
 }
 
-impl RowSource for DepthRows<'_> {
-    fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
-        let by_depth: Vec<&[f32]> = self.logits.rows_truncated_to(self.vocab_size).collect();
-        let depth_of = |row| node_of_row(row).map_or(0, |node| tree.depth(node));
-        let depths = (first_row..=tree.len()).map(depth_of);
-        Ok(depths.filter_map(|depth| by_depth.get(depth).copied()).collect())
+impl<'a> Growth<'a> {
+    /// Starts a draft of this shape. `context` must have the sampling options of the drafter.
+    pub(crate) fn new(context: DraftContext<'a>, shape: &DraftShape) -> Self {
+        let kind = match shape {
+            // Drafters without phrases draft only the chain.
+            DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
+                GrowthKind::sampled(vec![1; *length])
+            }
+            // Deterministic draws give equal siblings, so one is enough.
+            DraftShape::Sampled { branching } if context.sampling.is_deterministic() => {
+                GrowthKind::sampled(vec![1; branching.len()])
+            }
+            DraftShape::Sampled { branching } => GrowthKind::sampled(branching.clone()),
+            DraftShape::Top { width, depth, budget } => GrowthKind::Top {
+                width: *width,
+                remaining_depths: *depth,
+                budget: *budget,
+                considered: Vec::new(),
+                level: vec![(0, 0.0, None)],
+            },
+        };
+        let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
+        Self { context, sampler, tree: TokenTree::new(), kind }
+    }
+
+    /// Returns the tree so far and the first row that the next depth grows from; all later rows are
+    /// needed, too. `None` if the draft is complete.
+    pub(crate) fn next_rows(&self) -> Option<(&TokenTree, usize)> {
+        let first_row = match &self.kind {
+            // The rows after the newest nodes, which have no children yet.
+            GrowthKind::Sampled { branching, proposed } => {
+                (!branching.is_empty()).then_some(proposed.len())?
+            }
+            GrowthKind::Top { remaining_depths, level, .. } => {
+                level.first().filter(|_| *remaining_depths > 0)?.0
+            }
+        };
+        (first_row <= self.tree.len()).then_some((&self.tree, first_row))
+    }
+
+    /// Grows the next depth from its rows of logits. They cover only the tokens that may be
+    /// candidates.
+    pub(crate) fn advance(&mut self, rows: &[&[f32]]) -> Result<(), ModelError> {
+        let Self { context, sampler, tree, kind } = self;
+        match kind {
+            GrowthKind::Sampled { branching, proposed } => {
+                let (mut candidate, first_row) = (0, proposed.len());
+                let children = branching.pop_front().unwrap_or(0);
+                for (row, logits) in (first_row..).zip(rows) {
+                    let parent = node_of_row(row);
+                    let distribution = sampler.distribution(logits, tree, parent)?;
+                    let depth = parent.map_or(0, |node| tree.depth(node));
+                    let position = context.tokens.len() + depth;
+                    for _ in 0..children {
+                        let key = Key { position, purpose: Purpose::Draft, candidate };
+                        tree.push(parent, distribution.pick(context.randomness, key));
+                        candidate += 1;
+                    }
+                    proposed.push(distribution);
+                }
+            }
+            GrowthKind::Top { width, remaining_depths, considered, level, .. } => {
+                *remaining_depths -= 1;
+                let new = considered.len();
+                let (mut last, mut children): (Option<&[f32]>, _) = (None, Vec::new());
+                for (&(row, score, parent), &logits) in level.iter().zip(rows) {
+                    // Nodes that share a row share its best tokens, unless penalties depend on their
+                    // paths.
+                    let shared = last.is_some_and(|last| ptr::eq(last, logits));
+                    if !shared || !sampler.is_path_independent() {
+                        let node = node_of_row(row);
+                        (last, children) =
+                            (Some(logits), sampler.candidates(logits, tree, node, *width)?);
+                    }
+                    considered.extend(children.iter().map(|&(token, log_probability)| {
+                        // Rounding must not raise the score above the parent's.
+                        Candidate { row, parent, token, score: score + log_probability.min(0.0) }
+                    }));
+                }
+                let best = best_candidates(considered, new..considered.len(), *width).into_iter();
+                *level = best
+                    .map(|index| {
+                        let Candidate { row, token, score, .. } = considered[index];
+                        let node = tree.push(node_of_row(row), token);
+                        (row_of(Some(node)), score, Some(index))
+                    })
+                    .collect();
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the draft.
+    pub(crate) fn finish(self) -> Draft {
+        match self.kind {
+            GrowthKind::Sampled { mut proposed, .. } => {
+                proposed.resize(self.tree.len() + 1, Distribution::default());
+                Draft { tree: self.tree, proposal: Proposal::Sampled(proposed) }
+            }
+            GrowthKind::Top { budget, considered, .. } => {
+                let tree = budget.map_or(self.tree, |budget| rerank(&considered, budget));
+                Draft { tree, proposal: Proposal::Deterministic }
+            }
+        }
     }
 }
 
-/// Grows a draft of this shape. The source must have rows for all its depths.
-pub(crate) fn grow(
-    context: &DraftContext<'_>,
-    shape: &DraftShape,
-    rows: &mut dyn RowSource,
+impl GrowthKind {
+    fn sampled(branching: Vec<usize>) -> Self {
+        Self::Sampled { branching: branching.into(), proposed: Vec::new() }
+    }
+}
+
+/// Grows a draft from rows that depend only on the depth of a node; the first one is for the prefix.
+/// Only tokens below `vocab_size` are candidates. There must be a row for each depth.
+pub(crate) fn grow_from_depth_rows(
+    mut growth: Growth<'_>,
+    output: &ForwardOutput,
+    vocab_size: usize,
 ) -> Result<Draft, ModelError> {
-    match shape {
-        // Drafters without phrases draft only the chain.
-        DraftShape::Chain { length } | DraftShape::Phrases { length, .. } => {
-            sampled_tree(context, &vec![1; *length], rows)
+    let by_depth: Vec<&[f32]> = output.rows_truncated_to(vocab_size).collect();
+    while let Some((tree, first_row)) = growth.next_rows() {
+        let depth_of = |row| node_of_row(row).map_or(0, |node| tree.depth(node));
+        let depths = (first_row..=tree.len()).map(depth_of);
+        let rows: Vec<&[f32]> = depths.filter_map(|depth| by_depth.get(depth).copied()).collect();
+        growth.advance(&rows)?;
+    }
+    Ok(growth.finish())
+}
+
+/// A draft that grows from a model's rows, as one of several that share forward passes.
+pub(crate) struct ModelGrowth<'a> {
+    /// The index of its context.
+    pub(crate) index: usize,
+    pub(crate) growth: Growth<'a>,
+    /// The options of its requests.
+    pub(crate) request: ForwardRequest<'a>,
+    pub(crate) progress: Progress,
+}
+
+impl ModelGrowth<'_> {
+    /// Returns the entry of the next pass, unless the draft is complete.
+    fn entry(&mut self) -> Option<BatchEntry<'_>> {
+        let Self { growth, request, progress, .. } = self;
+        let (tree, first_row) = growth.next_rows()?;
+        let device = growth.context.device(tree, first_row);
+        let request = ForwardRequest { tree, first_row, device, ..*request };
+        Some(BatchEntry { request, progress })
+    }
+}
+
+/// Grows drafts from a model's rows. The drafts share forward passes: each pass computes the next
+/// depth of all of them. Only tokens below `vocab_size` are candidates.
+pub(crate) fn grow_from_model(
+    model: &mut impl LanguageModel,
+    mut growths: Vec<ModelGrowth<'_>>,
+    vocab_size: usize,
+    done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+) {
+    while !growths.is_empty() {
+        let mut batch: Vec<_> = growths.iter_mut().filter_map(ModelGrowth::entry).collect();
+        if !batch.is_empty() {
+            model.forward(&mut batch);
         }
-        // Deterministic draws give equal siblings, so one is enough.
-        DraftShape::Sampled { branching } if context.sampling.is_deterministic() => {
-            sampled_tree(context, &vec![1; branching.len()], rows)
-        }
-        DraftShape::Sampled { branching } => sampled_tree(context, branching, rows),
-        DraftShape::Top { width, depth, budget } => {
-            top_tree(context, *width, *depth, *budget, rows)
+        for mut growing in std::mem::take(&mut growths) {
+            let advanced = match growing.progress.result.take() {
+                Some(Ok(output)) => {
+                    growing.progress = Progress::default();
+                    let rows: Vec<_> = output.rows_truncated_to(vocab_size).collect();
+                    growing.growth.advance(&rows)
+                }
+                Some(Err(error)) => Err(error),
+                None => Ok(()),
+            };
+            match advanced {
+                Err(error) => done(growing.index, Err(error)),
+                Ok(()) if growing.growth.next_rows().is_none() => {
+                    done(growing.index, Ok(growing.growth.finish()));
+                }
+                Ok(()) => growths.push(growing),
+            }
         }
     }
 }
@@ -75,84 +246,6 @@ pub(crate) fn sampling_within_vocab(sampling: &Sampling, vocab_size: usize) -> C
         }
         _ => Cow::Borrowed(sampling),
     }
-}
-
-/// Draws siblings independently, depth by depth. A chain has one child for each node.
-fn sampled_tree(
-    context: &DraftContext<'_>,
-    branching: &[usize],
-    rows: &mut dyn RowSource,
-) -> Result<Draft, ModelError> {
-    let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
-    let mut tree = TokenTree::new();
-    let mut proposed: Vec<Distribution> = Vec::new();
-    for (depth, &children) in branching.iter().enumerate() {
-        // The rows after the newest nodes, which have no children yet.
-        let first_row = proposed.len();
-        let logits = rows.rows(&tree, first_row)?;
-        let position = context.tokens.len() + depth;
-        let mut candidate = 0;
-        for (row, logits) in (first_row..).zip(logits) {
-            let parent = node_of_row(row);
-            let distribution = sampler.distribution(logits, &tree, parent)?;
-            for _ in 0..children {
-                let key = Key { position, purpose: Purpose::Draft, candidate };
-                tree.push(parent, distribution.pick(context.randomness, key));
-                candidate += 1;
-            }
-            proposed.push(distribution);
-        }
-    }
-    proposed.resize(tree.len() + 1, Distribution::default());
-    Ok(Draft { tree, proposal: Proposal::Sampled(proposed) })
-}
-
-/// Grows a tree of the most probable nodes.
-///
-/// Each depth expands the `width` nodes with the highest cumulative probability among the `width`
-/// best children of every node of the depth above. A budget chooses among all these children,
-/// expanded or not.
-fn top_tree(
-    context: &DraftContext<'_>,
-    width: usize,
-    depth: usize,
-    budget: Option<usize>,
-    rows: &mut dyn RowSource,
-) -> Result<Draft, ModelError> {
-    let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
-    let mut expanded = TokenTree::new();
-    let mut considered: Vec<Candidate> = Vec::new();
-    // The newest nodes: their rows, the log-probabilities of their paths, and their candidates.
-    let mut level: Vec<(usize, f64, Option<usize>)> = vec![(0, 0.0, None)];
-    for _ in 0..depth {
-        let Some(&(first_row, ..)) = level.first() else { break };
-        let logits = rows.rows(&expanded, first_row)?;
-        let new = considered.len();
-        let (mut last, mut children): (Option<&[f32]>, _) = (None, Vec::new());
-        for (&(row, score, parent), logits) in level.iter().zip(logits) {
-            // Nodes that share a row share its best tokens, unless penalties depend on their paths.
-            let shared = last.is_some_and(|last| ptr::eq(last, logits));
-            if !shared || !sampler.is_path_independent() {
-                let node = node_of_row(row);
-                (last, children) =
-                    (Some(logits), sampler.candidates(logits, &expanded, node, width)?);
-            }
-            considered.extend(children.iter().map(|&(token, log_probability)| {
-                // Rounding must not raise the score above the parent's.
-                Candidate { row, parent, token, score: score + log_probability.min(0.0) }
-            }));
-        }
-        let best = best_candidates(&considered, new..considered.len(), width).into_iter();
-        level = best
-            .map(|index| {
-                let Candidate { row, token, score, .. } = considered[index];
-                let node = expanded.push(node_of_row(row), token);
-                (row_of(Some(node)), score, Some(index))
-            })
-            .collect();
-    }
-    let tree = budget.map_or(expanded, |budget| rerank(&considered, budget));
-    Ok(Draft { tree, proposal: Proposal::Deterministic })
 }
 
 /// A possible node of a tree of the most probable nodes.

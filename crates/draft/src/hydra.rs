@@ -11,31 +11,34 @@
 //! Deviations: "typical acceptance" changes the distribution of the output, and is not implemented.
 //! The paper searches for the shape of its tree; here a tree holds the most probable paths.
 
-use crate::feature_conditioned::FeatureConditioned;
-use crate::{DraftContext, Drafter, ModelDrafter};
+use crate::feature_based::draft_from_features;
+use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
 use forerun_core::{Draft, SequenceId};
-use forerun_model::{FeatureModel, ModelError};
+use forerun_lm::{FeatureModel, ModelError};
 
 /// Drafts with heads that read the target's last feature and the tokens after it.
 pub struct HydraDrafter<M> {
-    drafter: ModelDrafter<FeatureConditioned<M>>,
-    n_heads: usize,
+    drafter: ModelDrafter<M>,
 }
 
 impl<M: FeatureModel> HydraDrafter<M> {
     /// Creates a drafter that uses `model`, which has `n_heads` heads.
     pub fn new(model: M, n_heads: usize) -> Self {
-        Self { drafter: ModelDrafter::new(FeatureConditioned::new(model)), n_heads }
+        Self { drafter: ModelDrafter::new(model).with_max_depth(n_heads) }
     }
 }
 
 impl<M: FeatureModel> Drafter for HydraDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        if !self.drafter.model_mut().take_features(context) {
-            return Ok(Draft::empty());
-        }
-        let shape = context.shape.truncated(self.n_heads);
-        self.drafter.draft(&DraftContext { shape: &shape, ..*context })
+        single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        draft_from_features(&mut self.drafter, contexts, done);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -23,9 +23,9 @@
 //! * An answer starts with an exact forward, whatever was drafted on its sequence before, so equal
 //!   requests give equal drafts.
 
-use crate::{DraftContext, Drafter, ModelDrafter};
+use crate::{DraftContext, Drafter, ModelDrafter, single_draft};
 use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
-use forerun_model::{LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext, ModelError};
+use forerun_lm::{ForwardRequest, LayerGroups, LayerOrder, LayeredModel, ModelError};
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
@@ -79,8 +79,9 @@ impl fmt::Display for CalibrationPolicy {
 
 /// Drafts with a language model that runs groups of its layers in parallel.
 pub struct LayerParallelDrafter<M> {
-    /// Grows drafts as from any model. The wrapper decides which rows are exact.
-    drafter: ModelDrafter<LayerParallelModel<M>>,
+    /// Grows drafts as from any model. The requests state which rows are exact.
+    drafter: ModelDrafter<M>,
+    groups: LayerGroups,
     calibration: CalibrationPolicy,
     /// The number of tokens in a round, if several jobs extend one draft.
     round_length: usize,
@@ -91,8 +92,8 @@ pub struct LayerParallelDrafter<M> {
 impl<M: LayeredModel> LayerParallelDrafter<M> {
     /// Creates a drafter that uses `model`. `groups` must contain all its layers.
     pub fn new(model: M, groups: LayerGroups, calibration: CalibrationPolicy) -> Self {
-        let drafter = ModelDrafter::new(LayerParallelModel { model, groups, exact: 0 });
-        Self { drafter, calibration, round_length: 1, last_drafts: HashMap::new() }
+        let drafter = ModelDrafter::new(model);
+        Self { drafter, groups, calibration, round_length: 1, last_drafts: HashMap::new() }
     }
 
     /// Returns the drafter with rounds of up to `tokens` tokens: jobs that extend one draft belong to
@@ -111,7 +112,7 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
     /// Returns the model. Tests inspect its caches.
     #[must_use]
     pub fn model(&self) -> &M {
-        &self.drafter.model().model
+        self.drafter.model()
     }
 
     /// Returns the number of tokens that must be exact in this round's forwards.
@@ -139,50 +140,37 @@ impl<M: LayeredModel> LayerParallelDrafter<M> {
 
 impl<M: LayeredModel> Drafter for LayerParallelDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let exact = self.exact_tokens(context);
-        self.drafter.model_mut().exact = exact;
-        let draft = self.drafter.draft(context)?;
+        single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        let exact: Vec<usize> = contexts.iter().map(|context| self.exact_tokens(context)).collect();
         let needs_last_draft = match self.calibration {
             CalibrationPolicy::EveryRound => self.round_length > 1,
             CalibrationPolicy::OnMismatch => true,
             CalibrationPolicy::PrefillOnly | CalibrationPolicy::Never => false,
         };
-        if needs_last_draft {
-            let last = self.last_drafts.entry(context.sequence).or_default();
-            last.record(context, exact, &draft.tree);
-        }
-        Ok(draft)
+        let Self { drafter, groups, last_drafts, .. } = self;
+        let request = |index: usize, request| {
+            let (order, exact_tokens) = (LayerOrder::Groups(groups), exact[index]);
+            ForwardRequest { order, exact_tokens, ..request }
+        };
+        drafter.draft_with(contexts, request, &mut |index, draft| {
+            if let (true, Ok(draft)) = (needs_last_draft, &draft) {
+                let last = last_drafts.entry(contexts[index].sequence).or_default();
+                last.record(&contexts[index], exact[index], &draft.tree);
+            }
+            done(index, draft);
+        });
     }
 
     fn release(&mut self, sequence: SequenceId) {
         self.last_drafts.remove(&sequence);
         self.drafter.release(sequence);
-    }
-}
-
-/// Presents a model with layer-parallel forwards as an ordinary language model.
-struct LayerParallelModel<M> {
-    model: M,
-    groups: LayerGroups,
-    /// The number of tokens at the start of the sequence that must be exact in this round.
-    exact: usize,
-}
-
-impl<M: LayeredModel> LanguageModel for LayerParallelModel<M> {
-    fn vocab_size(&self) -> usize {
-        self.model.vocab_size()
-    }
-
-    fn context_length(&self) -> usize {
-        self.model.context_length()
-    }
-
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        self.model.layer_parallel_logits(context, &self.groups, self.exact)
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.model.release(sequence);
     }
 }
 

@@ -1,13 +1,13 @@
 //! The drafters, which propose tokens. Each drafter has its own file.
 //!
-//! This crate uses language models, but no files, threads or clocks. A draft is a function of the
+//! This crate uses language models through `forerun-lm`, but no files, threads or clocks. A draft is a function of the
 //! tokens so far, and of the target's feedback on the same answer. Everything else that a drafter
 //! stores only saves work.
 
 mod answer_tracker;
 mod candidate_model;
 mod eagle;
-mod feature_conditioned;
+mod feature_based;
 mod grow;
 mod hydra;
 mod layer_parallel;
@@ -35,11 +35,13 @@ pub use vocab_translation::{VocabTranslationDrafter, VocabTranslator};
 
 use forerun_core::{
     Draft, DraftShape, Randomness, Sampling, SequenceId, TargetFeedback, TokenId, TokenTree,
+    node_of_row,
 };
-use forerun_model::{LogitsContext, ModelError};
+use forerun_lm::{DeviceChoice, ForwardRequest, ModelError};
 use std::sync::atomic::AtomicBool;
 
 /// The input of a drafter.
+#[derive(Clone, Copy)]
 pub struct DraftContext<'a> {
     /// The sequence.
     pub sequence: SequenceId,
@@ -57,14 +59,32 @@ pub struct DraftContext<'a> {
     pub feedback: &'a TargetFeedback,
     /// Set when the draft is no longer needed. Models check it between layers and between tokens.
     pub cancel: &'a AtomicBool,
+    /// The number of tokens to draft on the last device of a model on two devices, before the others
+    /// are drafted on the first one; `None` to draft each token on a free device.
+    pub tokens_on_last_device: Option<usize>,
 }
 
-impl DraftContext<'_> {
+impl<'a> DraftContext<'a> {
     /// Creates the request to a model with the target's vocabulary: the rows from `first_row` on for
     /// the tokens and the candidates after them.
-    pub(crate) fn rows<'a>(&'a self, tree: &'a TokenTree, first_row: usize) -> LogitsContext<'a> {
+    pub(crate) fn request<'t>(&self, tree: &'t TokenTree, first_row: usize) -> ForwardRequest<'t>
+    where
+        'a: 't,
+    {
         let Self { sequence, tokens, cancel, .. } = *self;
-        LogitsContext { sequence, tokens, tree, first_row, cancel }
+        let device = self.device(tree, first_row);
+        let request = ForwardRequest::new(sequence, tokens, tree);
+        ForwardRequest { first_row, device, cancel, ..request }
+    }
+
+    /// Returns the device on which to draft the tokens after a row.
+    pub(crate) fn device(&self, tree: &TokenTree, row: usize) -> DeviceChoice {
+        let drafted = node_of_row(row).map_or(0, |node| tree.depth(node));
+        match self.tokens_on_last_device {
+            Some(tokens) if drafted < tokens => DeviceChoice::Last,
+            Some(_) => DeviceChoice::First,
+            None => DeviceChoice::AnyFree,
+        }
     }
 }
 
@@ -73,7 +93,7 @@ impl DraftContext<'_> {
 /// ```rust
 /// use forerun_core::{Draft, DraftShape, Proposal, Sampling, SequenceId, TargetFeedback, TokenTree};
 /// use forerun_draft::{DraftContext, Drafter};
-/// use forerun_model::ModelError;
+/// use forerun_lm::ModelError;
 /// use std::sync::atomic::AtomicBool;
 ///
 /// /// Proposes that the last token repeats.
@@ -100,6 +120,7 @@ impl DraftContext<'_> {
 ///     shape: &DraftShape::Chain { length: 2 },
 ///     feedback: &TargetFeedback::default(),
 ///     cancel: &AtomicBool::new(false),
+///     tokens_on_last_device: None,
 /// };
 /// let draft = Repeat.draft(&context)?;
 /// assert_eq!(draft.tree.tokens(), [4, 4]);
@@ -112,6 +133,29 @@ pub trait Drafter {
     /// If the drafter's model fails, or the job was cancelled.
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError>;
 
+    /// Drafts for several sequences, and calls `done` with the index and the draft of each as soon as
+    /// it is ready. A draft is the same as [`Drafter::draft`] makes for its context.
+    ///
+    /// Drafters with a model implement this so that the sequences share its forward passes.
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        for (index, context) in contexts.iter().enumerate() {
+            done(index, self.draft(context));
+        }
+    }
+
     /// Drops everything that is stored for a sequence.
     fn release(&mut self, sequence: SequenceId);
+}
+
+/// Returns the draft of a batch that has one context.
+fn single_draft(
+    draft_batch: impl FnOnce(&mut dyn FnMut(usize, Result<Draft, ModelError>)),
+) -> Result<Draft, ModelError> {
+    let mut draft = Ok(Draft::empty());
+    draft_batch(&mut |_, result| draft = result);
+    draft
 }

@@ -23,7 +23,7 @@ use crate::answer_tracker::AnswerTracker;
 use crate::ngram_pool::NgramPool;
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft};
-use forerun_model::ModelError;
+use forerun_lm::ModelError;
 use std::collections::{HashMap, VecDeque};
 
 /// The number of tokens in an n-gram (N).
@@ -181,6 +181,7 @@ mod tests {
             shape: &DraftShape::Top { width: 7, depth: LookaheadDrafter::DEPTH, budget: None },
             feedback,
             cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
         };
         drafter.draft(&context).unwrap().tree
     }

@@ -14,36 +14,45 @@
 //! implemented. The paper searches for the shape of its tree; here a tree holds the most probable
 //! paths.
 
-use crate::grow::{DepthRows, grow, sampling_within_vocab};
+use crate::grow::{Growth, grow_from_depth_rows, sampling_within_vocab};
 use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, SequenceId};
-use forerun_model::{FeatureHeads, ModelError};
+use forerun_core::{Draft, SequenceId, TokenTree};
+use forerun_lm::{FeatureModel, ForwardRequest, ModelError};
 
 /// Drafts with heads that read the target's last feature.
 pub struct MedusaDrafter<H> {
     heads: H,
+    n_heads: usize,
 }
 
-impl<H: FeatureHeads> MedusaDrafter<H> {
-    /// Creates a drafter that uses `heads`.
-    pub fn new(heads: H) -> Self {
-        Self { heads }
+impl<H: FeatureModel> MedusaDrafter<H> {
+    /// Creates a drafter that uses `n_heads` heads. They are a model whose rows depend only on the
+    /// features of the last token that the target has read, and on their depth.
+    pub fn new(heads: H, n_heads: usize) -> Self {
+        Self { heads, n_heads }
     }
 }
 
-impl<H: FeatureHeads> Drafter for MedusaDrafter<H> {
+impl<H: FeatureModel> Drafter for MedusaDrafter<H> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
         // In an answer's first round the target has not read any token.
         let last_read = context.tokens.len().checked_sub(2);
-        let feature = last_read.and_then(|token| context.feedback.features.rows_from(token).next());
-        let Some(feature) = feature else { return Ok(Draft::empty()) };
-        let logits = self.heads.logits(feature)?;
+        let features = &context.feedback.features;
+        let shape = context.shape.truncated(self.n_heads);
+        if last_read.is_none_or(|token| features.len() <= token) || shape.depth() == 0 {
+            return Ok(Draft::empty());
+        }
+        // One row for each depth. The tokens make no difference.
+        let depths = TokenTree::chain(&vec![0; shape.depth() - 1]);
+        let request = ForwardRequest { features: Some(features), ..context.request(&depths, 0) };
+        let output = self.heads.logits(&request)?;
         let vocab_size = self.heads.vocab_size();
         let sampling = sampling_within_vocab(context.sampling, vocab_size);
-        let context = &DraftContext { sampling: &sampling, ..*context };
-        let shape = context.shape.truncated(logits.rows().count());
-        grow(context, &shape, &mut DepthRows { logits: &logits, vocab_size })
+        let context = DraftContext { sampling: &sampling, ..*context };
+        grow_from_depth_rows(Growth::new(context, &shape), &output, vocab_size)
     }
 
-    fn release(&mut self, _sequence: SequenceId) {}
+    fn release(&mut self, sequence: SequenceId) {
+        self.heads.release(sequence);
+    }
 }

@@ -6,26 +6,33 @@
 //! distributions cover the tokens that both models have, and are verified as such.
 
 use crate::candidate_model::CandidateModel;
-use crate::grow::{RowSource, grow};
-use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, SequenceId, TokenTree};
-use forerun_model::{LanguageModel, Logits, ModelError};
+use crate::grow::{Growth, ModelGrowth, grow_from_model};
+use crate::{DraftContext, Drafter, single_draft};
+use forerun_core::{Draft, Sampling, SequenceId, TokenTree};
+use forerun_lm::{ForwardRequest, LanguageModel, ModelError, Progress};
+use std::borrow::Cow;
 
 /// Drafts with a language model, usually a small one.
 pub struct ModelDrafter<M> {
     candidates: CandidateModel<M>,
+    max_depth: usize,
 }
 
 impl<M: LanguageModel> ModelDrafter<M> {
     /// Creates a drafter that uses `model`.
     pub fn new(model: M) -> Self {
-        Self { candidates: CandidateModel::new(model) }
+        Self { candidates: CandidateModel::new(model), max_depth: usize::MAX }
     }
 
     /// Returns the drafter for a target with `vocab_size` tokens.
     #[must_use]
     pub fn with_vocab_size(self, vocab_size: usize) -> Self {
-        Self { candidates: self.candidates.with_vocab_size(vocab_size) }
+        Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
+    }
+
+    /// Returns the drafter with another limit on the depth of its drafts.
+    pub(crate) fn with_max_depth(self, max_depth: usize) -> Self {
+        Self { max_depth, ..self }
     }
 
     /// Returns the model.
@@ -33,40 +40,46 @@ impl<M: LanguageModel> ModelDrafter<M> {
         &self.candidates.model
     }
 
-    /// Returns the model, to configure it for a round.
-    pub(crate) fn model_mut(&mut self) -> &mut M {
-        &mut self.candidates.model
-    }
-}
-
-/// The model's rows after a context's tokens.
-struct ModelRows<'a, M> {
-    model: &'a mut M,
-    context: &'a DraftContext<'a>,
-    vocab_size: usize,
-    /// The rows of the last request.
-    last: Option<Logits>,
-}
-
-impl<M: LanguageModel> RowSource for ModelRows<'_, M> {
-    fn rows(&mut self, tree: &TokenTree, first_row: usize) -> Result<Vec<&[f32]>, ModelError> {
-        let logits = self.model.logits(&self.context.rows(tree, first_row))?;
-        Ok(self.last.insert(logits).rows_truncated_to(self.vocab_size).collect())
+    /// Drafts for several sequences. `request` adds options to the requests of the context with an
+    /// index.
+    pub(crate) fn draft_with<'a>(
+        &mut self,
+        contexts: &'a [DraftContext<'a>],
+        request: impl Fn(usize, ForwardRequest<'a>) -> ForwardRequest<'a>,
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        static NO_TREE: TokenTree = TokenTree::new();
+        let Self { candidates, max_depth } = self;
+        let sampling = contexts.iter().map(|context| candidates.sampling(context.sampling));
+        let sampling: Vec<Cow<'_, Sampling>> = sampling.collect();
+        let mut growths = Vec::new();
+        for (index, (context, sampling)) in contexts.iter().zip(&sampling).enumerate() {
+            if !candidates.can_read(context.tokens) {
+                done(index, Ok(Draft::empty()));
+                continue;
+            }
+            let room = candidates.room_after(context.tokens.len());
+            let shape = context.shape.truncated(room.min(*max_depth));
+            let request = request(index, context.request(&NO_TREE, 0));
+            let growth = Growth::new(DraftContext { sampling, ..*context }, &shape);
+            growths.push(ModelGrowth { index, growth, request, progress: Progress::default() });
+        }
+        let vocab_size = candidates.vocab_size();
+        grow_from_model(&mut candidates.model, growths, vocab_size, done);
     }
 }
 
 impl<M: LanguageModel> Drafter for ModelDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let candidates = &mut self.candidates;
-        if !candidates.can_read(context.tokens) {
-            return Ok(Draft::empty());
-        }
-        let sampling = candidates.sampling(context.sampling);
-        let context = &DraftContext { sampling: &sampling, ..*context };
-        let shape = context.shape.truncated(candidates.room_after(context.tokens.len()));
-        let vocab_size = candidates.vocab_size();
-        let model = &mut candidates.model;
-        grow(context, &shape, &mut ModelRows { model, context, vocab_size, last: None })
+        single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        self.draft_with(contexts, |_, request| request, done);
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -79,7 +92,7 @@ impl<M: LanguageModel> Drafter for ModelDrafter<M> {
 mod tests {
     use super::*;
     use forerun_core::{DraftShape, KeyedRandomness, Sampling, TargetFeedback, TokenId};
-    use forerun_model::fake::{TableModel, row_prefix};
+    use forerun_lm::fake::{TableModel, row_prefix};
     use std::sync::atomic::AtomicBool;
 
     const VOCAB: usize = 5;
@@ -95,6 +108,7 @@ mod tests {
             shape,
             feedback: &TargetFeedback::default(),
             cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
         };
         let tree = ModelDrafter::new(MODEL).draft(&context).unwrap().tree;
         let mut paths: Vec<_> =

@@ -22,7 +22,7 @@ use crate::{DraftContext, Drafter};
 use forerun_core::{
     Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft, row_of,
 };
-use forerun_model::{LanguageModel, ModelError};
+use forerun_lm::{LanguageModel, ModelError};
 use std::collections::HashMap;
 
 /// The number of tokens in a phrase after its first one. This is the maximum that phrases add to a
@@ -163,9 +163,9 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
                 tree.insert_path(end, readable.take(room), usize::MAX);
             }
             let first_row = chain.len();
-            let logits = self.candidates.model.logits(&context.rows(&tree, first_row))?;
+            let output = self.candidates.model.logits(&context.request(&tree, first_row))?;
             let vocab_size = self.candidates.vocab_size();
-            let rows: Vec<&[f32]> = logits.rows_truncated_to(vocab_size).collect();
+            let rows: Vec<&[f32]> = output.rows_truncated_to(vocab_size).collect();
             let mut at = end;
             loop {
                 let best = sampler.candidates(rows[row_of(at) - first_row], &tree, at, 1)?;
@@ -228,7 +228,7 @@ impl<M: LanguageModel> Drafter for OuroborosDrafter<M> {
 mod tests {
     use super::*;
     use forerun_core::{KeyedRandomness, Sampling, TargetFeedback, node_of_row};
-    use forerun_model::{Logits, LogitsContext};
+    use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, complete_each};
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
@@ -254,17 +254,20 @@ mod tests {
             512
         }
 
-        fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-            let LogitsContext { tokens, tree, first_row, .. } = *context;
-            self.forwards += 1;
-            let last =
-                |row: usize| node_of_row(row).map_or(tokens[tokens.len() - 1], |n| tree.token(n));
-            let row = |row| {
-                let best = next(last(row));
-                (0..VOCAB as TokenId).map(move |token| if token == best { 9.0 } else { 0.0 })
-            };
-            let values = (first_row..=tree.len()).flat_map(row).collect();
-            Ok(Logits { values, vocab_size: VOCAB, computed_tokens: 0 })
+        fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+            complete_each(batch, |request| {
+                let ForwardRequest { tokens, tree, first_row, .. } = *request;
+                self.forwards += 1;
+                let last =
+                    |row| node_of_row(row).map_or(tokens[tokens.len() - 1], |n| tree.token(n));
+                let row = |row| {
+                    let best = next(last(row));
+                    (0..VOCAB as TokenId).map(move |token| if token == best { 9.0 } else { 0.0 })
+                };
+                let logits = (first_row..=tree.len()).flat_map(row).collect();
+                let (vocab_size, computed_tokens) = (VOCAB, 0);
+                Ok(ForwardOutput { logits, vocab_size, computed_tokens, features: None })
+            });
         }
 
         fn release(&mut self, _sequence: SequenceId) {}
@@ -296,6 +299,7 @@ mod tests {
             shape,
             feedback,
             cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
         };
         drafter.draft(&context).unwrap().tree
     }

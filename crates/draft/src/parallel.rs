@@ -16,11 +16,11 @@
 //! integration, rows also depend on the target's features, and those of masks on a trained feature.
 
 use crate::candidate_model::CandidateModel;
-use crate::feature_conditioned::FeatureConditioned;
-use crate::grow::{DepthRows, grow};
-use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, SequenceId, TokenId, TokenTree};
-use forerun_model::{FeatureModel, LanguageModel, ModelError};
+use crate::feature_based::draft_if_features;
+use crate::grow::{Growth, grow_from_depth_rows};
+use crate::{DraftContext, Drafter, single_draft};
+use forerun_core::{Draft, DraftShape, SequenceId, TokenId, TokenTree};
+use forerun_lm::{BatchEntry, FeatureModel, ForwardRequest, LanguageModel, ModelError, Progress};
 use std::ops::Range;
 
 /// The mask tokens that stand for the positions to predict.
@@ -68,25 +68,68 @@ impl<M: LanguageModel> ParallelDrafter<M> {
     pub fn with_vocab_size(self, vocab_size: usize) -> Self {
         Self { candidates: self.candidates.with_vocab_size(vocab_size), ..self }
     }
+
+    /// Drafts for several sequences, in one forward. The model gets the target's features if it
+    /// `reads_features`.
+    fn draft_with(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        reads_features: bool,
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        let Self { candidates, masks } = self;
+        let mut drafts: Vec<MaskedDraft> = Vec::new();
+        for (index, context) in contexts.iter().enumerate() {
+            let room = candidates.room_after(context.tokens.len());
+            let shape = context.shape.truncated(room.min(masks.positions()));
+            if !candidates.can_read(context.tokens) || shape.depth() == 0 {
+                done(index, Ok(Draft::empty()));
+                continue;
+            }
+            let masks = masks.chain(shape.depth());
+            drafts.push(MaskedDraft { index, shape, masks, progress: Progress::default() });
+        }
+        while !drafts.is_empty() {
+            let batch = drafts.iter_mut().map(|MaskedDraft { index, masks, progress, .. }| {
+                let context = &contexts[*index];
+                let features = reads_features.then_some(&context.feedback.features);
+                let request = ForwardRequest { features, ..context.request(masks, 0) };
+                BatchEntry { request, progress }
+            });
+            candidates.model.forward(&mut batch.collect::<Vec<_>>());
+            drafts.retain_mut(|MaskedDraft { index, shape, progress, .. }| {
+                let Some(output) = progress.result.take() else { return true };
+                let sampling = candidates.sampling(contexts[*index].sampling);
+                let context = DraftContext { sampling: &sampling, ..contexts[*index] };
+                let growth = Growth::new(context, shape);
+                let vocab_size = candidates.vocab_size();
+                done(*index, output.and_then(|o| grow_from_depth_rows(growth, &o, vocab_size)));
+                false
+            });
+        }
+    }
+}
+
+/// A draft that waits for its forward.
+struct MaskedDraft {
+    /// The index of its context.
+    index: usize,
+    shape: DraftShape,
+    masks: TokenTree,
+    progress: Progress,
 }
 
 impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let candidates = &mut self.candidates;
-        if !candidates.can_read(context.tokens) {
-            return Ok(Draft::empty());
-        }
-        let room = candidates.room_after(context.tokens.len());
-        let shape = context.shape.truncated(room.min(self.masks.positions()));
-        if shape.depth() == 0 {
-            return Ok(Draft::empty());
-        }
-        let masks = self.masks.chain(shape.depth());
-        let logits = candidates.model.logits(&context.rows(&masks, 0))?;
-        let sampling = candidates.sampling(context.sampling);
-        let context = &DraftContext { sampling: &sampling, ..*context };
-        let vocab_size = candidates.vocab_size();
-        grow(context, &shape, &mut DepthRows { logits: &logits, vocab_size })
+        single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        self.draft_with(contexts, false, done);
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -97,28 +140,35 @@ impl<M: LanguageModel> Drafter for ParallelDrafter<M> {
 /// Drafts with a model that reads masks and the target's features: ParallelSpec's EAGLE
 /// integration.
 pub struct ParallelEagleDrafter<M> {
-    drafter: ParallelDrafter<FeatureConditioned<M>>,
+    drafter: ParallelDrafter<M>,
 }
 
 impl<M: FeatureModel> ParallelEagleDrafter<M> {
     /// Creates a drafter that uses `model`, which must have the masks in its vocabulary.
     pub fn new(model: M, masks: Masks) -> Self {
-        Self { drafter: ParallelDrafter::new(FeatureConditioned::new(model), masks) }
+        Self { drafter: ParallelDrafter::new(model, masks) }
     }
 
     /// Returns the model. Tests inspect its caches.
     #[must_use]
     pub fn model(&self) -> &M {
-        self.drafter.candidates.model.model()
+        &self.drafter.candidates.model
     }
 }
 
 impl<M: FeatureModel> Drafter for ParallelEagleDrafter<M> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        match self.drafter.candidates.model.take_features(context) {
-            true => self.drafter.draft(context),
-            false => Ok(Draft::empty()),
-        }
+        single_draft(|done| self.draft_batch(std::slice::from_ref(context), done))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        draft_if_features(contexts, done, |ready, done| {
+            self.drafter.draft_with(ready, true, done);
+        });
     }
 
     fn release(&mut self, sequence: SequenceId) {

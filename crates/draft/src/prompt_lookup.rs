@@ -13,7 +13,7 @@
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree};
-use forerun_model::ModelError;
+use forerun_lm::ModelError;
 
 /// The published settings: n-grams of up to 3 tokens, and up to 10 proposed tokens.
 const MAX_NGRAM: usize = 3;
@@ -72,6 +72,7 @@ mod tests {
             shape,
             feedback: &TargetFeedback::default(),
             cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
         };
         PromptLookup.draft(&context).map(|draft| draft.tree).unwrap_or_default()
     }

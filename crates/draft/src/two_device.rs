@@ -12,27 +12,40 @@
 
 use crate::{DraftContext, Drafter};
 use forerun_core::{Draft, SequenceId};
-use forerun_model::{ModelError, PassAssignment};
+use forerun_lm::ModelError;
 
 /// Makes each draft in two halves, on the two devices of its drafter's model.
 pub struct TwoDeviceDrafter<D> {
     drafter: D,
-    assignment: PassAssignment,
 }
 
 impl<D: Drafter> TwoDeviceDrafter<D> {
-    /// Creates a drafter. `assignment` must belong to the model of `drafter`.
-    pub fn new(drafter: D, assignment: PassAssignment) -> Self {
-        Self { drafter, assignment }
+    /// Creates a drafter whose model is on two devices.
+    pub fn new(drafter: D) -> Self {
+        Self { drafter }
     }
+}
+
+/// Divides a draft between the devices.
+fn in_halves<'a>(context: &DraftContext<'a>) -> DraftContext<'a> {
+    let tokens = context.shape.depth();
+    // A single token is drafted on the device that is free.
+    let tokens_on_last_device = (tokens > 1).then(|| tokens.div_ceil(2));
+    DraftContext { tokens_on_last_device, ..*context }
 }
 
 impl<D: Drafter> Drafter for TwoDeviceDrafter<D> {
     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        let tokens = context.shape.depth();
-        // A single token is drafted on the device that is free.
-        self.assignment.assign_to_last((tokens > 1).then(|| tokens.div_ceil(2)));
-        self.drafter.draft(context)
+        self.drafter.draft(&in_halves(context))
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        let contexts: Vec<_> = contexts.iter().map(in_halves).collect();
+        self.drafter.draft_batch(&contexts, done);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -20,7 +20,7 @@ use crate::{DraftContext, Drafter};
 use forerun_core::{
     Draft, DraftShape, Proposal, Sampling, SequenceId, TokenId, TokenTree, Verification,
 };
-use forerun_model::{LanguageModel, LogitsContext, ModelError};
+use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -77,10 +77,10 @@ impl<M: LanguageModel, T: VocabTranslator> Drafter for VocabTranslationDrafter<M
         let room = model.context_length().saturating_sub(start.saturating_sub(1));
         let mut translated = Vec::new();
         while start > 0 && drafter_tokens.len() < start + needed.min(room) {
-            let next = LogitsContext::next_token(sequence, &drafter_tokens);
-            let logits = model.logits(&LogitsContext { cancel, ..next })?;
+            let next = ForwardRequest::next_token(sequence, &drafter_tokens);
+            let output = model.logits(&ForwardRequest { cancel, ..next })?;
             let position = tokens.len() + translated.len();
-            let Some(row) = logits.rows().next() else { break };
+            let Some(row) = output.rows().next() else { break };
             let token = most_probable(&**translator, sampling, row, position);
             drafter_tokens.push(token);
             translated = translator.to_target(progress, &drafter_tokens[start..]);

@@ -7,11 +7,9 @@ use forerun_core::{
     TokenTree, Verification,
 };
 use forerun_draft::{CalibrationPolicy, DraftContext, Drafter, LayerParallelDrafter, ModelDrafter};
+use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
-use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, LayerGroups, LogitsContext, Team,
-    Transformer, Weights,
-};
+use forerun_model::{CachedTransformer, Checkpoint, Config, Team, Transformer, Weights};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -87,6 +85,7 @@ impl Rounds {
             shape,
             feedback: &TargetFeedback::default(),
             cancel: &AtomicBool::new(false),
+            tokens_on_last_device: None,
         };
         drafter.draft(&context).unwrap()
     }
@@ -108,7 +107,7 @@ impl Rounds {
 
 /// Returns the bits of the first `count` cache entries of every layer.
 fn rows(model: &CachedTransformer, count: usize) -> Vec<Vec<u32>> {
-    let (prefix, tree, layers) = model.cache(SEQUENCE).unwrap().snapshot();
+    let (prefix, tree, layers) = model.snapshot(SEQUENCE).unwrap();
     let slots = prefix.len() + tree.len();
     layers.iter().map(|bits| bits[..bits.len() / slots * count].to_vec()).collect()
 }
@@ -116,7 +115,7 @@ fn rows(model: &CachedTransformer, count: usize) -> Vec<Vec<u32>> {
 /// Returns the bits of the cache entries after an exact forward of a new model.
 fn fresh(weights: &Arc<Weights>, tokens: &[TokenId]) -> Vec<Vec<u32>> {
     let mut model = model(weights);
-    model.logits(&LogitsContext::next_token(SEQUENCE, tokens)).unwrap();
+    model.logits(&ForwardRequest::next_token(SEQUENCE, tokens)).unwrap();
     rows(&model, tokens.len())
 }
 
@@ -154,8 +153,8 @@ fn groups_of_one_layer_equal_the_ordinary_drafter() {
                 rounds.verify(&draft.tree, round);
             }
             // All cache entries are exact.
-            let exact = layer_parallel.model().cache(SEQUENCE).unwrap().exact_len();
-            assert_eq!(exact, layer_parallel.model().cache(SEQUENCE).unwrap().prefix_len());
+            let exact = layer_parallel.model().cache(SEQUENCE).unwrap().index().exact_len();
+            assert_eq!(exact, layer_parallel.model().cache(SEQUENCE).unwrap().index().prefix_len());
         }
     }
 }

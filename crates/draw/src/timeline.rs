@@ -94,7 +94,7 @@ fn lanes(trace: &Trace, width: f64, top: f64) -> (String, f64) {
 }
 
 fn class(span: &Span) -> &'static str {
-    match (span.work, span.fate) {
+    match (span.kind, span.outcome) {
         (_, SpanOutcome::Wasted) => "fr-wasted",
         (_, SpanOutcome::Open) => "fr-open",
         (SpanKind::Draft, SpanOutcome::Accepted) => "fr-draft",
@@ -107,12 +107,12 @@ fn class(span: &Span) -> &'static str {
 /// The tooltip of a job.
 fn description(span: &Span, first_ns: u64) -> String {
     let ms = |ns: u64| ns as f64 / 1e6;
-    let work = match span.work {
+    let kind = match span.kind {
         SpanKind::Draft => "draft",
         SpanKind::Score => "verify",
     };
     format!(
-        "{work} {}: {:.3} to {:.3} ms, {} rows, {} accepted",
+        "{kind} {}: {:.3} to {:.3} ms, {} rows, {} accepted",
         span.ticket.0,
         ms(span.start_ns - first_ns),
         ms(span.end_ns - first_ns),
@@ -168,9 +168,9 @@ mod tests {
 
     /// A drafter and a target: every outcome but `Open` occurs once in its colour.
     fn sample() -> Trace {
-        let span = |lane, work, ticket, rows, start_ns, end_ns, accepted, fate| Span {
+        let span = |lane, kind, ticket, rows, start_ns, end_ns, accepted, outcome| Span {
             lane,
-            work,
+            kind,
             sequence: SequenceId(0),
             ticket: Ticket(ticket),
             rows,
@@ -178,9 +178,9 @@ mod tests {
             end_ns,
             forwards_ns: vec![[start_ns, end_ns - 50]],
             computed_tokens: 0,
-            visits: Vec::new(),
+            device_uses: Vec::new(),
             accepted,
-            fate,
+            outcome,
         };
         Trace {
             lanes: vec!["drafter <0> & co".into(), "target cpu:1".into()],

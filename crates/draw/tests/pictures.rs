@@ -1,5 +1,5 @@
 //! Plots of a small table contain every label, on a machine without fonts as well.
-#![cfg(feature = "png")]
+#![cfg(feature = "plots")]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_draw::plot::{Heatmap, Lines, Merge, Picture, PlotError, Table};
@@ -21,18 +21,22 @@ fn table(folder: &Path) -> Table {
     Table::read(&file).unwrap()
 }
 
-#[test]
-fn heatmaps_and_lines_are_labelled_in_both_formats() {
-    let folder = tempfile::tempdir().unwrap();
-    let all = table(folder.path());
+/// Returns a heatmap and lines of the table.
+fn plots(folder: &Path) -> (Heatmap, Lines) {
+    let all = table(folder);
     let some = all.clone().only("draft-tokens", "2.0").unwrap();
     let value = ("speedup", ", simulated");
     let heatmap =
         Heatmap::new(&some, ["acceptance", "draft-ms"], value, Merge::Refuse, "A <title>").unwrap();
     let by = ("acceptance", Some("draft-tokens"));
-    let lines = Lines::new(&all, by, value, Merge::Max, "Lines").unwrap();
-    let (svg, png) = (folder.path().join("a.svg"), folder.path().join("a.png"));
+    (heatmap, Lines::new(&all, by, value, Merge::Max, "Lines").unwrap())
+}
 
+#[test]
+fn heatmaps_and_lines_are_labelled() {
+    let folder = tempfile::tempdir().unwrap();
+    let (heatmap, lines) = plots(folder.path());
+    let svg = folder.path().join("a.svg");
     heatmap.write(&svg).unwrap();
     let text = fs::read_to_string(&svg).unwrap();
     for words in [
@@ -50,7 +54,14 @@ fn heatmaps_and_lines_are_labelled_in_both_formats() {
     let text = fs::read_to_string(&svg).unwrap();
     let (two, ten) = (text.find("draft-tokens 2").unwrap(), text.find("draft-tokens 10").unwrap());
     assert!(two < ten && text.matches("<polyline").count() >= 2);
+}
 
+#[cfg(feature = "png")]
+#[test]
+fn heatmaps_and_lines_can_be_png_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let (heatmap, lines) = plots(folder.path());
+    let png = folder.path().join("a.png");
     for (name, bytes) in [("heatmap", png_size(&heatmap, &png)), ("lines", png_size(&lines, &png))]
     {
         assert!(bytes > 5_000, "{name} is almost empty: {bytes} bytes");
@@ -61,6 +72,7 @@ fn heatmaps_and_lines_are_labelled_in_both_formats() {
     }
 }
 
+#[cfg(feature = "png")]
 fn png_size(picture: &impl Picture, file: &Path) -> usize {
     picture.write(file).unwrap();
     let bytes = fs::read(file).unwrap();
@@ -84,7 +96,10 @@ fn errors_name_what_cannot_be_drawn() {
     let error = Lines::new(&none, ("acceptance", None), value, Merge::Mean, "").unwrap_err();
     assert!(matches!(error, PlotError::Empty));
     let lines = Lines::new(&all, ("acceptance", None), value, Merge::Mean, "").unwrap();
-    assert!(matches!(lines.write(&folder.path().join("a.gif")), Err(PlotError::Format(_))));
+    let error = lines.write(&folder.path().join("a.gif")).unwrap_err();
+    assert!(matches!(error, PlotError::Format(_)), "{error}");
+    let formats = if cfg!(feature = "png") { ".svg or .png" } else { "the feature `png`" };
+    assert!(error.to_string().contains(formats), "{error}");
     let malformed = folder.path().join("malformed.csv");
     fs::write(&malformed, "a,b\n1,2\n3\n").unwrap();
     assert!(matches!(Table::read(&malformed), Err(PlotError::Row { line: 3, .. })));

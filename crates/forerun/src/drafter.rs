@@ -14,10 +14,11 @@ use forerun_draft::{
     MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
     TwoDeviceDrafter, VocabTranslationDrafter,
 };
+use forerun_lm::LayerGroups;
 use forerun_model::{
-    AlternatingModel, CachedTransformer, EagleModel, ExclusiveDevice, FeatureSource, Forward,
-    HydraModel, LayerGroups, LoadError, MedusaHeads, PassAssignment, Speculator, SpeculatorKind,
-    Team, Transformer, Weights,
+    AlternatingModel, CachedTransformer, CpuPages, EagleModel, ExclusiveDevice, FeatureSource,
+    Forward, HydraModel, LoadError, MedusaHeads, Speculator, SpeculatorKind, Team, Transformer,
+    Weights,
 };
 use forerun_runtime::{Engine, SharedDevice};
 use std::sync::Arc;
@@ -240,21 +241,24 @@ pub(crate) enum DrafterDevice<'a> {
     /// The first and the last of the target's devices.
     Shared {
         devices: [&'a Arc<SharedDevice>; 2],
-        /// With an assignment, each half of a draft is computed on one of the devices. Without, each
-        /// token is computed on the device that is free.
-        assignment: Option<PassAssignment>,
+        /// Whether each half of a draft is computed on one of the devices. If not, each token is
+        /// computed on the device that is free.
+        halves: bool,
     },
 }
 
 impl DrafterDevice<'_> {
     /// Returns the forward passes of a model on this device, for a worker of `engine`.
-    fn passes(&self, engine: &Engine, weights: Arc<Weights>) -> Box<dyn Forward> {
+    fn passes(
+        &self,
+        engine: &Engine,
+        weights: Arc<Weights>,
+    ) -> Box<dyn Forward<Storage = CpuPages>> {
         match self {
             Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
-            Self::Shared { devices, assignment } => {
+            Self::Shared { devices, .. } => {
                 let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
-                let assignment = assignment.clone().unwrap_or_default();
-                Box::new(AlternatingModel::new(&weights, devices.map(lease), assignment))
+                Box::new(AlternatingModel::new(&weights, devices.map(lease)))
             }
         }
     }
@@ -274,8 +278,8 @@ impl DrafterDevice<'_> {
     /// Returns the engine with a drafter whose model is on this device.
     fn install(&self, engine: Engine, index: usize, drafter: impl Drafter + 'static) -> Engine {
         match self {
-            Self::Shared { assignment: Some(assignment), .. } => {
-                engine.with_drafter(index, TwoDeviceDrafter::new(drafter, assignment.clone()))
+            Self::Shared { halves: true, .. } => {
+                engine.with_drafter(index, TwoDeviceDrafter::new(drafter))
             }
             _ => engine.with_drafter(index, drafter),
         }
@@ -363,8 +367,9 @@ impl LoadedDrafter {
                 }
             }
             DrafterWeights::Medusa(weights) => {
+                let n_heads = weights.n_heads();
                 let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(device.team()?)));
-                engine.with_drafter(index, MedusaDrafter::new(heads))
+                engine.with_drafter(index, MedusaDrafter::new(heads, n_heads))
             }
             DrafterWeights::Hydra(weights) => {
                 let heads = weights.n_heads();

@@ -2,8 +2,9 @@
 
 use crate::translation::Translation;
 use forerun_draft::{CalibrationPolicy, Masks};
+use forerun_lm::LayerGroups;
 use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
-use forerun_model::{LayerGroups, LoadError, Speculator, SpeculatorKind, WeightType, Weights};
+use forerun_model::{LoadError, Speculator, SpeculatorKind, WeightType, Weights};
 use std::sync::Arc;
 
 /// A drafter's weights, and what drafting with them needs.

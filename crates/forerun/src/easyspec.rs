@@ -1,7 +1,7 @@
 //! EasySpec's options: layer groups and calibration (arXiv 2502.02493).
 
 use forerun_draft::CalibrationPolicy;
-use forerun_model::{LayerGroups, LayerGroupsError};
+use forerun_lm::{LayerGroups, LayerGroupsError};
 use std::fmt;
 use std::str::FromStr;
 
@@ -84,10 +84,13 @@ mod tests {
         let strategy = LayerStrategy::from_file_text(text);
         let groups = LayerGroups::of_sizes(&[1, 3, 1]);
         assert_eq!(strategy, Ok(LayerStrategy::Groups(groups.clone())));
-        assert_eq!(strategy.and_then(|own| own.groups(5)), Ok(groups));
+        assert_eq!(strategy.and_then(|strategy| strategy.groups(5)), Ok(groups));
         assert!(LayerStrategy::from_file_text("# nothing").is_err());
         assert_eq!(LayerStrategy::default().to_string(), "--lp 4");
         let strategy = LayerStrategy::from_str("0,1-2");
-        assert_eq!(strategy.map(|own| own.to_string()), Ok("--layer-groups 0,1-2".to_owned()));
+        assert_eq!(
+            strategy.map(|strategy| strategy.to_string()),
+            Ok("--layer-groups 0,1-2".to_owned())
+        );
     }
 }

@@ -6,7 +6,8 @@ use crate::request::RequestError;
 use crate::tokenizer::TokenizerError;
 use forerun_core::TokenId;
 use forerun_decode::DecodeError;
-use forerun_model::{IsaError, LayerGroupsError, LoadError, SpeculatorKind};
+use forerun_lm::LayerGroupsError;
+use forerun_model::{IsaError, LoadError, SpeculatorKind};
 use forerun_runtime::StartError;
 use std::path::PathBuf;
 

@@ -168,8 +168,8 @@ fn splitting(json: &Value) -> Option<Option<&'static str>> {
                 (split["pattern"]["Regex"].as_str(), &json["model"]["ignore_merges"]);
             let known = SPLITTINGS
                 .iter()
-                .find(|own| Some(own.0) == regex && own.1 == (whole.as_bool() == Some(true)));
-            known.map(|own| own.2)
+                .find(|rule| Some(rule.0) == regex && rule.1 == (whole.as_bool() == Some(true)));
+            known.map(|rule| rule.2)
         }
         _ => None,
     })

@@ -6,12 +6,11 @@ use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::open_model::open_model;
 use forerun_core::TokenId;
+use forerun_lm::{LayerGroups, LayerGroupsError, LayerOrder, ModelError};
 use forerun_model::layer_probe::{LayerProbe, Strategy, StrategyScore};
 use forerun_model::model_cost::ModelProbe;
 use forerun_model::{Config, Weights};
-use forerun_model::{
-    GroupParallelism, Isa, LayerGroups, LayerGroupsError, LayerOrder, ModelError, Team, WeightType,
-};
+use forerun_model::{GroupParallelism, Isa, Team, WeightType};
 use std::sync::Arc;
 use std::time::Instant;
 

@@ -53,7 +53,7 @@ mod tokenizer;
 mod translation;
 mod workers;
 
-pub use answer::{Answer, Commit};
+pub use answer::{Answer, Commit, tokens_per_second};
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
@@ -90,14 +90,14 @@ pub use forerun_core::{
 };
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};
+pub use forerun_lm::{LayerGroups, LayerGroupsError};
 pub use forerun_model::checkpoint::Dtype;
 pub use forerun_model::checkpoint::gguf::GgufType;
 pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_model::quality::Quality;
 pub use forerun_model::{
-    Checkpoint, Config, Family, GroupParallelism, Isa, IsaError, LayerGroups, LayerGroupsError,
-    LoadError, RopeScaling, SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType,
-    WeightType, Weights,
+    Checkpoint, Config, Family, GroupParallelism, Isa, IsaError, LoadError, RopeScaling,
+    SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType, Weights,
 };
 pub use forerun_model::{measure, model_cost};
 pub use forerun_runtime::{

@@ -36,14 +36,17 @@ impl ModelSource {
         }
     }
 
-    /// Returns the last component of the path or id, as a short name.
+    /// Returns the last component of the path, or a hub model's id without its owner, as a short name.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
             Self::Path(path) => {
                 path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
             }
-            Self::Hub(id) => id.repository().rsplit('/').next().unwrap_or_default().to_owned(),
+            Self::Hub(id) => {
+                let id = id.to_string();
+                id.split_once('/').map_or("", |(_, name)| name).to_owned()
+            }
         }
     }
 }
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(ModelSource::from(folder.path()).path(), Some(folder.path()));
         let id = ModelSource::from("owner/name@v1");
         assert_eq!(id.path().is_none(), cfg!(feature = "hub"));
-        assert_eq!(id.to_string(), "owner/name@v1");
+        assert_eq!((id.to_string().as_str(), id.name().as_str()), ("owner/name@v1", "name@v1"));
         for path in ["./owner/name", "/nowhere", "a/b.bin", ""] {
             assert_eq!(ModelSource::from(path).path(), Some(Path::new(path)));
         }

@@ -6,8 +6,9 @@ use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::TokenId;
+use forerun_lm::ModelError;
 use forerun_model::quality::{Quality, QualityProbe};
-use forerun_model::{Isa, ModelError, Team, WeightType, Weights};
+use forerun_model::{Isa, Team, WeightType, Weights};
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -151,7 +151,7 @@ mod tests {
     }
 
     /// Stop strings that contain or overlap each other: the first one to be complete ends the text.
-    /// Of several that are complete at once, the longest does. Where the text is cut into pieces
+    /// If several are complete at the same time, the longest one ends it. The division into pieces
     /// makes no difference.
     #[test]
     fn the_first_complete_stop_string_ends_the_text() {

@@ -91,6 +91,8 @@ impl Tokenizer {
         let empty = inner.encode("", true).map_err(broken)?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
         let bos = if adds_special_tokens { None } else { configured_bos(&inner, &file)? };
+        // Since tokenizers 0.23, `decode` looks for the normalized text of a token among the special
+        // tokens, and does not skip a special token with a text that the normalizer changes.
         let added = inner.get_added_tokens_decoder().into_iter();
         let control = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
         Ok(Self { inner, file, bos, control })
@@ -395,6 +397,42 @@ mod tests {
         let broken = [0xF0, 0x9F, 0x98, 0x80, 0xFF].map(|byte: TokenId| byte + 3);
         let streamed: String = broken.iter().chain(&[260]).map(|&id| stream.push(id)).collect();
         assert_eq!(streamed, "😀\u{FFFD}b");
+        Ok(())
+    }
+
+    /// The normalizer puts a space in front of every text, which includes that of the special token.
+    #[test]
+    fn special_tokens_with_a_normalized_text_are_not_decoded()
+    -> Result<(), Box<dyn std::error::Error>> {
+        let token = |normalized| {
+            serde_json::json!({
+                "id": 3, "content": "<s>", "special": true, "normalized": normalized,
+                "single_word": false, "lstrip": false, "rstrip": false,
+            })
+        };
+        for normalized in [false, true] {
+            let json = serde_json::json!({
+                "version": "1.0",
+                "truncation": null,
+                "padding": null,
+                "added_tokens": [token(normalized)],
+                "normalizer": { "type": "Prepend", "prepend": " " },
+                "pre_tokenizer": null,
+                "post_processor": null,
+                "decoder": { "type": "Fuse" },
+                "model": {
+                    "type": "BPE",
+                    "vocab": { " ": 0, "a": 1, " a": 2, "<s>": 3 },
+                    "merges": [[" ", "a"]],
+                },
+            });
+            let folder = tempfile::tempdir()?;
+            let file = folder.path().join("tokenizer.json");
+            std::fs::write(&file, json.to_string())?;
+            let tokenizer = Tokenizer::from_checkpoint(folder.path())?;
+            assert_eq!(tokenizer.encode("a")?, [2]);
+            assert_eq!(tokenizer.decode(&[3, 2, 3, 1]), " aa", "normalized: {normalized}");
+        }
         Ok(())
     }
 

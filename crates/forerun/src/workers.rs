@@ -6,8 +6,8 @@ use forerun_core::Role;
 use forerun_decode::PearlSchedule;
 use forerun_draft::{LookaheadDrafter, PromptLookup};
 use forerun_model::{
-    CachedTransformer, ExclusiveDevice, FeatureSource, Forward, PassAssignment,
-    PipelineParallelModel, Team, Transformer, Weights,
+    CachedTransformer, CpuPages, ExclusiveDevice, FeatureSource, Forward, PipelineParallelModel,
+    Team, Transformer, Weights,
 };
 use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
 use std::sync::Arc;
@@ -152,10 +152,9 @@ impl WorkerPlan {
             engine = engine.with_target(index, replica);
         }
         let device = match devices {
-            [first, .., last] => DrafterDevice::Shared {
-                devices: [first, last],
-                assignment: self.halves.then(PassAssignment::default),
-            },
+            [first, .., last] => {
+                DrafterDevice::Shared { devices: [first, last], halves: self.halves }
+            }
             _ => DrafterDevice::Team(team),
         };
         let vocab_size = self.target.config().vocab_size;
@@ -175,7 +174,7 @@ impl WorkerPlan {
         engine: &Engine,
         team: &Arc<Team>,
         devices: &[Arc<SharedDevice>],
-    ) -> Result<Box<dyn Forward>, String> {
+    ) -> Result<Box<dyn Forward<Storage = CpuPages>>, String> {
         if devices.is_empty() {
             let whole = Transformer::new(Arc::clone(&self.target), Arc::clone(team));
             return Ok(Box::new(match self.features.clone() {

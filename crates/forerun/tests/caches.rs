@@ -12,10 +12,12 @@ use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
 use forerun_draft::{ModelDrafter, TwoDeviceDrafter};
+use forerun_lm::{
+    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
+};
 use forerun_model::{
-    AlternatingModel, CachedTransformer, Checkpoint, ExclusiveDevice, Forward, LanguageModel,
-    Logits, LogitsContext, ModelError, PassAssignment, PipelineParallelModel, Team, Transformer,
-    Weights,
+    AlternatingModel, CachedTransformer, Checkpoint, CpuPages, ExclusiveDevice, Forward,
+    PipelineParallelModel, Team, Transformer, Weights,
 };
 use forerun_runtime::{Engine, InlineCluster, SharedDevice};
 use std::ops::ControlFlow;
@@ -25,7 +27,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A model that compares all its logits with those of the same model without caches.
 struct CheckedModel {
-    model: CachedTransformer<Box<dyn Forward>>,
+    model: CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>,
     weights: Arc<Weights>,
     rows: Arc<AtomicUsize>,
 }
@@ -34,7 +36,7 @@ impl CheckedModel {
     fn load(
         path: &Path,
         rows: &Arc<AtomicUsize>,
-        passes: impl FnOnce(&Arc<Weights>) -> Box<dyn Forward>,
+        passes: impl FnOnce(&Arc<Weights>) -> Box<dyn Forward<Storage = CpuPages>>,
     ) -> Self {
         let weights = Arc::new(Weights::load(&Checkpoint::open(path).unwrap()).unwrap());
         let model = CachedTransformer::new(passes(&weights));
@@ -43,13 +45,25 @@ impl CheckedModel {
 }
 
 /// Returns the model on one device.
-fn on_one_device(weights: &Arc<Weights>) -> Box<dyn Forward> {
+fn on_one_device(weights: &Arc<Weights>) -> Box<dyn Forward<Storage = CpuPages>> {
     Box::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
 /// Returns the model with an empty cache.
 fn fresh_model(weights: &Arc<Weights>) -> CachedTransformer {
     CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
+}
+
+impl CheckedModel {
+    fn answer(&mut self, context: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
+        let cached = self.model.logits(context)?;
+        let fresh = fresh_model(&self.weights).logits(context)?;
+        let bits =
+            |output: &ForwardOutput| output.logits.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
+        assert_eq!(bits(&cached), bits(&fresh), "{:?} {:?}", context.tokens, context.tree);
+        self.rows.fetch_add(cached.rows().count(), Ordering::Relaxed);
+        Ok(cached)
+    }
 }
 
 impl LanguageModel for CheckedModel {
@@ -61,13 +75,8 @@ impl LanguageModel for CheckedModel {
         self.model.context_length()
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        let cached = self.model.logits(context)?;
-        let fresh = fresh_model(&self.weights).logits(context)?;
-        let bits = |logits: &Logits| logits.values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
-        assert_eq!(bits(&cached), bits(&fresh), "{:?} {:?}", context.tokens, context.tree);
-        self.rows.fetch_add(cached.rows().count(), Ordering::Relaxed);
-        Ok(cached)
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| self.answer(request));
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -90,16 +99,15 @@ fn shared_devices(pair: &Pair, rows: &Arc<AtomicUsize>) -> Engine {
     let leases = || {
         devices.each_ref().map(|device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>)
     };
-    let target = |weights: &Arc<Weights>| -> Box<dyn Forward> {
+    let target = |weights: &Arc<Weights>| -> Box<dyn Forward<Storage = CpuPages>> {
         Box::new(PipelineParallelModel::new(weights, leases().into()).unwrap())
     };
-    let assignment = PassAssignment::default();
-    let drafter = |weights: &Arc<Weights>| -> Box<dyn Forward> {
-        Box::new(AlternatingModel::new(weights, leases(), assignment.clone()))
+    let drafter = |weights: &Arc<Weights>| -> Box<dyn Forward<Storage = CpuPages>> {
+        Box::new(AlternatingModel::new(weights, leases()))
     };
     let drafter = ModelDrafter::new(CheckedModel::load(&pair.drafter, rows, drafter));
     let target = CheckedModel::load(&pair.target, rows, target);
-    engine.with_target(0, target).with_drafter(0, TwoDeviceDrafter::new(drafter, assignment))
+    engine.with_target(0, target).with_drafter(0, TwoDeviceDrafter::new(drafter))
 }
 
 /// Decodes with jobs in an order that follows from a seed, and returns the number of rejections.

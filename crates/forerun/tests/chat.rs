@@ -51,7 +51,7 @@ fn send(chat: &mut Chat<'_>, text: &str, max_tokens: usize) -> Reply {
 
 /// Returns the number of tokens that the target computed for an answer.
 fn computed_tokens(answer: &Answer) -> usize {
-    let scores = answer.trace.spans.iter().filter(|span| span.work == SpanKind::Score);
+    let scores = answer.trace.spans.iter().filter(|span| span.kind == SpanKind::Score);
     scores.map(|span| span.computed_tokens).sum()
 }
 

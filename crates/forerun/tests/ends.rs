@@ -115,7 +115,7 @@ fn phrases_do_not_shorten_the_models_own_draft() {
         Forerun::open(&Plan::new(options).unwrap()).unwrap()
     };
     let drafts = |answer: &forerun::Answer| -> Vec<usize> {
-        let drafts = answer.trace.spans.iter().filter(|span| span.work == SpanKind::Draft);
+        let drafts = answer.trace.spans.iter().filter(|span| span.kind == SpanKind::Draft);
         drafts.map(|span| span.rows).collect()
     };
     let [fixed, assisted, auto] =

@@ -13,9 +13,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobOutput, Key,
-    KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, Scores,
-    SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification, reference, verify,
+    Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
+    Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, Scores, SequenceId,
+    TargetFeedback, TokenId, TokenTree, Verdict, Verification, node_of_row, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -27,14 +27,14 @@ use forerun_draft::{
     LookaheadDrafter, Masks, MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter,
     ParallelEagleDrafter, PromptLookup,
 };
-use forerun_model::fake::{TableModel, row_prefix};
-use forerun_model::{
-    FeatureHeads, FeatureModel, LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext,
-    ModelError,
+use forerun_lm::fake::{TableModel, row_prefix};
+use forerun_lm::{
+    BatchEntry, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups,
+    LayerOrder, LayeredModel, ModelError, complete_each,
 };
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeMap;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
 const VOCAB: usize = 3;
@@ -66,32 +66,30 @@ impl LanguageModel for LayerParallelTable {
         self.0.context_length()
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        self.0.logits(context)
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            if request.order == LayerOrder::Sequential {
+                return self.0.logits(request);
+            }
+            let ForwardRequest { tokens, tree, first_row, exact_tokens, .. } = *request;
+            let row = |at| self.table(tokens, exact_tokens, at).row(&row_prefix(tokens, tree, at));
+            let logits = rows_of(tree).skip(first_row).flat_map(row).collect();
+            Ok(output(logits, self.0.vocab_size, tree))
+        });
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-impl LayeredModel for LayerParallelTable {
-    fn layer_parallel_logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        _groups: &LayerGroups,
-        exact: usize,
-    ) -> Result<Logits, ModelError> {
-        let LogitsContext { tokens, tree, first_row, .. } = *context;
-        let row = |at| self.table(tokens, exact, at).row(&row_prefix(tokens, tree, at));
-        let values = rows_of(tree).skip(first_row).flat_map(row).collect();
-        Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
-    }
+impl LayeredModel for LayerParallelTable {}
+
+fn output(logits: Vec<f32>, vocab_size: usize, tree: &TokenTree) -> ForwardOutput {
+    ForwardOutput { logits, vocab_size, computed_tokens: tree.len(), features: None }
 }
 
 /// A target that reports features: one number for each token, a function of its prefix.
 struct TableWithFeatures {
     table: TableModel,
-    /// The features of the last call's tokens, then of its nodes.
-    features: Vec<f32>,
 }
 
 impl LanguageModel for TableWithFeatures {
@@ -103,17 +101,16 @@ impl LanguageModel for TableWithFeatures {
         self.table.context_length()
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        let LogitsContext { tokens, tree, .. } = *context;
-        let feature = |prefix: &[TokenId]| self.table.row(prefix)[0];
-        let of_tokens = (1..=tokens.len()).map(|len| feature(&tokens[..len]));
-        let nodes = (0..tree.len()).map(|node| feature(&row_prefix(tokens, tree, Some(node))));
-        self.features = of_tokens.chain(nodes).collect();
-        self.table.logits(context)
-    }
-
-    fn features(&self, _sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
-        Some(FeatureRows::new(1, self.features[rows].to_vec()))
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            let ForwardRequest { tokens, tree, features_from, .. } = *request;
+            let feature = |prefix: &[TokenId]| self.table.row(prefix)[0];
+            let of_tokens = (1..=tokens.len()).map(|len| feature(&tokens[..len]));
+            let nodes = (0..tree.len()).map(|node| feature(&row_prefix(tokens, tree, Some(node))));
+            let all: Vec<f32> = of_tokens.chain(nodes).collect();
+            let features = features_from.map(|from| FeatureRows::new(1, all[from..].to_vec()));
+            Ok(ForwardOutput { features, ..self.table.logits(request)? })
+        });
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
@@ -129,7 +126,19 @@ impl FeatureTable {
     }
 }
 
-impl FeatureModel for FeatureTable {
+/// Computes rows from the feature before the last token.
+fn answer_from_features(
+    request: &ForwardRequest<'_>,
+    vocab_size: usize,
+    row: impl Fn(&[f32], Option<Node>) -> Vec<f32>,
+) -> Result<ForwardOutput, ModelError> {
+    let ForwardRequest { tokens, tree, first_row, .. } = *request;
+    let feature = request.features.unwrap().rows_from(tokens.len() - 2).next().unwrap();
+    let logits = rows_of(tree).skip(first_row).flat_map(|at| row(feature, at)).collect();
+    Ok(output(logits, vocab_size, tree))
+}
+
+impl LanguageModel for FeatureTable {
     fn vocab_size(&self) -> usize {
         self.0.vocab_size
     }
@@ -138,32 +147,46 @@ impl FeatureModel for FeatureTable {
         64
     }
 
-    fn logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        features: &Features,
-    ) -> Result<Logits, ModelError> {
-        let LogitsContext { tokens, tree, first_row, .. } = *context;
-        let feature = features.rows_from(tokens.len() - 2).next().unwrap();
-        let last = &tokens[tokens.len() - 1..];
-        let values = rows_of(tree).skip(first_row);
-        let values = values.flat_map(|at| self.row(feature, &row_prefix(last, tree, at))).collect();
-        Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: tree.len() })
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            let last = &request.tokens[request.tokens.len() - 1..];
+            answer_from_features(request, self.0.vocab_size, |feature, at| {
+                self.row(feature, &row_prefix(last, request.tree, at))
+            })
+        });
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-impl FeatureHeads for FeatureTable {
+impl FeatureModel for FeatureTable {}
+
+/// Three heads, each of which reads the feature before the last token.
+struct HeadsTable(FeatureTable);
+
+impl LanguageModel for HeadsTable {
     fn vocab_size(&self) -> usize {
-        self.0.vocab_size
+        self.0.vocab_size()
     }
 
-    fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError> {
-        let values = (0..3).flat_map(|head| self.row(features, &[head])).collect();
-        Ok(Logits { values, vocab_size: self.0.vocab_size, computed_tokens: 1 })
+    fn context_length(&self) -> usize {
+        64
     }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            answer_from_features(request, self.0.vocab_size(), |feature, at| {
+                let head = at.map_or(0, |node| request.tree.depth(node));
+                assert!(head < 3, "a head for each depth");
+                self.0.row(feature, &[head as TokenId])
+            })
+        });
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
 }
+
+impl FeatureModel for HeadsTable {}
 
 // ---------------------------------------------------------------------------------------------
 // The enumerator
@@ -286,7 +309,7 @@ impl<'a> Experiment<'a> {
 
     fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> Vec<TokenId> {
         let engine = Engine::new().with_drafter(0, Boxed((self.drafter)()));
-        let replica = || TableWithFeatures { table: self.target, features: Vec::new() };
+        let replica = || TableWithFeatures { table: self.target };
         let engine = (0..REPLICAS).fold(engine, |engine, at| engine.with_target(at, replica()));
         let others = (1..).zip(self.others);
         let with_drafter = |engine: Engine, (at, other): (usize, &Make<'_>)| {
@@ -350,7 +373,7 @@ fn deviation(a: &Joint, b: &Joint) -> f64 {
 
 /// Returns the rows of a tree: the row after the prefix, then the rows after its nodes.
 fn rows_of(tree: &TokenTree) -> impl Iterator<Item = Option<Node>> {
-    (0..=tree.len()).map(|row| row.checked_sub(1))
+    (0..=tree.len()).map(node_of_row)
 }
 
 /// A boxed drafter is a drafter.
@@ -592,7 +615,7 @@ fn parallel_methods_with_layer_parallel_rows_are_exact() {
 #[test]
 fn speculative_decoding_on_features_is_exact() {
     let table = || FeatureTable(DRAFT_MODEL);
-    let medusa = || -> Box<dyn Drafter> { Box::new(MedusaDrafter::new(table())) };
+    let medusa = || -> Box<dyn Drafter> { Box::new(MedusaDrafter::new(HeadsTable(table()), 3)) };
     let hydra = || -> Box<dyn Drafter> { Box::new(HydraDrafter::new(table(), 2)) };
     let eagle = || -> Box<dyn Drafter> { Box::new(EagleDrafter::new(table())) };
     let masks = Masks::PerPosition(VOCAB as TokenId..VOCAB as TokenId + 2);

@@ -14,9 +14,8 @@ use forerun::{
     TokenId, WeightType, Weights,
 };
 use forerun_core::{SequenceId, TokenTree};
-use forerun_model::{
-    CachedTransformer, Isa, LanguageModel, LogitsContext, ReferenceModel, Transformer,
-};
+use forerun_lm::{ForwardRequest, LanguageModel};
+use forerun_model::{CachedTransformer, Isa, ReferenceModel, Transformer};
 use serde_json::{Value, json};
 use std::fs;
 use std::ops::ControlFlow;
@@ -127,8 +126,8 @@ fn the_forward_pass_agrees_with_the_peer() {
             let mut model = CachedTransformer::new(Transformer::new(Arc::clone(&weights), team));
             for (number, golden) in (0..).zip(goldens(family)) {
                 let tree = TokenTree::chain(&golden.generated[..199]);
-                let prompt = LogitsContext::next_token(SequenceId(number), &golden.prompt);
-                let logits = model.logits(&LogitsContext { tree: &tree, ..prompt }).unwrap();
+                let prompt = ForwardRequest::next_token(SequenceId(number), &golden.prompt);
+                let logits = model.logits(&ForwardRequest { tree: &tree, ..prompt }).unwrap();
                 largest = largest.max(assert_rows(family, &golden, logits.rows()));
             }
         }

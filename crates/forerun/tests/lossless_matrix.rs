@@ -22,6 +22,7 @@ use forerun::{
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
 use forerun_model::ReferenceModel;
 use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_runtime::testing::env_number;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -185,10 +186,6 @@ fn placement(number: usize, cell: &Cell) -> Option<String> {
     .filter(|text| !cell.drafter.has_model() || text.contains("drafter"))
 }
 
-fn setting(name: &str, default: usize) -> usize {
-    std::env::var(name).ok().map_or(default, |value| value.parse().unwrap())
-}
-
 const TOKENS: usize = 40;
 
 /// A prompt, its options, and the expected tokens.
@@ -285,8 +282,9 @@ fn cases(pair: &Pair) -> Vec<Case> {
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
     let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
     let tokenizer = pair.tokenizer();
-    let (count, start) =
-        (setting("FORERUN_LOSSLESS_PROMPTS", 6), setting("FORERUN_LOSSLESS_SEED", 0));
+    let number = |name, default| env_number(name, default) as usize;
+    let count = number("FORERUN_LOSSLESS_PROMPTS", 6);
+    let start = number("FORERUN_LOSSLESS_SEED", 0);
     let mut cases = Vec::new();
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];
@@ -389,13 +387,15 @@ fn run_matrix_at(
             tree: cell.tree.clone(),
             pearl: cell.pearl,
             placement: placement(number, &cell).map(|text| text.parse().unwrap()),
-            layers: cell.easyspec.as_ref().map(|own| own.layers.clone()),
-            calibration: cell.easyspec.as_ref().map(|own| own.calibration),
+            layers: cell.easyspec.as_ref().map(|easyspec| easyspec.layers.clone()),
+            calibration: cell.easyspec.as_ref().map(|easyspec| easyspec.calibration),
             ..Options::default()
         };
         let plan = Plan::new(options).unwrap();
-        let easyspec =
-            cell.easyspec.as_ref().map(|own| format!(" {} {}", own.layers, own.calibration));
+        let easyspec = cell
+            .easyspec
+            .as_ref()
+            .map(|easyspec| format!(" {} {}", easyspec.layers, easyspec.calibration));
         let layout = cell.draft_model.iter().filter_map(|path| path.file_name());
         let layout: String = layout.map(|name| format!(" {}", name.display())).collect();
         let additional = format!(" + {:?}", cell.additional).repeat(cell.additional.len().min(1));
@@ -520,10 +520,10 @@ fn easyspec_cells() -> Vec<Cell> {
     let runs_in_parallel = [Method::Pearl, Method::Dsi].into_iter().flat_map(|method| {
         let layers = [1, 2, 4].map(LayerStrategy::Parallel);
         let all = layers.into_iter().map(|layers| (Tree::None, layers)).flat_map(with_policies);
-        all.map(move |own| {
-            let own = Cell { method, draft_tokens: DraftTokens::Fixed(3), ..cell(own) };
+        all.map(move |combination| {
+            let cell = Cell { method, draft_tokens: DraftTokens::Fixed(3), ..cell(combination) };
             // DSI does not wait for late drafters.
-            Cell { must_reject: if method == Method::Dsi { 0 } else { own.must_reject }, ..own }
+            Cell { must_reject: if method == Method::Dsi { 0 } else { cell.must_reject }, ..cell }
         })
     });
     speculative.chain(runs_in_parallel).collect()

@@ -42,7 +42,7 @@ fn trace(pair: &Pair, method: Method, pearl: &str, draft_tokens: usize) -> Optio
 
 /// Returns the names of the devices that a span's job used, in order.
 fn devices_of<'a>(trace: &'a Trace, span: &forerun::Span) -> Vec<&'a str> {
-    span.visits.iter().map(|visit| trace.devices[visit.device].as_str()).collect()
+    span.device_uses.iter().map(|used| trace.devices[used.device].as_str()).collect()
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_pass_uses_the_devices_in_order_and_a_draft_has_a_half_on_each() {
         let (mut passes, mut drafts) = (0, 0);
         for span in trace.spans.iter().filter(|span| span.rows > 0) {
             let devices = devices_of(&trace, span);
-            if span.work == SpanKind::Score {
+            if span.kind == SpanKind::Score {
                 passes += 1;
                 assert!(span.forwards_ns.len() == 1 && devices == names);
             } else if span.rows > 1 {

@@ -17,39 +17,62 @@
 //! The cache marks rows that were computed from predicted features as approximate. Each round starts
 //! with the exact rows.
 
-use crate::caches::Caches;
-use crate::forward::{Forward, Inputs, Pass};
+use crate::cached_transformer::{PREFILL_ROWS, check_request};
+use crate::cpu_pages::CpuPages;
+use crate::forward::{Forward, Inputs, Pass, SequencePass};
 use crate::kernels::{Activations, linear};
-use crate::kv_cache::{Keep, KvCache};
-use crate::language_model::{FeatureModel, Logits, LogitsContext, ModelError, PREFILL_ROWS};
-use crate::layers::LayerOrder;
 use crate::speculator::EagleWeights;
 use crate::team::Team;
 use crate::transformer::Transformer;
+use forerun_cache::{CachePool, Keep, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree};
+use forerun_lm::{
+    BatchEntry, DeviceChoice, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel,
+    LayerOrder, ModelError,
+};
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-/// An EAGLE drafter on a team, with a cache for every sequence.
+/// Memory for the pages of a drafter's caches.
+const CACHE_BYTES: usize = 1 << 30;
+
+/// An EAGLE drafter on a team, with caches of its sequences.
+///
+/// Slot `i` of a cache holds token `i + 1`. Token 0 has no row of its own, but all features depend on
+/// it, so it is the root of the cache.
 pub struct EagleModel {
     weights: Arc<EagleWeights>,
     transformer: Transformer,
     fusion: Fusion,
-    sequences: Caches<SequenceState>,
+    pool: CachePool<CpuPages>,
+    rounds: HashMap<SequenceId, Round>,
 }
 
-/// The state of one sequence.
-struct SequenceState {
-    /// Keys and values; slot `i` holds token `i + 1`.
-    cache: KvCache,
-    /// Token 0, which has no row of its own, but which all features depend on.
-    first_token: Option<TokenId>,
-    /// The features predicted in the current round: after its tokens, then after each node of its tree.
+/// The current round of a sequence.
+#[derive(Default)]
+struct Round {
+    /// The predicted features: after the round's tokens, then after each node of its tree.
     predicted: Vec<f32>, // [1 + nodes, hidden]
-    /// Number of the round's rows with features of the target; its tree follows them.
+    /// Number of rows with features of the target; the tree follows them.
     rows: usize,
-    /// The round's tree.
     tree: TokenTree,
+}
+
+/// The next pass of a request.
+struct PlannedPass<'a> {
+    /// The index of its batch entry.
+    entry: usize,
+    request: ForwardRequest<'a>,
+    /// The nodes after the cached prefix: missing tokens, and the nodes of the tree after them.
+    nodes: TokenTree,
+    /// Number of missing tokens among them.
+    missing: usize,
+    first_output: Node,
+    /// The request's nodes that the pass computes; `None` for a part of a long prompt.
+    level: Option<Range<Node>>,
+    /// The pass's rows in the batch.
+    rows: Range<usize>,
 }
 
 /// Computes the layers' input rows.
@@ -59,8 +82,11 @@ struct SequenceState {
 /// separate input of the attention.
 struct Fusion {
     team: Arc<Team>,
-    fused: Vec<f32>,      // [rows, inputs of `fc`]
-    predicted: Vec<f32>,  // [rows after those, hidden]
+    fused: Vec<f32>,     // [fused rows, inputs of `fc`]
+    predicted: Vec<f32>, // [predicted rows, hidden]
+    /// For each row of the batch, whether it is the next fused or the next predicted row.
+    is_fused: Vec<bool>,
+    outputs: Vec<f32>,    // [fused rows, hidden]
     embeddings: Vec<f32>, // [rows, hidden]
     hidden: Vec<f32>,     // [rows, hidden]
     activations: Activations,
@@ -68,15 +94,22 @@ struct Fusion {
 
 impl Fusion {
     fn new(team: Arc<Team>) -> Self {
-        let [fused, predicted, embeddings, hidden] = [(); 4].map(|()| Vec::new());
-        Self { team, fused, predicted, embeddings, hidden, activations: Activations::default() }
+        let [fused, predicted, outputs, embeddings, hidden] = [(); 5].map(|()| Vec::new());
+        let (is_fused, activations) = (Vec::new(), Activations::default());
+        Self { team, fused, predicted, is_fused, outputs, embeddings, hidden, activations }
     }
 
-    /// Discards rows that no pass has used.
+    /// Removes all rows.
     fn clear(&mut self) {
         for rows in [&mut self.fused, &mut self.predicted, &mut self.embeddings] {
             rows.clear();
         }
+        self.is_fused.clear();
+    }
+
+    /// Returns the number of rows.
+    fn rows(&self) -> usize {
+        self.is_fused.len()
     }
 
     /// Adds the row of a token with a feature of the target, or with a mask's feature.
@@ -84,27 +117,42 @@ impl Fusion {
         let pairs = weights.fuses_embeddings();
         embed(weights, token, if pairs { &mut self.fused } else { &mut self.embeddings });
         self.fused.extend_from_slice(feature);
+        self.is_fused.push(true);
     }
 
-    /// Adds the row of a token with a predicted feature. Such rows must follow those of
-    /// [`Fusion::add`].
+    /// Adds the row of a token with a predicted feature.
     fn add_predicted(&mut self, weights: &EagleWeights, token: TokenId, prediction: &[f32]) {
         if weights.fuses_embeddings() {
             return self.add(weights, token, prediction);
         }
         embed(weights, token, &mut self.embeddings);
         self.predicted.extend_from_slice(prediction);
+        self.is_fused.push(false);
     }
 
-    /// Computes the inputs of the rows that were added.
+    /// Computes the inputs of all rows.
     fn compute(&mut self, weights: &EagleWeights) {
-        let Self { team, fused, predicted, hidden, activations, .. } = self;
-        let fusion = &weights.fusion;
-        hidden.resize(fused.len() / fusion.inputs() * fusion.outputs(), 0.0);
+        let Self { team, fused, predicted, is_fused, outputs, hidden, activations, .. } = self;
+        let (fusion, size) = (&weights.fusion, weights.fusion.outputs());
+        outputs.resize(fused.len() / fusion.inputs() * size, 0.0);
         if !fused.is_empty() {
-            linear(team, fused, fusion, activations, hidden);
+            linear(team, fused, fusion, activations, outputs);
         }
-        hidden.extend_from_slice(predicted);
+        let (mut outputs, mut predicted) =
+            (outputs.chunks_exact(size), predicted.chunks_exact(size));
+        hidden.clear();
+        for &is_fused in &*is_fused {
+            let row = if is_fused { outputs.next() } else { predicted.next() };
+            hidden.extend_from_slice(row.unwrap_or_default());
+        }
+    }
+
+    /// Returns the input rows of one sequence.
+    fn inputs(&self, rows: Range<usize>) -> Inputs<'_> {
+        let size = self.hidden.len() / self.rows().max(1);
+        let part = rows.start * size..rows.end * size;
+        let hidden = &self.hidden[part.clone()];
+        Inputs { hidden, embeddings: self.embeddings.get(part).unwrap_or_default() }
     }
 }
 
@@ -120,145 +168,91 @@ impl EagleModel {
     #[must_use]
     pub fn new(weights: Arc<EagleWeights>, team: Arc<Team>) -> Self {
         let transformer = Transformer::new(Arc::clone(&weights.layers), Arc::clone(&team));
-        Self { weights, transformer, fusion: Fusion::new(team), sequences: Caches::new() }
+        let pool = CachePool::with_memory(transformer.new_storage(), CACHE_BYTES);
+        Self { weights, transformer, fusion: Fusion::new(team), pool, rounds: HashMap::new() }
     }
 
     /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
     #[must_use]
-    pub fn cache(&self, sequence: SequenceId) -> Option<&KvCache> {
-        self.sequences.get(sequence).map(|state| &state.cache)
+    pub fn cache(&self, sequence: SequenceId) -> Option<&SequenceCache> {
+        self.pool.sequence(sequence)
     }
 
-    fn check(&self, context: &LogitsContext<'_>, features: &Features) -> Result<(), ModelError> {
-        let LogitsContext { tokens, tree, .. } = *context;
-        if tokens.len() < 2 {
+    fn check<'a>(&self, request: &ForwardRequest<'a>) -> Result<&'a Features, ModelError> {
+        let ForwardRequest { tokens, .. } = *request;
+        let Some((_, shifted)) = tokens.split_first().filter(|(_, shifted)| !shifted.is_empty())
+        else {
             return Err(ModelError::Empty);
+        };
+        let embedded = self.transformer.embedded_tokens();
+        // A sequence has one row less than tokens.
+        let of_rows = ForwardRequest { tokens: shifted, ..*request };
+        check_request(&of_rows, self.context_length(), embedded)?;
+        if let Some(&token) = tokens.first().filter(|&&token| token as usize >= embedded) {
+            return Err(ModelError::Token { token, vocab_size: embedded });
         }
-        let len = tokens.len() - 1 + tree.max_depth();
-        let (context, vocab_size) = (self.context_length(), self.transformer.embedded_tokens());
-        if len > context {
-            return Err(ModelError::Context { position: len - 1, context });
-        }
-        let mut all = tokens.iter().chain(tree.tokens());
-        if let Some(&token) = all.find(|&&token| token as usize >= vocab_size) {
-            return Err(ModelError::Token { token, vocab_size });
-        }
-        if features.len() + 1 < tokens.len() {
-            let (tokens, expected) = (tokens.len() - 1, self.weights.feature_width());
-            return Err(ModelError::Features { tokens, expected, token: features.len(), found: 0 });
-        }
-        Ok(())
-    }
-}
-
-impl FeatureModel for EagleModel {
-    fn vocab_size(&self) -> usize {
-        self.transformer.config().vocab_size
-    }
-
-    fn context_length(&self) -> usize {
-        self.transformer.config().max_position_embeddings
-    }
-
-    fn logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        features: &Features,
-    ) -> Result<Logits, ModelError> {
-        self.check(context, features)?;
-        let mut state = self.sequences.take(context.sequence).unwrap_or_else(|| SequenceState {
-            cache: self.transformer.new_cache(),
-            first_token: None,
-            predicted: Vec::new(),
-            rows: 0,
-            tree: TokenTree::new(),
-        });
-        let Self { weights, transformer, fusion, .. } = self;
-        // A call that failed may have left rows.
-        fusion.clear();
-        let mut passes = Passes { weights, transformer, fusion, computed_tokens: 0 };
-        let values = passes.logits(&mut state, context, features);
-        let computed_tokens = passes.computed_tokens;
-        self.sequences.put(context.sequence, state);
-        let values = self.weights.expand_logits(values?);
-        Ok(Logits { values, vocab_size: self.vocab_size(), computed_tokens })
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.sequences.release(sequence);
-    }
-}
-
-/// The passes of one call.
-struct Passes<'a> {
-    weights: &'a EagleWeights,
-    transformer: &'a mut Transformer,
-    fusion: &'a mut Fusion,
-    computed_tokens: usize,
-}
-
-impl Passes<'_> {
-    fn logits(
-        &mut self,
-        state: &mut SequenceState,
-        context: &LogitsContext<'_>,
-        features: &Features,
-    ) -> Result<Vec<f32>, ModelError> {
-        let LogitsContext { tokens, tree, first_row, cancel, .. } = *context;
-        let shifted = &tokens[1..];
-        if state.first_token != Some(tokens[0]) {
-            state.cache.seek(&[], &TokenTree::new(), Keep::Exact);
-            state.first_token = Some(tokens[0]);
-        }
-        let mut missing: &[TokenId] = &[];
-        let mut done = first_row.saturating_sub(1);
-        if first_row == 0 || !state.continues(shifted, &tree.first(done)) {
-            // A new round. Exact rows stay, except for the last one, whose prediction is needed.
-            let before = &shifted[..shifted.len() - 1];
-            let held = state.cache.seek(before, &TokenTree::new(), Keep::Exact).tokens;
-            missing = self.prefill(state, shifted, held, features, cancel)?;
-            state.start_round(shifted.len());
-            done = 0;
-        }
-        let mut logits = Vec::new();
-        // One pass is enough, unless a node needs a feature that the pass has yet to predict.
-        while !missing.is_empty() || done < tree.len() {
-            let end = self.end_of_level(state, tree, done);
-            let now = Level { missing, tree, done, end, first_row };
-            self.level(state, &now, features, &mut logits, cancel)?;
-            // The missing tokens are computed now: the cache holds them before its tree.
-            (missing, done) = (&[], end);
-            if end < tree.len() {
-                state.cache.seek(
-                    shifted,
-                    &tree.first(end),
-                    Keep::Approximate { exact: shifted.len() },
-                );
+        let expected = self.weights.feature_width();
+        let found = request.features.map_or(0, Features::len);
+        match request.features {
+            Some(features) if found >= shifted.len() => Ok(features),
+            _ => {
+                let tokens = shifted.len();
+                Err(ModelError::Features { tokens, expected, token: found, found: 0 })
             }
         }
-        Ok(logits)
     }
 
-    /// Computes rows with features of the target in passes of bounded size. Returns the tokens of the
-    /// rows that remain for the last pass.
-    fn prefill<'t>(
+    /// Plans the next pass of an unfinished request, and adds its input rows. `None` if it has to wait
+    /// for another pass.
+    fn plan<'a>(
         &mut self,
-        state: &mut SequenceState,
-        shifted: &'t [TokenId],
-        held: usize,
-        features: &Features,
-        cancel: &AtomicBool,
-    ) -> Result<&'t [TokenId], ModelError> {
-        let (mut missing, none) = (&shifted[held..], TokenTree::new());
-        while missing.len() > PREFILL_ROWS {
-            let (now, later) = missing.split_at(PREFILL_ROWS);
-            self.add_rows(now, shifted.len() - missing.len(), features)?;
-            let chain = TokenTree::chain(now);
-            self.pass(state, &chain, chain.len(), chain.len(), cancel)?;
-            state.cache.seek(&shifted[..shifted.len() - later.len()], &none, Keep::Exact);
-            missing = later;
+        entry: usize,
+        (request, rows_done): (ForwardRequest<'a>, usize),
+        prefill_rows: usize,
+    ) -> Result<Option<PlannedPass<'a>>, ModelError> {
+        let features = self.check(&request)?;
+        let ForwardRequest { sequence, tokens, tree, .. } = request;
+        let (first_row, shifted) = (request.first_row + rows_done, &tokens[1..]);
+        self.pool.set_root(sequence, tokens[0]);
+        let mut round = self.rounds.remove(&sequence).unwrap_or_default();
+        let mut missing: &[TokenId] = &[];
+        let continued = match first_row.checked_sub(1) {
+            Some(nodes) => round.resume(&mut self.pool, sequence, shifted, &tree.first(nodes)),
+            None => None,
+        };
+        if continued.is_none() {
+            // A new round. Exact rows stay, except for the last one, whose prediction is needed.
+            let before = &shifted[..shifted.len() - 1];
+            let held = self.pool.seek(sequence, before, &TokenTree::new(), Keep::Exact).tokens;
+            missing = &shifted[held..];
+            round = Round { rows: shifted.len(), ..Round::default() };
         }
-        Ok(missing)
+        let first = shifted.len() - missing.len();
+        let is_part = missing.len() > prefill_rows;
+        if is_part {
+            missing = &missing[..prefill_rows];
+        }
+        if is_part && missing.is_empty() {
+            return Ok(None);
+        }
+        let row_start = self.fusion.rows();
+        self.add_rows(missing, first, features)?;
+        let mut nodes = TokenTree::chain(missing);
+        let (mut first_output, mut level) = (nodes.len(), None);
+        if !is_part {
+            let done = continued.unwrap_or(0);
+            let end = self.end_of_level(&round, tree, done);
+            self.add_level(&round, tree, done..end);
+            nodes.graft(missing.len().checked_sub(1), &tree.first(end));
+            // Row 0 is that of the last missing token, and row `node + 1` that of a node.
+            let computed = if missing.is_empty() { done + 1 } else { 0 };
+            first_output = first_row.max(computed).min(end + 1) + missing.len() - 1;
+            level = Some(done..end);
+        }
+        self.pool.reserve(sequence, nodes.len());
+        self.rounds.insert(sequence, round);
+        let (missing, rows) = (missing.len(), row_start..self.fusion.rows());
+        Ok(Some(PlannedPass { entry, request, nodes, missing, first_output, level, rows }))
     }
 
     /// Adds the input rows of `tokens`, of which the first belongs to row `first`.
@@ -269,20 +263,40 @@ impl Passes<'_> {
         features: &Features,
     ) -> Result<(), ModelError> {
         let expected = self.weights.feature_width();
-        for ((row, &token), feature) in (first..).zip(tokens).zip(features.rows_from(first)) {
-            if feature.len() != expected {
-                let (tokens, found) = (first + tokens.len(), feature.len());
-                return Err(ModelError::Features { tokens, expected, token: row, found });
-            }
-            self.fusion.add(self.weights, token, feature);
+        let rows = || (first..).zip(tokens).zip(features.rows_from(first));
+        if let Some(((token, _), row)) = rows().find(|(_, row)| row.len() != expected) {
+            let (tokens, found) = (first + tokens.len(), row.len());
+            return Err(ModelError::Features { tokens, expected, token, found });
+        }
+        for ((_, &token), feature) in rows() {
+            self.fusion.add(&self.weights, token, feature);
         }
         Ok(())
     }
 
+    /// Adds the input rows of nodes.
+    fn add_level(&mut self, round: &Round, tree: &TokenTree, level: Range<Node>) {
+        let Self { weights, fusion, transformer, .. } = self;
+        let size = transformer.config().hidden_size;
+        for node in level {
+            let token = tree.token(node);
+            let row = tree.parent(node).map_or(0, |parent| parent + 1);
+            match (token as usize).checked_sub(weights.layers.config.vocab_size) {
+                Some(mask) => {
+                    fusion.add(weights, token, &weights.mask_features[mask * size..][..size]);
+                }
+                None => {
+                    let prediction = &round.predicted[row * size..][..size];
+                    fusion.add_predicted(weights, token, prediction);
+                }
+            }
+        }
+    }
+
     /// Returns the first node from `done` on that needs a feature which has not been predicted yet.
-    fn end_of_level(&self, state: &SequenceState, tree: &TokenTree, done: usize) -> Node {
+    fn end_of_level(&self, round: &Round, tree: &TokenTree, done: usize) -> Node {
         let first_mask = self.weights.layers.config.vocab_size;
-        let predictions = state.predicted.len() / self.transformer.config().hidden_size;
+        let predictions = round.predicted.len() / self.transformer.config().hidden_size;
         let has_input = |&node: &Node| {
             let row = tree.parent(node).map_or(0, |parent| parent + 1);
             tree.token(node) as usize >= first_mask || row < predictions
@@ -290,100 +304,132 @@ impl Passes<'_> {
         (done..tree.len()).find(|node| !has_input(node)).unwrap_or(tree.len())
     }
 
-    /// Computes the rows of missing tokens and of the nodes after them, and appends the requested logits.
-    fn level(
-        &mut self,
-        state: &mut SequenceState,
-        level: &Level<'_>,
-        features: &Features,
-        logits: &mut Vec<f32>,
-        cancel: &AtomicBool,
-    ) -> Result<(), ModelError> {
-        let Level { missing, tree, done, end, first_row } = *level;
-        self.add_rows(missing, state.rows - missing.len(), features)?;
+    /// Runs the planned passes as one, and records their rows. Returns their logits.
+    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<Vec<f32>, ModelError> {
+        self.fusion.compute(&self.weights);
+        let (storage, sequences) = self.pool.storage_and_sequences();
+        let parts = planned.iter().map(|plan| {
+            let cache = &sequences[&plan.request.sequence];
+            let inputs = Some(self.fusion.inputs(plan.rows.clone()));
+            let cancel = plan.request.cancel;
+            SequencePass {
+                inputs,
+                ..SequencePass::new(cache, &plan.nodes, plan.first_output, cancel)
+            }
+        });
+        let parts: Vec<SequencePass<'_>> = parts.collect();
+        let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
+        let pass = Pass { sequences: &parts, order, device };
+        let logits = self.transformer.forward(&pass, storage);
+        let logits = logits.map_err(|_cancelled| ModelError::Cancelled)?.to_vec();
         let size = self.transformer.config().hidden_size;
-        let first_mask = self.weights.layers.config.vocab_size;
-        for node in done..end {
-            let token = tree.token(node);
-            let row = tree.parent(node).map_or(0, |parent| parent + 1);
-            match (token as usize).checked_sub(first_mask) {
-                Some(mask) => {
-                    let feature = &self.weights.mask_features[mask * size..][..size];
-                    self.fusion.add(self.weights, token, feature);
+        for plan in planned {
+            let PlannedPass { request, nodes, missing, level, rows, .. } = plan;
+            self.pool.record(request.sequence, nodes, *missing);
+            let (Some(level), Some(round)) = (level, self.rounds.get_mut(&request.sequence)) else {
+                continue;
+            };
+            // The row of the last missing token predicts, too.
+            let predictions = level.len() + usize::from(*missing > 0);
+            let hidden = &self.transformer.hidden()[..rows.end * size];
+            round.predicted.extend_from_slice(&hidden[hidden.len() - predictions * size..]);
+            round.tree.copy_from(request.tree, level.end);
+        }
+        Ok(logits)
+    }
+}
+
+impl LanguageModel for EagleModel {
+    fn vocab_size(&self) -> usize {
+        self.transformer.config().vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.transformer.config().max_position_embeddings
+    }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        self.pool.start_pass();
+        self.fusion.clear();
+        let vocab_size = self.vocab_size();
+        let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
+        for (index, entry) in batch.iter_mut().enumerate() {
+            if entry.is_complete() {
+                continue;
+            }
+            if entry.request.is_cancelled() {
+                entry.complete(Err(ModelError::Cancelled));
+                continue;
+            }
+            let rows_done = entry.progress.logits.len() / vocab_size;
+            match self.plan(index, (entry.request, rows_done), prefill_rows) {
+                Ok(Some(plan)) => {
+                    prefill_rows -= plan.missing;
+                    planned.push(plan);
                 }
-                None => {
-                    let prediction = &state.predicted[row * size..][..size];
-                    self.fusion.add_predicted(self.weights, token, prediction);
-                }
+                Ok(None) => {}
+                Err(error) => entry.complete(Err(error)),
             }
         }
-        let mut new = TokenTree::chain(missing);
-        new.graft(missing.len().checked_sub(1), &tree.first(end));
-        // Row 0 is that of the last missing token, and row `node + 1` that of a node.
-        let computed = if missing.is_empty() { done + 1 } else { 0 };
-        let first_output = first_row.max(computed).min(end + 1) + missing.len() - 1;
-        let rows = self.pass(state, &new, first_output, missing.len(), cancel)?;
-        logits.extend_from_slice(rows);
-        let predictions = end + 1 - computed;
-        let hidden = self.transformer.hidden();
-        state.predicted.extend_from_slice(&hidden[hidden.len() - predictions * size..]);
-        state.tree.copy_from(tree, end);
-        Ok(())
-    }
-
-    /// Runs one forward pass over the rows that were added: the nodes of `new` that the cache does not
-    /// hold.
-    fn pass(
-        &mut self,
-        state: &mut SequenceState,
-        new: &TokenTree,
-        first_output: Node,
-        exact: usize,
-        cancel: &AtomicBool,
-    ) -> Result<&[f32], ModelError> {
-        let count = new.len() - state.cache.tree_len();
-        self.fusion.compute(self.weights);
-        let inputs = Inputs { hidden: &self.fusion.hidden, embeddings: &self.fusion.embeddings };
-        let pass = Pass::new(new, first_output, LayerOrder::Sequential, cancel);
-        let pass = Pass { inputs: Some(inputs), exact, ..pass };
-        let logits = self.transformer.forward(&pass, &mut state.cache);
-        self.fusion.clear();
-        self.computed_tokens += count;
-        logits.map_err(|_cancelled| ModelError::Cancelled)
-    }
-}
-
-/// The rows that one pass computes: those of missing tokens, then those of the nodes `done..end`.
-#[derive(Clone, Copy)]
-struct Level<'a> {
-    missing: &'a [TokenId],
-    tree: &'a TokenTree,
-    done: Node,
-    end: Node,
-    first_row: usize,
-}
-
-impl SequenceState {
-    /// Starts a round without predictions, after `rows` rows with features of the target.
-    fn start_round(&mut self, rows: usize) {
-        self.predicted.clear();
-        self.tree.copy_from(&TokenTree::new(), 0);
-        self.rows = rows;
-    }
-
-    /// Returns whether the current round has these tokens and this tree. If so, the cache afterwards
-    /// holds exactly both.
-    fn continues(&mut self, shifted: &[TokenId], tree: &TokenTree) -> bool {
-        if self.rows != shifted.len() || self.tree.len() < tree.len() {
-            return false;
+        if planned.is_empty() {
+            return;
         }
+        let logits = match self.run(&planned) {
+            Ok(logits) => logits,
+            Err(error) => {
+                planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
+                return;
+            }
+        };
+        let mut logits = &logits[..];
+        let head_size = self.weights.layers.head().outputs();
+        for plan in planned {
+            let progress = &mut *batch[plan.entry].progress;
+            let outputs = plan.nodes.len() - plan.first_output;
+            let (rows, rest) = logits.split_at(outputs * head_size);
+            logits = rest;
+            progress.logits.extend(self.weights.expand_logits(rows.to_vec()));
+            progress.computed_tokens += plan.rows.len();
+            if plan.level.is_some_and(|level| level.end == plan.request.tree.len()) {
+                progress.result = Some(Ok(ForwardOutput {
+                    logits: std::mem::take(&mut progress.logits),
+                    vocab_size,
+                    computed_tokens: progress.computed_tokens,
+                    features: None,
+                }));
+            }
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.rounds.remove(&sequence);
+        self.pool.release(sequence);
+    }
+}
+
+impl FeatureModel for EagleModel {}
+
+impl Round {
+    /// Makes the cache hold exactly the round's tokens and those leading nodes of its tree that `tree`
+    /// has, too. Returns their number, or `None` if the round has other tokens or has lost its rows.
+    fn resume(
+        &mut self,
+        pool: &mut CachePool<CpuPages>,
+        sequence: SequenceId,
+        shifted: &[TokenId],
+        tree: &TokenTree,
+    ) -> Option<usize> {
+        if self.rows != shifted.len() || self.predicted.is_empty() {
+            return None;
+        }
+        let common = (0..=self.tree.len().min(tree.len()))
+            .rev()
+            .find(|&nodes| self.tree.first(nodes) == tree.first(nodes))?;
         let keep = Keep::Approximate { exact: shifted.len() };
-        let held = self.cache.seek(shifted, tree, keep);
-        let continues = (held.tokens, held.nodes) == (shifted.len(), tree.len())
-            && self.tree.first(tree.len()) == *tree;
+        let held = pool.seek(sequence, shifted, &tree.first(common), keep);
         let size = self.predicted.len() / (self.tree.len() + 1);
-        self.predicted.truncate(size * (tree.len() + 1));
-        self.tree.copy_from(tree, tree.len());
-        continues
+        self.predicted.truncate(size * (common + 1));
+        self.tree.copy_from(tree, common);
+        ((held.tokens, held.nodes) == (shifted.len(), common)).then_some(common)
     }
 }

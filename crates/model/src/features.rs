@@ -1,6 +1,6 @@
-//! The hidden states that are a token's features, and their storage in a cache.
+//! The hidden states that are a token's features, and their storage.
 
-use std::ops::Range;
+use forerun_cache::{PAGE_ROWS, PageId, RowPlace};
 
 /// The hidden states that drafters read as a token's features.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,46 +22,71 @@ impl FeatureSource {
     }
 }
 
-/// The features of a cache's slots, stored in addition to keys and values.
-pub(crate) struct FeatureSlots {
+/// The features of all pages' rows, stored in addition to keys and values.
+pub(crate) struct FeaturePages {
     width: usize,
-    values: Vec<f32>, // [slots, width]
+    pages: Vec<Vec<f32>>, // [pages][rows, width]
 }
 
-impl FeatureSlots {
-    /// Creates a storage without slots.
+impl FeaturePages {
+    /// Creates a storage without pages.
     pub(crate) fn new(width: usize) -> Self {
-        Self { width, values: Vec::new() }
+        Self { width, pages: Vec::new() }
     }
 
-    /// Ensures that there is space for `slots` slots.
-    pub(crate) fn reserve(&mut self, slots: usize) {
-        if self.values.len() < slots * self.width {
-            self.values.resize(slots * self.width, 0.0);
+    /// Allocates a page's memory.
+    pub(crate) fn reserve(&mut self, page: PageId) {
+        if self.pages.len() <= page.index() {
+            self.pages.resize_with(page.index() + 1, Vec::new);
+        }
+        self.pages[page.index()].resize(PAGE_ROWS * self.width, 0.0);
+    }
+
+    /// Frees a page's memory.
+    pub(crate) fn release(&mut self, page: PageId) {
+        self.pages[page.index()] = Vec::new();
+    }
+
+    /// Copies a row's features.
+    pub(crate) fn copy(&mut self, from: RowPlace, to: RowPlace) {
+        let row = self.row(from).to_vec();
+        self.row_mut(to).copy_from_slice(&row);
+    }
+
+    /// Writes `states`, `[rows, size]`, as part number `part` of the rows at `places`.
+    pub(crate) fn write(
+        &mut self,
+        places: impl Iterator<Item = RowPlace>,
+        part: usize,
+        states: &[f32],
+        size: usize,
+    ) {
+        for (place, state) in places.zip(states.chunks_exact(size)) {
+            self.row_mut(place)[part * size..(part + 1) * size].copy_from_slice(state);
         }
     }
 
-    /// Copies a slot's features to another slot.
-    pub(crate) fn copy(&mut self, from: usize, to: usize) {
-        let from = from * self.width..(from + 1) * self.width;
-        self.values.copy_within(from, to * self.width);
+    /// Returns a row's features: `[width]`.
+    pub(crate) fn row(&self, place: RowPlace) -> &[f32] {
+        &self.pages[place.page.index()][place.row * self.width..(place.row + 1) * self.width]
     }
 
-    /// Writes `states`, `[rows, size]`, as part number `part` of the slots from `first` on.
-    pub(crate) fn write(&mut self, first: usize, part: usize, states: &[f32], size: usize) {
-        let slots = self.values.chunks_exact_mut(self.width).skip(first);
-        for (slot, state) in slots.zip(states.chunks_exact(size)) {
-            slot[part * size..(part + 1) * size].copy_from_slice(state);
-        }
+    fn row_mut(&mut self, place: RowPlace) -> &mut [f32] {
+        &mut self.pages[place.page.index()][place.row * self.width..(place.row + 1) * self.width]
     }
 
-    /// Returns the features of some slots, which must have been written: `[slots, width]`.
-    pub(crate) fn rows(&self, slots: Range<usize>) -> &[f32] {
-        &self.values[slots.start * self.width..slots.end * self.width]
-    }
-
-    /// Returns the width of a slot's features.
+    /// Returns the width of a row's features.
     pub(crate) fn width(&self) -> usize {
         self.width
+    }
+
+    /// Returns the size of a row in bytes.
+    pub(crate) fn row_bytes(&self) -> usize {
+        self.width * size_of::<f32>()
+    }
+
+    /// Returns the allocated memory in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.pages.iter().map(|page| size_of_val(&page[..])).sum()
     }
 }

@@ -1,29 +1,42 @@
-//! Forward passes, and the models that compute them.
+//! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
 use crate::config::Config;
-use crate::kv_cache::KvCache;
-use crate::layers::LayerOrder;
-use forerun_core::{Node, TokenTree};
-use std::sync::atomic::AtomicBool;
+use forerun_cache::{PageStorage, PageTable, SequenceCache};
+use forerun_core::{FeatureRows, Node, TokenTree};
+use forerun_lm::{DeviceChoice, LayerOrder};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The error of a forward pass that was cancelled between two layers. The cache is unchanged.
+/// The error of a forward pass that was cancelled between two layers.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the forward pass was cancelled")]
 pub struct Cancelled;
 
-/// A forward pass over those nodes of a tree that a cache does not hold yet.
+/// A forward pass over one or more sequences.
 #[derive(Clone, Copy)]
 pub struct Pass<'a> {
-    pub(crate) tree: &'a TokenTree,
+    /// The sequences, at least one.
+    pub sequences: &'a [SequencePass<'a>],
+    /// The order of the layers, for all sequences.
+    pub order: LayerOrder<'a>,
+    /// The device to use, if the model is on several.
+    pub device: DeviceChoice,
+}
+
+/// The part of a pass that belongs to one sequence: those nodes of a tree after its cached prefix that
+/// the cache does not hold yet.
+#[derive(Clone, Copy)]
+pub struct SequencePass<'a> {
+    /// The sequence's cache. It holds the leading nodes of `tree`, and has pages for the others.
+    pub cache: &'a SequenceCache,
+    /// The nodes after the cached prefix.
+    pub tree: &'a TokenTree,
     /// The first node whose logits are computed. Those of all later nodes are computed, too.
-    pub(crate) first_output: Node,
-    pub(crate) order: LayerOrder<'a>,
+    pub first_output: Node,
     /// The first layer's input rows for the new nodes; `None` for their tokens' embeddings.
     pub(crate) inputs: Option<Inputs<'a>>,
-    /// Number of leading nodes whose rows are exact. The rows of the other nodes are approximate, for
-    /// example because they are computed from predicted features.
-    pub(crate) exact: usize,
-    pub(crate) cancel: &'a AtomicBool,
+    /// Set when the sequence's rows are no longer needed.
+    pub cancel: &'a AtomicBool,
 }
 
 /// Input rows that are not token embeddings.
@@ -33,49 +46,86 @@ pub(crate) struct Inputs<'a> {
     pub(crate) embeddings: &'a [f32], // [new nodes, hidden], or empty
 }
 
-impl<'a> Pass<'a> {
-    /// Creates a pass over tokens that computes the logits of the nodes from `first_output` on. It stops
-    /// between two layers once `cancel` is set.
+impl<'a> SequencePass<'a> {
+    /// Creates the part of a sequence whose rows start from token embeddings.
     #[must_use]
     pub fn new(
+        cache: &'a SequenceCache,
         tree: &'a TokenTree,
         first_output: Node,
-        order: LayerOrder<'a>,
         cancel: &'a AtomicBool,
     ) -> Self {
-        let exact = order.exact_among(tree.len());
-        Self { tree, first_output, order, inputs: None, exact, cancel }
+        Self { cache, tree, first_output, inputs: None, cancel }
+    }
+
+    /// Returns the number of leading nodes that the cache holds.
+    pub(crate) fn held(&self) -> usize {
+        self.cache.index().tree_len()
+    }
+
+    /// Returns the number of rows to compute.
+    pub(crate) fn rows(&self) -> usize {
+        self.tree.len() - self.held()
+    }
+
+    /// Returns the number of rows whose logits are computed.
+    pub(crate) fn output_rows(&self) -> usize {
+        self.tree.len() - self.first_output
     }
 }
 
-/// A model that computes forward passes, on one device or on several. The caller owns the caches.
+impl Pass<'_> {
+    /// Returns whether none of the sequences needs its rows any more.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.sequences.iter().all(|sequence| sequence.cancel.load(Ordering::Relaxed))
+    }
+}
+
+/// A device, or several, that computes forward passes of a model. The caller owns the caches.
 pub trait Forward {
+    /// The memory of the caches' pages.
+    type Storage: PageStorage;
+
     /// Returns the model's configuration.
     fn config(&self) -> &Config;
 
     /// Returns the number of tokens that have an embedding.
     fn embedded_tokens(&self) -> usize;
 
-    /// Creates an empty cache for this model.
-    fn new_cache(&self) -> KvCache;
+    /// Creates a storage without pages.
+    fn new_storage(&self) -> Self::Storage;
 
-    /// Computes the nodes of the pass's tree that `cache` does not hold yet, and returns the logits of
-    /// the nodes from `first_output` on: `[tree.len() − first_output, vocab]`.
+    /// Returns the features of a range of a sequence's slots, which must have been written. `None` if
+    /// the model stores no features.
+    fn features(
+        &self,
+        storage: &Self::Storage,
+        table: PageTable<'_>,
+        slots: Range<usize>,
+    ) -> Option<FeatureRows>;
+
+    /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the logits
+    /// of all output nodes, sequence by sequence: `[output rows, vocab]`.
     ///
-    /// The tree follows the cache's prefix, and the nodes that the cache holds must be its leading
-    /// nodes, as after [`KvCache::seek`]. Afterwards the cache holds the whole tree, and has recorded
-    /// which of its rows are exact.
+    /// A row's bits depend only on its own sequence's tokens up to it, never on other sequences. The
+    /// caller records the rows in the caches.
     ///
     /// # Errors
-    /// [`Cancelled`] once `cancel` is set, which is checked between layers.
+    /// [`Cancelled`] once the `cancel` of all sequences is set, which is checked between layers.
     ///
     /// # Panics
-    /// If the cache already holds a node from `first_output` on, if a token has no embedding, or if the
+    /// If a cache already holds a node from `first_output` on, if a token has no embedding, or if the
     /// layer groups do not cover this model's layers. All are programming errors.
-    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled>;
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut Self::Storage,
+    ) -> Result<&[f32], Cancelled>;
 }
 
 impl<F: Forward + ?Sized> Forward for Box<F> {
+    type Storage = F::Storage;
+
     fn config(&self) -> &Config {
         (**self).config()
     }
@@ -84,11 +134,24 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
         (**self).embedded_tokens()
     }
 
-    fn new_cache(&self) -> KvCache {
-        (**self).new_cache()
+    fn new_storage(&self) -> Self::Storage {
+        (**self).new_storage()
     }
 
-    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
-        (**self).forward(pass, cache)
+    fn features(
+        &self,
+        storage: &Self::Storage,
+        table: PageTable<'_>,
+        slots: Range<usize>,
+    ) -> Option<FeatureRows> {
+        (**self).features(storage, table, slots)
+    }
+
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut Self::Storage,
+    ) -> Result<&[f32], Cancelled> {
+        (**self).forward(pass, storage)
     }
 }

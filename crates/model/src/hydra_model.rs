@@ -13,28 +13,38 @@
 //! Only the prefix layer has a cache. A token's state depends on the features up to that token, and
 //! these depend on the tokens up to it, so the cache can compare tokens like any other.
 
-use crate::caches::Caches;
+use crate::cached_transformer::PREFILL_ROWS;
+use crate::cpu_pages::CpuPages;
 use crate::features::FeatureSource;
-use crate::forward::{Forward, Inputs, Pass};
+use crate::forward::{Forward, Inputs, Pass, SequencePass};
 use crate::kernels::{Activations, exp, linear};
-use crate::kv_cache::{Keep, KvCache};
-use crate::language_model::{FeatureModel, Logits, LogitsContext, ModelError, PREFILL_ROWS};
-use crate::layers::LayerOrder;
 use crate::speculator::{HydraHead, HydraWeights};
 use crate::team::Team;
 use crate::transformer::Transformer;
-use forerun_core::{Features, SequenceId, TokenId, TokenTree};
+use forerun_cache::{CachePool, Keep};
+use forerun_core::{Features, SequenceId, TokenId, TokenTree, node_of_row};
+use forerun_lm::{
+    BatchEntry, DeviceChoice, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel,
+    LayerOrder, ModelError, complete_each,
+};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Memory for the pages of the prefix layer's caches.
+const CACHE_BYTES: usize = 1 << 30;
 
 /// Hydra heads on a team.
 pub struct HydraModel {
     weights: Arc<HydraWeights>,
     team: Arc<Team>,
     /// The prefix layer of Hydra++. Its caches store the states as features.
-    prefix: Option<Transformer>,
-    caches: Caches<KvCache>,
+    prefix: Option<PrefixLayer>,
     activations: Activations,
+}
+
+/// The prefix layer of Hydra++, with the caches of its sequences.
+struct PrefixLayer {
+    transformer: Transformer,
+    pool: CachePool<CpuPages>,
 }
 
 impl HydraModel {
@@ -43,10 +53,11 @@ impl HydraModel {
     pub fn new(weights: Arc<HydraWeights>, team: Arc<Team>) -> Self {
         let prefix = weights.prefix.as_ref().map(|layer| {
             let layer = Transformer::new(Arc::clone(layer), Arc::clone(&team));
-            layer.with_features(FeatureSource::LastHidden)
+            let transformer = layer.with_features(FeatureSource::LastHidden);
+            let pool = CachePool::with_memory(transformer.new_storage(), CACHE_BYTES);
+            PrefixLayer { transformer, pool }
         });
-        let (caches, activations) = (Caches::new(), Activations::default());
-        Self { weights, team, prefix, caches, activations }
+        Self { weights, team, prefix, activations: Activations::default() }
     }
 
     /// Returns the number of heads: the largest number of positions that can be drafted.
@@ -55,8 +66,8 @@ impl HydraModel {
         self.weights.n_heads()
     }
 
-    fn check(&self, context: &LogitsContext<'_>, features: &Features) -> Result<(), ModelError> {
-        let LogitsContext { tokens, tree, .. } = *context;
+    fn check<'a>(&self, request: &ForwardRequest<'a>) -> Result<&'a Features, ModelError> {
+        let ForwardRequest { tokens, tree, .. } = *request;
         let (vocab_size, context) = (self.weights.vocab_size, self.weights.context_length);
         if tokens.len() < 2 {
             return Err(ModelError::Empty);
@@ -69,10 +80,10 @@ impl HydraModel {
             return Err(ModelError::Token { token, vocab_size });
         }
         let (count, expected) = (tokens.len() - 1, self.weights.hidden_size);
-        if features.len() < count {
-            let token = features.len();
+        let token = request.features.map_or(0, Features::len);
+        let Some(features) = request.features.filter(|_| token >= count) else {
             return Err(ModelError::Features { tokens: count, expected, token, found: 0 });
-        }
+        };
         // Without a prefix layer, only the last token's feature is read.
         let first = if self.prefix.is_some() { 0 } else { count - 1 };
         let widths = features.rows_from(first).take(count - first).map(<[f32]>::len);
@@ -80,26 +91,53 @@ impl HydraModel {
             Some((token, found)) => {
                 Err(ModelError::Features { tokens: count, expected, token, found })
             }
-            None => Ok(()),
+            None => Ok(features),
         }
     }
 
     /// Computes the state of the tokens that the target has read, which all heads read: `[hidden]`.
     fn state(
         &mut self,
-        sequence: SequenceId,
+        request: &ForwardRequest<'_>,
         tokens: &[TokenId],
         features: &Features,
-        cancel: &AtomicBool,
     ) -> Result<Vec<f32>, ModelError> {
-        let Some(prefix) = &mut self.prefix else {
-            let feature = features.rows_from(tokens.len() - 1).next();
-            return Ok(feature.unwrap_or_default().to_vec());
-        };
-        let mut cache = self.caches.take(sequence).unwrap_or_else(|| prefix.new_cache());
-        let state = last_state(prefix, &mut cache, tokens, features, cancel);
-        self.caches.put(sequence, cache);
-        state
+        match &mut self.prefix {
+            Some(prefix) => prefix.last_state(request, tokens, features),
+            None => {
+                let feature = features.rows_from(tokens.len() - 1).next();
+                Ok(feature.unwrap_or_default().to_vec())
+            }
+        }
+    }
+
+    fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
+        let features = self.check(request)?;
+        let ForwardRequest { tokens, tree, first_row, .. } = *request;
+        let (read, last) = tokens.split_at(tokens.len() - 1);
+        let state = self.state(request, read, features)?;
+        let depth = |row: usize| node_of_row(row).map_or(0, |node| tree.depth(node));
+        let (mut logits, mut row) = (Vec::new(), first_row);
+        while row <= tree.len() {
+            if request.is_cancelled() {
+                return Err(ModelError::Cancelled);
+            }
+            // Rows of the same depth share a head.
+            let head = depth(row);
+            if head >= self.n_heads() {
+                return Err(ModelError::Context { position: head, context: self.n_heads() });
+            }
+            let mut inputs = Vec::new();
+            while row <= tree.len() && depth(row) == head {
+                let path = node_of_row(row).map_or(Vec::new(), |node| tree.path(node));
+                let path = path.into_iter().map(|node| tree.token(node));
+                self.append_inputs(&state, last.iter().copied().chain(path), &mut inputs);
+                row += 1;
+            }
+            logits.extend(self.head_logits(head, &inputs));
+        }
+        let (vocab_size, computed_tokens) = (self.weights.vocab_size, request.rows());
+        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features: None })
     }
 
     /// Computes a head's logits `[rows, vocab]` from `inputs`: `[rows, (1 + reads) · hidden]`.
@@ -145,35 +183,44 @@ fn add_silu(states: &mut [f32], delta: &[f32]) {
     }
 }
 
-/// Runs the prefix layer on the features of those tokens for which the cache holds no state, and returns
-/// the state of the last token.
-fn last_state(
-    prefix: &mut Transformer,
-    cache: &mut KvCache,
-    tokens: &[TokenId],
-    features: &Features,
-    cancel: &AtomicBool,
-) -> Result<Vec<f32>, ModelError> {
-    let none = TokenTree::new();
-    let mut held = cache.seek(tokens, &none, Keep::Exact).tokens;
-    while held < tokens.len() {
-        let end = tokens.len().min(held + PREFILL_ROWS);
-        let tree = TokenTree::chain(&tokens[held..end]);
-        let rows = features.rows_from(held).take(end - held);
-        let hidden: Vec<f32> = rows.flatten().copied().collect();
-        let inputs = Some(Inputs { hidden: &hidden, embeddings: &[] });
-        // No logits are requested, so the head is never computed.
-        let pass = Pass::new(&tree, tree.len(), LayerOrder::Sequential, cancel);
-        let pass = Pass { inputs, ..pass };
-        prefix.forward(&pass, cache).map_err(|_cancelled| ModelError::Cancelled)?;
-        cache.seek(&tokens[..end], &none, Keep::Exact);
-        held = end;
+impl PrefixLayer {
+    /// Runs the layer on the features of those tokens for which the cache holds no state, and returns
+    /// the state of the last token.
+    fn last_state(
+        &mut self,
+        request: &ForwardRequest<'_>,
+        tokens: &[TokenId],
+        features: &Features,
+    ) -> Result<Vec<f32>, ModelError> {
+        let Self { transformer, pool } = self;
+        let (sequence, cancel, none) = (request.sequence, request.cancel, TokenTree::new());
+        pool.start_pass();
+        let mut held = pool.seek(sequence, tokens, &none, Keep::Exact).tokens;
+        while held < tokens.len() {
+            let end = tokens.len().min(held + PREFILL_ROWS);
+            let tree = TokenTree::chain(&tokens[held..end]);
+            let rows = features.rows_from(held).take(end - held);
+            let hidden: Vec<f32> = rows.flatten().copied().collect();
+            let inputs = Some(Inputs { hidden: &hidden, embeddings: &[] });
+            pool.reserve(sequence, tree.len());
+            let (storage, sequences) = pool.storage_and_sequences();
+            // No logits are requested, so the head is never computed.
+            let part = SequencePass::new(&sequences[&sequence], &tree, tree.len(), cancel);
+            let sequences = [SequencePass { inputs, ..part }];
+            let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
+            let pass = Pass { sequences: &sequences, order, device };
+            transformer.forward(&pass, storage).map_err(|_cancelled| ModelError::Cancelled)?;
+            pool.record(sequence, &tree, tree.len());
+            pool.seek(sequence, &tokens[..end], &none, Keep::Exact);
+            held = end;
+        }
+        let table = pool.sequence(sequence).map(|cache| cache.table()).unwrap_or_default();
+        let last = pool.storage().features(table, tokens.len() - 1..tokens.len());
+        Ok(last.and_then(|rows| rows.row(0).map(<[f32]>::to_vec)).unwrap_or_default())
     }
-    let last = cache.features(tokens.len() - 1..tokens.len());
-    Ok(last.and_then(|rows| rows.row(0).map(<[f32]>::to_vec)).unwrap_or_default())
 }
 
-impl FeatureModel for HydraModel {
+impl LanguageModel for HydraModel {
     fn vocab_size(&self) -> usize {
         self.weights.vocab_size
     }
@@ -182,44 +229,17 @@ impl FeatureModel for HydraModel {
         self.weights.context_length
     }
 
-    /// See [`FeatureModel::logits`].
-    ///
-    /// # Errors
-    /// Also [`ModelError::Context`] for a row after a node whose depth is the number of heads or more.
-    fn logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        features: &Features,
-    ) -> Result<Logits, ModelError> {
-        self.check(context, features)?;
-        let LogitsContext { sequence, tokens, tree, first_row, cancel } = *context;
-        let (read, last) = tokens.split_at(tokens.len() - 1);
-        let state = self.state(sequence, read, features, cancel)?;
-        let depth = |row: usize| row.checked_sub(1).map_or(0, |node| tree.depth(node));
-        let (mut values, mut row) = (Vec::new(), first_row);
-        while row <= tree.len() {
-            if cancel.load(Ordering::Relaxed) {
-                return Err(ModelError::Cancelled);
-            }
-            // Rows of the same depth share a head.
-            let head = depth(row);
-            if head >= self.n_heads() {
-                return Err(ModelError::Context { position: head, context: self.n_heads() });
-            }
-            let mut inputs = Vec::new();
-            while row <= tree.len() && depth(row) == head {
-                let path = row.checked_sub(1).map_or(Vec::new(), |node| tree.path(node));
-                let path = path.into_iter().map(|node| tree.token(node));
-                self.append_inputs(&state, last.iter().copied().chain(path), &mut inputs);
-                row += 1;
-            }
-            values.extend(self.head_logits(head, &inputs));
-        }
-        let computed_tokens = (tree.len() + 1).saturating_sub(first_row);
-        Ok(Logits { values, vocab_size: self.weights.vocab_size, computed_tokens })
+    /// See [`LanguageModel::forward`]. A row after a node whose depth is the number of heads or more is
+    /// [`ModelError::Context`].
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| self.answer(request));
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        self.caches.release(sequence);
+        if let Some(prefix) = &mut self.prefix {
+            prefix.pool.release(sequence);
+        }
     }
 }
+
+impl FeatureModel for HydraModel {}

@@ -5,15 +5,16 @@
 //! calibration. The rows after it are approximate, with an exact prefix. All strategies get the same
 //! rows.
 
+use crate::cached_transformer::CachedTransformer;
 use crate::forward::Forward;
-use crate::kv_cache::{Keep, KvCache};
-use crate::language_model::{CachedTransformer, LanguageModel, LogitsContext, ModelError};
-use crate::layers::{LayerGroups, LayerOrder};
 use crate::quality::LogProbabilities;
+use crate::sequence_runner::SequenceRunner;
 use crate::team::Team;
 use crate::transformer::{Observed, STATES, Transformer};
 use crate::weights::Weights;
+use forerun_cache::Keep;
 use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups, LayerOrder, ModelError};
 use std::sync::Arc;
 
 const SEQUENCE: SequenceId = SequenceId(0);
@@ -84,7 +85,7 @@ impl StrategyScore {
 
 /// A model and optionally its target, for comparing strategies on texts.
 pub struct LayerProbe {
-    transformer: Transformer,
+    runner: SequenceRunner<Transformer>,
     target: Option<CachedTransformer>,
     /// The number of approximate rows in a round.
     depth: usize,
@@ -101,6 +102,18 @@ struct StrategySums {
     overlap: f64,
     agreements: usize,
     acceptance: f64,
+}
+
+/// Runs an observed pass that outputs all its rows.
+fn observe(
+    runner: &mut SequenceRunner<Transformer>,
+    rows: &TokenTree,
+    order: LayerOrder<'_>,
+    whole_layers: bool,
+) -> Observed {
+    runner.with_pass(rows, order, |transformer, pass, storage| {
+        transformer.forward_observed(pass, whole_layers, storage)
+    })
 }
 
 impl LayerProbe {
@@ -128,7 +141,7 @@ impl LayerProbe {
             acceptance: 0.0,
         };
         Self {
-            transformer: Transformer::new(weights, Arc::clone(team)),
+            runner: SequenceRunner::new(Transformer::new(weights, Arc::clone(team))),
             target,
             depth: depth.max(1),
             sums: vec![zero; strategies.len()],
@@ -144,10 +157,10 @@ impl LayerProbe {
     /// If the text is longer than a model's context, or a token is not in a model's vocabulary.
     pub fn score(&mut self, tokens: &[TokenId]) -> Result<(), ModelError> {
         self.check(tokens)?;
-        let mut cache = self.transformer.new_cache();
+        self.runner.seek(&[], &TokenTree::new(), Keep::Exact);
         for first in (0..tokens.len().saturating_sub(1)).step_by(self.depth + 1) {
             let end = tokens.len().min(first + 1 + self.depth);
-            self.round(tokens, first, end, &mut cache)?;
+            self.round(tokens, first, end)?;
         }
         if let Some(target) = &mut self.target {
             target.release(SEQUENCE);
@@ -156,7 +169,7 @@ impl LayerProbe {
     }
 
     fn check(&self, tokens: &[TokenId]) -> Result<(), ModelError> {
-        let config = self.transformer.config();
+        let config = self.runner.transformer().config();
         let (context, vocab_size) = (config.max_position_embeddings, config.vocab_size);
         if tokens.len() > context {
             return Err(ModelError::Context { position: tokens.len() - 1, context });
@@ -169,51 +182,41 @@ impl LayerProbe {
 
     /// Runs one round: the token `first` exactly, and the tokens after it, up to `end`, with every
     /// strategy.
-    fn round(
-        &mut self,
-        tokens: &[TokenId],
-        first: usize,
-        end: usize,
-        cache: &mut KvCache,
-    ) -> Result<(), ModelError> {
+    fn round(&mut self, tokens: &[TokenId], first: usize, end: usize) -> Result<(), ModelError> {
         let no_tree = TokenTree::new();
         let approximate_rows = TokenTree::chain(&tokens[first + 1..end]);
-        let mut forward_exactly = |transformer: &mut Transformer, from: usize| {
-            cache.seek(&tokens[..from], &no_tree, Keep::Exact);
+        let runner = &mut self.runner;
+        let forward_exactly = |runner: &mut SequenceRunner<Transformer>, from: usize| {
+            runner.seek(&tokens[..from], &no_tree, Keep::Exact);
             let rows = TokenTree::chain(&tokens[from..end]);
-            transformer.forward_observed(&rows, LayerOrder::Sequential, false, cache)
+            observe(runner, &rows, LayerOrder::Sequential, false)
         };
         if approximate_rows.is_empty() {
             return Ok(());
         }
-        drop(forward_exactly(&mut self.transformer, first));
-        let exact = forward_exactly(&mut self.transformer, first + 1);
+        drop(forward_exactly(runner, first));
+        let exact = forward_exactly(runner, first + 1);
         let target = self.target.as_mut().map(|target| {
             let (prefix, rest) = tokens[..end].split_at(first + 2);
             let tree = &TokenTree::chain(rest);
-            target.logits(&LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, prefix) })
+            target.logits(&ForwardRequest::new(SEQUENCE, prefix, tree))
         });
-        let target = target.transpose()?.map(|logits| logits.values);
-        let vocab_size = self.transformer.config().vocab_size;
+        let target = target.transpose()?.map(|output| output.logits);
+        let vocab_size = runner.transformer().config().vocab_size;
         let acceptance = |logits: &[f32]| {
             target.as_ref().map_or(0.0, |target| overlap(target, logits, vocab_size).0)
         };
         self.exact_acceptance += acceptance(&exact.logits);
         for (strategy, sums) in self.strategies.iter().zip(&mut self.sums) {
-            cache.seek(&tokens[..=first], &no_tree, Keep::Exact);
+            runner.seek(&tokens[..=first], &no_tree, Keep::Exact);
             let order = LayerOrder::Groups(&strategy.groups);
-            let approximate = self.transformer.forward_observed(
-                &approximate_rows,
-                order,
-                strategy.whole_layers,
-                cache,
-            );
+            let approximate = observe(runner, &approximate_rows, order, strategy.whole_layers);
             sums.add(&exact, &approximate, approximate_rows.len(), vocab_size);
             sums.acceptance += acceptance(&approximate.logits);
         }
         // Replaces the last strategy's rows in the cache by exact ones.
-        cache.seek(&tokens[..=first], &no_tree, Keep::Exact);
-        self.transformer.forward_observed(&approximate_rows, LayerOrder::Sequential, false, cache);
+        runner.seek(&tokens[..=first], &no_tree, Keep::Exact);
+        observe(runner, &approximate_rows, LayerOrder::Sequential, false);
         self.rows += approximate_rows.len();
         Ok(())
     }

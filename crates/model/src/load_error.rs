@@ -1,5 +1,8 @@
 //! Errors of loading checkpoints. They name the file, the tensor or option, the expected value and the
 //! value that was found.
+//!
+//! Options of files are in double quotes. Backticks are for options of the caller, which the command
+//! line shows as flags, and for tensors.
 
 use std::io;
 use std::path::PathBuf;
@@ -106,7 +109,7 @@ pub enum LoadError {
         cause: serde_json::Error,
     },
     /// A required option is absent.
-    #[error("{file}: option `{option}` is missing; expected {expected}")]
+    #[error("{file}: option \"{option}\" is missing; expected {expected}")]
     MissingOption {
         /// The configuration file.
         file: PathBuf,
@@ -116,7 +119,7 @@ pub enum LoadError {
         expected: &'static str,
     },
     /// An option has an invalid value.
-    #[error("{file}: option `{option}` is {found}; expected {expected}")]
+    #[error("{file}: option \"{option}\" is {found}; expected {expected}")]
     InvalidOption {
         /// The configuration file.
         file: PathBuf,
@@ -129,7 +132,7 @@ pub enum LoadError {
     },
     /// An option has a valid value that this engine does not support.
     #[error(
-        "{file}: option `{option}` is {found}, which is not supported yet; supported: {supported}"
+        "{file}: option \"{option}\" is {found}, which is not supported yet; supported: {supported}"
     )]
     UnsupportedOption {
         /// The configuration file.

@@ -1,20 +1,19 @@
 //! Measures the time of a model's forward pass on a team, by the number of rows.
 
-use crate::forward::{Forward, Pass};
-use crate::kv_cache::{Keep, KvCache};
-use crate::layers::{GroupParallelism, LayerOrder};
+use crate::sequence_runner::SequenceRunner;
 use crate::team::Team;
-use crate::transformer::Transformer;
+use crate::transformer::{GroupParallelism, Transformer};
 use crate::weights::Weights;
+use forerun_cache::Keep;
 use forerun_core::{TokenId, TokenTree};
+use forerun_lm::LayerOrder;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// A model with some tokens in its cache (the past), for measurements.
 pub struct ModelProbe {
-    transformer: Transformer,
-    cache: KvCache,
+    runner: SequenceRunner<Transformer>,
     past: Vec<TokenId>,
 }
 
@@ -28,14 +27,13 @@ impl ModelProbe {
         let vocab_size = config.vocab_size;
         let past: Vec<TokenId> =
             (0..past.min(max_past)).map(|index| (index * 31 % vocab_size) as TokenId).collect();
-        let transformer = Transformer::new(weights, team);
-        let cache = transformer.new_cache();
-        let mut probe = Self { transformer, cache, past };
+        let runner = SequenceRunner::new(Transformer::new(weights, team));
+        let mut probe = Self { runner, past };
         for start in (0..probe.past.len()).step_by(256) {
             let end = probe.past.len().min(start + 256);
             let chunk = TokenTree::chain(&probe.past[start..end]);
             probe.forward(&chunk, chunk.len(), LayerOrder::Sequential);
-            probe.cache.seek(&probe.past[..end], &TokenTree::new(), Keep::Exact);
+            probe.runner.seek(&probe.past[..end], &TokenTree::new(), Keep::Exact);
         }
         probe
     }
@@ -43,7 +41,8 @@ impl ModelProbe {
     /// Returns the probe with another way of sharing the attention of a layer group in the team.
     #[must_use]
     pub fn with_group_parallelism(self, group_parallelism: GroupParallelism) -> Self {
-        Self { transformer: self.transformer.with_group_parallelism(group_parallelism), ..self }
+        let change = |model: Transformer| model.with_group_parallelism(group_parallelism);
+        Self { runner: self.runner.map(change), ..self }
     }
 
     /// Returns the number of tokens in the past.
@@ -55,7 +54,7 @@ impl ModelProbe {
     /// Returns the size of the past's keys and values in bytes. Every pass reads them.
     #[must_use]
     pub fn past_bytes(&self) -> usize {
-        self.cache.slot_bytes() * self.past.len()
+        self.runner.row_bytes() * self.past.len()
     }
 
     /// Runs one forward pass over `rows` rows, with the logits of all of them. Returns the time in
@@ -66,7 +65,7 @@ impl ModelProbe {
 
     /// Runs one forward pass as [`Self::run`] does, with the layers in another order.
     pub fn run_in_order(&mut self, rows: usize, order: LayerOrder<'_>) -> f64 {
-        self.cache.seek(&self.past, &TokenTree::new(), Keep::Exact);
+        self.runner.seek(&self.past, &TokenTree::new(), Keep::Exact);
         let tree = TokenTree::chain(&vec![1; rows]);
         let started = Instant::now();
         self.forward(&tree, 0, order);
@@ -75,8 +74,7 @@ impl ModelProbe {
 
     fn forward(&mut self, tree: &TokenTree, first_row: usize, order: LayerOrder<'_>) {
         let never_cancelled = AtomicBool::new(false);
-        let pass = Pass::new(tree, first_row, order, &never_cancelled);
-        let logits = self.transformer.forward(&pass, &mut self.cache);
+        let logits = self.runner.forward(tree, first_row, order, &never_cancelled);
         std::hint::black_box(logits.map(<[f32]>::len).unwrap_or(0));
     }
 }

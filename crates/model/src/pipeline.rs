@@ -11,15 +11,17 @@
 //! so the results are bit-identical.
 
 use crate::config::Config;
+use crate::cpu_pages::CpuPages;
 use crate::features::FeatureSource;
-use crate::forward::{Cancelled, Forward, Inputs, Pass};
-use crate::kv_cache::KvCache;
+use crate::forward::{Cancelled, Forward, Pass};
 use crate::team::Team;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
+use forerun_cache::PageTable;
+use forerun_core::FeatureRows;
+use forerun_lm::DeviceChoice;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A device that several models share. Only one of them uses it at a time.
 pub trait ExclusiveDevice {
@@ -90,7 +92,7 @@ impl PipelineParallelModel {
         Ok(Self { stages: stages.collect() })
     }
 
-    /// Returns the same model, configured so that new caches store each token's features.
+    /// Returns the same model, configured so that new storages store each token's features.
     #[must_use]
     pub fn with_features(self, features: &FeatureSource) -> Self {
         let with =
@@ -126,6 +128,8 @@ fn partition_layers(
 }
 
 impl Forward for PipelineParallelModel {
+    type Storage = CpuPages;
+
     fn config(&self) -> &Config {
         self.stages[0].model.config()
     }
@@ -134,25 +138,31 @@ impl Forward for PipelineParallelModel {
         self.stages[0].model.embedded_tokens()
     }
 
-    fn new_cache(&self) -> KvCache {
-        self.stages[0].model.new_cache()
+    fn new_storage(&self) -> CpuPages {
+        self.stages[0].model.new_storage()
     }
 
-    /// See [`Forward::forward`]. The cache is unchanged until the last stage has finished.
-    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
+    fn features(
+        &self,
+        storage: &CpuPages,
+        table: PageTable<'_>,
+        slots: Range<usize>,
+    ) -> Option<FeatureRows> {
+        storage.features(table, slots)
+    }
+
+    fn forward(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<&[f32], Cancelled> {
         let last = self.stages.len() - 1;
         for index in 0..=last {
             let (before, from_here) = self.stages.split_at_mut(index);
             let Stage { layers, model, device } = &mut from_here[0];
             // The previous stage's output.
             let hidden = before.last().map(|stage| stage.model.hidden());
-            let inputs = hidden.map(|hidden| Inputs { hidden, embeddings: &[] });
-            let pass = Pass { inputs: inputs.or(pass.inputs), ..*pass };
             let mut outcome = Ok(());
             device.run_exclusive(&mut || {
-                outcome = model.run_layers(&pass, layers.clone(), cache);
+                outcome = model.run_layers(pass, hidden, layers.clone(), storage);
                 if index == last && outcome.is_ok() {
-                    model.finish(&pass, cache);
+                    model.finish(pass, storage);
                 }
             });
             outcome?;
@@ -161,47 +171,10 @@ impl Forward for PipelineParallelModel {
     }
 }
 
-/// The assignment of an [`AlternatingModel`]'s passes to its two devices. Clones share their state: the
-/// drafter sets it, and the model reads it.
-#[derive(Clone, Debug)]
-pub struct PassAssignment(Arc<AtomicUsize>);
-
-/// The value of an assignment that sends every pass to a free device.
-const ANY_FREE_DEVICE: usize = usize::MAX;
-
-impl Default for PassAssignment {
-    /// Creates an assignment that sends every pass to a free device, preferably the last.
-    fn default() -> Self {
-        Self(Arc::new(AtomicUsize::new(ANY_FREE_DEVICE)))
-    }
-}
-
-impl PassAssignment {
-    /// Assigns the next `count` passes that produce a token to the last device, and all later passes to
-    /// the first. `None` sends every pass to a free device.
-    pub fn assign_to_last(&self, count: Option<usize>) {
-        self.0.store(count.unwrap_or(ANY_FREE_DEVICE), Ordering::Relaxed);
-    }
-
-    /// Returns the number of passes that remain for the last device, or `None` if every pass goes to a
-    /// free device.
-    fn remaining(&self) -> Option<usize> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|&remaining| remaining != ANY_FREE_DEVICE)
-    }
-
-    /// Counts one of the passes for the last device.
-    fn count_pass(&self) {
-        if let Some(remaining) = self.remaining() {
-            self.0.store(remaining.saturating_sub(1), Ordering::Relaxed);
-        }
-    }
-}
-
 /// A whole model on two devices. Each pass runs on one of them.
 pub struct AlternatingModel {
     first: DeviceModel,
     last: DeviceModel,
-    assignment: PassAssignment,
 }
 
 /// The model on one device.
@@ -213,29 +186,28 @@ struct DeviceModel {
 impl AlternatingModel {
     /// Creates a model on two devices: the first and the last of those that hold another model's layers.
     #[must_use]
-    pub fn new(
-        weights: &Arc<Weights>,
-        [first, last]: [Box<dyn ExclusiveDevice>; 2],
-        assignment: PassAssignment,
-    ) -> Self {
+    pub fn new(weights: &Arc<Weights>, [first, last]: [Box<dyn ExclusiveDevice>; 2]) -> Self {
         let on_device = |device: Box<dyn ExclusiveDevice>| {
             let model = Transformer::new(Arc::clone(weights), Arc::clone(device.team()));
             DeviceModel { model, device }
         };
-        Self { first: on_device(first), last: on_device(last), assignment }
+        Self { first: on_device(first), last: on_device(last) }
     }
 
-    /// Returns the device for the next pass.
-    fn next_device(&mut self) -> &mut DeviceModel {
-        let to_last = match self.assignment.remaining() {
-            Some(remaining) => remaining > 0,
-            None => self.last.device.is_free() || !self.first.device.is_free(),
+    /// Returns the device for a pass.
+    fn device(&mut self, choice: DeviceChoice) -> &mut DeviceModel {
+        let is_last = match choice {
+            DeviceChoice::First => false,
+            DeviceChoice::Last => true,
+            DeviceChoice::AnyFree => self.last.device.is_free() || !self.first.device.is_free(),
         };
-        if to_last { &mut self.last } else { &mut self.first }
+        if is_last { &mut self.last } else { &mut self.first }
     }
 }
 
 impl Forward for AlternatingModel {
+    type Storage = CpuPages;
+
     fn config(&self) -> &Config {
         self.first.model.config()
     }
@@ -244,20 +216,24 @@ impl Forward for AlternatingModel {
         self.first.model.embedded_tokens()
     }
 
-    fn new_cache(&self) -> KvCache {
-        self.first.model.new_cache()
+    fn new_storage(&self) -> CpuPages {
+        self.first.model.new_storage()
     }
 
-    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
-        let assignment = self.assignment.clone();
-        let DeviceModel { model, device } = self.next_device();
-        // A pass over part of a prompt produces no token.
-        if pass.first_output < pass.tree.len() {
-            assignment.count_pass();
-        }
+    fn features(
+        &self,
+        storage: &CpuPages,
+        table: PageTable<'_>,
+        slots: Range<usize>,
+    ) -> Option<FeatureRows> {
+        storage.features(table, slots)
+    }
+
+    fn forward(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<&[f32], Cancelled> {
+        let DeviceModel { model, device } = self.device(pass.device);
         let mut outcome = Ok(());
         device.run_exclusive(&mut || {
-            outcome = model.forward(pass, cache).map(|_logits| ());
+            outcome = model.forward(pass, storage).map(|_logits| ());
         });
         outcome?;
         Ok(model.last_logits())
@@ -287,20 +263,5 @@ mod tests {
         assert_eq!(sizes(3, 3, 500), [1, 1, 1]);
         assert_eq!(sizes(5, 1, 7), [5]);
         assert_eq!(sizes(2, 2, 1), [1, 1]);
-    }
-
-    #[test]
-    fn assigned_passes_are_counted_down() {
-        let assignment = PassAssignment::default();
-        assignment.count_pass();
-        assert_eq!(assignment.remaining(), None);
-        assignment.assign_to_last(Some(2));
-        let counts: Vec<_> = (0..4)
-            .map(|_| {
-                assignment.count_pass();
-                assignment.clone().remaining()
-            })
-            .collect();
-        assert_eq!(counts, [Some(1), Some(0), Some(0), Some(0)]);
     }
 }

@@ -1,11 +1,12 @@
 //! Measures how well models predict tokens, and how far their distributions are from those of the first
 //! model. The other models are the same model in another weight type, or its drafters.
 
-use crate::language_model::{CachedTransformer, LanguageModel, Logits, LogitsContext, ModelError};
+use crate::cached_transformer::CachedTransformer;
 use crate::team::Team;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
 use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_lm::{ForwardOutput, ForwardRequest, LanguageModel, ModelError};
 use std::sync::Arc;
 
 /// Rows of a forward pass. Their logits are in memory for all models at the same time.
@@ -85,10 +86,10 @@ impl QualityProbe {
         end: usize,
     ) -> Result<(), ModelError> {
         let (prefix, rest) = (&window[..=start], TokenTree::chain(&window[start + 1..end]));
-        let context = LogitsContext { tree: &rest, ..LogitsContext::next_token(SEQUENCE, prefix) };
+        let context = ForwardRequest::new(SEQUENCE, prefix, &rest);
         let logits = self.models.iter_mut().map(|model| model.logits(&context));
         let logits = logits.collect::<Result<Vec<_>, _>>()?;
-        let mut rows: Vec<_> = logits.iter().map(Logits::rows).collect();
+        let mut rows: Vec<_> = logits.iter().map(ForwardOutput::rows).collect();
         for &token in &window[start + 1..=end] {
             // Each model has a row for every token.
             let rows = rows.iter_mut().filter_map(Iterator::next).map(LogProbabilities::of);

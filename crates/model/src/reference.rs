@@ -9,8 +9,8 @@ use crate::LoadError;
 use crate::checkpoint::{Checkpoint, LayerTensor as T, LayerTensor, Tensor};
 use crate::config::Config;
 use crate::kernels::{Isa, WeightType, exp, reference};
-use crate::layers::LayerOrder;
 use forerun_core::TokenId;
+use forerun_lm::LayerOrder;
 use half::f16;
 use std::collections::HashMap;
 

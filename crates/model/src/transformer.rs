@@ -1,4 +1,4 @@
-//! The forward pass of a Llama-like Transformer over a tree of tokens.
+//! The forward pass of a Llama-like Transformer over the token trees of several sequences.
 
 mod attention_block;
 mod observed;
@@ -6,21 +6,32 @@ mod observed;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::config::Config;
+use crate::cpu_pages::CpuPages;
 use crate::features::FeatureSource;
-use crate::forward::{Cancelled, Forward, Inputs, Pass};
+use crate::forward::{Cancelled, Forward, Inputs, Pass, SequencePass};
 use crate::kernels::{
     Activations, AttentionShape, Rope, TreeMask, add, linear, rms_norm, silu_times,
 };
-use crate::kv_cache::KvCache;
-use crate::layers::{GroupParallelism, LayerOrder};
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
-use forerun_core::{Node, TokenTree};
+use forerun_cache::PageTable;
+use forerun_core::{FeatureRows, Node};
+use forerun_lm::LayerOrder;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+
+/// How a team parallelises the attention of a group's layers. The results are bit-identical.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupParallelism {
+    /// Whole layers in parallel, each on a sub-team; on a single core one after another.
+    #[default]
+    Layers,
+    /// The whole team computes all layers' query, key and value projections together, and all their
+    /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
+    Products,
+}
 
 /// A model on a team: its weights, and the scratch memory of its forward passes.
 pub struct Transformer {
@@ -33,7 +44,7 @@ pub struct Transformer {
     sub_teams: BTreeMap<usize, SubTeams>,
     /// How the team parallelises the attention of a group of layers.
     group_parallelism: GroupParallelism,
-    /// The hidden states that caches store as features for drafters.
+    /// The hidden states that are stored as features for drafters.
     features: Option<FeatureSource>,
 }
 
@@ -77,7 +88,7 @@ impl Transformer {
         Self { group_parallelism, ..self }
     }
 
-    /// Returns the same model, configured so that new caches store each token's features.
+    /// Returns the same model, configured so that new storages store each token's features.
     #[must_use]
     pub fn with_features(self, features: FeatureSource) -> Self {
         Self { features: Some(features), ..self }
@@ -85,6 +96,8 @@ impl Transformer {
 }
 
 impl Forward for Transformer {
+    type Storage = CpuPages;
+
     fn config(&self) -> &Config {
         self.weights.config()
     }
@@ -93,68 +106,87 @@ impl Forward for Transformer {
         self.weights.embedded_tokens()
     }
 
-    fn new_cache(&self) -> KvCache {
-        let cache = KvCache::new(self.weights.layers.len(), self.shape, self.weights.weight_type());
+    fn new_storage(&self) -> CpuPages {
+        let (layers, weight_type) = (self.weights.layers.len(), self.weights.weight_type());
+        let storage = CpuPages::new(layers, self.shape, weight_type);
         match &self.features {
-            Some(features) => cache.with_features(features.width(self.config().hidden_size)),
-            None => cache,
+            Some(features) => storage.with_features(features.width(self.config().hidden_size)),
+            None => storage,
         }
     }
 
-    fn forward(&mut self, pass: &Pass<'_>, cache: &mut KvCache) -> Result<&[f32], Cancelled> {
-        self.run_layers(pass, 0..self.weights.layers.len(), cache)?;
-        self.finish(pass, cache);
+    fn features(
+        &self,
+        storage: &CpuPages,
+        table: PageTable<'_>,
+        slots: Range<usize>,
+    ) -> Option<FeatureRows> {
+        storage.features(table, slots)
+    }
+
+    fn forward(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<&[f32], Cancelled> {
+        self.run_layers(pass, None, 0..self.weights.layers.len(), storage)?;
+        self.finish(pass, storage);
         Ok(self.last_logits())
     }
 }
 
 impl Transformer {
     /// Runs some of a pass's layers: the groups that begin within `layers`. Unless these are the first
-    /// layers, the pass's inputs must be the [`Transformer::hidden`] that the layers before them left.
+    /// layers, `hidden` must be the [`Transformer::hidden`] that the layers before them left.
     ///
     /// # Errors
-    /// [`Cancelled`] once `cancel` is set, which is checked before each group of layers.
+    /// [`Cancelled`] once all sequences are cancelled, which is checked before each group of layers.
     pub(crate) fn run_layers(
         &mut self,
         pass: &Pass<'_>,
+        hidden: Option<&[f32]>,
         layers: Range<usize>,
-        cache: &mut KvCache,
+        storage: &mut CpuPages,
     ) -> Result<(), Cancelled> {
-        let Pass { tree, first_output, order, inputs, cancel, .. } = *pass;
-        let held = cache.tree_len();
-        assert!(held <= first_output && first_output <= tree.len(), "output rows must be new rows");
-        let first_slot = self.prepare(tree, order, inputs, cache);
+        self.prepare(pass, hidden);
         if layers.start == 0 {
-            self.store_features(0, first_slot, cache);
+            self.store_features(0, storage);
         }
+        let order = pass.order;
         let groups = (0..order.len(self.weights.layers.len())).map(|index| order.group(index));
         for group in groups.filter(|group| layers.contains(&group.start)) {
-            if cancel.load(Ordering::Relaxed) {
+            if pass.is_cancelled() {
                 return Err(Cancelled);
             }
-            self.attention_blocks(group.clone(), first_slot, cache);
+            self.attention_blocks(group.clone(), storage);
             self.mlp_blocks(group.clone());
-            self.store_features(group.end, first_slot, cache);
+            self.store_features(group.end, storage);
         }
         Ok(())
     }
 
-    /// Completes a pass after its last layer: records the new rows in the cache, and computes the logits
-    /// of the output rows.
-    pub(crate) fn finish(&mut self, pass: &Pass<'_>, cache: &mut KvCache) {
-        let Pass { tree, first_output, exact, .. } = *pass;
-        let held = cache.tree_len();
-        let (first_slot, first_row) = (cache.prefix_len() + held, first_output - held);
-        cache.record(tree, exact);
-        match (&self.features, cache.features_mut()) {
-            (Some(FeatureSource::LastHidden), Some(features)) => {
-                self.final_norm(0);
-                let size = self.weights.config().hidden_size;
-                features.write(first_slot, 0, &self.scratch.normed, size);
-            }
-            _ => self.final_norm(first_row),
+    /// Completes a pass after its last layer: computes the logits of the output rows.
+    pub(crate) fn finish(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) {
+        let stores_normed = self.features == Some(FeatureSource::LastHidden);
+        let rows = self.scratch.tree_mask.rows();
+        self.scratch.normed.resize(self.scratch.hidden.len(), 0.0);
+        if stores_normed && let Some(features) = storage.features_mut() {
+            self.final_norm(0..rows, 0);
+            let size = self.weights.config().hidden_size;
+            features.write(self.scratch.tree_mask.places(), 0, &self.scratch.normed, size);
         }
-        self.logits(first_row);
+        // Gathers the output rows at the start of `normed`.
+        let size = self.weights.config().hidden_size;
+        let (mut first_row, mut outputs) = (0, 0);
+        for sequence in pass.sequences {
+            let end = first_row + sequence.rows();
+            let rows = end - sequence.output_rows()..end;
+            match stores_normed {
+                true => {
+                    let normed = &mut self.scratch.normed;
+                    normed.copy_within(rows.start * size..rows.end * size, outputs * size);
+                }
+                false => self.final_norm(rows, outputs),
+            }
+            (first_row, outputs) = (end, outputs + sequence.output_rows());
+        }
+        self.logits(outputs);
     }
 
     /// Returns the logits of the last pass's output rows: `[rows, vocab]`.
@@ -168,85 +200,84 @@ impl Transformer {
         &self.scratch.hidden
     }
 
-    /// Stores the rows' hidden states in the cache, if the hidden states after this number of layers are
+    /// Stores the rows' hidden states as features, if the hidden states after this number of layers are
     /// part of the features.
-    fn store_features(&self, layers: usize, first_slot: usize, cache: &mut KvCache) {
+    fn store_features(&self, layers: usize, storage: &mut CpuPages) {
         let Some(FeatureSource::Layers(chosen)) = &self.features else { return };
-        let Some(features) = cache.features_mut() else { return };
+        let Some(features) = storage.features_mut() else { return };
         for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {
             let size = self.weights.config().hidden_size;
-            features.write(first_slot, part, &self.scratch.hidden, size);
+            let Scratch { tree_mask, hidden, .. } = &self.scratch;
+            features.write(tree_mask.places(), part, hidden, size);
         }
     }
 
-    /// Prepares the inputs, RoPE tables, tree mask and cache for the nodes that the cache does not hold.
-    /// Returns the slot of the first of them.
-    fn prepare(
-        &mut self,
-        tree: &TokenTree,
-        order: LayerOrder<'_>,
-        inputs: Option<Inputs<'_>>,
-        cache: &mut KvCache,
-    ) -> usize {
-        if let LayerOrder::Groups(groups) = order {
+    /// Prepares the inputs, RoPE tables and tree mask of the pass's rows. `hidden` replaces the inputs.
+    fn prepare(&mut self, pass: &Pass<'_>, hidden: Option<&[f32]>) {
+        if let LayerOrder::Groups(groups) = pass.order {
             assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
         }
-        let (held, first_slot) = (cache.tree_len(), cache.prefix_len());
-        cache.reserve(tree.len());
-        match inputs {
-            None => self.embed(&tree.tokens()[held..]),
-            Some(Inputs { hidden, embeddings }) => {
-                let scratch = &mut self.scratch;
-                for (kept, rows) in
-                    [(&mut scratch.hidden, hidden), (&mut scratch.embeddings, embeddings)]
-                {
-                    kept.clear();
-                    kept.extend_from_slice(rows);
+        let Scratch { hidden: inputs, embeddings, rope_tables, tree_mask, .. } = &mut self.scratch;
+        [&mut *inputs, embeddings, rope_tables].into_iter().for_each(|rows| rows.clear());
+        tree_mask.clear();
+        inputs.extend_from_slice(hidden.unwrap_or_default());
+        for sequence in pass.sequences {
+            let (held, tree) = (sequence.held(), sequence.tree);
+            let outputs = held..=tree.len();
+            assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
+            match (hidden, sequence.inputs) {
+                (Some(_), _) => {}
+                (None, None) => self.embed(&tree.tokens()[held..]),
+                (None, Some(Inputs { hidden, embeddings })) => {
+                    self.scratch.hidden.extend_from_slice(hidden);
+                    self.scratch.embeddings.extend_from_slice(embeddings);
                 }
             }
+            let first_slot = sequence.cache.index().prefix_len();
+            let depths = (held..tree.len()).map(|node| tree.depth(node));
+            self.add_rope_tables(depths.map(|depth| first_slot + depth - 1));
+            self.add_to_tree_mask(sequence, first_slot);
         }
-        let depths = (held..tree.len()).map(|node| tree.depth(node));
-        self.fill_rope_tables(depths.map(|depth| first_slot + depth - 1));
-        self.build_tree_mask(tree, held, first_slot);
-        first_slot + held
     }
 
-    /// Builds the attention mask of the nodes from `held` on. The tree's slots start at `first_slot`.
-    fn build_tree_mask(&mut self, tree: &TokenTree, held: usize, first_slot: usize) {
-        let tree_mask = &mut self.scratch.tree_mask;
-        tree_mask.clear();
+    /// Adds a sequence's rows to the attention mask. Its tree's slots start at `first_slot`.
+    fn add_to_tree_mask(&mut self, sequence: &SequencePass<'_>, first_slot: usize) {
+        let (tree, tree_mask) = (sequence.tree, &mut self.scratch.tree_mask);
+        tree_mask.push_sequence(sequence.cache.table());
         // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is `node + 1`.
         let ends_chain = |node: Node| tree.depth(node) == node + 1;
-        for node in held..tree.len() {
+        for node in sequence.held()..tree.len() {
             let mut upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
             let chain = upwards.clone().find(|&node| ends_chain(node)).map_or(0, |node| node + 1);
             let rest = upwards.by_ref().take_while(|&node| !ends_chain(node));
-            tree_mask.push(first_slot + chain, rest.map(|node| first_slot + node));
+            let rest = rest.map(|node| first_slot + node);
+            tree_mask.push(first_slot + node, first_slot + chain, rest);
         }
     }
 
-    /// Computes `hidden[row] = embedding[token]`.
+    /// Adds the rows `hidden[row] = embedding[token]`.
     fn embed(&mut self, tokens: &[u32]) {
         let size = self.weights.config().hidden_size;
-        self.scratch.hidden.resize(tokens.len() * size, 0.0);
-        for (row, &token) in self.scratch.hidden.chunks_exact_mut(size).zip(tokens) {
+        let start = self.scratch.hidden.len();
+        self.scratch.hidden.resize(start + tokens.len() * size, 0.0);
+        for (row, &token) in self.scratch.hidden[start..].chunks_exact_mut(size).zip(tokens) {
             self.weights.embed(token, row);
         }
     }
 
-    /// Computes the RoPE tables of the rows' positions.
-    fn fill_rope_tables(&mut self, positions: impl ExactSizeIterator<Item = usize>) {
-        let size = self.rope.table_len();
-        self.scratch.rope_tables.resize(positions.len() * size, 0.0);
-        for (table, position) in self.scratch.rope_tables.chunks_exact_mut(size).zip(positions) {
+    /// Adds the RoPE tables of rows at these positions.
+    fn add_rope_tables(&mut self, positions: impl ExactSizeIterator<Item = usize>) {
+        let (size, tables) = (self.rope.table_len(), &mut self.scratch.rope_tables);
+        let start = tables.len();
+        tables.resize(start + positions.len() * size, 0.0);
+        for (table, position) in tables[start..].chunks_exact_mut(size).zip(positions) {
             self.rope.table(position, table);
         }
     }
 
     /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all its
-    /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values to
-    /// the cache's slots from `first_slot` on.
-    fn attention_blocks(&mut self, layers: Range<usize>, first_slot: usize, cache: &mut KvCache) {
+    /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values.
+    fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
         let Self { weights, team, rope, shape, scratch, sub_teams, group_parallelism, .. } = self;
         let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, .. } = scratch;
         let input = AttentionInput {
@@ -257,14 +288,13 @@ impl Transformer {
             embeddings,
             rope_tables,
             tree_mask,
-            first_slot,
         };
         if blocks.len() < layers.len() {
             blocks.resize_with(layers.len(), AttentionBlock::default);
         }
         let blocks = &mut blocks[..layers.len()];
         let mut group = Group { team, sub_teams, input, weights: &weights.layers[layers.clone()] };
-        group.run(*group_parallelism, blocks, cache.layers_mut(layers));
+        group.run(*group_parallelism, blocks, storage.layers_mut(layers));
     }
 
     /// Computes the second half of a group: layer by layer, `hidden += attention; hidden +=
@@ -294,30 +324,27 @@ impl Transformer {
         add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }
 
-    /// Computes `normed = norm(hidden)` for the rows from `first_row` on.
-    fn final_norm(&mut self, first_row: usize) {
+    /// Computes `normed[to + i] = norm(hidden[rows.start + i])`, for all of `rows`.
+    fn final_norm(&mut self, rows: Range<usize>, to: usize) {
         let Self { weights, team, scratch, .. } = self;
         let config = weights.config();
-        scratch.normed.resize(scratch.hidden.len(), 0.0);
-        let first = first_row * config.hidden_size;
-        let (hidden, normed) = (&scratch.hidden[first..], &mut scratch.normed[first..]);
+        let size = config.hidden_size;
+        let hidden = &scratch.hidden[rows.start * size..rows.end * size];
+        let normed = &mut scratch.normed[to * size..(to + rows.len()) * size];
         match &weights.final_norm {
             Some(norm) => rms_norm(team.isa(), hidden, norm, config.rms_norm_eps, normed),
             None => normed.copy_from_slice(hidden),
         }
     }
 
-    /// Computes `logits = head(normed)` for the rows from `first_row` on, and returns them.
-    fn logits(&mut self, first_row: usize) -> &[f32] {
+    /// Computes `logits = head(normed)` for the first `rows` rows.
+    fn logits(&mut self, rows: usize) {
         let Self { weights, team, scratch, .. } = self;
-        let config = weights.config();
-        let normed = &scratch.normed[first_row * config.hidden_size..];
-        let rows = normed.len() / config.hidden_size;
-        scratch.logits.resize(rows * weights.head().outputs(), 0.0);
-        if !normed.is_empty() {
-            let (activations, logits) = (&mut scratch.activations, &mut scratch.logits);
+        let Scratch { normed, activations, logits, .. } = scratch;
+        logits.resize(rows * weights.head().outputs(), 0.0);
+        if rows > 0 {
+            let normed = &normed[..rows * weights.config().hidden_size];
             linear(team, normed, weights.head(), activations, logits);
         }
-        &scratch.logits
     }
 }

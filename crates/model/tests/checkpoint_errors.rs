@@ -325,10 +325,14 @@ fn unsupported_configurations_are_rejected() {
     assert_rejected(
         write_single,
         incomplete,
-        &["config.json: option `low_freq_factor` is missing"],
+        &["config.json: option \"low_freq_factor\" is missing"],
     );
     let eos = |dir: &Path| set(dir, "generation_config.json", "eos_token_id", json!([257, 900]));
-    assert_rejected(write_single, eos, &["generation_config.json", "`eos_token_id` is 900", "259"]);
+    assert_rejected(
+        write_single,
+        eos,
+        &["generation_config.json", "\"eos_token_id\" is 900", "259"],
+    );
 }
 
 #[test]

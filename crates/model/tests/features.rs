@@ -4,11 +4,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{FeatureRows, SequenceId, TokenId, TokenTree};
+use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::checkpoint::Tensor;
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    CachedTransformer, Checkpoint, FeatureSource, LanguageModel, LogitsContext, Team, Transformer,
-    WeightType, Weights,
+    CachedTransformer, Checkpoint, FeatureSource, Team, Transformer, WeightType, Weights,
 };
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ fn logits_and_features(
     tokens: &[TokenId],
     tree: &TokenTree,
 ) -> (Vec<f32>, FeatureRows) {
-    let context = LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, tokens) };
-    let logits = model.logits(&context).unwrap();
-    (logits.values, model.features(SEQUENCE, 0..tokens.len() + tree.len()).unwrap())
+    let request = ForwardRequest::new(SEQUENCE, tokens, tree);
+    let output = model.logits(&ForwardRequest { features_from: Some(0), ..request }).unwrap();
+    (output.logits, output.features.unwrap())
 }
 
 /// Returns the features of a sequence, computed by a fresh model in one pass.
@@ -119,6 +119,8 @@ fn a_model_without_a_feature_source_has_no_features() {
     let weights = Arc::new(Weights::load(&checkpoint).unwrap());
     let transformer = Transformer::new(weights, Arc::new(Team::single_thread()));
     let mut model = CachedTransformer::new(transformer);
-    model.logits(&LogitsContext::next_token(SEQUENCE, &[1, 2])).unwrap();
-    assert_eq!(model.features(SEQUENCE, 0..2), None);
+    let request = ForwardRequest::next_token(SEQUENCE, &[1, 2]);
+    assert_eq!(model.logits(&request).unwrap().features, None);
+    let error = model.logits(&ForwardRequest { features_from: Some(0), ..request }).err();
+    assert_eq!(error, Some(ModelError::NoFeatures));
 }

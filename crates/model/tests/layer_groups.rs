@@ -4,16 +4,16 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_core::{SequenceId, TokenId, TokenTree, node_of_row};
+use forerun_lm::fake::row_prefix;
+use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups, LayerOrder};
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_model::config::{SlidingLayers, SlidingWindow};
-use forerun_model::fake::row_prefix;
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, GroupParallelism, Isa, LanguageModel, LayerGroups,
-    LayerOrder, LayeredModel, LogitsContext, ReferenceModel, Team, Transformer, WeightType,
-    Weights,
+    CachedTransformer, Checkpoint, Config, GroupParallelism, Isa, ReferenceModel, Team,
+    Transformer, WeightType, Weights,
 };
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
@@ -113,6 +113,15 @@ fn groups() -> impl Strategy<Value = LayerGroups> {
     })
 }
 
+/// Returns a request with layers in groups, after `exact` exact tokens.
+fn in_groups<'a>(
+    request: ForwardRequest<'a>,
+    groups: &'a LayerGroups,
+    exact: usize,
+) -> ForwardRequest<'a> {
+    ForwardRequest { order: LayerOrder::Groups(groups), exact_tokens: exact, ..request }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(
         std::env::var("FORERUN_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(48)
@@ -147,17 +156,17 @@ proptest! {
             let kept = agreeing.min(tokens.len() - usize::from(first_row == 0));
             let before = exact;
             exact = exact.min(kept).max(required);
-            let context = LogitsContext::next_token(SEQUENCE, &tokens);
-            let context = LogitsContext { tree: &tree, first_row, ..context };
-            let logits = model.layer_parallel_logits(&context, &groups, required).unwrap();
+            let context = ForwardRequest::next_token(SEQUENCE, &tokens);
+            let context = ForwardRequest { tree: &tree, first_row, ..context };
+            let logits = model.logits(&in_groups(context, &groups, required)).unwrap();
             prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
             if groups.is_exact() {
                 exact = tokens.len();
             }
             for (row, logits) in (first_row..).zip(logits.rows()) {
-                let prefix = row_prefix(&tokens, &tree, row.checked_sub(1));
+                let prefix = row_prefix(&tokens, &tree, node_of_row(row));
                 // Nodes before the first requested row may match rows that the cache holds exactly.
-                let path = row.checked_sub(1).map(|node| tree.path(node)).unwrap_or_default();
+                let path = node_of_row(row).map(|node| tree.path(node)).unwrap_or_default();
                 let also = path.iter().zip(tokens.len()..before).take_while(|&(&node, place)| {
                     exact == tokens.len() && node + 1 < first_row && held[place] == tree.token(node)
                 }).count();
@@ -171,8 +180,8 @@ proptest! {
             held.clone_from(&tokens);
         }
         // Exact rows never come from approximate entries.
-        let logits = model.logits(&LogitsContext::next_token(SEQUENCE, &tokens)).unwrap();
-        prop_assert_eq!(bits(&logits.values), bits(models.reference.logits(&tokens).last().unwrap()));
+        let logits = model.logits(&ForwardRequest::next_token(SEQUENCE, &tokens)).unwrap();
+        prop_assert_eq!(bits(&logits.logits), bits(models.reference.logits(&tokens).last().unwrap()));
     }
 }
 
@@ -184,8 +193,9 @@ fn long_prompts_have_the_bits_of_one_pass() {
     let models = &models()[models().len() - 1];
     for exact in [0, 100, 300, 450] {
         let (tree, mut model) = (TokenTree::chain(&[3, 4]), model(models, 2));
-        let context = LogitsContext { tree: &tree, ..LogitsContext::next_token(SEQUENCE, &tokens) };
-        let logits = model.layer_parallel_logits(&context, &groups, exact).unwrap();
+        let context =
+            ForwardRequest { tree: &tree, ..ForwardRequest::next_token(SEQUENCE, &tokens) };
+        let logits = model.logits(&in_groups(context, &groups, exact)).unwrap();
         let all = [&tokens[..], &[3, 4]].concat();
         let rows = models.reference.logits_in_order(&all, LayerOrder::Groups(&groups), exact);
         for (logits, row) in logits.rows().zip(&rows[449..]) {
@@ -203,22 +213,21 @@ fn a_calibrated_cache_equals_that_of_a_fresh_exact_forward() {
         let mut approximate = model_with(models, 1 + number % 3, work);
         let mut tokens: Vec<TokenId> = (0..20).map(|index| index * 11 % 250).collect();
         for round in 0..4_u32 {
-            let opening = LogitsContext::next_token(SEQUENCE, &tokens);
-            let logits =
-                approximate.layer_parallel_logits(&opening, &groups, tokens.len()).unwrap();
+            let opening = ForwardRequest::next_token(SEQUENCE, &tokens);
+            let logits = approximate.logits(&in_groups(opening, &groups, tokens.len())).unwrap();
             let mut fresh = model(models, 1);
             let expected = fresh.logits(&opening).unwrap();
-            assert_eq!(bits(&logits.values), bits(&expected.values));
+            assert_eq!(bits(&logits.logits), bits(&expected.logits));
             let rows = |model: &CachedTransformer| {
-                let (prefix, tree, rows) = model.cache(SEQUENCE).unwrap().snapshot();
+                let (prefix, tree, rows) = model.snapshot(SEQUENCE).unwrap();
                 ([&prefix, tree.tokens()].concat(), rows)
             };
             assert_eq!(rows(&approximate), rows(&fresh), "round {round}");
             // An approximate chain, of which a part is accepted, and a token of the target.
             let drafted = [7 + round, 8, 9];
             let tree = TokenTree::chain(&drafted);
-            let drafting = LogitsContext { tree: &tree, first_row: 1, ..opening };
-            approximate.layer_parallel_logits(&drafting, &groups, tokens.len()).unwrap();
+            let drafting = ForwardRequest { tree: &tree, first_row: 1, ..opening };
+            approximate.logits(&in_groups(drafting, &groups, tokens.len())).unwrap();
             let accepted = &drafted[..round as usize];
             tokens = [&tokens[..], accepted, &[40 + round]].concat();
         }

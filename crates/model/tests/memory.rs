@@ -7,11 +7,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::checkpoint::random::{RandomDtype, example_config};
 use forerun_model::checkpoint::{Tensor, WeightFile};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, LogitsContext, Team, Transformer,
-    WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, Team, Transformer, WeightType, Weights,
 };
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
@@ -90,9 +90,9 @@ fn run(weights: &Arc<Weights>) {
         (0..PROMPT as TokenId).map(|index| index * 97 % 32_000).collect();
     let draft = TokenTree::chain(&[5; ROWS - 1]);
     for _ in 0..STEPS {
-        let prompt = LogitsContext::next_token(SequenceId(0), &tokens);
-        let logits = model.logits(&LogitsContext { tree: &draft, ..prompt }).unwrap();
-        assert!(logits.values.iter().all(|logit| logit.is_finite()));
+        let prompt = ForwardRequest::next_token(SequenceId(0), &tokens);
+        let logits = model.logits(&ForwardRequest { tree: &draft, ..prompt }).unwrap();
+        assert!(logits.logits.iter().all(|logit| logit.is_finite()));
         assert_eq!(logits.rows().count(), ROWS);
         tokens.push(7);
     }

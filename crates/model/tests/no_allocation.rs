@@ -3,14 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_cache::Keep;
 use forerun_core::TokenTree;
+use forerun_lm::{LayerGroups, LayerOrder};
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_model::kv_cache::Keep;
 use forerun_model::{
-    Checkpoint, Forward, GroupParallelism, LayerGroups, LayerOrder, Pass, Team, Transformer,
-    WeightType, Weights,
+    Checkpoint, GroupParallelism, SequenceRunner, Team, Transformer, WeightType, Weights,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,8 +34,8 @@ fn check(checkpoint: &Checkpoint) {
         ] {
             let weights = Arc::new(Weights::load_as(checkpoint, weight_type).unwrap());
             let team = Arc::new(Team::unpinned(members).unwrap());
-            let mut transformer = Transformer::new(weights, team).with_group_parallelism(work);
-            let mut cache = transformer.new_cache();
+            let transformer = Transformer::new(weights, team).with_group_parallelism(work);
+            let mut runner = SequenceRunner::new(transformer);
             let never = AtomicBool::new(false);
             let prompt = [1, 2, 3, 4, 5];
             let mut tree = TokenTree::chain(&[6, 7, 8]);
@@ -45,14 +45,13 @@ fn check(checkpoint: &Checkpoint) {
             let n_layers = checkpoint.config().num_hidden_layers;
             let together = LayerGroups::of_sizes(&[n_layers]);
             let orders = [LayerOrder::Sequential, LayerOrder::Groups(&together)];
-            transformer.forward(&Pass::new(&prefill, 5, orders[0], &never), &mut cache).unwrap();
+            runner.forward(&prefill, 5, orders[0], &never).unwrap();
             for round in 0..4 {
                 for (tree, order) in [&tree, &one].into_iter().flat_map(|t| orders.map(|o| (t, o)))
                 {
-                    cache.seek(&prompt, &TokenTree::new(), Keep::Exact);
+                    runner.seek(&prompt, &TokenTree::new(), Keep::Exact);
                     let counted = allocation_counter::measure(|| {
-                        let pass = Pass::new(tree, 0, order, &never);
-                        transformer.forward(&pass, &mut cache).unwrap();
+                        runner.forward(tree, 0, order, &never).unwrap();
                     });
                     let expected = if round == 0 { counted.count_total } else { 0 };
                     assert_eq!(counted.count_total, expected, "{weight_type}, {members} members");

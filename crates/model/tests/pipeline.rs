@@ -4,11 +4,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_lm::{
+    DeviceChoice, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, ModelError,
+};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::{
-    AlternatingModel, CachedTransformer, Checkpoint, Config, ExclusiveDevice, FeatureSource,
-    Forward, LanguageModel, LayerGroups, LayeredModel, LogitsContext, ModelError, PassAssignment,
-    PipelineError, PipelineParallelModel, Team, Transformer, WeightType, Weights,
+    AlternatingModel, CachedTransformer, Checkpoint, Config, CpuPages, ExclusiveDevice,
+    FeatureSource, Forward, PipelineError, PipelineParallelModel, Team, Transformer, WeightType,
+    Weights,
 };
 use proptest::prelude::*;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -106,7 +109,7 @@ fn single_device(weights: &Arc<Weights>) -> CachedTransformer {
     CachedTransformer::new(model.with_features(source()))
 }
 
-type OnDevices = CachedTransformer<Box<dyn Forward>>;
+type OnDevices = CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>;
 
 fn pipeline(weights: &Arc<Weights>, devices: Vec<RecordingDevice>) -> OnDevices {
     let devices =
@@ -116,8 +119,12 @@ fn pipeline(weights: &Arc<Weights>, devices: Vec<RecordingDevice>) -> OnDevices 
 }
 
 fn bits(model: &mut impl LanguageModel, request: &Request, cancel: &AtomicBool) -> Vec<u32> {
-    let logits = model.logits(&request.context(cancel)).unwrap();
-    logits.values.iter().map(|logit| logit.to_bits()).collect()
+    bits_of(model, &request.context(cancel))
+}
+
+fn bits_of(model: &mut impl LanguageModel, request: &ForwardRequest<'_>) -> Vec<u32> {
+    let output = model.logits(request).unwrap();
+    output.logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
 /// A request.
@@ -129,9 +136,10 @@ struct Request {
 }
 
 impl Request {
-    fn context<'a>(&'a self, cancel: &'a AtomicBool) -> LogitsContext<'a> {
+    fn context<'a>(&'a self, cancel: &'a AtomicBool) -> ForwardRequest<'a> {
         let Self { tokens, tree, first_row } = self;
-        LogitsContext { sequence: SEQUENCE, tokens, tree, first_row: *first_row, cancel }
+        let request = ForwardRequest::new(SEQUENCE, tokens, tree);
+        ForwardRequest { first_row: *first_row, cancel, ..request }
     }
 }
 
@@ -174,11 +182,13 @@ proptest! {
             let expected = bits(&mut single, request, &fixture.cancel);
             prop_assert_eq!(bits(&mut pipelined, request, &fixture.cancel), expected);
             prop_assert_eq!(fixture.take_uses(), names);
-            let rows = 0..request.tokens.len() + request.tree.len();
-            let features = pipelined.features(SEQUENCE, rows.clone());
-            prop_assert_eq!(features, single.features(SEQUENCE, rows));
-            let held = |cache: Option<&forerun_model::kv_cache::KvCache>| cache.unwrap().snapshot();
-            prop_assert!(held(pipelined.cache(SEQUENCE)) == held(single.cache(SEQUENCE)));
+            prop_assert!(pipelined.snapshot(SEQUENCE) == single.snapshot(SEQUENCE));
+            let context = request.context(&fixture.cancel);
+            let context = ForwardRequest { features_from: Some(0), ..context };
+            let features = pipelined.logits(&context).unwrap().features.unwrap();
+            prop_assert_eq!(features.len(), request.tokens.len() + request.tree.len());
+            prop_assert_eq!(Some(features), single.logits(&context).unwrap().features);
+            fixture.take_uses();
         }
     }
 
@@ -191,23 +201,25 @@ proptest! {
         let fixture = Fixture::default();
         let devices: [Box<dyn ExclusiveDevice>; 2] =
             [Box::new(fixture.device("first", 1)), Box::new(fixture.device("last", 2))];
-        let assignment = PassAssignment::default();
-        let alternating = AlternatingModel::new(weights, devices, assignment.clone());
+        let alternating = AlternatingModel::new(weights, devices);
         let mut alternating = CachedTransformer::new(alternating);
         let mut single = single_device(weights);
         let groups = LayerGroups::of_sizes(&[1, LAYERS - 2, 1]);
         for (request, share) in requests.iter().zip(shares) {
-            assignment.assign_to_last(Some(share));
-            for _ in 0..2 {
+            for pass in 0..2 {
                 let expected = bits(&mut single, request, &fixture.cancel);
-                prop_assert_eq!(bits(&mut alternating, request, &fixture.cancel), expected);
+                let device = if share > pass { DeviceChoice::Last } else { DeviceChoice::First };
+                let request = ForwardRequest { device, ..request.context(&fixture.cancel) };
+                prop_assert_eq!(bits_of(&mut alternating, &request), expected);
             }
             let expected = [share > 0, share > 1].map(|last| if last { "last" } else { "first" });
             prop_assert_eq!(fixture.take_uses(), expected);
             // Also with layers in groups, as the layer-parallel drafter computes them.
-            let (context, exact) = (request.context(&fixture.cancel), request.tokens.len());
+            let (order, exact_tokens) = (LayerOrder::Groups(&groups), request.tokens.len());
+            let context = request.context(&fixture.cancel);
+            let context = ForwardRequest { order, exact_tokens, ..context };
             let approximate = [&mut single as &mut dyn LayeredModel, &mut alternating]
-                .map(|model| model.layer_parallel_logits(&context, &groups, exact).unwrap().values);
+                .map(|model| model.logits(&context).unwrap().logits);
             prop_assert_eq!(&approximate[0], &approximate[1]);
             fixture.take_uses();
         }
@@ -215,7 +227,7 @@ proptest! {
 }
 
 #[test]
-fn passes_without_an_assignment_use_a_free_device() {
+fn passes_without_a_device_use_a_free_one() {
     let weights = &weights()[0];
     for (first_is_free, last_is_free, expected) in [
         (true, true, "last"),
@@ -227,29 +239,23 @@ fn passes_without_an_assignment_use_a_free_device() {
         let device = |name, free| RecordingDevice { free, ..fixture.device(name, 1) };
         let devices: [Box<dyn ExclusiveDevice>; 2] =
             [Box::new(device("first", first_is_free)), Box::new(device("last", last_is_free))];
-        let mut model = CachedTransformer::new(AlternatingModel::new(
-            weights,
-            devices,
-            PassAssignment::default(),
-        ));
-        model.logits(&LogitsContext::next_token(SEQUENCE, &[1, 2])).unwrap();
+        let mut model = CachedTransformer::new(AlternatingModel::new(weights, devices));
+        model.logits(&ForwardRequest::next_token(SEQUENCE, &[1, 2])).unwrap();
         assert_eq!(fixture.take_uses(), [expected]);
     }
 }
 
-/// A long prompt needs several passes, of which only the last produces a token.
+/// A long prompt needs several passes, all of them on the request's device.
 #[test]
-fn passes_over_part_of_a_prompt_do_not_count() {
+fn all_passes_of_a_request_use_its_device() {
     let fixture = Fixture::default();
     let devices: [Box<dyn ExclusiveDevice>; 2] =
         [Box::new(fixture.device("first", 1)), Box::new(fixture.device("last", 1))];
-    let assignment = PassAssignment::default();
-    let alternating = AlternatingModel::new(&weights()[0], devices, assignment.clone());
-    let mut model = CachedTransformer::new(alternating);
+    let mut model = CachedTransformer::new(AlternatingModel::new(&weights()[0], devices));
     let mut tokens: Vec<TokenId> = (0..400).map(|index| index % 7).collect();
-    assignment.assign_to_last(Some(2));
-    for _ in 0..3 {
-        model.logits(&LogitsContext::next_token(SEQUENCE, &tokens)).unwrap();
+    for device in [DeviceChoice::Last, DeviceChoice::Last, DeviceChoice::First] {
+        let request = ForwardRequest::next_token(SEQUENCE, &tokens);
+        model.logits(&ForwardRequest { device, ..request }).unwrap();
         tokens.push(3);
     }
     assert_eq!(fixture.take_uses(), ["last", "last", "last", "first"]);
@@ -276,7 +282,7 @@ fn a_pass_that_ends_between_stages_leaves_the_cache_unchanged() {
         assert_eq!(ended, Some(ModelError::Cancelled));
         // The next stage checks for cancellation before its first layer.
         assert_eq!(fixture.take_uses(), &["a", "b", "c"][..stage + 2]);
-        let (prefix, nodes, _) = pipelined.cache(SEQUENCE).unwrap().snapshot();
+        let (prefix, nodes, _) = pipelined.snapshot(SEQUENCE).unwrap();
         assert_eq!((&prefix[..], nodes.len()), (&request.tokens[..held], 0));
         *behaviours[stage].lock().unwrap() = Behaviour::Normal;
         fixture.cancel.store(false, Ordering::Relaxed);
@@ -289,9 +295,11 @@ fn a_pass_that_ends_between_stages_leaves_the_cache_unchanged() {
     for (stage, behaviour) in behaviours.iter().enumerate() {
         *behaviour.lock().unwrap() = Behaviour::Panics;
         let request = request(20 + stage);
+        let held = pipelined.cache(SEQUENCE).unwrap().index().slots();
         let run = AssertUnwindSafe(|| bits(&mut pipelined, &request, &fixture.cancel));
         assert!(catch_unwind(run).is_err());
-        assert!(pipelined.cache(SEQUENCE).is_none(), "a cache that may be incomplete is dropped");
+        let kept = pipelined.cache(SEQUENCE).unwrap().index().slots();
+        assert!(kept <= held, "no row of an interrupted pass counts as held");
         *behaviour.lock().unwrap() = Behaviour::Normal;
         assert_eq!(
             bits(&mut pipelined, &request, &fixture.cancel),

@@ -7,13 +7,14 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_lm::fake::row_prefix;
+use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_model::fake::row_prefix;
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, Isa, LanguageModel, LogitsContext, ModelError,
-    ReferenceModel, Team, Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, Isa, ReferenceModel, Team, Transformer, WeightType,
+    Weights,
 };
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,7 +124,8 @@ fn check_rows(
     tree: &TokenTree,
     first_row: usize,
 ) -> Result<(), TestCaseError> {
-    let context = LogitsContext { tree, first_row, ..LogitsContext::next_token(SEQUENCE, tokens) };
+    let context =
+        ForwardRequest { tree, first_row, ..ForwardRequest::next_token(SEQUENCE, tokens) };
     let logits = model.logits(&context).unwrap();
     prop_assert_eq!(logits.rows().count(), tree.len() + 1 - first_row);
     for (row, logits) in (first_row..).zip(logits.rows()) {
@@ -247,8 +249,8 @@ fn a_cancelled_forward_leaves_the_cache_unchanged() {
                 }
                 switch.store(true, Ordering::Relaxed);
             });
-            let context = LogitsContext::next_token(SEQUENCE, &tokens);
-            model.logits(&LogitsContext { tree: &tree, cancel: &switch, ..context })
+            let context = ForwardRequest::next_token(SEQUENCE, &tokens);
+            model.logits(&ForwardRequest { tree: &tree, cancel: &switch, ..context })
         });
         match outcome {
             Err(error) => {
@@ -273,7 +275,7 @@ fn a_cancelled_forward_leaves_the_cache_unchanged() {
 fn invalid_requests_are_errors() {
     let mut model = model((WeightType::F32, Isa::best(), 0), 1);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
-        let context = LogitsContext { tree, ..LogitsContext::next_token(SEQUENCE, tokens) };
+        let context = ForwardRequest { tree, ..ForwardRequest::next_token(SEQUENCE, tokens) };
         model.logits(&context).err().unwrap().to_string()
     };
     assert!(error(&[], &TokenTree::new()).contains("at least one token"));

@@ -4,13 +4,13 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
+use forerun_lm::{FeatureModel, ForwardRequest, LanguageModel, ModelError};
 use forerun_model::checkpoint::DRAFTER_FILES;
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_model::{
-    CachedTransformer, Checkpoint, Config, EagleModel, FeatureHeads, FeatureModel, HydraModel,
-    LanguageModel, LogitsContext, MedusaHeads, ModelError, Speculator, SpeculatorKind, Team,
-    Transformer, WeightType, Weights,
+    CachedTransformer, Checkpoint, Config, EagleModel, HydraModel, MedusaHeads, Speculator,
+    SpeculatorKind, Team, Transformer, WeightType, Weights,
 };
 use safetensors::SafeTensors;
 use std::collections::HashMap;
@@ -220,8 +220,9 @@ fn logits(
     tree: &TokenTree,
     first_row: usize,
 ) -> Vec<f32> {
-    let context = LogitsContext { tree, first_row, ..LogitsContext::next_token(SEQUENCE, tokens) };
-    model.logits(&context, features).unwrap().values
+    let request = ForwardRequest::new(SEQUENCE, tokens, tree);
+    let request = ForwardRequest { first_row, features: Some(features), ..request };
+    model.logits(&request).unwrap().logits
 }
 
 /// ```text
@@ -350,9 +351,9 @@ fn parallelspec_matches_its_paper() {
     let rows: Vec<_> = real.chain(masked).map(<[f64]>::to_vec).enumerate().collect();
     let states = tensors.layer(config, &rows, &[], all);
     let expected = tensors.logits(&states[tokens.len() - 1..]);
-    let context = LogitsContext { tree: &masks, ..LogitsContext::next_token(SEQUENCE, &tokens) };
+    let context = ForwardRequest { tree: &masks, ..ForwardRequest::next_token(SEQUENCE, &tokens) };
     let found = model.logits(&context).unwrap();
-    assert_near(&found.values, &expected, "on tokens");
+    assert_near(&found.logits, &expected, "on tokens");
 }
 
 #[test]
@@ -390,8 +391,15 @@ fn medusa_matches_its_paper_in_every_layout() {
         });
         let expected: Vec<_> = expected.collect();
         let mut heads = MedusaHeads::new(Arc::new(weights), Arc::new(Team::single_thread()));
-        assert_near(&heads.logits(&feature).unwrap().values, &expected, &format!("{layout:?}"));
-        let message = heads.logits(&feature[1..]).err().unwrap().to_string();
+        let depths = TokenTree::chain(&vec![0; heads.n_heads() - 1]);
+        let mut logits = |feature: &[f32]| {
+            let mut features = Features::new();
+            features.push(FeatureRows::new(feature.len(), feature.to_vec()));
+            let request = ForwardRequest::new(SEQUENCE, &[1, 2], &depths);
+            heads.logits(&ForwardRequest { features: Some(&features), ..request })
+        };
+        assert_near(&logits(&feature).unwrap().logits, &expected, &format!("{layout:?}"));
+        let message = logits(&feature[1..]).err().unwrap().to_string();
         assert!(
             message.contains("needs width 48") && message.contains("have width 47"),
             "{message}"
@@ -474,8 +482,9 @@ fn hydra_matches_its_paper() {
             grown.extend(logits(&mut other, &tokens, &features, &short.first(node + 1), node + 1));
         }
         assert_eq!(grown, all, "{layout:?}");
-        let context = LogitsContext { tree: &tree, ..LogitsContext::next_token(SEQUENCE, &tokens) };
-        let error = model.logits(&context, &features).err();
+        let request = ForwardRequest::new(SEQUENCE, &tokens, &tree);
+        let request = ForwardRequest { features: Some(&features), ..request };
+        let error = model.logits(&request).err();
         assert_eq!(error, Some(ModelError::Context { position: 3, context: 3 }));
     }
 }
@@ -521,7 +530,7 @@ fn a_round_keeps_no_predicted_rows() {
             let (mut fresh, _) = target.eagle(SpeculatorLayout::Eagle, 1);
             let expected = logits(&mut fresh, tokens, &all, &tree, first_row);
             assert_eq!(found, expected, "round {round}, {nodes} nodes");
-            assert!(model.cache(SEQUENCE).unwrap().exact_len() < len);
+            assert!(model.cache(SEQUENCE).unwrap().index().exact_len() < len);
         }
     }
     // Another first token changes all features after it, although the tokens stay the same.
@@ -622,7 +631,7 @@ fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
     let file = path.join("config.json");
     let config = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, config.replace("\"n_mask_tokens\": 3", "\"n_mask_tokens\": 4")).unwrap();
-    assert!(message(&path).contains("`n_mask_tokens` is 4; expected 3"), "{}", message(&path));
+    assert!(message(&path).contains("\"n_mask_tokens\" is 4; expected 3"), "{}", message(&path));
     // Heads that read no tokens, and heads that read another hidden state.
     write(L::Hydra, &target.config, None);
     rewrite(&path, |name| (!name.contains("res_connection")).then(|| name.to_owned()));
@@ -631,7 +640,7 @@ fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
     let config = std::fs::read_to_string(path.join("config.json")).unwrap();
     let config = config.replace("\"hidden_state_offset\": 0", "\"hidden_state_offset\": 1");
     std::fs::write(path.join("config.json"), config).unwrap();
-    assert!(message(&path).contains("`hidden_state_offset` is 1"), "{}", message(&path));
+    assert!(message(&path).contains("\"hidden_state_offset\" is 1"), "{}", message(&path));
     // A missing tensor, and an unexpected one.
     for (layout, lost, word) in [
         (L::Eagle, "layers.0.mlp.up_proj.weight", "`layers.0.mlp.up_proj.weight` is missing"),

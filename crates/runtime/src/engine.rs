@@ -1,10 +1,12 @@
-//! The models and drafters that a worker has loaded, and the execution of one job.
+//! The models and drafters that a worker has loaded, and the execution of jobs.
 
-use crate::shared_device::{DeviceLease, DeviceUseLog, DeviceUseTiming, SharedDevice};
-use crate::timed::{ForwardLog, ForwardTiming, TimedModel};
-use forerun_core::{Job, JobError, JobOutput, Key, Randomness, Role, SequenceId};
+use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
+use crate::timed::{ForwardLog, TimedModel};
+use forerun_core::{
+    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, SequenceId,
+};
 use forerun_draft::{DraftContext, Drafter};
-use forerun_model::{LanguageModel, ModelError, ScoreContext, score};
+use forerun_lm::{BatchEntry, LanguageModel, ModelError, Progress, ScoreRequest, score};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -78,14 +80,9 @@ impl Engine {
         DeviceLease::new(device, self.device_uses.clone())
     }
 
-    /// Removes and returns the uses of shared devices since the last call.
-    pub(crate) fn take_device_uses(&self) -> Vec<DeviceUseTiming> {
-        self.device_uses.take()
-    }
-
-    /// Removes and returns the forward passes since the last call.
-    pub(crate) fn take_forwards(&self) -> Vec<ForwardTiming> {
-        self.forwards.take()
+    /// Returns the logs of forward passes and of the uses of shared devices.
+    pub(crate) fn logs(&self) -> (ForwardLog, DeviceUseLog) {
+        (self.forwards.clone(), self.device_uses.clone())
     }
 
     /// Returns whether the engine has a drafter or target for a role.
@@ -112,56 +109,121 @@ impl Engine {
         randomness: &dyn Randomness,
         cancel: &AtomicBool,
     ) -> Result<JobOutput, ModelError> {
-        match (role, job) {
-            (
-                Role::Drafter(index),
-                Job::Draft { sequence, tokens, prompt_len, sampling, shape, feedback },
-            ) => {
+        match role {
+            Role::Drafter(index) => {
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
-                let context = DraftContext {
-                    sequence: *sequence,
-                    tokens,
-                    prompt_len: *prompt_len,
-                    sampling,
-                    randomness: &DrafterRandomness { randomness, index },
-                    shape,
-                    feedback,
-                    cancel,
-                };
+                let randomness = DrafterRandomness { randomness, index };
+                let context = draft_context(job, &randomness, cancel);
                 drafter.draft(&context).map(JobOutput::Draft)
             }
-            (
-                Role::Target(index),
-                Job::Score {
-                    sequence,
-                    tokens,
-                    prompt_len,
-                    tree,
-                    sampling,
-                    logprobs,
-                    features_from,
-                },
-            ) => {
+            Role::Target(index) => {
                 let model = self.targets.get_mut(&index).expect("a target of this index");
-                let context = ScoreContext {
-                    sequence: *sequence,
-                    tokens,
-                    prompt_len: *prompt_len,
-                    tree,
-                    sampling,
-                    logprobs: *logprobs,
-                    features_from: *features_from,
-                    cancel,
-                };
-                score(&mut **model, &context).map(JobOutput::Score)
+                score(&mut **model, &score_request(job, cancel)).map(JobOutput::Score)
             }
-            (role, _) => panic!("{role:?} received a job for another kind of role"),
         }
+    }
+
+    /// Runs draft jobs of different sequences together, and calls `done` with the index and the draft
+    /// of each as soon as it is ready.
+    ///
+    /// # Panics
+    /// As [`Engine::execute`].
+    pub(crate) fn draft(
+        &mut self,
+        index: usize,
+        jobs: &[(&Job, &AtomicBool)],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
+        let randomness: Vec<_> = jobs
+            .iter()
+            .map(|(job, _)| DrafterRandomness { randomness: randomness_of(job), index })
+            .collect();
+        let contexts = jobs.iter().zip(&randomness);
+        let contexts =
+            contexts.map(|((job, cancel), randomness)| draft_context(job, randomness, cancel));
+        drafter.draft_batch(&contexts.collect::<Vec<_>>(), done);
+    }
+
+    /// Runs one forward pass for score jobs of different sequences.
+    ///
+    /// # Panics
+    /// As [`Engine::execute`].
+    pub(crate) fn score_pass(&mut self, index: usize, jobs: &mut [ScorePart<'_>]) {
+        let model = self.targets.get_mut(&index).expect("a target of this index");
+        let batch = jobs.iter_mut().map(|ScorePart { job, cancel, progress }| BatchEntry {
+            request: score_request(job, cancel).forward(),
+            progress,
+        });
+        model.forward(&mut batch.collect::<Vec<_>>());
     }
 
     /// Frees the state of a sequence.
     pub fn release(&mut self, sequence: SequenceId) {
         self.drafters.values_mut().for_each(|drafter| drafter.release(sequence));
         self.targets.values_mut().for_each(|model| model.release(sequence));
+    }
+}
+
+/// A score job, and how far it has got.
+pub(crate) struct ScorePart<'a> {
+    pub(crate) job: &'a Job,
+    pub(crate) cancel: &'a AtomicBool,
+    pub(crate) progress: &'a mut Progress,
+}
+
+impl ScorePart<'_> {
+    /// Returns the job's output, if it is complete.
+    pub(crate) fn output(&mut self) -> Option<Result<JobOutput, ModelError>> {
+        let result = self.progress.result.take()?;
+        let request = score_request(self.job, self.cancel);
+        Some(result.and_then(|output| request.scores(output)).map(JobOutput::Score))
+    }
+}
+
+/// Returns the randomness of a job's request.
+pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
+    match job {
+        Job::Draft { sampling, .. } | Job::Score { sampling, .. } => &sampling.randomness,
+    }
+}
+
+/// Returns a draft job as the drafter's context.
+fn draft_context<'a>(
+    job: &'a Job,
+    randomness: &'a dyn Randomness,
+    cancel: &'a AtomicBool,
+) -> DraftContext<'a> {
+    let Job::Draft { sequence, tokens, prompt_len, sampling, shape, feedback } = job else {
+        panic!("a drafter received a job for a target");
+    };
+    DraftContext {
+        sequence: *sequence,
+        tokens,
+        prompt_len: *prompt_len,
+        sampling,
+        randomness,
+        shape,
+        feedback,
+        cancel,
+        tokens_on_last_device: None,
+    }
+}
+
+/// Returns a score job as a request.
+fn score_request<'a>(job: &'a Job, cancel: &'a AtomicBool) -> ScoreRequest<'a> {
+    let Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from } = job
+    else {
+        panic!("a target received a job for a drafter");
+    };
+    ScoreRequest {
+        sequence: *sequence,
+        tokens,
+        prompt_len: *prompt_len,
+        tree,
+        sampling,
+        logprobs: *logprobs,
+        features_from: *features_from,
+        cancel,
     }
 }

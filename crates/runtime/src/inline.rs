@@ -7,7 +7,7 @@ use forerun_core::{
     Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
     Role, SequenceId, Ticket,
 };
-use forerun_model::ModelError;
+use forerun_lm::ModelError;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -9,9 +9,12 @@ mod inline;
 mod placement;
 mod recorder;
 mod shared_device;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 mod thread_cluster;
 mod timed;
 mod worker;
+mod worker_loop;
 
 pub use engine::Engine;
 #[cfg(any(test, feature = "testing"))]

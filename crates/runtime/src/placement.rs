@@ -217,7 +217,8 @@ impl Placement {
         while let Some(first) = self.drafters.first().filter(|_| self.drafters.len() < count) {
             let targets = self.targets.iter_mut().flat_map(|groups| &mut groups.0);
             let largest = targets.max_by_key(|group| group.cores.len());
-            let is_first = |group: &DeviceGroup| first.0.iter().any(|own| own.same_cores(group));
+            let is_first =
+                |group: &DeviceGroup| first.0.iter().any(|known| known.same_cores(group));
             let spare = largest.filter(|group| group.cores.len() > 1 && !is_first(group));
             let core = spare.and_then(|group| group.cores.pop());
             let groups = core.map_or_else(|| first.clone(), |core| DeviceGroups::single(&[core]));
@@ -252,7 +253,7 @@ impl Placement {
 
     fn check_overlaps(&self, shared: bool) -> Result<(), PlacementError> {
         let models: Vec<&DeviceGroups> = self.drafters.iter().chain(&self.targets).collect();
-        let groups = models.iter().flat_map(|own| own.0.iter().map(|group| (*own, group)));
+        let groups = models.iter().flat_map(|model| model.0.iter().map(|group| (*model, group)));
         let groups: Vec<(&DeviceGroups, &DeviceGroup)> = groups.collect();
         for (index, &(first_model, first)) in groups.iter().enumerate() {
             for &(second_model, second) in &groups[index + 1..] {
@@ -260,7 +261,7 @@ impl Placement {
                 let Some(&core) = common else { continue };
                 if first_model.has_several() != second_model.has_several() {
                     let mut models = [first_model, second_model];
-                    models.sort_by_key(|own| !own.has_several());
+                    models.sort_by_key(|model| !model.has_several());
                     let [first, second] = models.map(ToString::to_string);
                     return Err(PlacementError::MixedDevices { core, first, second });
                 }
@@ -279,7 +280,7 @@ impl Placement {
     fn check_split_drafters(&self) -> Result<(), PlacementError> {
         let ends: Vec<DeviceGroups> =
             self.targets.iter().filter_map(DeviceGroups::first_and_last).collect();
-        let is_wrong = |own: &&DeviceGroups| own.has_several() && !ends.contains(own);
+        let is_wrong = |groups: &&DeviceGroups| groups.has_several() && !ends.contains(groups);
         let Some(wrong) = self.drafters.iter().find(is_wrong) else { return Ok(()) };
         let target = ends.first().map(ToString::to_string);
         Err(PlacementError::NotFirstAndLast { drafter: wrong.to_string(), target })
@@ -305,8 +306,9 @@ impl Placement {
 
     /// Returns the groups of every role.
     fn roles(&self) -> impl Iterator<Item = (Role, &DeviceGroups)> {
-        let drafters = self.drafters.iter().enumerate().map(|(i, own)| (Role::Drafter(i), own));
-        let targets = self.targets.iter().enumerate().map(|(i, own)| (Role::Target(i), own));
+        let drafters =
+            self.drafters.iter().enumerate().map(|(i, groups)| (Role::Drafter(i), groups));
+        let targets = self.targets.iter().enumerate().map(|(i, groups)| (Role::Target(i), groups));
         drafters.chain(targets)
     }
 
@@ -315,7 +317,8 @@ impl Placement {
     #[must_use]
     pub fn devices(&self) -> Vec<(DeviceGroup, Vec<Role>)> {
         let mut devices: Vec<(DeviceGroup, Vec<Role>)> = Vec::new();
-        let groups = self.roles().flat_map(|(role, own)| own.0.iter().map(move |g| (role, g)));
+        let groups =
+            self.roles().flat_map(|(role, groups)| groups.0.iter().map(move |g| (role, g)));
         for (role, group) in groups {
             match devices.iter_mut().find(|(known, _)| known.same_cores(group)) {
                 Some((_, roles)) => roles.push(role),
@@ -328,8 +331,8 @@ impl Placement {
     /// Returns the roles with several groups, which they use one after another.
     #[must_use]
     pub fn multi_device_roles(&self) -> Vec<(Role, DeviceGroups)> {
-        let several = self.roles().filter(|(_, own)| own.has_several());
-        several.map(|(role, own)| (role, own.clone())).collect()
+        let several = self.roles().filter(|(_, groups)| groups.has_several());
+        several.map(|(role, groups)| (role, groups.clone())).collect()
     }
 }
 
@@ -340,7 +343,12 @@ impl FromStr for Placement {
     /// [`Placement::check_cores`].
     fn from_str(text: &str) -> Result<Self, PlacementError> {
         let any: Vec<usize> = (0..MAX_CORES).collect();
-        Self::parse(text, &any)
+        Self::parse(text, &any).map_err(|error| match error {
+            PlacementError::NoSuchCore { group, core, .. } => {
+                PlacementError::CoreTooLarge { group, core, largest: MAX_CORES - 1 }
+            }
+            other => other,
+        })
     }
 }
 
@@ -349,7 +357,7 @@ impl fmt::Display for Placement {
         let drafters = self.drafters.iter().map(|group| format!("drafter={group}"));
         let targets = self.targets.iter().map(|group| format!("target={group}"));
         let mut parts: Vec<String> = drafters.chain(targets).collect();
-        let groups: usize = self.roles().map(|(_, own)| own.0.len()).sum();
+        let groups: usize = self.roles().map(|(_, groups)| groups.0.len()).sum();
         if self.devices().len() < groups {
             parts.push("shared".into());
         }
@@ -445,8 +453,9 @@ mod tests {
         let error = placement.check_cores(&CORES).unwrap_err().to_string();
         assert!(error.contains("cpu:1-9") && error.contains("core 4"), "{error}");
         assert_eq!(placement.check_cores(&[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]), Ok(()));
-        let error = "target=cpu:0-4000000000".parse::<Placement>().unwrap_err();
-        assert!(matches!(error, PlacementError::NoSuchCore { .. }), "{error}");
+        let error = "target=cpu:0-4000000000".parse::<Placement>().unwrap_err().to_string();
+        let expected = "group cpu:0-4000000000 names core 4096, but core ids are at most 4095";
+        assert_eq!(error, expected);
     }
 
     #[test]
@@ -503,10 +512,12 @@ mod tests {
         let expected =
             [("cpu:0", both.clone()), ("cpu:3", both), ("cpu:1-2", vec![Role::Target(0)])];
         assert_eq!(devices, expected.map(|(group, roles)| (group.to_owned(), roles)));
-        let multi_device_roles =
-            placement.multi_device_roles().into_iter().map(|(role, own)| (role, own.to_string()));
+        let multi_device_roles = placement
+            .multi_device_roles()
+            .into_iter()
+            .map(|(role, groups)| (role, groups.to_string()));
         let expected =
             [(Role::Drafter(0), "cpu:0/cpu:3"), (Role::Target(0), "cpu:0/cpu:1-2/cpu:3")];
-        assert!(multi_device_roles.eq(expected.map(|(role, own)| (role, own.to_owned()))));
+        assert!(multi_device_roles.eq(expected.map(|(role, text)| (role, text.to_owned()))));
     }
 }

@@ -47,11 +47,11 @@ impl Recorder {
             start_ns: *start_ns,
             end_ns: *end_ns,
         });
-        let visits = uses.collect();
+        let device_uses = uses.collect();
         trace.spans.push(Span {
             forwards_ns: timings.forwards_ns,
             computed_tokens: timings.computed_tokens,
-            visits,
+            device_uses,
             ..Span::of(lane, job, completion)
         });
     }

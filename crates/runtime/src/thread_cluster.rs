@@ -207,7 +207,7 @@ impl ThreadCluster {
         }
         while let Ok(completion) = self.next_completion() {
             let outcome =
-                Outcome { ticket: completion.ticket, accepted: 0, fate: SpanOutcome::Wasted };
+                Outcome { ticket: completion.ticket, accepted: 0, outcome: SpanOutcome::Wasted };
             self.observe(outcome);
         }
     }

@@ -1,36 +1,33 @@
 //! Timings of the forward passes within a worker's jobs.
 
-use forerun_core::{FeatureRows, Features, SequenceId};
-use forerun_model::{
-    FeatureHeads, FeatureModel, LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext,
-    ModelError,
-};
-use std::ops::Range;
+use forerun_core::SequenceId;
+use forerun_lm::{BatchEntry, FeatureModel, LanguageModel, LayeredModel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// The timing of one call of a model.
+/// The part of a forward pass that belongs to one sequence.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ForwardTiming {
+    pub(crate) sequence: SequenceId,
     pub(crate) started: Instant,
     pub(crate) finished: Instant,
-    /// Number of tokens computed; 0 if the call failed.
+    /// Number of tokens computed for the sequence; 0 if its request failed.
     pub(crate) tokens: usize,
 }
 
-/// A log of forward passes, which [`ForwardLog::take`] empties.
+/// A log of forward passes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ForwardLog(Arc<Mutex<Vec<ForwardTiming>>>);
 
 impl ForwardLog {
-    /// Removes and returns the forward passes recorded since the last call.
-    pub(crate) fn take(&self) -> Vec<ForwardTiming> {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Removes and returns the parts of recorded passes that belong to a sequence.
+    pub(crate) fn take_of(&self, sequence: SequenceId) -> Vec<ForwardTiming> {
+        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        log.extract_if(.., |timing| timing.sequence == sequence).collect()
     }
 
-    fn record(&self, started: Instant, tokens: usize) {
-        let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        log.push(ForwardTiming { started, finished: Instant::now(), tokens });
+    fn record(&self, timings: impl Iterator<Item = ForwardTiming>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(timings);
     }
 }
 
@@ -44,14 +41,13 @@ impl<M> TimedModel<M> {
     pub(crate) fn new(model: M, log: ForwardLog) -> Self {
         Self { model, log }
     }
+}
 
-    fn record(
-        &self,
-        started: Instant,
-        logits: Result<Logits, ModelError>,
-    ) -> Result<Logits, ModelError> {
-        self.log.record(started, logits.as_ref().map_or(0, |logits| logits.computed_tokens));
-        logits
+/// Returns the number of tokens that have been computed for a request so far.
+fn computed_tokens(entry: &BatchEntry<'_>) -> usize {
+    match &entry.progress.result {
+        None => entry.progress.computed_tokens,
+        Some(result) => result.as_ref().map_or(0, |output| output.computed_tokens),
     }
 }
 
@@ -64,14 +60,20 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
         self.model.context_length()
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        let before =
+            |entry: &BatchEntry<'_>| (!entry.is_complete()).then(|| computed_tokens(entry));
+        let before: Vec<Option<usize>> = batch.iter().map(before).collect();
         let started = Instant::now();
-        let logits = self.model.logits(context);
-        self.record(started, logits)
-    }
-
-    fn features(&self, sequence: SequenceId, rows: Range<usize>) -> Option<FeatureRows> {
-        self.model.features(sequence, rows)
+        self.model.forward(batch);
+        let finished = Instant::now();
+        let timings = batch.iter().zip(before).filter_map(|(entry, before)| {
+            let tokens = computed_tokens(entry).saturating_sub(before?);
+            let sequence = entry.request.sequence;
+            let took_part = tokens > 0 || entry.is_complete();
+            took_part.then_some(ForwardTiming { sequence, started, finished, tokens })
+        });
+        self.log.record(timings);
     }
 
     fn release(&mut self, sequence: SequenceId) {
@@ -79,51 +81,6 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
     }
 }
 
-impl<M: FeatureModel> FeatureModel for TimedModel<M> {
-    fn vocab_size(&self) -> usize {
-        self.model.vocab_size()
-    }
+impl<M: FeatureModel> FeatureModel for TimedModel<M> {}
 
-    fn context_length(&self) -> usize {
-        self.model.context_length()
-    }
-
-    fn logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        features: &Features,
-    ) -> Result<Logits, ModelError> {
-        let started = Instant::now();
-        let logits = self.model.logits(context, features);
-        self.record(started, logits)
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.model.release(sequence);
-    }
-}
-
-impl<M: FeatureHeads> FeatureHeads for TimedModel<M> {
-    fn vocab_size(&self) -> usize {
-        self.model.vocab_size()
-    }
-
-    fn logits(&mut self, features: &[f32]) -> Result<Logits, ModelError> {
-        let started = Instant::now();
-        let logits = self.model.logits(features);
-        self.record(started, logits)
-    }
-}
-
-impl<M: LayeredModel> LayeredModel for TimedModel<M> {
-    fn layer_parallel_logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        groups: &LayerGroups,
-        exact: usize,
-    ) -> Result<Logits, ModelError> {
-        let started = Instant::now();
-        let logits = self.model.layer_parallel_logits(context, groups, exact);
-        self.record(started, logits)
-    }
-}
+impl<M: LayeredModel> LayeredModel for TimedModel<M> {}

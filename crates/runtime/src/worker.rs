@@ -1,14 +1,13 @@
 //! Workers: a worker is one thread that owns a device group's team, models, drafters and caches.
 
-use crate::engine::{Engine, job_error};
-use crate::recorder::{JobTimings, Recorder};
-use forerun_core::{
-    Completion, Job, JobError, JobOutput, KeyedRandomness, Role, SequenceId, Ticket,
-};
+use crate::engine::Engine;
+use crate::recorder::Recorder;
+use crate::worker_loop::WorkerLoop;
+use forerun_core::{Completion, Job, JobError, Role, SequenceId, Ticket};
 use forerun_model::Team;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
@@ -52,7 +51,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    fn send(mut self, completion: Completion) {
+    pub(crate) fn send(mut self, completion: Completion) {
         self.answered = true;
         // If the handle no longer exists, the completion is discarded.
         drop(self.to.send(completion));
@@ -107,7 +106,7 @@ pub(crate) fn start(
         };
         drop(report.send(outcome));
         if let Some(engine) = engine {
-            WorkerLoop { lane, name, engine, clock, recorder }.serve(&messages);
+            WorkerLoop::new(engine, lane, name, clock, recorder).serve(&messages);
         }
     };
     let thread = thread::Builder::new().name(format!("forerun-worker-{lane}")).spawn(body)?;
@@ -123,84 +122,8 @@ fn load(cores: &[usize], build: BuildEngine) -> Result<Engine, String> {
     build(Arc::new(team))
 }
 
-/// The loop that runs a worker's jobs.
-struct WorkerLoop {
-    lane: usize,
-    name: String,
-    engine: Engine,
-    clock: Instant,
-    recorder: Arc<Recorder>,
-}
-
-impl WorkerLoop {
-    /// Runs jobs in order of arrival until the cluster is dropped.
-    fn serve(mut self, messages: &Receiver<Message>) {
-        for message in messages {
-            match message {
-                Message::Release(sequence) => self.engine.release(sequence),
-                Message::Run(assignment) => self.run(*assignment),
-            }
-        }
-    }
-
-    fn run(&mut self, assignment: Assignment) {
-        let Assignment { role, job, cancel, reply } = assignment;
-        let started_ns = self.to_ns(Instant::now());
-        let output = self.output(role, &job, &cancel);
-        let finished_ns = self.to_ns(Instant::now());
-        let forwards = self.engine.take_forwards();
-        let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
-        let forwards_ns =
-            forwards.iter().map(|f| [self.to_ns(f.started), self.to_ns(f.finished)]).collect();
-        let uses = self.engine.take_device_uses().into_iter();
-        let uses = uses.map(|used| {
-            let times_ns = [self.to_ns(used.started), self.to_ns(used.finished)];
-            (used.device, times_ns)
-        });
-        let device_uses_ns = uses.collect();
-        let timings = JobTimings { forwards_ns, computed_tokens, device_uses_ns };
-        let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
-        self.recorder.record(self.lane, &job, &completion, timings);
-        reply.send(completion);
-    }
-
-    fn output(
-        &mut self,
-        role: Role,
-        job: &Job,
-        cancel: &AtomicBool,
-    ) -> Result<JobOutput, JobError> {
-        if cancel.load(Ordering::Relaxed) {
-            return Err(JobError::Cancelled);
-        }
-        let randomness = randomness_of(job);
-        let engine = &mut self.engine;
-        let work = AssertUnwindSafe(|| engine.execute(role, job, &randomness, cancel));
-        match catch_unwind(work) {
-            Ok(Ok(output)) => Ok(output),
-            Ok(Err(error)) => Err(job_error(error, &self.name)),
-            Err(panic) => {
-                // The sequence's caches may be incomplete, so they are dropped.
-                self.engine.release(job.sequence());
-                let message = panic_message(&*panic);
-                Err(JobError::Panicked { worker: self.name.clone(), message })
-            }
-        }
-    }
-
-    /// Converts a time to nanoseconds on the cluster's clock.
-    fn to_ns(&self, moment: Instant) -> u64 {
-        moment.duration_since(self.clock).as_nanos() as u64
-    }
-}
-
-fn randomness_of(job: &Job) -> KeyedRandomness {
-    match job {
-        Job::Draft { sampling, .. } | Job::Score { sampling, .. } => sampling.randomness,
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> String {
+/// Returns the message of a panic.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
 }

@@ -12,8 +12,10 @@ use forerun_decode::{
     SpeculativeDraftLength, generate,
 };
 use forerun_draft::ModelDrafter;
-use forerun_model::fake::{logits_by_prefix, one_hot};
-use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
+use forerun_lm::fake::{one_hot, output_by_prefix};
+use forerun_lm::{
+    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
+};
 use forerun_runtime::{Canceller, Engine, Runtime, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -39,16 +41,8 @@ impl Default for Fake {
     }
 }
 
-impl LanguageModel for Fake {
-    fn vocab_size(&self) -> usize {
-        VOCAB
-    }
-
-    fn context_length(&self) -> usize {
-        1_000
-    }
-
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
+impl Fake {
+    fn answer(&mut self, context: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
         assert_ne!(self.calls_left, 0, "no calls left");
         self.calls_left -= 1;
         let last = *context.tokens.last().ok_or(ModelError::Empty)?;
@@ -60,9 +54,23 @@ impl LanguageModel for Fake {
             }
             return Err(ModelError::Cancelled);
         }
-        Ok(logits_by_prefix(context, VOCAB, |prefix| {
+        Ok(output_by_prefix(context, VOCAB, |prefix| {
             one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)
         }))
+    }
+}
+
+impl LanguageModel for Fake {
+    fn vocab_size(&self) -> usize {
+        VOCAB
+    }
+
+    fn context_length(&self) -> usize {
+        1_000
+    }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| self.answer(request));
     }
 
     fn release(&mut self, _sequence: SequenceId) {
@@ -174,7 +182,7 @@ fn a_running_job_is_cancelled_and_a_waiting_one_never_runs() {
     assert_eq!(completion.ticket, last);
     assert_eq!(token(completion), Some(3));
     let outcomes: Vec<SpanOutcome> =
-        runtime.take_trace().spans.iter().map(|span| span.fate).collect();
+        runtime.take_trace().spans.iter().map(|span| span.outcome).collect();
     assert_eq!(outcomes, [SpanOutcome::Wasted, SpanOutcome::Wasted, SpanOutcome::Open]);
 }
 
@@ -220,6 +228,51 @@ fn a_panic_is_an_error_for_its_sequence_and_the_worker_keeps_running() {
     assert!(matches!(output, Err(JobError::Panicked { worker, .. }) if worker == "target"));
     let mut other = sequence(2, &[0], 10);
     assert_eq!(speculate(&mut cluster, &mut other), Ok(Finish::MaxTokens));
+}
+
+/// Jobs that wait for the same worker run as one batch.
+#[test]
+fn failing_jobs_do_not_disturb_the_others_of_their_batch() {
+    let runtime = runtime(&Fake::default());
+    for role in [Role::Target(0), Role::Drafter(0)] {
+        let job = |sequence: u64, tokens: &[TokenId]| match role {
+            Role::Target(_) => score(sequence, tokens),
+            Role::Drafter(_) => Job::Draft {
+                sequence: SequenceId(sequence),
+                tokens: tokens.into(),
+                prompt_len: tokens.len(),
+                sampling: Sampling::greedy(),
+                shape: DraftShape::Chain { length: 2 },
+                feedback: TargetFeedback::default(),
+            },
+        };
+        let mut cluster = runtime.cluster();
+        // The worker is busy until all others are in its queue.
+        let busy = cluster.submit(role, job(0, &[HANG])).unwrap();
+        let prompts = [&[1][..], &[PANIC], &[2], &[], &[HANG], &[3]];
+        let tickets: Vec<Ticket> = (1..)
+            .zip(prompts)
+            .map(|(sequence, tokens)| cluster.submit(role, job(sequence, tokens)).unwrap())
+            .collect();
+        cluster.cancel(tickets[4]);
+        cluster.cancel(busy);
+        let mut outputs: Vec<_> = (0..=prompts.len())
+            .map(|_| cluster.next_completion().unwrap())
+            .map(|completion| (completion.ticket, completion.output))
+            .collect();
+        outputs.sort_by_key(|(ticket, _)| *ticket);
+        let outputs: Vec<_> = outputs.into_iter().map(|(_, output)| output).collect();
+        let next = |output: &Result<JobOutput, JobError>| match output {
+            Ok(JobOutput::Score(scores)) => scores.rows[0].as_point(),
+            Ok(JobOutput::Draft(draft)) => draft.tree.tokens().first().copied(),
+            Err(_) => None,
+        };
+        assert_eq!(outputs[0], Err(JobError::Cancelled));
+        assert_eq!([1, 3, 6].map(|index: usize| next(&outputs[index])), [2, 3, 4].map(Some));
+        assert!(matches!(outputs[2], Err(JobError::Panicked { .. })), "{:?}", outputs[2]);
+        assert_eq!(next(&outputs[4]), None, "an empty sequence");
+        assert_eq!(outputs[5], Err(JobError::Cancelled));
+    }
 }
 
 #[test]
@@ -285,8 +338,11 @@ fn the_trace_contains_drafts_scores_and_outcomes() {
     speculate(&mut cluster, &mut sequence(0, &[0], 8)).unwrap();
     let trace = runtime.take_trace();
     assert_eq!(trace.lanes, ["drafter", "target"]);
-    let shown: Vec<_> =
-        trace.spans.iter().map(|span| (span.lane, span.rows, span.accepted, span.fate)).collect();
+    let shown: Vec<_> = trace
+        .spans
+        .iter()
+        .map(|span| (span.lane, span.rows, span.accepted, span.outcome))
+        .collect();
     let all = SpanOutcome::Accepted;
     assert_eq!(shown, [(0, 3, 3, all), (1, 4, 3, all), (0, 3, 3, all), (1, 4, 3, all)]);
     assert!(runtime.take_trace().spans.is_empty(), "the spans were removed");
@@ -338,7 +394,7 @@ fn jobs_and_completions_survive_serialisation() {
         let text = serde_json::to_string(&completion).unwrap();
         assert_eq!(serde_json::from_str::<Completion>(&text).unwrap(), completion);
     }
-    let outcome = Outcome { ticket: Ticket(1), accepted: 2, fate: SpanOutcome::Rejected };
+    let outcome = Outcome { ticket: Ticket(1), accepted: 2, outcome: SpanOutcome::Rejected };
     let text = serde_json::to_string(&outcome).unwrap();
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
 }

@@ -13,8 +13,11 @@ use forerun_decode::{
     PearlDraftLength, PearlSchedule, Sequence, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
-use forerun_model::fake::TableModel;
-use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
+use forerun_lm::fake::TableModel;
+use forerun_lm::{
+    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
+};
+use forerun_runtime::testing::env_number;
 use forerun_runtime::{Engine, InlineCluster};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -55,6 +58,20 @@ impl FlakyModel {
     }
 }
 
+impl FlakyModel {
+    fn answer(&mut self, context: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
+        let ForwardRequest { tokens, tree, .. } = *context;
+        let (len, longest) = (tokens.len() + tree.max_depth(), self.model.context_length);
+        assert!(!tokens.is_empty() && len <= longest, "{len} of {longest}");
+        let mut all = tokens.iter().chain(tree.tokens());
+        assert!(all.all(|&token| (token as usize) < self.model.vocab_size));
+        if self.fails_one_in > 0 && self.dice.one_in(self.fails_one_in) {
+            return Err(ModelError::Empty);
+        }
+        self.model.logits(context)
+    }
+}
+
 impl LanguageModel for FlakyModel {
     fn vocab_size(&self) -> usize {
         self.model.vocab_size
@@ -64,16 +81,8 @@ impl LanguageModel for FlakyModel {
         self.model.context_length
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        let LogitsContext { tokens, tree, .. } = *context;
-        let (len, longest) = (tokens.len() + tree.max_depth(), self.model.context_length);
-        assert!(!tokens.is_empty() && len <= longest, "{len} of {longest}");
-        let mut all = tokens.iter().chain(tree.tokens());
-        assert!(all.all(|&token| (token as usize) < self.model.vocab_size));
-        if self.fails_one_in > 0 && self.dice.one_in(self.fails_one_in) {
-            return Err(ModelError::Empty);
-        }
-        self.model.logits(context)
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| self.answer(request));
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
@@ -225,10 +234,6 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
     let pearl = Pearl::new(options, PearlDraftLength::new(length, mode, dice.one_in(2)));
     let name = format!("pearl {options}, {length} {mode:?}, {reproducible}");
     (Box::new(if reproducible { pearl.reproducible() } else { pearl }), name)
-}
-
-fn env_number(name: &str, default: u64) -> u64 {
-    std::env::var(name).ok().map_or(default, |value| value.parse().unwrap())
 }
 
 fn check(seed: u64) {

@@ -12,8 +12,11 @@ use forerun_decode::{
     PearlSchedule, Sequence, generate,
 };
 use forerun_draft::{CalibrationPolicy, Drafter, LayerParallelDrafter, ModelDrafter, PromptLookup};
-use forerun_model::fake::TableModel;
-use forerun_model::{LanguageModel, LayerGroups, LayeredModel, Logits, LogitsContext, ModelError};
+use forerun_lm::fake::TableModel;
+use forerun_lm::{
+    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder,
+    LayeredModel, ModelError, complete_each,
+};
 use forerun_runtime::{Engine, InlineCluster};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -43,8 +46,8 @@ impl LanguageModel for LayerParallelTable {
         1_000
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        table(9).logits(context)
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| self.answer(request));
     }
 
     fn release(&mut self, _sequence: SequenceId) {
@@ -52,13 +55,14 @@ impl LanguageModel for LayerParallelTable {
     }
 }
 
-impl LayeredModel for LayerParallelTable {
-    fn layer_parallel_logits(
-        &mut self,
-        context: &LogitsContext<'_>,
-        _groups: &LayerGroups,
-        exact: usize,
-    ) -> Result<Logits, ModelError> {
+impl LayeredModel for LayerParallelTable {}
+
+impl LayerParallelTable {
+    fn answer(&mut self, context: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
+        if context.order == LayerOrder::Sequential {
+            return table(9).logits(context);
+        }
+        let exact = context.exact_tokens;
         let tokens = context.tokens;
         let agrees = |(held, token): &(&(TokenId, bool), &TokenId)| held.0 == **token;
         let same = self.held.iter().zip(tokens).take_while(agrees).count();

@@ -11,8 +11,11 @@ use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
 use forerun_draft::ModelDrafter;
-use forerun_model::fake::{logits_by_prefix, one_hot};
-use forerun_model::{ExclusiveDevice, LanguageModel, Logits, LogitsContext, ModelError};
+use forerun_lm::fake::{one_hot, output_by_prefix};
+use forerun_lm::{
+    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
+};
+use forerun_model::ExclusiveDevice;
 use forerun_runtime::{DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -42,6 +45,20 @@ impl MultiDeviceModel {
     }
 }
 
+impl MultiDeviceModel {
+    fn answer(&mut self, context: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
+        let last = *context.tokens.last().ok_or(ModelError::Empty)?;
+        for (index, lease) in self.leases.iter().enumerate() {
+            let mut outcome = Ok(());
+            lease.run_exclusive(&mut || outcome = Self::run_on_device(index, last, context.cancel));
+            outcome?;
+        }
+        Ok(output_by_prefix(context, VOCAB, |prefix| {
+            one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)
+        }))
+    }
+}
+
 impl LanguageModel for MultiDeviceModel {
     fn vocab_size(&self) -> usize {
         VOCAB
@@ -51,16 +68,8 @@ impl LanguageModel for MultiDeviceModel {
         1_000
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        let last = *context.tokens.last().ok_or(ModelError::Empty)?;
-        for (index, lease) in self.leases.iter().enumerate() {
-            let mut outcome = Ok(());
-            lease.run_exclusive(&mut || outcome = Self::run_on_device(index, last, context.cancel));
-            outcome?;
-        }
-        Ok(logits_by_prefix(context, VOCAB, |prefix| {
-            one_hot(VOCAB, (prefix[prefix.len() - 1] + 1) % 5)
-        }))
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| self.answer(request));
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
@@ -108,8 +117,8 @@ fn check(trace: &Trace) {
         times.sort_unstable();
         assert!(times.windows(2).all(|pair| pair[0][1] <= pair[1][0]), "{times:?}");
     }
-    for span in trace.spans.iter().filter(|span| span.work == SpanKind::Score) {
-        let names = span.visits.iter().map(|used| trace.devices[used.device].as_str());
+    for span in trace.spans.iter().filter(|span| span.kind == SpanKind::Score) {
+        let names = span.device_uses.iter().map(|used| trace.devices[used.device].as_str());
         let complete = names.clone().eq(["a", "b", "c"]);
         let mut pairs = ["a", "b", "c"].into_iter().zip(names);
         assert!(complete || span.rows == 0 && pairs.all(|(expected, name)| expected == name));
@@ -142,7 +151,7 @@ fn drafter_and_target_never_use_a_device_at_the_same_time() {
         check(&trace);
         let by_device = trace.by_device();
         let on_last = by_device.spans.iter().filter(|span| by_device.lanes[span.lane] == "c");
-        let drafts = on_last.clone().filter(|span| span.work == SpanKind::Draft).count();
+        let drafts = on_last.clone().filter(|span| span.kind == SpanKind::Draft).count();
         assert!(drafts >= 10 && on_last.count() > drafts);
     }
 }

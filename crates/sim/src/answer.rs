@@ -106,23 +106,23 @@ impl Simulation {
         let range = |option, found: String, expected| SimError::Range { option, found, expected };
         let zero = |option| range(option, "0".into(), "at least 1");
         if self.max_tokens == 0 {
-            return Err(zero("max-tokens"));
+            return Err(zero("`max_tokens`"));
         }
         if self.targets.is_empty() {
-            return Err(zero("targets"));
+            return Err(zero("`targets`"));
         }
         if self.drafters.is_empty() {
-            return Err(zero("drafters"));
+            return Err(zero("`drafters`"));
         }
         let probabilities = self.acceptance.iter().flat_map(|acceptance| match acceptance {
             AcceptanceModel::Iid(probability) => std::slice::from_ref(probability),
-            AcceptanceModel::ByPlace(probabilities) => probabilities,
+            AcceptanceModel::ByPosition(probabilities) => probabilities,
             AcceptanceModel::Recorded(_) => &[],
         });
         for probability in probabilities {
             if !(0.0..=1.0).contains(probability) {
                 let found = probability.to_string();
-                return Err(range("acceptance", found, "from 0 to 1"));
+                return Err(range("`acceptance`", found, "from 0 to 1"));
             }
         }
         Ok(())

@@ -28,7 +28,7 @@ pub enum SimError {
     /// An option is out of range.
     #[error("{option} is {found}, but must be {expected}")]
     Range {
-        /// The option's name.
+        /// The option: its field's name in backticks, or its name in a file.
         option: &'static str,
         /// Its value.
         found: String,
@@ -45,7 +45,7 @@ pub enum SimError {
     )]
     ChangedText,
     /// A device has passes without layers.
-    #[error("the passes of {device} have 0 layers: set layers to at least 1")]
+    #[error("the passes of {device} have 0 layers: set `layers` to at least 1")]
     NoLayers {
         /// The device.
         device: String,

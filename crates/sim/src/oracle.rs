@@ -2,7 +2,7 @@
 
 use forerun_core::{
     Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Proposal, Purpose,
-    Scores, TokenId, TokenTree,
+    Scores, TokenId, TokenTree, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub enum AcceptanceModel {
     /// With the same probability at every position, independently.
     Iid(f64),
     /// With a probability for each position in the draft. The last one applies to all further positions.
-    ByPlace(Vec<f64>),
+    ByPosition(Vec<f64>),
     /// As recorded for each position after the prompt; never after the end of the record.
     Recorded(Vec<bool>),
 }
@@ -60,7 +60,7 @@ impl Oracle {
         match self.drafters.get(drafter.min(last)) {
             None => false,
             Some(AcceptanceModel::Iid(probability)) => uniform() < *probability,
-            Some(AcceptanceModel::ByPlace(probabilities)) => {
+            Some(AcceptanceModel::ByPosition(probabilities)) => {
                 let probability = probabilities.get(depth).or(probabilities.last());
                 probability.is_some_and(|&probability| uniform() < probability)
             }
@@ -121,12 +121,12 @@ impl CachedOracle {
         let mut is_text = Vec::with_capacity(tree.len() + 1);
         is_text.push(self.is_text(tokens, tree.max_depth() + 1));
         for node in 0..tree.len() {
-            let parent = tree.parent(node).map_or(0, |parent| parent + 1);
+            let parent = row_of(tree.parent(node));
             let position = tokens.len() + tree.depth(node) - 1;
             is_text.push(is_text[parent] && tree.token(node) == self.text[position]);
         }
         let row = |(row, is_text): (usize, bool)| {
-            let depth = row.checked_sub(1).map_or(0, |node| tree.depth(node));
+            let depth = node_of_row(row).map_or(0, |node| tree.depth(node));
             let token = self.text[tokens.len() + depth];
             if is_text { token } else { wrong(token, 0) }
         };

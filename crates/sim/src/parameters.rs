@@ -5,7 +5,7 @@ use crate::{
     AcceptanceModel, Calibration, Cancellation, Cost, ForwardCost, SimError, SimulatedMethod,
     Simulation,
 };
-use forerun_model::LayerGroups;
+use forerun_lm::LayerGroups;
 use serde::{Deserialize, Serialize};
 
 /// The parameters of a simulation, named as in options and sweep files.
@@ -170,7 +170,7 @@ impl Parameters {
             busy_targets(target_ns, drafter.forward.ns(1), self.draft_tokens) * self.drafters
         };
         let targets = if self.targets == 0 { needed() } else { self.targets };
-        for (option, count) in [("targets", targets), ("drafters", self.drafters)] {
+        for (option, count) in [("`targets`", targets), ("`drafters`", self.drafters)] {
             if !(1..=MAX_DEVICES).contains(&count) {
                 let (found, expected) = (count.to_string(), "from 1 to 1024");
                 return Err(SimError::Range { option, found, expected });
@@ -201,11 +201,11 @@ impl Parameters {
                 calibration.target_cost()?
             }
             _ => {
-                let ns_of_one = ns("target-ms", self.target_ms.unwrap_or(TARGET_MS))?;
-                Cost::linear(ns_of_one, ns("row-ms", self.row_ms.unwrap_or(0.0))?)
+                let ns_of_one = ns("`target_ms`", self.target_ms.unwrap_or(TARGET_MS))?;
+                Cost::linear(ns_of_one, ns("`row_ms`", self.row_ms.unwrap_or(0.0))?)
             }
         };
-        self.adjust(&mut cost, ("target-first-ms", self.target_first_ms))?;
+        self.adjust(&mut cost, ("`target_first_ms`", self.target_first_ms))?;
         Ok(cost)
     }
 
@@ -215,17 +215,17 @@ impl Parameters {
                 let layers = self.layers.unwrap_or(LAYERS);
                 let groups = LayerGroups::parallel(layers, self.layer_parallel);
                 let forward = ForwardCost::Layers {
-                    attention_ns: ns("draft-attention-ms", self.draft_attention_ms)?,
-                    mlp_ns: ns("draft-mlp-ms", self.draft_mlp_ms)?,
-                    communication_ns: ns("draft-communication-ms", self.draft_communication_ms)?,
+                    attention_ns: ns("`draft_attention_ms`", self.draft_attention_ms)?,
+                    mlp_ns: ns("`draft_mlp_ms`", self.draft_mlp_ms)?,
+                    communication_ns: ns("`draft_communication_ms`", self.draft_communication_ms)?,
                     groups: groups.iter().map(|group| group.len()).collect(),
                 };
                 Cost { forward, ..Cost::linear(0, 0) }
             }
             Some(calibration) if self.draft_ms.is_none() => calibration.drafter_cost()?,
-            _ => Cost::linear(ns("draft-ms", self.draft_ms.unwrap_or(DRAFT_MS))?, 0),
+            _ => Cost::linear(ns("`draft_ms`", self.draft_ms.unwrap_or(DRAFT_MS))?, 0),
         };
-        self.adjust(&mut cost, ("draft-first-ms", self.draft_first_ms))?;
+        self.adjust(&mut cost, ("`draft_first_ms`", self.draft_first_ms))?;
         Ok(cost)
     }
 
@@ -235,7 +235,7 @@ impl Parameters {
             cost.first_ns = Some(ns(option, ms)?);
         }
         if let Some(ms) = self.link_ms {
-            cost.link_ns = ns("link-ms", ms)?;
+            cost.link_ns = ns("`link_ms`", ms)?;
         }
         if let Some(layers) = self.layers {
             cost.layers = layers;
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!((targets(1, 7), targets(0, 0)), (Ok(7), Ok(10)));
         let instant = Parameters { draft_ms: Some(0.0), targets: 0, ..Parameters::default() };
         let error = instant.simulation(None).unwrap_err().to_string();
-        assert!(error.starts_with("targets is 6000000"), "{error}");
+        assert!(error.starts_with("`targets` is 6000000"), "{error}");
     }
 
     #[test]

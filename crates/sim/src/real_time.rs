@@ -14,7 +14,7 @@ use forerun_core::{
 };
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
-use forerun_model::{LanguageModel, Logits, LogitsContext, ModelError};
+use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError};
 use forerun_runtime::{Engine, Runtime, WorkerSpec};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -88,6 +88,28 @@ struct SleepingModel {
 }
 
 impl SleepingModel {
+    fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
+        let ForwardRequest { sequence, tokens, tree, first_row, cancel, .. } = *request;
+        let job = Job::Score {
+            sequence,
+            tokens: tokens.into(),
+            prompt_len: PROMPT,
+            tree: tree.clone(),
+            sampling: Sampling::greedy(),
+            logprobs: None,
+            features_from: None,
+        };
+        self.wait(&job, cancel)?;
+        let rows = self.oracle.rows(tokens, tree);
+        self.cache.record(self.role, job, Some(&JobOutput::Score(Scores::default())));
+        let mut logits = vec![0.0; (rows.len() - first_row) * VOCABULARY];
+        for (row, token) in logits.chunks_exact_mut(VOCABULARY).zip(&rows[first_row..]) {
+            row[*token as usize] = 1.0;
+        }
+        let (vocab_size, computed_tokens) = (VOCABULARY, tree.len() + 1);
+        Ok(ForwardOutput { logits, vocab_size, computed_tokens, features: None })
+    }
+
     /// Waits as long as the passes of a job take, or until the job is cancelled.
     fn wait(&self, job: &Job, cancel: &AtomicBool) -> Result<(), ModelError> {
         let started = Instant::now();
@@ -167,25 +189,11 @@ impl LanguageModel for SleepingModel {
         usize::MAX
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        let LogitsContext { sequence, tokens, tree, first_row, cancel } = *context;
-        let job = Job::Score {
-            sequence,
-            tokens: tokens.into(),
-            prompt_len: PROMPT,
-            tree: tree.clone(),
-            sampling: Sampling::greedy(),
-            logprobs: None,
-            features_from: None,
-        };
-        self.wait(&job, cancel)?;
-        let rows = self.oracle.rows(tokens, tree);
-        self.cache.record(self.role, job, Some(&JobOutput::Score(Scores::default())));
-        let mut values = vec![0.0; (rows.len() - first_row) * VOCABULARY];
-        for (row, token) in values.chunks_exact_mut(VOCABULARY).zip(&rows[first_row..]) {
-            row[*token as usize] = 1.0;
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        for entry in batch.iter_mut().filter(|entry| !entry.is_complete()) {
+            let result = self.answer(&entry.request);
+            entry.complete(result);
         }
-        Ok(Logits { values, vocab_size: VOCABULARY, computed_tokens: tree.len() + 1 })
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -63,7 +63,7 @@ fn run(
 
 /// Returns the committed tokens and the draft tokens of each round.
 fn rounds(trace: &Trace) -> Vec<(usize, usize)> {
-    let scores = trace.spans.iter().filter(|span| span.work == SpanKind::Score);
+    let scores = trace.spans.iter().filter(|span| span.kind == SpanKind::Score);
     scores.map(|span| (span.accepted + 1, span.rows - 1)).collect()
 }
 
@@ -120,7 +120,7 @@ fn recorded_and_per_position_acceptance_are_applied() {
     // Two accepted and a correction, one and a correction, the sixth is wrong, then none is right.
     let tokens: Vec<usize> = rounds(with_record.trace()).iter().map(|round| round.0).collect();
     assert_eq!(tokens, [3, 2, 1, 1, 1]);
-    let by_position = oracle(1, AcceptanceModel::ByPlace(vec![1.0, 1.0, 0.0]));
+    let by_position = oracle(1, AcceptanceModel::ByPosition(vec![1.0, 1.0, 0.0]));
     let mut with_positions = cluster(&by_position, MS, 10 * MS, vec![]);
     run(&mut *speculative(5), &mut with_positions, &by_position, 30).unwrap();
     assert!(rounds(with_positions.trace()).iter().all(|&(tokens, _)| tokens <= 3));
@@ -204,7 +204,7 @@ fn a_stall_delays_the_answer_and_a_death_fails_it() {
     assert_eq!(dead.now_ns(), 25 * MS);
     let gone = dead.submit(Role::Target(0), score(3));
     assert_eq!(gone, Err(ClusterError::WorkerGone(Role::Target(0))));
-    assert_eq!(dead.trace().spans.last().unwrap().fate, SpanOutcome::Wasted);
+    assert_eq!(dead.trace().spans.last().unwrap().outcome, SpanOutcome::Wasted);
 }
 
 #[test]

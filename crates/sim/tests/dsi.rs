@@ -202,10 +202,10 @@ fn unused_rows_are_reported_as_wasted() {
             let (_, mut cluster) = scenario.run(&mut decoder).unwrap();
             decoder.stop(&mut cluster);
             let now_ns = cluster.now_ns();
-            let scores = cluster.trace().spans.iter().filter(|span| span.work == SpanKind::Score);
+            let scores = cluster.trace().spans.iter().filter(|span| span.kind == SpanKind::Score);
             for span in scores.filter(|span| span.end_ns < now_ns) {
-                assert_ne!(span.fate, SpanOutcome::Open, "{cancellation}, {seed}: {span:?}");
-                wasted += usize::from(span.rows > 0 && span.fate == SpanOutcome::Wasted);
+                assert_ne!(span.outcome, SpanOutcome::Open, "{cancellation}, {seed}: {span:?}");
+                wasted += usize::from(span.rows > 0 && span.outcome == SpanOutcome::Wasted);
             }
         }
         assert!(wasted > 0, "{cancellation}: no row was wasted, so nothing was tested");

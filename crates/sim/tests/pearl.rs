@@ -70,7 +70,7 @@ fn rounds(
         committed.push(sequence.generated().len() - before);
     }
     assert_eq!(sequence.tokens(), oracle.text(sequence.tokens().len()));
-    let scores = cluster.trace().spans.iter().filter(|span| span.work == SpanKind::Score);
+    let scores = cluster.trace().spans.iter().filter(|span| span.kind == SpanKind::Score);
     let unverified = scores.map(|span| span.rows - 1).collect();
     (committed, unverified, cluster)
 }

@@ -16,7 +16,7 @@ fn simulation(parameters: &Parameters) -> Simulation {
 /// Returns all jobs of a trace with their outcomes, in order.
 fn jobs(trace: &Trace) -> Vec<String> {
     let job = |span: &forerun_core::trace::Span| {
-        format!("{} {:?} {} {} {:?}", span.lane, span.work, span.rows, span.accepted, span.fate)
+        format!("{} {:?} {} {} {:?}", span.lane, span.kind, span.rows, span.accepted, span.outcome)
     };
     trace.spans.iter().map(job).collect()
 }

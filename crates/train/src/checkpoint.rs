@@ -58,7 +58,7 @@ pub enum CheckpointError {
     Moments {
         /// The file.
         path: PathBuf,
-        /// What is mismatch.
+        /// What does not match.
         reason: String,
     },
 }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
+use forerun_model::checkpoint::hexadecimal;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
@@ -57,9 +58,4 @@ pub(crate) fn sha256_of(mut reader: impl Read) -> io::Result<String> {
             Err(error) => return Err(error),
         }
     }
-}
-
-/// Formats bytes as lower-case hexadecimal digits.
-pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -4,10 +4,9 @@
 
 use candle_core::Device;
 use forerun_core::SequenceId;
+use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
-use forerun_model::{
-    CachedTransformer, Checkpoint, Config, LanguageModel, LogitsContext, Team, Transformer, Weights,
-};
+use forerun_model::{CachedTransformer, Checkpoint, Config, Team, Transformer, Weights};
 use forerun_train::{Dtype, Llama, Targets, export};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,7 +32,7 @@ fn engine_logits(folder: &Path, tokens: &[u32]) -> Vec<Vec<f32>> {
     let team = Arc::new(Team::unpinned(1).unwrap());
     let mut model = CachedTransformer::new(Transformer::new(weights, team));
     let mut row = |end: usize| {
-        model.logits(&LogitsContext::next_token(SequenceId(0), &tokens[..end])).unwrap().values
+        model.logits(&ForwardRequest::next_token(SequenceId(0), &tokens[..end])).unwrap().logits
     };
     (1..=tokens.len()).map(&mut row).collect()
 }

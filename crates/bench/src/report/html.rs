@@ -65,7 +65,7 @@ fn legend(entries: impl Iterator<Item = (String, String)>) -> String {
 
 fn configurations(summary: &Summary) -> String {
     let names = summary.configurations.iter().enumerate();
-    legend(names.map(|(index, own)| (format!("c{}", index % 8), own.name.clone())))
+    legend(names.map(|(index, entry)| (format!("c{}", index % 8), entry.name.clone())))
 }
 
 /// Returns a table that scrolls horizontally on a narrow screen.
@@ -80,10 +80,11 @@ fn table(headings: &[String], rows: impl Iterator<Item = Vec<String>>) -> String
 
 fn overall(summary: &Summary) -> String {
     let first = std::iter::once(String::new());
-    let names = summary.configurations.iter().map(|own| own.name.clone());
+    let names = summary.configurations.iter().map(|entry| entry.name.clone());
     let headings: Vec<String> = first.chain(names).collect();
     let row = |metric: &Metric| {
-        let value = |own: &ConfigurationSummary| shown(*metric, own.cells[OVERALL].get(*metric));
+        let value =
+            |entry: &ConfigurationSummary| shown(*metric, entry.cells[OVERALL].get(*metric));
         let heading = std::iter::once(metric.heading().to_owned());
         heading.chain(summary.configurations.iter().map(value)).collect()
     };
@@ -92,8 +93,8 @@ fn overall(summary: &Summary) -> String {
 
 fn peers(summary: &Summary) -> String {
     let headings = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-    let speeds = summary.versus.iter().map(|own| peer_comparison_row(own).to_vec());
-    let texts = summary.same_text.iter().map(|own| text_agreement_row(own).to_vec());
+    let speeds = summary.versus.iter().map(|comparison| peer_comparison_row(comparison).to_vec());
+    let texts = summary.same_text.iter().map(|agreement| text_agreement_row(agreement).to_vec());
     let speeds = table(&headings(&PEER_COMPARISON_HEADINGS), speeds);
     let texts = table(&headings(&TEXT_AGREEMENT_HEADINGS), texts);
     format!("<p>{PEER_COMPARISON_NOTE}</p>\n{speeds}<p>{TEXT_AGREEMENT_NOTE}</p>\n{texts}")
@@ -102,11 +103,11 @@ fn peers(summary: &Summary) -> String {
 fn speed(summary: &Summary) -> String {
     let categories = summary.categories.iter().map(|category| category.name.as_str());
     let group = |category: &str| {
-        let bar = |(index, own): (usize, &ConfigurationSummary)| {
+        let bar = |(index, entry): (usize, &ConfigurationSummary)| {
             Some((
-                own.name.clone(),
+                entry.name.clone(),
                 index,
-                own.cells.get(category)?.get(Metric::SpeedRatio)?.into(),
+                entry.cells.get(category)?.get(Metric::SpeedRatio)?.into(),
             ))
         };
         let bars = summary.configurations.iter().enumerate().filter_map(bar).collect();
@@ -120,10 +121,10 @@ fn speed(summary: &Summary) -> String {
 }
 
 fn acceptance(summary: &Summary) -> String {
-    let curve = |(index, own): (usize, &ConfigurationSummary)| {
-        let rates = own.cells[OVERALL].acceptance_per_position.clone();
+    let curve = |(index, entry): (usize, &ConfigurationSummary)| {
+        let rates = entry.cells[OVERALL].acceptance_per_position.clone();
         let values = rates.into_iter().map(|rate| rate.map(Into::into)).collect::<Vec<_>>();
-        (!values.is_empty()).then(|| (own.name.clone(), index, values))
+        (!values.is_empty()).then(|| (entry.name.clone(), index, values))
     };
     let all: Vec<_> = summary.configurations.iter().enumerate().filter_map(curve).collect();
     if all.is_empty() {
@@ -136,18 +137,19 @@ fn acceptance(summary: &Summary) -> String {
 }
 
 fn time(summary: &Summary) -> String {
-    let row = |own: &ConfigurationSummary| {
+    let row = |entry: &ConfigurationSummary| {
         let share = |metric: Metric| {
-            own.cells[OVERALL].get(metric).map_or(0.0, |Measured { mean, .. }| mean)
+            entry.cells[OVERALL].get(metric).map_or(0.0, |Measured { mean, .. }| mean)
         };
         let parts = TimeBreakdown::NAMES.iter().zip(Metric::SHARES);
-        (own.name.clone(), parts.map(|(name, m)| ((*name).to_owned(), share(m))).collect())
+        (entry.name.clone(), parts.map(|(name, m)| ((*name).to_owned(), share(m))).collect())
     };
     let rows: Vec<_> = summary.configurations.iter().map(row).collect();
     let names = TimeBreakdown::NAMES.iter().zip(PARTS);
     let note = "<p>Shares of the total time. Draft: only the drafter computes. Verify: only the target \
-                computes. Both: drafter and target compute at the same time. Waiting: no job runs (messages, \
-                the decoder, text). Other: jobs run, but do not compute (sampling, caches).</p>\n";
+                computes. Together: drafter and target compute at the same time. Waiting: no job runs \
+                (messages, the decoder, text). Other: jobs run, but do not compute (sampling, \
+                caches).</p>\n";
     note.to_owned()
         + &legend(names.map(|(name, class)| (class.to_owned(), (*name).to_owned())))
         + &stacks("shares of the time", &rows, &PARTS)
@@ -158,10 +160,10 @@ fn timelines(summary: &Summary) -> String {
         "<p>The beginning of the answer to the first prompt, with one lane for each device. Faded jobs \
          ended with a rejection or were wasted.</p>\n",
     );
-    for own in &summary.configurations {
-        if let Some(trace) = own.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
-            content += &format!("<h3>{}</h3>\n", escaped(&own.name));
-            let label = format!("timeline of {}", own.name);
+    for entry in &summary.configurations {
+        if let Some(trace) = entry.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
+            content += &format!("<h3>{}</h3>\n", escaped(&entry.name));
+            let label = format!("timeline of {}", entry.name);
             content += &inline_timeline(&trace.with_devices_as_lanes(), &label);
         }
     }
@@ -175,9 +177,9 @@ fn by_category(summary: &Summary) -> String {
         let first = std::iter::once("configuration".to_owned());
         let headings: Vec<String> =
             first.chain(metrics.map(|metric| metric.heading().to_owned())).collect();
-        let row = |own: &ConfigurationSummary| {
-            let cell = &own.cells[&category.name];
-            let name = std::iter::once(own.name.clone());
+        let row = |entry: &ConfigurationSummary| {
+            let cell = &entry.cells[&category.name];
+            let name = std::iter::once(entry.name.clone());
             name.chain(metrics.map(|metric| shown(metric, cell.get(metric)))).collect()
         };
         let (name, count) = (escaped(&category.name), category.prompts);
@@ -214,7 +216,8 @@ fn layer_sweep(sweep: &LayerSweep<'_>) -> String {
 }
 
 fn origin(summary: &Summary) -> String {
-    let flags = summary.configurations.iter().map(|own| (own.name.clone(), own.flags.clone()));
+    let flags =
+        summary.configurations.iter().map(|entry| (entry.name.clone(), entry.flags.clone()));
     let row = |(name, value): (String, String)| {
         format!("<dt>{}</dt><dd><code>{}</code></dd>\n", escaped(&name), escaped(&value))
     };

@@ -28,19 +28,20 @@ struct Row<'a> {
 impl<'a> LayerSweep<'a> {
     /// Those of a run, if there are several sizes, and no two configurations have the same place.
     pub(super) fn of(summary: &'a Summary) -> Option<Self> {
-        let points =
-            || summary.configurations.iter().filter_map(|own| Some((own.point.as_ref()?, own)));
+        let points = || {
+            summary.configurations.iter().filter_map(|entry| Some((entry.point.as_ref()?, entry)))
+        };
         let sizes: BTreeSet<usize> = points().map(|(point, _)| point.layers).collect();
         let sizes: Vec<usize> = sizes.into_iter().collect();
         let mut rows: Vec<Row<'a>> = Vec::new();
-        for (point, own) in points() {
+        for (point, entry) in points() {
             let name = format!("width {}, {}", point.width, point.calibration);
             let place = rows.iter().position(|row| row.name == name).unwrap_or(rows.len());
             if place == rows.len() {
                 rows.push(Row { name, cells: vec![None; sizes.len()] });
             }
             let column = sizes.iter().position(|size| *size == point.layers)?;
-            if rows[place].cells[column].replace(&own.cells[OVERALL]).is_some() {
+            if rows[place].cells[column].replace(&entry.cells[OVERALL]).is_some() {
                 return None;
             }
         }

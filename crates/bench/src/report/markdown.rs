@@ -29,12 +29,14 @@ pub fn markdown(summary: &Summary) -> String {
         page += &format!("* {note}\n");
     }
     page += "\n## Overall\n\n";
-    let names = summary.configurations.iter().map(|own| own.name.clone());
+    let names = summary.configurations.iter().map(|entry| entry.name.clone());
     line(&mut page, std::iter::once(String::new()).chain(names.clone()));
     line(&mut page, std::iter::repeat_n("---".to_owned(), summary.configurations.len() + 1));
     for metric in Metric::ALL {
-        let cells =
-            summary.configurations.iter().map(|own| shown(metric, own.cells[OVERALL].get(metric)));
+        let cells = summary
+            .configurations
+            .iter()
+            .map(|entry| shown(metric, entry.cells[OVERALL].get(metric)));
         line(&mut page, std::iter::once(metric.heading().to_owned()).chain(cells));
     }
     if !summary.versus.is_empty() {
@@ -52,9 +54,9 @@ pub fn markdown(summary: &Summary) -> String {
     line(&mut page, headings.into_iter().chain(metrics));
     line(&mut page, std::iter::repeat_n("---".to_owned(), 3 + SHORT.len()));
     for category in &summary.categories {
-        for own in &summary.configurations {
-            let cell = &own.cells[&category.name];
-            let first = [category.name.clone(), category.prompts.to_string(), own.name.clone()];
+        for entry in &summary.configurations {
+            let cell = &entry.cells[&category.name];
+            let first = [category.name.clone(), category.prompts.to_string(), entry.name.clone()];
             let values = SHORT.map(|metric| shown(metric, cell.get(metric)));
             line(&mut page, first.into_iter().chain(values));
         }
@@ -68,14 +70,14 @@ pub fn markdown(summary: &Summary) -> String {
     }
     page += "\n## Acceptance by position\n\nShare of tested draft tokens that were accepted, in per \
              cent, by their depth in the draft.\n\n";
-    for own in &summary.configurations {
-        let rates = &own.cells[OVERALL].acceptance_per_position;
+    for entry in &summary.configurations {
+        let rates = &entry.cells[OVERALL].acceptance_per_position;
         if !rates.is_empty() {
             let rate = |rate: &Option<crate::metrics::Measured>| {
                 rate.map_or("–".into(), |rate| number(rate.mean * 100.0))
             };
             let rates: Vec<String> = rates.iter().map(rate).collect();
-            page += &format!("* {}: {}\n", own.name, rates.join(" "));
+            page += &format!("* {}: {}\n", entry.name, rates.join(" "));
         }
     }
     page += "\n## Where the numbers come from\n\n";
@@ -84,8 +86,8 @@ pub fn markdown(summary: &Summary) -> String {
     for (name, value) in provenance(summary) {
         line(&mut page, [name, value].into_iter());
     }
-    for own in &summary.configurations {
-        line(&mut page, [own.name.clone(), own.flags.clone()].into_iter());
+    for entry in &summary.configurations {
+        line(&mut page, [entry.name.clone(), entry.flags.clone()].into_iter());
     }
     page
 }

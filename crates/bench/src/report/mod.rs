@@ -35,12 +35,12 @@ pub fn write(folder: &Path, summary: &Summary) -> Result<(), BenchError> {
 /// Returns one line per configuration with its speed, for a terminal.
 #[must_use]
 pub fn terminal_summary(summary: &Summary) -> String {
-    let width = summary.configurations.iter().map(|own| own.name.chars().count()).max();
-    let line = |own: &ConfigurationSummary| {
-        let value = |metric| shown(metric, own.cells[OVERALL].get(metric));
+    let width = summary.configurations.iter().map(|entry| entry.name.chars().count()).max();
+    let line = |entry: &ConfigurationSummary| {
+        let value = |metric| shown(metric, entry.cells[OVERALL].get(metric));
         format!(
             "{:<width$}  {:>14} ×  {:>14} tokens/s  MAT {}",
-            own.name,
+            entry.name,
             value(Metric::SpeedRatio),
             value(Metric::TokensPerSecond),
             value(Metric::MeanAcceptedTokens),
@@ -129,14 +129,15 @@ fn over_prompts_headings() -> Vec<String> {
 /// Returns the rows of that table: one for each configuration and category, and for all categories together.
 fn over_prompts_rows(summary: &Summary) -> Vec<Vec<String>> {
     let all = summary.categories.iter().map(|category| category.prompts).sum();
-    let categories = summary.categories.iter().map(|own| (own.name.as_str(), own.prompts));
+    let categories =
+        summary.categories.iter().map(|category| (category.name.as_str(), category.prompts));
     let mut rows = Vec::new();
     for (name, prompts) in categories.chain([(OVERALL, all)]) {
-        for own in &summary.configurations {
-            let cell = &own.cells[name].over_prompts;
+        for entry in &summary.configurations {
+            let cell = &entry.cells[name].over_prompts;
             let values =
                 Metric::OVER_PROMPTS.map(|metric| shown(metric, cell.get(&metric).copied()));
-            let first = [name.to_owned(), prompts.to_string(), own.name.clone()];
+            let first = [name.to_owned(), prompts.to_string(), entry.name.clone()];
             rows.push(first.into_iter().chain(values).collect());
         }
     }
@@ -170,7 +171,7 @@ fn notes(summary: &Summary) -> Vec<String> {
              noise."
         ));
     }
-    let cores: Vec<usize> = summary.configurations.iter().map(|own| own.cores).collect();
+    let cores: Vec<usize> = summary.configurations.iter().map(|entry| entry.cores).collect();
     notes.push(match (cores.iter().min(), cores.iter().max()) {
         (Some(least), Some(most)) if least != most => {
             format!("Unequal cores: the configurations use from {least} to {most} cores.")
@@ -179,7 +180,7 @@ fn notes(summary: &Summary) -> Vec<String> {
         (Some(cores), _) => format!("Every configuration uses {cores} cores in total."),
         _ => "There is no configuration.".into(),
     });
-    if summary.configurations.iter().any(|own| own.name.contains(", on ")) {
+    if summary.configurations.iter().any(|entry| entry.name.contains(", on ")) {
         notes.push(
             "The cores follow \"on\": those of drafter/target, or the common ones if drafter and target \
              alternate on the same cores."

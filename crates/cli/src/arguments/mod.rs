@@ -500,7 +500,7 @@ pub(crate) struct AnswerArguments {
     #[arg(long, value_name = "P", default_value_t = 0.0, help_heading = headings::SAMPLING)]
     pub(crate) min_p: f32,
 
-    /// Penalty for tokens that occur in the prompt or the answer; 1 is none.
+    /// Penalty for tokens that occur in the prompt or the answer; 1 disables it.
     ///
     /// Their positive logits are divided by P, their negative logits multiplied by P, at any
     /// temperature.

@@ -21,7 +21,7 @@ pub(crate) enum Train {
     ///
     /// The layer drafts one token after another from the target's hidden states.
     Eagle(Box<EagleArguments>),
-    /// Train a layer for a target that drafts all tokens in one forward pass (ParallelSpec).
+    /// Train a layer that drafts all tokens in one forward pass (ParallelSpec).
     ///
     /// It takes the place of Medusa's heads or of EAGLE's layer.
     Parallel(Box<ParallelArguments>),

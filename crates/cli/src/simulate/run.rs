@@ -48,7 +48,7 @@ fn report(
         out,
         "simulated: {tokens} tokens in {:.1} ms, {:.1} tokens/s, {:.2}× plain decoding ({:.1} ms)",
         ms(answer.total_ns),
-        tokens as f64 * 1e9 / answer.total_ns.max(1) as f64,
+        forerun::tokens_per_second(tokens, answer.total_ns),
         plain_ns as f64 / answer.total_ns.max(1) as f64,
         ms(plain_ns),
     )?;

@@ -54,7 +54,7 @@ fn the_error_for_a_damaged_cached_file_advises_to_delete_it() {
 fn offline_without_the_model_says_how_to_fetch_it() {
     let hub = Hub::serving(&Models::pair().target());
     let words = [
-        "owner/name@v2 is no path here",
+        "owner/name@v2 is not a path on this machine",
         "not in the cache",
         "HF_HUB_OFFLINE",
         "hf download owner/name --revision v2",
@@ -94,7 +94,7 @@ fn an_address_that_does_not_answer_is_named() {
 fn missing_models_and_revisions_are_reported_by_name() {
     let models = Models::pair();
     let hub = Hub::serving(&models.target());
-    let words = ["nobody/nothing is no path here", "no such model", "HF_TOKEN"];
+    let words = ["nobody/nothing is not a path on this machine", "no such model", "HF_TOKEN"];
     hub.generate("nobody/nothing").finish().assert_refused("no model", &words);
     let words = ["the hub model owner/name has no revision v9"];
     hub.generate("owner/name@v9").finish().assert_refused("no revision", &words);

@@ -4,13 +4,17 @@
 //! All tests are in one binary, which is linked only once; each module covers one topic. [`common`]
 //! contains shared helpers.
 
+#[cfg(feature = "laboratory")]
 mod bench_run;
+#[cfg(feature = "laboratory")]
 mod browser;
 mod common;
 
 #[cfg(unix)]
 mod chat;
 mod easyspec;
+#[cfg(feature = "laboratory")]
+mod easyspec_laboratory;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "hub")]
@@ -18,17 +22,21 @@ mod hub_failures;
 #[cfg(target_os = "linux")]
 mod interrupts;
 mod methods;
+#[cfg(not(all(feature = "plots", feature = "train")))]
+mod missing;
 mod output;
-#[cfg(unix)]
+#[cfg(all(feature = "laboratory", unix))]
 mod peers;
 #[cfg(unix)]
 mod pipes;
 mod prompts;
 mod quality;
 mod show_drafts;
+#[cfg(feature = "laboratory")]
 mod simulate;
 mod speculators;
 mod stopping;
+#[cfg(feature = "laboratory")]
 mod synthetic_pair;
 mod trace;
 #[cfg(all(feature = "train", target_os = "linux"))]

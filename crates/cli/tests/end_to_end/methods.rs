@@ -112,11 +112,11 @@ fn suggested_sampling_applies_only_on_request() {
     }
     edit_json(&generation_config, |options| options["top_p"] = 1.5.into());
     let wrong = run(&models, true, &["--suggested-sampling"]).finish();
-    wrong.assert_refused("top-p", &["generation_config.json", "top-p is 1.5", "leave"]);
+    wrong.assert_refused("top_p", &["generation_config.json", "\"top_p\" is 1.5", "leave"]);
     // A chat reports the error when the model is loaded, before the first message.
     let chat = Run::forerun().with(&["chat", "--suggested-sampling"]);
     let chat = chat.with_path("--model", &models.target()).finish();
-    chat.assert_refused("top-p in a chat", &["generation_config.json", "top-p is 1.5"]);
+    chat.assert_refused("top_p in a chat", &["generation_config.json", "\"top_p\" is 1.5"]);
     assert_eq!(text("--temperature 0"), greedy);
     edit_json(&generation_config, |options| options["do_sample"] = false.into());
     let none = run(&models, true, &["--suggested-sampling --seed 8"]).succeed();
@@ -138,7 +138,7 @@ fn the_reported_random_seed_reproduces_the_text() {
 }
 
 #[test]
-fn the_statistics_line_has_speed_acceptance_and_overlap() {
+fn the_statistics_line_has_speed_acceptance_and_time_together() {
     let models = Models::pair();
     let drafted = run(&models, true, &["--draft-tokens 3"]).succeed();
     assert_words(
@@ -149,7 +149,7 @@ fn the_statistics_line_has_speed_acceptance_and_overlap() {
             "MAT",
             "accepted",
             "by position",
-            "side by side",
+            "drafter and target together",
         ],
     );
     let lookup = run(&models, false, &["--drafter prompt-lookup --draft-tokens 3"]).succeed();

@@ -68,7 +68,7 @@ fn a_sweep_writes_a_table_and_resumes_it() {
     let rows = std::fs::read_to_string(&table).unwrap();
     assert_eq!(rows.lines().count(), 7);
     let cut: String = rows.split_inclusive('\n').take(4).collect();
-    std::fs::write(&table, cut + "torn").unwrap();
+    std::fs::write(&table, cut + "cut").unwrap();
     let notes = sweep(&["--threads=1"]).succeed().errors;
     assert!(notes.contains("resuming after 3 rows"), "{notes}");
     assert_eq!(std::fs::read_to_string(&table).unwrap(), rows);
@@ -163,14 +163,14 @@ fn methods_rank_as_expected_for_the_same_drafts() {
 fn invalid_simulations_are_refused() {
     for (option, word) in [
         ("--acceptance=1.5", "acceptance"),
-        ("--target-ms=-1", "target-ms"),
+        ("--target-ms=-1", "--target-ms is -1"),
         ("--draft-ms=nan", "draft-ms"),
-        ("--targets=2000", "targets"),
+        ("--targets=2000", "--targets is 2000"),
         ("--drafters=1000000", "drafters"),
         ("--method=magic", "speculative"),
         ("--calibration=nowhere.toml", "nowhere.toml"),
-        ("--max-tokens=0", "max-tokens is 0"),
-        ("--layers=0", "layers"),
+        ("--max-tokens=0", "--max-tokens is 0"),
+        ("--layers=0", "set --layers to"),
     ] {
         simulate(&[option]).finish().assert_refused(option, &[word]);
     }

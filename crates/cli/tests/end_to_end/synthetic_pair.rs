@@ -34,13 +34,13 @@ fn a_pair_has_the_requested_acceptance_and_a_label() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("pair");
     let more = ["--vocab-size", "700", "--acceptance", "0.7", "--tolerance", "0.06"];
-    let made = make_pair(&out, &more).succeed();
-    assert!(made.errors.contains("other prompts"), "{}", made.errors);
+    let pair = make_pair(&out, &more).succeed();
+    assert!(pair.errors.contains("other prompts"), "{}", pair.errors);
     let label = &json(&out.join("target/config.json"))["forerun_made_pair"];
     let acceptance = label["acceptance"].as_f64().unwrap();
     assert!((acceptance - 0.7).abs() <= 0.06, "{label}");
     assert!(label["positions"].as_u64().unwrap() > 300, "{label}");
-    assert!(made.output().contains(&format!("acceptance {acceptance:.3}")), "{}", made.output());
+    assert!(pair.output().contains(&format!("acceptance {acceptance:.3}")), "{}", pair.output());
     let card = fs::read_to_string(out.join("drafter/README.md")).unwrap();
     assert!(card.contains("Random weights") && card.contains("forerun make-pair"), "{card}");
 
@@ -86,10 +86,10 @@ fn a_deep_drafter_has_the_requested_overlap() {
     let out = folder.path().join("pair");
     let more = ["--vocab-size", "600", "--layers", "12", "--draft-layers", "10", "-n", "24"];
     let deep = ["--acceptance", "0.7", "--tolerance", "0.1", "--prompts", "8"];
-    let made = make_pair(&out, &[&more[..], &deep[..]].concat());
-    let made = made.with(&["--fuzzy-overlap", "0.85"]).succeed();
-    assert!(made.errors.contains("scale of the drafter's layers"), "{}", made.errors);
-    assert!(made.output().contains("four layers at a time: overlap 0."), "{}", made.output());
+    let pair = make_pair(&out, &[&more[..], &deep[..]].concat());
+    let pair = pair.with(&["--fuzzy-overlap", "0.85"]).succeed();
+    assert!(pair.errors.contains("scale of the drafter's layers"), "{}", pair.errors);
+    assert!(pair.output().contains("four layers at a time: overlap 0."), "{}", pair.output());
     let label = &json(&out.join("drafter/config.json"))["forerun_made_pair"];
     assert!((label["fuzzy_overlap"].as_f64().unwrap() - 0.85).abs() <= 0.1, "{label}");
     assert!((label["acceptance"].as_f64().unwrap() - 0.7).abs() <= 0.1, "{label}");

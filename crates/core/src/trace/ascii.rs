@@ -16,7 +16,7 @@ impl Trace {
         let columns = (last - first).div_ceil(column_ns) as usize;
         let mut lanes = vec![vec!['.'; columns]; self.lanes.len()];
         for span in &self.spans {
-            let mark = match (span.work, span.fate) {
+            let mark = match (span.kind, span.outcome) {
                 (_, SpanOutcome::Wasted) => 'x',
                 (SpanKind::Draft, SpanOutcome::Rejected) => 'd',
                 (SpanKind::Score, SpanOutcome::Rejected) => 's',

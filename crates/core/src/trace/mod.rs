@@ -6,7 +6,7 @@ mod perfetto;
 use crate::{Completion, Job, JobOutput, Outcome, SequenceId, Ticket};
 use serde::{Deserialize, Serialize};
 
-/// The kind of work in a span.
+/// The kind of a span's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanKind {
@@ -16,7 +16,7 @@ pub enum SpanKind {
     Score,
 }
 
-/// The verdict on a span of work.
+/// The verdict on a span's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanOutcome {
@@ -47,7 +47,7 @@ pub struct Span {
     /// The index of the lane in [`Trace::lanes`].
     pub lane: usize,
     /// The kind of work.
-    pub work: SpanKind,
+    pub kind: SpanKind,
     /// The sequence that the job belongs to.
     pub sequence: SequenceId,
     /// The job's id.
@@ -67,11 +67,11 @@ pub struct Span {
     pub computed_tokens: usize,
     /// The times that the job spent on each device, if its lane uses one device after another.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub visits: Vec<DeviceUse>,
+    pub device_uses: Vec<DeviceUse>,
     /// The number of accepted candidates.
     pub accepted: usize,
     /// The verdict.
-    pub fate: SpanOutcome,
+    pub outcome: SpanOutcome,
 }
 
 impl Span {
@@ -85,7 +85,7 @@ impl Span {
         };
         Self {
             lane,
-            work: if matches!(job, Job::Draft { .. }) { SpanKind::Draft } else { SpanKind::Score },
+            kind: if matches!(job, Job::Draft { .. }) { SpanKind::Draft } else { SpanKind::Score },
             sequence: job.sequence(),
             ticket: completion.ticket,
             rows,
@@ -93,9 +93,13 @@ impl Span {
             end_ns: completion.finished_ns,
             forwards_ns: Vec::new(),
             computed_tokens: 0,
-            visits: Vec::new(),
+            device_uses: Vec::new(),
             accepted: 0,
-            fate: if completion.output.is_ok() { SpanOutcome::Open } else { SpanOutcome::Wasted },
+            outcome: if completion.output.is_ok() {
+                SpanOutcome::Open
+            } else {
+                SpanOutcome::Wasted
+            },
         }
     }
 }
@@ -158,9 +162,15 @@ impl Trace {
     pub fn by_device(&self) -> Self {
         let mut spans = Vec::new();
         for span in &self.spans {
-            for &DeviceUse { device: lane, start_ns, end_ns } in &span.visits {
-                let (forwards_ns, visits) = (Vec::new(), Vec::new());
-                spans.push(Span { lane, start_ns, end_ns, forwards_ns, visits, ..span.clone() });
+            for &DeviceUse { device: lane, start_ns, end_ns } in &span.device_uses {
+                spans.push(Span {
+                    lane,
+                    start_ns,
+                    end_ns,
+                    forwards_ns: Vec::new(),
+                    device_uses: Vec::new(),
+                    ..span.clone()
+                });
             }
         }
         Self { lanes: self.devices.clone(), devices: Vec::new(), spans }
@@ -170,10 +180,10 @@ impl Trace {
     /// replaced by one lane for each device.
     #[must_use]
     pub fn with_devices_as_lanes(&self) -> Self {
-        let has_visits =
-            |lane| self.spans.iter().any(|span| span.lane == lane && !span.visits.is_empty());
-        let kept: Vec<usize> = (0..self.lanes.len()).filter(|&lane| !has_visits(lane)).collect();
-        let visits = self.by_device();
+        let has_uses =
+            |lane| self.spans.iter().any(|span| span.lane == lane && !span.device_uses.is_empty());
+        let kept: Vec<usize> = (0..self.lanes.len()).filter(|&lane| !has_uses(lane)).collect();
+        let uses = self.by_device();
         let names = kept.iter().map(|&lane| self.lanes[lane].clone());
         let kept_spans = self.spans.iter().filter_map(|span| {
             let lane = kept.iter().position(|&lane| lane == span.lane)?;
@@ -181,9 +191,9 @@ impl Trace {
         });
         let below_kept = |span: Span| Span { lane: kept.len() + span.lane, ..span };
         Self {
-            lanes: names.chain(visits.lanes).collect(),
+            lanes: names.chain(uses.lanes).collect(),
             devices: Vec::new(),
-            spans: kept_spans.chain(visits.spans.into_iter().map(below_kept)).collect(),
+            spans: kept_spans.chain(uses.spans.into_iter().map(below_kept)).collect(),
         }
     }
 
@@ -193,7 +203,7 @@ impl Trace {
         let mut latest_first = self.spans.iter_mut().rev();
         if let Some(span) = latest_first.find(|span| span.ticket == outcome.ticket) {
             span.accepted = outcome.accepted;
-            span.fate = outcome.fate;
+            span.outcome = outcome.outcome;
         }
     }
 
@@ -235,9 +245,9 @@ pub(crate) mod tests {
     /// Two rounds of drafting and verification, with a cancelled draft during the second
     /// verification.
     pub(crate) fn sample() -> Trace {
-        let span = |lane, work, ticket, rows, start_ns, end_ns, accepted, fate| Span {
+        let span = |lane, kind, ticket, rows, start_ns, end_ns, accepted, outcome| Span {
             lane,
-            work,
+            kind,
             sequence: SequenceId(0),
             ticket: Ticket(ticket),
             rows,
@@ -245,9 +255,9 @@ pub(crate) mod tests {
             end_ns,
             forwards_ns: vec![[start_ns, end_ns - 50]],
             computed_tokens: 0,
-            visits: Vec::new(),
+            device_uses: Vec::new(),
             accepted,
-            fate,
+            outcome,
         };
         Trace {
             lanes: vec!["drafter cpu:0".into(), "target cpu:1".into()],
@@ -280,17 +290,17 @@ pub(crate) mod tests {
         let mut trace = sample();
         assert_eq!(trace.by_device(), Trace::default());
         trace.devices = vec!["cpu:0".into(), "cpu:1".into()];
-        let visit = |device, start_ns, end_ns| DeviceUse { device, start_ns, end_ns };
+        let device_use = |device, start_ns, end_ns| DeviceUse { device, start_ns, end_ns };
         trace.spans.truncate(2);
         (trace.spans[1].start_ns, trace.spans[1].end_ns) = (0, 420);
-        trace.spans[0].visits = vec![visit(1, 0, 200), visit(0, 200, 400)];
-        trace.spans[1].visits = vec![visit(0, 0, 200), visit(1, 200, 420)];
+        trace.spans[0].device_uses = vec![device_use(1, 0, 200), device_use(0, 200, 400)];
+        trace.spans[1].device_uses = vec![device_use(0, 0, 200), device_use(1, 200, 420)];
         let picture = "\
 cpu:0 |SSDD.|
 cpu:1 |DDSSS|
 ";
         assert_eq!(trace.by_device().to_ascii(90), picture);
-        assert!(trace.by_device().spans.iter().all(|span| span.visits.is_empty()));
+        assert!(trace.by_device().spans.iter().all(|span| span.device_uses.is_empty()));
         assert_eq!(trace.with_devices_as_lanes(), trace.by_device());
     }
 
@@ -303,7 +313,8 @@ cpu:1 |DDSSS|
         for span in trace.spans.iter_mut().filter(|span| span.lane == 1) {
             let half = span.start_ns + 200;
             let first = DeviceUse { device: 0, start_ns: span.start_ns, end_ns: half };
-            span.visits = vec![first, DeviceUse { device: 1, start_ns: half, end_ns: span.end_ns }];
+            let second = DeviceUse { device: 1, start_ns: half, end_ns: span.end_ns };
+            span.device_uses = vec![first, second];
         }
         let picture = "\
 drafter cpu:0 |DDDD....dddd.xx.|
@@ -318,11 +329,11 @@ cpu:2         |......SS......ss|
         use SpanOutcome::{Open, Rejected};
         let mut trace = sample();
         for span in &mut trace.spans {
-            span.fate = Open;
+            span.outcome = Open;
         }
-        trace.record_outcome(&Outcome { ticket: Ticket(2), accepted: 3, fate: Rejected });
-        trace.record_outcome(&Outcome { ticket: Ticket(9), accepted: 1, fate: Rejected });
-        let marked: Vec<_> = trace.spans.iter().map(|span| (span.accepted, span.fate)).collect();
+        trace.record_outcome(&Outcome { ticket: Ticket(2), accepted: 3, outcome: Rejected });
+        trace.record_outcome(&Outcome { ticket: Ticket(9), accepted: 1, outcome: Rejected });
+        let marked: Vec<_> = trace.spans.iter().map(|span| (span.accepted, span.outcome)).collect();
         assert_eq!(marked, [(4, Open), (4, Open), (3, Rejected), (0, Open), (1, Open)]);
     }
 }

@@ -16,8 +16,8 @@ impl Trace {
                 "ph": "X",
                 "pid": 0,
                 "tid": span.lane,
-                "name": span.work,
-                "cat": span.fate,
+                "name": span.kind,
+                "cat": span.outcome,
                 "ts": span.start_ns as f64 / 1e3,
                 "dur": (span.end_ns - span.start_ns) as f64 / 1e3,
                 "args": {
@@ -26,7 +26,7 @@ impl Trace {
                     "rows": span.rows,
                     "computed_tokens": span.computed_tokens,
                     "accepted": span.accepted,
-                    "fate": span.fate,
+                    "outcome": span.outcome,
                 },
             })
         });

@@ -17,6 +17,12 @@ pub use training::{AcceptanceCurves, LossCurves, Point};
 
 use std::path::PathBuf;
 
+/// The extensions of pictures.
+const FORMATS: &str = match cfg!(feature = "png") {
+    true => ".svg or .png",
+    false => ".svg (.png needs the feature `png`)",
+};
+
 /// An error of reading a table or drawing a plot.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
@@ -67,7 +73,7 @@ pub enum PlotError {
         columns: String,
     },
     /// The file's name has an unknown extension.
-    #[error("cannot draw {0}: its name must end in .svg or .png")]
+    #[error("cannot draw {0}: its name must end in {FORMATS}")]
     Format(PathBuf),
     /// The drawing library failed.
     #[error("cannot draw the picture: {0}")]

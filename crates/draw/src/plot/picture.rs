@@ -11,7 +11,7 @@ use std::path::Path;
 const FONT: &[u8] = include_bytes!("../../assets/DejaVuSans-subset.ttf");
 
 /// Registers our font as `sans-serif`. Once `plotters` is built with `ab_glyph`, it knows no other
-/// font, not even to measure text for SVG.
+/// font, not even to measure text for SVG. Without `ab_glyph`, it estimates the size of text.
 fn use_own_font() {
     #[cfg(feature = "png")]
     // It fails only for a broken font; tests draw with ours.

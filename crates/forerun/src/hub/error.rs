@@ -7,9 +7,9 @@ use std::path::PathBuf;
 pub enum HubError {
     /// The loader is offline, and the model is not in the cache.
     #[error(
-        "{model} is no path here, and as a hub model it is not in the cache {cache} ({missing}); \
-         the hub is not used because `offline` or HF_HUB_OFFLINE is set: run once without it, or \
-         download the model with `hf download {repository} --revision {revision}`"
+        "{model} is not a path on this machine, and as a hub model it is not in the cache {cache} \
+         ({missing}); the hub is not used because `offline` or HF_HUB_OFFLINE is set: run once \
+         without it, or download the model with `hf download {repository} --revision {revision}`"
     )]
     NotCached {
         /// The model's id.
@@ -40,8 +40,8 @@ pub enum HubError {
     },
     /// The hub has no such model.
     #[error(
-        "{model} is no path here, and the hub has no such model (404 from {address}): check the id \
-         and the revision; for a private model set HF_TOKEN to a token that may read it"
+        "{model} is not a path on this machine, and the hub has no such model (404 from {address}): \
+         check the id and the revision; for a private model set HF_TOKEN to a token that may read it"
     )]
     NoModel {
         /// The model's id.

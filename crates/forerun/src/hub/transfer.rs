@@ -5,6 +5,7 @@ use super::cache::{CachedModel, create_folder_of};
 use super::client::{Client, Description};
 use super::error::HubError;
 use crate::model_id::ModelId;
+use forerun_model::checkpoint::hexadecimal;
 use sha1::Sha1;
 use sha2::digest::DynDigest;
 use sha2::{Digest, Sha256};
@@ -55,10 +56,7 @@ impl Hashes {
 
     /// Returns the first hash and its name, unless one of the hashes is as expected or there is none.
     fn mismatch(self, expected: &str) -> Option<(&'static str, String)> {
-        let digits = |(name, hash): (_, Box<dyn DynDigest>)| {
-            let bytes = hash.finalize();
-            (name, bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
-        };
+        let digits = |(name, hash): (_, Box<dyn DynDigest>)| (name, hexadecimal(&hash.finalize()));
         let found: Vec<_> = self.0.into_iter().map(digits).collect();
         let is_right = found.iter().any(|(_, hash)| hash.eq_ignore_ascii_case(expected));
         found.into_iter().next().filter(|_| !is_right)

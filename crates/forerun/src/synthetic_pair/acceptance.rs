@@ -115,10 +115,10 @@ impl AcceptanceCounts {
         let mut text = prompt;
         text.extend(answer);
         let mut passes: Vec<_> =
-            trace.spans.iter().filter(|span| span.work == SpanKind::Score).collect();
+            trace.spans.iter().filter(|span| span.kind == SpanKind::Score).collect();
         passes.sort_by_key(|span| span.start_ns);
         for pass in passes {
-            let rejected = pass.fate == SpanOutcome::Rejected;
+            let rejected = pass.outcome == SpanOutcome::Rejected;
             for offset in 0..pass.accepted + usize::from(rejected) {
                 let accepted = usize::from(offset < pass.accepted);
                 let count = |counts: &mut [usize; 2]| {

@@ -12,9 +12,10 @@ pub use residual::ResidualCalibration;
 
 use crate::{ForerunError, PlanError};
 use acceptance::{DRAFT_TOKENS, PROMPT_TOKENS, measure_pair};
+use forerun_lm::ModelError;
 use forerun_model::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
 use forerun_model::checkpoint::{Dtype, LoadError};
-use forerun_model::{Config, ModelError, TeamError};
+use forerun_model::{Config, TeamError};
 use residual::{AT_A_TIME, calibrate_residual};
 use serde_json::{Value, json};
 use std::fs;
@@ -235,9 +236,9 @@ pub fn make_pair(
             let bytes_read = [options.target.num_hidden_layers, options.draft_layers]
                 .map(|layers| bytes_read(&options.target, layers, options.dtype));
             let epsilon = found;
-            let made = SyntheticPair { target, drafter, residual, epsilon, acceptance, bytes_read };
-            label(options, &made)?;
-            return Ok(made);
+            let pair = SyntheticPair { target, drafter, residual, epsilon, acceptance, bytes_read };
+            label(options, &pair)?;
+            return Ok(pair);
         }
         (prompts, start) = (prompts * 2, found);
     }
@@ -280,8 +281,10 @@ fn check(options: &SyntheticPairOptions) -> Result<(), SyntheticPairError> {
     }
     let context = options.target.max_position_embeddings;
     if options.prompts == 0 || options.max_tokens < 2 {
-        let found = format!("{} prompts of {} tokens", options.prompts, options.max_tokens);
-        return refuse("the measurement", found, "at least one prompt of two tokens".into());
+        let found =
+            format!("{} prompts and {} tokens per answer", options.prompts, options.max_tokens);
+        let expected = "at least one prompt and two tokens per answer".to_owned();
+        return refuse("the measurement", found, expected);
     }
     if context < PROMPT_TOKENS + options.max_tokens {
         let expected = format!(
@@ -362,8 +365,8 @@ fn write(file: &Path, text: &str) -> Result<(), LoadError> {
 }
 
 /// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for readers.
-fn label(options: &SyntheticPairOptions, made: &SyntheticPair) -> Result<(), LoadError> {
-    let SyntheticPair { target, drafter, residual, epsilon, acceptance, .. } = made;
+fn label(options: &SyntheticPairOptions, pair: &SyntheticPair) -> Result<(), LoadError> {
+    let SyntheticPair { target, drafter, residual, epsilon, acceptance, .. } = pair;
     for (folder, role) in [(target, "target"), (drafter, "drafter")] {
         let file = folder.join("config.json");
         let text = fs::read_to_string(&file)
@@ -381,13 +384,13 @@ fn label(options: &SyntheticPairOptions, made: &SyntheticPair) -> Result<(), Loa
             label["fuzzy_overlap"] = json!((overlap * 1e3).round() / 1e3);
         }
         write(&file, &format!("{config:#}\n"))?;
-        write(&folder.join("README.md"), &readme(options, role, made))?;
+        write(&folder.join("README.md"), &readme(options, role, pair))?;
     }
     Ok(())
 }
 
-fn readme(options: &SyntheticPairOptions, role: &str, made: &SyntheticPair) -> String {
-    let SyntheticPair { residual, epsilon, acceptance, .. } = made;
+fn readme(options: &SyntheticPairOptions, role: &str, pair: &SyntheticPair) -> String {
+    let SyntheticPair { residual, epsilon, acceptance, .. } = pair;
     let AcceptanceCalibration { rate, positions, rate_of_all, all_positions, distinct_4_grams } =
         acceptance;
     let residual = residual.map_or(String::new(), |ResidualCalibration { scale, overlap }| {

@@ -6,8 +6,9 @@
 
 use super::acceptance::{prompt_seed, random_tokens};
 use super::{CalibrationStep, SyntheticPairError, SyntheticPairOptions, search, weights};
+use forerun_lm::LayerGroups;
 use forerun_model::layer_probe::{LayerProbe, Strategy};
-use forerun_model::{Checkpoint, LayerGroups, Team, Weights};
+use forerun_model::{Checkpoint, Team, Weights};
 use forerun_runtime::cores_within_quota;
 use std::path::Path;
 use std::sync::Arc;

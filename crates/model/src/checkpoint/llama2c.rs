@@ -117,7 +117,7 @@ fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
             file: file.to_owned(),
             option: "n_heads",
             found: num_attention_heads.to_string(),
-            expected: format!("a divisor of `dim`, {hidden_size}"),
+            expected: format!("a divisor of \"dim\", {hidden_size}"),
         });
     }
     config.validate(file)?;
@@ -238,12 +238,12 @@ mod tests {
             fields[field] = value;
             message(&header(fields))
         };
-        assert!(with_field(0, -8).contains("`dim` is -8"));
-        assert!(with_field(1, i32::MAX).contains("`intermediate_size` is 2147483647"));
-        assert!(with_field(3, 3).contains("`n_heads` is 3; expected a divisor of `dim`, 8"));
-        assert!(with_field(3, 8).contains("`head_dim` is 1"));
-        assert!(with_field(5, i32::MIN).contains("`vocab_size` is 2147483648"));
-        assert!(with_field(5, 0).contains("`vocab_size` is 0"));
+        assert!(with_field(0, -8).contains("\"dim\" is -8"));
+        assert!(with_field(1, i32::MAX).contains("\"intermediate_size\" is 2147483647"));
+        assert!(with_field(3, 3).contains("\"n_heads\" is 3; expected a divisor of \"dim\", 8"));
+        assert!(with_field(3, 8).contains("\"head_dim\" is 1"));
+        assert!(with_field(5, i32::MIN).contains("\"vocab_size\" is 2147483648"));
+        assert!(with_field(5, 0).contains("\"vocab_size\" is 0"));
         let large = 1 << 28;
         assert!(with_field(1, large).contains("found 28"));
         let largest = message(&header([large, large, large, 1 << 27, 1, large, large]));

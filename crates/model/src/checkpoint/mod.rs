@@ -228,8 +228,7 @@ impl Checkpoint {
     /// None for a checkpoint that opened, because every model has an embedding.
     pub fn embedding_sha256(&self) -> Result<String, LoadError> {
         let embedding = self.rows(Tensor::Embedding)?;
-        let digest = Sha256::digest(embedding.bytes);
-        Ok(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+        Ok(hexadecimal(&Sha256::digest(embedding.bytes)))
     }
 
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
@@ -242,6 +241,12 @@ impl Checkpoint {
             layers: self.config.num_hidden_layers,
         })
     }
+}
+
+/// Formats bytes, such as those of a hash, as lower-case hexadecimal digits.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl fmt::Debug for Checkpoint {

@@ -399,7 +399,7 @@ mod tests {
         let config = Config { qk_norm: true, ..example_config() };
         let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
         let message = error.unwrap_err().to_string();
-        let expected = "`model_type` is llama; expected a family that supports";
+        let expected = "\"model_type\" is llama; expected a family that supports";
         assert!(message.contains(expected), "{message}");
     }
 
@@ -451,6 +451,6 @@ mod tests {
         config.eos_token_ids.clear();
         let error = write_random_checkpoint(directory.path(), &config, 1, RandomDtype::F32);
         let message = error.unwrap_err().to_string();
-        assert!(message.contains("`vocab_size` is 257; expected at least 258"), "{message}");
+        assert!(message.contains("\"vocab_size\" is 257; expected at least 258"), "{message}");
     }
 }

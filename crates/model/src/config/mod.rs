@@ -156,7 +156,7 @@ impl Config {
         }
         if !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
             let expected =
-                format!("a divisor of `num_attention_heads`, {}", self.num_attention_heads);
+                format!("a divisor of \"num_attention_heads\", {}", self.num_attention_heads);
             return invalid("num_key_value_heads", &self.num_key_value_heads, &expected);
         }
         if !self.head_dim.is_multiple_of(2) {
@@ -184,7 +184,7 @@ impl Config {
         let eos = self.eos_token_ids.iter().map(|id| ("eos_token_id", *id));
         for (option, id) in bos.into_iter().chain(eos) {
             if id as usize >= self.vocab_size {
-                let expected = format!("a token id below `vocab_size`, {}", self.vocab_size);
+                let expected = format!("a token id below \"vocab_size\", {}", self.vocab_size);
                 return invalid(option, &id, &expected);
             }
         }

@@ -108,7 +108,7 @@ fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usi
             file: file.to_owned(),
             option: "num_attention_heads",
             found: heads.to_string(),
-            expected: format!("a divisor of `hidden_size`, {hidden_size} (or set `head_dim`)"),
+            expected: format!("a divisor of \"hidden_size\", {hidden_size} (or set \"head_dim\")"),
         }),
     }
 }
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(ids(json!(7)), [7]);
         assert_eq!(ids(json!([7, 9])), [7, 9]);
         assert_eq!(ids(json!(null)), [0u32; 0]);
-        assert!(message(json!({"eos_token_id": 512})).contains("`eos_token_id` is 512"));
+        assert!(message(json!({"eos_token_id": 512})).contains("\"eos_token_id\" is 512"));
         assert!(message(json!({"eos_token_id": [1, -1]})).contains("[1,-1]"));
     }
 
@@ -220,31 +220,34 @@ mod tests {
         assert_eq!(theta(json!({ "rope_parameters": parameters })), 1e6);
         assert_eq!(theta(json!({"rope_scaling": {"type": "default"}})), 10_000.0);
         let both = message(json!({"rope_theta": 1e4, "rope_parameters": parameters}));
-        assert!(both.contains("`rope_theta` is 10000; expected 1000000"), "{both}");
+        assert!(both.contains("\"rope_theta\" is 10000; expected 1000000"), "{both}");
     }
 
     #[test]
     fn options_that_need_another_computation_are_rejected() {
         let cases = [
-            (json!({"model_type": "mamba"}), "`model_type` is \"mamba\""),
+            (json!({"model_type": "mamba"}), "\"model_type\" is \"mamba\""),
             (
                 json!({"model_type": "qwen2", "architectures": ["LlamaForCausalLM"]}),
                 "Qwen2ForCausalLM",
             ),
-            (json!({"architectures": ["LlamaModel"]}), "`architectures`"),
-            (json!({"hidden_act": "gelu"}), "`hidden_act` is \"gelu\""),
-            (json!({"partial_rotary_factor": 0.5}), "`partial_rotary_factor` is 0.5"),
-            (json!({"quantization_config": {"bits": 4}}), "`quantization_config` is {\"bits\":4}"),
-            (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "`type` is \"dynamic\""),
-            (json!({"rope_parameters": {"rope_type": "yarn"}}), "`rope_type` is \"yarn\""),
-            (json!({"rope_scaling": {"rope_type": "longrope"}}), "`rope_type` is \"longrope\""),
-            (json!({"rope_scaling": {"factor": 2.0}}), "`rope_scaling` is {\"factor\":2.0}"),
+            (json!({"architectures": ["LlamaModel"]}), "\"architectures\""),
+            (json!({"hidden_act": "gelu"}), "\"hidden_act\" is \"gelu\""),
+            (json!({"partial_rotary_factor": 0.5}), "\"partial_rotary_factor\" is 0.5"),
+            (
+                json!({"quantization_config": {"bits": 4}}),
+                "\"quantization_config\" is {\"bits\":4}",
+            ),
+            (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "\"type\" is \"dynamic\""),
+            (json!({"rope_parameters": {"rope_type": "yarn"}}), "\"rope_type\" is \"yarn\""),
+            (json!({"rope_scaling": {"rope_type": "longrope"}}), "\"rope_type\" is \"longrope\""),
+            (json!({"rope_scaling": {"factor": 2.0}}), "\"rope_scaling\" is {\"factor\":2.0}"),
             (
                 json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
-                "`rope_parameters` is {\"full_attention\"",
+                "\"rope_parameters\" is {\"full_attention\"",
             ),
-            (json!({"layer_types": ["full_attention", "chunked_attention"]}), "`layer_types`"),
-            (json!({"layer_types": ["full_attention", "sliding_attention"]}), "`layer_types`"),
+            (json!({"layer_types": ["full_attention", "chunked_attention"]}), "\"layer_types\""),
+            (json!({"layer_types": ["full_attention", "sliding_attention"]}), "\"layer_types\""),
         ];
         for (changes, words) in cases {
             let message = message(changes);
@@ -257,25 +260,28 @@ mod tests {
     fn invalid_values_are_rejected() {
         let huge = MAX_SIZE;
         let cases = [
-            (json!({"hidden_size": null}), "`hidden_size` is missing"),
-            (json!({"hidden_size": "64"}), "`hidden_size` is \"64\""),
-            (json!({"hidden_size": -64}), "`hidden_size` is -64"),
-            (json!({"vocab_size": 0}), "`vocab_size` is 0"),
-            (json!({"num_hidden_layers": u64::MAX}), "`num_hidden_layers` is 18446744073709551615"),
-            (json!({"num_attention_heads": 0}), "`num_attention_heads` is 0"),
-            (json!({"num_attention_heads": 7}), "a divisor of `hidden_size`, 64"),
-            (json!({"num_key_value_heads": 3}), "a divisor of `num_attention_heads`, 8"),
-            (json!({"head_dim": 7}), "`head_dim` is 7; expected an even number"),
-            (json!({"rms_norm_eps": -1e-6}), "`rms_norm_eps` is -0.000001"),
-            (json!({"rope_theta": 1e300}), "`rope_theta` is inf"),
-            (json!({"bos_token_id": 512}), "`bos_token_id` is 512"),
+            (json!({"hidden_size": null}), "\"hidden_size\" is missing"),
+            (json!({"hidden_size": "64"}), "\"hidden_size\" is \"64\""),
+            (json!({"hidden_size": -64}), "\"hidden_size\" is -64"),
+            (json!({"vocab_size": 0}), "\"vocab_size\" is 0"),
+            (
+                json!({"num_hidden_layers": u64::MAX}),
+                "\"num_hidden_layers\" is 18446744073709551615",
+            ),
+            (json!({"num_attention_heads": 0}), "\"num_attention_heads\" is 0"),
+            (json!({"num_attention_heads": 7}), "a divisor of \"hidden_size\", 64"),
+            (json!({"num_key_value_heads": 3}), "a divisor of \"num_attention_heads\", 8"),
+            (json!({"head_dim": 7}), "\"head_dim\" is 7; expected an even number"),
+            (json!({"rms_norm_eps": -1e-6}), "\"rms_norm_eps\" is -0.000001"),
+            (json!({"rope_theta": 1e300}), "\"rope_theta\" is inf"),
+            (json!({"bos_token_id": 512}), "\"bos_token_id\" is 512"),
             (json!({"tie_word_embeddings": "yes"}), "expected true or false"),
-            (json!({"model_type": 7}), "`model_type` is 7; expected a string"),
-            (json!({"model_type": "mistral", "sliding_window": 0}), "`sliding_window` is 0"),
+            (json!({"model_type": 7}), "\"model_type\" is 7; expected a string"),
+            (json!({"model_type": "mistral", "sliding_window": 0}), "\"sliding_window\" is 0"),
             (
                 json!({"model_type": "qwen3", "num_key_value_heads": 8, "use_sliding_window": true,
                        "layer_types": ["sliding_attention"]}),
-                "`layer_types` is 1 entries; expected one for each of the 2 layers",
+                "\"layer_types\" is 1 entries; expected one for each of the 2 layers",
             ),
             (json!({"head_dim": huge, "num_attention_heads": huge}), "sizes that fit in memory"),
         ];
@@ -397,6 +403,6 @@ mod tests {
         let mut config = config(json!({})).unwrap();
         let file = Path::new("generation_config.json");
         let error = config.apply_generation_config(r#"{"top_k": -1}"#, file).unwrap_err();
-        assert!(error.to_string().contains("`top_k` is -1"), "{error}");
+        assert!(error.to_string().contains("\"top_k\" is -1"), "{error}");
     }
 }

@@ -74,7 +74,7 @@ impl RopeScaling {
                 return invalid("low_freq_factor", &low, "a positive, finite number");
             }
             if !(high.is_finite() && high > low) {
-                let expected = format!("a finite number above `low_freq_factor`, {low}");
+                let expected = format!("a finite number above \"low_freq_factor\", {low}");
                 return invalid("high_freq_factor", &high, &expected);
             }
             if original == 0 || original > super::MAX_SIZE {
@@ -96,7 +96,7 @@ pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), Load
         let inner = (name, object.number("rope_theta")?);
         match (theta.1, inner.1) {
             (Some(one), Some(other)) if one != other => {
-                let expected = format!("{other}, as in `{}`", inner.0);
+                let expected = format!("{other}, as in \"{}\"", inner.0);
                 return Err(options.invalid("rope_theta", &one, &expected));
             }
             (None, Some(_)) => theta = inner,
@@ -105,7 +105,7 @@ pub(super) fn read(options: &JsonOptions<'_>) -> Result<(f32, RopeScaling), Load
         let found = read_scaling(options, name, &object)?;
         if scaling.is_some_and(|scaling| scaling != found) {
             let found = options.displayed(name);
-            return Err(options.invalid(name, &found, "the same as `rope_parameters`"));
+            return Err(options.invalid(name, &found, "the same as \"rope_parameters\""));
         }
         scaling = Some(found);
     }
@@ -127,7 +127,7 @@ fn read_scaling(
     if let (Some((_, new)), Some((_, old))) = (&new, &old)
         && new != old
     {
-        return Err(object.invalid("type", old, &format!("\"{new}\", as in `rope_type`")));
+        return Err(object.invalid("type", old, &format!("\"{new}\", as in \"rope_type\"")));
     }
     let (option, value) = new.or(old).unwrap_or(("rope_type", "default".to_owned()));
     let (scaling, type_options): (_, &[&str]) = match value.as_str() {
@@ -149,7 +149,7 @@ fn read_scaling(
     };
     let common = ["rope_theta", "rope_type", "type", "partial_rotary_factor"];
     if object.names().any(|name| !common.contains(&name) && !type_options.contains(&name)) {
-        let supported = "`rope_theta`, `rope_type`, and the options of that type";
+        let supported = "\"rope_theta\", \"rope_type\", and the options of that type";
         return Err(options.unsupported(name, supported));
     }
     Ok(scaling)
@@ -192,28 +192,28 @@ mod tests {
     #[test]
     fn contradictory_or_incomplete_options_are_rejected() {
         let cases = [
-            (r#"{"rope_scaling": {"type": "linear"}}"#, "`factor` is missing; expected a number"),
-            (r#"{"rope_scaling": {"type": "linear", "factor": 0.5}}"#, "`factor` is 0.5"),
-            (r#"{"rope_scaling": {"type": "linear", "factor": "4"}}"#, "`factor` is \"4\""),
-            (r#"{"rope_scaling": {"type": 3}}"#, "`type` is 3; expected a string"),
+            (r#"{"rope_scaling": {"type": "linear"}}"#, "\"factor\" is missing; expected a number"),
+            (r#"{"rope_scaling": {"type": "linear", "factor": 0.5}}"#, "\"factor\" is 0.5"),
+            (r#"{"rope_scaling": {"type": "linear", "factor": "4"}}"#, "\"factor\" is \"4\""),
+            (r#"{"rope_scaling": {"type": 3}}"#, "\"type\" is 3; expected a string"),
             (
                 r#"{"rope_scaling": {"type": "linear", "rope_type": "llama3"}}"#,
-                "`type` is linear; expected \"llama3\", as in `rope_type`",
+                "\"type\" is linear; expected \"llama3\", as in \"rope_type\"",
             ),
             (
                 r#"{"rope_parameters": {"rope_type": "default"},
                     "rope_scaling": {"type": "linear", "factor": 2}}"#,
-                "expected the same as `rope_parameters`",
+                "expected the same as \"rope_parameters\"",
             ),
             (
                 r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4,
                     "high_freq_factor": 4, "original_max_position_embeddings": 64}}"#,
-                "`high_freq_factor` is 4; expected a finite number above `low_freq_factor`, 4",
+                "\"high_freq_factor\" is 4; expected a finite number above \"low_freq_factor\", 4",
             ),
             (
                 r#"{"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
                     "high_freq_factor": 4}}"#,
-                "`original_max_position_embeddings` is missing",
+                "\"original_max_position_embeddings\" is missing",
             ),
         ];
         for (text, words) in cases {

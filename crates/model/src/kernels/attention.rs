@@ -1,4 +1,4 @@
-//! Attention of several rows, each over the keys that are visible to it.
+//! Attention of several rows of several sequences, each over the keys that are visible to it.
 //!
 //! A score adds its products in order of dimensions, an output adds its weighted values in order of
 //! positions, and a row's weights are summed by absolute position. So a row's bits depend neither on the
@@ -6,9 +6,10 @@
 
 use super::LANES;
 use super::attention_shape::AttentionShape;
-use super::keys_values::{Cached, KeysValues, Slots};
+use super::keys_values::{Cached, KeysValues, Pages, SequenceRows};
 use super::shared::SharedSlice;
 use crate::team::Team;
+use forerun_cache::{PageId, PageTable, RowPlace};
 use forerun_vector::{Lanes, Vectorized, exp, sum, vectorize};
 use std::ops::Range;
 
@@ -21,7 +22,8 @@ const KEY_TILE: usize = 4;
 /// Output vectors of 16 lanes that stay in registers while values are accumulated: 64 numbers.
 const OUT_LANES: usize = 4;
 
-/// The tree attention mask: the cache slots that are visible to each row, in order of position.
+/// The tree attention mask: for each row, the slots of its own sequence's cache that are visible to it,
+/// in order of position.
 ///
 /// A row's slots are first those whose number is their position (the prefix, and after it the tree's
 /// first chain), and then the rest of the row's path through the tree. A sliding window hides the first
@@ -31,11 +33,24 @@ pub(crate) struct TreeMask {
     rows: Vec<MaskRow>,
     /// The slots of the rests of all rows' paths.
     slots: Vec<usize>,
+    sequences: Vec<MaskSequence>,
+    /// The pages of all sequences.
+    pages: Vec<PageId>,
+}
+
+/// The part of a mask that belongs to one sequence.
+#[derive(Clone)]
+struct MaskSequence {
+    rows: Range<usize>,
+    /// Its pages, as a range of [`TreeMask::pages`].
+    pages: Range<usize>,
 }
 
 /// The slots that are visible to one row.
 #[derive(Clone)]
 struct MaskRow {
+    /// Where the row's own key and value are.
+    own: RowPlace,
     /// The positions below this number are in the slots of the same number.
     contiguous: usize,
     /// The row's other slots, as a range of [`TreeMask::slots`].
@@ -55,19 +70,54 @@ impl MaskRow {
 }
 
 impl TreeMask {
-    /// Removes all rows.
+    /// Removes all sequences.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.slots.clear();
+        self.sequences.clear();
+        self.pages.clear();
     }
 
-    /// Adds a row to which the first `contiguous` slots are visible, and then the slots of
-    /// `rest_reversed`. These are given in reverse order, from the row's own slot up to its ancestors.
-    pub(crate) fn push(&mut self, contiguous: usize, rest_reversed: impl Iterator<Item = usize>) {
+    /// Adds a sequence without rows, whose slots are on these pages.
+    pub(crate) fn push_sequence(&mut self, table: PageTable<'_>) {
+        let (rows, pages) = (self.rows.len(), self.pages.len());
+        self.pages.extend_from_slice(table.pages);
+        self.sequences.push(MaskSequence { rows: rows..rows, pages: pages..self.pages.len() });
+    }
+
+    /// Adds a row of the last sequence, in the slot `own`. The first `contiguous` slots are visible to
+    /// it, and then the slots of `rest_reversed`. These are given in reverse order, from the row's own
+    /// slot up to its ancestors.
+    ///
+    /// # Panics
+    /// If there is no sequence: a programming error.
+    pub(crate) fn push(
+        &mut self,
+        own: usize,
+        contiguous: usize,
+        rest_reversed: impl Iterator<Item = usize>,
+    ) {
         let start = self.slots.len();
         self.slots.extend(rest_reversed);
         self.slots[start..].reverse();
-        self.rows.push(MaskRow { contiguous, rest: start..self.slots.len() });
+        let sequence = self.sequences.last_mut().expect("a sequence");
+        sequence.rows.end += 1;
+        let own = PageTable { pages: &self.pages[sequence.pages.clone()] }.place(own);
+        self.rows.push(MaskRow { own, contiguous, rest: start..self.slots.len() });
+    }
+
+    /// Returns the place of a row's own key and value.
+    pub(crate) fn place(&self, row: usize) -> RowPlace {
+        self.rows[row].own
+    }
+
+    /// Returns the places of all rows' own keys and values.
+    pub(crate) fn places(&self) -> impl Iterator<Item = RowPlace> + '_ {
+        self.rows.iter().map(|row| row.own)
+    }
+
+    fn table(&self, sequence: &MaskSequence) -> PageTable<'_> {
+        PageTable { pages: &self.pages[sequence.pages.clone()] }
     }
 
     /// Returns the number of rows.
@@ -93,7 +143,7 @@ pub(crate) struct Queries<'a> {
     pub(crate) stride: usize,
 }
 
-/// Computes the attention of every row over its visible slots.
+/// Computes the attention of every row over the slots of its sequence that are visible to it.
 ///
 /// `out`: `[rows, n_heads, head_dim]`. `scratch` is resized as needed.
 pub(crate) fn attention(
@@ -106,8 +156,8 @@ pub(crate) fn attention(
     out: &mut [f32],
 ) {
     match cached {
-        KeysValues::Full(slots) => run_tasks(team, shape, queries, slots, mask, scratch, out),
-        KeysValues::Half(slots) => run_tasks(team, shape, queries, slots, mask, scratch, out),
+        KeysValues::Full(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
+        KeysValues::Half(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
     }
 }
 
@@ -115,23 +165,35 @@ fn run_tasks<C: Cached>(
     team: &Team,
     shape: AttentionShape,
     queries: Queries<'_>,
-    cached: &Slots<C>,
+    pages: &Pages<C>,
     mask: &TreeMask,
     scratch: &mut Vec<f32>,
     out: &mut [f32],
 ) {
-    // The queries of a key/value head are those of its group of query heads in all rows.
+    // In a sequence, the queries of a key/value head are those of its group of query heads in all rows.
     let group = shape.n_heads / shape.n_kv_heads;
-    let queries_per_kv_head = mask.rows() * group;
-    let queries_per_member = (queries_per_kv_head * shape.n_kv_heads).div_ceil(team.members());
-    let tasks = queries_per_kv_head.div_ceil(queries_per_member.clamp(1, MAX_TASK_QUERIES));
-    let max_task_queries = queries_per_kv_head.div_ceil(tasks);
+    let queries_per_member = (mask.rows() * shape.n_heads).div_ceil(team.members());
+    let task_queries = queries_per_member.clamp(1, MAX_TASK_QUERIES);
+    let queries_per_kv_head = |sequence: &MaskSequence| sequence.rows.len() * group;
+    let tasks = |sequence: &MaskSequence| queries_per_kv_head(sequence).div_ceil(task_queries);
+    let pieces = |sequence: &MaskSequence| tasks(sequence) * shape.n_kv_heads;
+    let max_task_queries =
+        mask.sequences.iter().map(|s| queries_per_kv_head(s).div_ceil(tasks(s).max(1)));
+    let max_task_queries = max_task_queries.max().unwrap_or(0);
     let extents = mask.rows.iter().map(|row| mask.extent(row));
     let score_stride = extents.max().unwrap_or(0).next_multiple_of(LANES);
-    let member_scratch = max_task_queries * (score_stride + cached.lanes() * LANES);
+    let member_scratch = max_task_queries * (score_stride + pages.lanes() * LANES);
     scratch.resize(member_scratch * team.members(), 0.0);
     let (scratch, out) = (SharedSlice::new(scratch), SharedSlice::new(out));
-    team.for_each_piece(shape.n_kv_heads * tasks, |member, number| {
+    team.for_each_piece(mask.sequences.iter().map(pieces).sum(), |member, mut number| {
+        let mut sequences = mask.sequences.iter();
+        let sequence = sequences.find(|sequence| {
+            let is_in = number < pieces(sequence);
+            number -= if is_in { 0 } else { pieces(sequence) };
+            is_in
+        });
+        let sequence = sequence.expect("a sequence of this piece");
+        let (tasks, queries_per_kv_head) = (tasks(sequence), queries_per_kv_head(sequence));
         let (kv_head, task) = (number / tasks, number % tasks);
         let first_query = task * queries_per_kv_head / tasks;
         let count = (task + 1) * queries_per_kv_head / tasks - first_query;
@@ -139,15 +201,15 @@ fn run_tasks<C: Cached>(
         let scratch =
             unsafe { scratch.range_mut(member * member_scratch..(member + 1) * member_scratch) };
         let (scores, sums) = scratch.split_at_mut(max_task_queries * score_stride);
-        let sums = &mut sums[..count * cached.lanes() * LANES];
+        let sums = &mut sums[..count * pages.lanes() * LANES];
         let out = &out;
         let task = Task {
             shape,
             queries,
-            cached,
+            cached: SequenceRows { pages, table: mask.table(sequence) },
             mask,
             kv_head,
-            first_query,
+            first_query: sequence.rows.start * group + first_query,
             count,
             scores,
             score_stride,
@@ -162,7 +224,7 @@ fn run_tasks<C: Cached>(
 struct Task<'a, C> {
     shape: AttentionShape,
     queries: Queries<'a>,
-    cached: &'a Slots<C>,
+    cached: SequenceRows<'a, C>,
     mask: &'a TreeMask,
     kv_head: usize,
     /// The index of the first query. Queries are numbered by row, then by head of the group.
@@ -355,8 +417,8 @@ impl<C: Cached> Task<'_, C> {
         position: usize,
     ) {
         let mut lane = 0;
-        while lane < self.cached.lanes() {
-            if lane + OUT_LANES <= self.cached.lanes() {
+        while lane < self.cached.pages.lanes() {
+            if lane + OUT_LANES <= self.cached.pages.lanes() {
                 self.add_lanes::<L, Q, OUT_LANES>(query, slots.clone(), position, lane);
                 lane += OUT_LANES;
             } else {
@@ -374,7 +436,7 @@ impl<C: Cached> Task<'_, C> {
         position: usize,
         lane: usize,
     ) {
-        let lanes = self.cached.lanes();
+        let lanes = self.cached.pages.lanes();
         let mut weights = [&[][..]; Q];
         for (index, slot) in weights.iter_mut().enumerate() {
             let at = (query + index) * self.score_stride + position;
@@ -416,7 +478,7 @@ impl<C: Cached> Task<'_, C> {
     /// Writes the outputs of the queries: their sums, divided by the totals of their weights.
     #[inline(always)]
     fn store(&self, totals: &[f32]) {
-        let (dim, width) = (self.shape.head_dim, self.cached.lanes() * LANES);
+        let (dim, width) = (self.shape.head_dim, self.cached.pages.lanes() * LANES);
         for ((query, sums), total) in self.sums.chunks_exact(width).enumerate().zip(totals) {
             let (row, head) = self.row_and_head(query);
             let at = (row * self.shape.n_heads + head) * dim;
@@ -435,6 +497,7 @@ mod tests {
     use super::super::packed::WeightType;
     use super::*;
     use crate::kernels::Isa;
+    use forerun_cache::PAGE_ROWS;
     use half::f16;
     use proptest::prelude::*;
 
@@ -504,12 +567,17 @@ mod tests {
                 paths.push([above, vec![node]].concat());
             }
             let (rows, slots) = (paths.len(), prefix + paths.len());
+            // The pages are not in order, and there is a gap between them.
+            let n_pages = slots.div_ceil(PAGE_ROWS) as u32;
+            let table: Vec<_> = (0..n_pages).rev().map(|page| PageId(2 * page)).collect();
+            let table = PageTable { pages: &table };
             let mut mask = TreeMask::default();
-            for path in &paths {
+            mask.push_sequence(table);
+            for (node, path) in paths.iter().enumerate() {
                 let in_order = path.iter().enumerate().take_while(|(at, node)| at == *node);
                 let contiguous = in_order.count();
                 let rest = path[contiguous..].iter().rev().map(|node| prefix + node);
-                mask.push(prefix + contiguous, rest);
+                mask.push(prefix + node, prefix + contiguous, rest);
             }
             let stride = shape.n_heads * head_dim + 5;
             let queries: Vec<f32> = (0..rows * stride).map(|index| value(index, 1)).collect();
@@ -521,9 +589,9 @@ mod tests {
             let kinds = kinds.flat_map(|isa| [(WeightType::F32, isa), (WeightType::Bf16, isa)]);
             for (weight_type, isa) in kinds {
                 let mut cached = KeysValues::new(shape, weight_type);
-                cached.reserve(slots);
+                table.pages.iter().for_each(|&page| cached.reserve(page));
                 for slot in 0..slots {
-                    cached.write(isa, slot, &row(slot, 2), &row(slot, 3));
+                    cached.write(isa, table.place(slot), &row(slot, 2), &row(slot, 3));
                 }
                 let team = Team::unpinned(members).unwrap().with_isa(isa);
                 let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];

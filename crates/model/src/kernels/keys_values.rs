@@ -4,14 +4,13 @@ use super::Isa;
 use super::LANES;
 use super::attention_shape::AttentionShape;
 use super::packed::WeightType;
+use forerun_cache::{PAGE_ROWS, PageId, PageTable, RowPlace};
 use forerun_vector::{Lanes, Vectorized, vectorize};
 use half::f16;
 use std::ops::Range;
 
-/// Slots in a segment. Memory grows by whole segments, so that growing copies nothing.
-const SEGMENT: usize = 128;
-/// Blocks of 16 slots in a segment.
-const BLOCKS: usize = SEGMENT / LANES;
+/// Blocks of 16 rows in a page.
+const BLOCKS: usize = PAGE_ROWS / LANES;
 
 /// A vector of sixteen cached numbers.
 pub(crate) trait Cached: Copy + Send + Sync {
@@ -87,53 +86,61 @@ impl Cached for Half {
 
 /// Keys and values of one layer, in a precision that depends on the weight type.
 pub(crate) enum KeysValues {
-    Full(Slots<Full>),
-    Half(Slots<Half>),
+    Full(Pages<Full>),
+    Half(Pages<Half>),
 }
 
 impl KeysValues {
     /// Creates an empty store.
     pub(crate) fn new(shape: AttentionShape, weight_type: WeightType) -> Self {
         match weight_type {
-            WeightType::F32 => Self::Full(Slots::new(shape)),
-            WeightType::Bf16 | WeightType::F16 | WeightType::Int8 => Self::Half(Slots::new(shape)),
+            WeightType::F32 => Self::Full(Pages::new(shape)),
+            WeightType::Bf16 | WeightType::F16 | WeightType::Int8 => Self::Half(Pages::new(shape)),
         }
     }
 
-    /// Makes room for `slots` slots.
-    pub(crate) fn reserve(&mut self, slots: usize) {
+    /// Allocates a page's memory, if it is not allocated yet.
+    pub(crate) fn reserve(&mut self, page: PageId) {
         match self {
-            Self::Full(cached) => cached.reserve(slots),
-            Self::Half(cached) => cached.reserve(slots),
+            Self::Full(cached) => cached.reserve(page),
+            Self::Half(cached) => cached.reserve(page),
         }
     }
 
-    /// Writes a slot's key (after RoPE) and value, each `[n_kv_heads, head_dim]`.
-    pub(crate) fn write(&mut self, isa: Isa, slot: usize, keys: &[f32], values: &[f32]) {
+    /// Frees a page's memory.
+    pub(crate) fn release(&mut self, page: PageId) {
         match self {
-            Self::Full(cached) => vectorize(isa, Write { cached, slot, keys, values }),
-            Self::Half(cached) => vectorize(isa, Write { cached, slot, keys, values }),
+            Self::Full(cached) => cached.pages[page.index()] = Page::default(),
+            Self::Half(cached) => cached.pages[page.index()] = Page::default(),
         }
     }
 
-    /// Copies a slot's key and value to an earlier slot.
-    pub(crate) fn copy(&mut self, from: usize, to: usize) {
+    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`.
+    pub(crate) fn write(&mut self, isa: Isa, place: RowPlace, keys: &[f32], values: &[f32]) {
+        match self {
+            Self::Full(cached) => vectorize(isa, Write { cached, place, keys, values }),
+            Self::Half(cached) => vectorize(isa, Write { cached, place, keys, values }),
+        }
+    }
+
+    /// Copies a row's key and value.
+    pub(crate) fn copy(&mut self, from: RowPlace, to: RowPlace) {
         match self {
             Self::Full(cached) => cached.copy(from, to),
             Self::Half(cached) => cached.copy(from, to),
         }
     }
 
-    /// Returns a slot's key, then its value: `[2, n_kv_heads, head_dim]`.
-    pub(crate) fn row(&self, slot: usize) -> Vec<f32> {
+    /// Returns a row's key, then its value: `[2, n_kv_heads, head_dim]`.
+    pub(crate) fn row(&self, place: RowPlace) -> Vec<f32> {
         match self {
-            Self::Full(cached) => cached.row(slot),
-            Self::Half(cached) => cached.row(slot),
+            Self::Full(cached) => cached.row(place),
+            Self::Half(cached) => cached.row(place),
         }
     }
 
-    /// Returns the size of one slot's key and value in bytes, without padding.
-    pub(crate) fn slot_bytes(&self) -> usize {
+    /// Returns the size of one row's key and value in bytes, without padding.
+    pub(crate) fn row_bytes(&self) -> usize {
         match self {
             Self::Full(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f32>(),
             Self::Half(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f16>(),
@@ -149,36 +156,67 @@ impl KeysValues {
     }
 }
 
-/// Slots in blocks of 16. In a block, a head's keys are `[head_dim][16 slots]`, so that 16 scores are
-/// computed in parallel without adding across lanes. Its values are `[16 slots][head_dim]`, padded to
+/// Pages of rows in blocks of 16. In a block, a head's keys are `[head_dim][16 rows]`, so that 16 scores
+/// are computed in parallel without adding across lanes. Its values are `[16 rows][head_dim]`, padded to
 /// whole vectors of 16.
-pub(crate) struct Slots<C> {
+pub(crate) struct Pages<C> {
     n_heads: usize,
     head_dim: usize,
     /// Vectors of 16 lanes in a value row.
     lanes: usize,
-    segments: Vec<Segment<C>>,
+    pages: Vec<Page<C>>,
 }
 
-/// The blocks of [`SEGMENT`] slots: keys and values, `[blocks][n_heads][..]` each.
-struct Segment<C> {
+/// The keys and values of a page, `[blocks][n_heads][..]` each; empty without memory.
+struct Page<C> {
     keys: Vec<C>,
     values: Vec<C>,
 }
 
-impl<C: Cached> Slots<C> {
+impl<C> Default for Page<C> {
+    fn default() -> Self {
+        Self { keys: Vec::new(), values: Vec::new() }
+    }
+}
+
+/// The keys and values of one sequence, by its slots.
+#[derive(Clone, Copy)]
+pub(crate) struct SequenceRows<'a, C> {
+    pub(crate) pages: &'a Pages<C>,
+    pub(crate) table: PageTable<'a>,
+}
+
+impl<C: Cached> SequenceRows<'_, C> {
+    /// Returns the keys of one head in the block that starts with slot `16 · block`: `[head_dim]` vectors
+    /// of 16 slots.
+    #[inline(always)]
+    pub(crate) fn keys(&self, block: usize, head: usize) -> &[C] {
+        self.pages.keys(self.table.pages[block / BLOCKS], block % BLOCKS, head)
+    }
+
+    /// Returns the values of one head in the same slots: `[16, lanes]` vectors.
+    #[inline(always)]
+    pub(crate) fn values(&self, block: usize, head: usize) -> &[C] {
+        self.pages.values(self.table.pages[block / BLOCKS], block % BLOCKS, head)
+    }
+}
+
+impl<C: Cached> Pages<C> {
     fn new(shape: AttentionShape) -> Self {
         let lanes = shape.head_dim.div_ceil(LANES);
         let AttentionShape { n_kv_heads: n_heads, head_dim, .. } = shape;
-        Self { n_heads, head_dim, lanes, segments: Vec::new() }
+        Self { n_heads, head_dim, lanes, pages: Vec::new() }
     }
 
-    fn reserve(&mut self, slots: usize) {
-        let heads = BLOCKS * self.n_heads;
-        let (keys, values) = (heads * self.head_dim, heads * LANES * self.lanes);
-        while self.segments.len() * SEGMENT < slots {
-            let (keys, values) = (vec![C::ZERO; keys], vec![C::ZERO; values]);
-            self.segments.push(Segment { keys, values });
+    fn reserve(&mut self, page: PageId) {
+        if self.pages.len() <= page.index() {
+            self.pages.resize_with(page.index() + 1, Page::default);
+        }
+        let page = &mut self.pages[page.index()];
+        if page.keys.is_empty() {
+            let heads = BLOCKS * self.n_heads;
+            let (keys, values) = (heads * self.head_dim, heads * LANES * self.lanes);
+            (page.keys, page.values) = (vec![C::ZERO; keys], vec![C::ZERO; values]);
         }
     }
 
@@ -187,87 +225,85 @@ impl<C: Cached> Slots<C> {
         self.lanes
     }
 
-    /// Returns the keys of one head in the block that starts with slot `16 · block`: `[head_dim]` vectors
-    /// of 16 slots.
     #[inline(always)]
-    pub(crate) fn keys(&self, block: usize, head: usize) -> &[C] {
-        let (segment, part) = self.keys_at(block, head);
-        &self.segments[segment].keys[part]
+    fn keys(&self, page: PageId, block: usize, head: usize) -> &[C] {
+        &self.pages[page.index()].keys[self.keys_at(block, head)]
     }
 
     #[inline(always)]
-    fn keys_mut(&mut self, block: usize, head: usize) -> &mut [C] {
-        let (segment, part) = self.keys_at(block, head);
-        &mut self.segments[segment].keys[part]
+    fn keys_mut(&mut self, page: PageId, block: usize, head: usize) -> &mut [C] {
+        let part = self.keys_at(block, head);
+        &mut self.pages[page.index()].keys[part]
     }
 
     #[inline(always)]
-    fn keys_at(&self, block: usize, head: usize) -> (usize, Range<usize>) {
-        let at = (block % BLOCKS * self.n_heads + head) * self.head_dim;
-        (block / BLOCKS, at..at + self.head_dim)
-    }
-
-    /// Returns the values of one head in the same slots: `[16, lanes]` vectors.
-    #[inline(always)]
-    pub(crate) fn values(&self, block: usize, head: usize) -> &[C] {
-        let (segment, part) = self.values_at(block, head);
-        &self.segments[segment].values[part]
+    fn keys_at(&self, block: usize, head: usize) -> Range<usize> {
+        let at = (block * self.n_heads + head) * self.head_dim;
+        at..at + self.head_dim
     }
 
     #[inline(always)]
-    fn values_mut(&mut self, block: usize, head: usize) -> &mut [C] {
-        let (segment, part) = self.values_at(block, head);
-        &mut self.segments[segment].values[part]
+    fn values(&self, page: PageId, block: usize, head: usize) -> &[C] {
+        &self.pages[page.index()].values[self.values_at(block, head)]
     }
 
     #[inline(always)]
-    fn values_at(&self, block: usize, head: usize) -> (usize, Range<usize>) {
-        let at = (block % BLOCKS * self.n_heads + head) * LANES * self.lanes;
-        (block / BLOCKS, at..at + LANES * self.lanes)
+    fn values_mut(&mut self, page: PageId, block: usize, head: usize) -> &mut [C] {
+        let part = self.values_at(block, head);
+        &mut self.pages[page.index()].values[part]
     }
 
-    /// Copies a slot's key and value to another slot.
-    fn copy(&mut self, from: usize, to: usize) {
-        let (from_block, from_lane, to_block, to_lane) =
-            (from / LANES, from % LANES, to / LANES, to % LANES);
+    #[inline(always)]
+    fn values_at(&self, block: usize, head: usize) -> Range<usize> {
+        let at = (block * self.n_heads + head) * LANES * self.lanes;
+        at..at + LANES * self.lanes
+    }
+
+    /// Copies a row's key and value.
+    fn copy(&mut self, from: RowPlace, to: RowPlace) {
+        let [from_block, from_lane] = [from.row / LANES, from.row % LANES];
+        let [to_block, to_lane] = [to.row / LANES, to.row % LANES];
         for head in 0..self.n_heads {
             for dim in 0..self.head_dim {
-                let number = self.keys(from_block, head)[dim].numbers()[from_lane];
-                self.keys_mut(to_block, head)[dim].numbers_mut()[to_lane] = number;
+                let number = self.keys(from.page, from_block, head)[dim].numbers()[from_lane];
+                self.keys_mut(to.page, to_block, head)[dim].numbers_mut()[to_lane] = number;
             }
             for lane in 0..self.lanes {
-                let chunk = self.values(from_block, head)[from_lane * self.lanes + lane];
+                let at = from_lane * self.lanes + lane;
+                let chunk = self.values(from.page, from_block, head)[at];
                 let at = to_lane * self.lanes + lane;
-                self.values_mut(to_block, head)[at] = chunk;
+                self.values_mut(to.page, to_block, head)[at] = chunk;
             }
         }
     }
 
-    fn row(&self, slot: usize) -> Vec<f32> {
+    fn row(&self, place: RowPlace) -> Vec<f32> {
         let (keys, values): (Vec<_>, Vec<_>) =
-            (0..self.n_heads).map(|head| self.head(slot, head)).unzip();
+            (0..self.n_heads).map(|head| self.head(place, head)).unzip();
         [keys.concat(), values.concat()].concat()
     }
 
     /// Returns one head's key and value.
-    fn head(&self, slot: usize, head: usize) -> (Vec<f32>, Vec<f32>) {
-        let (block, lane) = (slot / LANES, slot % LANES);
-        let keys = self.keys(block, head).iter().map(|chunk| chunk.numbers()[lane].into());
-        let values = &self.values(block, head)[lane * self.lanes..(lane + 1) * self.lanes];
+    fn head(&self, place: RowPlace, head: usize) -> (Vec<f32>, Vec<f32>) {
+        let (block, lane) = (place.row / LANES, place.row % LANES);
+        let keys = self.keys(place.page, block, head).iter();
+        let keys = keys.map(|chunk| chunk.numbers()[lane].into());
+        let values = self.values(place.page, block, head);
+        let values = &values[lane * self.lanes..(lane + 1) * self.lanes];
         let value = |index: usize| values[index / LANES].numbers()[index % LANES].into();
         (keys.collect(), (0..self.head_dim).map(value).collect())
     }
 
     fn bytes(&self) -> usize {
-        let bytes = |s: &Segment<C>| size_of_val(&s.keys[..]) + size_of_val(&s.values[..]);
-        self.segments.iter().map(bytes).sum()
+        let bytes = |page: &Page<C>| size_of_val(&page.keys[..]) + size_of_val(&page.values[..]);
+        self.pages.iter().map(bytes).sum()
     }
 }
 
-/// Writes a slot's key and value, each `[n_kv_heads, head_dim]`.
+/// Writes a row's key and value, each `[n_kv_heads, head_dim]`.
 struct Write<'a, C> {
-    cached: &'a mut Slots<C>,
-    slot: usize,
+    cached: &'a mut Pages<C>,
+    place: RowPlace,
     keys: &'a [f32],
     values: &'a [f32],
 }
@@ -275,11 +311,11 @@ struct Write<'a, C> {
 impl<C: Cached> Vectorized for Write<'_, C> {
     #[inline(always)]
     fn run<L: Lanes>(self) {
-        let Self { cached, slot, keys, values } = self;
-        let (block, lane) = (slot / LANES, slot % LANES);
+        let Self { cached, place: RowPlace { page, row }, keys, values } = self;
+        let (block, lane) = (row / LANES, row % LANES);
         let (head_dim, lanes) = (cached.head_dim, cached.lanes);
         for (head, keys) in keys.chunks_exact(head_dim).enumerate() {
-            let chunks = cached.keys_mut(block, head).chunks_mut(LANES);
+            let chunks = cached.keys_mut(page, block, head).chunks_mut(LANES);
             for (chunks, keys) in chunks.zip(keys.chunks(LANES)) {
                 let numbers = C::from_lanes(zero_padded::<L>(keys));
                 for (chunk, &number) in chunks.iter_mut().zip(numbers.numbers()) {
@@ -288,7 +324,8 @@ impl<C: Cached> Vectorized for Write<'_, C> {
             }
         }
         for (head, values) in values.chunks_exact(head_dim).enumerate() {
-            let chunks = &mut cached.values_mut(block, head)[lane * lanes..(lane + 1) * lanes];
+            let chunks = cached.values_mut(page, block, head);
+            let chunks = &mut chunks[lane * lanes..(lane + 1) * lanes];
             for (chunk, values) in chunks.iter_mut().zip(values.chunks(LANES)) {
                 *chunk = C::from_lanes(zero_padded::<L>(values));
             }

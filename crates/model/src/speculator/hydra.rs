@@ -127,7 +127,7 @@ impl Speculator {
         };
         let layout = layout.ok_or_else(|| self.wrong_kind("Hydra heads"))?;
         if !self.tensors.has(&layout.layer_name(0, 0, "res_connection.weight")) {
-            return Err(self.wrong_kind("heads that read drafted tokens (`grounded_heads`)"));
+            return Err(self.wrong_kind("heads that read drafted tokens (\"grounded_heads\")"));
         }
         let layer_config = Config { num_hidden_layers: 1, ..target.config().clone() };
         let names = layout.names(&layer_config);

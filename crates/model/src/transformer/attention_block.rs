@@ -1,11 +1,11 @@
 //! The attention half of a layer, for one layer and for a group of layers that read the same hidden
 //! state (EasySpec, algorithm 2).
 
+use super::GroupParallelism;
 use crate::kernels::{
     Activations, AttentionShape, KeysValues, Product, Queries, Rope, TreeMask, attention,
     linear_group, norm_heads, rms_norm,
 };
-use crate::layers::GroupParallelism;
 use crate::team::{SubTeams, Team};
 use crate::weights::{AttentionNorm, LayerWeights};
 use std::collections::BTreeMap;
@@ -32,8 +32,6 @@ pub(super) struct AttentionInput<'a> {
     pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
     pub(super) rope_tables: &'a [f32], // [rows, 2, head_dim/2]
     pub(super) tree_mask: &'a TreeMask,
-    /// The cache slot of the first row's key and value; the other rows follow.
-    pub(super) first_slot: usize,
 }
 
 impl AttentionBlock {
@@ -102,7 +100,7 @@ impl AttentionBlock {
         weights: &LayerWeights,
         cached: &mut KeysValues,
     ) {
-        let AttentionInput { rope, shape, epsilon, tree_mask, first_slot, .. } = *input;
+        let AttentionInput { rope, shape, epsilon, tree_mask, .. } = *input;
         let (q_width, kv_width) = (shape.n_heads * shape.head_dim, shape.kv_width());
         let width = q_width + 2 * kv_width;
         let tables = input.rope_tables.chunks_exact(rope.table_len());
@@ -114,7 +112,7 @@ impl AttentionBlock {
                 norm_heads(team.isa(), keys, key_norm, epsilon);
             }
             rope.rotate(team.isa(), rotated, table);
-            cached.write(team.isa(), first_slot + row, &rotated[q_width..], values);
+            cached.write(team.isa(), tree_mask.place(row), &rotated[q_width..], values);
         }
         let queries = Queries { rows: &self.qkv, stride: width };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);

@@ -1,10 +1,9 @@
 //! A forward pass that records intermediate states, for the analysis of layer groups.
 
 use super::Transformer;
+use crate::cpu_pages::CpuPages;
+use crate::forward::Pass;
 use crate::kernels::add;
-use crate::kv_cache::KvCache;
-use crate::layers::LayerOrder;
-use forerun_core::TokenTree;
 use std::ops::Range;
 
 /// Number of states that are recorded for each layer: the attention's input (the hidden state), the
@@ -20,24 +19,23 @@ pub(crate) struct Observed {
 }
 
 impl Transformer {
-    /// Runs a pass like [`Forward::forward`](crate::Forward::forward) that outputs all rows, and
-    /// records its intermediate states.
+    /// Runs a pass like [`Forward::forward`](crate::Forward::forward), and records its intermediate
+    /// states.
     ///
     /// With `whole_layers`, a group's MLPs run in parallel, too: each reads the group's hidden state and
     /// the output of its own layer's attention, but not what the layers before it added.
     pub(crate) fn forward_observed(
         &mut self,
-        tree: &TokenTree,
-        order: LayerOrder<'_>,
+        pass: &Pass<'_>,
         whole_layers: bool,
-        cache: &mut KvCache,
+        storage: &mut CpuPages,
     ) -> Observed {
         let mut observed = Observed::default();
-        let held = cache.tree_len();
-        let first_slot = self.prepare(tree, order, None, cache);
+        self.prepare(pass, None);
+        let order = pass.order;
         for index in 0..order.len(self.weights.layers.len()) {
             let layers = order.group(index);
-            self.attention_blocks(layers.clone(), first_slot, cache);
+            self.attention_blocks(layers.clone(), storage);
             for block in 0..layers.len() {
                 observed.layers.push(self.states(block));
             }
@@ -46,10 +44,8 @@ impl Transformer {
                 true => self.parallel_mlp_blocks(layers),
             }
         }
-        cache.record(tree, order.exact_among(tree.len()));
-        debug_assert_eq!(self.scratch.tree_mask.rows(), tree.len() - held);
-        self.final_norm(0);
-        observed.logits.extend_from_slice(self.logits(0));
+        self.finish(pass, storage);
+        observed.logits.extend_from_slice(self.last_logits());
         observed
     }
 

@@ -26,6 +26,16 @@ pub enum PlacementError {
         /// The cores that this process may use.
         available: String,
     },
+    /// A group names a core with an id above those of any machine.
+    #[error("group {group} names core {core}, but core ids are at most {largest}")]
+    CoreTooLarge {
+        /// The group as written.
+        group: String,
+        /// The core.
+        core: usize,
+        /// The largest core id.
+        largest: usize,
+    },
     /// A group names a core twice.
     #[error("group {group} names core {core} twice; name each core once")]
     DuplicateCore {

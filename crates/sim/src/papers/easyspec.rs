@@ -9,7 +9,7 @@ use super::{PublishedTable, Times, acceptance_at, headings, mean_times, tokens_p
 use crate::{
     AcceptanceModel, Cancellation, Cost, ForwardCost, SimError, SimulatedMethod, Simulation,
 };
-use forerun_model::LayerGroups;
+use forerun_lm::LayerGroups;
 
 /// The draft length in tokens.
 const DEPTH: usize = 5;

@@ -1,7 +1,7 @@
 //! The grid of a sweep: lists and ranges of parameters.
 
 use super::SweepError;
-use crate::{Calibration, Parameters};
+use crate::{Calibration, Parameters, SimError};
 use std::fs;
 use std::path::Path;
 use toml::{Table, Value};
@@ -144,12 +144,22 @@ impl Sweep {
         for axis in self.axes.iter().rev() {
             for at in 0..axis.values.len() {
                 let parameters = self.configuration(at * stride)?;
-                let simulation = parameters.simulation(self.measured());
-                simulation.map_err(|error| error.to_string())?;
+                parameters.simulation(self.measured()).map_err(in_file)?;
             }
             stride *= axis.values.len();
         }
         Ok(())
+    }
+}
+
+/// Returns the message of an error, with the name that a parameter has in the file.
+fn in_file(error: SimError) -> String {
+    match error {
+        SimError::Range { option, found, expected } => {
+            let name = option.trim_matches('`').replace('_', "-");
+            format!("{name} is {found}, but must be {expected}")
+        }
+        other => other.to_string(),
     }
 }
 
@@ -278,6 +288,8 @@ mod tests {
         for (text, word) in [
             ("speed = 1", "unknown parameter speed"),
             ("acceptance = [0.5, 1.5]", "acceptance is 1.5, but must be from 0 to 1"),
+            ("max-tokens = 0", "max-tokens is 0, but must be at least 1"),
+            ("draft-ms = [1, -1]", "draft-ms is -1, but must be from 0"),
             ("draft-ms = []", "draft-ms: the list is empty"),
             ("draft-ms = [[1]]", "plain values"),
             ("draft-ms = { from = 1, to = 0, step = 1 }", "draft-ms: a range is"),

@@ -70,7 +70,7 @@ impl Encoder {
     ///
     /// # Errors
     /// If the file cannot be read, a token of the framing is missing, or the framing requires a
-    /// byte-level tokenizer and this is none.
+    /// byte-level tokenizer and this one is not.
     pub(crate) fn load(path: &Path, framing: &Framing) -> Result<Self, DataError> {
         let unusable = |reason: String| DataError::Tokenizer { path: path.to_owned(), reason };
         let bytes = std::fs::read(path).map_err(read_error(path))?;

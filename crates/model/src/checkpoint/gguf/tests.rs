@@ -254,12 +254,12 @@ fn models_that_llama_cpp_would_compute_differently_are_rejected() {
         error
     };
     let qwen = Config { family: Family::Qwen3, qk_norm: true, ..config() };
-    assert!(message(qwen, GgufType::F32).contains("`model_type` is qwen3"));
+    assert!(message(qwen, GgufType::F32).contains("\"model_type\" is qwen3"));
     let window = crate::checkpoint::random::example_families().remove(1);
-    assert!(message(window, GgufType::F32).contains("`sliding_window` is 21"));
+    assert!(message(window, GgufType::F32).contains("\"sliding_window\" is 21"));
     let error = message(example_config(), GgufType::Q8_0);
     assert!(
-        error.contains("`hidden_size` is 48 inputs") && error.contains("multiples of 32"),
+        error.contains("\"hidden_size\" is 48 inputs") && error.contains("multiples of 32"),
         "{error}"
     );
     assert!("q4_0".parse::<GgufType>().unwrap_err().contains("q8_0"));

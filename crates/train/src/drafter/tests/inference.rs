@@ -263,11 +263,12 @@ fn engine_logits(
     features: &[f32],
 ) -> Vec<Vec<f32>> {
     use forerun_core::{FeatureRows, Features, SequenceId, TokenTree};
+    use forerun_lm::{ForwardRequest, LanguageModel};
     use forerun_model::{
-        CachedTransformer, Checkpoint, EagleModel, FeatureHeads, FeatureModel, LanguageModel,
-        LogitsContext, MedusaHeads, Speculator, Team, Transformer, WeightType, Weights,
+        CachedTransformer, Checkpoint, EagleModel, MedusaHeads, Speculator, Team, Transformer,
+        WeightType, Weights,
     };
-    let context = LogitsContext::next_token(SequenceId(0), tokens);
+    let context = ForwardRequest::next_token(SequenceId(0), tokens);
     let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
     let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
     let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
@@ -277,14 +278,20 @@ fn engine_logits(
     let logits = match kind {
         TrainedDrafterKind::Medusa => {
             let weights = Arc::new(speculator.medusa(&target, weight_type).unwrap());
-            let last = &features[features.len() - width..];
-            MedusaHeads::new(weights, team).logits(last).unwrap()
+            let mut heads = MedusaHeads::new(weights, team);
+            let depths = TokenTree::chain(&vec![0; heads.n_heads() - 1]);
+            let mut rows = Features::new();
+            rows.push(FeatureRows::new(width, features.to_vec()));
+            // The features are those of all tokens but the last.
+            let read = &[0].repeat(features.len() / width + 1);
+            let request = ForwardRequest { tokens: read, tree: &depths, ..context };
+            heads.logits(&ForwardRequest { features: Some(&rows), ..request }).unwrap()
         }
         TrainedDrafterKind::ParallelspecMedusa => {
             let weights = Arc::new(speculator.parallel(&target, weight_type).unwrap());
             let masks: Vec<u32> = weights.mask_tokens().collect();
             let mut model = CachedTransformer::new(Transformer::new(weights, team));
-            model.logits(&LogitsContext { tree: &TokenTree::chain(&masks), ..context }).unwrap()
+            model.logits(&ForwardRequest { tree: &TokenTree::chain(&masks), ..context }).unwrap()
         }
         TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => {
             let weights = Arc::new(speculator.eagle(&target, weight_type).unwrap());
@@ -292,8 +299,9 @@ fn engine_logits(
             let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
             let mut feature_rows = Features::new();
             feature_rows.push(FeatureRows::new(width, features.to_vec()));
-            let context = LogitsContext { tree: &tree, ..context };
-            EagleModel::new(weights, team).logits(&context, &feature_rows).unwrap()
+            let features = Some(&feature_rows);
+            let request = ForwardRequest { tree: &tree, features, ..context };
+            EagleModel::new(weights, team).logits(&request).unwrap()
         }
     };
     logits.rows().map(<[f32]>::to_vec).collect()

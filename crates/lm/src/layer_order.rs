@@ -189,7 +189,7 @@ impl fmt::Display for LayerGroups {
 }
 
 /// The order in which a forward pass computes the layers.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerOrder<'a> {
     /// One layer after another, as the model is defined.
     Sequential,
@@ -209,12 +209,14 @@ impl LayerOrder<'_> {
     }
 
     /// Returns how many of a pass's first `nodes` are computed exactly: all or none.
-    pub(crate) fn exact_among(self, nodes: usize) -> usize {
+    #[must_use]
+    pub fn exact_among(self, nodes: usize) -> usize {
         if self.is_exact() { nodes } else { 0 }
     }
 
     /// Returns the number of groups for a model of `n_layers`.
-    pub(crate) fn len(self, n_layers: usize) -> usize {
+    #[must_use]
+    pub fn len(self, n_layers: usize) -> usize {
         match self {
             Self::Sequential => n_layers,
             Self::Groups(groups) => groups.groups.len(),
@@ -222,23 +224,13 @@ impl LayerOrder<'_> {
     }
 
     /// Returns the layers of a group.
-    pub(crate) fn group(self, index: usize) -> Range<usize> {
+    #[must_use]
+    pub fn group(self, index: usize) -> Range<usize> {
         match self {
             Self::Sequential => index..index + 1,
             Self::Groups(groups) => groups.groups[index].clone(),
         }
     }
-}
-
-/// How a team parallelises the attention of a group's layers. The results are bit-identical.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupParallelism {
-    /// Whole layers in parallel, each on a sub-team; on a single core one after another.
-    #[default]
-    Layers,
-    /// The whole team computes all layers' query, key and value projections together, and all their
-    /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
-    Products,
 }
 
 #[cfg(test)]

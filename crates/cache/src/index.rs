@@ -1,18 +1,15 @@
-//! The key/value cache of one sequence. It is rolled back by comparing tokens, never by index.
+//! Which tokens a cache holds. A cache is rolled back by comparing tokens, never by index.
 
-use crate::features::FeatureSlots;
-use crate::kernels::{AttentionShape, KeysValues, WeightType};
-use forerun_core::{FeatureRows, Node, TokenId, TokenTree};
-use std::ops::Range;
+use forerun_core::{Node, TokenId, TokenTree};
 
-/// Keys and values of a prefix of tokens and of a token tree after it.
+/// The tokens of a sequence's cache slots: a prefix of tokens, and a token tree after it.
 ///
 /// Slot `i` of the prefix is position `i`; the tree's nodes follow in node order. There is no command
-/// to roll a cache back: [`KvCache::seek`] compares the tokens of a job with the tokens that the cache
-/// holds, keeps the part that agrees, and gathers the rows of an accepted path into place. Keys are
-/// stored after RoPE at their own position, so moving a row never rotates it again.
-pub struct KvCache {
-    layers: Vec<KeysValues>,
+/// to roll a cache back: [`CacheIndex::seek`] compares the tokens of a job with the tokens that the
+/// cache holds, keeps the part that agrees, and lists the rows of an accepted path to gather into
+/// place. Keys are stored after RoPE at their own position, so moving a row never rotates it again.
+#[derive(Default)]
+pub struct CacheIndex {
     prefix: Vec<TokenId>,
     /// Number of exact rows at the start of the prefix. All later rows are approximate, because they
     /// have attended to an approximate row.
@@ -20,11 +17,11 @@ pub struct KvCache {
     tree: TokenTree,
     /// For each node, whether its row is exact.
     exact_nodes: Vec<bool>,
-    /// The features of all slots, if the model stores features.
-    features: Option<FeatureSlots>,
+    /// The moves of rows, from slot to earlier slot, that the last seek requires.
+    moves: Vec<(usize, usize)>,
 }
 
-/// Which rows of a cache [`KvCache::seek`] may keep.
+/// Which rows of a cache [`CacheIndex::seek`] may keep.
 ///
 /// A row is approximate if it was computed with layers in groups, if it was computed from a predicted
 /// feature, or if it attends to an approximate row. The cache keeps track of this itself.
@@ -49,28 +46,18 @@ pub struct CacheHit {
     pub nodes: usize,
 }
 
-impl KvCache {
-    /// Creates an empty cache for `n_layers` layers. `weight_type` determines its precision.
-    pub(crate) fn new(n_layers: usize, shape: AttentionShape, weight_type: WeightType) -> Self {
-        let layers = (0..n_layers).map(|_| KeysValues::new(shape, weight_type)).collect();
-        Self {
-            layers,
-            prefix: Vec::new(),
-            exact: 0,
-            tree: TokenTree::new(),
-            exact_nodes: Vec::new(),
-            features: None,
-        }
-    }
-
-    /// Returns the same cache, configured to store features of this width next to keys and values.
-    pub(crate) fn with_features(self, width: usize) -> Self {
-        Self { features: Some(FeatureSlots::new(width)), ..self }
+impl CacheIndex {
+    /// Creates the index of an empty cache.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Keeps the longest prefix of `tokens`, then the leading nodes of `tree` after it, for which the
-    /// cache holds rows that `keep` allows. Drops all other rows. Returns how much it has kept.
+    /// cache holds rows that `keep` allows. Drops all other rows. Returns how much it has kept. Rows
+    /// have to be moved as [`CacheIndex::moves`] lists.
     pub fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree, keep: Keep) -> CacheHit {
+        self.moves.clear();
         let agreeing = self.prefix.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let (mut path, mut at) = (Vec::new(), None);
         if agreeing == self.prefix.len() {
@@ -97,7 +84,9 @@ impl KvCache {
         }
         let old_prefix = self.prefix.len();
         for (index, &node) in path.iter().chain(&kept).enumerate() {
-            self.move_row(old_prefix + node, old_prefix + index);
+            if node != index {
+                self.moves.push((old_prefix + node, old_prefix + index));
+            }
         }
         self.prefix.extend(path.iter().map(|&node| self.tree.token(node)));
         self.exact = exact;
@@ -151,10 +140,47 @@ impl KvCache {
         held
     }
 
-    fn move_row(&mut self, from: usize, to: usize) {
-        if from != to {
-            self.layers.iter_mut().for_each(|layer| layer.copy(from, to));
-            self.features.iter_mut().for_each(|features| features.copy(from, to));
+    /// Returns the moves of rows that the last [`CacheIndex::seek`] requires, in order: from a slot to
+    /// an earlier slot.
+    #[must_use]
+    pub fn moves(&self) -> &[(usize, usize)] {
+        &self.moves
+    }
+
+    /// Returns the held prefix.
+    #[must_use]
+    pub fn prefix(&self) -> &[TokenId] {
+        &self.prefix
+    }
+
+    /// Returns the held tree.
+    #[must_use]
+    pub fn tree(&self) -> &TokenTree {
+        &self.tree
+    }
+
+    /// Returns the number of slots: those of the prefix and of the tree.
+    #[must_use]
+    pub fn slots(&self) -> usize {
+        self.prefix.len() + self.tree.len()
+    }
+
+    /// Appends tokens to the prefix whose exact rows have been written by another sequence.
+    ///
+    /// # Panics
+    /// If the cache holds a tree or approximate rows: a programming error.
+    pub fn extend_exact(&mut self, tokens: &[TokenId]) {
+        assert!(self.tree.is_empty() && self.exact == self.prefix.len(), "exact rows and no tree");
+        self.prefix.extend_from_slice(tokens);
+        self.exact = self.prefix.len();
+    }
+
+    /// Drops all slots from `len` on, because their rows have been lost.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.slots() {
+            self.prefix.truncate(len);
+            self.exact = self.exact.min(len);
+            self.set_tree(&TokenTree::new(), &[]);
         }
     }
 
@@ -171,41 +197,14 @@ impl KvCache {
     }
 
     /// Returns the number of tree nodes that are held.
-    pub(crate) fn tree_len(&self) -> usize {
-        self.tree.len()
-    }
-
-    /// Makes room for the prefix and `nodes` tree nodes. New rows do not count as held until
-    /// [`KvCache::record`].
-    pub(crate) fn reserve(&mut self, nodes: usize) {
-        let slots = self.prefix.len() + nodes;
-        self.layers.iter_mut().for_each(|layer| layer.reserve(slots));
-        self.features.iter_mut().for_each(|features| features.reserve(slots));
-    }
-
-    /// Returns the slots' features, so that a pass can write them along with keys and values.
-    pub(crate) fn features_mut(&mut self) -> Option<&mut FeatureSlots> {
-        self.features.as_mut()
-    }
-
-    /// Returns the features of the held slots in a range: the prefix's slots, then those of the tree's
-    /// nodes. `None` if the model does not store features.
     #[must_use]
-    pub fn features(&self, slots: Range<usize>) -> Option<FeatureRows> {
-        let features = self.features.as_ref()?;
-        let end = slots.end.min(self.prefix.len() + self.tree.len());
-        let rows = features.rows(slots.start.min(end)..end);
-        Some(FeatureRows::new(features.width(), rows.to_vec()))
-    }
-
-    /// Returns the keys and values of several layers.
-    pub(crate) fn layers_mut(&mut self, layers: Range<usize>) -> &mut [KeysValues] {
-        &mut self.layers[layers]
+    pub fn tree_len(&self) -> usize {
+        self.tree.len()
     }
 
     /// Records that the rows of all nodes of `tree` have been written in all layers. Among the new rows,
     /// those of the first `exact` nodes were computed exactly; each is exact if its ancestors are, too.
-    pub(crate) fn record(&mut self, tree: &TokenTree, exact: usize) {
+    pub fn record(&mut self, tree: &TokenTree, exact: usize) {
         let prefix = self.exact == self.prefix.len();
         for node in self.tree.len()..tree.len() {
             let after_exact = tree.parent(node).map_or(prefix, |parent| self.exact_nodes[parent]);
@@ -213,69 +212,47 @@ impl KvCache {
         }
         self.tree.copy_from(tree, tree.len());
     }
-
-    /// Returns the memory used by keys and values, in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.layers.iter().map(KeysValues::bytes).sum()
-    }
-
-    /// Returns the size of one slot's keys and values in bytes, without padding.
-    pub(crate) fn slot_bytes(&self) -> usize {
-        self.layers.iter().map(KeysValues::slot_bytes).sum()
-    }
-
-    /// Returns the prefix, the tree, and the bits of each layer's keys and values, slot by slot. Tests
-    /// use it to compare caches.
-    #[must_use]
-    pub fn snapshot(&self) -> (Vec<TokenId>, TokenTree, Vec<Vec<u32>>) {
-        let slots = self.prefix.len() + self.tree.len();
-        let bits = |layer: &KeysValues| {
-            let rows = (0..slots).flat_map(|slot| layer.row(slot));
-            rows.map(f32::to_bits).collect()
-        };
-        (self.prefix.clone(), self.tree.clone(), self.layers.iter().map(bits).collect())
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernels::Isa;
-    use crate::layers::{LayerGroups, LayerOrder};
 
-    const SHAPE: AttentionShape =
-        AttentionShape { n_heads: 1, n_kv_heads: 1, head_dim: 1, window: None };
+    /// An index whose slots hold their token as a row, so that moves can be checked.
+    struct Rows {
+        index: CacheIndex,
+        rows: Vec<TokenId>,
+    }
 
-    /// A cache of one layer, in which each key is the token itself and each value its negative.
-    fn cache(prefix: &[TokenId], tree: &TokenTree) -> KvCache {
-        let mut cache = KvCache::new(1, SHAPE, WeightType::F32);
-        write(&mut cache, &TokenTree::chain(prefix));
+    impl Rows {
+        fn seek(&mut self, tokens: &[TokenId], tree: &TokenTree, keep: Keep) -> CacheHit {
+            let hit = self.index.seek(tokens, tree, keep);
+            for &(from, to) in self.index.moves() {
+                self.rows[to] = self.rows[from];
+            }
+            self.rows.truncate(self.index.slots());
+            hit
+        }
+
+        fn write(&mut self, tree: &TokenTree, exact: usize) {
+            self.rows.extend(&tree.tokens()[self.index.tree_len()..]);
+            self.index.record(tree, exact);
+        }
+
+        /// Asserts that every held row still belongs to its token.
+        fn check(&self) {
+            let held = self.index.prefix().iter().chain(self.index.tree().tokens());
+            assert!(held.eq(&self.rows), "{:?}", self.rows);
+        }
+    }
+
+    /// A cache of a prefix and a tree.
+    fn cache(prefix: &[TokenId], tree: &TokenTree) -> Rows {
+        let mut cache = Rows { index: CacheIndex::new(), rows: Vec::new() };
+        cache.write(&TokenTree::chain(prefix), prefix.len());
         cache.seek(prefix, &TokenTree::new(), Keep::Exact);
-        write(&mut cache, tree);
+        cache.write(tree, tree.len());
         cache
-    }
-
-    fn write(cache: &mut KvCache, tree: &TokenTree) {
-        write_in_order(cache, tree, LayerOrder::Sequential);
-    }
-
-    fn write_in_order(cache: &mut KvCache, tree: &TokenTree, order: LayerOrder<'_>) {
-        cache.reserve(tree.len());
-        let first = cache.prefix_len();
-        let layer = &mut cache.layers[0];
-        for (index, &token) in tree.tokens().iter().enumerate() {
-            layer.write(Isa::Portable, first + index, &[token as f32], &[-(token as f32)]);
-        }
-        cache.record(tree, order.exact_among(tree.len()));
-    }
-
-    /// Asserts that every held row still belongs to its token.
-    fn check(cache: &mut KvCache) {
-        let (prefix, tree, _) = cache.snapshot();
-        for (slot, &token) in prefix.iter().chain(tree.tokens()).enumerate() {
-            assert_eq!(cache.layers[0].row(slot), [token as f32, -(token as f32)]);
-        }
     }
 
     /// ```text
@@ -316,8 +293,8 @@ mod tests {
                 CacheHit { tokens: held, nodes: 0 },
                 "{tokens:?}"
             );
-            assert_eq!(cache.snapshot().0, tokens[..held]);
-            check(&mut cache);
+            assert_eq!(cache.index.prefix(), &tokens[..held]);
+            cache.check();
             assert_eq!(cache.seek(tokens, &none, Keep::Exact).tokens, held, "again: {tokens:?}");
         }
     }
@@ -332,14 +309,14 @@ mod tests {
         request.push(Some(four), 8);
         let mut cache = cache(&[1, 2], &sample());
         assert_eq!(cache.seek(&[1, 2, 3], &request, Keep::Exact), CacheHit { tokens: 3, nodes: 3 });
-        assert_eq!(cache.snapshot().1.tokens(), [4, 5, 7]);
-        check(&mut cache);
+        assert_eq!(cache.index.tree().tokens(), [4, 5, 7]);
+        cache.check();
         // In another order, only those nodes match whose rows can be gathered in place.
         let mut swapped = TokenTree::new();
         swapped.push(None, 5);
         swapped.push(None, 4);
         assert_eq!(cache.seek(&[1, 2, 3], &swapped, Keep::Exact), CacheHit { tokens: 3, nodes: 1 });
-        check(&mut cache);
+        cache.check();
     }
 
     #[test]
@@ -349,7 +326,7 @@ mod tests {
         twins.push(None, 3);
         let mut cache = cache(&[1], &twins);
         assert_eq!(cache.seek(&[1], &twins, Keep::Exact), CacheHit { tokens: 1, nodes: 2 });
-        check(&mut cache);
+        cache.check();
     }
 
     #[test]
@@ -357,20 +334,14 @@ mod tests {
         let mut cache = cache(&[1, 2, 3], &TokenTree::chain(&[4]));
         let held = cache.seek(&[1, 2], &TokenTree::chain(&[3]), Keep::Exact);
         assert_eq!(held, CacheHit { tokens: 2, nodes: 0 });
-        check(&mut cache);
-    }
-
-    /// Adds rows as computed with layers in groups.
-    fn write_approximately(cache: &mut KvCache, tree: &TokenTree) {
-        let groups = LayerGroups::of_sizes(&[2]);
-        write_in_order(cache, tree, LayerOrder::Groups(&groups));
+        cache.check();
     }
 
     /// A cache of the exact prefix `[1, 2]` and the tree [`sample`], of which the first two nodes are
     /// exact and the others approximate.
-    fn partly_approximate() -> KvCache {
+    fn partly_approximate() -> Rows {
         let mut cache = cache(&[1, 2], &sample().first(2));
-        write_approximately(&mut cache, &sample());
+        cache.write(&sample(), 0);
         cache
     }
 
@@ -394,11 +365,11 @@ mod tests {
                 let mut cache = partly_approximate();
                 let held = cache.seek(tokens, &none, keep);
                 assert_eq!(held, CacheHit { tokens: tokens_kept, nodes: 0 }, "{tokens:?} {keep:?}");
-                assert_eq!(cache.exact_len(), kept[1], "{tokens:?} {keep:?}");
-                check(&mut cache);
+                assert_eq!(cache.index.exact_len(), kept[1], "{tokens:?} {keep:?}");
+                cache.check();
                 // The cache still knows which of the kept rows are exact.
                 assert_eq!(cache.seek(tokens, &none, Keep::Exact).tokens, kept[1]);
-                check(&mut cache);
+                cache.check();
             }
         }
     }
@@ -409,7 +380,7 @@ mod tests {
         let mut cache = partly_approximate();
         let held = cache.seek(&[1, 2, 3, 4, 7], &TokenTree::new(), Keep::Approximate { exact: 4 });
         assert_eq!(held, CacheHit { tokens: 3, nodes: 0 });
-        check(&mut cache);
+        cache.check();
         // Approximate nodes of a tree stay if the prefix has the required exact rows.
         let mut request = TokenTree::chain(&[4, 7]);
         request.push(None, 5);
@@ -419,7 +390,7 @@ mod tests {
                 cache.seek(&[1, 2, 3], &request.first(2), keep),
                 CacheHit { tokens: 3, nodes }
             );
-            check(&mut cache);
+            cache.check();
         }
         let mut cache = partly_approximate();
         let held = cache.seek(&[1, 2], &sample(), Keep::Exact);
@@ -430,14 +401,10 @@ mod tests {
     fn an_exact_forward_after_an_approximate_row_is_approximate() {
         let none = TokenTree::new();
         let mut cache = cache(&[1, 2], &none);
-        write_approximately(&mut cache, &TokenTree::chain(&[3]));
-        write(&mut cache, &TokenTree::chain(&[3, 4]));
+        cache.write(&TokenTree::chain(&[3]), 0);
+        cache.write(&TokenTree::chain(&[3, 4]), 2);
         assert_eq!(cache.seek(&[1, 2, 3, 4], &none, Keep::Approximate { exact: 2 }).tokens, 4);
-        write(&mut cache, &TokenTree::chain(&[5]));
+        cache.write(&TokenTree::chain(&[5]), 1);
         assert_eq!(cache.seek(&[1, 2, 3, 4, 5], &none, Keep::Exact).tokens, 2);
-        // Groups of a single layer are exact.
-        let single = LayerGroups::of_sizes(&[1]);
-        write_in_order(&mut cache, &TokenTree::chain(&[3]), LayerOrder::Groups(&single));
-        assert_eq!(cache.seek(&[1, 2, 3], &none, Keep::Exact).tokens, 3);
     }
 }

@@ -1,7 +1,9 @@
 //! Language models without weights, for tests of code that uses models.
 
-use crate::language_model::{LanguageModel, Logits, LogitsContext, ModelError};
-use forerun_core::{Key, KeyedRandomness, Node, Purpose, SequenceId, TokenId, TokenTree};
+use crate::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, complete_each};
+use forerun_core::{
+    Key, KeyedRandomness, Node, Purpose, SequenceId, TokenId, TokenTree, node_of_row,
+};
 
 /// A model that computes logits from a hash of the tokens before a row.
 #[derive(Clone, Copy, Debug)]
@@ -51,23 +53,26 @@ impl LanguageModel for TableModel {
         self.context_length
     }
 
-    fn logits(&mut self, context: &LogitsContext<'_>) -> Result<Logits, ModelError> {
-        Ok(logits_by_prefix(context, self.vocab_size, |prefix| self.row(prefix)))
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        complete_each(batch, |request| {
+            Ok(output_by_prefix(request, self.vocab_size, |prefix| self.row(prefix)))
+        });
     }
 
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
 /// Computes the requested rows of logits. `row` returns the row for the tokens before it.
-pub fn logits_by_prefix(
-    context: &LogitsContext<'_>,
+pub fn output_by_prefix(
+    request: &ForwardRequest<'_>,
     vocab_size: usize,
     row: impl Fn(&[TokenId]) -> Vec<f32>,
-) -> Logits {
-    let LogitsContext { tokens, tree, first_row, .. } = *context;
-    let row = |number: usize| row(&row_prefix(tokens, tree, number.checked_sub(1)));
-    let values = (first_row..=tree.len()).flat_map(row).collect();
-    Logits { values, vocab_size, computed_tokens: tokens.len() + tree.len() }
+) -> ForwardOutput {
+    let ForwardRequest { tokens, tree, first_row, .. } = *request;
+    let row = |number: usize| row(&row_prefix(tokens, tree, node_of_row(number)));
+    let logits = (first_row..=tree.len()).flat_map(row).collect();
+    let computed_tokens = tokens.len() + tree.len();
+    ForwardOutput { logits, vocab_size, computed_tokens, features: None }
 }
 
 /// Returns the tokens before a row: the tokens before the tree, and those on the path to `node`.

@@ -1,0 +1,17 @@
+//! Key/value caches as an index and pages.
+//!
+//! * [`CacheIndex`] knows which tokens and tree nodes a sequence's slots hold, and which of their rows
+//!   are exact. It is rolled back by comparing tokens, never by index.
+//! * [`CachePool`] maps the slots of all sequences to pages with reference counts. Pages of equal
+//!   content are shared, and pages are freed by age under a budget.
+//! * [`PageStorage`] is the device's: it stores the rows of pages, in its own layout.
+//!
+//! This crate has no tensors, files or threads.
+
+mod index;
+mod page;
+mod pool;
+
+pub use index::{CacheHit, CacheIndex, Keep};
+pub use page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+pub use pool::{CachePool, SequenceCache};

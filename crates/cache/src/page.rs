@@ -1,0 +1,60 @@
+//! Pages, and where a sequence's slots are on them.
+
+/// Number of rows in a page.
+pub const PAGE_ROWS: usize = 64;
+
+/// A page of a [`CachePool`](crate::CachePool). It holds the rows of [`PAGE_ROWS`] consecutive slots,
+/// in all layers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageId(pub u32);
+
+impl PageId {
+    /// Returns the page's number, to index a device's storage.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// The place of one slot's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowPlace {
+    /// The page.
+    pub page: PageId,
+    /// The row in the page, below [`PAGE_ROWS`].
+    pub row: usize,
+}
+
+/// The pages of a sequence's slots, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PageTable<'a> {
+    /// The pages. Slot `i` is on page `i / PAGE_ROWS`.
+    pub pages: &'a [PageId],
+}
+
+impl PageTable<'_> {
+    /// Returns the place of a slot's row.
+    ///
+    /// # Panics
+    /// If the sequence has no such slot: a programming error.
+    #[must_use]
+    #[inline(always)]
+    pub fn place(self, slot: usize) -> RowPlace {
+        RowPlace { page: self.pages[slot / PAGE_ROWS], row: slot % PAGE_ROWS }
+    }
+}
+
+/// The rows of all pages, in the layout of a device.
+pub trait PageStorage {
+    /// Returns the size of a page in bytes.
+    fn page_bytes(&self) -> usize;
+
+    /// Allocates the memory of a page, if it is not allocated yet. Its content is arbitrary.
+    fn reserve(&mut self, page: PageId);
+
+    /// Copies a row in all layers.
+    fn copy_row(&mut self, from: RowPlace, to: RowPlace);
+
+    /// Frees the memory of a page.
+    fn release(&mut self, page: PageId);
+}

@@ -1,0 +1,47 @@
+//! Drafts of models that read the target's features.
+
+use crate::{DraftContext, ModelDrafter};
+use forerun_core::Draft;
+use forerun_lm::{FeatureModel, ForwardRequest, ModelError};
+
+/// Returns whether a context has the features that a model needs: those of every token but the last,
+/// which the target has not read, and of at least one token. In an answer's first round there are
+/// none.
+fn has_features(context: &DraftContext<'_>) -> bool {
+    let tokens = context.tokens.len();
+    tokens >= 2 && context.feedback.features.len() + 1 >= tokens
+}
+
+/// Calls `draft` with the contexts that have features. The drafts of the others are empty.
+pub(crate) fn draft_if_features<'a>(
+    contexts: &[DraftContext<'a>],
+    done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    draft: impl FnOnce(&[DraftContext<'a>], &mut dyn FnMut(usize, Result<Draft, ModelError>)),
+) {
+    let (mut indices, mut ready) = (Vec::new(), Vec::new());
+    for (index, context) in contexts.iter().enumerate() {
+        match has_features(context) {
+            true => {
+                indices.push(index);
+                ready.push(*context);
+            }
+            false => done(index, Ok(Draft::empty())),
+        }
+    }
+    draft(&ready, &mut |index, result| done(indices[index], result));
+}
+
+/// Drafts from the features of the target's tokens and the rows of a model on them.
+pub(crate) fn draft_from_features<M: FeatureModel>(
+    drafter: &mut ModelDrafter<M>,
+    contexts: &[DraftContext<'_>],
+    done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+) {
+    draft_if_features(contexts, done, |ready, done| {
+        let request = |index: usize, request| {
+            let features = Some(&ready[index].feedback.features);
+            ForwardRequest { features, ..request }
+        };
+        drafter.draft_with(ready, request, done);
+    });
+}

@@ -1,0 +1,53 @@
+//! The errors of a forward request.
+
+use forerun_core::{SamplingError, TokenId};
+
+/// An error that prevents a model from answering a request.
+#[derive(Clone, Debug, thiserror::Error, PartialEq)]
+pub enum ModelError {
+    /// The request was cancelled.
+    #[error("the forward pass was cancelled")]
+    Cancelled,
+    /// The sequence is empty, or too short for the model.
+    #[error("a sequence needs at least one token (a prompt, or the model's BOS token)")]
+    Empty,
+    /// The sequence is longer than the model's context.
+    #[error("position {position} is beyond the model's context of {context} tokens")]
+    Context {
+        /// The position that was needed.
+        position: usize,
+        /// `max_position_embeddings`.
+        context: usize,
+    },
+    /// A token outside of the model's vocabulary.
+    #[error("token {token} is not in the model's vocabulary of {vocab_size} tokens")]
+    Token {
+        /// The token.
+        token: TokenId,
+        /// Size of the vocabulary.
+        vocab_size: usize,
+    },
+    /// Features were requested from a model that does not store any.
+    #[error(
+        "a drafter requested hidden states of the target, but the target was loaded without them"
+    )]
+    NoFeatures,
+    /// Features of too few tokens, or of the wrong width.
+    #[error(
+        "the target's features of token {token} have width {found}, but the drafter needs width \
+         {expected} (tokens needed: {tokens})"
+    )]
+    Features {
+        /// Number of tokens whose features are needed.
+        tokens: usize,
+        /// The expected width: numbers per token.
+        expected: usize,
+        /// The first token with another width.
+        token: usize,
+        /// Its width; 0 if its features are missing.
+        found: usize,
+    },
+    /// The logits cannot be sampled from.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+}

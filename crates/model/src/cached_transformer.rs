@@ -1,0 +1,325 @@
+//! A language model made of a device's forward passes and a pool of cache pages.
+
+use crate::config::Config;
+use crate::cpu_pages::CpuPages;
+use crate::forward::{Forward, Pass, SequencePass};
+use crate::transformer::Transformer;
+use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, SequenceCache};
+use forerun_core::{Node, SequenceId, TokenId, TokenTree};
+use forerun_lm::{
+    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
+};
+
+/// Largest number of prompt tokens that one pass computes. Cancellation is also checked between passes.
+pub(crate) const PREFILL_ROWS: usize = 256;
+
+/// A request with at most this many missing tokens joins every pass. With more it is a prompt, which
+/// is computed in parts.
+const DECODE_ROWS: usize = 32;
+
+/// Memory for the pages of a model's caches, unless another budget is set.
+const DEFAULT_CACHE_BYTES: usize = 4 << 30;
+
+/// A language model made of a [`Transformer`], or another implementation of [`Forward`], with caches
+/// of its sequences on shared pages.
+pub struct CachedTransformer<F: Forward = Transformer> {
+    transformer: F,
+    pool: CachePool<F::Storage>,
+}
+
+/// The next pass of a request.
+struct PlannedPass<'a> {
+    /// The index of its batch entry.
+    entry: usize,
+    request: ForwardRequest<'a>,
+    /// The nodes after the cached prefix: missing tokens, and the tree after them.
+    nodes: TokenTree,
+    /// Number of missing tokens among them.
+    missing: usize,
+    /// Number of nodes that are not held.
+    rows: usize,
+    first_output: Node,
+    order: LayerOrder<'a>,
+    keep: Keep,
+    /// Number of the request's tokens that are held after the pass.
+    tokens_after: usize,
+    /// Whether the pass completes the request.
+    is_last: bool,
+}
+
+impl<F: Forward> CachedTransformer<F> {
+    /// Creates a model without any sequence.
+    #[must_use]
+    pub fn new(transformer: F) -> Self {
+        let storage = transformer.new_storage();
+        Self { pool: CachePool::with_memory(storage, DEFAULT_CACHE_BYTES), transformer }
+    }
+
+    /// Returns the model with another budget for its caches: a number of pages of [`PAGE_ROWS`] tokens.
+    #[must_use]
+    pub fn with_page_budget(self, pages: usize) -> Self {
+        Self { pool: self.pool.with_budget(pages), ..self }
+    }
+
+    /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
+    #[must_use]
+    pub fn cache(&self, sequence: SequenceId) -> Option<&SequenceCache> {
+        self.pool.sequence(sequence)
+    }
+
+    /// Returns the tokens and the tree of a sequence's cache, and the bits of each layer's keys and
+    /// values, slot by slot. Tests compare caches with it.
+    #[must_use]
+    pub fn snapshot(&self, sequence: SequenceId) -> Option<(Vec<TokenId>, TokenTree, Vec<Vec<u32>>)>
+    where
+        F: Forward<Storage = CpuPages>,
+    {
+        let cache = self.pool.sequence(sequence)?;
+        let index = cache.index();
+        let bits = self.pool.storage().bits(cache.table(), 0..index.slots());
+        Some((index.prefix().to_vec(), index.tree().clone(), bits))
+    }
+
+    /// Returns the pool of cache pages.
+    #[must_use]
+    pub fn pool(&self) -> &CachePool<F::Storage> {
+        &self.pool
+    }
+
+    /// Returns the model's configuration.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        self.transformer.config()
+    }
+
+    /// Plans the next pass of an unfinished request. `None` if it has to wait for another pass.
+    fn plan<'a>(
+        &mut self,
+        index: usize,
+        entry: &BatchEntry<'a>,
+        planned: &[PlannedPass<'a>],
+        prefill_rows: usize,
+    ) -> Option<PlannedPass<'a>> {
+        let request = entry.request;
+        let ForwardRequest { sequence, tokens, tree, .. } = request;
+        let rows_done = entry.progress.logits.len() / self.transformer.config().vocab_size;
+        let mut step = Step {
+            tokens: tokens.len(),
+            first_row: Some(request.first_row + rows_done),
+            order: request.order,
+            keep: Keep::Exact,
+        };
+        if let LayerOrder::Groups(_) = request.order {
+            let exact = request.exact_tokens.min(tokens.len());
+            step.keep = Keep::Approximate { exact };
+            if self.seek(&request, &step).tokens < exact {
+                // Bonus calibration. Its last row is either the first requested row or not needed.
+                let is_first_row = exact == tokens.len() && step.first_row == Some(0);
+                let first_row = is_first_row.then_some(0);
+                let (order, keep) = (LayerOrder::Sequential, Keep::Exact);
+                step = Step { tokens: exact, first_row, order, keep };
+            }
+        }
+        let is_calibration = step.order != request.order;
+        if planned.first().is_some_and(|first| {
+            first.order != step.order || first.request.device != request.device
+        }) {
+            return None;
+        }
+        let held = self.seek(&request, &step).tokens;
+        let missing = &tokens[held..step.tokens];
+        let (now, is_part) = match missing.len() {
+            few if few <= DECODE_ROWS => (missing, false),
+            _ if waits_for_another(&request, held, planned) || prefill_rows == 0 => return None,
+            many if many > prefill_rows => (&missing[..prefill_rows], true),
+            _ => (missing, false),
+        };
+        let mut nodes = TokenTree::chain(now);
+        let mut first_output = nodes.len();
+        if let (false, Some(first_row)) = (is_part, step.first_row) {
+            if !is_calibration {
+                nodes.graft(now.len().checked_sub(1), tree);
+            }
+            first_output = now.len() + first_row - 1;
+        }
+        if !planned.is_empty() && self.pool.free_slots() < nodes.len() + PAGE_ROWS {
+            return None;
+        }
+        self.pool.reserve(sequence, nodes.len());
+        let held_nodes = self.pool.sequence(sequence).map_or(0, |cache| cache.index().tree_len());
+        let rows_after = rows_done + nodes.len() - first_output;
+        Some(PlannedPass {
+            entry: index,
+            request,
+            missing: now.len(),
+            rows: nodes.len() - held_nodes,
+            first_output,
+            order: step.order,
+            keep: step.keep,
+            tokens_after: held + now.len(),
+            is_last: !is_part && rows_after == request.rows(),
+            nodes,
+        })
+    }
+
+    /// Makes the cache keep the matching rows of the tokens and nodes before the step's first row. The
+    /// requested rows themselves are always computed, even if the cache holds them.
+    fn seek(&mut self, request: &ForwardRequest<'_>, step: &Step<'_>) -> CacheHit {
+        let (tokens, tree) = (&request.tokens[..step.tokens], request.tree);
+        let none = TokenTree::new();
+        match step.first_row {
+            Some(0) => {
+                self.pool.seek(request.sequence, &tokens[..tokens.len() - 1], &none, step.keep)
+            }
+            Some(row) => self.pool.seek(request.sequence, tokens, &tree.first(row - 1), step.keep),
+            None => self.pool.seek(request.sequence, tokens, &none, step.keep),
+        }
+    }
+
+    /// Adds the features that a complete request asks for.
+    fn with_features(
+        &self,
+        output: ForwardOutput,
+        request: &ForwardRequest<'_>,
+    ) -> Result<ForwardOutput, ModelError> {
+        let Some(from) = request.features_from else { return Ok(output) };
+        let cache = self.pool.sequence(request.sequence).ok_or(ModelError::NoFeatures)?;
+        let end = request.tokens.len() + request.tree.len();
+        let slots = from.min(end)..end;
+        let features = self.transformer.features(self.pool.storage(), cache.table(), slots);
+        Ok(ForwardOutput { features: Some(features.ok_or(ModelError::NoFeatures)?), ..output })
+    }
+
+    /// Runs the planned passes as one, and records their rows. Returns their logits.
+    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<Vec<f32>, ModelError> {
+        let (storage, sequences) = self.pool.storage_and_sequences();
+        let parts = planned.iter().map(|plan| {
+            let cache = &sequences[&plan.request.sequence];
+            SequencePass::new(cache, &plan.nodes, plan.first_output, plan.request.cancel)
+        });
+        let parts: Vec<SequencePass<'_>> = parts.collect();
+        let (order, device) = (planned[0].order, planned[0].request.device);
+        let pass = Pass { sequences: &parts, order, device };
+        let logits = self.transformer.forward(&pass, storage);
+        let logits = logits.map_err(|_cancelled| ModelError::Cancelled)?.to_vec();
+        for plan in planned {
+            let PlannedPass { request, nodes, keep, tokens_after, missing, .. } = plan;
+            self.pool.record(request.sequence, nodes, order.exact_among(nodes.len()));
+            // Other sequences can use the pages of a prompt at once.
+            if tokens_after / PAGE_ROWS > (tokens_after - missing) / PAGE_ROWS {
+                let tree = request.tree.first(nodes.len() - missing);
+                self.pool.seek(request.sequence, &request.tokens[..*tokens_after], &tree, *keep);
+            }
+        }
+        Ok(logits)
+    }
+}
+
+/// What a request's next pass has to compute: all of its first tokens that are not held, and the rows
+/// from `first_row` on, if they are needed.
+struct Step<'a> {
+    tokens: usize,
+    first_row: Option<usize>,
+    order: LayerOrder<'a>,
+    keep: Keep,
+}
+
+/// Returns whether an earlier request of the pass computes pages that this one can use afterwards.
+fn waits_for_another(
+    request: &ForwardRequest<'_>,
+    held: usize,
+    planned: &[PlannedPass<'_>],
+) -> bool {
+    let end = (held / PAGE_ROWS + 1) * PAGE_ROWS;
+    let start = request.tokens.get(..end);
+    start.is_some_and(|start| planned.iter().any(|plan| plan.request.tokens.starts_with(start)))
+}
+
+/// Checks that a model of this size can compute a request.
+pub(crate) fn check_request(
+    request: &ForwardRequest<'_>,
+    context: usize,
+    vocab_size: usize,
+) -> Result<(), ModelError> {
+    let ForwardRequest { tokens, tree, .. } = *request;
+    if tokens.is_empty() {
+        return Err(ModelError::Empty);
+    }
+    let len = tokens.len() + tree.max_depth();
+    if len > context {
+        return Err(ModelError::Context { position: len - 1, context });
+    }
+    let mut all = tokens.iter().chain(tree.tokens());
+    match all.find(|&&token| token as usize >= vocab_size) {
+        Some(&token) => Err(ModelError::Token { token, vocab_size }),
+        None => Ok(()),
+    }
+}
+
+impl<F: Forward> LanguageModel for CachedTransformer<F> {
+    fn vocab_size(&self) -> usize {
+        self.transformer.config().vocab_size
+    }
+
+    fn context_length(&self) -> usize {
+        self.transformer.config().max_position_embeddings
+    }
+
+    fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+        self.pool.start_pass();
+        let vocab_size = self.vocab_size();
+        let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
+        for (index, entry) in batch.iter_mut().enumerate() {
+            if entry.is_complete() {
+                continue;
+            }
+            if entry.request.is_cancelled() {
+                entry.complete(Err(ModelError::Cancelled));
+                continue;
+            }
+            let embedded = self.transformer.embedded_tokens();
+            if let Err(error) = check_request(&entry.request, self.context_length(), embedded) {
+                entry.complete(Err(error));
+                continue;
+            }
+            if let Some(plan) = self.plan(index, entry, &planned, prefill_rows) {
+                if plan.missing > DECODE_ROWS {
+                    prefill_rows -= plan.missing;
+                }
+                planned.push(plan);
+            }
+        }
+        if planned.is_empty() {
+            return;
+        }
+        let logits = match self.run(&planned) {
+            Ok(logits) => logits,
+            Err(error) => {
+                planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
+                return;
+            }
+        };
+        let mut logits = &logits[..];
+        for plan in planned {
+            let progress = &mut *batch[plan.entry].progress;
+            let outputs = plan.nodes.len() - plan.first_output;
+            let (rows, rest) = logits.split_at(outputs * vocab_size);
+            logits = rest;
+            progress.logits.extend_from_slice(rows);
+            progress.computed_tokens += plan.rows;
+            if plan.is_last {
+                let logits = std::mem::take(&mut progress.logits);
+                let computed_tokens = progress.computed_tokens;
+                let output = ForwardOutput { logits, vocab_size, computed_tokens, features: None };
+                let result = self.with_features(output, &plan.request);
+                progress.result = Some(result);
+            }
+        }
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.pool.release(sequence);
+    }
+}
+
+impl<F: Forward> LayeredModel for CachedTransformer<F> {}

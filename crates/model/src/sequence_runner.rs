@@ -1,0 +1,100 @@
+//! Forward passes of a single sequence, without requests. Measurements use it.
+
+use crate::cpu_pages::CpuPages;
+use crate::forward::{Cancelled, Forward, Pass, SequencePass};
+use forerun_cache::{CacheHit, CachePool, Keep, SequenceCache};
+use forerun_core::{Node, SequenceId, TokenTree};
+use forerun_lm::{DeviceChoice, LayerOrder};
+use std::sync::atomic::AtomicBool;
+
+const SEQUENCE: SequenceId = SequenceId(0);
+
+/// A model with the cache of one sequence.
+pub struct SequenceRunner<F: Forward> {
+    transformer: F,
+    pool: CachePool<F::Storage>,
+}
+
+impl<F: Forward<Storage = CpuPages>> SequenceRunner<F> {
+    /// Creates a runner with an empty cache.
+    #[must_use]
+    pub fn new(transformer: F) -> Self {
+        let mut pool = CachePool::new(transformer.new_storage(), usize::MAX);
+        pool.reserve(SEQUENCE, 0);
+        Self { transformer, pool }
+    }
+
+    /// Returns the model.
+    #[must_use]
+    pub fn transformer(&self) -> &F {
+        &self.transformer
+    }
+
+    /// Returns the runner with a changed model, which must have the same layers.
+    #[must_use]
+    pub fn map(self, change: impl FnOnce(F) -> F) -> Self {
+        Self { transformer: change(self.transformer), ..self }
+    }
+
+    /// Keeps the longest part of `tokens` and `tree` that the cache holds. See
+    /// [`CacheIndex::seek`](forerun_cache::CacheIndex::seek).
+    pub fn seek(&mut self, tokens: &[u32], tree: &TokenTree, keep: Keep) -> CacheHit {
+        self.pool.start_pass();
+        self.pool.seek(SEQUENCE, tokens, tree, keep)
+    }
+
+    /// Returns the cache.
+    ///
+    /// # Panics
+    /// Never: a runner always has its cache.
+    #[must_use]
+    pub fn cache(&self) -> &SequenceCache {
+        self.pool.sequence(SEQUENCE).expect("a runner always has its cache")
+    }
+
+    /// Returns the size of one row's keys and values in bytes.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.pool.storage().row_bytes()
+    }
+
+    /// Computes the nodes of `tree` that the cache does not hold, and returns the logits of the nodes
+    /// from `first_output` on.
+    ///
+    /// # Errors
+    /// [`Cancelled`] once `cancel` is set.
+    pub fn forward(
+        &mut self,
+        tree: &TokenTree,
+        first_output: Node,
+        order: LayerOrder<'_>,
+        cancel: &AtomicBool,
+    ) -> Result<&[f32], Cancelled> {
+        self.pool.reserve(SEQUENCE, tree.len());
+        let (storage, sequences) = self.pool.storage_and_sequences();
+        let sequences = [SequencePass::new(&sequences[&SEQUENCE], tree, first_output, cancel)];
+        let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
+        let logits = self.transformer.forward(&pass, storage)?;
+        self.pool.record(SEQUENCE, tree, order.exact_among(tree.len()));
+        Ok(logits)
+    }
+
+    /// Calls `run` with the pass over all nodes of `tree` that the cache does not hold, and records
+    /// their rows.
+    pub(crate) fn with_pass<T>(
+        &mut self,
+        tree: &TokenTree,
+        order: LayerOrder<'_>,
+        run: impl FnOnce(&mut F, &Pass<'_>, &mut CpuPages) -> T,
+    ) -> T {
+        let never = AtomicBool::new(false);
+        self.pool.reserve(SEQUENCE, tree.len());
+        let (storage, sequences) = self.pool.storage_and_sequences();
+        let cache = &sequences[&SEQUENCE];
+        let sequences = [SequencePass::new(cache, tree, cache.index().tree_len(), &never)];
+        let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
+        let output = run(&mut self.transformer, &pass, storage);
+        self.pool.record(SEQUENCE, tree, order.exact_among(tree.len()));
+        output
+    }
+}

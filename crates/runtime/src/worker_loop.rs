@@ -1,0 +1,270 @@
+//! The loop that runs a worker's jobs, in batches.
+
+use crate::engine::{Engine, ScorePart, job_error};
+use crate::recorder::{JobTimings, Recorder};
+use crate::shared_device::{DeviceUseLog, DeviceUseTiming};
+use crate::timed::ForwardLog;
+use crate::worker::{Assignment, Message, Reply, panic_message};
+use forerun_core::{Completion, Job, JobError, JobOutput, Role};
+use forerun_lm::{ModelError, Progress};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Receiver;
+use std::time::Instant;
+
+/// Largest number of jobs in a batch.
+const MAX_BATCH: usize = 64;
+
+/// Runs a worker's jobs. The oldest job runs next, in one batch with the jobs of other sequences for
+/// the same role.
+pub(crate) struct WorkerLoop {
+    engine: Engine,
+    answers: Answers,
+}
+
+/// A job that has no answer yet.
+struct PendingJob {
+    role: Role,
+    job: Job,
+    cancel: Arc<AtomicBool>,
+    /// How far a score job has got.
+    progress: Progress,
+    answer: PendingAnswer,
+}
+
+/// What a job's answer needs in addition to its output.
+struct PendingAnswer {
+    reply: Reply,
+    /// When the job's first pass started.
+    started: Option<Instant>,
+    /// The uses of shared devices in its earlier passes.
+    device_uses: Vec<DeviceUseTiming>,
+}
+
+impl PendingJob {
+    fn is_cancelled(&self) -> bool {
+        self.cancel.load(Ordering::Relaxed)
+    }
+
+    fn has_started(&self) -> bool {
+        self.answer.started.is_some()
+    }
+
+    /// Returns whether both jobs are for the same sequence and role.
+    fn is_alike(&self, other: &Self) -> bool {
+        self.role == other.role && self.job.sequence() == other.job.sequence()
+    }
+}
+
+impl WorkerLoop {
+    /// Creates the loop of an engine's worker.
+    pub(crate) fn new(
+        engine: Engine,
+        lane: usize,
+        name: String,
+        clock: Instant,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        let (forwards, device_uses) = engine.logs();
+        Self { engine, answers: Answers { lane, name, clock, recorder, forwards, device_uses } }
+    }
+
+    /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the end
+    /// of the queue after each, so a long prompt does not hold up other jobs.
+    pub(crate) fn serve(mut self, messages: &Receiver<Message>) {
+        let mut queue = VecDeque::new();
+        loop {
+            if queue.is_empty() {
+                match messages.recv() {
+                    Ok(message) => self.receive(message, &mut queue),
+                    Err(_) => return,
+                }
+            }
+            for message in messages.try_iter() {
+                self.receive(message, &mut queue);
+            }
+            let batch = next_batch(&mut queue);
+            queue.extend(self.run(batch));
+        }
+    }
+
+    fn receive(&mut self, message: Message, queue: &mut VecDeque<PendingJob>) {
+        match message {
+            Message::Release(sequence) => {
+                // Jobs that were submitted before the release are answered first.
+                while let Some(at) = queue.iter().position(|job| job.job.sequence() == sequence) {
+                    let unfinished = self.run(queue.remove(at).into_iter().collect());
+                    unfinished.into_iter().for_each(|job| queue.push_front(job));
+                }
+                self.engine.release(sequence);
+            }
+            Message::Run(assignment) => {
+                let Assignment { role, job, cancel, reply } = *assignment;
+                let answer = PendingAnswer { reply, started: None, device_uses: Vec::new() };
+                let progress = Progress::default();
+                queue.push_back(PendingJob { role, job, cancel, progress, answer });
+            }
+        }
+    }
+
+    /// Runs jobs of one role and different sequences: draft jobs to their end, and one pass of score
+    /// jobs. Returns the jobs that need another pass.
+    fn run(&mut self, batch: Vec<PendingJob>) -> Vec<PendingJob> {
+        let (cancelled, mut batch): (Vec<_>, Vec<_>) =
+            batch.into_iter().partition(PendingJob::is_cancelled);
+        for PendingJob { job, answer, .. } in cancelled {
+            self.answers.complete(&job, answer, Err(JobError::Cancelled));
+        }
+        let Some(role) = batch.first().map(|job| job.role) else { return batch };
+        let now = Instant::now();
+        batch.iter_mut().for_each(|job| job.answer.started = job.answer.started.or(Some(now)));
+        match role {
+            Role::Drafter(index) => {
+                self.draft(index, batch);
+                Vec::new()
+            }
+            Role::Target(index) => self.score_pass(index, batch),
+        }
+    }
+
+    /// Runs draft jobs. Each is answered as soon as its draft is ready.
+    fn draft(&mut self, index: usize, batch: Vec<PendingJob>) {
+        let (mut jobs, mut pending) = (Vec::new(), Vec::new());
+        for PendingJob { job, cancel, answer, .. } in batch {
+            jobs.push((job, cancel));
+            pending.push(Some(answer));
+        }
+        let Self { engine, answers } = self;
+        let parts: Vec<(&Job, &AtomicBool)> = jobs.iter().map(|(job, c)| (job, &**c)).collect();
+        let work = AssertUnwindSafe(|| {
+            engine.draft(index, &parts, &mut |number, draft| {
+                if let Some(answer) = pending[number].take() {
+                    answers.end(parts[number].0, answer, draft.map(JobOutput::Draft));
+                }
+            });
+        });
+        if let Err(panic) = catch_unwind(work) {
+            let rest = jobs.into_iter().zip(pending).filter_map(|((job, cancel), answer)| {
+                let (role, progress) = (Role::Drafter(index), Progress::default());
+                Some(PendingJob { role, job, cancel, progress, answer: answer? })
+            });
+            self.recover(rest.collect(), &panic_message(&*panic));
+        }
+    }
+
+    /// Runs one pass of score jobs. Returns the jobs that need another pass.
+    fn score_pass(&mut self, index: usize, mut batch: Vec<PendingJob>) -> Vec<PendingJob> {
+        let parts = batch.iter_mut().map(|PendingJob { job, cancel, progress, .. }| ScorePart {
+            job,
+            cancel,
+            progress,
+        });
+        let mut parts: Vec<ScorePart<'_>> = parts.collect();
+        let engine = &mut self.engine;
+        let work = AssertUnwindSafe(|| {
+            engine.score_pass(index, &mut parts);
+            parts.iter_mut().map(ScorePart::output).collect::<Vec<_>>()
+        });
+        let outputs = match catch_unwind(work) {
+            Ok(outputs) => outputs,
+            Err(panic) => {
+                self.recover(batch, &panic_message(&*panic));
+                return Vec::new();
+            }
+        };
+        let uses = self.answers.device_uses.take();
+        let mut unfinished = Vec::new();
+        for (mut pending, output) in batch.into_iter().zip(outputs) {
+            pending.answer.device_uses.extend(uses.iter().cloned());
+            match output {
+                Some(output) => self.answers.end(&pending.job, pending.answer, output),
+                None => unfinished.push(pending),
+            }
+        }
+        unfinished
+    }
+
+    /// Continues after a panic. Caches may be incomplete, so they are dropped. A single job fails;
+    /// several run again, each by itself, so that only the job that panics again fails.
+    fn recover(&mut self, jobs: Vec<PendingJob>, message: &str) {
+        for job in &jobs {
+            self.engine.release(job.job.sequence());
+        }
+        let is_single = jobs.len() == 1;
+        for mut pending in jobs {
+            if is_single {
+                let (worker, message) = (self.answers.name.clone(), message.to_owned());
+                let error = JobError::Panicked { worker, message };
+                self.answers.complete(&pending.job, pending.answer, Err(error));
+                continue;
+            }
+            pending.progress = Progress::default();
+            let mut batch = vec![pending];
+            while !batch.is_empty() {
+                batch = self.run(batch);
+            }
+        }
+    }
+}
+
+/// Records and sends the answers of jobs.
+struct Answers {
+    lane: usize,
+    name: String,
+    clock: Instant,
+    recorder: Arc<Recorder>,
+    forwards: ForwardLog,
+    device_uses: DeviceUseLog,
+}
+
+impl Answers {
+    /// Answers a job that has run.
+    fn end(&self, job: &Job, mut answer: PendingAnswer, output: Result<JobOutput, ModelError>) {
+        answer.device_uses.extend(self.device_uses.take());
+        self.complete(job, answer, output.map_err(|error| job_error(error, &self.name)));
+    }
+
+    fn complete(&self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {
+        let PendingAnswer { reply, started, device_uses } = answer;
+        let finished_ns = self.to_ns(Instant::now());
+        let started_ns = started.map_or(finished_ns, |started| self.to_ns(started));
+        let forwards = self.forwards.take_of(job.sequence());
+        let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
+        let forwards_ns =
+            forwards.iter().map(|f| [self.to_ns(f.started), self.to_ns(f.finished)]).collect();
+        let uses = device_uses.into_iter().map(|used| {
+            let times_ns = [self.to_ns(used.started), self.to_ns(used.finished)];
+            (used.device, times_ns)
+        });
+        let timings = JobTimings { forwards_ns, computed_tokens, device_uses_ns: uses.collect() };
+        let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
+        self.recorder.record(self.lane, job, &completion, timings);
+        reply.send(completion);
+    }
+
+    /// Converts a time to nanoseconds on the cluster's clock.
+    fn to_ns(&self, moment: Instant) -> u64 {
+        moment.duration_since(self.clock).as_nanos() as u64
+    }
+}
+
+/// Removes the oldest job from the queue, and those that can run with it: jobs for the same role, one
+/// for each sequence. A sequence's jobs for a role run in order, so one that has started comes first.
+fn next_batch(queue: &mut VecDeque<PendingJob>) -> Vec<PendingJob> {
+    let Some(role) = queue.front().map(|job| job.role) else { return Vec::new() };
+    let mut batch: Vec<PendingJob> = Vec::new();
+    let mut index = 0;
+    while index < queue.len() && batch.len() < MAX_BATCH {
+        let job = &queue[index];
+        let comes_first = |other: &PendingJob| other.has_started() && other.is_alike(job);
+        let waits = batch.iter().any(|other| other.is_alike(job))
+            || (!job.has_started() && queue.iter().any(comes_first));
+        match job.role == role && !waits {
+            true => batch.extend(queue.remove(index)),
+            false => index += 1,
+        }
+    }
+    batch
+}
