@@ -36,6 +36,11 @@ const DAMAGES: &[Damage] = &[
     ("another family", use_qwen2, &["model.layers.0.self_attn.q_proj.bias", "missing"]),
     ("no hidden size", |model| configure(model, "hidden_size", Value::Null), &["hidden_size"]),
     ("a broken configuration", |model| write(model, "config.json", "{"), &["config.json", "JSON"]),
+    (
+        "an invalid sampling option",
+        |model| write(model, "generation_config.json", "{\"top_k\": -1}"),
+        &["generation_config.json", "option \"top_k\" is -1"],
+    ),
     ("no tokenizer", |model| remove(model, "tokenizer.json"), &["no tokenizer", "tokenizer.json"]),
     ("a broken tokenizer", |model| write(model, "tokenizer.json", "{"), &["tokenizer.json"]),
     ("too many tokens", enlarge_vocabulary, &["tokens up to 259", "only 259"]),

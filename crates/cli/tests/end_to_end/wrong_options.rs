@@ -115,8 +115,9 @@ fn incompatible_options_are_refused_with_advice() {
 #[test]
 fn invalid_placements_are_refused() {
     const PAIR: &str = "--draft-model {drafter} --placement";
-    let table: [Refusal; 10] = [
-        ("target=cpu:99999", &["core 99999", "this process may only use cpu:"]),
+    let table: [Refusal; 11] = [
+        ("target=cpu:4095", &["core 4095", "this process may only use cpu:"]),
+        ("target=cpu:99999", &["core 99999", "at most 4095"]),
         ("target=cpu:{core}+cpu:{core}", &["names core", "twice"]),
         ("drafter=cpu:{core},target=cpu:{core}", &["is in two groups", ",shared"]),
         ("target=cpu:{core}", &["has no drafter group", "drafter=cpu:0"]),

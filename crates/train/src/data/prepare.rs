@@ -5,6 +5,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use forerun_model::checkpoint::hexadecimal;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 
@@ -17,7 +18,7 @@ use super::index::{
 use super::permutation::{hash_words, map_to_range};
 use super::progress::{OnProgress, Phase, Progress};
 use super::shards::Dataset;
-use crate::files::{hexadecimal, sha256_of, sync_folder};
+use crate::files::{sha256_of, sync_folder};
 
 /// The token that separates documents in tokenizers trained by this crate. It is also their BOS and EOS.
 pub(crate) const SEPARATOR: &str = "<|endoftext|>";
