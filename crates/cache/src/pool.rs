@@ -104,6 +104,8 @@ pub struct CachePool<S> {
     storage: S,
     /// By page number. `None` has no memory.
     pages: Vec<Option<Page>>,
+    /// Number of pages with memory.
+    allocated: usize,
     /// Pages with memory that nothing uses.
     free: Vec<PageId>,
     published: HashMap<ContentKey, PageId>,
@@ -123,6 +125,7 @@ impl<S: PageStorage> CachePool<S> {
         Self {
             storage,
             pages: Vec::new(),
+            allocated: 0,
             free: Vec::new(),
             published: HashMap::new(),
             sequences: HashMap::new(),
@@ -145,21 +148,15 @@ impl<S: PageStorage> CachePool<S> {
         Self { budget: budget.max(1), ..self }
     }
 
-    /// Starts a pass: the sequences of earlier passes may be evicted from now on, and pages above the
-    /// budget are freed.
+    /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are needed.
     pub fn start_pass(&mut self) {
         self.now += 1;
-        while self.allocated() > self.budget {
-            let Some(page) = self.free.pop().or_else(|| self.evict()) else { break };
-            self.pages[page.index()] = None;
-            self.storage.release(page);
-        }
     }
 
     /// Returns the number of pages that have memory.
     #[must_use]
     pub fn allocated(&self) -> usize {
-        self.pages.iter().flatten().count()
+        self.allocated
     }
 
     /// Returns the device's storage.
@@ -358,18 +355,28 @@ impl<S: PageStorage> CachePool<S> {
 
     /// Returns a page of its own for a sequence.
     fn allocate(&mut self) -> PageId {
-        let page = self
-            .free
-            .pop()
-            .or_else(|| if self.allocated() < self.budget { None } else { self.evict() });
+        // An earlier pass may have exceeded the budget.
+        while self.allocated > self.budget {
+            let Some(page) = self.free.pop().or_else(|| self.evict()) else { break };
+            self.pages[page.index()] = None;
+            self.allocated -= 1;
+            self.storage.release(page);
+        }
+        let page = self.free.pop().or_else(|| match self.allocated < self.budget {
+            true => None,
+            false => self.evict(),
+        });
         let id = page.unwrap_or_else(|| {
             let unused = self.pages.iter().position(Option::is_none);
             PageId(unused.unwrap_or(self.pages.len()) as u32)
         });
         let page = Page { users: 1, content: None, used: self.now };
         match self.pages.get_mut(id.index()) {
-            Some(slot) => *slot = Some(page),
-            None => self.pages.push(Some(page)),
+            Some(slot) => self.allocated += usize::from(slot.replace(page).is_none()),
+            None => {
+                self.pages.push(Some(page));
+                self.allocated += 1;
+            }
         }
         self.storage.reserve(id);
         id

@@ -5,10 +5,10 @@
 //! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n` passes.
 //! Without a drafter the method is plain decoding, of which a pass has one row for each sequence.
 use forerun::model_cost::ModelProbe;
+use forerun::{Canceller, available_cores};
 use forerun::{
     Checkpoint, Forerun, Method, ModelSource, Options, Plan, Request, Team, WeightType, Weights,
 };
-use forerun::{Canceller, available_cores};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
@@ -49,8 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 alone = speeds[1];
             }
             let cost = |rows: usize| costs.iter().find(|(of, _)| *of == rows).map_or(0.0, |c| c.1);
-            let (gain, allowed) =
-                (speeds[1] / alone, sequences as f64 * cost(1) / cost(sequences));
+            let (gain, allowed) = (speeds[1] / alone, sequences as f64 * cost(1) / cost(sequences));
             println!(
                 "| {sequences} | {:.1} | {gain:.2} | {allowed:.2} | {:.2} |",
                 speeds[1],
