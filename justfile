@@ -30,6 +30,10 @@ lossless prompts="120" seed="0":
 rows cases="2000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-model --test row_invariance
 
+# Row invariance in company: random schedules of requests that share passes and pages
+batches cases="20000":
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-model --test batches
+
 # Mutation fuzzing of the checkpoint loaders
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \

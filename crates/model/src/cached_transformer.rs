@@ -292,20 +292,24 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         if planned.is_empty() {
             return;
         }
-        let logits = match self.run(&planned) {
+        let mut logits = match self.run(&planned) {
             Ok(logits) => logits,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
             }
         };
-        let mut logits = &logits[..];
+        let mut first = 0;
+        let is_alone = planned.len() == 1;
         for plan in planned {
             let progress = &mut *batch[plan.entry].progress;
             let outputs = plan.nodes.len() - plan.first_output;
-            let (rows, rest) = logits.split_at(outputs * vocab_size);
-            logits = rest;
-            progress.logits.extend_from_slice(rows);
+            let end = first + outputs * vocab_size;
+            match is_alone && progress.logits.is_empty() {
+                true => progress.logits = std::mem::take(&mut logits),
+                false => progress.logits.extend_from_slice(&logits[first..end]),
+            }
+            first = end;
             progress.computed_tokens += plan.rows;
             if plan.is_last {
                 let logits = std::mem::take(&mut progress.logits);

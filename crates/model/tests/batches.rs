@@ -250,3 +250,23 @@ fn equal_prompts_are_computed_and_stored_once() {
     // Each further sequence has one page of its own, and computes its rows.
     assert_eq!(rows_of(8), (8 + 7, prompt.len() + 7 * 9));
 }
+
+/// Two prompts, each of which needs more pages than the budget: neither takes the pages of the other
+/// for ever.
+#[test]
+fn long_prompts_make_progress_with_a_small_budget() {
+    let weights = &weights()[0];
+    let mut model = model(weights, Isa::best(), 1).with_page_budget(2);
+    let prompts = [3, 5].map(|seed| (0..600).map(|index| index * seed % 250).collect::<Vec<_>>());
+    let mut progress = [(); 2].map(|()| Progress::default());
+    for passes in 0.. {
+        assert!(passes < 20, "the requests make no progress");
+        let batch = progress.iter_mut().zip(&prompts).zip(0..).map(|((progress, prompt), id)| {
+            BatchEntry { request: ForwardRequest::next_token(SequenceId(id), prompt), progress }
+        });
+        model.forward(&mut batch.collect::<Vec<_>>());
+        if progress.iter().all(|progress| progress.result.is_some()) {
+            break;
+        }
+    }
+}

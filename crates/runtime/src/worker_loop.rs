@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Largest number of jobs in a batch.
 const MAX_BATCH: usize = 64;
@@ -22,7 +22,13 @@ const MAX_BATCH: usize = 64;
 pub(crate) struct WorkerLoop {
     engine: Engine,
     answers: Answers,
+    /// The number of jobs in the last batch, and how long it ran.
+    last_batch: usize,
+    last_duration: Duration,
 }
+
+/// A worker waits at most this part of the last batch's time for further jobs.
+const WAIT_PART: u32 = 10;
 
 /// A job that has no answer yet.
 struct PendingJob {
@@ -68,7 +74,8 @@ impl WorkerLoop {
         recorder: Arc<Recorder>,
     ) -> Self {
         let (forwards, device_uses) = engine.logs();
-        Self { engine, answers: Answers { lane, name, clock, recorder, forwards, device_uses } }
+        let answers = Answers { lane, name, clock, recorder, forwards, device_uses };
+        Self { engine, answers, last_batch: 0, last_duration: Duration::ZERO }
     }
 
     /// Runs jobs until the cluster is dropped. A score job that needs several passes moves to the end
@@ -85,8 +92,28 @@ impl WorkerLoop {
             for message in messages.try_iter() {
                 self.receive(message, &mut queue);
             }
+            self.wait_for_company(messages, &mut queue);
             let batch = next_batch(&mut queue);
+            let started = Instant::now();
+            self.last_batch = batch.len();
             queue.extend(self.run(batch));
+            self.last_duration = started.elapsed();
+        }
+    }
+
+    /// Waits for the next jobs of the sequences that have just been answered together, so that they
+    /// stay together. Otherwise the first of them would run alone, and so would the others after it.
+    fn wait_for_company(&mut self, messages: &Receiver<Message>, queue: &mut VecDeque<PendingJob>) {
+        if self.last_batch < 2 {
+            return;
+        }
+        let deadline = Instant::now() + self.last_duration / WAIT_PART;
+        while queue.len() < self.last_batch {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match messages.recv_timeout(left) {
+                Ok(message) => self.receive(message, queue),
+                Err(_) => return,
+            }
         }
     }
 
@@ -136,7 +163,7 @@ impl WorkerLoop {
             jobs.push((job, cancel));
             pending.push(Some(answer));
         }
-        let Self { engine, answers } = self;
+        let Self { engine, answers, .. } = self;
         let parts: Vec<(&Job, &AtomicBool)> = jobs.iter().map(|(job, c)| (job, &**c)).collect();
         let work = AssertUnwindSafe(|| {
             engine.draft(index, &parts, &mut |number, draft| {
