@@ -98,16 +98,31 @@ pub fn generate(
     mut on_tokens: impl FnMut(&[TokenId]) -> ControlFlow<()>,
 ) -> Result<Finish, DecodeError> {
     loop {
-        if let Some(finish) = sequence.finish() {
-            return Ok(finish);
-        }
         let before = sequence.tokens().len();
-        decoder.step(sequence, cluster)?;
-        if sequence.tokens().len() == before {
-            return Err(DecodeError::Answer("the decoder committed no token in a step"));
+        match next_tokens(decoder, sequence, cluster)? {
+            Some(finish) => return Ok(finish),
+            None if on_tokens(&sequence.tokens()[before..]).is_break() => sequence.stop(),
+            None => {}
         }
-        if on_tokens(&sequence.tokens()[before..]).is_break() {
-            sequence.stop();
-        }
+    }
+}
+
+/// Runs one step of [`generate`]: commits tokens, or returns why the sequence has ended.
+///
+/// # Errors
+/// If the step fails.
+pub fn next_tokens(
+    decoder: &mut dyn Decoder,
+    sequence: &mut Sequence,
+    cluster: &mut dyn Cluster,
+) -> Result<Option<Finish>, DecodeError> {
+    if let Some(finish) = sequence.finish() {
+        return Ok(Some(finish));
+    }
+    let before = sequence.tokens().len();
+    decoder.step(sequence, cluster)?;
+    match sequence.tokens().len() > before {
+        true => Ok(None),
+        false => Err(DecodeError::Answer("the decoder committed no token in a step")),
     }
 }

@@ -25,7 +25,7 @@ mod statistics;
 pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use dsi_lookahead::DsiLookahead;
-pub use generate::{Decoder, generate};
+pub use generate::{Decoder, generate, next_tokens};
 pub use pearl::Pearl;
 pub use pearl_draft_length::PearlDraftLength;
 pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};

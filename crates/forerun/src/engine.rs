@@ -1,7 +1,8 @@
 //! The engine: loaded models on their devices, which answer requests.
 
 use crate::answer::Answer;
-use crate::decoding::LearnedDraftLengths;
+use crate::answer_stream::{AnswerEvent, AnswerStream};
+use crate::decoding::{ChosenDecoder, LearnedDraftLengths};
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -11,10 +12,12 @@ use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::Tokenizer;
 use crate::workers::{Loaded, workers};
-use forerun_core::{Cluster, JobError, SequenceId, TokenId, TokenLogprob};
-use forerun_decode::{DecodeError, Finish, Limits, Sequence, generate};
+use forerun_core::trace::Trace;
+use forerun_core::{Cluster, SequenceId, TokenId};
+use forerun_decode::{Limits, Sequence};
 use forerun_model::{Config, Isa};
 use forerun_runtime::{Runtime, ThreadCluster};
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,8 +26,8 @@ pub use forerun_runtime::Canceller;
 
 /// An engine: models loaded on their device groups, ready to answer requests.
 ///
-/// All methods take `&self`, so threads can share an engine. Answers that run at the same time take
-/// turns on the devices, job by job. What one answer learns about draft lengths serves the next one.
+/// All methods take `&self`, so threads can share an engine. Answers that run at the same time share
+/// forward passes. What one answer learns about draft lengths serves the next one.
 /// Dropping the engine stops its workers.
 ///
 /// ```
@@ -218,6 +221,52 @@ impl Forerun {
         answer
     }
 
+    /// Continues a text, as an iterator of events: tokens with their origin and log-probabilities,
+    /// text, and in the end the whole [`Answer`]. Dropping the iterator cancels the answer.
+    ///
+    /// ```
+    /// use forerun::{AnswerEvent, Forerun, Options, Plan, RandomPair, Request, TokenOrigin};
+    ///
+    /// let pair = RandomPair::make()?;
+    /// let (model, draft_model) = (pair.target().into(), Some(pair.drafter().into()));
+    /// let options = Options { model, draft_model, ..Options::default() };
+    /// let engine = Forerun::open(&Plan::new(options)?)?;
+    /// let request = Request { max_tokens: 16, ignore_eos: true, ..Request::default() };
+    /// let (mut drafted, mut tokens) = (0, 0);
+    /// for event in engine.stream("Once upon a time", &request)? {
+    ///     match event? {
+    ///         AnswerEvent::Token(token) => {
+    ///             tokens += 1;
+    ///             drafted += usize::from(token.origin == TokenOrigin::Draft);
+    ///         }
+    ///         AnswerEvent::Text(text) => print!("{text}"),
+    ///         AnswerEvent::Finished(answer) => println!("\n{}", answer.summary()),
+    ///     }
+    /// }
+    /// assert_eq!(tokens, 16);
+    /// println!("{drafted} of {tokens} tokens were drafted");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the prompt is empty or too long for the context, or an option is out of range. A job that
+    /// fails is an error of the iterator, and its last item.
+    pub fn stream(
+        &self,
+        prompt: &str,
+        request: &Request,
+    ) -> Result<AnswerStream<'_>, ForerunError> {
+        if prompt.is_empty() {
+            return Err(ForerunError::EmptyPrompt);
+        }
+        let sequence = self.new_sequence();
+        let continuation = Continuation { sequence, method: self.plan.method() };
+        let prompt = self.tokenizer.encode(prompt)?;
+        let mut stream = self.stream_with(continuation, prompt, request, &Canceller::new())?;
+        stream.releases = true;
+        Ok(stream)
+    }
+
     /// Returns the id of a new sequence. Its caches are kept until it is released.
     pub(crate) fn new_sequence(&self) -> SequenceId {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
@@ -228,6 +277,16 @@ impl Forerun {
         self.runtime.cluster().release(sequence);
     }
 
+    /// Removes and returns the trace of one sequence.
+    pub(crate) fn take_trace_of(&self, sequence: SequenceId) -> Trace {
+        self.runtime.take_trace_of(sequence)
+    }
+
+    /// Keeps the draft lengths that an answer arrived at, for the next one.
+    pub(crate) fn learn(&self, decoder: ChosenDecoder) {
+        self.lock_learned().learn(decoder);
+    }
+
     /// Continues tokens as [`Forerun::generate_tokens`] does, within a sequence of several answers:
     /// the workers reuse the prefix of `prompt` that their caches hold, and keep the caches.
     pub(crate) fn continue_with(
@@ -236,8 +295,31 @@ impl Forerun {
         prompt: Vec<TokenId>,
         request: &Request,
         canceller: &Canceller,
-        on_text: impl FnMut(&str) -> ControlFlow<()>,
+        mut on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
+        let mut stream = self.stream_with(continuation, prompt, request, canceller)?;
+        while let Some(event) = stream.next().transpose()? {
+            match event {
+                AnswerEvent::Token(_) => {}
+                AnswerEvent::Text(text) => {
+                    if on_text(&text).is_break() {
+                        stream.stop();
+                    }
+                }
+                AnswerEvent::Finished(answer) => return Ok(*answer),
+            }
+        }
+        unreachable!("a stream ends with its answer or with an error")
+    }
+
+    /// Starts an answer that continues tokens.
+    fn stream_with(
+        &self,
+        continuation: Continuation,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        canceller: &Canceller,
+    ) -> Result<AnswerStream<'_>, ForerunError> {
         let sampling = request.keyed_sampling()?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
@@ -259,7 +341,7 @@ impl Forerun {
         // text, the length must not depend on measured times.
         let reproducible = !sampling.is_deterministic() && request.seed.is_some();
         let verification = sampling.verification;
-        let mut sink = Sink::new(&self.tokenizer, &prompt, &request.stop, on_text);
+        let sink = Sink::new(&self.tokenizer, &prompt, &request.stop);
         let prompt_tokens = prompt.len();
         let mut sequence = Sequence::new(id, prompt, sampling, limits);
         if let Some(top) = request.logprobs {
@@ -272,64 +354,26 @@ impl Forerun {
         {
             sequence = sequence.with_draft_feedback();
         }
-        let mut cluster = self.runtime.cluster_with(canceller);
-        let decoding = Decoding { method: continuation.method, canceller, reproducible };
-        let finish = self.decode(&mut sequence, &mut cluster, &decoding, &mut sink);
-        let total_ns = sink.elapsed_ns();
-        sink.flush();
-        // Jobs for tokens that were rejected may still run. They belong to this answer's trace, and
-        // would delay the next answer's jobs.
-        cluster.cancel_and_wait();
-        let trace = self.runtime.take_trace_of(id);
-        let finish = finish?;
-        let statistics = sequence.statistics().clone();
-        // A stop string may end the answer within a step.
-        let of_answer =
-            |all: &[TokenLogprob]| all.iter().take(sink.tokens.len()).cloned().collect();
-        Ok(Answer {
-            text: sink.text,
-            logprobs: sequence.logprobs().map(of_answer),
-            tokens: sink.tokens,
+        let decoder = self.lock_learned().decoder(
+            continuation.method,
+            &self.plan,
             prompt_tokens,
-            // A stop string may end the text within a step that also reached a limit.
-            finish: if sink.closed { Finish::Stopped } else { finish },
-            seed,
+            reproducible,
+        );
+        Ok(AnswerStream {
+            engine: self,
+            sequence,
+            cluster: self.runtime.cluster_with(canceller),
+            decoder: Some(decoder),
+            sink,
+            canceller: canceller.clone(),
+            reproducible,
+            releases: false,
+            prompt_tokens,
             verification,
-            first_token_ns: sink.commits.first().map_or(0, |commit| commit.at_ns),
-            total_ns,
-            commits: sink.commits,
-            verifications: sequence.verifications().to_vec(),
-            statistics,
-            trace,
+            seed,
+            events: VecDeque::new(),
         })
-    }
-
-    fn decode<F: FnMut(&str) -> ControlFlow<()>>(
-        &self,
-        sequence: &mut Sequence,
-        cluster: &mut ThreadCluster,
-        decoding: &Decoding<'_>,
-        sink: &mut Sink<'_, F>,
-    ) -> Result<Finish, ForerunError> {
-        let Decoding { method, canceller, reproducible } = *decoding;
-        let on_tokens = |tokens: &[TokenId]| {
-            let flow = sink.push(tokens);
-            if canceller.is_cancelled() { ControlFlow::Break(()) } else { flow }
-        };
-        let mut decoder =
-            self.lock_learned().decoder(method, &self.plan, sequence.tokens().len(), reproducible);
-        let outcome = generate(decoder.as_dyn(), sequence, cluster, on_tokens);
-        decoder.as_dyn().stop(cluster);
-        if !reproducible {
-            self.lock_learned().learn(decoder);
-        }
-        match outcome {
-            // A job was cancelled: the answer ends with the tokens committed before.
-            Err(DecodeError::Job(JobError::Cancelled)) if canceller.is_cancelled() => {
-                Ok(Finish::Stopped)
-            }
-            outcome => Ok(outcome?),
-        }
     }
 }
 
@@ -340,12 +384,4 @@ pub(crate) struct Continuation {
     pub(crate) sequence: SequenceId,
     /// The method, which the plan's workers must support.
     pub(crate) method: Method,
-}
-
-/// The settings of decoding one answer.
-struct Decoding<'a> {
-    method: Method,
-    canceller: &'a Canceller,
-    /// Whether the text must not depend on measured times.
-    reproducible: bool,
 }

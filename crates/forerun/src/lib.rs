@@ -25,6 +25,7 @@
 //! none of them depends on it.
 
 mod answer;
+mod answer_stream;
 mod chat;
 mod chat_template;
 mod decoding;
@@ -54,6 +55,7 @@ mod translation;
 mod workers;
 
 pub use answer::{Answer, Commit, tokens_per_second};
+pub use answer_stream::{AnswerEvent, AnswerStream, AnswerToken, TokenOrigin};
 pub use chat::{Chat, ChatError, Reply};
 pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;

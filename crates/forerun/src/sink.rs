@@ -1,39 +1,30 @@
-//! Turns committed tokens into streamed text, up to the end of the answer.
+//! Turns committed tokens into text, up to the end of the answer.
 
 use crate::answer::Commit;
 use crate::text_stream::{StopFilter, TextStream};
 use crate::tokenizer::Tokenizer;
 use forerun_core::TokenId;
-use std::ops::ControlFlow;
 use std::time::Instant;
 
-/// Collects an answer's tokens, and streams their text to a callback until a stop string or the
-/// callback ends it.
-pub(crate) struct Sink<'a, F> {
+/// Collects an answer's tokens and their text until a stop string ends it.
+pub(crate) struct Sink<'a> {
     started: Instant,
     stream: TextStream<'a>,
     stop: StopFilter,
-    on_text: F,
     pub(crate) text: String,
     pub(crate) tokens: Vec<TokenId>,
     /// The times at which `tokens` were committed.
     pub(crate) commits: Vec<Commit>,
-    /// Whether a stop string or the callback has ended the text.
+    /// Whether a stop string or the caller has ended the text.
     pub(crate) closed: bool,
 }
 
-impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
-    pub(crate) fn new(
-        tokenizer: &'a Tokenizer,
-        prompt: &[TokenId],
-        stop: &[String],
-        on_text: F,
-    ) -> Self {
+impl<'a> Sink<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId], stop: &[String]) -> Self {
         Self {
             started: Instant::now(),
             stream: TextStream::new(tokenizer, prompt),
             stop: StopFilter::new(stop),
-            on_text,
             text: String::new(),
             tokens: Vec::new(),
             commits: Vec::new(),
@@ -45,40 +36,32 @@ impl<'a, F: FnMut(&str) -> ControlFlow<()>> Sink<'a, F> {
         self.started.elapsed().as_nanos() as u64
     }
 
-    /// Adds the tokens of one step, up to the one that completes a stop string.
-    pub(crate) fn push(&mut self, tokens: &[TokenId]) -> ControlFlow<()> {
+    /// Starts the commit of a step.
+    pub(crate) fn start_commit(&mut self) {
         self.commits.push(Commit { at_ns: self.elapsed_ns(), tokens: 0 });
-        for &token in tokens {
-            self.tokens.push(token);
-            if let Some(commit) = self.commits.last_mut() {
-                commit.tokens += 1;
-            }
-            let passed = self.stop.push(&self.stream.push(token));
-            self.closed |= self.emit(&passed.text).is_break() || passed.stopped;
-            if self.closed {
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
     }
 
-    fn emit(&mut self, text: &str) -> ControlFlow<()> {
-        if text.is_empty() {
-            return ControlFlow::Continue(());
+    /// Adds a token of the last commit. Returns the text that it makes final.
+    pub(crate) fn push(&mut self, token: TokenId) -> String {
+        self.tokens.push(token);
+        if let Some(commit) = self.commits.last_mut() {
+            commit.tokens += 1;
         }
-        self.text += text;
-        (self.on_text)(text)
+        let passed = self.stop.push(&self.stream.push(token));
+        self.closed |= passed.stopped;
+        self.text += &passed.text;
+        passed.text
     }
 
-    /// Emits the text that was held back, once there are no more tokens.
-    pub(crate) fn flush(&mut self) {
+    /// Returns the text that was held back, once there are no more tokens.
+    pub(crate) fn flush(&mut self) -> String {
         if self.closed {
-            return;
+            return String::new();
         }
         let passed = self.stop.push(&self.stream.finish());
         self.closed = passed.stopped;
         let rest = if passed.stopped { passed.text } else { passed.text + &self.stop.finish() };
-        // The answer is over, so the callback has nothing left to stop.
-        let _: ControlFlow<()> = self.emit(&rest);
+        self.text += &rest;
+        rest
     }
 }

@@ -18,4 +18,4 @@ pub use model::{FeatureModel, LanguageModel, LayeredModel};
 pub use request::{
     BatchEntry, DeviceChoice, ForwardOutput, ForwardRequest, Progress, complete_each,
 };
-pub use score::{ScoreRequest, score};
+pub use score::{ScoreRequest, ScoredRow, score};

@@ -192,7 +192,7 @@ impl WorkerLoop {
         let engine = &mut self.engine;
         let work = AssertUnwindSafe(|| {
             engine.score_pass(index, &mut parts);
-            parts.iter_mut().map(ScorePart::output).collect::<Vec<_>>()
+            engine.scores(&mut parts)
         });
         let outputs = match catch_unwind(work) {
             Ok(outputs) => outputs,

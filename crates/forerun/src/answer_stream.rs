@@ -1,0 +1,190 @@
+//! An answer in progress, as an iterator of events.
+
+use crate::answer::Answer;
+use crate::decoding::ChosenDecoder;
+use crate::engine::Forerun;
+use crate::error::ForerunError;
+use crate::sink::Sink;
+use forerun_core::trace::Trace;
+use forerun_core::{JobError, TokenId, TokenLogprob, Verification};
+use forerun_decode::{DecodeError, Finish, Sequence, next_tokens};
+use forerun_runtime::{Canceller, ThreadCluster};
+use std::collections::VecDeque;
+
+/// A part of an answer in progress.
+#[derive(Clone, Debug)]
+pub enum AnswerEvent {
+    /// A verified token. The text that it makes final follows.
+    Token(AnswerToken),
+    /// Whole characters that are final, and nothing of a stop string.
+    Text(String),
+    /// The whole answer, with its statistics. This is the last event.
+    Finished(Box<Answer>),
+}
+
+/// A verified token of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnswerToken {
+    /// The token.
+    pub token: TokenId,
+    /// Where it comes from.
+    pub origin: TokenOrigin,
+    /// The log-probabilities at its position, if requested.
+    pub logprob: Option<TokenLogprob>,
+}
+
+/// Where a token of an answer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenOrigin {
+    /// A drafter proposed it, and the target accepted it.
+    Draft,
+    /// The target itself: a correction, a bonus token, or plain decoding.
+    Target,
+}
+
+/// An answer in progress: an iterator of its events (see [`Forerun::stream`]).
+///
+/// The answer advances when the next event is requested. Dropping the stream cancels the answer.
+pub struct AnswerStream<'a> {
+    pub(crate) engine: &'a Forerun,
+    pub(crate) sequence: Sequence,
+    pub(crate) cluster: ThreadCluster,
+    /// `None` once the answer has ended.
+    pub(crate) decoder: Option<ChosenDecoder>,
+    pub(crate) sink: Sink<'a>,
+    pub(crate) canceller: Canceller,
+    /// Whether draft lengths must not depend on measured times.
+    pub(crate) reproducible: bool,
+    /// Whether to free the sequence's caches in the end, because no other answer continues it.
+    pub(crate) releases: bool,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) verification: Verification,
+    pub(crate) seed: u64,
+    pub(crate) events: VecDeque<AnswerEvent>,
+}
+
+impl AnswerStream<'_> {
+    /// Ends the answer after the last event. The events that remain are [`AnswerEvent::Finished`] and
+    /// nothing else.
+    pub fn stop(&mut self) {
+        self.sink.closed = true;
+        self.events.retain(|event| matches!(event, AnswerEvent::Finished(_)));
+    }
+
+    /// Continues the answer until there is an event.
+    fn advance(&mut self) -> Result<(), ForerunError> {
+        while self.events.is_empty() && self.decoder.is_some() {
+            let pushed = self.prompt_tokens + self.sink.tokens.len();
+            if !self.sink.closed && pushed < self.sequence.tokens().len() {
+                self.push(pushed);
+                continue;
+            }
+            if self.sink.closed || self.canceller.is_cancelled() {
+                self.sequence.stop();
+            }
+            let Some(decoder) = &mut self.decoder else { return Ok(()) };
+            match next_tokens(decoder.as_dyn(), &mut self.sequence, &mut self.cluster) {
+                Ok(None) => self.sink.start_commit(),
+                Ok(Some(finish)) => self.finish(finish),
+                // A job was cancelled: the answer ends with the tokens committed before.
+                Err(DecodeError::Job(JobError::Cancelled)) if self.canceller.is_cancelled() => {
+                    self.finish(Finish::Stopped);
+                }
+                Err(error) => {
+                    drop(self.end());
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the events of the committed token at `position`.
+    fn push(&mut self, position: usize) {
+        let token = self.sequence.tokens()[position];
+        let text = self.sink.push(token);
+        let number = position - self.prompt_tokens;
+        let logprob = self.sequence.logprobs().and_then(|all| all.get(number)).cloned();
+        let origin = self.origin(number);
+        self.events.push_back(AnswerEvent::Token(AnswerToken { token, origin, logprob }));
+        if !text.is_empty() {
+            self.events.push_back(AnswerEvent::Text(text));
+        }
+    }
+
+    /// Returns the origin of a token of the last commits, given its number in the answer.
+    fn origin(&self, number: usize) -> TokenOrigin {
+        let mut end = self.sequence.generated().len();
+        for record in self.sequence.verifications().iter().rev() {
+            let start = end - record.committed;
+            if number >= start {
+                let drafted = number - start < record.accepted;
+                return if drafted { TokenOrigin::Draft } else { TokenOrigin::Target };
+            }
+            end = start;
+        }
+        TokenOrigin::Target
+    }
+
+    fn finish(&mut self, finish: Finish) {
+        let total_ns = self.sink.elapsed_ns();
+        let text = self.sink.flush();
+        let trace = self.end();
+        // A stop string may end the answer within a step.
+        let of_answer =
+            |all: &[TokenLogprob]| all.iter().take(self.sink.tokens.len()).cloned().collect();
+        let answer = Answer {
+            text: std::mem::take(&mut self.sink.text),
+            logprobs: self.sequence.logprobs().map(of_answer),
+            tokens: std::mem::take(&mut self.sink.tokens),
+            prompt_tokens: self.prompt_tokens,
+            // A stop string may end the text within a step that also reached a limit.
+            finish: if self.sink.closed { Finish::Stopped } else { finish },
+            seed: self.seed,
+            verification: self.verification,
+            first_token_ns: self.sink.commits.first().map_or(0, |commit| commit.at_ns),
+            total_ns,
+            commits: std::mem::take(&mut self.sink.commits),
+            verifications: self.sequence.verifications().to_vec(),
+            statistics: self.sequence.statistics().clone(),
+            trace,
+        };
+        if !text.is_empty() {
+            self.events.push_back(AnswerEvent::Text(text));
+        }
+        self.events.push_back(AnswerEvent::Finished(Box::new(answer)));
+    }
+
+    /// Stops decoding, and returns the trace. Jobs for tokens that were rejected may still run. They belong to this answer's
+    /// trace, and would delay the next answer's jobs.
+    fn end(&mut self) -> Trace {
+        let Some(mut decoder) = self.decoder.take() else { return Trace::default() };
+        decoder.as_dyn().stop(&mut self.cluster);
+        if !self.reproducible {
+            self.engine.learn(decoder);
+        }
+        self.cluster.cancel_and_wait();
+        let sequence = self.sequence.id();
+        if self.releases {
+            self.engine.release(sequence);
+        }
+        self.engine.take_trace_of(sequence)
+    }
+}
+
+impl Iterator for AnswerStream<'_> {
+    type Item = Result<AnswerEvent, ForerunError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.advance() {
+            Ok(()) => self.events.pop_front().map(Ok),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+impl Drop for AnswerStream<'_> {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
