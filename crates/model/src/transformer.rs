@@ -218,7 +218,7 @@ impl Transformer {
             assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
         }
         let Scratch { hidden: inputs, embeddings, rope_tables, tree_mask, .. } = &mut self.scratch;
-        [&mut *inputs, embeddings, rope_tables].into_iter().for_each(|rows| rows.clear());
+        [&mut *inputs, embeddings, rope_tables].into_iter().for_each(Vec::clear);
         tree_mask.clear();
         inputs.extend_from_slice(hidden.unwrap_or_default());
         for sequence in pass.sequences {

@@ -193,7 +193,7 @@ impl Engine {
         };
         match &self.team {
             Some(team) if rows.len() > 1 => {
-                team.for_each_piece(rows.len(), |_, piece| convert(piece))
+                team.for_each_piece(rows.len(), |_, piece| convert(piece));
             }
             _ => (0..rows.len()).for_each(convert),
         }
