@@ -74,9 +74,10 @@ impl Default for SamplingOptions {
 /// it last does not change the meaning of top-p.
 ///
 /// ```rust
-/// use forerun_core::{Sampling, TokenTree};
+/// use forerun_core::{Sampling, SamplingOptions, TokenTree};
 ///
-/// let sampling = Sampling { options: SamplingOptions { temperature: 0.7, top_k: 2, ..SamplingOptions::default() }, ..Sampling::greedy() };
+/// let options = SamplingOptions { temperature: 0.7, top_k: 2, ..SamplingOptions::default() };
+/// let sampling = Sampling { options, ..Sampling::greedy() };
 /// sampling.validate()?;
 ///
 /// // The distribution of the next token after the prompt 5 8, from its logits.

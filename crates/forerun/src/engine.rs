@@ -171,7 +171,7 @@ impl Forerun {
     /// Continues a text and streams the answer.
     ///
     /// `on_text` receives whole characters as soon as they are final, and nothing of a stop string.
-    /// If it returns [`ControlFlow::Break`], the answer ends with [`Finish::Stopped`].
+    /// If it returns [`ControlFlow::Break`], the answer ends with [`Finish::Stopped`](crate::Finish::Stopped).
     ///
     /// # Errors
     /// If the prompt is empty or too long for the context, an option is out of range, or a job fails.
@@ -185,7 +185,7 @@ impl Forerun {
     }
 
     /// Continues a text as [`Forerun::generate`] does. `canceller` stops the answer from another
-    /// thread, even during a forward pass; the answer then ends with [`Finish::Stopped`].
+    /// thread, even during a forward pass; the answer then ends with [`Finish::Stopped`](crate::Finish::Stopped).
     ///
     /// # Errors
     /// As [`Forerun::generate`].
