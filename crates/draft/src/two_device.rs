@@ -52,3 +52,68 @@ impl<D: Drafter> Drafter for TwoDeviceDrafter<D> {
         self.drafter.release(sequence);
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use crate::ModelDrafter;
+    use forerun_core::{DraftShape, KeyedRandomness, Sampling, TargetFeedback};
+    use forerun_lm::fake::TableModel;
+    use forerun_lm::{BatchEntry, DeviceChoice, LanguageModel};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::sync::atomic::AtomicBool;
+
+    /// A model that records the devices of its requests.
+    struct Recording {
+        model: TableModel,
+        devices: Rc<RefCell<Vec<DeviceChoice>>>,
+    }
+
+    impl LanguageModel for Recording {
+        fn vocab_size(&self) -> usize {
+            self.model.vocab_size()
+        }
+
+        fn context_length(&self) -> usize {
+            self.model.context_length()
+        }
+
+        fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
+            self.devices.borrow_mut().extend(batch.iter().map(|entry| entry.request.device));
+            self.model.forward(batch);
+        }
+
+        fn release(&mut self, _sequence: SequenceId) {}
+    }
+
+    #[test]
+    fn the_first_half_of_a_draft_is_made_on_the_last_device() {
+        use DeviceChoice::{AnyFree, First, Last};
+        let devices = Rc::new(RefCell::new(Vec::new()));
+        let model = Recording { model: TableModel::new(7, 5, 4.0), devices: Rc::clone(&devices) };
+        let mut drafter = TwoDeviceDrafter::new(ModelDrafter::new(model));
+        let table: [(usize, &[DeviceChoice]); 4] = [
+            (1, &[AnyFree]),
+            (2, &[Last, First]),
+            (4, &[Last, Last, First, First]),
+            (5, &[Last, Last, Last, First, First]),
+        ];
+        for (length, expected) in table {
+            let context = DraftContext {
+                sequence: SequenceId(0),
+                tokens: &[1, 2, 3],
+                prompt_len: 3,
+                sampling: &Sampling::greedy(),
+                randomness: &KeyedRandomness { seed: 0, sample: 0 },
+                shape: &DraftShape::Chain { length },
+                feedback: &TargetFeedback::default(),
+                cancel: &AtomicBool::new(false),
+                tokens_on_last_device: None,
+            };
+            assert_eq!(drafter.draft(&context).unwrap().tree.len(), length);
+            assert_eq!(devices.take(), expected, "{length} tokens");
+        }
+    }
+}

@@ -274,6 +274,15 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_single_layers_are_exact() {
+        for (sizes, exact) in [(&[1][..], 3), (&[1, 1], 3), (&[2], 0), (&[1, 2], 0)] {
+            let groups = LayerGroups::of_sizes(sizes);
+            assert_eq!(LayerOrder::Groups(&groups).exact_among(3), exact, "{groups}");
+        }
+        assert_eq!(LayerOrder::Sequential.exact_among(3), 3);
+    }
+
+    #[test]
     fn invalid_groups_are_rejected_with_a_reason() {
         let error = |text: &str, n_layers| {
             let groups = text.parse::<LayerGroups>().and_then(|groups| {
