@@ -1,5 +1,8 @@
 //! Pages, and where a sequence's slots are on them.
 
+use forerun_core::FeatureRows;
+use std::ops::Range;
+
 /// Number of rows in a page.
 pub const PAGE_ROWS: usize = 64;
 
@@ -54,6 +57,12 @@ pub trait PageStorage {
 
     /// Copies a row in all layers.
     fn copy_row(&mut self, from: RowPlace, to: RowPlace);
+
+    /// Returns the features of a range of a sequence's slots, which must have been written. `None` if
+    /// the rows have no features.
+    fn features(&self, _table: PageTable<'_>, _slots: Range<usize>) -> Option<FeatureRows> {
+        None
+    }
 
     /// Frees the memory of a page.
     fn release(&mut self, page: PageId);

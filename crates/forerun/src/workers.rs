@@ -146,9 +146,6 @@ impl WorkerPlan {
             device.check().map_err(|error| error.to_string())?;
         }
         let mut engine = Engine::new();
-        if devices.is_empty() {
-            engine = engine.with_team(team);
-        }
         for &index in &self.replicas {
             let replica = CachedTransformer::new(self.replica(&engine, team, devices)?);
             let replica = engine.timed(replica);

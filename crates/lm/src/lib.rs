@@ -16,6 +16,6 @@ pub use error::ModelError;
 pub use layer_order::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use model::{FeatureModel, LanguageModel, LayeredModel};
 pub use request::{
-    BatchEntry, DeviceChoice, ForwardOutput, ForwardRequest, Progress, complete_each,
+    BatchEntry, DeviceChoice, ForwardOutput, ForwardRequest, Progress, complete_each, unfinished,
 };
-pub use score::{ScoreRequest, ScoredRow, score};
+pub use score::{ScoreRequest, score};

@@ -137,6 +137,16 @@ pub struct Progress {
     pub result: Option<Result<ForwardOutput, ModelError>>,
 }
 
+impl Progress {
+    /// Returns the answer without features, once all rows have been computed.
+    #[must_use]
+    pub fn take_output(&mut self, vocab_size: usize) -> ForwardOutput {
+        let logits = std::mem::take(&mut self.logits);
+        let computed_tokens = self.computed_tokens;
+        ForwardOutput { logits, vocab_size, computed_tokens, features: None }
+    }
+}
+
 /// A request of a batch. A batch has at most one request for each sequence.
 pub struct BatchEntry<'a> {
     /// The request. It must be the same in all passes.
@@ -158,17 +168,26 @@ impl BatchEntry<'_> {
     }
 }
 
+/// Returns the requests that need a pass, with their indices in the batch. Answers those that have
+/// been cancelled.
+pub fn unfinished<'b, 'a>(
+    batch: &'b mut [BatchEntry<'a>],
+) -> impl Iterator<Item = (usize, &'b mut BatchEntry<'a>)> {
+    batch.iter_mut().enumerate().filter_map(|(index, entry)| {
+        if !entry.is_complete() && entry.request.is_cancelled() {
+            entry.complete(Err(ModelError::Cancelled));
+        }
+        (!entry.is_complete()).then_some((index, entry))
+    })
+}
+
 /// Answers every unfinished request of a batch by itself. Models that cannot compute several
 /// requests in one pass use this as their forward pass.
 pub fn complete_each(
     batch: &mut [BatchEntry<'_>],
     mut answer: impl FnMut(&ForwardRequest<'_>) -> Result<ForwardOutput, ModelError>,
 ) {
-    for entry in batch.iter_mut().filter(|entry| !entry.is_complete()) {
-        let result = match entry.request.is_cancelled() {
-            true => Err(ModelError::Cancelled),
-            false => answer(&entry.request),
-        };
-        entry.complete(result);
+    for (_, entry) in unfinished(batch) {
+        entry.complete(answer(&entry.request));
     }
 }

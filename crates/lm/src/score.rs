@@ -1,10 +1,7 @@
 //! Scoring: the target's distributions for a tree of candidates.
 
-use crate::{ForwardRequest, LanguageModel, ModelError};
-use forerun_core::{
-    Distribution, FeatureRows, RowLogprobs, Sampler, Sampling, Scores, SequenceId, TokenId,
-    TokenTree, node_of_row,
-};
+use crate::{ForwardOutput, ForwardRequest, LanguageModel, ModelError};
+use forerun_core::{RowLogprobs, Sampling, Scores, SequenceId, TokenId, TokenTree, node_of_row};
 use std::sync::atomic::AtomicBool;
 
 /// A request to score a tree.
@@ -37,57 +34,34 @@ impl<'a> ScoreRequest<'a> {
         ForwardRequest { features_from, cancel, ..ForwardRequest::new(sequence, tokens, tree) }
     }
 
-    /// Returns what all rows have in common.
-    #[must_use]
-    pub fn sampler(&self) -> Sampler<'a> {
-        self.sampling.sampler(self.tokens, self.prompt_len)
-    }
-
-    /// Converts a row of logits, `[vocab_size]`, to a distribution, with log-probabilities if they are
-    /// requested. Rows can be converted in any order and in parallel.
+    /// Converts the model's output to distributions of the token after the prefix and after each
+    /// node.
     ///
     /// # Errors
-    /// [`ModelError::Sampling`] if the logits cannot be sampled from.
-    pub fn row(
-        &self,
-        sampler: &Sampler<'_>,
-        row: usize,
-        logits: &[f32],
-    ) -> Result<ScoredRow, ModelError> {
-        let at = node_of_row(row);
-        let distribution = sampler.distribution(logits, self.tree, at)?;
-        let position = self.tokens.len() + at.map_or(0, |node| self.tree.depth(node));
-        let logprobs =
-            self.logprobs.map(|top| RowLogprobs::new(logits, &distribution, top, position));
-        Ok(ScoredRow { distribution, logprobs: logprobs.transpose()? })
-    }
-
-    /// Combines the rows of a request, in order, with the features of the model's output.
-    ///
-    /// # Errors
-    /// [`ModelError::NoFeatures`] if the output has no features although the request asks for them.
-    pub fn scores(
-        &self,
-        rows: impl IntoIterator<Item = ScoredRow>,
-        features: Option<FeatureRows>,
-    ) -> Result<Scores, ModelError> {
-        if self.features_from.is_some() && features.is_none() {
-            return Err(ModelError::NoFeatures);
+    /// [`ModelError::Sampling`] if the logits cannot be sampled from, [`ModelError::NoFeatures`] if
+    /// the output has no features although the request asks for them.
+    pub fn scores(&self, output: ForwardOutput) -> Result<Scores, ModelError> {
+        let sampler = self.sampling.sampler(self.tokens, self.prompt_len);
+        let mut scores = Scores {
+            rows: Vec::new(),
+            logprobs: self.logprobs.map(|_| Vec::new()),
+            features: None,
+        };
+        for (row, logits) in output.rows().enumerate() {
+            let at = node_of_row(row);
+            let distribution = sampler.distribution(logits, self.tree, at)?;
+            if let (Some(logprobs), Some(top)) = (&mut scores.logprobs, self.logprobs) {
+                let position = self.tokens.len() + at.map_or(0, |node| self.tree.depth(node));
+                logprobs.push(RowLogprobs::new(logits, &distribution, top, position)?);
+            }
+            scores.rows.push(distribution);
         }
-        let (rows, logprobs): (Vec<_>, Vec<_>) =
-            rows.into_iter().map(|row| (row.distribution, row.logprobs)).unzip();
-        let logprobs = self.logprobs.map(|_| logprobs.into_iter().flatten().collect());
-        Ok(Scores { rows, logprobs, features })
+        scores.features = output.features;
+        match self.features_from.is_some() && scores.features.is_none() {
+            true => Err(ModelError::NoFeatures),
+            false => Ok(scores),
+        }
     }
-}
-
-/// A row of a scored tree.
-#[derive(Clone, Debug)]
-pub struct ScoredRow {
-    /// The distribution to sample from.
-    pub distribution: Distribution,
-    /// The log-probabilities, if they were requested.
-    pub logprobs: Option<RowLogprobs>,
 }
 
 /// Scores a tree by itself.
@@ -99,8 +73,5 @@ pub fn score(
     request: &ScoreRequest<'_>,
 ) -> Result<Scores, ModelError> {
     let output = model.logits(&request.forward())?;
-    let sampler = request.sampler();
-    let rows = output.rows().enumerate().map(|(row, logits)| request.row(&sampler, row, logits));
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    request.scores(rows, output.features)
+    request.scores(output)
 }

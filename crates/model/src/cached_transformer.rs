@@ -4,10 +4,11 @@ use crate::config::Config;
 use crate::cpu_pages::CpuPages;
 use crate::forward::{Forward, Pass, SequencePass};
 use crate::transformer::Transformer;
-use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, SequenceCache};
+use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenId, TokenTree};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
+    unfinished,
 };
 
 /// Largest number of prompt tokens that one pass computes. Cancellation is also checked between passes.
@@ -186,7 +187,7 @@ impl<F: Forward> CachedTransformer<F> {
         let cache = self.pool.sequence(request.sequence).ok_or(ModelError::NoFeatures)?;
         let end = request.tokens.len() + request.tree.len();
         let slots = from.min(end)..end;
-        let features = self.transformer.features(self.pool.storage(), cache.table(), slots);
+        let features = self.pool.storage().features(cache.table(), slots);
         Ok(ForwardOutput { features: Some(features.ok_or(ModelError::NoFeatures)?), ..output })
     }
 
@@ -269,14 +270,7 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         self.pool.start_pass();
         let vocab_size = self.vocab_size();
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
-        for (index, entry) in batch.iter_mut().enumerate() {
-            if entry.is_complete() {
-                continue;
-            }
-            if entry.request.is_cancelled() {
-                entry.complete(Err(ModelError::Cancelled));
-                continue;
-            }
+        for (index, entry) in unfinished(batch) {
             let embedded = self.transformer.embedded_tokens();
             if let Err(error) = check_request(&entry.request, self.context_length(), embedded) {
                 entry.complete(Err(error));
@@ -312,9 +306,7 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
             first = end;
             progress.computed_tokens += plan.rows;
             if plan.is_last {
-                let logits = std::mem::take(&mut progress.logits);
-                let computed_tokens = progress.computed_tokens;
-                let output = ForwardOutput { logits, vocab_size, computed_tokens, features: None };
+                let output = progress.take_output(vocab_size);
                 let result = self.with_features(output, &plan.request);
                 progress.result = Some(result);
             }

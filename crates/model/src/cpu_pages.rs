@@ -35,14 +35,6 @@ impl CpuPages {
         self.features.as_mut()
     }
 
-    /// Returns the features of a range of a sequence's slots. `None` if the model stores no features.
-    #[must_use]
-    pub fn features(&self, table: PageTable<'_>, slots: Range<usize>) -> Option<FeatureRows> {
-        let features = self.features.as_ref()?;
-        let rows = slots.flat_map(|slot| features.row(table.place(slot)));
-        Some(FeatureRows::new(features.width(), rows.copied().collect()))
-    }
-
     /// Returns the allocated memory in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -81,6 +73,12 @@ impl PageStorage for CpuPages {
     fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
         self.layers.iter_mut().for_each(|layer| layer.copy(from, to));
         self.features.iter_mut().for_each(|features| features.copy(from, to));
+    }
+
+    fn features(&self, table: PageTable<'_>, slots: Range<usize>) -> Option<FeatureRows> {
+        let features = self.features.as_ref()?;
+        let rows = slots.flat_map(|slot| features.row(table.place(slot)));
+        Some(FeatureRows::new(features.width(), rows.copied().collect()))
     }
 
     fn release(&mut self, page: PageId) {

@@ -27,8 +27,8 @@ use crate::transformer::Transformer;
 use forerun_cache::{CachePool, Keep, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree};
 use forerun_lm::{
-    BatchEntry, DeviceChoice, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel,
-    LayerOrder, ModelError,
+    BatchEntry, DeviceChoice, FeatureModel, ForwardRequest, LanguageModel, LayerOrder, ModelError,
+    unfinished,
 };
 use std::collections::HashMap;
 use std::ops::Range;
@@ -353,14 +353,7 @@ impl LanguageModel for EagleModel {
         self.fusion.clear();
         let vocab_size = self.vocab_size();
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
-        for (index, entry) in batch.iter_mut().enumerate() {
-            if entry.is_complete() {
-                continue;
-            }
-            if entry.request.is_cancelled() {
-                entry.complete(Err(ModelError::Cancelled));
-                continue;
-            }
+        for (index, entry) in unfinished(batch) {
             let rows_done = entry.progress.logits.len() / vocab_size;
             match self.plan(index, (entry.request, rows_done), prefill_rows) {
                 Ok(Some(plan)) => {
@@ -391,12 +384,7 @@ impl LanguageModel for EagleModel {
             progress.logits.extend(self.weights.expand_logits(rows.to_vec()));
             progress.computed_tokens += plan.rows.len();
             if plan.level.is_some_and(|level| level.end == plan.request.tree.len()) {
-                progress.result = Some(Ok(ForwardOutput {
-                    logits: std::mem::take(&mut progress.logits),
-                    vocab_size,
-                    computed_tokens: progress.computed_tokens,
-                    features: None,
-                }));
+                progress.result = Some(Ok(progress.take_output(vocab_size)));
             }
         }
     }
@@ -422,9 +410,10 @@ impl Round {
         if self.rows != shifted.len() || self.predicted.is_empty() {
             return None;
         }
-        let common = (0..=self.tree.len().min(tree.len()))
-            .rev()
-            .find(|&nodes| self.tree.first(nodes) == tree.first(nodes))?;
+        let is_common = |&node: &Node| {
+            self.tree.parent(node) == tree.parent(node) && self.tree.token(node) == tree.token(node)
+        };
+        let common = (0..self.tree.len().min(tree.len())).take_while(is_common).count();
         let keep = Keep::Approximate { exact: shifted.len() };
         let held = pool.seek(sequence, shifted, &tree.first(common), keep);
         let size = self.predicted.len() / (self.tree.len() + 1);

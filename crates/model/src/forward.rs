@@ -1,10 +1,9 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
 use crate::config::Config;
-use forerun_cache::{PageStorage, PageTable, SequenceCache};
-use forerun_core::{FeatureRows, Node, TokenTree};
+use forerun_cache::{PageStorage, SequenceCache};
+use forerun_core::{Node, TokenTree};
 use forerun_lm::{DeviceChoice, LayerOrder};
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error of a forward pass that was cancelled between two layers.
@@ -95,15 +94,6 @@ pub trait Forward {
     /// Creates a storage without pages.
     fn new_storage(&self) -> Self::Storage;
 
-    /// Returns the features of a range of a sequence's slots, which must have been written. `None` if
-    /// the model stores no features.
-    fn features(
-        &self,
-        storage: &Self::Storage,
-        table: PageTable<'_>,
-        slots: Range<usize>,
-    ) -> Option<FeatureRows>;
-
     /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the logits
     /// of all output nodes, sequence by sequence: `[output rows, vocab]`.
     ///
@@ -136,15 +126,6 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
 
     fn new_storage(&self) -> Self::Storage {
         (**self).new_storage()
-    }
-
-    fn features(
-        &self,
-        storage: &Self::Storage,
-        table: PageTable<'_>,
-        slots: Range<usize>,
-    ) -> Option<FeatureRows> {
-        (**self).features(storage, table, slots)
     }
 
     fn forward(

@@ -21,7 +21,7 @@ use crate::kernels::{Activations, exp, linear};
 use crate::speculator::{HydraHead, HydraWeights};
 use crate::team::Team;
 use crate::transformer::Transformer;
-use forerun_cache::{CachePool, Keep};
+use forerun_cache::{CachePool, Keep, PageStorage};
 use forerun_core::{Features, SequenceId, TokenId, TokenTree, node_of_row};
 use forerun_lm::{
     BatchEntry, DeviceChoice, FeatureModel, ForwardOutput, ForwardRequest, LanguageModel,

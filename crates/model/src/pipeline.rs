@@ -17,8 +17,6 @@ use crate::forward::{Cancelled, Forward, Pass};
 use crate::team::Team;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
-use forerun_cache::PageTable;
-use forerun_core::FeatureRows;
 use forerun_lm::DeviceChoice;
 use std::ops::Range;
 use std::sync::Arc;
@@ -142,15 +140,6 @@ impl Forward for PipelineParallelModel {
         self.stages[0].model.new_storage()
     }
 
-    fn features(
-        &self,
-        storage: &CpuPages,
-        table: PageTable<'_>,
-        slots: Range<usize>,
-    ) -> Option<FeatureRows> {
-        storage.features(table, slots)
-    }
-
     fn forward(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<&[f32], Cancelled> {
         let last = self.stages.len() - 1;
         for index in 0..=last {
@@ -218,15 +207,6 @@ impl Forward for AlternatingModel {
 
     fn new_storage(&self) -> CpuPages {
         self.first.model.new_storage()
-    }
-
-    fn features(
-        &self,
-        storage: &CpuPages,
-        table: PageTable<'_>,
-        slots: Range<usize>,
-    ) -> Option<FeatureRows> {
-        storage.features(table, slots)
     }
 
     fn forward(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<&[f32], Cancelled> {

@@ -15,8 +15,7 @@ use crate::kernels::{
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
-use forerun_cache::PageTable;
-use forerun_core::{FeatureRows, Node};
+use forerun_core::Node;
 use forerun_lm::LayerOrder;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -113,15 +112,6 @@ impl Forward for Transformer {
             Some(features) => storage.with_features(features.width(self.config().hidden_size)),
             None => storage,
         }
-    }
-
-    fn features(
-        &self,
-        storage: &CpuPages,
-        table: PageTable<'_>,
-        slots: Range<usize>,
-    ) -> Option<FeatureRows> {
-        storage.features(table, slots)
     }
 
     fn forward(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) -> Result<&[f32], Cancelled> {

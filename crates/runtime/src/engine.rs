@@ -7,10 +7,9 @@ use forerun_core::{
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, LanguageModel, ModelError, Progress, ScoreRequest, score};
-use forerun_model::Team;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, OnceLock};
 
 /// Converts a model's error to the job's error, which includes the worker's name.
 pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
@@ -46,8 +45,6 @@ pub struct Engine {
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
     forwards: ForwardLog,
     device_uses: DeviceUseLog,
-    /// Converts logits to distributions, if set.
-    team: Option<Arc<Team>>,
 }
 
 impl Engine {
@@ -69,13 +66,6 @@ impl Engine {
     pub fn with_target(mut self, index: usize, model: impl LanguageModel + 'static) -> Self {
         self.targets.insert(index, Box::new(model));
         self
-    }
-
-    /// Returns the engine with a team that converts the logits of several rows in parallel. The worker's
-    /// thread must be its leader, and no model may run on it at the same time.
-    #[must_use]
-    pub fn with_team(self, team: &Arc<Team>) -> Self {
-        Self { team: Some(Arc::clone(team)), ..self }
     }
 
     /// Wraps a model so that its forward passes appear in the trace of this engine's jobs.
@@ -168,48 +158,6 @@ impl Engine {
         model.forward(&mut batch.collect::<Vec<_>>());
     }
 
-    /// Removes and returns the outputs of the score jobs that are complete.
-    pub(crate) fn scores(
-        &self,
-        jobs: &mut [ScorePart<'_>],
-    ) -> Vec<Option<Result<JobOutput, ModelError>>> {
-        let results: Vec<_> = jobs.iter_mut().map(|part| part.progress.result.take()).collect();
-        let requests: Vec<_> =
-            jobs.iter().map(|part| score_request(part.job, part.cancel)).collect();
-        let samplers: Vec<_> = requests.iter().map(ScoreRequest::sampler).collect();
-        let complete = results.iter().enumerate();
-        let complete =
-            complete.filter_map(|(job, result)| Some((job, result.as_ref()?.as_ref().ok()?)));
-        let rows: Vec<(usize, usize, &[f32])> = complete
-            .flat_map(|(job, output)| {
-                output.rows().enumerate().map(move |(row, logits)| (job, row, logits))
-            })
-            .collect();
-        let scored: Vec<OnceLock<_>> = rows.iter().map(|_| OnceLock::new()).collect();
-        let convert = |piece: usize| {
-            let (job, row, logits) = rows[piece];
-            let row = requests[job].row(&samplers[job], row, logits);
-            assert!(scored[piece].set(row).is_ok(), "each row is converted once");
-        };
-        match &self.team {
-            Some(team) if rows.len() > 1 => {
-                team.for_each_piece(rows.len(), |_, piece| convert(piece));
-            }
-            _ => (0..rows.len()).for_each(convert),
-        }
-        drop(rows);
-        let mut scored = scored.into_iter().filter_map(OnceLock::into_inner);
-        let outputs = results.into_iter().zip(&requests).map(|(result, request)| {
-            Some(result?.and_then(|output| {
-                let count = output.logits.len() / output.vocab_size;
-                let rows: Vec<_> = scored.by_ref().take(count).collect();
-                let rows = rows.into_iter().collect::<Result<Vec<_>, _>>()?;
-                request.scores(rows, output.features).map(JobOutput::Score)
-            }))
-        });
-        outputs.collect()
-    }
-
     /// Frees the state of a sequence.
     pub fn release(&mut self, sequence: SequenceId) {
         self.drafters.values_mut().for_each(|drafter| drafter.release(sequence));
@@ -222,6 +170,15 @@ pub(crate) struct ScorePart<'a> {
     pub(crate) job: &'a Job,
     pub(crate) cancel: &'a AtomicBool,
     pub(crate) progress: &'a mut Progress,
+}
+
+impl ScorePart<'_> {
+    /// Removes and returns the job's output, if it is complete.
+    pub(crate) fn take_output(&mut self) -> Option<Result<JobOutput, ModelError>> {
+        let result = self.progress.result.take()?;
+        let request = score_request(self.job, self.cancel);
+        Some(result.and_then(|output| request.scores(output)).map(JobOutput::Score))
+    }
 }
 
 /// Returns the randomness of a job's request.

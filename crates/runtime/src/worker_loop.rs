@@ -192,7 +192,7 @@ impl WorkerLoop {
         let engine = &mut self.engine;
         let work = AssertUnwindSafe(|| {
             engine.score_pass(index, &mut parts);
-            engine.scores(&mut parts)
+            parts.iter_mut().map(ScorePart::take_output).collect::<Vec<_>>()
         });
         let outputs = match catch_unwind(work) {
             Ok(outputs) => outputs,
