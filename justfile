@@ -28,16 +28,16 @@ lossless prompts="120" seed="0":
 
 # Row invariance on many more random scripts
 rows cases="2000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-model --test row_invariance
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test row_invariance
 
 # Row invariance in company: random schedules of requests that share passes and pages
 batches cases="20000":
-    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-model --test batches
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test batches
 
 # Mutation fuzzing of the checkpoint loaders
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \
-        cargo nextest run --release -p forerun-model --test fuzz_loaders --success-output immediate
+        cargo nextest run --release -p forerun-formats --test fuzz_loaders --success-output immediate
 
 # Update the guide's option reference from the command-line definitions
 reference:

@@ -20,7 +20,7 @@ impl PageId {
 }
 
 /// The place of one slot's row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowPlace {
     /// The page.
     pub page: PageId,

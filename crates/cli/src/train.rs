@@ -8,8 +8,8 @@ use crate::interrupts::{self, INTERRUPTED};
 use crate::note;
 use anyhow::{Context, bail};
 use forerun::Canceller;
-use forerun_model::Config;
-use forerun_model::checkpoint::Checkpoint;
+use forerun_formats::Config;
+use forerun_formats::checkpoint::Checkpoint;
 use forerun_train::data::{Dataset, Framing, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{

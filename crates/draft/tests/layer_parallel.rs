@@ -6,10 +6,12 @@ use forerun_core::{
     DraftShape, KeyedRandomness, Sampling, SamplingOptions, SequenceId, TargetFeedback, TokenId,
     TokenTree, Verification,
 };
+use forerun_cpu::{Team, Transformer, Weights, snapshot};
 use forerun_draft::{CalibrationPolicy, DraftContext, Drafter, LayerParallelDrafter, ModelDrafter};
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::{Checkpoint, Config};
 use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups};
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
-use forerun_model::{CachedTransformer, Checkpoint, Config, Team, Transformer, Weights};
+use forerun_model::CachedTransformer;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -30,7 +32,7 @@ fn weights() -> Arc<Weights> {
     Arc::new(Weights::load(&Checkpoint::open(dir.path()).unwrap()).unwrap())
 }
 
-fn model(weights: &Arc<Weights>) -> CachedTransformer {
+fn model(weights: &Arc<Weights>) -> CachedTransformer<Transformer> {
     CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 
@@ -106,8 +108,8 @@ impl Rounds {
 }
 
 /// Returns the bits of the first `count` cache entries of every layer.
-fn rows(model: &CachedTransformer, count: usize) -> Vec<Vec<u32>> {
-    let (prefix, tree, layers) = model.snapshot(SEQUENCE).unwrap();
+fn rows(model: &CachedTransformer<Transformer>, count: usize) -> Vec<Vec<u32>> {
+    let (prefix, tree, layers) = snapshot(model, SEQUENCE).unwrap();
     let slots = prefix.len() + tree.len();
     layers.iter().map(|bits| bits[..bits.len() / slots * count].to_vec()).collect()
 }
@@ -121,7 +123,7 @@ fn fresh(weights: &Arc<Weights>, tokens: &[TokenId]) -> Vec<Vec<u32>> {
 
 /// Returns how many of the first tokens have the cache entries of an exact forward.
 fn exact_rows(
-    drafter: &LayerParallelDrafter<CachedTransformer>,
+    drafter: &LayerParallelDrafter<CachedTransformer<Transformer>>,
     weights: &Arc<Weights>,
     tokens: &[TokenId],
 ) -> usize {

@@ -1,7 +1,7 @@
 //! A small random pair, for a first run without checkpoints.
 
-use forerun_model::checkpoint::random::{example_config, write_random_pair};
-use forerun_model::{Config, LoadError};
+use forerun_formats::checkpoint::random::{example_config, write_random_pair};
+use forerun_formats::{Config, LoadError};
 use std::path::Path;
 use tempfile::TempDir;
 

@@ -9,17 +9,17 @@ use crate::open_model::{OpenModel, open_located};
 use crate::plan::{AdditionalDrafter, DrafterKind, Plan};
 use crate::translation::Translation;
 use forerun_core::{DraftShape, TokenId};
+use forerun_cpu::{
+    AlternatingModel, CpuHeads, CpuPages, ExclusiveDevice, Team, Transformer, Weights,
+};
 use forerun_draft::{
     CalibrationPolicy, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks,
     MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
     TwoDeviceDrafter, VocabTranslationDrafter,
 };
+use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
 use forerun_lm::LayerGroups;
-use forerun_model::{
-    AlternatingModel, CachedTransformer, CpuPages, EagleModel, ExclusiveDevice, FeatureSource,
-    Forward, HydraModel, LoadError, MedusaHeads, Speculator, SpeculatorKind, Team, Transformer,
-    Weights,
-};
+use forerun_model::{CachedTransformer, EagleModel, Forward};
 use forerun_runtime::{Engine, SharedDevice};
 use std::sync::Arc;
 
@@ -304,15 +304,14 @@ impl LoadedDrafter {
             DrafterWeights::Parallel { masks: Masks::PerPosition(masks), .. } => {
                 with_masks(masks.len())
             }
-            DrafterWeights::Eagle(weights) => match weights.layers().mask_tokens().len() {
+            DrafterWeights::Eagle(weights) => match weights.architecture().mask_tokens {
                 0 => DraftPattern::default(),
                 masks => with_masks(masks),
             },
-            DrafterWeights::Medusa(weights) => {
-                DraftPattern { positions: Some(weights.n_heads()), one_forward: true }
-            }
-            DrafterWeights::Hydra(weights) => {
-                DraftPattern { positions: Some(weights.n_heads()), one_forward: false }
+            DrafterWeights::Heads(weights) => {
+                let heads = weights.architecture();
+                // Heads that read drafted tokens run one after another.
+                DraftPattern { positions: Some(heads.n_heads), one_forward: !heads.reads_tokens }
             }
         }
     }
@@ -356,8 +355,9 @@ impl LoadedDrafter {
                 device.install(engine, index, drafter.with_vocab_size(vocab_size))
             }
             DrafterWeights::Eagle(weights) => {
-                let masks = weights.layers().mask_tokens();
-                let model = engine.timed(EagleModel::new(weights, Arc::clone(device.team()?)));
+                let masks = weights.architecture().mask_ids();
+                let layers = Transformer::new(weights, Arc::clone(device.team()?));
+                let model = engine.timed(EagleModel::new(layers));
                 match masks.is_empty() {
                     true => engine.with_drafter(index, EagleDrafter::new(model)),
                     false => {
@@ -366,15 +366,14 @@ impl LoadedDrafter {
                     }
                 }
             }
-            DrafterWeights::Medusa(weights) => {
-                let n_heads = weights.n_heads();
-                let heads = engine.timed(MedusaHeads::new(weights, Arc::clone(device.team()?)));
-                engine.with_drafter(index, MedusaDrafter::new(heads, n_heads))
-            }
-            DrafterWeights::Hydra(weights) => {
-                let heads = weights.n_heads();
-                let model = engine.timed(HydraModel::new(weights, Arc::clone(device.team()?)));
-                engine.with_drafter(index, HydraDrafter::new(model, heads))
+            DrafterWeights::Heads(weights) => {
+                let (n_heads, reads_tokens) =
+                    (weights.architecture().n_heads, weights.architecture().reads_tokens);
+                let model = engine.timed(CpuHeads::model(weights, device.team()?));
+                match reads_tokens {
+                    true => engine.with_drafter(index, HydraDrafter::new(model, n_heads)),
+                    false => engine.with_drafter(index, MedusaDrafter::new(model, n_heads)),
+                }
             }
             DrafterWeights::Ouroboros(weights) => {
                 let drafter = OuroborosDrafter::new(model(&engine, weights));

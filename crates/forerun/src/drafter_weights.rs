@@ -1,10 +1,10 @@
 //! The weights of a drafter, by kind.
 
 use crate::translation::Translation;
+use forerun_cpu::{HeadWeights, SpeculatorWeights, Weights};
 use forerun_draft::{CalibrationPolicy, Masks};
+use forerun_formats::{LoadError, Speculator, WeightType};
 use forerun_lm::LayerGroups;
-use forerun_model::speculator::{EagleWeights, HydraWeights, MedusaWeights};
-use forerun_model::{LoadError, Speculator, SpeculatorKind, WeightType, Weights};
 use std::sync::Arc;
 
 /// A drafter's weights, and what drafting with them needs.
@@ -21,11 +21,9 @@ pub(crate) enum DrafterWeights {
     /// A model that predicts several positions at mask tokens.
     Parallel { weights: Arc<Weights>, masks: Masks },
     /// A layer on the target's features, with or without mask tokens.
-    Eagle(Arc<EagleWeights>),
-    /// Heads on the target's last feature.
-    Medusa(Arc<MedusaWeights>),
-    /// Heads on the target's last feature and on the tokens drafted after it.
-    Hydra(Arc<HydraWeights>),
+    Eagle(Arc<Weights>),
+    /// Heads on the target's last feature, and perhaps on the tokens drafted after it.
+    Heads(Arc<HeadWeights>),
     /// A language model whose drafts are extended by phrases.
     Ouroboros(Arc<Weights>),
 }
@@ -37,17 +35,13 @@ impl DrafterWeights {
         target: &Weights,
         weight_type: Option<WeightType>,
     ) -> Result<Self, LoadError> {
-        Ok(match speculator.kind() {
-            SpeculatorKind::Medusa => {
-                Self::Medusa(Arc::new(speculator.medusa(target, weight_type)?))
+        Ok(match SpeculatorWeights::load(speculator, target, weight_type)? {
+            SpeculatorWeights::Heads(weights) => Self::Heads(weights),
+            SpeculatorWeights::Layers(weights) if speculator.kind().reads_features() => {
+                Self::Eagle(weights)
             }
-            SpeculatorKind::Hydra => Self::Hydra(Arc::new(speculator.hydra(target, weight_type)?)),
-            SpeculatorKind::Eagle | SpeculatorKind::Eagle3 | SpeculatorKind::ParallelEagle => {
-                Self::Eagle(Arc::new(speculator.eagle(target, weight_type)?))
-            }
-            SpeculatorKind::ParallelMedusa | SpeculatorKind::Pard { .. } => {
-                let weights = Arc::new(speculator.parallel(target, weight_type)?);
-                let masks = Masks::PerPosition(weights.mask_tokens());
+            SpeculatorWeights::Layers(weights) => {
+                let masks = Masks::PerPosition(weights.architecture().mask_ids());
                 Self::Parallel { weights, masks }
             }
         })

@@ -5,9 +5,10 @@ use crate::plan::{DrafterKind, PlanError};
 use crate::request::RequestError;
 use crate::tokenizer::TokenizerError;
 use forerun_core::TokenId;
+use forerun_cpu::IsaError;
 use forerun_decode::DecodeError;
+use forerun_formats::{LoadError, SpeculatorKind};
 use forerun_lm::LayerGroupsError;
-use forerun_model::{IsaError, LoadError, SpeculatorKind};
 use forerun_runtime::StartError;
 use std::path::PathBuf;
 

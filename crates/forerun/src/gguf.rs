@@ -3,8 +3,8 @@
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
 use crate::{ForerunError, Loader};
-use forerun_model::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
-use forerun_model::{Config, LoadError};
+use forerun_formats::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
+use forerun_formats::{Config, LoadError};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -6,11 +6,13 @@ use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::open_model::open_model;
 use forerun_core::TokenId;
+use forerun_cpu::Weights;
+use forerun_cpu::layer_probe::{LayerProbe, Strategy, StrategyScore};
+use forerun_cpu::model_cost::ModelProbe;
+use forerun_cpu::{GroupParallelism, Isa, Team};
+use forerun_formats::Config;
+use forerun_formats::WeightType;
 use forerun_lm::{LayerGroups, LayerGroupsError, LayerOrder, ModelError};
-use forerun_model::layer_probe::{LayerProbe, Strategy, StrategyScore};
-use forerun_model::model_cost::ModelProbe;
-use forerun_model::{Config, Weights};
-use forerun_model::{GroupParallelism, Isa, Team, WeightType};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -92,6 +94,8 @@ impl<E: Into<ForerunError>> From<E> for LayerAnalysisError {
 /// ```
 pub struct LayerAnalysis {
     weights: Arc<Weights>,
+    /// The drafter's configuration.
+    config: Config,
     target: Option<Arc<Weights>>,
     texts: Vec<Vec<TokenId>>,
     depth: usize,
@@ -192,13 +196,14 @@ impl LayerAnalysis {
         let weights = load(&options.model, &model.checkpoint)?;
         let target = options.target.as_ref().zip(target.as_ref());
         let target = target.map(|(path, model)| load(path, &model.checkpoint)).transpose()?;
-        Ok(Self { weights, target, texts: encoded, depth: options.depth })
+        let config = model.checkpoint.config().clone();
+        Ok(Self { weights, config, target, texts: encoded, depth: options.depth })
     }
 
     /// Returns the drafter's configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
-        self.weights.config()
+        &self.config
     }
 
     /// Compares the rows of each strategy with exact ones. `progress` receives the number of texts done

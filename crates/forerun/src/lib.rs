@@ -90,18 +90,19 @@ pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome,
 pub use forerun_core::{
     Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
 };
+pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
+pub use forerun_cpu::quality::Quality;
+pub use forerun_cpu::{GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
+pub use forerun_cpu::{measure, model_cost};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};
-pub use forerun_lm::{LayerGroups, LayerGroupsError};
-pub use forerun_model::checkpoint::Dtype;
-pub use forerun_model::checkpoint::gguf::GgufType;
-pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};
-pub use forerun_model::quality::Quality;
-pub use forerun_model::{
-    Checkpoint, Config, Family, GroupParallelism, Isa, IsaError, LoadError, RopeScaling,
-    SpeculatorKind, SuggestedSampling, Team, TeamError, UnknownWeightType, WeightType, Weights,
+pub use forerun_formats::checkpoint::Dtype;
+pub use forerun_formats::checkpoint::gguf::GgufType;
+pub use forerun_formats::{
+    Checkpoint, Config, Family, LoadError, RopeScaling, SpeculatorKind, SuggestedSampling,
+    UnknownWeightType, WeightType,
 };
-pub use forerun_model::{measure, model_cost};
+pub use forerun_lm::{LayerGroups, LayerGroupsError};
 pub use forerun_runtime::{
     Placement, PlacementError, ThreadCluster, available_cores, cores_within_quota,
 };

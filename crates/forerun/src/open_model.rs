@@ -4,7 +4,7 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::tokenizer::Tokenizer;
-use forerun_model::Checkpoint;
+use forerun_formats::Checkpoint;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) fn open_located(path: &Path, model: &ModelSource) -> Result<OpenModel
 #[cfg(feature = "hub")]
 fn in_cache(cause: ForerunError) -> ForerunError {
     use crate::tokenizer::TokenizerError;
-    use forerun_model::LoadError;
+    use forerun_formats::LoadError;
 
     let file = match &cause {
         ForerunError::Load(LoadError::Json { file, .. })

@@ -16,7 +16,7 @@ use crate::model_source::ModelSource;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
 use forerun_draft::CalibrationPolicy;
-use forerun_model::{SpeculatorKind, WeightType};
+use forerun_formats::{SpeculatorKind, WeightType};
 use forerun_runtime::{Placement, available_cores, cores_within_quota};
 
 /// The models, the method, the drafter and the devices that [`Plan::new`] checks.

@@ -6,9 +6,10 @@ use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 use forerun_core::TokenId;
+use forerun_cpu::quality::{Quality, QualityProbe};
+use forerun_cpu::{Isa, Team, Weights};
+use forerun_formats::WeightType;
 use forerun_lm::ModelError;
-use forerun_model::quality::{Quality, QualityProbe};
-use forerun_model::{Isa, Team, WeightType, Weights};
 use std::path::PathBuf;
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use forerun_core::{
     KeyedRandomness, Sampling, SamplingError, SamplingOptions, TokenId, Verification,
 };
-use forerun_model::SuggestedSampling;
+use forerun_formats::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 

@@ -3,12 +3,11 @@
 use crate::drafter::{DrafterDevice, LoadedDrafter};
 use crate::plan::{AdditionalDrafter, DrafterKind, Method, Plan};
 use forerun_core::Role;
+use forerun_cpu::{CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights};
 use forerun_decode::PearlSchedule;
 use forerun_draft::{LookaheadDrafter, PromptLookup};
-use forerun_model::{
-    CachedTransformer, CpuPages, ExclusiveDevice, FeatureSource, Forward, PipelineParallelModel,
-    Team, Transformer, Weights,
-};
+use forerun_formats::FeatureSource;
+use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
 use std::sync::Arc;
 
@@ -157,7 +156,7 @@ impl WorkerPlan {
             }
             _ => DrafterDevice::Team(team),
         };
-        let vocab_size = self.target.config().vocab_size;
+        let vocab_size = self.target.architecture().vocab_size;
         for drafter in self.drafters {
             engine = drafter.install(engine, &device, vocab_size)?;
         }

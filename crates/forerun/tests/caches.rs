@@ -8,17 +8,18 @@ mod common;
 
 use common::Pair;
 use forerun_core::{Sampling, SequenceId, TokenId};
+use forerun_cpu::{
+    AlternatingModel, CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights,
+};
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
 use forerun_draft::{ModelDrafter, TwoDeviceDrafter};
+use forerun_formats::Checkpoint;
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_model::{
-    AlternatingModel, CachedTransformer, Checkpoint, CpuPages, ExclusiveDevice, Forward,
-    PipelineParallelModel, Team, Transformer, Weights,
-};
+use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{Engine, InlineCluster, SharedDevice};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -50,7 +51,7 @@ fn on_one_device(weights: &Arc<Weights>) -> Box<dyn Forward<Storage = CpuPages>>
 }
 
 /// Returns the model with an empty cache.
-fn fresh_model(weights: &Arc<Weights>) -> CachedTransformer {
+fn fresh_model(weights: &Arc<Weights>) -> CachedTransformer<Transformer> {
     CachedTransformer::new(Transformer::new(Arc::clone(weights), Arc::new(Team::single_thread())))
 }
 

@@ -145,11 +145,13 @@ fn phrases_do_not_shorten_the_models_own_draft() {
 #[test]
 fn rounds_have_tokens_at_every_kind_of_position() {
     use forerun_core::{DraftShape, Sampling, SequenceId};
+    use forerun_cpu::{Team, Transformer, Weights};
     use forerun_decode::{
         DraftLength, Limits, Sequence, Speculative, SpeculativeDraftLength, generate,
     };
     use forerun_draft::ModelDrafter;
-    use forerun_model::{CachedTransformer, Checkpoint, Team, Transformer, Weights};
+    use forerun_formats::Checkpoint;
+    use forerun_model::CachedTransformer;
     use forerun_runtime::{Engine, InlineCluster};
     use std::sync::Arc;
 

@@ -14,8 +14,10 @@ use forerun::{
     TokenId, WeightType, Weights,
 };
 use forerun_core::{SequenceId, TokenTree};
+use forerun_cpu::{Isa, Transformer};
 use forerun_lm::{ForwardRequest, LanguageModel};
-use forerun_model::{CachedTransformer, Isa, ReferenceModel, Transformer};
+use forerun_model::CachedTransformer;
+use forerun_reference::ReferenceModel;
 use serde_json::{Value, json};
 use std::fs;
 use std::ops::ControlFlow;

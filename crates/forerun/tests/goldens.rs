@@ -8,7 +8,7 @@ mod common;
 use forerun::{
     Canceller, Checkpoint, Forerun, Options, Plan, Request, TextStream, TokenId, Tokenizer,
 };
-use forerun_model::ReferenceModel;
+use forerun_reference::ReferenceModel;
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::PathBuf;

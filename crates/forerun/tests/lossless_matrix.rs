@@ -20,8 +20,8 @@ use forerun::{
     available_cores,
 };
 use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
-use forerun_model::ReferenceModel;
-use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_reference::ReferenceModel;
 use forerun_runtime::testing::env_number;
 use std::ops::ControlFlow;
 use std::path::PathBuf;

@@ -11,8 +11,8 @@ use forerun::{
     Quality, QualityBench, QualityError, QualityOptions, QualityReport, RandomPair, Team,
     WeightType,
 };
-use forerun_model::Config;
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::Config;
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use std::path::Path;
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use forerun::{
     Canceller, DraftTokens, Forerun, Method, Options, Plan, PlanError, Request, SpanKind, Trace,
     available_cores,
 };
-use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
+use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use std::ops::ControlFlow;
 
 /// Returns the trace of an answer with drafter and target on the same two devices, or `None` on a machine

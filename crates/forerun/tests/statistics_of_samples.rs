@@ -12,7 +12,7 @@ use forerun::{
     SamplingOptions, TokenId, Tree, Verification, VerificationChoice,
 };
 use forerun_core::{Sampling, reference as sampling_reference};
-use forerun_model::ReferenceModel;
+use forerun_reference::ReferenceModel;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 

@@ -6,7 +6,7 @@
 mod common;
 
 use forerun::{TextStream, TokenId, Tokenizer};
-use forerun_model::checkpoint::random::{
+use forerun_formats::checkpoint::random::{
     BOS, RandomDtype, example_config, write_random_checkpoint,
 };
 use serde_json::{Value, json};

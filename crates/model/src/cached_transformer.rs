@@ -1,11 +1,9 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
-use crate::config::Config;
-use crate::cpu_pages::CpuPages;
 use crate::forward::{Forward, Pass, SequencePass};
-use crate::transformer::Transformer;
 use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, SequenceCache};
-use forerun_core::{Node, SequenceId, TokenId, TokenTree};
+use forerun_core::{Node, SequenceId, TokenTree};
+use forerun_formats::Architecture;
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
     unfinished,
@@ -21,9 +19,8 @@ const DECODE_ROWS: usize = 32;
 /// Memory for the pages of a model's caches, unless another budget is set.
 const DEFAULT_CACHE_BYTES: usize = 4 << 30;
 
-/// A language model made of a [`Transformer`], or another implementation of [`Forward`], with caches
-/// of its sequences on shared pages.
-pub struct CachedTransformer<F: Forward = Transformer> {
+/// A language model made of a model on a device, and of caches of its sequences on shared pages.
+pub struct CachedTransformer<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
 }
@@ -68,29 +65,16 @@ impl<F: Forward> CachedTransformer<F> {
         self.pool.sequence(sequence)
     }
 
-    /// Returns the tokens and the tree of a sequence's cache, and the bits of each layer's keys and
-    /// values, slot by slot. Tests compare caches with it.
-    #[must_use]
-    pub fn snapshot(&self, sequence: SequenceId) -> Option<(Vec<TokenId>, TokenTree, Vec<Vec<u32>>)>
-    where
-        F: Forward<Storage = CpuPages>,
-    {
-        let cache = self.pool.sequence(sequence)?;
-        let index = cache.index();
-        let bits = self.pool.storage().bits(cache.table(), 0..index.slots());
-        Some((index.prefix().to_vec(), index.tree().clone(), bits))
-    }
-
     /// Returns the pool of cache pages.
     #[must_use]
     pub fn pool(&self) -> &CachePool<F::Storage> {
         &self.pool
     }
 
-    /// Returns the model's configuration.
+    /// Returns what the model computes.
     #[must_use]
-    pub fn config(&self) -> &Config {
-        self.transformer.config()
+    pub fn architecture(&self) -> &Architecture {
+        self.transformer.architecture()
     }
 
     /// Plans the next pass of an unfinished request. `None` if it has to wait for another pass.
@@ -103,7 +87,7 @@ impl<F: Forward> CachedTransformer<F> {
     ) -> Option<PlannedPass<'a>> {
         let request = entry.request;
         let ForwardRequest { sequence, tokens, tree, .. } = request;
-        let rows_done = entry.progress.logits.len() / self.transformer.config().vocab_size;
+        let rows_done = entry.progress.logits.len() / self.vocab_size();
         let mut step = Step {
             tokens: tokens.len(),
             first_row: Some(request.first_row + rows_done),
@@ -201,8 +185,8 @@ impl<F: Forward> CachedTransformer<F> {
         let parts: Vec<SequencePass<'_>> = parts.collect();
         let (order, device) = (planned[0].order, planned[0].request.device);
         let pass = Pass { sequences: &parts, order, device };
-        let logits = self.transformer.forward(&pass, storage);
-        let logits = logits.map_err(|_cancelled| ModelError::Cancelled)?.to_vec();
+        let output = self.transformer.forward(&pass, storage);
+        let logits = output.map_err(|_cancelled| ModelError::Cancelled)?.logits.to_vec();
         for plan in planned {
             let PlannedPass { request, nodes, keep, tokens_after, missing, .. } = plan;
             self.pool.record(request.sequence, nodes, order.exact_among(nodes.len()));
@@ -259,11 +243,11 @@ pub(crate) fn check_request(
 
 impl<F: Forward> LanguageModel for CachedTransformer<F> {
     fn vocab_size(&self) -> usize {
-        self.transformer.config().vocab_size
+        self.architecture().vocab_size
     }
 
     fn context_length(&self) -> usize {
-        self.transformer.config().max_position_embeddings
+        self.architecture().context_length
     }
 
     fn forward(&mut self, batch: &mut [BatchEntry<'_>]) {
@@ -271,7 +255,7 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         let vocab_size = self.vocab_size();
         let (mut planned, mut prefill_rows) = (Vec::new(), PREFILL_ROWS);
         for (index, entry) in unfinished(batch) {
-            let embedded = self.transformer.embedded_tokens();
+            let embedded = self.architecture().embedded_tokens();
             if let Err(error) = check_request(&entry.request, self.context_length(), embedded) {
                 entry.complete(Err(error));
                 continue;

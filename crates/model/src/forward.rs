@@ -1,8 +1,8 @@
 //! Forward passes over the new tokens of several sequences, and the devices that compute them.
 
-use crate::config::Config;
 use forerun_cache::{PageStorage, SequenceCache};
-use forerun_core::{Node, TokenTree};
+use forerun_core::{Node, TokenId, TokenTree};
+use forerun_formats::{Architecture, DraftHeads};
 use forerun_lm::{DeviceChoice, LayerOrder};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,21 +32,26 @@ pub struct SequencePass<'a> {
     pub tree: &'a TokenTree,
     /// The first node whose logits are computed. Those of all later nodes are computed, too.
     pub first_output: Node,
-    /// The first layer's input rows for the new nodes; `None` for their tokens' embeddings.
-    pub(crate) inputs: Option<Inputs<'a>>,
+    /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model that
+    /// reads tokens only.
+    pub features: &'a [RowFeature<'a>],
     /// Set when the sequence's rows are no longer needed.
     pub cancel: &'a AtomicBool,
 }
 
-/// Input rows that are not token embeddings.
-#[derive(Clone, Copy)]
-pub(crate) struct Inputs<'a> {
-    pub(crate) hidden: &'a [f32],     // [new nodes, hidden]
-    pub(crate) embeddings: &'a [f32], // [new nodes, hidden], or empty
+/// What a row reads in addition to its token, in a model that reads features.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RowFeature<'a> {
+    /// A feature of the target: `[feature width]`.
+    Target(&'a [f32]),
+    /// The hidden state that the model itself has computed for the row before: `[hidden]`.
+    Predicted(&'a [f32]),
+    /// The trained feature of the row's mask token.
+    Mask,
 }
 
 impl<'a> SequencePass<'a> {
-    /// Creates the part of a sequence whose rows start from token embeddings.
+    /// Creates the part of a sequence whose rows read tokens only.
     #[must_use]
     pub fn new(
         cache: &'a SequenceCache,
@@ -54,48 +59,59 @@ impl<'a> SequencePass<'a> {
         first_output: Node,
         cancel: &'a AtomicBool,
     ) -> Self {
-        Self { cache, tree, first_output, inputs: None, cancel }
+        Self { cache, tree, first_output, features: &[], cancel }
     }
 
     /// Returns the number of leading nodes that the cache holds.
-    pub(crate) fn held(&self) -> usize {
+    #[must_use]
+    pub fn held(&self) -> usize {
         self.cache.index().tree_len()
     }
 
     /// Returns the number of rows to compute.
-    pub(crate) fn rows(&self) -> usize {
+    #[must_use]
+    pub fn rows(&self) -> usize {
         self.tree.len() - self.held()
     }
 
     /// Returns the number of rows whose logits are computed.
-    pub(crate) fn output_rows(&self) -> usize {
+    #[must_use]
+    pub fn output_rows(&self) -> usize {
         self.tree.len() - self.first_output
     }
 }
 
 impl Pass<'_> {
     /// Returns whether none of the sequences needs its rows any more.
-    pub(crate) fn is_cancelled(&self) -> bool {
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
         self.sequences.iter().all(|sequence| sequence.cancel.load(Ordering::Relaxed))
     }
 }
 
-/// A device, or several, that computes forward passes of a model. The caller owns the caches.
+/// The results of a forward pass, on the host.
+#[derive(Clone, Copy, Debug)]
+pub struct PassOutput<'a> {
+    /// The logits of all output nodes, sequence by sequence: `[output rows, head outputs]`.
+    pub logits: &'a [f32],
+    /// The hidden states of all new nodes after the last layer, before any norm: `[rows, hidden]`. A
+    /// model that reads tokens only may leave them out.
+    pub hidden: &'a [f32],
+}
+
+/// A model on a device, or on several: it computes forward passes. The caller owns the caches.
 pub trait Forward {
     /// The memory of the caches' pages.
     type Storage: PageStorage;
 
-    /// Returns the model's configuration.
-    fn config(&self) -> &Config;
-
-    /// Returns the number of tokens that have an embedding.
-    fn embedded_tokens(&self) -> usize;
+    /// Returns what the model computes.
+    fn architecture(&self) -> &Architecture;
 
     /// Creates a storage without pages.
     fn new_storage(&self) -> Self::Storage;
 
     /// Computes the new nodes of all sequences. Writes their rows to `storage`, and returns the logits
-    /// of all output nodes, sequence by sequence: `[output rows, vocab]`.
+    /// of all output nodes.
     ///
     /// A row's bits depend only on its own sequence's tokens up to it, never on other sequences. The
     /// caller records the rows in the caches.
@@ -110,18 +126,34 @@ pub trait Forward {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut Self::Storage,
-    ) -> Result<&[f32], Cancelled>;
+    ) -> Result<PassOutput<'_>, Cancelled>;
+}
+
+/// Draft heads on a device. They have no cache.
+pub trait ForwardHeads {
+    /// Returns what the heads compute.
+    fn architecture(&self) -> &DraftHeads;
+
+    /// Computes the logits of rows: `[rows, vocab]`. A row's bits depend only on the row.
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> &[f32];
+}
+
+/// A row of a draft head.
+#[derive(Clone, Copy, Debug)]
+pub struct HeadRow<'a> {
+    /// The head.
+    pub head: usize,
+    /// The state of the tokens that the target has read: `[hidden]`.
+    pub state: &'a [f32],
+    /// The tokens after them that the head reads: those of [`DraftHeads::tokens_read`].
+    pub tokens: &'a [TokenId],
 }
 
 impl<F: Forward + ?Sized> Forward for Box<F> {
     type Storage = F::Storage;
 
-    fn config(&self) -> &Config {
-        (**self).config()
-    }
-
-    fn embedded_tokens(&self) -> usize {
-        (**self).embedded_tokens()
+    fn architecture(&self) -> &Architecture {
+        (**self).architecture()
     }
 
     fn new_storage(&self) -> Self::Storage {
@@ -132,7 +164,7 @@ impl<F: Forward + ?Sized> Forward for Box<F> {
         &mut self,
         pass: &Pass<'_>,
         storage: &mut Self::Storage,
-    ) -> Result<&[f32], Cancelled> {
+    ) -> Result<PassOutput<'_>, Cancelled> {
         (**self).forward(pass, storage)
     }
 }

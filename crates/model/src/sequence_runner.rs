@@ -1,7 +1,6 @@
 //! Forward passes of a single sequence, without requests. Measurements use it.
 
-use crate::cpu_pages::CpuPages;
-use crate::forward::{Cancelled, Forward, Pass, SequencePass};
+use crate::forward::{Cancelled, Forward, Pass, PassOutput, SequencePass};
 use forerun_cache::{CacheHit, CachePool, Keep, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_lm::{DeviceChoice, LayerOrder};
@@ -15,7 +14,7 @@ pub struct SequenceRunner<F: Forward> {
     pool: CachePool<F::Storage>,
 }
 
-impl<F: Forward<Storage = CpuPages>> SequenceRunner<F> {
+impl<F: Forward> SequenceRunner<F> {
     /// Creates a runner with an empty cache.
     #[must_use]
     pub fn new(transformer: F) -> Self {
@@ -52,14 +51,14 @@ impl<F: Forward<Storage = CpuPages>> SequenceRunner<F> {
         self.pool.sequence(SEQUENCE).expect("a runner always has its cache")
     }
 
-    /// Returns the size of one row's keys and values in bytes.
+    /// Returns the memory of the cache.
     #[must_use]
-    pub fn row_bytes(&self) -> usize {
-        self.pool.storage().row_bytes()
+    pub fn storage(&self) -> &F::Storage {
+        self.pool.storage()
     }
 
-    /// Computes the nodes of `tree` that the cache does not hold, and returns the logits of the nodes
-    /// from `first_output` on.
+    /// Computes the nodes of `tree` that the cache does not hold, with the logits of the nodes from
+    /// `first_output` on.
     ///
     /// # Errors
     /// [`Cancelled`] once `cancel` is set.
@@ -69,23 +68,23 @@ impl<F: Forward<Storage = CpuPages>> SequenceRunner<F> {
         first_output: Node,
         order: LayerOrder<'_>,
         cancel: &AtomicBool,
-    ) -> Result<&[f32], Cancelled> {
+    ) -> Result<PassOutput<'_>, Cancelled> {
         self.pool.reserve(SEQUENCE, tree.len());
         let (storage, sequences) = self.pool.storage_and_sequences();
         let sequences = [SequencePass::new(&sequences[&SEQUENCE], tree, first_output, cancel)];
         let pass = Pass { sequences: &sequences, order, device: DeviceChoice::default() };
-        let logits = self.transformer.forward(&pass, storage)?;
+        let output = self.transformer.forward(&pass, storage)?;
         self.pool.record(SEQUENCE, tree, order.exact_among(tree.len()));
-        Ok(logits)
+        Ok(output)
     }
 
     /// Calls `run` with the pass over all nodes of `tree` that the cache does not hold, and records
     /// their rows.
-    pub(crate) fn with_pass<T>(
+    pub fn with_pass<T>(
         &mut self,
         tree: &TokenTree,
         order: LayerOrder<'_>,
-        run: impl FnOnce(&mut F, &Pass<'_>, &mut CpuPages) -> T,
+        run: impl FnOnce(&mut F, &Pass<'_>, &mut F::Storage) -> T,
     ) -> T {
         let never = AtomicBool::new(false);
         self.pool.reserve(SEQUENCE, tree.len());

@@ -6,7 +6,7 @@
 //! get a device in the order in which they request it.
 
 use crate::{DeviceGroup, StartError};
-use forerun_model::{AffinityGuard, ExclusiveDevice, Team, TeamError};
+use forerun_cpu::{AffinityGuard, ExclusiveDevice, Team, TeamError};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 

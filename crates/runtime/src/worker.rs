@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::recorder::Recorder;
 use crate::worker_loop::WorkerLoop;
 use forerun_core::{Completion, Job, JobError, Role, SequenceId, Ticket};
-use forerun_model::Team;
+use forerun_cpu::Team;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;

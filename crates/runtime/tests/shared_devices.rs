@@ -7,6 +7,7 @@ use forerun_core::trace::{SpanKind, Trace};
 use forerun_core::{
     Cluster, Job, JobError, JobOutput, Role, Sampling, SequenceId, TokenId, TokenTree,
 };
+use forerun_cpu::ExclusiveDevice;
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, Sequence, generate,
 };
@@ -15,7 +16,6 @@ use forerun_lm::fake::{one_hot, output_by_prefix};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_model::ExclusiveDevice;
 use forerun_runtime::{DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;

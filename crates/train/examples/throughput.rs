@@ -6,8 +6,8 @@
 #![expect(clippy::unwrap_used, reason = "an example")]
 
 use candle_core::{Device, Tensor};
-use forerun_model::checkpoint::random::example_config;
-use forerun_model::{Config, Family};
+use forerun_formats::checkpoint::random::example_config;
+use forerun_formats::{Config, Family};
 use forerun_train::{AdamW, AdamWOptions, Llama, Targets};
 use std::time::Instant;
 

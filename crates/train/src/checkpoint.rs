@@ -7,7 +7,7 @@
 use crate::export::{ExportError, SerializedTensor};
 use crate::files::{sync_folder, write_atomically};
 use crate::optimizer::AdamW;
-use forerun_model::checkpoint::Dtype as WeightType;
+use forerun_formats::checkpoint::Dtype as WeightType;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

@@ -2,8 +2,8 @@
 
 use crate::files::{sync_folder, write_atomically};
 use crate::model::Llama;
-use forerun_model::Config;
-use forerun_model::checkpoint::{Dtype, Tensor};
+use forerun_formats::Config;
+use forerun_formats::checkpoint::{Dtype, Tensor};
 use half::{bf16, f16};
 use safetensors::View;
 use serde_json::json;
@@ -66,11 +66,12 @@ pub fn export(
 
 fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, SerializedTensor)>> {
     let config: &Config = model.config();
+    let architecture = config.architecture();
     let weights = |tensor: Tensor| {
         let values = model.tensor(tensor)?;
-        Ok((tensor.to_string(), SerializedTensor::new(&values, tensor.shape(config), dtype)))
+        Ok((tensor.to_string(), SerializedTensor::new(&values, architecture.shape(tensor), dtype)))
     };
-    Tensor::all(config).map(weights).collect()
+    architecture.tensors().map(weights).collect()
 }
 
 /// Writes tensors into a folder as `model.safetensors`.

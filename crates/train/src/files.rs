@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-use forerun_model::checkpoint::hexadecimal;
+use forerun_formats::checkpoint::hexadecimal;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 

@@ -8,7 +8,7 @@ use crate::model::{Llama, Parameter};
 use crate::ops::{Targets, Teacher};
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
-use forerun_model::checkpoint::Dtype;
+use forerun_formats::checkpoint::Dtype;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

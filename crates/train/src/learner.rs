@@ -6,7 +6,7 @@ use crate::export::ExportError;
 use crate::model::Parameter;
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
-use forerun_model::checkpoint::Dtype;
+use forerun_formats::checkpoint::Dtype;
 use serde_json::Value;
 use std::path::Path;
 

@@ -28,7 +28,7 @@ mod trainer;
 
 pub use checkpoint::CheckpointError;
 pub use export::{ExportError, export};
-pub use forerun_model::checkpoint::Dtype;
+pub use forerun_formats::checkpoint::Dtype;
 pub use language::{LanguageLearner, evaluate_language_model};
 pub use learner::{Evaluation, Learner};
 pub use model::{Llama, ModelError, Parameter};

@@ -7,8 +7,8 @@ use crate::ops::head::HeadLoss;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, LossParts, MlpShape, Targets, apply};
 use candle_core::{Device, Result, Tensor, Var};
-use forerun_model::checkpoint::{Checkpoint, LayerTensor, Tensor as CheckpointTensor};
-use forerun_model::{Config, LoadError};
+use forerun_formats::checkpoint::{Checkpoint, LayerTensor, Tensor as CheckpointTensor};
+use forerun_formats::{Config, LoadError};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
@@ -75,8 +75,10 @@ impl Llama {
     pub fn random(config: &Config, seed: u64) -> std::result::Result<Self, ModelError> {
         let depth = (2.0 * config.num_hidden_layers as f32).sqrt();
         let mut index = 0_u64;
+        let architecture = config.architecture();
         Self::build(config, |tensor| {
-            let count = tensor.shape(config).iter().product();
+            let shape = architecture.shape(tensor);
+            let count = shape.iter().product();
             index += 1;
             let deviation = match tensor {
                 CheckpointTensor::Layer(_, LayerTensor::Output | LayerTensor::Down) => {
@@ -84,7 +86,7 @@ impl Llama {
                 }
                 _ => INITIAL_DEVIATION,
             };
-            if tensor.shape(config).len() == 1 {
+            if shape.len() == 1 {
                 return Ok(vec![1.0; count]);
             }
             // Each tensor has a generator of its own, so its values do not depend on the others.
@@ -119,7 +121,8 @@ impl Llama {
         let var = |values: Vec<f32>, shape: &[usize]| {
             Var::from_vec(values, shape, &Device::Cpu).map_err(ModelError::from)
         };
-        let mut load = |tensor: CheckpointTensor| var(values(tensor)?, &tensor.shape(config));
+        let architecture = config.architecture();
+        let mut load = |tensor: CheckpointTensor| var(values(tensor)?, &architecture.shape(tensor));
         let embedding = load(CheckpointTensor::Embedding)?;
         let mut layers = Vec::new();
         for layer in 0..config.num_hidden_layers {
@@ -140,8 +143,9 @@ impl Llama {
         let final_norm = load(CheckpointTensor::FinalNorm)?;
         let head =
             (!config.tie_word_embeddings).then(|| load(CheckpointTensor::Head)).transpose()?;
-        let frequencies: Vec<f32> =
-            (0..config.head_dim / 2).map(|pair| config.rope_frequency(pair)).collect();
+        let frequencies: Vec<f32> = (0..config.head_dim / 2)
+            .map(|pair| config.rope().frequency(pair, config.head_dim))
+            .collect();
         let rope = Arc::new(Rope::new(&frequencies, config.max_position_embeddings));
         Ok(Self { config: config.clone(), embedding, layers, final_norm, head, rope })
     }
@@ -197,9 +201,10 @@ impl Llama {
             });
         };
         let weights = &self.layers[layer];
+        let architecture = self.config.architecture();
         let slice_of = |parts: &[LayerTensor], var: &Var| {
             let size = |part| {
-                CheckpointTensor::Layer(layer, part).shape(&self.config).iter().product::<usize>()
+                architecture.shape(CheckpointTensor::Layer(layer, part)).iter().product::<usize>()
             };
             let before = parts.iter().take_while(|&&other| other != part);
             let start = before.map(|&other| size(other)).sum();

@@ -8,7 +8,7 @@ use crate::model::ModelError;
 use crate::optimizer::AdamWOptions;
 use crate::plot::PlotError;
 use crate::schedule::LearningRateSchedule;
-use forerun_model::Config;
+use forerun_formats::Config;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::PathBuf;

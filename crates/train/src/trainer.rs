@@ -10,7 +10,7 @@ use crate::model::{Llama, ModelError};
 use crate::optimizer::AdamW;
 use crate::options::{TrainError, TrainOptions};
 use crate::plot::{plot_acceptance, plot_losses};
-use forerun_model::checkpoint::{Checkpoint, Dtype};
+use forerun_formats::checkpoint::{Checkpoint, Dtype};
 use serde::Serialize;
 use serde_json::Value;
 use std::ops::ControlFlow;

@@ -4,9 +4,11 @@
 
 use candle_core::Device;
 use forerun_core::SequenceId;
+use forerun_cpu::{Team, Transformer, Weights};
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::{Checkpoint, Config};
 use forerun_lm::{ForwardRequest, LanguageModel};
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
-use forerun_model::{CachedTransformer, Checkpoint, Config, Team, Transformer, Weights};
+use forerun_model::CachedTransformer;
 use forerun_train::{Dtype, Llama, Targets, export};
 use std::path::Path;
 use std::sync::Arc;

@@ -4,8 +4,8 @@
 #![cfg(unix)]
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_model::Config;
-use forerun_model::checkpoint::random::example_config;
+use forerun_formats::Config;
+use forerun_formats::checkpoint::random::example_config;
 use forerun_train::data::{Dataset, PrepareOptions};
 use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::metrics::{Record, read_metrics};

@@ -197,7 +197,7 @@ fn sampled_answers_are_compared_if_they_are_coupled() {
 /// run.
 #[test]
 fn several_draft_models_and_temperatures_are_compared_in_one_run() {
-    use forerun_model::checkpoint::random_speculator::SpeculatorLayout as L;
+    use forerun_formats::checkpoint::random_speculator::SpeculatorLayout as L;
     let models = Models::pair();
     let parallel = [L::ParallelMedusa, L::ParallelEagle].map(|layout| speculator(&models, layout));
     let [medusa, hydra] = [L::Medusa, L::Hydra].map(|layout| speculator(&models, layout));
@@ -268,7 +268,7 @@ fn several_draft_models_and_temperatures_are_compared_in_one_run() {
 /// Runs the repository's sweep of ParallelSpec's tables with random drafters.
 #[test]
 fn the_parallelspec_sweep_of_the_repository_runs() {
-    use forerun_model::checkpoint::random_speculator::SpeculatorLayout as L;
+    use forerun_formats::checkpoint::random_speculator::SpeculatorLayout as L;
     let models = Models::pair();
     for (layout, name) in [
         (L::SharedHeadMedusa, "medusa"),

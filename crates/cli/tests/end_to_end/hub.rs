@@ -125,7 +125,7 @@ fn shards_and_drafters_are_downloaded_too() {
 /// Medusa and Hydra heads have file names of their own.
 #[test]
 fn heads_are_downloaded_under_their_own_file_names() {
-    use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
+    use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
     let models = Models::pair();
     let expected = text_from(&models.target());
     let hub = Hub::serving(&models.target());

@@ -5,7 +5,7 @@
 
 use crate::common::{Models, Run, edit_json};
 use forerun::Checkpoint;
-use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

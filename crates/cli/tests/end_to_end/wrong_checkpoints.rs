@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Models, Run, Weights, edit_json};
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;

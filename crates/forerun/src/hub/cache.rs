@@ -5,7 +5,7 @@
 
 use super::error::HubError;
 use crate::model_id::ModelId;
-use forerun_model::checkpoint::{DRAFTER_FILES, WeightIndex};
+use forerun_formats::checkpoint::{DRAFTER_FILES, WeightIndex};
 use hf_hub::{Repo, RepoType};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use super::cache::{CachedModel, create_folder_of};
 use super::client::{Client, Description};
 use super::error::HubError;
 use crate::model_id::ModelId;
-use forerun_model::checkpoint::hexadecimal;
+use forerun_formats::checkpoint::hexadecimal;
 use sha1::Sha1;
 use sha2::digest::DynDigest;
 use sha2::{Digest, Sha256};

@@ -1,7 +1,7 @@
 //! The placement of targets and drafters on cores.
 
 use super::{Method, Options, PlanError};
-use forerun_model::SpeculatorKind;
+use forerun_formats::SpeculatorKind;
 use forerun_runtime::{DeviceGroups, Placement};
 
 /// The largest number of target replicas that an automatic placement gives DSI.

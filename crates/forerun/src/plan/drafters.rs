@@ -3,7 +3,7 @@
 use super::{Method, Options, PlanError, UnknownValue};
 use crate::easyspec::{EasySpec, LayerStrategy};
 use crate::model_source::ModelSource;
-use forerun_model::SpeculatorKind;
+use forerun_formats::SpeculatorKind;
 use std::fmt;
 use std::str::FromStr;
 

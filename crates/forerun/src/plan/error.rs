@@ -1,7 +1,7 @@
 //! Errors of options: combinations that do not work, and values that do not parse.
 
 use super::{DrafterKind, Method};
-use forerun_model::SpeculatorKind;
+use forerun_formats::SpeculatorKind;
 use forerun_runtime::PlacementError;
 
 /// Why [`Options`](super::Options) make no plan: they contradict each other, or do not fit this

@@ -1,7 +1,7 @@
 //! Decoding methods, and what the parallel ones do not support.
 
 use super::{DraftTokens, DrafterKind, Options, PlanError, Tree, UnknownValue};
-use forerun_model::SpeculatorKind;
+use forerun_formats::SpeculatorKind;
 use std::fmt;
 use std::str::FromStr;
 

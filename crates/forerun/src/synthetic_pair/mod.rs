@@ -12,10 +12,11 @@ pub use residual::ResidualCalibration;
 
 use crate::{ForerunError, PlanError};
 use acceptance::{DRAFT_TOKENS, PROMPT_TOKENS, measure_pair};
+use forerun_cpu::TeamError;
+use forerun_formats::Config;
+use forerun_formats::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
+use forerun_formats::checkpoint::{Dtype, LoadError};
 use forerun_lm::ModelError;
-use forerun_model::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
-use forerun_model::checkpoint::{Dtype, LoadError};
-use forerun_model::{Config, TeamError};
 use residual::{AT_A_TIME, calibrate_residual};
 use serde_json::{Value, json};
 use std::fs;

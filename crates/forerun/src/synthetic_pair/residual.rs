@@ -6,9 +6,10 @@
 
 use super::acceptance::{prompt_seed, random_tokens};
 use super::{CalibrationStep, SyntheticPairError, SyntheticPairOptions, search, weights};
+use forerun_cpu::layer_probe::{LayerProbe, Strategy};
+use forerun_cpu::{Team, Weights};
+use forerun_formats::Checkpoint;
 use forerun_lm::LayerGroups;
-use forerun_model::layer_probe::{LayerProbe, Strategy};
-use forerun_model::{Checkpoint, Team, Weights};
 use forerun_runtime::cores_within_quota;
 use std::path::Path;
 use std::sync::Arc;

@@ -3,11 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::{Checkpoint, Config, Family, RandomPair, RopeScaling, Tokenizer};
-use forerun_model::checkpoint::random::{
+use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_pair,
 };
-use forerun_model::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
-use forerun_model::config::{SlidingLayers, SlidingWindow};
+use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::config::{SlidingLayers, SlidingWindow};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;

@@ -5,7 +5,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use forerun_model::checkpoint::hexadecimal;
+use forerun_formats::checkpoint::hexadecimal;
 use sha2::{Digest, Sha256};
 use tempfile::NamedTempFile;
 

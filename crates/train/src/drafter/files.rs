@@ -9,7 +9,7 @@ use super::target::Target;
 use super::weights::{NamedTensor, Weights};
 use crate::export::{ExportError, SerializedTensor, write_weights};
 use crate::files::{sync_folder, write_atomically};
-use forerun_model::checkpoint::Dtype;
+use forerun_formats::checkpoint::Dtype;
 use safetensors::SafeTensors;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -16,7 +16,7 @@ use crate::ops::groups::Groups;
 use crate::ops::mlp_block::MlpBlock;
 use crate::ops::{AttentionShape, MlpShape, apply, none};
 use candle_core::{Device, Result, Tensor, Var};
-use forerun_model::Config;
+use forerun_formats::Config;
 use std::sync::Arc;
 
 /// A drafter, with its weights in f32.
@@ -53,8 +53,9 @@ impl Drafter {
     ) -> Self {
         let slots = if kind == TrainedDrafterKind::Eagle { 0 } else { draft_tokens };
         let config = Config { num_hidden_layers: 1, ..target.clone() };
-        let frequencies: Vec<f32> =
-            (0..config.head_dim / 2).map(|pair| config.rope_frequency(pair)).collect();
+        let frequencies: Vec<f32> = (0..config.head_dim / 2)
+            .map(|pair| config.rope().frequency(pair, config.head_dim))
+            .collect();
         // A draft may extend beyond the last token.
         let positions = config.max_position_embeddings + draft_tokens + 1;
         let rope = Arc::new(Rope::new(&frequencies, positions));

@@ -14,7 +14,7 @@ use crate::model::Parameter;
 use crate::ops::groups::Groups;
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
-use forerun_model::checkpoint::Dtype;
+use forerun_formats::checkpoint::Dtype;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

@@ -6,8 +6,8 @@ use crate::files::sha256_of;
 use crate::model::{Llama, ModelError};
 use crate::ops::draft_head::FrozenHead;
 use candle_core::Result;
-use forerun_model::checkpoint::{Checkpoint, Tensor as CheckpointTensor};
-use forerun_model::{Config, LoadError};
+use forerun_formats::checkpoint::{Checkpoint, Tensor as CheckpointTensor};
+use forerun_formats::{Config, LoadError};
 use std::path::Path;
 use std::sync::Arc;
 

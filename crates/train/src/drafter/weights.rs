@@ -10,8 +10,8 @@ use super::target::Target;
 use crate::model::Parameter;
 use crate::ops::elementwise::inner_product;
 use candle_core::{Device, Result, Tensor, Var};
-use forerun_model::Config;
-use forerun_model::checkpoint::{LayerTensor, Tensor as CheckpointTensor};
+use forerun_formats::Config;
+use forerun_formats::checkpoint::{LayerTensor, Tensor as CheckpointTensor};
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand_distr::{Distribution, Normal};
@@ -178,8 +178,10 @@ fn specs(
     // already attend to nearby tokens. Masks learn this only slowly from random weights (LOG.md).
     let mut layer = |name, tensors: &'static [CheckpointTensor]| {
         // The names of a drafter's tensors have no prefix `model.`.
+        let architecture = config.architecture();
         let stored = |tensor: &CheckpointTensor| {
-            (tensor.to_string().trim_start_matches("model.").to_owned(), tensor.shape(config))
+            let name = tensor.to_string().trim_start_matches("model.").to_owned();
+            (name, architecture.shape(*tensor))
         };
         let stored = tensors.iter().map(stored).collect();
         specs.push(ParameterSpec { name, tensors: stored, initial: Initial::Target(tensors) });

@@ -6,7 +6,7 @@ use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::{Projected, norm_rows};
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
-use forerun_model::Config;
+use forerun_formats::Config;
 use std::sync::Arc;
 
 /// The shape of an attention block. Its weights are one vector: the projections to queries, keys and

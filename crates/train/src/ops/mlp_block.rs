@@ -6,7 +6,7 @@ use super::matrix::{Matrix, MatrixMut, Write, multiply, transpose};
 use super::projection::Projected;
 use super::{CHUNK_ROWS, Operation, split};
 use candle_core::Result;
-use forerun_model::Config;
+use forerun_formats::Config;
 
 /// The shape of an MLP block. Its weights are one vector: gate and up, `[2 · intermediate, hidden]`,
 /// then down, `[hidden, intermediate]`.

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun::Config;
-use forerun_model::checkpoint::random::{example_config, write_random_pair};
+use forerun_formats::checkpoint::random::{example_config, write_random_pair};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -189,7 +189,7 @@ fn draft_rows_equal_the_rows_of_inference() {
         let target = target(&folder.path().join("target"), seed);
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
-        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
         let stored = StoredModel::read(&written);
         assert_eq!(stored.config["speculator"], kind.to_string());
         let text = text(&target, 2, CONTEXT);
@@ -222,7 +222,7 @@ fn every_row_of_every_group_equals_a_row_of_inference() {
         let target = target(&folder.path().join("target"), seed);
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
-        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
         let stored = StoredModel::read(&written);
         let text = text(&target, 2, CONTEXT);
         let tokens = drafter.token_rows(CONTEXT);
@@ -263,22 +263,20 @@ fn engine_logits(
     features: &[f32],
 ) -> Vec<Vec<f32>> {
     use forerun_core::{FeatureRows, Features, SequenceId, TokenTree};
+    use forerun_cpu::{CpuHeads, SpeculatorWeights, Team, Transformer, Weights};
+    use forerun_formats::{Checkpoint, Speculator, WeightType};
     use forerun_lm::{ForwardRequest, LanguageModel};
-    use forerun_model::{
-        CachedTransformer, Checkpoint, EagleModel, MedusaHeads, Speculator, Team, Transformer,
-        WeightType, Weights,
-    };
+    use forerun_model::{CachedTransformer, EagleModel};
     let context = ForwardRequest::next_token(SequenceId(0), tokens);
     let checkpoint = Checkpoint::open(&folder.join("target")).unwrap();
     let target = Weights::load_as(&checkpoint, WeightType::F32).unwrap();
     let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
     let team = Arc::new(Team::single_thread());
-    let weight_type = Some(WeightType::F32);
-    let width = target.config().hidden_size;
-    let logits = match kind {
-        TrainedDrafterKind::Medusa => {
-            let weights = Arc::new(speculator.medusa(&target, weight_type).unwrap());
-            let mut heads = MedusaHeads::new(weights, team);
+    let width = checkpoint.config().hidden_size;
+    let weights = SpeculatorWeights::load(&speculator, &target, Some(WeightType::F32)).unwrap();
+    let logits = match (kind, weights) {
+        (TrainedDrafterKind::Medusa, SpeculatorWeights::Heads(weights)) => {
+            let mut heads = CpuHeads::model(weights, &team);
             let depths = TokenTree::chain(&vec![0; heads.n_heads() - 1]);
             let mut rows = Features::new();
             rows.push(FeatureRows::new(width, features.to_vec()));
@@ -287,22 +285,22 @@ fn engine_logits(
             let request = ForwardRequest { tokens: read, tree: &depths, ..context };
             heads.logits(&ForwardRequest { features: Some(&rows), ..request }).unwrap()
         }
-        TrainedDrafterKind::ParallelspecMedusa => {
-            let weights = Arc::new(speculator.parallel(&target, weight_type).unwrap());
-            let masks: Vec<u32> = weights.mask_tokens().collect();
+        (TrainedDrafterKind::ParallelspecMedusa, SpeculatorWeights::Layers(weights)) => {
+            let masks: Vec<u32> = weights.architecture().mask_ids().collect();
             let mut model = CachedTransformer::new(Transformer::new(weights, team));
             model.logits(&ForwardRequest { tree: &TokenTree::chain(&masks), ..context }).unwrap()
         }
-        TrainedDrafterKind::Eagle | TrainedDrafterKind::ParallelspecEagle => {
-            let weights = Arc::new(speculator.eagle(&target, weight_type).unwrap());
-            let masks: Vec<u32> = weights.layers().mask_tokens().collect();
+        (TrainedDrafterKind::Medusa, SpeculatorWeights::Layers(_)) => panic!("Medusa has layers"),
+        (_, SpeculatorWeights::Layers(weights)) => {
+            let masks: Vec<u32> = weights.architecture().mask_ids().collect();
             let tree = TokenTree::chain(if masks.is_empty() { drafted } else { &masks });
             let mut feature_rows = Features::new();
             feature_rows.push(FeatureRows::new(width, features.to_vec()));
             let features = Some(&feature_rows);
             let request = ForwardRequest { tree: &tree, features, ..context };
-            EagleModel::new(weights, team).logits(&request).unwrap()
+            EagleModel::new(Transformer::new(weights, team)).logits(&request).unwrap()
         }
+        (kind, SpeculatorWeights::Heads(_)) => panic!("{kind} has heads"),
     };
     logits.rows().map(<[f32]>::to_vec).collect()
 }
@@ -317,7 +315,7 @@ fn draft_rows_equal_the_rows_of_the_engine() {
         let target = target(&folder.join("target"), seed);
         let drafter = drafter(kind, &target);
         let written = folder.join("drafter");
-        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
         let [stored, stored_target] =
             [&written, &folder.join("target")].map(|path| StoredModel::read(path));
         let text = text(&target, 1, CONTEXT);

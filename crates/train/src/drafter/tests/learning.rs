@@ -294,7 +294,7 @@ fn an_exported_drafter_loads_only_for_its_own_target() {
         let target = target(&folder.path().join("target"), 2);
         let drafter = drafter(kind, &target);
         let written = folder.path().join("drafter");
-        drafter.export(&target, &written, forerun_model::checkpoint::Dtype::F32).unwrap();
+        drafter.export(&target, &written, forerun_formats::checkpoint::Dtype::F32).unwrap();
         let read = Drafter::load(&written, &target).unwrap();
         assert_eq!((read.kind(), read.slots()), (kind, drafter.slots()));
         for (a, b) in drafter.parameters().iter().zip(read.parameters()) {

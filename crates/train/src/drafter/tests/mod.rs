@@ -11,8 +11,8 @@ use super::target::Text;
 use super::{Drafter, DrafterOptions, Target, TrainedDrafterKind};
 use crate::data::Batch;
 use candle_core::{Device, Tensor};
-use forerun_model::Config;
-use forerun_model::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::Config;
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
 use std::path::Path;
 
 const MASKS: usize = 3;

@@ -1,0 +1,384 @@
+//! Linear layers for any number of rows, with the same order of additions in every case.
+//!
+//! An output adds its products in ascending order of inputs. With int8 it adds blocks of 32 inputs in
+//! ascending order, each an exact integer sum times its two scales. Rows and tiles are independent of
+//! each other, so a kernel may compute as many of both at a time as its registers can hold.
+
+use super::Isa;
+use super::activations::Activations;
+use super::operands::{MAX_ROW_BLOCK, Operands, PREFETCH, TileSums, input_bytes};
+use super::packed::PackedMatrix;
+use super::{LANES, shared::SharedSlice};
+use crate::team::Team;
+use forerun_formats::WeightType;
+use std::ops::Range;
+
+/// Largest number of row blocks that share one pass over the weights, so that their rows stay in the
+/// cache.
+const GROUP_BLOCKS: usize = 8;
+
+/// Number of inputs after which the next row block of a group takes over. Small enough for the inputs'
+/// weights and the group's activations to stay in the L2 cache, and large enough to rarely store and
+/// reload sums.
+const RANGE_INPUTS: usize = 512;
+
+/// Smallest size of the weights in one piece of work, in bytes.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Largest number of products that are computed in one run of a team.
+const MAX_GROUPED_PRODUCTS: usize = 8;
+
+/// A linear layer to compute: `out[row] = weights · x[row]`, plus the weights' bias.
+pub(crate) struct Product<'a> {
+    pub(crate) x: &'a [f32], // [rows, inputs]
+    pub(crate) weights: &'a PackedMatrix,
+    /// The buffer into which `x` is packed.
+    pub(crate) activations: &'a mut Activations,
+    pub(crate) out: &'a mut [f32], // [rows, outputs]
+}
+
+impl Product<'_> {
+    /// Computes the product on a team.
+    pub(crate) fn compute(self, team: &Team) {
+        run_products(team, &[Some(PackedProduct::new(self, team.isa()))]);
+    }
+}
+
+/// Computes `out[row] = weights · x[row]`, plus the weights' bias. `x`: `[rows, inputs]`, `out`: `[rows,
+/// outputs]`.
+pub(crate) fn linear(
+    team: &Team,
+    x: &[f32],
+    weights: &PackedMatrix,
+    activations: &mut Activations,
+    out: &mut [f32],
+) {
+    Product { x, weights, activations, out }.compute(team);
+}
+
+/// Computes several products, with one barrier for up to eight of them. Each has the same bits as when
+/// it is computed alone.
+pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = Product<'a>>) {
+    let pack = |product| PackedProduct::new(product, team.isa());
+    let mut products = products.into_iter().map(pack).fuse();
+    loop {
+        // An array, because a forward pass must not allocate.
+        let batch: [Option<PackedProduct<'_>>; MAX_GROUPED_PRODUCTS] =
+            std::array::from_fn(|_| products.next());
+        if batch[0].is_none() {
+            return;
+        }
+        run_products(team, &batch);
+    }
+}
+
+/// A product with packed activations, divided into pieces of work for a team's members.
+struct PackedProduct<'a> {
+    weights: &'a PackedMatrix,
+    activations: &'a Activations,
+    out: SharedSlice<'a>,
+    /// Number of tile pairs in a piece.
+    pairs_per_piece: usize,
+    /// Number of pieces.
+    pieces: usize,
+}
+
+impl<'a> PackedProduct<'a> {
+    fn new(product: Product<'a>, isa: Isa) -> Self {
+        let Product { x, weights, activations, out } = product;
+        let weight_type = weights.weight_type();
+        activations.pack(isa, weight_type, x, weights.inputs(), row_block(isa, weight_type));
+        debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
+        let pairs_per_piece = (PIECE_BYTES / 2).div_ceil(weights.tile_bytes());
+        let pieces = weights.tiles().div_ceil(2).div_ceil(pairs_per_piece);
+        Self { weights, activations, out: SharedSlice::new(out), pairs_per_piece, pieces }
+    }
+
+    fn compute_piece(&self, isa: Isa, piece: usize) {
+        let Self { weights, activations, out, pairs_per_piece, .. } = self;
+        let pairs = weights.tiles().div_ceil(2);
+        for pair in piece * pairs_per_piece..pairs.min((piece + 1) * pairs_per_piece) {
+            match activations.blocks() {
+                1 => multiply::<1>(isa, weights, pair, activations, out),
+                _ => multiply::<GROUP_BLOCKS>(isa, weights, pair, activations, out),
+            }
+        }
+    }
+}
+
+/// Computes all pieces of the products in one run of the team.
+fn run_products<const N: usize>(team: &Team, products: &[Option<PackedProduct<'_>>; N]) {
+    let count = products.iter().flatten().map(|product| product.pieces).sum();
+    team.for_each_piece(count, |_, mut piece| {
+        for product in products.iter().flatten() {
+            match piece.checked_sub(product.pieces) {
+                Some(remaining) => piece = remaining,
+                None => return product.compute_piece(team.isa(), piece),
+            }
+        }
+    });
+}
+
+/// Computes the outputs of two adjacent tiles for all rows, in groups of up to `G` row blocks.
+fn multiply<const G: usize>(
+    isa: Isa,
+    weights: &PackedMatrix,
+    pair: usize,
+    activations: &Activations,
+    out: &SharedSlice<'_>,
+) {
+    let pair = [2 * pair, (2 * pair + 1).min(weights.tiles() - 1)];
+    let mut sums = [[[[0.0; LANES]; MAX_ROW_BLOCK]; 2]; G];
+    for group in (0..activations.blocks()).step_by(G) {
+        let group = group..activations.blocks().min(group + G);
+        let sums = &mut sums[..group.len()];
+        add_products(isa, weights, pair, activations, &group, sums);
+        for (block, sums) in group.zip(sums) {
+            store(pair, activations.block(block), sums, weights, out);
+        }
+    }
+}
+
+/// Sums the products of two tiles for a group of row blocks. The blocks of a group alternate after every
+/// range of inputs, so that only the first block waits for memory.
+fn add_products(
+    isa: Isa,
+    weights: &PackedMatrix,
+    pair: [usize; 2],
+    activations: &Activations,
+    group: &Range<usize>,
+    sums: &mut [[TileSums; 2]],
+) {
+    let (inputs, weight_type) = (activations.inputs(), weights.weight_type());
+    let tiles = pair.map(|tile| weights.tile(tile));
+    let mut first = 0;
+    while first < inputs {
+        let last = inputs.saturating_sub(PREFETCH / input_bytes(weight_type));
+        let end = match (isa, group.len()) {
+            (Isa::Avx512, 1) if first < last => last,
+            (Isa::Avx512, 2..) => inputs.min(first + RANGE_INPUTS),
+            _ => inputs,
+        };
+        for (block_index, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
+            let (rows, first_row) = activations.block(block);
+            let operands = Operands {
+                weight_type,
+                tiles,
+                activations,
+                start: first_row * inputs,
+                rows,
+                inputs,
+                input_range: first..end,
+                block_index,
+                group_blocks: group.len(),
+            };
+            compute(isa, &operands, sums);
+        }
+        first = end;
+    }
+}
+
+/// Writes the sums of two tiles and one row block to the output, plus the bias.
+fn store(
+    pair: [usize; 2],
+    (rows, first_row): (usize, usize),
+    sums: &[TileSums; 2],
+    weights: &PackedMatrix,
+    out: &SharedSlice<'_>,
+) {
+    let outputs = weights.outputs();
+    for (tile, sums) in pair.into_iter().zip(sums) {
+        let width = LANES.min(outputs - tile * LANES);
+        for (row, sums) in sums.iter().enumerate().take(rows) {
+            let at = (first_row + row) * outputs + tile * LANES;
+            // SAFETY: each tile is computed by one member, so no other member writes these outputs.
+            let out = unsafe { out.range_mut(at..at + width) };
+            out.copy_from_slice(&sums[..width]);
+            if let Some(bias) = weights.bias() {
+                let bias = &bias[tile * LANES..][..width];
+                out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            }
+        }
+    }
+}
+
+/// Returns the number of rows for which a kernel reads the weights once.
+fn row_block(isa: Isa, weight_type: WeightType) -> usize {
+    match (isa, weight_type) {
+        (Isa::Avx512, WeightType::Int8) => 8,
+        (Isa::Avx512, _) => MAX_ROW_BLOCK,
+        (Isa::Avx2 | Isa::Portable, _) => 4,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    match isa {
+        // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
+        Isa::Avx512 => unsafe { super::avx512::compute(operands, sums) },
+        // SAFETY: as above.
+        Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },
+        Isa::Portable => super::portable::compute(operands, sums),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn compute(_isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+    super::portable::compute(operands, sums);
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+    use forerun_reference::{Arithmetic, rounded};
+    use proptest::prelude::*;
+
+    fn values(count: usize, seed: u32) -> Vec<f32> {
+        let value = |index: u32| {
+            let hash = (index ^ seed).wrapping_mul(2_654_435_761).rotate_left(13);
+            (hash.wrapping_mul(0x9E37_79B9) as f32 / 2_147_483_648.0 - 1.0) * 1.5
+        };
+        (0..count as u32).map(value).collect()
+    }
+
+    fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|value| value.to_bits()).collect()
+    }
+
+    const TYPES: [WeightType; 4] =
+        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+
+    /// Weights in the form that the reference reads: it quantises int8 itself.
+    fn reference_weights(weight_type: WeightType, matrix: &[f32], inputs: usize) -> Vec<f32> {
+        match weight_type {
+            WeightType::Int8 => matrix.to_vec(),
+            _ => rounded(weight_type, matrix, inputs),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        /// Every type and instruction set, with sizes that leave tiles partly empty, against plain
+        /// loops.
+        #[test]
+        fn equals_the_reference_bit_for_bit(
+            rows in 1..20_usize, inputs in 1..150_usize, outputs in 1..70_usize,
+            seed in any::<u32>(), members in 1..3_usize, biased in any::<bool>(),
+        ) {
+            let x = values(rows * inputs, seed);
+            let matrix = values(inputs * outputs, seed ^ 0xABCD);
+            let bias = values(outputs, seed ^ 0xB1A5);
+            for weight_type in TYPES {
+                let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
+                let packed = packed.with_bias(biased.then(|| bias.clone()));
+                let reference_weights = reference_weights(weight_type, &matrix, inputs);
+                for isa in Isa::available() {
+                    let team = Team::unpinned(members).unwrap().with_isa(isa);
+                    let mut out = vec![f32::NAN; rows * outputs];
+                    linear(&team, &x, &packed, &mut Activations::default(), &mut out);
+                    let products =
+                        Arithmetic::cpu(weight_type, isa).linear(&reference_weights, &x, inputs);
+                    let with_bias = |(at, product): (usize, &f32)| match biased {
+                        true => product + bias[at % outputs],
+                        false => *product,
+                    };
+                    let expected: Vec<f32> = products.iter().enumerate().map(with_bias).collect();
+                    prop_assert_eq!(bits(&out), bits(&expected), "{} on {}", weight_type, isa);
+                }
+                let mut row = vec![0.0; inputs];
+                packed.unpack_row(outputs - 1, &mut row);
+                let last = &matrix[(outputs - 1) * inputs..];
+                prop_assert_eq!(row, rounded(weight_type, last, inputs));
+            }
+        }
+    }
+
+    /// More rows than a group and more inputs than a range, which the test above never reaches.
+    #[test]
+    fn many_rows_and_inputs_equal_the_reference() {
+        let (rows, inputs, outputs) = (GROUP_BLOCKS * MAX_ROW_BLOCK + 5, 2 * RANGE_INPUTS + 38, 50);
+        let (x, matrix) = (values(rows * inputs, 5), values(inputs * outputs, 6));
+        for weight_type in TYPES {
+            let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
+            let reference_weights = reference_weights(weight_type, &matrix, inputs);
+            for isa in Isa::available() {
+                let team = Team::unpinned(2).unwrap().with_isa(isa);
+                let mut out = vec![f32::NAN; rows * outputs];
+                linear(&team, &x, &packed, &mut Activations::default(), &mut out);
+                let expected =
+                    Arithmetic::cpu(weight_type, isa).linear(&reference_weights, &x, inputs);
+                assert_eq!(bits(&out), bits(&expected), "{weight_type} on {isa}");
+            }
+        }
+    }
+
+    /// Products of different sizes, types and numbers of rows, more of them than fit in one run.
+    #[test]
+    fn grouped_products_have_the_same_bits_as_single_ones() {
+        let sizes: Vec<(usize, usize, usize)> = (0..MAX_GROUPED_PRODUCTS + 3)
+            .map(|n| (1 + n % 5, 20 + 31 * n, 5 + 90 * (n % 4)))
+            .collect();
+        let matrices: Vec<PackedMatrix> = (0..)
+            .zip(&sizes)
+            .map(|(n, &(_, inputs, outputs))| {
+                let matrix = values(inputs * outputs, n);
+                let packed = PackedMatrix::pack(TYPES[n as usize % 4], &matrix, inputs);
+                packed.with_bias((n % 3 == 0).then(|| values(outputs, n ^ 0xB1A5)))
+            })
+            .collect();
+        let xs: Vec<Vec<f32>> =
+            (0..).zip(&sizes).map(|(n, size)| values(size.0 * size.1, n ^ 0xABCD)).collect();
+        for (isa, members) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+            let team = Team::unpinned(members).unwrap().with_isa(isa);
+            let none = || sizes.iter().map(|size| vec![f32::NAN; size.0 * size.2]).collect();
+            let (mut alone, mut grouped): (Vec<Vec<f32>>, Vec<Vec<f32>>) = (none(), none());
+            for ((x, weights), out) in xs.iter().zip(&matrices).zip(&mut alone) {
+                linear(&team, x, weights, &mut Activations::default(), out);
+            }
+            let mut packed: Vec<Activations> =
+                sizes.iter().map(|_| Activations::default()).collect();
+            let operands = xs.iter().zip(&matrices).zip(packed.iter_mut().zip(&mut grouped));
+            let before = team.runs();
+            linear_group(
+                &team,
+                operands.map(|((x, weights), (activations, out))| Product {
+                    x,
+                    weights,
+                    activations,
+                    out,
+                }),
+            );
+            assert_eq!(team.runs() - before, if members == 1 { 0 } else { 2 });
+            for (alone, grouped) in alone.iter().zip(&grouped) {
+                assert_eq!(bits(alone), bits(grouped), "{isa}, {members} members");
+            }
+        }
+        linear_group(&Team::single_thread(), []);
+    }
+
+    #[test]
+    fn several_matrices_pack_as_one() {
+        let (a, b, x) = (values(5 * 7, 1), values(20 * 7, 2), values(3 * 7, 3));
+        let both = PackedMatrix::pack_all(WeightType::Bf16, &[&a, &b], 7);
+        assert_eq!(both.outputs(), 25);
+        let team = Team::single_thread();
+        let mut out = vec![0.0; 3 * 25];
+        linear(&team, &x, &both, &mut Activations::default(), &mut out);
+        let all = rounded(WeightType::Bf16, &[a, b].concat(), 7);
+        assert_eq!(out, Arithmetic::cpu(WeightType::Bf16, team.isa()).linear(&all, &x, 7));
+    }
+
+    #[test]
+    fn activations_that_are_not_finite_are_not_hidden() {
+        let packed = PackedMatrix::pack(WeightType::Int8, &values(16 * 40, 1), 40);
+        for broken in [f32::NAN, f32::INFINITY] {
+            let mut x = values(40, 2);
+            x[3] = broken;
+            let mut out = vec![0.0; 16];
+            linear(&Team::single_thread(), &x, &packed, &mut Activations::default(), &mut out);
+            assert!(out.iter().all(|value| value.is_nan()));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The operands of a linear kernel: tiles of weights and a block of rows.
+
+use super::LANES;
+use super::activations::Activations;
+use forerun_formats::WeightType;
+use std::ops::Range;
+
+/// Largest number of rows that a kernel computes at a time.
+pub(crate) const MAX_ROW_BLOCK: usize = 12;
+
+/// How far ahead a kernel prefetches weights if its group has a single row block, in bytes of one tile.
+pub(super) const PREFETCH: usize = 2048;
+
+/// The sums of one tile and one row block.
+pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
+
+/// The operands of a kernel: two adjacent tiles of a matrix (the same tile twice if there is no second
+/// one), and one row block.
+pub(crate) struct Operands<'a> {
+    pub(crate) weight_type: WeightType,
+    pub(crate) tiles: [&'a [u8]; 2],
+    pub(crate) activations: &'a Activations,
+    /// Where the row block starts in the activations: the number of packed inputs (or quants) before it.
+    pub(crate) start: usize,
+    pub(crate) rows: usize,
+    /// Number of inputs, padded to an even number, or to whole blocks for int8.
+    pub(crate) inputs: usize,
+    /// The inputs to add to the sums now. Always all inputs, except on AVX-512.
+    pub(crate) input_range: Range<usize>,
+    /// Index of the row block in its group.
+    pub(crate) block_index: usize,
+    /// Number of row blocks in the group.
+    pub(crate) group_blocks: usize,
+}
+
+/// The weights to prefetch during a computation: those that are needed next. The row blocks of a group
+/// share the prefetching, so that each of them overlaps reading with computing.
+#[derive(Clone, Copy)]
+pub(crate) struct PrefetchPlan {
+    /// The first address to prefetch for each tile.
+    pub(crate) from: [*const u8; 2],
+    /// How far to advance that address for every 64 bytes of weights used, in bytes.
+    pub(crate) stride: usize,
+}
+
+impl Operands<'_> {
+    /// Returns what to prefetch. A single block stays ahead of itself, and in its last input range
+    /// prefetches the next two tiles. Several blocks share the next input range, or the first input range
+    /// of the next two tiles.
+    pub(crate) fn prefetch_plan(&self) -> PrefetchPlan {
+        let Self { input_range, block_index, group_blocks, .. } = self;
+        let input_bytes = input_bytes(self.weight_type);
+        let share = input_range.len() * input_bytes * block_index / group_blocks;
+        let from = self.tiles.map(|tile| {
+            let start = match (input_range.end < self.inputs, group_blocks) {
+                (true, 1) => input_range.start * input_bytes + PREFETCH,
+                (true, _) => input_range.end * input_bytes + share,
+                (false, _) => 2 * tile.len() + share,
+            };
+            tile.as_ptr().wrapping_add(start)
+        });
+        PrefetchPlan { from, stride: 64 / group_blocks }
+    }
+}
+
+/// Returns the size of one input in a tile, in bytes.
+pub(super) fn input_bytes(weight_type: WeightType) -> usize {
+    match weight_type {
+        WeightType::F32 => LANES * 4,
+        WeightType::Bf16 | WeightType::F16 => LANES * 2,
+        WeightType::Int8 => LANES,
+    }
+}

@@ -1,0 +1,393 @@
+//! Weight matrices in the layout of the kernels: tiles of 16 outputs, in one of four element types.
+
+use super::LANES;
+use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, quantize_weights};
+use half::{bf16, f16};
+use std::convert::Infallible;
+use std::mem::MaybeUninit;
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Number of weights for which another packing thread is worthwhile.
+const WEIGHTS_PER_THREAD: usize = 1 << 18;
+
+/// A cache line. Packed weights are aligned to cache lines.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct CacheLine([u8; 64]);
+
+/// A weight matrix `[outputs, inputs]` in tiles of 16 outputs. The last tile is zero-padded. Inputs are
+/// zero-padded, too: to an even number, or to whole blocks for int8.
+///
+/// A tile holds, in ascending order of inputs:
+/// * f32, f16: `[inputs][16]`;
+/// * bf16: `[inputs/2][16][2]`, so that one 64-byte vector holds two inputs;
+/// * int8: quants `[inputs/32][8][16][4]` as `u8` with 128 added, then scales `[inputs/32][16]` as
+///   f16.
+pub struct PackedMatrix {
+    lines: Vec<CacheLine>,
+    weight_type: WeightType,
+    /// The bias of a linear layer: `[outputs]`.
+    bias: Option<Vec<f32>>,
+    outputs: usize,
+    inputs: usize,
+    tile_bytes: usize,
+}
+
+impl PackedMatrix {
+    /// Packs row-major weights `[outputs, inputs]`.
+    #[must_use]
+    pub fn pack(weight_type: WeightType, weights: &[f32], inputs: usize) -> Self {
+        Self::pack_all(weight_type, &[weights], inputs)
+    }
+
+    /// Packs matrices with the same number of inputs into one, with their outputs one after another.
+    #[must_use]
+    pub fn pack_all(weight_type: WeightType, matrices: &[&[f32]], inputs: usize) -> Self {
+        let rows: Vec<&[f32]> =
+            matrices.iter().flat_map(|matrix| matrix.chunks_exact(inputs)).collect();
+        let copy = |output: usize, row: &mut [f32]| {
+            row.copy_from_slice(rows[output]);
+            Ok::<(), Infallible>(())
+        };
+        let Ok(packed) = Self::pack_rows(weight_type, [rows.len(), inputs], copy);
+        packed
+    }
+
+    /// Packs rows on all cores. `read(output, row)` must write the weights of one output to `row`:
+    /// `[inputs]`.
+    ///
+    /// Each core reads the rows of one tile at a time, so that only one tile per core is in memory as
+    /// floats.
+    ///
+    /// # Errors
+    /// If rows cannot be read: the error of the first such row.
+    pub(crate) fn pack_rows<E: Send>(
+        weight_type: WeightType,
+        [outputs, inputs]: [usize; 2],
+        read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        let tile_bytes = tile_bytes(weight_type, inputs);
+        let count = outputs.div_ceil(LANES) * tile_bytes / 64;
+        let mut lines: Vec<CacheLine> = Vec::with_capacity(count);
+        let tiles = lines.spare_capacity_mut()[..count].chunks_exact_mut(tile_bytes / 64);
+        let tiles = Mutex::new(tiles.enumerate());
+        let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
+        let work = || {
+            let mut rows = TileRows::new(inputs);
+            loop {
+                let Some((tile, lines)) = lock(&tiles).next() else { return };
+                let outputs = tile * LANES..outputs.min((tile + 1) * LANES);
+                if let Err(error) = rows.read(outputs, &read) {
+                    // Threads take tiles in order: earlier tiles are in progress already, and an error
+                    // in a later tile would not be the first.
+                    let mut first = lock(&failure);
+                    if first.as_ref().is_none_or(|(other, _)| tile < *other) {
+                        *first = Some((tile, error));
+                    }
+                    lock(&tiles).by_ref().for_each(drop);
+                    return;
+                }
+                rows.pack(weight_type, zero_fill(lines));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..packing_threads(outputs * inputs) {
+                // If a thread cannot be started, packing only takes longer.
+                drop(thread::Builder::new().name("forerun-pack".into()).spawn_scoped(scope, work));
+            }
+            work();
+        });
+        if let Some((_, error)) = lock(&failure).take() {
+            return Err(error);
+        }
+        // SAFETY: no read failed, so the threads have taken every tile, and `zero_fill` has initialised
+        // all lines of each tile.
+        unsafe { lines.set_len(count) };
+        Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
+    }
+
+    /// Returns the same matrix with a full-precision bias `[outputs]`, or without a bias.
+    #[must_use]
+    pub(crate) fn with_bias(mut self, bias: Option<Vec<f32>>) -> Self {
+        debug_assert!(bias.as_ref().is_none_or(|bias| bias.len() == self.outputs));
+        self.bias = bias;
+        self
+    }
+
+    /// Returns the bias: `[outputs]`.
+    pub(crate) fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
+    }
+
+    /// Returns the number of outputs.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Returns the number of inputs.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Returns the element type.
+    #[must_use]
+    pub fn weight_type(&self) -> WeightType {
+        self.weight_type
+    }
+
+    /// Returns the size of the packed weights in bytes, with padding but without the bias.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.lines[..])
+    }
+
+    /// Writes the weights of one output (for example, a token's embedding) to `row`: `[inputs]`.
+    pub(crate) fn unpack_row(&self, output: usize, row: &mut [f32]) {
+        let (tile, lane) = (self.tile(output / LANES), output % LANES);
+        let half = |at: usize| u16::from_le_bytes([tile[at], tile[at + 1]]);
+        for (input, value) in row.iter_mut().enumerate() {
+            *value = match self.weight_type {
+                WeightType::F32 => {
+                    let at = (input * LANES + lane) * 4;
+                    f32::from_le_bytes([tile[at], tile[at + 1], tile[at + 2], tile[at + 3]])
+                }
+                WeightType::Bf16 => bf16::from_bits(half(bf16_offset(input, lane))).to_f32(),
+                WeightType::F16 => f16::from_bits(half((input * LANES + lane) * 2)).to_f32(),
+                WeightType::Int8 => {
+                    let scale = half(scale_offset(self.inputs, input, lane));
+                    let quant = f32::from(tile[quant_offset(input, lane)]) - 128.0;
+                    quant * f16::from_bits(scale).to_f32()
+                }
+            };
+        }
+    }
+
+    /// Returns the number of tiles.
+    pub(crate) fn tiles(&self) -> usize {
+        self.outputs.div_ceil(LANES)
+    }
+
+    /// Returns the size of one tile in bytes.
+    pub(crate) fn tile_bytes(&self) -> usize {
+        self.tile_bytes
+    }
+
+    /// Returns the bytes of one tile, aligned to 64.
+    pub(crate) fn tile(&self, tile: usize) -> &[u8] {
+        &self.as_bytes()[tile * self.tile_bytes..(tile + 1) * self.tile_bytes]
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        // SAFETY: a line is 64 bytes without padding, and every bit pattern is a valid byte.
+        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.bytes()) }
+    }
+}
+
+/// Returns the number of packing threads: one per core, but fewer for small matrices.
+fn packing_threads(weights: usize) -> usize {
+    let worthwhile = weights / WEIGHTS_PER_THREAD;
+    match worthwhile {
+        0 | 1 => 1,
+        _ => thread::available_parallelism().map_or(1, NonZero::get).min(worthwhile),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Fills the lines with zeros, and returns them as bytes.
+fn zero_fill(lines: &mut [MaybeUninit<CacheLine>]) -> &mut [u8] {
+    lines.fill(MaybeUninit::new(CacheLine([0; 64])));
+    // SAFETY: the lines have just been initialised, a line is 64 bytes without padding, any 64 bytes are
+    // a valid line, and the borrow is exclusive.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
+/// The weights of one tile before they are packed.
+struct TileRows {
+    values: Vec<f32>, // [16, inputs + PADDING]
+    inputs: usize,
+}
+
+/// Zeros after each row, which pad its last group of inputs. Without them, the rows of most matrices would
+/// also be a multiple of 4096 bytes apart and compete for the same cache lines.
+const PADDING: usize = LANES;
+
+impl TileRows {
+    fn new(inputs: usize) -> Self {
+        Self { values: vec![0.0; LANES * (inputs + PADDING)], inputs }
+    }
+
+    /// Reads the rows of at most 16 outputs. The remaining rows become zeros.
+    fn read<E>(
+        &mut self,
+        mut outputs: Range<usize>,
+        read: impl Fn(usize, &mut [f32]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let rows = self.values.chunks_exact_mut(self.inputs + PADDING);
+        rows.map(|row| &mut row[..self.inputs]).try_for_each(|row| match outputs.next() {
+            Some(output) => read(output, row),
+            None => {
+                row.fill(0.0);
+                Ok(())
+            }
+        })
+    }
+
+    /// Packs the rows into a tile, which must be filled with zeros.
+    fn pack(&self, weight_type: WeightType, tile: &mut [u8]) {
+        match weight_type {
+            WeightType::F32 => self.pack_floats(tile, |[weight]| weight.to_le_bytes()),
+            WeightType::F16 => {
+                self.pack_floats(tile, |[weight]| f16::from_f32(weight).to_le_bytes());
+            }
+            WeightType::Bf16 => self.pack_floats(tile, |pair: [f32; 2]| {
+                let [[a, b], [c, d]] = pair.map(|weight| bf16::from_f32(weight).to_le_bytes());
+                [a, b, c, d]
+            }),
+            WeightType::Int8 => self.pack_int8(tile),
+        }
+    }
+
+    /// Packs `INPUTS` inputs of an output at a time. They are adjacent in the tile.
+    fn pack_floats<const INPUTS: usize, const BYTES: usize>(
+        &self,
+        tile: &mut [u8],
+        convert: impl Fn([f32; INPUTS]) -> [u8; BYTES],
+    ) {
+        let groups = tile.as_chunks_mut().0.chunks_exact_mut(LANES);
+        for (group, places) in groups.take(self.inputs.div_ceil(INPUTS)).enumerate() {
+            let rows = self.values.chunks_exact(self.inputs + PADDING);
+            for (place, row) in places.iter_mut().zip(rows) {
+                *place = convert(row.as_chunks().0[group]);
+            }
+        }
+    }
+
+    fn pack_int8(&self, tile: &mut [u8]) {
+        let blocks = self.inputs.div_ceil(BLOCK);
+        let (quants, scales) = tile.split_at_mut(blocks * BLOCK * LANES);
+        let places = quants.chunks_exact_mut(BLOCK * LANES).zip(scales.chunks_exact_mut(LANES * 2));
+        for (block, (quants, scales)) in places.enumerate() {
+            let (groups, _) = quants.as_chunks_mut::<4>();
+            let inputs = block * BLOCK..self.inputs.min((block + 1) * BLOCK);
+            let rows = self.values.chunks_exact(self.inputs + PADDING);
+            for (lane, row) in rows.enumerate() {
+                let (values, scale) = quantize_weights(&row[inputs.clone()]);
+                scales[lane * 2..lane * 2 + 2].copy_from_slice(&scale.to_le_bytes());
+                // A quant of 0 is stored as 128, also in padding.
+                let mut bytes = [128; BLOCK];
+                for (byte, quant) in bytes.iter_mut().zip(values) {
+                    // Two's complement plus 128, modulo 256.
+                    *byte = (quant as u8) ^ 0x80;
+                }
+                for (group, bytes) in bytes.as_chunks().0.iter().enumerate() {
+                    groups[group * LANES + lane] = *bytes;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the size of one tile in bytes, rounded up to whole cache lines.
+fn tile_bytes(weight_type: WeightType, inputs: usize) -> usize {
+    let even = inputs.next_multiple_of(2);
+    let bytes = match weight_type {
+        WeightType::F32 => even * LANES * 4,
+        WeightType::Bf16 | WeightType::F16 => even * LANES * 2,
+        WeightType::Int8 => inputs.div_ceil(BLOCK) * (BLOCK * LANES + LANES * 2),
+    };
+    bytes.next_multiple_of(64)
+}
+
+/// Returns the offset of a bf16 weight in its tile, in bytes.
+fn bf16_offset(input: usize, lane: usize) -> usize {
+    ((input / 2 * LANES + lane) * 2 + input % 2) * 2
+}
+
+/// Returns the offset of an int8 weight in its tile, in bytes.
+fn quant_offset(input: usize, lane: usize) -> usize {
+    let (group, within) = (input / 4, input % 4);
+    (group * LANES + lane) * 4 + within
+}
+
+/// Returns the offset of a block's scale in its tile, in bytes.
+fn scale_offset(inputs: usize, input: usize, lane: usize) -> usize {
+    inputs.div_ceil(BLOCK) * BLOCK * LANES + (input / BLOCK * LANES + lane) * 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forerun_reference::rounded;
+
+    const TYPES: [WeightType; 4] =
+        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+
+    /// Values of both signs and of many magnitudes.
+    fn values(count: usize) -> Vec<f32> {
+        let value = |index: u32| {
+            let hash = index.wrapping_mul(2_654_435_761).rotate_left(13);
+            (hash as f32 / 2_147_483_648.0 - 1.0) * 2.0_f32.powi(hash as i32 % 12)
+        };
+        (0..count as u32).map(value).collect()
+    }
+
+    /// Enough weights for several threads; the last tile and the last block of inputs are not full.
+    #[test]
+    fn every_row_unpacks_after_packing_on_many_threads() {
+        let (outputs, inputs) = (805, 1003);
+        assert!(outputs * inputs > 3 * WEIGHTS_PER_THREAD);
+        let weights = values(outputs * inputs);
+        for weight_type in TYPES {
+            let packed = PackedMatrix::pack(weight_type, &weights, inputs);
+            let mut row = vec![0.0; inputs];
+            for (output, weights) in weights.chunks(inputs).enumerate() {
+                packed.unpack_row(output, &mut row);
+                let expected = rounded(weight_type, weights, inputs);
+                assert!(row == expected, "{weight_type}, row {output}");
+            }
+        }
+    }
+
+    /// Padding must equal explicit zeros byte for byte, because the kernels multiply it, too.
+    #[test]
+    fn tiles_are_padded_with_zeros() {
+        for weight_type in TYPES {
+            let inputs = 37;
+            let packed = PackedMatrix::pack(weight_type, &values(3 * inputs), inputs);
+            let padded = |inputs: usize| {
+                let mut matrix = vec![0.0; 16 * inputs];
+                for (filled, row) in matrix.chunks_mut(inputs).zip(values(3 * 37).chunks(37)) {
+                    filled[..37].copy_from_slice(row);
+                }
+                PackedMatrix::pack(weight_type, &matrix, inputs)
+            };
+            let whole = padded(if weight_type == WeightType::Int8 { 64 } else { 38 });
+            assert!(packed.as_bytes() == whole.as_bytes(), "{weight_type}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_the_first_unreadable_row_is_returned() {
+        let read = |bad: &[usize]| {
+            let read = |output: usize, row: &mut [f32]| {
+                row.fill(1.0);
+                if bad.contains(&output) { Err(output) } else { Ok(()) }
+            };
+            PackedMatrix::pack_rows(WeightType::Int8, [4000, 256], read)
+                .map(|packed| packed.bytes())
+        };
+        for _ in 0..20 {
+            assert_eq!(read(&[3999, 1717, 1719, 1733, 1801]), Err(1717));
+        }
+        assert_eq!(read(&[0]), Err(0));
+        assert_eq!(read(&[]), Ok(4000 / 16 * 8 * (512 + 32)));
+    }
+}

@@ -1,0 +1,28 @@
+//! The CPU as a device: kernels, teams of threads, packed weights and forward passes.
+//!
+//! A [`Team`] is a device: a set of cores with one thread each. [`Transformer`] and [`CpuHeads`] compute
+//! models on it. This crate may use threads and processor instructions. It has no notion of files,
+//! drafting, verification or scheduling.
+
+mod cpu_pages;
+mod feature_pages;
+mod heads;
+mod kernels;
+pub mod layer_probe;
+pub mod measure;
+pub mod model_cost;
+pub mod pipeline;
+pub mod quality;
+mod snapshot;
+pub mod team;
+pub mod transformer;
+pub mod weights;
+
+pub use cpu_pages::CpuPages;
+pub use heads::{CpuHeads, HeadWeights, SpeculatorWeights};
+pub use kernels::{Isa, IsaError, PackedMatrix};
+pub use pipeline::{AlternatingModel, ExclusiveDevice, PipelineError, PipelineParallelModel};
+pub use snapshot::snapshot;
+pub use team::{AffinityGuard, Team, TeamError};
+pub use transformer::{GroupParallelism, Transformer};
+pub use weights::Weights;

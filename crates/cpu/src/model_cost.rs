@@ -1,0 +1,80 @@
+//! Measures the time of a model's forward pass on a team, by the number of rows.
+
+use crate::team::Team;
+use crate::transformer::{GroupParallelism, Transformer};
+use crate::weights::Weights;
+use forerun_cache::Keep;
+use forerun_core::{TokenId, TokenTree};
+use forerun_lm::LayerOrder;
+use forerun_model::SequenceRunner;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// A model with some tokens in its cache (the past), for measurements.
+pub struct ModelProbe {
+    runner: SequenceRunner<Transformer>,
+    past: Vec<TokenId>,
+}
+
+impl ModelProbe {
+    /// Computes a past of `past` tokens. It is shortened if the context has no space for it and for
+    /// passes of up to `max_rows` rows.
+    #[must_use]
+    pub fn new(weights: Arc<Weights>, team: Arc<Team>, past: usize, max_rows: usize) -> Self {
+        let architecture = weights.architecture();
+        let max_past = architecture.context_length.saturating_sub(max_rows);
+        let vocab_size = architecture.vocab_size;
+        let past: Vec<TokenId> =
+            (0..past.min(max_past)).map(|index| (index * 31 % vocab_size) as TokenId).collect();
+        let runner = SequenceRunner::new(Transformer::new(weights, team));
+        let mut probe = Self { runner, past };
+        for start in (0..probe.past.len()).step_by(256) {
+            let end = probe.past.len().min(start + 256);
+            let chunk = TokenTree::chain(&probe.past[start..end]);
+            probe.forward(&chunk, chunk.len(), LayerOrder::Sequential);
+            probe.runner.seek(&probe.past[..end], &TokenTree::new(), Keep::Exact);
+        }
+        probe
+    }
+
+    /// Returns the probe with another way of sharing the attention of a layer group in the team.
+    #[must_use]
+    pub fn with_group_parallelism(self, group_parallelism: GroupParallelism) -> Self {
+        let change = |model: Transformer| model.with_group_parallelism(group_parallelism);
+        Self { runner: self.runner.map(change), ..self }
+    }
+
+    /// Returns the number of tokens in the past.
+    #[must_use]
+    pub fn past(&self) -> usize {
+        self.past.len()
+    }
+
+    /// Returns the size of the past's keys and values in bytes. Every pass reads them.
+    #[must_use]
+    pub fn past_bytes(&self) -> usize {
+        self.runner.storage().row_bytes() * self.past.len()
+    }
+
+    /// Runs one forward pass over `rows` rows, with the logits of all of them. Returns the time in
+    /// seconds.
+    pub fn run(&mut self, rows: usize) -> f64 {
+        self.run_in_order(rows, LayerOrder::Sequential)
+    }
+
+    /// Runs one forward pass as [`Self::run`] does, with the layers in another order.
+    pub fn run_in_order(&mut self, rows: usize, order: LayerOrder<'_>) -> f64 {
+        self.runner.seek(&self.past, &TokenTree::new(), Keep::Exact);
+        let tree = TokenTree::chain(&vec![1; rows]);
+        let started = Instant::now();
+        self.forward(&tree, 0, order);
+        started.elapsed().as_secs_f64()
+    }
+
+    fn forward(&mut self, tree: &TokenTree, first_row: usize, order: LayerOrder<'_>) {
+        let never_cancelled = AtomicBool::new(false);
+        let logits = self.runner.forward(tree, first_row, order, &never_cancelled);
+        std::hint::black_box(logits.map_or(0, |output| output.logits.len()));
+    }
+}

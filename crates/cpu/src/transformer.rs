@@ -1,0 +1,391 @@
+//! The forward pass of a Llama-like Transformer over the token trees of several sequences.
+
+mod attention_block;
+mod observed;
+
+pub(crate) use observed::{Observed, STATES};
+
+use crate::cpu_pages::CpuPages;
+use crate::kernels::{Activations, TreeMask, add, linear, rms_norm, silu_times};
+use crate::team::{SubTeams, Team};
+use crate::weights::Weights;
+use attention_block::{AttentionBlock, AttentionInput, Group};
+use forerun_core::{Node, TokenId};
+use forerun_formats::{Architecture, FeatureSource, Input};
+use forerun_lm::LayerOrder;
+use forerun_model::{Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How a team parallelises the attention of a group's layers. The results are bit-identical.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupParallelism {
+    /// Whole layers in parallel, each on a sub-team; on a single core one after another.
+    #[default]
+    Layers,
+    /// The whole team computes all layers' query, key and value projections together, and all their
+    /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
+    Products,
+}
+
+/// A model on a team: its weights, and the scratch memory of its forward passes.
+pub struct Transformer {
+    weights: Arc<Weights>,
+    team: Arc<Team>,
+    scratch: Scratch,
+    /// The splits of the team into sub-teams, by their number; created when they are first needed.
+    sub_teams: BTreeMap<usize, SubTeams>,
+    /// How the team parallelises the attention of a group of layers.
+    group_parallelism: GroupParallelism,
+    /// The hidden states that are stored as features for drafters.
+    features: Option<FeatureSource>,
+}
+
+/// Buffers that are kept between passes, so that passes stop allocating once the buffers have grown.
+#[derive(Default)]
+struct Scratch {
+    hidden: Vec<f32>,     // [rows, hidden]
+    embeddings: Vec<f32>, // [rows, hidden], if attention also reads embeddings (EAGLE-3)
+    fusion: FusionInputs,
+    normed: Vec<f32>,           // [rows, hidden]
+    gate_up: Vec<f32>,          // [rows, 2, intermediate]
+    inner: Vec<f32>,            // [rows, intermediate]
+    delta: Vec<f32>,            // [rows, hidden]
+    rope_tables: Vec<Vec<f32>>, // [position embeddings][rows, 2, head_dim/2]
+    logits: Vec<f32>,           // [output rows, vocab]
+    tree_mask: TreeMask,
+    activations: Activations,
+    /// One block for each layer of the largest group so far.
+    blocks: Vec<AttentionBlock>,
+}
+
+/// The rows of the projection to the first layer's input.
+#[derive(Default)]
+struct FusionInputs {
+    inputs: Vec<f32>, // [fused rows, inputs]
+    /// The row of each input.
+    rows: Vec<usize>,
+    outputs: Vec<f32>, // [fused rows, hidden]
+}
+
+impl Transformer {
+    /// Creates a model whose forward passes run on `team`.
+    #[must_use]
+    pub fn new(weights: Arc<Weights>, team: Arc<Team>) -> Self {
+        let (scratch, sub_teams) = (Scratch::default(), BTreeMap::new());
+        let group_parallelism = GroupParallelism::default();
+        Self { weights, team, scratch, sub_teams, group_parallelism, features: None }
+    }
+
+    /// Returns the same model with another way to parallelise the attention of a group of layers.
+    #[must_use]
+    pub fn with_group_parallelism(self, group_parallelism: GroupParallelism) -> Self {
+        Self { group_parallelism, ..self }
+    }
+
+    /// Returns the same model, configured so that new storages store each token's features.
+    #[must_use]
+    pub fn with_features(self, features: FeatureSource) -> Self {
+        Self { features: Some(features), ..self }
+    }
+}
+
+impl Forward for Transformer {
+    type Storage = CpuPages;
+
+    fn architecture(&self) -> &Architecture {
+        self.weights.architecture()
+    }
+
+    fn new_storage(&self) -> CpuPages {
+        let shapes = self.weights.layers.iter().map(|layer| layer.shape);
+        let storage = CpuPages::new(shapes, self.weights.weight_type());
+        match &self.features {
+            Some(features) => storage.with_features(features.width(self.hidden_size())),
+            None => storage,
+        }
+    }
+
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut CpuPages,
+    ) -> Result<PassOutput<'_>, Cancelled> {
+        self.run_layers(pass, None, 0..self.weights.layers.len(), storage)?;
+        self.finish(pass, storage);
+        Ok(self.output())
+    }
+}
+
+impl Transformer {
+    /// Runs some of a pass's layers: the groups that begin within `layers`. Unless these are the first
+    /// layers, `hidden` must be the [`Transformer::hidden`] that the layers before them left.
+    ///
+    /// # Errors
+    /// [`Cancelled`] once all sequences are cancelled, which is checked before each group of layers.
+    pub(crate) fn run_layers(
+        &mut self,
+        pass: &Pass<'_>,
+        hidden: Option<&[f32]>,
+        layers: Range<usize>,
+        storage: &mut CpuPages,
+    ) -> Result<(), Cancelled> {
+        self.prepare(pass, hidden);
+        if layers.start == 0 {
+            self.store_features(0, storage);
+        }
+        let order = pass.order;
+        let groups = (0..order.len(self.weights.layers.len())).map(|index| order.group(index));
+        for group in groups.filter(|group| layers.contains(&group.start)) {
+            if pass.is_cancelled() {
+                return Err(Cancelled);
+            }
+            self.attention_blocks(group.clone(), storage);
+            self.mlp_blocks(group.clone());
+            self.store_features(group.end, storage);
+        }
+        Ok(())
+    }
+
+    /// Completes a pass after its last layer: computes the logits of the output rows.
+    pub(crate) fn finish(&mut self, pass: &Pass<'_>, storage: &mut CpuPages) {
+        let stores_normed = self.features == Some(FeatureSource::LastHidden);
+        let rows = self.scratch.tree_mask.rows();
+        self.scratch.normed.resize(self.scratch.hidden.len(), 0.0);
+        if stores_normed && let Some(features) = storage.features_mut() {
+            self.final_norm(0..rows, 0);
+            let size = self.hidden_size();
+            features.write(self.scratch.tree_mask.places(), 0, &self.scratch.normed, size);
+        }
+        // Gathers the output rows at the start of `normed`.
+        let size = self.hidden_size();
+        let (mut first_row, mut outputs) = (0, 0);
+        for sequence in pass.sequences {
+            let end = first_row + sequence.rows();
+            let rows = end - sequence.output_rows()..end;
+            match stores_normed {
+                true => {
+                    let normed = &mut self.scratch.normed;
+                    normed.copy_within(rows.start * size..rows.end * size, outputs * size);
+                }
+                false => self.final_norm(rows, outputs),
+            }
+            (first_row, outputs) = (end, outputs + sequence.output_rows());
+        }
+        self.logits(outputs);
+    }
+
+    /// Returns the results of the last pass.
+    pub(crate) fn output(&self) -> PassOutput<'_> {
+        PassOutput { logits: &self.scratch.logits, hidden: &self.scratch.hidden }
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.weights.architecture().hidden_size
+    }
+
+    /// Returns the hidden states of the last pass's rows after the last layer that ran, before any norm:
+    /// `[rows, hidden]`.
+    pub(crate) fn hidden(&self) -> &[f32] {
+        &self.scratch.hidden
+    }
+
+    /// Stores the rows' hidden states as features, if the hidden states after this number of layers are
+    /// part of the features.
+    fn store_features(&self, layers: usize, storage: &mut CpuPages) {
+        let Some(FeatureSource::Layers(chosen)) = &self.features else { return };
+        let Some(features) = storage.features_mut() else { return };
+        for (part, _) in chosen.iter().enumerate().filter(|(_, after)| **after == layers) {
+            let size = self.hidden_size();
+            let Scratch { tree_mask, hidden, .. } = &self.scratch;
+            features.write(tree_mask.places(), part, hidden, size);
+        }
+    }
+
+    /// Prepares the inputs, RoPE tables and tree mask of the pass's rows. `hidden` replaces the inputs.
+    fn prepare(&mut self, pass: &Pass<'_>, hidden: Option<&[f32]>) {
+        if let LayerOrder::Groups(groups) = pass.order {
+            assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
+        }
+        let n_ropes = self.weights.ropes.len();
+        let Scratch { hidden: inputs, embeddings, fusion, rope_tables, tree_mask, .. } =
+            &mut self.scratch;
+        rope_tables.resize_with(n_ropes, Vec::new);
+        rope_tables
+            .iter_mut()
+            .chain([&mut *inputs, embeddings, &mut fusion.inputs])
+            .for_each(Vec::clear);
+        fusion.rows.clear();
+        tree_mask.clear();
+        inputs.extend_from_slice(hidden.unwrap_or_default());
+        for sequence in pass.sequences {
+            let (held, tree) = (sequence.held(), sequence.tree);
+            let outputs = held..=tree.len();
+            assert!(outputs.contains(&sequence.first_output), "output rows must be new rows");
+            if hidden.is_none() {
+                self.add_inputs(&tree.tokens()[held..], sequence.features);
+            }
+            let first_slot = sequence.cache.index().prefix_len();
+            let depths = (held..tree.len()).map(|node| tree.depth(node));
+            self.add_rope_tables(depths.map(|depth| first_slot + depth - 1));
+            self.add_to_tree_mask(sequence, first_slot);
+        }
+        self.fuse();
+    }
+
+    /// Adds the first layer's input rows of a sequence.
+    fn add_inputs(&mut self, tokens: &[TokenId], features: &[RowFeature<'_>]) {
+        let Self { weights, scratch: Scratch { hidden, embeddings, fusion, .. }, .. } = self;
+        let input = weights.architecture().input;
+        if input == Input::Embedding {
+            return embed(weights, tokens, hidden);
+        }
+        assert_eq!(features.len(), tokens.len(), "a feature for each row");
+        let size = weights.architecture().hidden_size;
+        for (&token, &feature) in tokens.iter().zip(features) {
+            let values = match feature {
+                RowFeature::Target(values) | RowFeature::Predicted(values) => values,
+                RowFeature::Mask => weights.mask_feature(token),
+            };
+            let fused = match (input, feature) {
+                (Input::EmbeddingAndFeature, _) => {
+                    embed(weights, &[token], &mut fusion.inputs);
+                    true
+                }
+                (Input::Feature { .. }, _) => {
+                    embed(weights, &[token], embeddings);
+                    !matches!(feature, RowFeature::Predicted(_))
+                }
+                (Input::Embedding | Input::UnprojectedFeature, _) => false,
+            };
+            if fused {
+                fusion.inputs.extend_from_slice(values);
+                fusion.rows.push(hidden.len() / size);
+                hidden.resize(hidden.len() + size, 0.0);
+            } else {
+                hidden.extend_from_slice(values);
+            }
+        }
+    }
+
+    /// Projects the rows that need it to the first layer's input.
+    fn fuse(&mut self) {
+        let Self { weights, team, scratch, .. } = self;
+        let Scratch { hidden, fusion: FusionInputs { inputs, rows, outputs }, activations, .. } =
+            scratch;
+        let Some(matrix) = weights.fusion.as_ref().filter(|_| !rows.is_empty()) else { return };
+        let size = matrix.outputs();
+        outputs.resize(rows.len() * size, 0.0);
+        linear(team, inputs, matrix, activations, outputs);
+        for (row, output) in rows.iter().zip(outputs.chunks_exact(size)) {
+            hidden[row * size..][..size].copy_from_slice(output);
+        }
+    }
+
+    /// Adds a sequence's rows to the attention mask. Its tree's slots start at `first_slot`.
+    fn add_to_tree_mask(&mut self, sequence: &SequencePass<'_>, first_slot: usize) {
+        let (tree, tree_mask) = (sequence.tree, &mut self.scratch.tree_mask);
+        tree_mask.push_sequence(sequence.cache.table());
+        // A node's ancestors and itself are the nodes `0..=node` exactly if its depth is `node + 1`.
+        let ends_chain = |node: Node| tree.depth(node) == node + 1;
+        for node in sequence.held()..tree.len() {
+            let mut upwards = std::iter::successors(Some(node), |&node| tree.parent(node));
+            let chain = upwards.clone().find(|&node| ends_chain(node)).map_or(0, |node| node + 1);
+            let rest = upwards.by_ref().take_while(|&node| !ends_chain(node));
+            let rest = rest.map(|node| first_slot + node);
+            tree_mask.push(first_slot + node, first_slot + chain, rest);
+        }
+    }
+
+    /// Adds the RoPE tables of rows at these positions.
+    fn add_rope_tables(&mut self, positions: impl ExactSizeIterator<Item = usize> + Clone) {
+        for (rope, tables) in self.weights.ropes.iter().zip(&mut self.scratch.rope_tables) {
+            let (size, start) = (rope.table_len(), tables.len());
+            tables.resize(start + positions.len() * size, 0.0);
+            for (table, position) in tables[start..].chunks_exact_mut(size).zip(positions.clone()) {
+                rope.table(position, table);
+            }
+        }
+    }
+
+    /// Computes the first half of a group of layers (EasySpec, algorithm 2): the attention of all its
+    /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values.
+    fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
+        let Self { weights, team, scratch, sub_teams, group_parallelism, .. } = self;
+        let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, .. } = scratch;
+        let input = AttentionInput {
+            ropes: &weights.ropes,
+            epsilon: weights.architecture().norm_epsilon,
+            hidden,
+            embeddings,
+            rope_tables,
+            tree_mask,
+        };
+        if blocks.len() < layers.len() {
+            blocks.resize_with(layers.len(), AttentionBlock::default);
+        }
+        let blocks = &mut blocks[..layers.len()];
+        let mut group = Group { team, sub_teams, input, weights: &weights.layers[layers.clone()] };
+        group.run(*group_parallelism, blocks, storage.layers_mut(layers));
+    }
+
+    /// Computes the second half of a group: layer by layer, `hidden += attention; hidden +=
+    /// mlp(hidden)`. A group of a single layer is therefore computed exactly.
+    fn mlp_blocks(&mut self, layers: Range<usize>) {
+        for (index, layer) in layers.enumerate() {
+            let scratch = &mut self.scratch;
+            add(self.team.isa(), &mut scratch.hidden, &scratch.blocks[index].delta);
+            self.mlp_block(layer);
+        }
+    }
+
+    /// Computes `hidden += down(silu(gate(norm(hidden))) · up(norm(hidden)))`.
+    fn mlp_block(&mut self, layer: usize) {
+        let Self { weights, team, scratch, .. } = self;
+        let (epsilon, weights) = (weights.architecture().norm_epsilon, &weights.layers[layer]);
+        let (rows, size) = (scratch.tree_mask.rows(), weights.down.inputs());
+        scratch.gate_up.resize(rows * 2 * size, 0.0);
+        scratch.inner.resize(rows * size, 0.0);
+        scratch.normed.resize(scratch.hidden.len(), 0.0);
+        scratch.delta.resize(scratch.hidden.len(), 0.0);
+        let normed = &mut scratch.normed;
+        rms_norm(team.isa(), &scratch.hidden, &weights.mlp_norm, epsilon, normed);
+        linear(team, normed, &weights.gate_up, &mut scratch.activations, &mut scratch.gate_up);
+        silu_times(team, &scratch.gate_up, size, &mut scratch.inner);
+        linear(team, &scratch.inner, &weights.down, &mut scratch.activations, &mut scratch.delta);
+        add(team.isa(), &mut scratch.hidden, &scratch.delta);
+    }
+
+    /// Computes `normed[to + i] = norm(hidden[rows.start + i])`, for all of `rows`.
+    fn final_norm(&mut self, rows: Range<usize>, to: usize) {
+        let Self { weights, team, scratch, .. } = self;
+        let Architecture { hidden_size: size, norm_epsilon, .. } = *weights.architecture();
+        let hidden = &scratch.hidden[rows.start * size..rows.end * size];
+        let normed = &mut scratch.normed[to * size..(to + rows.len()) * size];
+        match &weights.final_norm {
+            Some(norm) => rms_norm(team.isa(), hidden, norm, norm_epsilon, normed),
+            None => normed.copy_from_slice(hidden),
+        }
+    }
+
+    /// Computes `logits = head(normed)` for the first `rows` rows.
+    fn logits(&mut self, rows: usize) {
+        let Self { weights, team, scratch, .. } = self;
+        let Scratch { normed, activations, logits, .. } = scratch;
+        logits.resize(rows * weights.head.outputs(), 0.0);
+        if rows > 0 {
+            let normed = &normed[..rows * weights.architecture().hidden_size];
+            linear(team, normed, &weights.head, activations, logits);
+        }
+    }
+}
+
+/// Appends the embeddings of tokens to `rows`.
+fn embed(weights: &Weights, tokens: &[TokenId], rows: &mut Vec<f32>) {
+    let (size, start) = (weights.architecture().hidden_size, rows.len());
+    rows.resize(start + tokens.len() * size, 0.0);
+    for (row, &token) in rows[start..].chunks_exact_mut(size).zip(tokens) {
+        weights.embed(token, row);
+    }
+}

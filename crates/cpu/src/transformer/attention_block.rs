@@ -1,0 +1,206 @@
+//! The attention half of a layer, for one layer and for a group of layers that read the same hidden
+//! state (EasySpec, algorithm 2).
+
+use super::GroupParallelism;
+use crate::kernels::{
+    Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_heads,
+    rms_norm,
+};
+use crate::team::{SubTeams, Team};
+use crate::weights::{LayerWeights, PackedNorm};
+use std::collections::BTreeMap;
+
+/// The buffers of one layer's attention. Each layer of a group has its own, so that the layers can be
+/// computed in parallel.
+#[derive(Default)]
+pub(super) struct AttentionBlock {
+    normed: Vec<f32>,           // [rows, hidden]
+    pub(super) qkv: Vec<f32>,   // [rows, n_heads + 2 · n_kv_heads, head_dim]
+    attended: Vec<f32>,         // [rows, n_heads, head_dim]
+    pub(super) delta: Vec<f32>, // [rows, hidden]
+    scratch: Vec<f32>,          // of the attention kernel
+    activations: Activations,
+}
+
+/// The input that the attention of all layers of a group has in common.
+#[derive(Clone, Copy)]
+pub(super) struct AttentionInput<'a> {
+    pub(super) ropes: &'a [Rope],
+    pub(super) epsilon: f32,
+    pub(super) hidden: &'a [f32],           // [rows, hidden]
+    pub(super) embeddings: &'a [f32], // [rows, hidden], if attention also reads embeddings (EAGLE-3)
+    pub(super) rope_tables: &'a [Vec<f32>], // [position embeddings][rows, 2, head_dim/2]
+    pub(super) tree_mask: &'a TreeMask,
+}
+
+impl AttentionBlock {
+    /// Computes `delta = o(attention(norm(hidden)))`.
+    fn run(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &mut KeysValues,
+    ) {
+        self.prepare(team, input, weights);
+        self.projection(weights).compute(team);
+        self.attend(team, input, weights, cached);
+        self.output(weights).compute(team);
+    }
+
+    /// Resizes the buffers for the rows, and computes the input of the projections.
+    fn prepare(&mut self, team: &Team, input: &AttentionInput<'_>, weights: &LayerWeights) {
+        let AttentionInput { hidden, tree_mask, .. } = *input;
+        let (shape, rows) = (weights.shape, tree_mask.rows());
+        let q_width = shape.q_width();
+        self.qkv.resize(rows * (q_width + 2 * shape.kv_width()), 0.0);
+        self.attended.resize(rows * q_width, 0.0);
+        self.delta.resize(hidden.len(), 0.0);
+        self.norm(team, input, &weights.attention_norm);
+    }
+
+    /// Computes the input of the projections, `normed`.
+    fn norm(&mut self, team: &Team, input: &AttentionInput<'_>, norm: &PackedNorm) {
+        let AttentionInput { hidden, embeddings, epsilon, .. } = *input;
+        let (isa, normed) = (team.isa(), &mut self.normed);
+        match norm {
+            PackedNorm::None => {
+                normed.clear();
+                normed.extend_from_slice(hidden);
+            }
+            PackedNorm::Hidden(norm) => {
+                normed.resize(hidden.len(), 0.0);
+                rms_norm(isa, hidden, norm, epsilon, normed);
+            }
+            PackedNorm::EmbeddingAndHidden { embedding, hidden: of_hidden } => {
+                let size = of_hidden.len();
+                normed.resize(2 * hidden.len(), 0.0);
+                let rows = embeddings.chunks_exact(size).zip(hidden.chunks_exact(size));
+                for (out, (embeddings, hidden)) in normed.chunks_exact_mut(2 * size).zip(rows) {
+                    let (first, second) = out.split_at_mut(size);
+                    rms_norm(isa, embeddings, embedding, epsilon, first);
+                    rms_norm(isa, hidden, of_hidden, epsilon, second);
+                }
+            }
+        }
+    }
+
+    /// The projection that computes queries, keys and values, before their norms and RoPE.
+    fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
+        let Self { normed, activations, qkv, .. } = self;
+        Product { x: normed, weights: &weights.qkv, activations, out: qkv }
+    }
+
+    /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
+    /// attention.
+    fn attend(
+        &mut self,
+        team: &Team,
+        input: &AttentionInput<'_>,
+        weights: &LayerWeights,
+        cached: &mut KeysValues,
+    ) {
+        let AttentionInput { epsilon, tree_mask, .. } = *input;
+        let (rope, shape) = (&input.ropes[weights.rope], weights.shape);
+        let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
+        let width = q_width + 2 * kv_width;
+        let tables = input.rope_tables[weights.rope].chunks_exact(rope.table_len());
+        for (row, (table, qkv)) in tables.zip(self.qkv.chunks_exact_mut(width)).enumerate() {
+            let (rotated, values) = qkv.split_at_mut(q_width + kv_width);
+            if let Some([query_norm, key_norm]) = &weights.qk_norms {
+                let (queries, keys) = rotated.split_at_mut(q_width);
+                norm_heads(team.isa(), queries, query_norm, epsilon);
+                norm_heads(team.isa(), keys, key_norm, epsilon);
+            }
+            rope.rotate(team.isa(), rotated, table);
+            cached.write(team.isa(), tree_mask.place(row), &rotated[q_width..], values);
+        }
+        let queries = Queries { rows: &self.qkv, stride: width };
+        let (scratch, attended) = (&mut self.scratch, &mut self.attended);
+        attention(team, shape, queries, cached, tree_mask, scratch, attended);
+    }
+
+    /// The output projection, whose result `delta` is added to the hidden state.
+    fn output<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
+        let Self { attended, activations, delta, .. } = self;
+        Product { x: attended, weights: &weights.output, activations, out: delta }
+    }
+}
+
+/// A group of layers, computed on a team.
+pub(super) struct Group<'a> {
+    pub(super) team: &'a Team,
+    /// The splits of the team into sub-teams, by their number; created when they are first needed.
+    pub(super) sub_teams: &'a mut BTreeMap<usize, SubTeams>,
+    pub(super) input: AttentionInput<'a>,
+    pub(super) weights: &'a [LayerWeights],
+}
+
+impl Group<'_> {
+    /// Computes the attention of all layers, each into its own block.
+    pub(super) fn run(
+        &mut self,
+        work: GroupParallelism,
+        blocks: &mut [AttentionBlock],
+        cached: &mut [KeysValues],
+    ) {
+        let (team, input, weights) = (self.team, self.input, self.weights);
+        match work {
+            GroupParallelism::Layers => {
+                self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
+                    block.run(team, &input, weights, cached);
+                });
+            }
+            GroupParallelism::Products => {
+                for (block, weights) in blocks.iter_mut().zip(weights) {
+                    block.prepare(team, &input, weights);
+                }
+                linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.projection(w)));
+                self.on_sub_teams(blocks, cached, |team, weights, block, cached| {
+                    block.attend(team, &input, weights, cached);
+                });
+                linear_group(team, blocks.iter_mut().zip(weights).map(|(b, w)| b.output(w)));
+            }
+        }
+    }
+
+    /// Calls `work(team, weights, block, cached)` once for every layer, in parallel on sub-teams.
+    fn on_sub_teams(
+        &mut self,
+        blocks: &mut [AttentionBlock],
+        cached: &mut [KeysValues],
+        work: impl Fn(&Team, &LayerWeights, &mut AttentionBlock, &mut KeysValues) + Sync,
+    ) {
+        let Self { team, sub_teams, weights, .. } = self;
+        let mut done = 0;
+        while done < blocks.len() {
+            let count = concurrent_layers(blocks.len() - done, team.members());
+            let now = done..done + count;
+            done = now.end;
+            let (blocks, cached) = (&mut blocks[now.clone()], &mut cached[now.clone()]);
+            let weights = &weights[now];
+            if count == 1 || team.members() == 1 {
+                for ((block, weights), cached) in blocks.iter_mut().zip(weights).zip(cached) {
+                    work(team, weights, block, cached);
+                }
+                continue;
+            }
+            let n_sub_teams = count.min(team.members());
+            let sub_teams =
+                sub_teams.entry(n_sub_teams).or_insert_with(|| team.sub_teams(n_sub_teams));
+            team.for_each_pair(sub_teams, blocks, cached, |team, index, block, cached| {
+                work(team, &weights[index], block, cached);
+            });
+        }
+    }
+}
+
+/// Returns how many of the remaining `layers` to compute in parallel next: the largest multiple of
+/// `members`, so that all members are equally busy; or, if there are fewer layers than members, all of
+/// them, each on a sub-team of several members.
+fn concurrent_layers(layers: usize, members: usize) -> usize {
+    match layers / members {
+        0 => layers,
+        each => each * members,
+    }
+}

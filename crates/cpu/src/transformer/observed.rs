@@ -1,0 +1,87 @@
+//! A forward pass that records intermediate states, for the analysis of layer groups.
+
+use super::Transformer;
+use crate::cpu_pages::CpuPages;
+use crate::kernels::add;
+use forerun_model::Pass;
+use std::ops::Range;
+
+/// Number of states that are recorded for each layer: the attention's input (the hidden state), the
+/// attention's output, queries, keys and values.
+pub(crate) const STATES: usize = 5;
+
+/// The recorded states of all layers of a pass, and its logits.
+#[derive(Default)]
+pub(crate) struct Observed {
+    /// For each layer: hidden state, attention output, queries, keys, values, each `[rows, width]`.
+    pub(crate) layers: Vec<[Vec<f32>; STATES]>,
+    pub(crate) logits: Vec<f32>, // [rows, vocab]
+}
+
+impl Transformer {
+    /// Runs a pass like [`Forward::forward`](forerun_model::Forward::forward), and records its intermediate
+    /// states.
+    ///
+    /// With `whole_layers`, a group's MLPs run in parallel, too: each reads the group's hidden state and
+    /// the output of its own layer's attention, but not what the layers before it added.
+    pub(crate) fn forward_observed(
+        &mut self,
+        pass: &Pass<'_>,
+        whole_layers: bool,
+        storage: &mut CpuPages,
+    ) -> Observed {
+        let mut observed = Observed::default();
+        self.prepare(pass, None);
+        let order = pass.order;
+        for index in 0..order.len(self.weights.layers.len()) {
+            let layers = order.group(index);
+            self.attention_blocks(layers.clone(), storage);
+            for block in 0..layers.len() {
+                observed.layers.push(self.states(block, layers.start + block));
+            }
+            match whole_layers {
+                false => self.mlp_blocks(layers),
+                true => self.parallel_mlp_blocks(layers),
+            }
+        }
+        self.finish(pass, storage);
+        observed.logits.extend_from_slice(self.output().logits);
+        observed
+    }
+
+    /// Returns the input and the results of the attention of a layer, which is in this block.
+    fn states(&self, block: usize, layer: usize) -> [Vec<f32>; STATES] {
+        let (scratch, shape) = (&self.scratch, self.weights.layers[layer].shape);
+        let block = &scratch.blocks[block];
+        let (q_width, kv_width) = (shape.q_width(), shape.kv_width());
+        let part = |range: Range<usize>| {
+            let rows = block.qkv.chunks_exact(q_width + 2 * kv_width);
+            rows.flat_map(|row| row[range.clone()].iter().copied()).collect()
+        };
+        [
+            scratch.hidden.clone(),
+            block.delta.clone(),
+            part(0..q_width),
+            part(q_width..q_width + kv_width),
+            part(q_width + kv_width..q_width + 2 * kv_width),
+        ]
+    }
+
+    /// Computes `hidden += Σ (attention + mlp(hidden + attention))`, where every layer of the group
+    /// reads the same hidden state.
+    fn parallel_mlp_blocks(&mut self, layers: Range<usize>) {
+        let isa = self.team.isa();
+        let shared = self.scratch.hidden.clone();
+        let mut sum = shared.clone();
+        for (index, layer) in layers.enumerate() {
+            let scratch = &mut self.scratch;
+            scratch.hidden.clone_from(&shared);
+            add(isa, &mut scratch.hidden, &scratch.blocks[index].delta);
+            self.mlp_block(layer);
+            let added =
+                self.scratch.hidden.iter().zip(&shared).map(|(after, before)| after - before);
+            sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+        }
+        self.scratch.hidden = sum;
+    }
+}

@@ -1,0 +1,273 @@
+//! Two devices, one model: the CPU and the reference compute the same bits for every architecture, weight
+//! type and instruction set, in passes over several sequences, trees, features and layer groups.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
+use forerun_cpu::{CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights};
+use forerun_formats::checkpoint::random::{
+    RandomDtype, RandomTensors, example_config, example_families, write_random_checkpoint,
+};
+use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::{
+    Architecture, Attention, AttentionNorm, Checkpoint, Config, DraftHeads, FeatureSource, Head,
+    Input, Layer, Mlp, Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource,
+    WeightType,
+};
+use forerun_lm::{
+    BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
+};
+use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
+use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
+use std::sync::Arc;
+
+const TYPES: [WeightType; 4] =
+    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+
+/// A model on both devices.
+struct Devices {
+    cpu: CachedTransformer<Transformer>,
+    reference: CachedTransformer<ReferenceDevice>,
+}
+
+fn devices(
+    architecture: &Architecture,
+    source: &dyn TensorSource,
+    (weight_type, isa): (WeightType, Isa),
+) -> Devices {
+    let features = FeatureSource::Layers(vec![0, architecture.layers.len()]);
+    let weights = Weights::load_architecture(architecture.clone(), source, None, Some(weight_type));
+    let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+    let cpu = Transformer::new(Arc::new(weights.unwrap()), team).with_features(features.clone());
+    let arithmetic = Arithmetic::cpu(weight_type, isa);
+    let model = ReferenceModel::load_with(architecture.clone(), source, arithmetic, None).unwrap();
+    let reference = ReferenceDevice::new(Arc::new(model)).with_features(features);
+    Devices { cpu: CachedTransformer::new(cpu), reference: CachedTransformer::new(reference) }
+}
+
+/// Returns the bits of logits and features of three sequences in the same passes: a long prompt, a tree,
+/// and a single row; then of an approximate chain, and of a continuation.
+fn outputs(model: &mut impl LayeredModel, n_layers: usize) -> Vec<u32> {
+    let prompt = |len: u32, step: u32| (0..len).map(|i| i * step % 250).collect::<Vec<TokenId>>();
+    let (long, short, mut last) = (prompt(40, 7), prompt(9, 5), prompt(3, 11));
+    let mut tree = TokenTree::new();
+    for (parent, token) in [(None, 4), (Some(0), 5), (Some(0), 6), (None, 4), (Some(2), 9)] {
+        tree.push(parent, token);
+    }
+    let none = TokenTree::new();
+    let requests = [
+        ForwardRequest {
+            features_from: Some(30),
+            ..ForwardRequest::new(SequenceId(1), &long, &none)
+        },
+        ForwardRequest {
+            features_from: Some(0),
+            ..ForwardRequest::new(SequenceId(2), &short, &tree)
+        },
+        ForwardRequest::new(SequenceId(3), &last, &none),
+    ];
+    let mut bits = Vec::new();
+    let mut run = |requests: &[ForwardRequest<'_>]| {
+        let mut progress: Vec<Progress> = requests.iter().map(|_| Progress::default()).collect();
+        while progress.iter().any(|progress| progress.result.is_none()) {
+            let entries = requests.iter().zip(&mut progress);
+            let entries = entries.map(|(&request, progress)| BatchEntry { request, progress });
+            model.forward(&mut entries.collect::<Vec<_>>());
+        }
+        for output in progress.into_iter().map(|progress| progress.result.unwrap().unwrap()) {
+            let features = output.features.iter().flat_map(|rows| (0..).map_while(|i| rows.row(i)));
+            let values = output.logits.iter().chain(features.flatten());
+            bits.extend(values.map(|value| value.to_bits()));
+        }
+    };
+    run(&requests);
+    let groups = LayerGroups::of_sizes(&[n_layers]);
+    let (order, exact_tokens) = (LayerOrder::Groups(&groups), last.len());
+    let approximate = ForwardRequest::new(SequenceId(3), &last, &tree);
+    run(&[ForwardRequest { order, exact_tokens, ..approximate }]);
+    last.extend([4, 6, 9]);
+    run(&[ForwardRequest::new(SequenceId(3), &last, &none)]);
+    bits
+}
+
+/// Asserts that both devices compute the same bits.
+fn assert_same(architecture: &Architecture, source: &dyn TensorSource, name: &str) {
+    for weight_type in TYPES {
+        for isa in Isa::available() {
+            let Devices { mut cpu, mut reference } =
+                devices(architecture, source, (weight_type, isa));
+            let n_layers = architecture.layers.len();
+            let same = outputs(&mut cpu, n_layers) == outputs(&mut reference, n_layers);
+            assert!(same, "{name} in {weight_type} on {isa}");
+        }
+    }
+}
+
+#[test]
+fn families_have_the_same_bits_on_both_devices() {
+    for config in [example_config()].into_iter().chain(example_families()) {
+        let dir = tempfile::tempdir().unwrap();
+        write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        assert_same(checkpoint.architecture(), &checkpoint, &format!("{config:?}"));
+    }
+}
+
+/// A family that nobody has published: every second layer has a window, more heads, faster rotations and
+/// norms of the heads; MLPs grow with depth, and there is no final norm. It is data, so no device changes.
+fn made_up_family(layers: usize) -> Architecture {
+    let layer = |index: usize| {
+        let is_local = index % 2 == 1;
+        Layer {
+            attention_norm: AttentionNorm::Hidden,
+            attention: Attention {
+                n_heads: if is_local { 6 } else { 4 },
+                n_kv_heads: if is_local { 3 } else { 1 },
+                head_dim: if is_local { 8 } else { 12 },
+                window: is_local.then_some(5),
+                rope: Rope {
+                    theta: if is_local { 1e3 } else { 1e6 },
+                    scaling: if is_local {
+                        RopeScaling::None
+                    } else {
+                        RopeScaling::Linear { factor: 4.0 }
+                    },
+                },
+                head_norms: is_local,
+                qkv_bias: !is_local,
+                output_bias: is_local,
+            },
+            mlp: Mlp { intermediate_size: 40 + 24 * index, bias: is_local },
+        }
+    };
+    Architecture {
+        hidden_size: 48,
+        vocab_size: 260,
+        context_length: 500,
+        norm_epsilon: 1e-5,
+        input: Input::Embedding,
+        mask_tokens: 0,
+        shares_embedding: false,
+        layers: (0..layers).map(layer).collect(),
+        final_norm: false,
+        head: Head::Embedding,
+        head_tokens: None,
+    }
+}
+
+#[test]
+fn a_made_up_family_runs_on_both_devices() {
+    let architecture = made_up_family(4);
+    let tensors = RandomTensors::new(&architecture, 3);
+    assert_same(&architecture, &tensors, "the made-up family");
+}
+
+/// A drafter's heads on both devices, with the prefix layer if they have one.
+fn heads_on_both(
+    heads: DraftHeads,
+    speculator: &Speculator,
+    (target, reference): (&Weights, &Arc<ReferenceModel>),
+    arithmetic: Arithmetic,
+    team: &Arc<Team>,
+) -> [Box<dyn LanguageModel>; 2] {
+    let cpu = SpeculatorWeights::load(speculator, target, Some(arithmetic.weight_type)).unwrap();
+    let SpeculatorWeights::Heads(cpu) = cpu else { panic!("heads") };
+    let prefix = heads.prefix.clone().map(|layer| {
+        let target = Some(&**reference);
+        let layer = ReferenceModel::load_with(layer, speculator, arithmetic, target).unwrap();
+        ReferenceDevice::new(Arc::new(layer)).with_features(FeatureSource::LastHidden)
+    });
+    let slow = ReferenceHeads::load(heads, speculator, arithmetic, Arc::clone(reference)).unwrap();
+    [Box::new(CpuHeads::model(cpu, team)), Box::new(HeadsModel::new(slow, prefix))]
+}
+
+#[test]
+fn drafters_have_the_same_bits_on_both_devices() {
+    use SpeculatorLayout as L;
+    let dir = tempfile::tempdir().unwrap();
+    let config = Config { num_hidden_layers: 2, ..example_config() };
+    let path = dir.path().join("target");
+    write_random_checkpoint(&path, &config, 3, RandomDtype::F32).unwrap();
+    let checkpoint = Checkpoint::open(&path).unwrap();
+    let tokens: Vec<TokenId> = (0..21).map(|i| i * 13 % 250).collect();
+    for layout in [
+        L::Medusa,
+        L::SharedHeadMedusa,
+        L::Hydra,
+        L::HydraPlusPlus,
+        L::Eagle,
+        L::SharedEmbeddingEagle,
+        L::Eagle3,
+        L::ParallelMedusa,
+        L::ParallelEagle,
+    ] {
+        let path = dir.path().join(format!("{layout:?}"));
+        let (target, seed) = (&config, 3);
+        RandomSpeculator { layout, target, seed, positions: 3, target_embedding_sha256: None }
+            .write(&path)
+            .unwrap();
+        let speculator = Speculator::open(&path, &checkpoint).unwrap().unwrap();
+        for (weight_type, isa) in TYPES.into_iter().zip(Isa::available().into_iter().cycle()) {
+            let arithmetic = Arithmetic::cpu(weight_type, isa);
+            let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
+            let target = Weights::load_as(&checkpoint, weight_type).unwrap();
+            let slow = Arc::new(ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap());
+            let [cpu, reference]: [Box<dyn LanguageModel>; 2] = match speculator
+                .architecture()
+                .unwrap()
+            {
+                SpeculatorArchitecture::Heads(heads) => {
+                    heads_on_both(heads, &speculator, (&target, &slow), arithmetic, &team)
+                }
+                SpeculatorArchitecture::Layers(layers) => {
+                    let cpu = SpeculatorWeights::load(&speculator, &target, Some(weight_type));
+                    let SpeculatorWeights::Layers(cpu) = cpu.unwrap() else { panic!("layers") };
+                    let cpu = Transformer::new(cpu, team);
+                    let slow =
+                        ReferenceModel::load_with(layers, &speculator, arithmetic, Some(&slow));
+                    let slow = ReferenceDevice::new(Arc::new(slow.unwrap()));
+                    match speculator.kind().reads_features() {
+                        true => [Box::new(EagleModel::new(cpu)), Box::new(EagleModel::new(slow))],
+                        false => [
+                            Box::new(CachedTransformer::new(cpu)),
+                            Box::new(CachedTransformer::new(slow)),
+                        ],
+                    }
+                }
+            };
+            let width =
+                if layout == L::Eagle3 { 3 * config.hidden_size } else { config.hidden_size };
+            let found = [cpu, reference].map(|mut model| draft_rows(&mut *model, &tokens, width));
+            assert!(found[0] == found[1], "{layout:?} in {weight_type} on {isa}");
+        }
+    }
+}
+
+/// Returns the bits of two rounds of drafting, each for two sequences in the same passes.
+fn draft_rows(model: &mut dyn LanguageModel, tokens: &[TokenId], width: usize) -> Vec<u32> {
+    let mut features = Features::new();
+    let values = (0..tokens.len() * width).map(|i| (i % 37) as f32 / 18.0 - 1.0).collect();
+    features.push(FeatureRows::new(width, values));
+    let mut tree = TokenTree::new();
+    for (parent, token) in [(None, 4), (Some(0), 5), (None, 6)] {
+        tree.push(parent, token);
+    }
+    let mut bits = Vec::new();
+    for (len, nodes) in [(15, 0), (15, 3), (18, 2)] {
+        let trees = [tree.first(nodes), TokenTree::new()];
+        let requests = [(0, len), (1, len - 4)].map(|(id, len)| {
+            let request = ForwardRequest::new(SequenceId(id), &tokens[..len], &trees[id as usize]);
+            ForwardRequest { features: Some(&features), ..request }
+        });
+        let mut progress = [(); 2].map(|()| Progress::default());
+        while progress.iter().any(|progress| progress.result.is_none()) {
+            let entries = requests.iter().zip(&mut progress);
+            let entries = entries.map(|(&request, progress)| BatchEntry { request, progress });
+            model.forward(&mut entries.collect::<Vec<_>>());
+        }
+        for output in progress.map(|progress| progress.result.unwrap().unwrap()) {
+            bits.extend(output.logits.iter().map(|logit| logit.to_bits()));
+        }
+    }
+    bits
+}

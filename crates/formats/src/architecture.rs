@@ -1,0 +1,450 @@
+//! Architectures: what a model computes, as data.
+//!
+//! An architecture is a list of layers made of pieces. A checkpoint's options are translated into one
+//! ([`Config::architecture`](crate::Config::architecture) for complete models,
+//! [`Speculator::layers`](crate::Speculator::layers) and [`Speculator::heads`](crate::Speculator::heads)
+//! for drafters), and devices compute it. So a new family changes no device unless it brings a new
+//! piece, and a new device changes no family.
+
+use crate::checkpoint::{LayerTensor, Tensor};
+use crate::config::RopeScaling;
+use forerun_core::TokenId;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What a decoder-only Transformer computes, from input rows to logits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Architecture {
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Number of tokens in the vocabulary.
+    pub vocab_size: usize,
+    /// Maximum length of a sequence in tokens.
+    pub context_length: usize,
+    /// The constant that RMS norms add to the mean square.
+    pub norm_epsilon: f32,
+    /// What the first layer reads.
+    pub input: Input,
+    /// Number of mask tokens. They have the ids after the vocabulary, and their own embeddings.
+    pub mask_tokens: usize,
+    /// Whether the embedding is the target's. It is not stored then.
+    pub shares_embedding: bool,
+    /// The layers, in the order of the forward pass.
+    pub layers: Vec<Layer>,
+    /// Whether an RMS norm is applied to the last hidden state before the head.
+    pub final_norm: bool,
+    /// The matrix that converts hidden states to logits.
+    pub head: Head,
+    /// The vocabulary's tokens in the order of the head's outputs, if the head does not have all of them
+    /// (EAGLE-3).
+    pub head_tokens: Option<Arc<[TokenId]>>,
+}
+
+/// What the first layer of a model reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// The embedding of the row's token.
+    Embedding,
+    /// A projection of the token's embedding and a feature: `fc(cat(embedding, feature))` (EAGLE).
+    EmbeddingAndFeature,
+    /// A projection of a feature, `fc(feature)`, or a predicted hidden state as it is. The attention reads
+    /// the embedding (EAGLE-3).
+    Feature {
+        /// Width of a feature.
+        width: usize,
+    },
+    /// A feature as it is (Hydra++'s prefix layer).
+    UnprojectedFeature,
+}
+
+/// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Layer {
+    /// The norm before attention.
+    pub attention_norm: AttentionNorm,
+    /// The attention.
+    pub attention: Attention,
+    /// The MLP. An RMS norm is applied before it.
+    pub mlp: Mlp,
+}
+
+/// The norm before a layer's attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttentionNorm {
+    /// No norm: attention reads the hidden state (EAGLE).
+    None,
+    /// Attention reads the normed hidden state.
+    Hidden,
+    /// Attention reads the normed embedding, concatenated with the normed hidden state (EAGLE-3).
+    EmbeddingAndHidden,
+}
+
+/// Causal attention with grouped queries and RoPE.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Number of query heads.
+    pub n_heads: usize,
+    /// Number of key/value heads. It divides `n_heads`.
+    pub n_kv_heads: usize,
+    /// Width of one head. It is even, because RoPE rotates pairs.
+    pub head_dim: usize,
+    /// The number of positions that a row attends to, including its own; `None` for all of them.
+    pub window: Option<usize>,
+    /// The rotary position embedding of queries and keys.
+    pub rope: Rope,
+    /// Whether an RMS norm is applied to each head of queries and keys before RoPE.
+    pub head_norms: bool,
+    /// Whether the projections to queries, keys and values have a bias.
+    pub qkv_bias: bool,
+    /// Whether the output projection has a bias.
+    pub output_bias: bool,
+}
+
+/// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + head_dim/2)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub theta: f32,
+    /// Scaling of the frequencies.
+    pub scaling: RopeScaling,
+}
+
+/// A gated MLP: `down(silu(gate(x)) · up(x))`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mlp {
+    /// Width of the gate.
+    pub intermediate_size: usize,
+    /// Whether the projections have a bias.
+    pub bias: bool,
+}
+
+/// The matrix that converts hidden states to logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// The model's own.
+    Own,
+    /// The embedding.
+    Embedding,
+    /// The target's head.
+    Target,
+}
+
+/// Heads that read hidden states of the target: Medusa's and Hydra's.
+///
+/// Head `h` predicts the token `h + 1` positions after the last token that the target has read. It
+/// computes `x = state` (Medusa) or `x = residual(cat) + silu(first(cat))`, with `cat` the state and the
+/// embeddings of the `h + 1` tokens after it (Hydra). Then come residual layers `x += silu(layer(x))`,
+/// and a matrix to logits. Biases of these layers are optional.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DraftHeads {
+    /// Width of a state.
+    pub hidden_size: usize,
+    /// Number of tokens in the vocabulary.
+    pub vocab_size: usize,
+    /// Maximum length of a sequence in tokens.
+    pub context_length: usize,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Number of residual layers of each head.
+    pub n_layers: usize,
+    /// Whether the heads read the tokens after the state (Hydra). Their embeddings are the target's.
+    pub reads_tokens: bool,
+    /// Whether each head has its own matrix to logits, or all use the target's head.
+    pub own_matrices: bool,
+    /// The layer that computes the state from the target's features (Hydra++). Without it, the state is
+    /// the feature of the last token that the target has read.
+    pub prefix: Option<Architecture>,
+}
+
+/// The hidden states that drafters read as a token's features.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FeatureSource {
+    /// The input of the head: the last hidden state, after the final norm (Medusa, EAGLE).
+    LastHidden,
+    /// The residual stream after each of these numbers of layers, concatenated (EAGLE-3).
+    Layers(Vec<usize>),
+}
+
+impl FeatureSource {
+    /// Returns the width of a token's features in a model with this hidden size.
+    #[must_use]
+    pub fn width(&self, hidden_size: usize) -> usize {
+        match self {
+            Self::LastHidden => hidden_size,
+            Self::Layers(layers) => layers.len() * hidden_size,
+        }
+    }
+}
+
+impl Rope {
+    /// Returns the frequency of pair `pair` (of `head_dim / 2`), in radians per position.
+    #[must_use]
+    pub fn frequency(&self, pair: usize, head_dim: usize) -> f32 {
+        self.scaling.scaled(self.unscaled_frequency(pair, head_dim)) as f32
+    }
+
+    /// Returns the divisor of the frequency of a pair: 1 if RoPE is not scaled.
+    pub(crate) fn divisor(&self, pair: usize, head_dim: usize) -> f32 {
+        let frequency = self.unscaled_frequency(pair, head_dim);
+        (frequency / self.scaling.scaled(frequency)) as f32
+    }
+
+    fn unscaled_frequency(&self, pair: usize, head_dim: usize) -> f64 {
+        let exponent = 2.0 * pair as f64 / head_dim as f64;
+        1.0 / f64::from(self.theta).powf(exponent)
+    }
+}
+
+impl Attention {
+    /// Returns the width of all query heads.
+    #[must_use]
+    pub fn q_size(&self) -> usize {
+        self.n_heads * self.head_dim
+    }
+
+    /// Returns the width of all key (or value) heads.
+    #[must_use]
+    pub fn kv_size(&self) -> usize {
+        self.n_kv_heads * self.head_dim
+    }
+}
+
+impl Layer {
+    /// Returns the tensors that the layer has, in the order of the forward pass.
+    pub fn tensors(&self) -> impl Iterator<Item = LayerTensor> + '_ {
+        LayerTensor::ALL.into_iter().filter(|tensor| self.has(*tensor))
+    }
+
+    /// Returns whether the layer has a tensor.
+    #[must_use]
+    pub fn has(&self, tensor: LayerTensor) -> bool {
+        use LayerTensor as T;
+        match tensor {
+            T::AttentionNorm => self.attention_norm != AttentionNorm::None,
+            T::HiddenNorm => self.attention_norm == AttentionNorm::EmbeddingAndHidden,
+            T::QueryBias | T::KeyBias | T::ValueBias => self.attention.qkv_bias,
+            T::QueryNorm | T::KeyNorm => self.attention.head_norms,
+            T::OutputBias => self.attention.output_bias,
+            T::GateBias | T::UpBias | T::DownBias => self.mlp.bias,
+            T::Query | T::Key | T::Value | T::Output | T::MlpNorm | T::Gate | T::Up | T::Down => {
+                true
+            }
+        }
+    }
+
+    fn shape(&self, tensor: LayerTensor, hidden: usize) -> Vec<usize> {
+        use LayerTensor as T;
+        let Self { attention, mlp, .. } = self;
+        let attention_input = match self.attention_norm {
+            AttentionNorm::None | AttentionNorm::Hidden => hidden,
+            AttentionNorm::EmbeddingAndHidden => 2 * hidden,
+        };
+        match tensor {
+            T::AttentionNorm | T::HiddenNorm | T::MlpNorm | T::OutputBias | T::DownBias => {
+                vec![hidden]
+            }
+            T::QueryBias => vec![attention.q_size()],
+            T::KeyBias | T::ValueBias => vec![attention.kv_size()],
+            T::QueryNorm | T::KeyNorm => vec![attention.head_dim],
+            T::GateBias | T::UpBias => vec![mlp.intermediate_size],
+            T::Query => vec![attention.q_size(), attention_input],
+            T::Key | T::Value => vec![attention.kv_size(), attention_input],
+            T::Output => vec![hidden, attention.q_size()],
+            T::Gate | T::Up => vec![mlp.intermediate_size, hidden],
+            T::Down => vec![hidden, mlp.intermediate_size],
+        }
+    }
+}
+
+impl Architecture {
+    /// Returns the tensors that are stored for the model, in the order of the forward pass. A bias of the
+    /// input projection is optional, and not included.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
+        let embedding = (!self.shares_embedding).then_some(Tensor::Embedding);
+        let masks = (self.mask_tokens > 0).then_some(Tensor::MaskEmbeddings);
+        let fusion = self.fusion_inputs().map(|_| Tensor::Fusion);
+        let mask_features = fusion.and(masks).map(|_| Tensor::MaskFeatures);
+        let layers = (0..).zip(&self.layers).flat_map(|(index, layer)| {
+            layer.tensors().map(move |tensor| Tensor::Layer(index, tensor))
+        });
+        let final_norm = self.final_norm.then_some(Tensor::FinalNorm);
+        let head = (self.head == Head::Own).then_some(Tensor::Head);
+        [embedding, masks, fusion, mask_features]
+            .into_iter()
+            .flatten()
+            .chain(layers)
+            .chain(final_norm)
+            .chain(head)
+    }
+
+    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias. It
+    /// is empty for a layer or a head that does not exist.
+    #[must_use]
+    pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
+        let hidden = self.hidden_size;
+        match tensor {
+            Tensor::Embedding => vec![self.vocab_size, hidden],
+            Tensor::Head => vec![self.head_size(), hidden],
+            Tensor::FinalNorm | Tensor::FusionBias => vec![hidden],
+            Tensor::MaskEmbeddings | Tensor::MaskFeatures => vec![self.mask_tokens, hidden],
+            Tensor::Fusion => vec![hidden, self.fusion_inputs().unwrap_or(0)],
+            Tensor::Layer(index, tensor) => {
+                self.layers.get(index).map_or(Vec::new(), |layer| layer.shape(tensor, hidden))
+            }
+            Tensor::DraftHead(..) => Vec::new(),
+        }
+    }
+
+    /// Returns the number of outputs of the head.
+    #[must_use]
+    pub fn head_size(&self) -> usize {
+        self.head_tokens.as_ref().map_or(self.vocab_size, |tokens| tokens.len())
+    }
+
+    /// Returns the number of tokens that have an embedding: the vocabulary and the mask tokens.
+    #[must_use]
+    pub fn embedded_tokens(&self) -> usize {
+        self.vocab_size + self.mask_tokens
+    }
+
+    /// Returns the ids of the mask tokens.
+    #[must_use]
+    pub fn mask_ids(&self) -> Range<TokenId> {
+        self.vocab_size as TokenId..self.embedded_tokens() as TokenId
+    }
+
+    /// Returns the width of the features that a row reads; 0 if it reads only its token.
+    #[must_use]
+    pub fn feature_width(&self) -> usize {
+        match self.input {
+            Input::Embedding => 0,
+            Input::EmbeddingAndFeature | Input::UnprojectedFeature => self.hidden_size,
+            Input::Feature { width } => width,
+        }
+    }
+
+    /// Returns the number of inputs of the projection before the first layer, if there is one.
+    #[must_use]
+    pub fn fusion_inputs(&self) -> Option<usize> {
+        match self.input {
+            Input::Embedding | Input::UnprojectedFeature => None,
+            Input::EmbeddingAndFeature => Some(2 * self.hidden_size),
+            Input::Feature { width } => Some(width),
+        }
+    }
+}
+
+impl DraftHeads {
+    /// Returns the number of tokens that a head reads after the state.
+    #[must_use]
+    pub fn tokens_read(&self, head: usize) -> usize {
+        if self.reads_tokens { head + 1 } else { 0 }
+    }
+
+    /// Returns the tensors that are stored for the heads. Biases are optional, and not included.
+    pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
+        let first = self.reads_tokens.then_some([HeadTensor::First, HeadTensor::FirstResidual]);
+        let layers = (0..self.n_layers).map(HeadTensor::Layer);
+        let matrix = self.own_matrices.then_some(HeadTensor::Matrix);
+        let of_head = first.into_iter().flatten().chain(layers).chain(matrix);
+        let of_head: Vec<HeadTensor> = of_head.collect();
+        let heads = (0..self.n_heads).flat_map(move |head| {
+            of_head.clone().into_iter().map(move |tensor| Tensor::DraftHead(head, tensor))
+        });
+        heads.chain(self.prefix.iter().flat_map(Architecture::tensors))
+    }
+
+    /// Returns the shape of a head's tensor: `[outputs, inputs]` for a matrix, `[outputs]` for a bias.
+    #[must_use]
+    pub fn shape(&self, head: usize, tensor: HeadTensor) -> Vec<usize> {
+        let size = self.hidden_size;
+        let first_inputs = (1 + self.tokens_read(head)) * size;
+        match tensor {
+            HeadTensor::First | HeadTensor::FirstResidual => vec![size, first_inputs],
+            HeadTensor::Layer(_) => vec![size, size],
+            HeadTensor::Matrix => vec![self.vocab_size, size],
+            HeadTensor::FirstBias | HeadTensor::FirstResidualBias | HeadTensor::LayerBias(_) => {
+                vec![size]
+            }
+            HeadTensor::MatrixBias => vec![self.vocab_size],
+        }
+    }
+}
+
+/// One weight tensor of a draft head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HeadTensor {
+    /// The layer on the state and the tokens whose output is activated,
+    /// `[hidden_size, (1 + tokens) · hidden_size]`.
+    First,
+    /// Its bias, `[hidden_size]`.
+    FirstBias,
+    /// The residual connection of the first layer, of the same shape.
+    FirstResidual,
+    /// Its bias, `[hidden_size]`.
+    FirstResidualBias,
+    /// The residual layer with this index, `[hidden_size, hidden_size]`.
+    Layer(usize),
+    /// Its bias, `[hidden_size]`.
+    LayerBias(usize),
+    /// The matrix to logits, `[vocab_size, hidden_size]`.
+    Matrix,
+    /// Its bias, `[vocab_size]`.
+    MatrixBias,
+}
+
+impl HeadTensor {
+    /// Returns the tensor of a matrix's bias.
+    #[must_use]
+    pub fn bias(self) -> Self {
+        match self {
+            Self::First => Self::FirstBias,
+            Self::FirstResidual => Self::FirstResidualBias,
+            Self::Layer(index) => Self::LayerBias(index),
+            Self::Matrix => Self::MatrixBias,
+            bias => bias,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::checkpoint::random::example_config;
+    use crate::checkpoint::{LayerTensor, Tensor};
+    use crate::config::Config;
+
+    #[test]
+    fn names_and_shapes_match_hugging_face() {
+        let config = example_config();
+        let query = Tensor::Layer(1, LayerTensor::Query);
+        assert_eq!(query.to_string(), "model.layers.1.self_attn.q_proj.weight");
+        assert_eq!(config.architecture().shape(query), [48, 48]);
+        assert_eq!(config.architecture().shape(Tensor::Layer(0, LayerTensor::Key)), [24, 48]);
+        assert_eq!(config.architecture().shape(Tensor::Layer(0, LayerTensor::Down)), [48, 100]);
+        assert_eq!(config.architecture().shape(Tensor::Head), [259, 48]);
+        let bias = Tensor::Layer(0, LayerTensor::KeyBias);
+        assert_eq!(bias.to_string(), "model.layers.0.self_attn.k_proj.bias");
+        assert_eq!(config.architecture().shape(bias), [24]);
+    }
+
+    #[test]
+    fn layers_have_the_tensors_that_the_configuration_requires() {
+        let mut config = example_config();
+        let count = |config: &Config| config.architecture().tensors().count();
+        assert_eq!(count(&config), 2 * 9 + 3);
+        config.qkv_bias = true;
+        assert_eq!(count(&config), 2 * 12 + 3);
+        config.qk_norm = true;
+        assert_eq!(count(&config), 2 * 14 + 3);
+        (config.output_bias, config.mlp_bias) = (true, true);
+        assert_eq!(count(&config), 2 * (LayerTensor::ALL.len() - 1) + 3);
+    }
+
+    #[test]
+    fn a_tied_head_is_not_stored() {
+        let mut config = example_config();
+        assert_eq!(config.architecture().tensors().count(), 2 * 9 + 3);
+        config.tie_word_embeddings = true;
+        assert_eq!(config.architecture().tensors().count(), 2 * 9 + 2);
+    }
+}

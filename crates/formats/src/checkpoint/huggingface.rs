@@ -1,0 +1,241 @@
+//! Locates the tensors of a Hugging Face checkpoint: one safetensors file, or shards with an index.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Component, Path, PathBuf};
+
+use safetensors::Dtype as StoredDtype;
+use serde::Deserialize;
+
+use super::safetensors_file::{SafetensorsFile, StoredTensor};
+use super::tensor::Tensor;
+use super::weight_file::WeightFile;
+use super::{Dtype, Location};
+use crate::architecture::Architecture;
+use crate::config::Config;
+use crate::load_error::LoadError;
+
+/// A `model.safetensors.index.json`: the shard of each tensor.
+pub struct WeightIndex {
+    file: PathBuf,
+    shards: Vec<String>,
+    /// From a tensor's name to an index in `shards`.
+    shard_of: HashMap<String, usize>,
+}
+
+impl WeightIndex {
+    /// Parses the text of an index. Errors refer to it as `file`.
+    ///
+    /// # Errors
+    ///
+    /// When the text is not JSON with a `weight_map`, or a shard's name leads out of the directory.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
+        #[derive(Deserialize)]
+        struct Index {
+            weight_map: BTreeMap<String, String>,
+        }
+        let index: Index = serde_json::from_str(text)
+            .map_err(|cause| LoadError::Json { file: file.to_owned(), cause })?;
+
+        let mut shards = Vec::new();
+        let mut index_of = HashMap::new();
+        let mut shard_of = HashMap::new();
+        for (tensor, name) in index.weight_map {
+            if !is_plain_file_name(&name) {
+                return Err(LoadError::ShardName { file: file.to_owned(), tensor, name });
+            }
+            let shard = *index_of.entry(name.clone()).or_insert_with(|| {
+                shards.push(name);
+                shards.len() - 1
+            });
+            shard_of.insert(tensor, shard);
+        }
+        Ok(Self { file: file.to_owned(), shards, shard_of })
+    }
+
+    /// Returns the shards' file names, in the order that
+    /// [`Checkpoint::from_safetensors`](super::Checkpoint::from_safetensors) expects.
+    pub fn shards(&self) -> &[String] {
+        &self.shards
+    }
+}
+
+fn is_plain_file_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    let only = (components.next(), components.next());
+    // The comparison rejects what `Path` tolerates, such as a trailing slash.
+    matches!(only, (Some(Component::Normal(part)), None) if part == name)
+        && !name.contains(['\\', '\0'])
+}
+
+/// Locates every tensor of the model in `files` and checks its dtype and shape.
+pub(super) fn locate(
+    config: &Config,
+    index: Option<&WeightIndex>,
+    files: &[WeightFile],
+) -> Result<HashMap<Tensor, Location>, LoadError> {
+    let parse = |file: &WeightFile| SafetensorsFile::parse(file.bytes(), file.path());
+    let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let shards = Shards { index, files, parsed };
+    shards.reject_duplicates()?;
+    let mut locations = HashMap::new();
+    let architecture = config.architecture();
+    for tensor in architecture.tensors() {
+        let stored_as = shards.stored_as(tensor, config);
+        locations.insert(tensor, shards.locate(tensor, stored_as, &architecture)?);
+    }
+    shards.reject_unexpected(&locations, config)?;
+    Ok(locations)
+}
+
+/// Returns the type of a stored tensor's elements.
+pub(super) fn stored_dtype(
+    stored: &StoredTensor,
+    file: &Path,
+    name: &str,
+) -> Result<Dtype, LoadError> {
+    match stored.dtype {
+        StoredDtype::F32 => Ok(Dtype::F32),
+        StoredDtype::BF16 => Ok(Dtype::Bf16),
+        StoredDtype::F16 => Ok(Dtype::F16),
+        other => {
+            let (file, tensor) = (file.to_owned(), name.to_owned());
+            Err(LoadError::Dtype { file, tensor, found: other.to_string() })
+        }
+    }
+}
+
+/// The files of a checkpoint and their parsed headers.
+struct Shards<'a> {
+    index: Option<&'a WeightIndex>,
+    files: &'a [WeightFile],
+    parsed: Vec<SafetensorsFile>,
+}
+
+impl Shards<'_> {
+    fn find(&self, name: &str) -> Option<(usize, &StoredTensor)> {
+        let shard = match self.index {
+            Some(index) => *index.shard_of.get(name)?,
+            None => 0,
+        };
+        Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
+    }
+
+    /// Returns the name under which a tensor is stored. Tied embeddings are stored once, and some
+    /// writers store them under the head's name.
+    fn stored_as(&self, tensor: Tensor, config: &Config) -> Tensor {
+        let renamed = tensor == Tensor::Embedding
+            && config.tie_word_embeddings
+            && self.find(&Tensor::Embedding.to_string()).is_none()
+            && self.find(&Tensor::Head.to_string()).is_some();
+        if renamed { Tensor::Head } else { tensor }
+    }
+
+    fn locate(
+        &self,
+        tensor: Tensor,
+        stored_as: Tensor,
+        architecture: &Architecture,
+    ) -> Result<Location, LoadError> {
+        let name = stored_as.to_string();
+        let Some((file, stored)) = self.find(&name) else {
+            return Err(self.missing(name, tensor));
+        };
+        let path = || self.files[file].path().to_owned();
+        let expected = architecture.shape(tensor);
+        if stored.shape != expected {
+            let found = stored.shape.clone();
+            return Err(LoadError::Shape { file: path(), tensor: name, expected, found });
+        }
+        let dtype = stored_dtype(stored, self.files[file].path(), &name)?;
+        Ok(Location { file, bytes: stored.bytes.clone(), dtype, interleaved: false })
+    }
+
+    fn missing(&self, name: String, tensor: Tensor) -> LoadError {
+        let shard = self.index.and_then(|index| index.shard_of.get(&name)).copied();
+        let file = match (self.index, shard) {
+            (Some(index), None) => Some(index.file.as_path()),
+            (_, shard) => self.files.get(shard.unwrap_or(0)).map(WeightFile::path),
+        };
+        let hint = match tensor {
+            Tensor::Head => {
+                "if the head is the embedding, set `\"tie_word_embeddings\": true` in config.json"
+            }
+            _ => "the checkpoint is incomplete, or config.json belongs to another model",
+        };
+        LoadError::MissingTensor {
+            file: file.unwrap_or(Path::new("")).to_owned(),
+            tensor: name,
+            hint,
+        }
+    }
+
+    /// Rejects tensors that are stored twice. A tensor in two shards means that the shards belong to
+    /// different checkpoints, or that the index belongs to another one.
+    fn reject_duplicates(&self) -> Result<(), LoadError> {
+        let mut first_in = HashMap::new();
+        for (file, parsed) in self.files.iter().zip(&self.parsed) {
+            for name in parsed.tensors.keys() {
+                if let Some(other) = first_in.insert(name, file.path()) {
+                    return Err(LoadError::DuplicateTensor {
+                        file: file.path().to_owned(),
+                        tensor: crate::load_error::shortened(name),
+                        other: other.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Rejects stored tensors that the model does not use. Such a tensor (a bias, a norm of the
+    /// queries, an additional layer) means that the configuration does not describe this model.
+    fn reject_unexpected(
+        &self,
+        locations: &HashMap<Tensor, Location>,
+        config: &Config,
+    ) -> Result<(), LoadError> {
+        let used: HashSet<String> = locations.keys().map(Tensor::to_string).collect();
+        let harmless = |name: &str| {
+            let tied_head = config.tie_word_embeddings && name == Tensor::Head.to_string();
+            // Old writers stored RoPE's frequencies, which follow from the configuration.
+            tied_head || name.ends_with("rotary_emb.inv_freq")
+        };
+        for (file, parsed) in self.files.iter().zip(&self.parsed) {
+            for name in parsed.tensors.keys() {
+                if !used.contains(name) && !harmless(name) {
+                    return Err(LoadError::UnexpectedTensor {
+                        file: file.path().to_owned(),
+                        tensor: crate::load_error::shortened(name),
+                        family: config.family,
+                        layers: config.num_hidden_layers,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shard_names_must_stay_in_the_directory() {
+        for name in ["model-00001-of-00002.safetensors", "a", "..a"] {
+            assert!(is_plain_file_name(name), "{name}");
+        }
+        for name in ["", ".", "..", "../a", "a/b", "/a", "a/", "./a", "a\\b", "a\0"] {
+            assert!(!is_plain_file_name(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_index_lists_each_shard_once() {
+        let text = r#"{"metadata": {}, "weight_map": {"b": "2", "a": "2", "c": "1"}}"#;
+        let index = WeightIndex::parse(text, Path::new("index.json")).unwrap();
+        assert_eq!(index.shards(), ["2", "1"]);
+        assert_eq!(index.shard_of["c"], 1);
+    }
+}

@@ -1,0 +1,317 @@
+//! Checkpoints: a model's weights and configuration, read from a Hugging Face directory or a llama2.c
+//! file. [`gguf`] writes them for other engines.
+//!
+//! Opening a checkpoint maps its files, reads only their headers, and checks that every tensor exists
+//! with the right dtype and shape. [`Checkpoint::rows`] then reads one tensor row by row, and
+//! [`Checkpoint::tensor`] reads it as a whole. No input makes this module panic, and no allocation
+//! depends on a size that a file only claims. This module may access files. It does not depend on how
+//! weights are packed or used.
+
+pub mod gguf;
+mod huggingface;
+mod llama2c;
+mod named_tensors;
+pub(crate) mod pickle;
+pub mod random;
+pub mod random_speculator;
+mod safetensors_file;
+mod tensor;
+mod tensor_rows;
+mod weight_file;
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
+
+pub use crate::load_error::LoadError;
+pub use huggingface::WeightIndex;
+pub use named_tensors::DRAFTER_FILES;
+pub(crate) use named_tensors::NamedTensors;
+pub use tensor::{LayerTensor, Tensor};
+pub use tensor_rows::TensorRows;
+pub use weight_file::WeightFile;
+
+use crate::architecture::Architecture;
+use crate::config::Config;
+use crate::weight_type::WeightType;
+use llama2c::Llama2c;
+use sha2::{Digest, Sha256};
+pub(crate) use weight_file::read_text;
+
+/// The type of a tensor's elements as stored in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32-bit floats.
+    F32,
+    /// bfloat16: the upper halves of 32-bit floats.
+    Bf16,
+    /// IEEE 754 16-bit floats.
+    F16,
+}
+
+/// The tensors of an architecture, independent of their stored names.
+pub trait TensorSource: Sync {
+    /// Returns whether a tensor is stored.
+    fn has(&self, tensor: Tensor) -> bool;
+
+    /// Returns the rows of a tensor, which must have this shape.
+    ///
+    /// # Errors
+    ///
+    /// When the tensor is missing, or has the wrong dtype or shape.
+    fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError>;
+
+    /// Returns the smallest weight type that represents all stored matrices exactly.
+    ///
+    /// # Errors
+    ///
+    /// When a matrix has an unsupported type.
+    fn lossless_type(&self) -> Result<WeightType, LoadError>;
+}
+
+impl TensorSource for Checkpoint {
+    fn has(&self, tensor: Tensor) -> bool {
+        self.locations.contains_key(&tensor)
+    }
+
+    fn rows(&self, tensor: Tensor, _shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
+        // Shapes have been checked when the checkpoint was opened.
+        self.rows(tensor)
+    }
+
+    fn lossless_type(&self) -> Result<WeightType, LoadError> {
+        let is_matrix = |tensor: &Tensor| self.shape(*tensor).len() == 2;
+        let matrices = self.architecture.tensors().filter(is_matrix);
+        let dtypes = matrices.map(|tensor| self.dtype(tensor)).collect::<Result<Vec<_>, _>>()?;
+        Ok(WeightType::lossless(dtypes))
+    }
+}
+
+/// The location and the storage format of a tensor.
+struct Location {
+    /// Index of the file.
+    file: usize,
+    bytes: Range<usize>,
+    dtype: Dtype,
+    /// Whether RoPE rotates the rows (2i, 2i+1) of each head, rather than (i, i + head_dim/2).
+    interleaved: bool,
+}
+
+/// A model's configuration and weights, opened for reading.
+pub struct Checkpoint {
+    path: PathBuf,
+    config: Config,
+    architecture: Architecture,
+    files: Vec<WeightFile>,
+    locations: HashMap<Tensor, Location>,
+}
+
+impl Checkpoint {
+    /// Opens a Hugging Face directory, a llama2.c `.bin` file, or a directory that contains exactly
+    /// one llama2.c `.bin` file (not counting tokenizers, `tok*.bin`).
+    ///
+    /// # Errors
+    ///
+    /// When a file is missing, unreadable or broken, the configuration needs something unsupported,
+    /// or a tensor is missing or has the wrong dtype or shape.
+    pub fn open(path: &Path) -> Result<Self, LoadError> {
+        let metadata = fs::metadata(path).map_err(|cause| match cause.kind() {
+            io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
+            _ => LoadError::Read { path: path.to_owned(), cause },
+        })?;
+        if !metadata.is_dir() {
+            return match pickle::is_pickle(path) {
+                true => Err(pickle::pickle_error(path.to_owned())),
+                false => Self::from_llama2c(WeightFile::map(path.to_owned())?),
+            };
+        }
+        if path.join("config.json").exists() {
+            return Self::open_huggingface(path);
+        }
+        Self::from_llama2c(WeightFile::map(only_llama2c_file(path)?)?)
+    }
+
+    fn open_huggingface(directory: &Path) -> Result<Self, LoadError> {
+        let file = directory.join("config.json");
+        let mut config = Config::parse(&read_text(&file)?, &file)?;
+        let file = directory.join("generation_config.json");
+        if file.exists() {
+            config.apply_generation_config(&read_text(&file)?, &file)?;
+        }
+
+        let single = directory.join("model.safetensors");
+        let index_file = directory.join("model.safetensors.index.json");
+        if !single.exists() && !index_file.exists() {
+            if let Some(file) = pickle::find_pickled_weights(directory) {
+                return Err(pickle::pickle_error(file));
+            }
+            let hint = "there is no model.safetensors.index.json either; weights in other formats \
+                        must be converted to safetensors first";
+            return Err(LoadError::MissingFile { path: single, hint });
+        }
+        if single.exists() {
+            let shards = vec![WeightFile::map(single)?];
+            return Self::from_safetensors(directory, config, None, shards);
+        }
+        let index = WeightIndex::parse(&read_text(&index_file)?, &index_file)?;
+        let shards = index.shards().iter().map(|name| WeightFile::map(directory.join(name)));
+        let shards = shards.collect::<Result<_, _>>()?;
+        Self::from_safetensors(directory, config, Some(&index), shards)
+    }
+
+    /// Creates a checkpoint from the files of a Hugging Face directory: one safetensors file, or,
+    /// with an index, its shards in the order of [`WeightIndex::shards`]. Errors refer to the
+    /// checkpoint as `path`.
+    ///
+    /// # Errors
+    ///
+    /// When the configuration is not a valid model, a file is broken, or a tensor is missing,
+    /// unexpected, or has the wrong dtype or shape.
+    pub fn from_safetensors(
+        path: &Path,
+        config: Config,
+        index: Option<&WeightIndex>,
+        shards: Vec<WeightFile>,
+    ) -> Result<Self, LoadError> {
+        config.validate(path)?;
+        let locations = huggingface::locate(&config, index, &shards)?;
+        let architecture = config.architecture();
+        Ok(Self { path: path.to_owned(), config, architecture, files: shards, locations })
+    }
+
+    /// Creates a checkpoint from a llama2.c file of version 0.
+    ///
+    /// # Errors
+    ///
+    /// When the file has another format or version, or its length does not match its header.
+    pub fn from_llama2c(file: WeightFile) -> Result<Self, LoadError> {
+        let Llama2c { config, locations } = Llama2c::parse(file.bytes(), file.path())?;
+        let (path, architecture) = (file.path().to_owned(), config.architecture());
+        Ok(Self { path, config, architecture, files: vec![file], locations })
+    }
+
+    /// Returns the model's sizes and constants.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the directory or file of the checkpoint.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the number of bytes of all weights as stored. Tied embeddings count once.
+    pub fn weights_bytes(&self) -> u64 {
+        self.locations.values().map(|location| location.bytes.len() as u64).sum()
+    }
+
+    /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias.
+    pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
+        self.architecture.shape(tensor)
+    }
+
+    /// Returns what the model computes.
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Returns the type in which a tensor's elements are stored.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoSuchTensor`] if the model does not have this tensor.
+    pub fn dtype(&self, tensor: Tensor) -> Result<Dtype, LoadError> {
+        Ok(self.location(tensor)?.dtype)
+    }
+
+    /// Returns the rows of a tensor, for reading one at a time. A tied head is the embedding.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NoSuchTensor`] if the model does not have this tensor.
+    pub fn rows(&self, tensor: Tensor) -> Result<TensorRows<'_>, LoadError> {
+        let location = self.location(tensor)?;
+        let file = &self.files[location.file];
+        let shape = self.shape(tensor);
+        Ok(TensorRows {
+            file: file.path(),
+            tensor: tensor.to_string(),
+            bytes: &file.bytes()[location.bytes.clone()],
+            dtype: location.dtype,
+            columns: shape[shape.len() - 1],
+            interleaved: location.interleaved.then_some(self.config.head_dim),
+        })
+    }
+
+    /// Reads a whole tensor. The values are row-major, in the shape of [`Self::shape`], and converted
+    /// as by [`TensorRows::read`].
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NonFinite`] if a value is NaN or infinite, and [`LoadError::NoSuchTensor`] if the
+    /// model does not have this tensor.
+    pub fn tensor(&self, tensor: Tensor) -> Result<Vec<f32>, LoadError> {
+        self.rows(tensor)?.read_all()
+    }
+
+    /// Computes the SHA-256 of the embedding's bytes as stored, in hexadecimal. A drafter that shares
+    /// its target's embedding uses it to recognise the target.
+    ///
+    /// # Errors
+    ///
+    /// None for a checkpoint that opened, because every model has an embedding.
+    pub fn embedding_sha256(&self) -> Result<String, LoadError> {
+        let embedding = self.rows(Tensor::Embedding)?;
+        Ok(hexadecimal(&Sha256::digest(embedding.bytes)))
+    }
+
+    fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
+        let tied = tensor == Tensor::Head && self.config.tie_word_embeddings;
+        let stored = if tied { Tensor::Embedding } else { tensor };
+        self.locations.get(&stored).ok_or_else(|| LoadError::NoSuchTensor {
+            path: self.path.clone(),
+            tensor: tensor.to_string(),
+            family: self.config.family,
+            layers: self.config.num_hidden_layers,
+        })
+    }
+}
+
+/// Formats bytes, such as those of a hash, as lower-case hexadecimal digits.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl fmt::Debug for Checkpoint {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut checkpoint = formatter.debug_struct("Checkpoint");
+        checkpoint.field("path", &self.path).field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// Returns the llama2.c file of a directory without `config.json`.
+fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
+    let list = || {
+        let entries = fs::read_dir(directory)?;
+        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()
+    };
+    let mut models =
+        list().map_err(|cause| LoadError::Read { path: directory.to_owned(), cause })?;
+    models.retain(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.extension() == Some(OsStr::new("bin")) && !name.starts_with("tok")
+    });
+    models.sort();
+    let found = match models.as_slice() {
+        [model] => return Ok(model.clone()),
+        [] => "neither".to_owned(),
+        files => {
+            let names: Vec<_> = files.iter().filter_map(|path| path.file_name()).collect();
+            crate::load_error::shortened(&format!("several .bin files: {names:?}"))
+        }
+    };
+    Err(LoadError::NotACheckpoint { path: directory.to_owned(), found })
+}

@@ -1,0 +1,346 @@
+//! Random drafters for a given target, for tests: one for each supported layout.
+//!
+//! Their layer is the first layer of a target with the same seed and configuration
+//! ([`super::random`]). Such a drafter is therefore often right if the target has only one layer, or if
+//! its other layers add little.
+
+use std::borrow::Cow;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use safetensors::tensor::View;
+use serde_json::{Value, json};
+
+use super::random::{Normal, RandomDtype, RandomTensor, write_error};
+use super::tensor::Tensor;
+use crate::config::Config;
+use crate::load_error::LoadError;
+
+/// The storage layout of a drafter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpeculatorLayout {
+    /// Medusa as its authors store it: each head has its own output matrix.
+    Medusa,
+    /// Medusa as vLLM stores it.
+    VllmMedusa,
+    /// Medusa with the target's head for all its heads, as forerun trains it.
+    SharedHeadMedusa,
+    /// Hydra, with heads that read drafted tokens.
+    Hydra,
+    /// Hydra++: tensor names for dropout, two layers per head, and a layer before all heads.
+    HydraPlusPlus,
+    /// EAGLE with its own embedding, as its authors store it.
+    Eagle,
+    /// EAGLE with the target's embedding, as forerun trains it.
+    SharedEmbeddingEagle,
+    /// EAGLE-3, with a head for every second token of the vocabulary.
+    Eagle3,
+    /// ParallelSpec on tokens.
+    ParallelMedusa,
+    /// ParallelSpec on the target's features.
+    ParallelEagle,
+}
+
+/// A random drafter for a target.
+pub struct RandomSpeculator<'a> {
+    /// The storage layout.
+    pub layout: SpeculatorLayout,
+    /// The target's configuration. The drafter has one layer of the same shape.
+    pub target: &'a Config,
+    /// The target's seed.
+    pub seed: u64,
+    /// The number of mask tokens or heads.
+    pub positions: usize,
+    /// The SHA-256 of the target's embedding, if the drafter's configuration contains it.
+    pub target_embedding_sha256: Option<String>,
+}
+
+impl RandomSpeculator<'_> {
+    /// Writes the drafter's `config.json` and tensors to a directory, which is created if necessary.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be written.
+    pub fn write(&self, dir: &Path) -> Result<(), LoadError> {
+        fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
+        let file = dir.join("config.json");
+        fs::write(&file, format!("{:#}\n", self.config_json()))
+            .map_err(|cause| write_error(&file, cause))?;
+        let name = match self.layout {
+            SpeculatorLayout::Medusa => "medusa_lm_head.safetensors",
+            SpeculatorLayout::Hydra | SpeculatorLayout::HydraPlusPlus => {
+                "hydra_lm_head.safetensors"
+            }
+            _ => "model.safetensors",
+        };
+        let file = dir.join(name);
+        let mut tensors: Vec<(String, SerializedTensor)> =
+            self.tensors().into_iter().map(|(name, tensor)| (name, tensor.serialized())).collect();
+        if self.layout == SpeculatorLayout::Eagle3 {
+            let offsets = (0..self.draft_vocab_size() as i64).flat_map(i64::to_le_bytes).collect();
+            let (shape, dtype) = (vec![self.draft_vocab_size()], safetensors::Dtype::I64);
+            tensors.push(("d2t".to_owned(), SerializedTensor { shape, dtype, bytes: offsets }));
+            let in_head =
+                (0..self.target.vocab_size).map(|token| u8::from(token % 2 == 0)).collect();
+            let (shape, dtype) = (vec![self.target.vocab_size], safetensors::Dtype::BOOL);
+            tensors.push(("t2d".to_owned(), SerializedTensor { shape, dtype, bytes: in_head }));
+        }
+        safetensors::serialize_to_file(tensors, None, &file)
+            .map_err(|cause| write_error(&file, io::Error::other(cause)))
+    }
+
+    /// Returns the number of tokens in EAGLE-3's head: the even ones.
+    fn draft_vocab_size(&self) -> usize {
+        self.target.vocab_size.div_ceil(2)
+    }
+
+    fn config(&self) -> Config {
+        Config { num_hidden_layers: 1, sliding_window: None, ..self.target.clone() }
+    }
+
+    fn config_json(&self) -> Value {
+        use SpeculatorLayout as L;
+        let layer = self.config().to_json(RandomDtype::F32);
+        let mut config = match self.layout {
+            // The number of heads is wrong here, as in published configurations.
+            L::Medusa | L::VllmMedusa => json!({"medusa_num_heads": 2, "medusa_num_layers": 1}),
+            L::SharedHeadMedusa => json!({
+                "speculator": "medusa", "version": "2",
+                "medusa_num_heads": self.positions, "medusa_num_layers": 1,
+            }),
+            L::Hydra | L::HydraPlusPlus => json!({
+                "hydra_num_heads": 4, "hydra_num_layers": 1, "grounded_heads": true,
+                "hydra_head_arch": if self.layout == L::Hydra { "mlp" } else { "prefix-mlp" },
+                "hidden_state_offset": 0,
+            }),
+            L::Eagle | L::SharedEmbeddingEagle => layer,
+            L::Eagle3 => {
+                let mut config = layer;
+                config["architectures"] = json!(["LlamaForCausalLMEagle3"]);
+                config["draft_vocab_size"] = json!(self.draft_vocab_size());
+                config
+            }
+            L::ParallelMedusa | L::ParallelEagle => {
+                let mut config = layer;
+                let medusa = self.layout == L::ParallelMedusa;
+                let name = if medusa { "parallelspec-medusa" } else { "parallelspec-eagle" };
+                config["speculator"] = json!(name);
+                config["n_mask_tokens"] = json!(self.positions);
+                config
+            }
+        };
+        if let Some(hash) = &self.target_embedding_sha256 {
+            config["target"] = json!("the random target");
+            config["target_embedding_sha256"] = json!(hash);
+        }
+        config
+    }
+
+    fn tensors(&self) -> Vec<(String, FloatTensor)> {
+        use SpeculatorLayout as L;
+        let masks =
+            || self.normal("mask_embeddings.weight", [self.positions, self.hidden_size()], 1.0);
+        match self.layout {
+            L::Medusa | L::VllmMedusa | L::SharedHeadMedusa => self.medusa_heads(),
+            L::Hydra => self.hydra_heads(),
+            L::HydraPlusPlus => [self.hydra_heads(), self.hydra_prefix_layer()].concat(),
+            L::ParallelMedusa => [self.layer(true), vec![masks()]].concat(),
+            L::SharedEmbeddingEagle => [self.layer(false), self.fusion()].concat(),
+            L::Eagle => {
+                let embedding = self.target_tensor(Tensor::Embedding);
+                let embedding = ("embed_tokens.weight".to_owned(), embedding);
+                [self.layer(false), self.fusion(), vec![embedding]].concat()
+            }
+            L::Eagle3 => self.eagle3_tensors(),
+            L::ParallelEagle => {
+                let shape = [self.positions, self.hidden_size()];
+                let features = self.normal("mask_features.weight", shape, 0.5);
+                [self.layer(false), self.fusion(), vec![masks(), features]].concat()
+            }
+        }
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.target.hidden_size
+    }
+
+    fn target_tensor(&self, tensor: Tensor) -> FloatTensor {
+        let values = RandomTensor::of_model(&self.config(), self.seed, tensor).values();
+        FloatTensor { shape: self.config().architecture().shape(tensor), values: values.collect() }
+    }
+
+    /// Returns the target's first layer under short names. With `norms`, this includes the layer's
+    /// attention norm and the final norm.
+    fn layer(&self, norms: bool) -> Vec<(String, FloatTensor)> {
+        let is_included = |tensor: &Tensor, name: &str| match tensor {
+            Tensor::Embedding | Tensor::Head => false,
+            _ => norms || !matches!(name, "norm.weight" | "layers.0.input_layernorm.weight"),
+        };
+        let architecture = self.config().architecture();
+        let all = architecture.tensors().map(|tensor| {
+            let name = tensor.to_string();
+            (tensor, name.strip_prefix("model.").map_or(name.clone(), str::to_owned))
+        });
+        let included = all.filter(|(tensor, name)| is_included(tensor, name));
+        included.map(|(tensor, name)| (name, self.target_tensor(tensor))).collect()
+    }
+
+    /// Returns a fusion layer that outputs the embedding, with a little of the feature.
+    fn fusion(&self) -> Vec<(String, FloatTensor)> {
+        let size = self.hidden_size();
+        let (name, mut fusion) =
+            self.normal("fc.weight", [size, 2 * size], 0.1 / (size as f32).sqrt());
+        for row in 0..size {
+            fusion.values[row * 2 * size + row] += 1.0;
+        }
+        let (bias_name, bias) = self.normal("fc.bias", [size, 1], 0.02);
+        vec![(name, fusion), (bias_name, FloatTensor { shape: vec![size], ..bias })]
+    }
+
+    fn eagle3_tensors(&self) -> Vec<(String, FloatTensor)> {
+        let size = self.hidden_size();
+        let wide_deviation = 1.0 / (2.0 * size as f32).sqrt();
+        let layer = self.layer(true).into_iter().map(|(name, tensor)| {
+            let wide = ["q_proj.weight", "k_proj.weight", "v_proj.weight"];
+            let outputs = tensor.shape[0];
+            match wide.iter().any(|suffix| name.ends_with(suffix)) {
+                true => self.normal(&name, [outputs, 2 * size], wide_deviation),
+                false => (name, tensor),
+            }
+        });
+        let mut tensors: Vec<_> =
+            layer.map(|(name, tensor)| (name.replace("layers.0.", "midlayer."), tensor)).collect();
+        let (_, norm) = self.normal("hidden_norm", [size, 1], 0.1);
+        let near_1 = norm.values.iter().map(|value| 1.0 + value).collect();
+        let norm = FloatTensor { shape: vec![size], values: near_1 };
+        tensors.push(("midlayer.hidden_norm.weight".to_owned(), norm));
+        tensors.push(self.normal("fc.weight", [size, 3 * size], 0.5 / (size as f32).sqrt()));
+        let head_deviation = 2.5 / (size as f32).sqrt();
+        let head_shape = [self.draft_vocab_size(), size];
+        tensors.push(self.normal("lm_head.weight", head_shape, head_deviation));
+        tensors
+    }
+
+    fn medusa_heads(&self) -> Vec<(String, FloatTensor)> {
+        let (size, vllm) = (self.hidden_size(), self.layout == SpeculatorLayout::VllmMedusa);
+        let deviation = 1.0 / (size as f32).sqrt();
+        let head = |head: usize| {
+            let [weight, bias] = ["weight", "bias"].map(|part| match vllm {
+                false => format!("{head}.0.linear.{part}"),
+                true => format!("blocks.{head}.layers.0.{part}"),
+            });
+            let mut tensors = vec![self.normal(&weight, [size, size], deviation)];
+            if !vllm {
+                let (name, bias) = self.normal(&bias, [size, 1], 0.5);
+                tensors.push((name, FloatTensor { shape: vec![size], ..bias }));
+            }
+            if self.layout != SpeculatorLayout::SharedHeadMedusa {
+                let name = if vllm {
+                    format!("lm_heads.{head}.weight")
+                } else {
+                    format!("{head}.1.weight")
+                };
+                tensors.push(self.normal(&name, [self.target.vocab_size, size], 2.5 * deviation));
+            }
+            tensors
+        };
+        (0..self.positions).flat_map(head).collect()
+    }
+
+    /// Returns heads that output the last token's embedding, with a little of the other inputs.
+    fn hydra_heads(&self) -> Vec<(String, FloatTensor)> {
+        let (size, dropout) = (self.hidden_size(), self.layout == SpeculatorLayout::HydraPlusPlus);
+        let vector = |name: &str, deviation: f32| {
+            let (name, vector) = self.normal(name, [size, 1], deviation);
+            (name, FloatTensor { shape: vec![size], ..vector })
+        };
+        let head = |head: usize| {
+            let wide = (head + 2) * size;
+            let deviation = 1.0 / (wide as f32).sqrt();
+            let mut tensors = Vec::new();
+            let layers = if dropout { 2 } else { 1 };
+            for layer in 0..layers {
+                let module = if dropout { 2 * layer + 1 } else { layer };
+                let inputs = if layer == 0 { wide } else { size };
+                let name = |part: &str| format!("hydra_mlp.{head}.{module}.{part}");
+                tensors.push(self.normal(&name("linear.weight"), [size, inputs], deviation));
+                tensors.push(vector(&name("linear.bias"), 0.3));
+                if layer > 0 {
+                    continue;
+                }
+                let residual = name("res_connection.weight");
+                let (residual, mut weight) = self.normal(&residual, [size, wide], 0.1 * deviation);
+                for row in 0..size {
+                    weight.values[row * wide + wide - size + row] += 1.0;
+                }
+                tensors.push((residual, weight));
+                tensors.push(vector(&name("res_connection.bias"), 0.02));
+            }
+            let name = if dropout { format!("{head}.1") } else { head.to_string() };
+            let matrix = format!("hydra_lm_head.{name}.weight");
+            let (vocab_size, deviation) = (self.target.vocab_size, 2.5 / (size as f32).sqrt());
+            tensors.push(self.normal(&matrix, [vocab_size, size], deviation));
+            let bias_name = format!("hydra_lm_head.{name}.bias");
+            let (bias_name, bias) = self.normal(&bias_name, [vocab_size, 1], 0.1);
+            tensors.push((bias_name, FloatTensor { shape: vec![vocab_size], ..bias }));
+            tensors
+        };
+        (0..self.positions).flat_map(head).collect()
+    }
+
+    /// Returns the target's first layer with norms, and an embedding that is stored but never read.
+    fn hydra_prefix_layer(&self) -> Vec<(String, FloatTensor)> {
+        let embedding = ("embed_tokens.weight".to_owned(), self.target_tensor(Tensor::Embedding));
+        let all = self.layer(true).into_iter().chain([embedding]);
+        all.map(|(name, tensor)| (format!("prefix_embeding_layer.{name}"), tensor)).collect()
+    }
+
+    /// Returns normally distributed values that are determined by the seed and the name.
+    fn normal(&self, name: &str, shape: [usize; 2], deviation: f32) -> (String, FloatTensor) {
+        let key = |key: u64, byte: u8| (key ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        let state = name.bytes().fold(self.seed ^ 0xcbf2_9ce4_8422_2325, key);
+        let mut normal = Normal { state };
+        let values = (0..shape[0] * shape[1]).map(|_| deviation * normal.next()).collect();
+        (name.to_owned(), FloatTensor { shape: shape.to_vec(), values })
+    }
+}
+
+/// A tensor of 32-bit floats.
+#[derive(Clone)]
+struct FloatTensor {
+    shape: Vec<usize>,
+    values: Vec<f32>,
+}
+
+impl FloatTensor {
+    fn serialized(self) -> SerializedTensor {
+        let bytes = self.values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        SerializedTensor { shape: self.shape, dtype: safetensors::Dtype::F32, bytes }
+    }
+}
+
+/// A tensor in its stored form.
+struct SerializedTensor {
+    shape: Vec<usize>,
+    dtype: safetensors::Dtype,
+    bytes: Vec<u8>,
+}
+
+impl View for SerializedTensor {
+    fn dtype(&self) -> safetensors::Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}

@@ -1,0 +1,148 @@
+//! The names and shapes of a model's tensors.
+
+use std::fmt;
+
+use crate::architecture::HeadTensor;
+
+/// One weight tensor of a model, independent of the file format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Tensor {
+    /// Token embedding, `[vocab_size, hidden_size]`.
+    Embedding,
+    /// Weight of the RMS norm after the last layer, `[hidden_size]`.
+    FinalNorm,
+    /// Output projection to logits, `[vocab_size, hidden_size]`. If the two are tied, this is the
+    /// embedding.
+    Head,
+    /// A tensor of the layer with this index.
+    Layer(usize, LayerTensor),
+    /// Embeddings of the mask tokens, `[mask_tokens, hidden_size]`.
+    MaskEmbeddings,
+    /// What rows of mask tokens read instead of the target's features, `[mask_tokens, hidden_size]`.
+    MaskFeatures,
+    /// Projection of features, or of an embedding and a feature, to the first layer's input,
+    /// `[hidden_size, inputs]`.
+    Fusion,
+    /// Its bias, `[hidden_size]`.
+    FusionBias,
+    /// A tensor of the draft head with this index.
+    DraftHead(usize, HeadTensor),
+}
+
+/// One weight tensor of a layer. Matrices are `[outputs, inputs]`; `q_size` is
+/// `num_attention_heads × head_dim` and `kv_size` is `num_key_value_heads × head_dim`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerTensor {
+    /// Weight of the RMS norm before attention, `[hidden_size]`.
+    AttentionNorm,
+    /// Weight of the RMS norm of the hidden state, if attention also reads the embedding (EAGLE-3).
+    /// [`Self::AttentionNorm`] is that of the embedding then.
+    HiddenNorm,
+    /// Query projection, `[q_size, hidden_size]`; each head's rows in the half-split order of RoPE.
+    Query,
+    /// Key projection, `[kv_size, hidden_size]`; each head's rows in the half-split order of RoPE.
+    Key,
+    /// Value projection, `[kv_size, hidden_size]`.
+    Value,
+    /// Bias of the query projection, `[q_size]`, in the order of its rows.
+    QueryBias,
+    /// Bias of the key projection, `[kv_size]`, in the order of its rows.
+    KeyBias,
+    /// Bias of the value projection, `[kv_size]`.
+    ValueBias,
+    /// Weight of the RMS norm of each query head, `[head_dim]`.
+    QueryNorm,
+    /// Weight of the RMS norm of each key head, `[head_dim]`.
+    KeyNorm,
+    /// Output projection of attention, `[hidden_size, q_size]`.
+    Output,
+    /// Bias of attention's output projection, `[hidden_size]`.
+    OutputBias,
+    /// Weight of the RMS norm before the MLP, `[hidden_size]`.
+    MlpNorm,
+    /// Gate projection of the MLP (input of SiLU), `[intermediate_size, hidden_size]`.
+    Gate,
+    /// Up projection of the MLP, `[intermediate_size, hidden_size]`.
+    Up,
+    /// Bias of the gate projection, `[intermediate_size]`.
+    GateBias,
+    /// Bias of the up projection, `[intermediate_size]`.
+    UpBias,
+    /// Down projection of the MLP, `[hidden_size, intermediate_size]`.
+    Down,
+    /// Bias of the down projection, `[hidden_size]`.
+    DownBias,
+}
+
+impl LayerTensor {
+    /// All tensors that a layer can have, in the order of the forward pass.
+    pub const ALL: [Self; 19] = [
+        Self::AttentionNorm,
+        Self::HiddenNorm,
+        Self::Query,
+        Self::Key,
+        Self::Value,
+        Self::QueryBias,
+        Self::KeyBias,
+        Self::ValueBias,
+        Self::QueryNorm,
+        Self::KeyNorm,
+        Self::Output,
+        Self::OutputBias,
+        Self::MlpNorm,
+        Self::Gate,
+        Self::Up,
+        Self::GateBias,
+        Self::UpBias,
+        Self::Down,
+        Self::DownBias,
+    ];
+
+    /// Whether the tensor is the bias of a projection.
+    pub(super) fn is_bias(self) -> bool {
+        self.name().ends_with(".bias")
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::AttentionNorm => "input_layernorm.weight",
+            Self::HiddenNorm => "hidden_norm.weight",
+            Self::Query => "self_attn.q_proj.weight",
+            Self::Key => "self_attn.k_proj.weight",
+            Self::Value => "self_attn.v_proj.weight",
+            Self::QueryBias => "self_attn.q_proj.bias",
+            Self::KeyBias => "self_attn.k_proj.bias",
+            Self::ValueBias => "self_attn.v_proj.bias",
+            Self::QueryNorm => "self_attn.q_norm.weight",
+            Self::KeyNorm => "self_attn.k_norm.weight",
+            Self::Output => "self_attn.o_proj.weight",
+            Self::OutputBias => "self_attn.o_proj.bias",
+            Self::MlpNorm => "post_attention_layernorm.weight",
+            Self::Gate => "mlp.gate_proj.weight",
+            Self::Up => "mlp.up_proj.weight",
+            Self::GateBias => "mlp.gate_proj.bias",
+            Self::UpBias => "mlp.up_proj.bias",
+            Self::Down => "mlp.down_proj.weight",
+            Self::DownBias => "mlp.down_proj.bias",
+        }
+    }
+}
+
+/// Formats the tensor's name in Hugging Face checkpoints. Errors use it for every format.
+impl fmt::Display for Tensor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Embedding => formatter.write_str("model.embed_tokens.weight"),
+            Self::FinalNorm => formatter.write_str("model.norm.weight"),
+            Self::Head => formatter.write_str("lm_head.weight"),
+            Self::Layer(layer, tensor) => {
+                write!(formatter, "model.layers.{layer}.{}", tensor.name())
+            }
+            Self::MaskEmbeddings => formatter.write_str("mask_embeddings.weight"),
+            Self::MaskFeatures => formatter.write_str("mask_features.weight"),
+            Self::Fusion => formatter.write_str("fc.weight"),
+            Self::FusionBias => formatter.write_str("fc.bias"),
+            Self::DraftHead(head, tensor) => write!(formatter, "heads.{head}.{tensor:?}"),
+        }
+    }
+}

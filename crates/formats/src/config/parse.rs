@@ -1,0 +1,408 @@
+//! Parses the text of a `config.json` into a [`Config`], by the meaning of each family's options.
+
+use std::path::Path;
+
+use super::{Config, Family, SlidingLayers, SlidingWindow, rope};
+use crate::json_options::JsonOptions;
+use crate::load_error::LoadError;
+
+impl Config {
+    /// Parses the text of a `config.json`. Errors refer to it as `file`. Absent optional values have the
+    /// defaults of transformers' configuration class for the family.
+    ///
+    /// # Errors
+    ///
+    /// When the text is not a JSON object, a size is missing, a value is invalid, or an option requests
+    /// something that this engine does not support.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, LoadError> {
+        let options = JsonOptions::parse(text, file)?;
+        let family = family(&options)?;
+        reject_other_models(&options, family)?;
+        let defaults = family.defaults();
+        let token = |option, default: Option<u32>| default.filter(|_| !options.contains(option));
+
+        let hidden_size = options.required_size("hidden_size")?;
+        let num_attention_heads = options.required_size("num_attention_heads")?;
+        let num_key_value_heads =
+            size_or(&options, "num_key_value_heads", defaults.num_key_value_heads)?;
+        let head_dim = match size_or(&options, "head_dim", defaults.head_dim)? {
+            Some(head_dim) => head_dim,
+            None => divided_head_dim(hidden_size, num_attention_heads, file)?,
+        };
+        let (rope_theta, rope_scaling) = rope::read(&options)?;
+        let flag = |option| Ok::<_, LoadError>(options.flag(option)?.unwrap_or(false));
+        let attention_bias = match family {
+            Family::Llama | Family::Qwen3 => flag("attention_bias")?,
+            Family::Mistral | Family::Qwen2 => false,
+        };
+        let config = Self {
+            family,
+            hidden_size,
+            intermediate_size: options.required_size("intermediate_size")?,
+            num_hidden_layers: options.required_size("num_hidden_layers")?,
+            num_attention_heads,
+            num_key_value_heads: num_key_value_heads.unwrap_or(num_attention_heads),
+            head_dim,
+            vocab_size: options.required_size("vocab_size")?,
+            max_position_embeddings: options
+                .size("max_position_embeddings")?
+                .unwrap_or(defaults.max_position_embeddings),
+            rms_norm_eps: options.number("rms_norm_eps")?.unwrap_or(1e-6),
+            rope_theta,
+            rope_scaling,
+            sliding_window: sliding_window(&options, family)?,
+            qkv_bias: attention_bias || family == Family::Qwen2,
+            output_bias: attention_bias,
+            mlp_bias: family == Family::Llama && flag("mlp_bias")?,
+            qk_norm: family == Family::Qwen3,
+            tie_word_embeddings: flag("tie_word_embeddings")?,
+            bos_token_id: options
+                .token_id("bos_token_id")?
+                .or(token("bos_token_id", defaults.bos_token_id)),
+            eos_token_ids: options.token_ids("eos_token_id")?.unwrap_or_else(|| {
+                token("eos_token_id", defaults.eos_token_id).into_iter().collect()
+            }),
+            suggested_sampling: None,
+        };
+        config.validate(file)?;
+        Ok(config)
+    }
+}
+
+const FAMILIES: &str = "\"llama\", \"mistral\", \"qwen2\", \"qwen3\"";
+
+fn family(options: &JsonOptions<'_>) -> Result<Family, LoadError> {
+    let Some(model_type) = options.string("model_type")? else {
+        return Err(options.missing("model_type", FAMILIES));
+    };
+    let family = Family::ALL.into_iter().find(|family| family.model_type() == model_type);
+    family.ok_or_else(|| options.unsupported("model_type", FAMILIES))
+}
+
+/// Rejects options that would require a different computation.
+fn reject_other_models(options: &JsonOptions<'_>, family: Family) -> Result<(), LoadError> {
+    let architecture = family.architecture();
+    options.check_supported("architectures", architecture, |value| {
+        value.as_array().is_some_and(|names| names.iter().any(|name| name == architecture))
+    })?;
+    options.check_supported("hidden_act", "\"silu\"", |value| value == "silu")?;
+    let is_one = |value: &serde_json::Value| value.as_f64() == Some(1.0);
+    options.check_supported("partial_rotary_factor", "1.0", is_one)?;
+    let supported = "none (F32, F16 or BF16 weights)";
+    options.check_supported("quantization_config", supported, |_| false)
+}
+
+/// Returns a size option. If it is absent, it is `default`; if it is `null`, it is `None`.
+fn size_or(
+    options: &JsonOptions<'_>,
+    option: &'static str,
+    default: Option<usize>,
+) -> Result<Option<usize>, LoadError> {
+    Ok(options.size(option)?.or(default.filter(|_| !options.contains(option))))
+}
+
+fn divided_head_dim(hidden_size: usize, heads: usize, file: &Path) -> Result<usize, LoadError> {
+    match hidden_size.checked_rem(heads) {
+        Some(0) => Ok(hidden_size / heads),
+        _ => Err(LoadError::InvalidOption {
+            file: file.to_owned(),
+            option: "num_attention_heads",
+            found: heads.to_string(),
+            expected: format!("a divisor of \"hidden_size\", {hidden_size} (or set \"head_dim\")"),
+        }),
+    }
+}
+
+/// Returns the sliding window and the layers that use it. Mistral uses its window unless it is `null`,
+/// Qwen only if `use_sliding_window` is true. `layer_types` lists the layers one by one. Without it
+/// Mistral's window applies to all layers, and Qwen's to those from `max_window_layers` on. A Llama has
+/// no window.
+fn sliding_window(
+    options: &JsonOptions<'_>,
+    family: Family,
+) -> Result<Option<SlidingWindow>, LoadError> {
+    let size = || size_or(options, "sliding_window", Some(4096));
+    let (size, first) = match family {
+        Family::Llama => (None, 0),
+        Family::Mistral => (size()?, 0),
+        Family::Qwen2 | Family::Qwen3 => {
+            let used = options.flag("use_sliding_window")?.unwrap_or(false);
+            let first = options.size("max_window_layers")?.unwrap_or(28);
+            (if used { size()? } else { None }, first)
+        }
+    };
+    let listed = layer_types(options)?;
+    match (size, listed) {
+        (None, Some(listed)) if listed.contains(&true) => {
+            let supported = "only \"full_attention\", because no sliding window is in use";
+            Err(options.unsupported("layer_types", supported))
+        }
+        (None, _) => Ok(None),
+        (Some(size), Some(listed)) => {
+            Ok(Some(SlidingWindow { size, layers: SlidingLayers::Listed(listed) }))
+        }
+        (Some(size), None) => Ok(Some(SlidingWindow { size, layers: SlidingLayers::From(first) })),
+    }
+}
+
+/// Returns whether each layer uses the window, if the configuration lists its layers.
+fn layer_types(options: &JsonOptions<'_>) -> Result<Option<Vec<bool>>, LoadError> {
+    const KNOWN: &str = "\"full_attention\", \"sliding_attention\"";
+    let Some(names) = options.strings("layer_types")? else { return Ok(None) };
+    let slides = |name: &String| match name.as_str() {
+        "full_attention" => Ok(false),
+        "sliding_attention" => Ok(true),
+        _ => Err(options.unsupported("layer_types", KNOWN)),
+    };
+    names.iter().map(slides).collect::<Result<_, _>>().map(Some)
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::config::{MAX_SIZE, RopeScaling, SuggestedSampling};
+
+    /// Parses a Llama configuration with `changes`, which may set another `model_type`.
+    fn config(changes: Value) -> Result<Config, LoadError> {
+        let mut options = json!({
+            "model_type": "llama", "hidden_size": 64, "intermediate_size": 172,
+            "num_hidden_layers": 2, "num_attention_heads": 8, "vocab_size": 512,
+        });
+        if let (Value::Object(options), Value::Object(changes)) = (&mut options, changes) {
+            options.extend(changes);
+        }
+        Config::parse(&options.to_string(), Path::new("config.json"))
+    }
+
+    fn message(changes: Value) -> String {
+        config(changes).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn absent_options_have_transformers_defaults() {
+        let config = config(json!({})).unwrap();
+        assert_eq!((config.head_dim, config.num_key_value_heads), (8, 8));
+        assert_eq!((config.rms_norm_eps, config.rope_theta), (1e-6, 10_000.0));
+        assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(1), vec![2]));
+        assert_eq!((config.max_position_embeddings, config.tie_word_embeddings), (2048, false));
+    }
+
+    #[test]
+    fn eos_tokens_may_be_one_several_or_none() {
+        let ids = |value| config(json!({ "eos_token_id": value })).unwrap().eos_token_ids;
+        assert_eq!(ids(json!(7)), [7]);
+        assert_eq!(ids(json!([7, 9])), [7, 9]);
+        assert_eq!(ids(json!(null)), [0u32; 0]);
+        assert!(message(json!({"eos_token_id": 512})).contains("\"eos_token_id\" is 512"));
+        assert!(message(json!({"eos_token_id": [1, -1]})).contains("[1,-1]"));
+    }
+
+    #[test]
+    fn the_generation_config_replaces_eos_tokens() {
+        let mut config = config(json!({})).unwrap();
+        let file = Path::new("generation_config.json");
+        config.apply_generation_config("{}", file).unwrap();
+        assert_eq!(config.eos_token_ids, [2]);
+        config.apply_generation_config(r#"{"eos_token_id": [5, 6]}"#, file).unwrap();
+        assert_eq!(config.eos_token_ids, [5, 6]);
+        let error = config.apply_generation_config(r#"{"eos_token_id": "no"}"#, file);
+        assert!(error.unwrap_err().to_string().starts_with("generation_config.json: "));
+    }
+
+    #[test]
+    fn rope_theta_is_found_in_its_old_and_new_places() {
+        let theta = |changes| config(changes).unwrap().rope_theta;
+        assert_eq!(theta(json!({"rope_theta": 500_000})), 500_000.0);
+        let parameters = json!({"rope_theta": 1e6, "rope_type": "default"});
+        assert_eq!(theta(json!({ "rope_parameters": parameters })), 1e6);
+        assert_eq!(theta(json!({"rope_scaling": {"type": "default"}})), 10_000.0);
+        let both = message(json!({"rope_theta": 1e4, "rope_parameters": parameters}));
+        assert!(both.contains("\"rope_theta\" is 10000; expected 1000000"), "{both}");
+    }
+
+    #[test]
+    fn options_that_need_another_computation_are_rejected() {
+        let cases = [
+            (json!({"model_type": "mamba"}), "\"model_type\" is \"mamba\""),
+            (
+                json!({"model_type": "qwen2", "architectures": ["LlamaForCausalLM"]}),
+                "Qwen2ForCausalLM",
+            ),
+            (json!({"architectures": ["LlamaModel"]}), "\"architectures\""),
+            (json!({"hidden_act": "gelu"}), "\"hidden_act\" is \"gelu\""),
+            (json!({"partial_rotary_factor": 0.5}), "\"partial_rotary_factor\" is 0.5"),
+            (
+                json!({"quantization_config": {"bits": 4}}),
+                "\"quantization_config\" is {\"bits\":4}",
+            ),
+            (json!({"rope_scaling": {"type": "dynamic", "factor": 2}}), "\"type\" is \"dynamic\""),
+            (json!({"rope_parameters": {"rope_type": "yarn"}}), "\"rope_type\" is \"yarn\""),
+            (json!({"rope_scaling": {"rope_type": "longrope"}}), "\"rope_type\" is \"longrope\""),
+            (json!({"rope_scaling": {"factor": 2.0}}), "\"rope_scaling\" is {\"factor\":2.0}"),
+            (
+                json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}),
+                "\"rope_parameters\" is {\"full_attention\"",
+            ),
+            (json!({"layer_types": ["full_attention", "chunked_attention"]}), "\"layer_types\""),
+            (json!({"layer_types": ["full_attention", "sliding_attention"]}), "\"layer_types\""),
+        ];
+        for (changes, words) in cases {
+            let message = message(changes);
+            assert!(message.starts_with("config.json: option"), "{message}");
+            assert!(message.contains(words) && message.contains("not supported yet"), "{message}");
+        }
+    }
+
+    #[test]
+    fn invalid_values_are_rejected() {
+        let huge = MAX_SIZE;
+        let cases = [
+            (json!({"hidden_size": null}), "\"hidden_size\" is missing"),
+            (json!({"hidden_size": "64"}), "\"hidden_size\" is \"64\""),
+            (json!({"hidden_size": -64}), "\"hidden_size\" is -64"),
+            (json!({"vocab_size": 0}), "\"vocab_size\" is 0"),
+            (
+                json!({"num_hidden_layers": u64::MAX}),
+                "\"num_hidden_layers\" is 18446744073709551615",
+            ),
+            (json!({"num_attention_heads": 0}), "\"num_attention_heads\" is 0"),
+            (json!({"num_attention_heads": 7}), "a divisor of \"hidden_size\", 64"),
+            (json!({"num_key_value_heads": 3}), "a divisor of \"num_attention_heads\", 8"),
+            (json!({"head_dim": 7}), "\"head_dim\" is 7; expected an even number"),
+            (json!({"rms_norm_eps": -1e-6}), "\"rms_norm_eps\" is -0.000001"),
+            (json!({"rope_theta": 1e300}), "\"rope_theta\" is inf"),
+            (json!({"bos_token_id": 512}), "\"bos_token_id\" is 512"),
+            (json!({"tie_word_embeddings": "yes"}), "expected true or false"),
+            (json!({"model_type": 7}), "\"model_type\" is 7; expected a string"),
+            (json!({"model_type": "mistral", "sliding_window": 0}), "\"sliding_window\" is 0"),
+            (
+                json!({"model_type": "qwen3", "num_key_value_heads": 8, "use_sliding_window": true,
+                       "layer_types": ["sliding_attention"]}),
+                "\"layer_types\" is 1 entries; expected one for each of the 2 layers",
+            ),
+            (json!({"head_dim": huge, "num_attention_heads": huge}), "sizes that fit in memory"),
+        ];
+        for (changes, words) in cases {
+            let message = message(changes);
+            assert!(message.starts_with("config.json: option"), "{message}");
+            assert!(message.contains(words), "{message}");
+        }
+    }
+
+    #[test]
+    fn each_family_has_its_own_defaults_and_options() {
+        let of_family = |model_type: &str, changes: Value| {
+            let mut all = json!({"model_type": model_type, "num_key_value_heads": 2});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            config(all).unwrap()
+        };
+        let biases = |config: &Config| (config.qkv_bias, config.output_bias, config.mlp_bias);
+        let every = json!({"attention_bias": true, "mlp_bias": true, "bos_token_id": 3});
+
+        let llama = of_family("llama", every.clone());
+        assert_eq!((biases(&llama), llama.qk_norm), ((true, true, true), false));
+        let mistral = of_family("mistral", every.clone());
+        assert_eq!((biases(&mistral), mistral.qk_norm), ((false, false, false), false));
+        assert_eq!((mistral.max_position_embeddings, mistral.window(1)), (131_072, Some(4096)));
+        let qwen2 = of_family("qwen2", every.clone());
+        assert_eq!((biases(&qwen2), qwen2.qk_norm), ((true, false, false), false));
+        assert_eq!((qwen2.bos_token_id, &qwen2.eos_token_ids[..]), (Some(3), &[][..]));
+        let qwen3 = of_family("qwen3", every);
+        assert_eq!((biases(&qwen3), qwen3.qk_norm), ((true, true, false), true));
+        assert_eq!((qwen3.head_dim, qwen3.max_position_embeddings), (128, 32_768));
+        assert_eq!(of_family("qwen3", json!({})).bos_token_id, None);
+
+        let heads =
+            |model_type| config(json!({"model_type": model_type, "num_attention_heads": 32}));
+        assert_eq!(heads("qwen2").unwrap().num_key_value_heads, 32);
+        assert_eq!(heads("mistral").unwrap().num_key_value_heads, 8);
+    }
+
+    #[test]
+    fn windows_apply_to_the_configured_layers() {
+        let windows = |model_type: &str, changes: Value| {
+            let mut all = json!({"model_type": model_type, "num_key_value_heads": 8,
+                                 "sliding_window": 16, "num_hidden_layers": 3});
+            all.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            let config = config(all).unwrap();
+            [0, 1, 2].map(|layer| config.window(layer))
+        };
+        let (none, all) = ([None; 3], [Some(16); 3]);
+        let listed = json!(["sliding_attention", "full_attention", "sliding_attention"]);
+        assert_eq!(windows("llama", json!({})), none);
+        assert_eq!(windows("mistral", json!({})), all);
+        assert_eq!(windows("mistral", json!({"sliding_window": null})), none);
+        let alternating = windows("mistral", json!({"layer_types": listed}));
+        assert_eq!(alternating, [Some(16), None, Some(16)]);
+        for qwen in ["qwen2", "qwen3"] {
+            assert_eq!(windows(qwen, json!({"max_window_layers": 1})), none);
+            let unused = json!({"use_sliding_window": true, "sliding_window": null});
+            assert_eq!(windows(qwen, unused), none);
+            let upper = json!({"use_sliding_window": true, "max_window_layers": 1});
+            assert_eq!(windows(qwen, upper), [None, Some(16), Some(16)]);
+            assert_eq!(windows(qwen, json!({"use_sliding_window": true})), none);
+            let both = json!({"use_sliding_window": true, "max_window_layers": 9,
+                              "layer_types": listed});
+            assert_eq!(windows(qwen, both), [Some(16), None, Some(16)]);
+        }
+    }
+
+    #[test]
+    fn rope_scaling_is_read_in_its_old_and_new_spelling() {
+        let parsed = |changes| config(changes).unwrap();
+        let old =
+            parsed(json!({"rope_theta": 1e5, "rope_scaling": {"type": "linear", "factor": 4}}));
+        let new = parsed(json!({"rope_parameters": {
+            "rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}}));
+        assert_eq!(old, new);
+        assert_eq!((old.rope_theta, old.rope_scaling), (1e5, RopeScaling::Linear { factor: 4.0 }));
+        assert_eq!((old.rope().frequency(0, 8), new.rope().frequency(1, 8)), (0.25, 0.014_058_533));
+        let both = json!({"rope_type": "llama3", "type": "llama3", "factor": 8.0,
+                          "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                          "original_max_position_embeddings": 8192});
+        let expected = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192,
+        };
+        assert_eq!(parsed(json!({ "rope_scaling": both })).rope_scaling, expected);
+    }
+
+    #[test]
+    fn sampling_is_suggested_only_if_do_sample_is_true() {
+        let suggested = |text| {
+            let mut config = config(json!({})).unwrap();
+            config.apply_generation_config(text, Path::new("generation_config.json")).unwrap();
+            config.suggested_sampling
+        };
+        let unlimited = SuggestedSampling {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+        };
+        assert_eq!(suggested("{}"), None);
+        assert_eq!(suggested(r#"{"temperature": 0.6, "top_p": 0.9}"#), None);
+        assert_eq!(
+            suggested(r#"{"do_sample": true, "temperature": 0.6, "top_p": 0.9}"#),
+            Some(SuggestedSampling { temperature: 0.6, top_p: 0.9, ..unlimited })
+        );
+        assert_eq!(
+            suggested(r#"{"do_sample": true, "top_k": 20, "min_p": 0.1}"#),
+            Some(SuggestedSampling { top_k: 20, min_p: 0.1, ..unlimited })
+        );
+        assert_eq!(
+            suggested(r#"{"do_sample": true, "repetition_penalty": 1.05}"#),
+            Some(SuggestedSampling { repetition_penalty: 1.05, ..unlimited })
+        );
+        let mut config = config(json!({})).unwrap();
+        let file = Path::new("generation_config.json");
+        let error = config.apply_generation_config(r#"{"top_k": -1}"#, file).unwrap_err();
+        assert!(error.to_string().contains("\"top_k\" is -1"), "{error}");
+    }
+}

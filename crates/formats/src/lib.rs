@@ -1,0 +1,23 @@
+//! Model files: checkpoints, configurations and the layouts of drafters.
+//!
+//! A file becomes an [`Architecture`], which says what a model computes, and a [`TensorSource`], which
+//! has its weights. This crate may access files. It has no kernels, threads or caches: devices pack the
+//! weights and compute the model.
+
+mod architecture;
+pub mod checkpoint;
+pub mod config;
+mod json_options;
+mod load_error;
+pub mod speculator;
+mod weight_type;
+
+pub use architecture::{
+    Architecture, Attention, AttentionNorm, DraftHeads, FeatureSource, Head, HeadTensor, Input,
+    Layer, Mlp, Rope,
+};
+pub use checkpoint::{Checkpoint, TensorSource};
+pub use config::{Config, Family, RopeScaling, SuggestedSampling};
+pub use load_error::LoadError;
+pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
+pub use weight_type::{QUANT_BLOCK, UnknownWeightType, WeightType, quantize_weights, round_to_i8};

@@ -1,0 +1,334 @@
+//! Checkpoints of drafters that belong to one target: they share its embedding or head, or read its
+//! features.
+//!
+//! The kind of a drafter is detected from its tensors, because published configurations are often wrong:
+//!
+//! * Medusa (Cai et al. 2024, arXiv 2401.10774), in the layouts of its authors and of vLLM;
+//! * Hydra (Ankner et al. 2024, arXiv 2402.05109) and Hydra++, with heads that read drafted tokens;
+//! * EAGLE (Li et al. 2024, arXiv 2401.15077) and EAGLE-2, which differ only in how they draft, and
+//!   EAGLE-3;
+//! * ParallelSpec (Xiao et al. 2024, arXiv 2410.05589) in its two integrations. Its authors published no
+//!   checkpoints, so the layout is forerun's own;
+//! * PARD (An et al. 2025, arXiv 2504.18583), a complete model with a mask token.
+
+mod eagle3;
+mod hydra;
+mod layers;
+mod medusa;
+
+use crate::architecture::{Architecture, DraftHeads, FeatureSource};
+use crate::checkpoint::{
+    Checkpoint, LoadError, NamedTensors, Tensor, TensorRows, TensorSource, pickle, read_text,
+};
+use crate::config::Config;
+use crate::json_options::JsonOptions;
+use crate::weight_type::WeightType;
+use forerun_core::TokenId;
+use layers::short_name;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// A kind of drafter that belongs to one target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpeculatorKind {
+    /// Residual heads on the target's last hidden state.
+    Medusa,
+    /// Heads on the target's last hidden state and on the tokens after it.
+    Hydra,
+    /// A layer on tokens and the target's features, which drafts one token after another.
+    Eagle,
+    /// A layer on tokens and hidden states from three depths of the target, with its own head (EAGLE-3).
+    Eagle3,
+    /// A layer on tokens only, with mask tokens (ParallelSpec).
+    ParallelMedusa,
+    /// A layer on tokens and the target's features, with mask tokens (ParallelSpec).
+    ParallelEagle,
+    /// A complete model with one token that serves as all mask tokens.
+    Pard {
+        /// The mask token.
+        mask: TokenId,
+    },
+}
+
+impl SpeculatorKind {
+    /// Returns the features that the drafter reads of a target with this configuration. `None` if it
+    /// reads only tokens.
+    #[must_use]
+    pub fn features(self, target: &Config) -> Option<FeatureSource> {
+        match self {
+            Self::Medusa | Self::Hydra | Self::Eagle | Self::ParallelEagle => {
+                Some(FeatureSource::LastHidden)
+            }
+            Self::Eagle3 => {
+                // The same layers as in its authors' code, counted as the number of layers before.
+                let layers = target.num_hidden_layers;
+                let chosen = vec![layers.min(2), layers / 2, layers.saturating_sub(3)];
+                Some(FeatureSource::Layers(chosen))
+            }
+            Self::ParallelMedusa | Self::Pard { .. } => None,
+        }
+    }
+
+    /// Whether the drafter reads its target's features, not only tokens.
+    #[must_use]
+    pub fn reads_features(self) -> bool {
+        !matches!(self, Self::ParallelMedusa | Self::Pard { .. })
+    }
+
+    /// Returns the width of the features that the drafter reads for each token.
+    fn feature_width(self, target: &Config) -> usize {
+        self.features(target).map_or(0, |features| features.width(target.hidden_size))
+    }
+
+    /// Detects the kind of the drafter in a folder. Returns `None` if the path is not a folder, or the
+    /// folder does not hold such a drafter.
+    ///
+    /// # Errors
+    ///
+    /// When a file is unreadable, broken, or pickled by PyTorch.
+    pub fn of(directory: &Path) -> Result<Option<Self>, LoadError> {
+        if directory.is_file() && pickle::is_pickle(directory) {
+            return Err(pickle::pickle_error(directory.to_owned()));
+        }
+        if !directory.is_dir() {
+            return Ok(None);
+        }
+        if let Some(mask) = pard_token(directory)? {
+            return Ok(Some(Self::Pard { mask }));
+        }
+        let tensors = NamedTensors::open(directory)?;
+        Ok(tensors.and_then(|tensors| Self::of_tensors(&tensors)))
+    }
+
+    fn of_tensors(tensors: &NamedTensors) -> Option<Self> {
+        if medusa::Layout::of(tensors).is_some() {
+            return Some(Self::Medusa);
+        }
+        if hydra::Layout::of(tensors).is_some() {
+            return Some(Self::Hydra);
+        }
+        if eagle3::prefix(tensors).is_some() {
+            return Some(Self::Eagle3);
+        }
+        let has = |tensor| tensors.has(&short_name(tensor));
+        match [Tensor::MaskEmbeddings, Tensor::Fusion].map(has) {
+            [true, true] => Some(Self::ParallelEagle),
+            [true, false] => Some(Self::ParallelMedusa),
+            [false, true] => Some(Self::Eagle),
+            [false, false] => None,
+        }
+    }
+}
+
+impl fmt::Display for SpeculatorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Medusa => "Medusa heads",
+            Self::Hydra => "Hydra heads",
+            Self::Eagle => "an EAGLE drafter",
+            Self::Eagle3 => "an EAGLE-3 drafter",
+            Self::ParallelMedusa => "a ParallelSpec drafter on tokens",
+            Self::ParallelEagle => "a ParallelSpec drafter on features",
+            Self::Pard { .. } => "a PARD drafter",
+        })
+    }
+}
+
+/// Returns the mask token of a PARD model.
+fn pard_token(directory: &Path) -> Result<Option<TokenId>, LoadError> {
+    let file = directory.join("config.json");
+    if !file.exists() {
+        return Ok(None);
+    }
+    JsonOptions::parse(&read_text(&file)?, &file)?.token_id("pard_token")
+}
+
+/// A drafter that is not a complete model, opened for reading.
+pub struct Speculator {
+    path: PathBuf,
+    kind: SpeculatorKind,
+    tensors: NamedTensors,
+    layout: Layout,
+    /// The configuration of the target that it was opened for.
+    target: Config,
+}
+
+/// The storage layout of a drafter.
+enum Layout {
+    Medusa(medusa::Layout),
+    Hydra(hydra::Layout),
+    /// EAGLE-3's layer, under names with this prefix.
+    Eagle3 {
+        config: Box<Config>,
+        prefix: &'static str,
+    },
+    /// Layers of EAGLE or ParallelSpec.
+    Layers {
+        config: Box<Config>,
+    },
+}
+
+/// What a drafter computes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SpeculatorArchitecture {
+    /// Layers on tokens, and on the target's features.
+    Layers(Architecture),
+    /// Heads on the target's features.
+    Heads(DraftHeads),
+}
+
+impl Speculator {
+    /// Opens a drafter. Returns `None` if the folder does not hold one, or holds a complete model, such
+    /// as PARD's.
+    ///
+    /// # Errors
+    ///
+    /// When a file is unreadable or broken, the configuration is invalid, or the checkpoint shows that
+    /// the drafter was trained for another target.
+    pub fn open(directory: &Path, target: &Checkpoint) -> Result<Option<Self>, LoadError> {
+        if !directory.is_dir() || pard_token(directory)?.is_some() {
+            return Ok(None);
+        }
+        let Some(tensors) = NamedTensors::open(directory)? else { return Ok(None) };
+        let Some(kind) = SpeculatorKind::of_tensors(&tensors) else { return Ok(None) };
+        let file = directory.join("config.json");
+        let text = if file.exists() { read_text(&file)? } else { "{}".to_owned() };
+        let options = JsonOptions::parse(&text, &file)?;
+        let hash = options.string("target_embedding_sha256")?;
+        let name = options.string("target")?.unwrap_or_else(|| "(unnamed)".to_owned());
+        // `architectures` names a drafter's class, not a model's.
+        let config = || Config::parse(&options.without("architectures"), &file).map(Box::new);
+        let layout = match (medusa::Layout::of(&tensors), hydra::Layout::of(&tensors)) {
+            (Some(layout), _) => Layout::Medusa(layout),
+            (None, Some(layout)) => Layout::Hydra(layout),
+            (None, None) => match eagle3::prefix(&tensors) {
+                Some(prefix) => Layout::Eagle3 { config: config()?, prefix },
+                None => Layout::Layers { config: config()? },
+            },
+        };
+        let mask_embeddings = short_name(Tensor::MaskEmbeddings);
+        if let (Some(configured), Some([masks, _])) =
+            (options.size("n_mask_tokens")?, tensors.shape(&mask_embeddings))
+            && configured != *masks
+        {
+            let expected = format!("{masks}, the number of rows of `{mask_embeddings}`");
+            return Err(options.invalid("n_mask_tokens", &configured, &expected));
+        }
+        if kind == SpeculatorKind::Hydra {
+            // Hydra's authors tried other hidden states, but did not publish such heads.
+            let supported = "0, the last hidden state";
+            let is_last = |offset: &serde_json::Value| offset.as_u64() == Some(0);
+            options.check_supported("hidden_state_offset", supported, is_last)?;
+        }
+        let (path, target_config) = (directory.to_owned(), target.config().clone());
+        let speculator = Self { path, kind, tensors, layout, target: target_config };
+        speculator.check_target(target, hash.map(|hash| (name, hash)))?;
+        Ok(Some(speculator))
+    }
+
+    /// Returns the drafter's kind.
+    #[must_use]
+    pub fn kind(&self) -> SpeculatorKind {
+        self.kind
+    }
+
+    /// Returns the drafter's folder.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Checks that the drafter was trained for this target: that their sizes agree, and that the
+    /// target's embedding has the SHA-256 in `trained_for` (the target's name and the hash), if any.
+    fn check_target(
+        &self,
+        target: &Checkpoint,
+        trained_for: Option<(String, String)>,
+    ) -> Result<(), LoadError> {
+        let target_config = target.config();
+        let mut sizes = Vec::new();
+        let hidden_size = match &self.layout {
+            Layout::Medusa(layout) => layout.hidden_size,
+            Layout::Hydra(layout) => layout.hidden_size,
+            Layout::Eagle3 { config, .. } | Layout::Layers { config } => {
+                sizes.push(("vocabulary", config.vocab_size, target_config.vocab_size));
+                config.hidden_size
+            }
+        };
+        sizes.insert(0, ("hidden size", hidden_size, target_config.hidden_size));
+        let mismatch = sizes.iter().find(|(_, found, expected)| found != expected);
+        if let Some(&(size, found, expected)) = mismatch {
+            let (drafter, target) = (self.path.clone(), target.path().to_owned());
+            return Err(LoadError::TargetSizeMismatch { drafter, size, found, expected, target });
+        }
+        match trained_for {
+            Some((trained_for, hash)) if hash != target.embedding_sha256()? => {
+                let (drafter, target) = (self.path.clone(), target.path().to_owned());
+                Err(LoadError::TargetMismatch { drafter, trained_for, target })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what the drafter computes.
+    ///
+    /// # Errors
+    ///
+    /// When a tensor is unexpected, Hydra's heads do not read drafted tokens, or EAGLE-3's vocabulary
+    /// does not fit the target's.
+    pub fn architecture(&self) -> Result<SpeculatorArchitecture, LoadError> {
+        use SpeculatorArchitecture::{Heads, Layers};
+        let target = &self.target;
+        match &self.layout {
+            Layout::Medusa(layout) => self.medusa(layout, target).map(Heads),
+            Layout::Hydra(layout) => self.hydra(layout, target).map(Heads),
+            Layout::Eagle3 { config, prefix } => self.eagle3(config, prefix, target).map(Layers),
+            Layout::Layers { config } => self.eagle_or_parallel(config).map(Layers),
+        }
+    }
+
+    /// Returns the name under which a tensor is stored, if the layout has it.
+    fn stored_name(&self, tensor: Tensor) -> Option<String> {
+        match (&self.layout, tensor) {
+            (Layout::Medusa(layout), Tensor::DraftHead(head, tensor)) => layout.name(head, tensor),
+            (Layout::Medusa(_), _) => None,
+            (Layout::Hydra(layout), Tensor::DraftHead(head, tensor)) => {
+                Some(layout.name(head, tensor))
+            }
+            (Layout::Hydra(_), tensor) => Some(format!("{}{}", hydra::PREFIX, short_name(tensor))),
+            (Layout::Eagle3 { prefix, .. }, Tensor::Layer(0, tensor)) => {
+                Some(eagle3::layer_name(prefix, tensor))
+            }
+            (Layout::Eagle3 { .. } | Layout::Layers { .. }, tensor) => Some(short_name(tensor)),
+        }
+    }
+
+    /// Returns the error for a drafter of another kind than `expected`.
+    fn wrong_kind(&self, expected: &'static str) -> LoadError {
+        let (path, found) = (self.path.clone(), self.kind.to_string());
+        LoadError::WrongDrafterKind { path, found, expected }
+    }
+}
+
+impl TensorSource for Speculator {
+    fn has(&self, tensor: Tensor) -> bool {
+        self.stored_name(tensor).is_some_and(|name| self.tensors.has(&name))
+    }
+
+    fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
+        let hint = match &self.layout {
+            Layout::Medusa(_) | Layout::Hydra(_) => {
+                "the checkpoint is incomplete: all heads must have the same layers"
+            }
+            Layout::Eagle3 { .. } | Layout::Layers { .. } => {
+                "the checkpoint is incomplete, or config.json belongs to another drafter"
+            }
+        };
+        let name = self.stored_name(tensor).unwrap_or_else(|| tensor.to_string());
+        self.tensors.rows(&name, shape, hint)
+    }
+
+    fn lossless_type(&self) -> Result<WeightType, LoadError> {
+        Ok(WeightType::lossless(self.tensors.matrix_dtypes()?))
+    }
+}

@@ -1,0 +1,118 @@
+//! The types in which models are computed, and the rounding of weights to them.
+
+use crate::checkpoint::Dtype;
+use half::f16;
+use std::fmt;
+use std::str::FromStr;
+
+/// The element type of packed weights. Each type counts as a model of its own: outputs are bit-identical
+/// for the same type, but not between types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WeightType {
+    /// 32-bit floats.
+    F32,
+    /// bfloat16, widened exactly in the kernels.
+    Bf16,
+    /// IEEE half precision, widened exactly in the kernels.
+    F16,
+    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each, as in GGUF's `Q8_0`.
+    /// Activations are quantised in the same way, and products are exact.
+    Int8,
+}
+
+/// The error for an unknown name of an element type.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a weight type; use auto, f32, bf16, f16 or int8")]
+pub struct UnknownWeightType(pub String);
+
+impl FromStr for WeightType {
+    type Err = UnknownWeightType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownWeightType> {
+        let all = [Self::F32, Self::Bf16, Self::F16, Self::Int8];
+        let found = all.into_iter().find(|dtype| dtype.to_string() == text);
+        found.ok_or_else(|| UnknownWeightType(text.to_owned()))
+    }
+}
+
+impl fmt::Display for WeightType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Int8 => "int8",
+        })
+    }
+}
+
+/// Number of inputs in an int8 block, which share a scale.
+pub const QUANT_BLOCK: usize = 32;
+
+impl WeightType {
+    /// Returns the smallest weight type that represents the values of all `dtypes` exactly.
+    #[must_use]
+    pub fn lossless(dtypes: impl IntoIterator<Item = Dtype>) -> Self {
+        let mut dtypes = dtypes.into_iter();
+        let first = dtypes.next();
+        match first {
+            // Neither 16-bit type represents all values of the other.
+            Some(first) if dtypes.any(|dtype| dtype != first) => Self::F32,
+            Some(Dtype::Bf16) => Self::Bf16,
+            Some(Dtype::F16) => Self::F16,
+            Some(Dtype::F32) | None => Self::F32,
+        }
+    }
+}
+
+/// Rounds a number in −127.5…127.5 to the nearest integer, ties to even. Adding 1.5 · 2²³ leaves no
+/// fractional bits, and puts the integer into the lowest bits.
+#[must_use]
+#[inline(always)]
+pub fn round_to_i8(value: f32) -> i8 {
+    const SHIFT: f32 = 12_582_912.0;
+    (value + SHIFT).to_bits() as i8
+}
+
+/// Quantises a block of finite weights to integers in −127…127. Returns them with the scale that restores
+/// the weights.
+#[inline]
+pub fn quantize_weights(weights: &[f32]) -> (impl Iterator<Item = i8> + '_, f16) {
+    // The bits of positive floats sort like the floats, and the compiler can vectorise the maximum of
+    // integers.
+    let peak = weights.iter().fold(0, |peak, weight| weight.abs().to_bits().max(peak));
+    let scale = f16::from_f32(f32::from_bits(peak) / 127.0);
+    let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
+    let quantize = move |weight: &f32| round_to_i8((weight * inverse).clamp(-127.0, 127.0));
+    (weights.iter().map(quantize), scale)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values of both signs and of many magnitudes.
+    fn values(count: usize) -> Vec<f32> {
+        let value = |index: u32| {
+            let hash = index.wrapping_mul(2_654_435_761).rotate_left(13);
+            (hash as f32 / 2_147_483_648.0 - 1.0) * 2.0_f32.powi(hash as i32 % 12)
+        };
+        (0..count as u32).map(value).collect()
+    }
+    #[test]
+    fn weights_are_quantised_to_the_nearest_step_of_a_127th_of_their_peak() {
+        for scale in [1.0e-30_f32, 1.0e-6, 0.02, 1.0, 300.0] {
+            let weights: Vec<f32> = values(32).iter().map(|value| value * scale).collect();
+            let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
+            let (quants, step) = quantize_weights(&weights);
+            assert_eq!(step, f16::from_f32(peak / 127.0));
+            // If the step is too small for f16, all weights become zero.
+            let inverse = if step.to_f32() > 0.0 { 1.0 / step.to_f32() } else { 0.0 };
+            for (quant, weight) in quants.zip(&weights) {
+                let nearest = (weight * inverse).round_ties_even().clamp(-127.0, 127.0);
+                assert_eq!(f32::from(quant), nearest, "{weight} at {step}");
+            }
+        }
+        assert_eq!(quantize_weights(&[]).1, f16::ZERO);
+    }
+}

@@ -1,0 +1,219 @@
+//! The reference as a device: passes over batches and pages, one row after another.
+
+use crate::weights::{ReferenceModel, add_assign};
+use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
+use forerun_core::{FeatureRows, TokenId};
+use forerun_formats::{Architecture, FeatureSource, Input};
+use forerun_model::{Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass};
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// A model on the reference device.
+pub struct ReferenceDevice {
+    model: Arc<ReferenceModel>,
+    /// The hidden states that are stored as features for drafters.
+    features: Option<FeatureSource>,
+    logits: Vec<f32>, // [output rows, head outputs]
+    hidden: Vec<f32>, // [rows, hidden]
+}
+
+/// Keys, values and features, row by row.
+#[derive(Default)]
+pub struct ReferencePages {
+    row_bytes: usize,
+    keys_and_values: HashMap<(usize, RowPlace), [Vec<f32>; 2]>,
+    features: Option<HashMap<RowPlace, Vec<f32>>>,
+}
+
+/// A row of a pass.
+struct Row {
+    /// The places of its keys and values and of those before it: `[position + 1]`.
+    path: Vec<RowPlace>,
+    embedding: Vec<f32>,
+    hidden: Vec<f32>,
+    is_output: bool,
+}
+
+impl Row {
+    fn position(&self) -> usize {
+        self.path.len() - 1
+    }
+
+    fn place(&self) -> RowPlace {
+        self.path[self.position()]
+    }
+}
+
+impl ReferenceDevice {
+    /// Creates a model on the reference device.
+    #[must_use]
+    pub fn new(model: Arc<ReferenceModel>) -> Self {
+        Self { model, features: None, logits: Vec::new(), hidden: Vec::new() }
+    }
+
+    /// Returns the same model, configured so that new storages store each token's features.
+    #[must_use]
+    pub fn with_features(self, features: FeatureSource) -> Self {
+        Self { features: Some(features), ..self }
+    }
+
+    /// Returns the rows of a sequence with the first layer's inputs.
+    fn rows(&self, sequence: &SequencePass<'_>) -> Vec<Row> {
+        let (tree, table) = (sequence.tree, sequence.cache.table());
+        let prefix = sequence.cache.index().prefix_len();
+        let row = |node| {
+            let nodes = tree.path(node).into_iter().map(|node| prefix + node);
+            let path = (0..prefix).chain(nodes).map(|slot| table.place(slot)).collect();
+            let feature = sequence.features.get(node - sequence.held());
+            let token = tree.token(node);
+            let hidden = self.input(token, feature.copied());
+            let is_output = node >= sequence.first_output;
+            Row { path, embedding: self.model.embed(token), hidden, is_output }
+        };
+        (sequence.held()..tree.len()).map(row).collect()
+    }
+
+    /// Computes the first layer's input.
+    fn input(&self, token: TokenId, feature: Option<RowFeature<'_>>) -> Vec<f32> {
+        let values = match feature {
+            Some(RowFeature::Target(values) | RowFeature::Predicted(values)) => values,
+            Some(RowFeature::Mask) => self.model.mask_feature(token),
+            None => &[],
+        };
+        match (self.model.architecture().input, feature) {
+            (Input::Embedding, _) => self.model.embed(token),
+            (Input::UnprojectedFeature, _)
+            | (Input::Feature { .. }, Some(RowFeature::Predicted(_))) => values.to_vec(),
+            (Input::EmbeddingAndFeature, _) => {
+                self.model.fuse(&[&self.model.embed(token), values].concat())
+            }
+            (Input::Feature { .. }, _) => self.model.fuse(values),
+        }
+    }
+
+    /// Computes the attention of a layer for all rows, from their present hidden states.
+    fn attention(&self, layer: usize, rows: &[Row], storage: &mut ReferencePages) -> Vec<Vec<f32>> {
+        let input = |row: &Row| self.model.attention_input(layer, &row.hidden, &row.embedding);
+        let inputs: Vec<Vec<f32>> = rows.iter().map(input).collect();
+        for (row, input) in rows.iter().zip(&inputs) {
+            let cached = self.model.keys_and_values(layer, input, row.position());
+            storage.keys_and_values.insert((layer, row.place()), cached);
+        }
+        let window = self.model.architecture().layers[layer].attention.window;
+        let attend = |(row, input): (&Row, &Vec<f32>)| {
+            let first = (row.position() + 1).saturating_sub(window.unwrap_or(usize::MAX));
+            let visible = row.path[first..].iter().map(|&place| {
+                let [keys, values] = &storage.keys_and_values[&(layer, place)];
+                [&keys[..], &values[..]]
+            });
+            let queries = self.model.queries(layer, input, row.position());
+            self.model.attend(layer, &queries, &visible.collect::<Vec<_>>(), first)
+        };
+        rows.iter().zip(&inputs).map(attend).collect()
+    }
+
+    /// Adds the hidden states after a number of layers to the rows' features, if they are part of them.
+    fn store_features(&self, layers: usize, rows: &[Row], storage: &mut ReferencePages) {
+        let (Some(source), Some(stored)) = (&self.features, &mut storage.features) else { return };
+        let is_last = layers == self.model.architecture().layers.len();
+        for row in rows {
+            match source {
+                FeatureSource::LastHidden if is_last => {
+                    stored.insert(row.place(), self.model.final_norm(&row.hidden));
+                }
+                FeatureSource::LastHidden => {}
+                FeatureSource::Layers(chosen) => {
+                    let size = row.hidden.len();
+                    let features = stored.entry(row.place()).or_default();
+                    features.resize(chosen.len() * size, 0.0);
+                    for (part, _) in
+                        chosen.iter().enumerate().filter(|(_, after)| **after == layers)
+                    {
+                        features[part * size..][..size].copy_from_slice(&row.hidden);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Forward for ReferenceDevice {
+    type Storage = ReferencePages;
+
+    fn architecture(&self) -> &Architecture {
+        self.model.architecture()
+    }
+
+    fn new_storage(&self) -> ReferencePages {
+        let layers = self.architecture().layers.iter();
+        let row_bytes = layers.map(|layer| 2 * layer.attention.kv_size() * size_of::<f32>()).sum();
+        let features = self.features.as_ref().map(|_| HashMap::new());
+        ReferencePages { row_bytes, keys_and_values: HashMap::new(), features }
+    }
+
+    fn forward(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut ReferencePages,
+    ) -> Result<PassOutput<'_>, Cancelled> {
+        let mut rows: Vec<Row> =
+            pass.sequences.iter().flat_map(|sequence| self.rows(sequence)).collect();
+        self.store_features(0, &rows, storage);
+        let n_layers = self.architecture().layers.len();
+        for group in (0..pass.order.len(n_layers)).map(|index| pass.order.group(index)) {
+            if pass.is_cancelled() {
+                return Err(Cancelled);
+            }
+            // The attention of all layers of a group reads the same hidden states.
+            let deltas: Vec<Vec<Vec<f32>>> =
+                group.clone().map(|layer| self.attention(layer, &rows, storage)).collect();
+            for (layer, deltas) in group.clone().zip(deltas) {
+                for (row, delta) in rows.iter_mut().zip(deltas) {
+                    add_assign(&mut row.hidden, &delta);
+                    self.model.add_mlp(layer, &mut row.hidden);
+                }
+            }
+            self.store_features(group.end, &rows, storage);
+        }
+        let outputs = rows.iter().filter(|row| row.is_output);
+        self.logits =
+            outputs.flat_map(|row| self.model.head(&self.model.final_norm(&row.hidden))).collect();
+        self.hidden = rows.into_iter().flat_map(|row| row.hidden).collect();
+        Ok(PassOutput { logits: &self.logits, hidden: &self.hidden })
+    }
+}
+
+impl PageStorage for ReferencePages {
+    fn page_bytes(&self) -> usize {
+        PAGE_ROWS * self.row_bytes
+    }
+
+    /// Rows are allocated when they are written.
+    fn reserve(&mut self, _page: PageId) {}
+
+    fn copy_row(&mut self, from: RowPlace, to: RowPlace) {
+        let layers = self.keys_and_values.iter().filter(|((_, place), _)| *place == from);
+        let copies: Vec<_> = layers.map(|((layer, _), row)| ((*layer, to), row.clone())).collect();
+        self.keys_and_values.extend(copies);
+        if let Some(features) = &mut self.features
+            && let Some(row) = features.get(&from).cloned()
+        {
+            features.insert(to, row);
+        }
+    }
+
+    fn features(&self, table: PageTable<'_>, slots: Range<usize>) -> Option<FeatureRows> {
+        let features = self.features.as_ref()?;
+        let rows: Vec<&Vec<f32>> = slots.map(|slot| &features[&table.place(slot)]).collect();
+        let width = rows.first().map_or(0, |row| row.len());
+        Some(FeatureRows::new(width, rows.into_iter().flatten().copied().collect()))
+    }
+
+    fn release(&mut self, page: PageId) {
+        self.keys_and_values.retain(|(_, place), _| place.page != page);
+        if let Some(features) = &mut self.features {
+            features.retain(|place, _| place.page != page);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Draft heads on the reference device.
+
+use crate::arithmetic::{Arithmetic, rounded};
+use crate::weights::{ReferenceModel, add_assign, silu};
+use forerun_formats::checkpoint::Tensor;
+use forerun_formats::{DraftHeads, HeadTensor, LoadError, TensorSource, WeightType};
+use forerun_model::{ForwardHeads, HeadRow};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Draft heads on the reference device.
+pub struct ReferenceHeads {
+    architecture: DraftHeads,
+    arithmetic: Arithmetic,
+    tensors: HashMap<(usize, HeadTensor), Vec<f32>>,
+    target: Arc<ReferenceModel>,
+    logits: Vec<f32>, // [rows, vocab]
+}
+
+impl ReferenceHeads {
+    /// Reads the tensors of heads for `target`.
+    ///
+    /// # Errors
+    /// When a tensor is missing, or has the wrong dtype or shape, or a value is not finite.
+    pub fn load(
+        architecture: DraftHeads,
+        source: &dyn TensorSource,
+        arithmetic: Arithmetic,
+        target: Arc<ReferenceModel>,
+    ) -> Result<Self, LoadError> {
+        let mut tensors = HashMap::new();
+        for tensor in architecture.tensors() {
+            let Tensor::DraftHead(head, part) = tensor else { continue };
+            let shape = architecture.shape(head, part);
+            let values = source.rows(tensor, &shape)?.read_all()?;
+            let values = match arithmetic.weight_type {
+                WeightType::Int8 => values,
+                float => rounded(float, &values, shape[1]),
+            };
+            tensors.insert((head, part), values);
+            let bias = Tensor::DraftHead(head, part.bias());
+            if source.has(bias) {
+                tensors.insert((head, part.bias()), source.rows(bias, &shape[..1])?.read_all()?);
+            }
+        }
+        Ok(Self { architecture, arithmetic, tensors, target, logits: Vec::new() })
+    }
+
+    /// Applies a linear layer of a head, with its bias if it has one.
+    fn project(&self, head: usize, part: HeadTensor, x: &[f32]) -> Vec<f32> {
+        let mut out = self.arithmetic.linear(&self.tensors[&(head, part)], x, x.len());
+        if let Some(bias) = self.tensors.get(&(head, part.bias())) {
+            add_assign(&mut out, bias);
+        }
+        out
+    }
+
+    fn row_logits(&self, row: &HeadRow<'_>) -> Vec<f32> {
+        let add_activated = |x: &mut [f32], y: Vec<f32>| {
+            x.iter_mut().zip(y).for_each(|(x, y)| *x += silu(y));
+        };
+        let mut x = row.state.to_vec();
+        if self.architecture.reads_tokens {
+            let tokens = row.tokens.iter().flat_map(|&token| self.target.embed(token));
+            let inputs: Vec<f32> = row.state.iter().copied().chain(tokens).collect();
+            x = self.project(row.head, HeadTensor::FirstResidual, &inputs);
+            add_activated(&mut x, self.project(row.head, HeadTensor::First, &inputs));
+        }
+        for layer in 0..self.architecture.n_layers {
+            let y = self.project(row.head, HeadTensor::Layer(layer), &x);
+            add_activated(&mut x, y);
+        }
+        match self.architecture.own_matrices {
+            true => self.project(row.head, HeadTensor::Matrix, &x),
+            false => self.target.head(&x),
+        }
+    }
+}
+
+impl ForwardHeads for ReferenceHeads {
+    fn architecture(&self) -> &DraftHeads {
+        &self.architecture
+    }
+
+    fn forward(&mut self, rows: &[HeadRow<'_>]) -> &[f32] {
+        self.logits = rows.iter().flat_map(|row| self.row_logits(row)).collect();
+        &self.logits
+    }
+}

@@ -1,0 +1,295 @@
+//! Row-major weights, and the pieces of a layer for one row.
+
+use crate::arithmetic::{Arithmetic, rounded};
+use forerun_core::TokenId;
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
+use forerun_formats::{
+    Architecture, Attention, AttentionNorm, Checkpoint, Head, LoadError, TensorSource, WeightType,
+};
+use forerun_vector::{Isa, exp};
+use half::f16;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A model with row-major weights, as in the checkpoint.
+#[derive(Clone)]
+pub struct ReferenceModel {
+    architecture: Architecture,
+    arithmetic: Arithmetic,
+    tensors: HashMap<Tensor, Values>,
+}
+
+/// The values of a tensor, and how products with it are computed.
+#[derive(Clone)]
+struct Values {
+    values: Arc<[f32]>,
+    arithmetic: Arithmetic,
+}
+
+impl ReferenceModel {
+    /// Reads all tensors, to compute as the CPU does in the smallest weight type that loses nothing and
+    /// with the best instruction set.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
+        let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
+        Self::load_as(checkpoint, checkpoint.lossless_type()?, isa)
+    }
+
+    /// Reads all tensors, to compute as the CPU does with this weight type and instruction set.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub fn load_as(
+        checkpoint: &Checkpoint,
+        weight_type: WeightType,
+        isa: Isa,
+    ) -> Result<Self, LoadError> {
+        let arithmetic = Arithmetic::cpu(weight_type, isa);
+        Self::load_with(checkpoint.architecture().clone(), checkpoint, arithmetic, None)
+    }
+
+    /// Reads the tensors of an architecture, which may share the embedding and the head of `target`.
+    ///
+    /// # Errors
+    /// When a tensor is missing, or has the wrong dtype or shape, or a value is not finite.
+    pub fn load_with(
+        architecture: Architecture,
+        source: &dyn TensorSource,
+        arithmetic: Arithmetic,
+        target: Option<&Self>,
+    ) -> Result<Self, LoadError> {
+        let read = |tensor| {
+            let values = source.rows(tensor, &architecture.shape(tensor))?.read_all()?;
+            let shape = architecture.shape(tensor);
+            // int8 is quantised from the checkpoint's values in each product. Floats are rounded here.
+            // Norms, biases and what mask tokens read are not rounded in any type.
+            let is_matrix = shape.len() == 2
+                && !matches!(tensor, Tensor::MaskEmbeddings | Tensor::MaskFeatures);
+            let values = match arithmetic.weight_type {
+                _ if !is_matrix => values,
+                WeightType::Int8 => values,
+                float => rounded(float, &values, shape[1]),
+            };
+            Ok::<_, LoadError>((tensor, Values { values: values.into(), arithmetic }))
+        };
+        let mut tensors: HashMap<Tensor, Values> =
+            architecture.tensors().map(read).collect::<Result<_, _>>()?;
+        if source.has(Tensor::FusionBias) {
+            tensors.extend([read(Tensor::FusionBias)?]);
+        }
+        let shared = || target.ok_or(LoadError::NoTarget);
+        if architecture.shares_embedding {
+            tensors.insert(Tensor::Embedding, shared()?.tensors[&Tensor::Embedding].clone());
+        }
+        match architecture.head {
+            Head::Own => {}
+            Head::Embedding => {
+                tensors.insert(Tensor::Head, tensors[&Tensor::Embedding].clone());
+            }
+            Head::Target => {
+                tensors.insert(Tensor::Head, shared()?.tensors[&Tensor::Head].clone());
+            }
+        }
+        Ok(Self { architecture, arithmetic, tensors })
+    }
+
+    /// Returns what the model computes.
+    #[must_use]
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    /// Returns the embedding of a token or of a mask token.
+    pub(crate) fn embed(&self, token: TokenId) -> Vec<f32> {
+        let size = self.architecture.hidden_size;
+        if let Some(mask) = (token as usize).checked_sub(self.architecture.vocab_size) {
+            return self.values(Tensor::MaskEmbeddings)[mask * size..][..size].to_vec();
+        }
+        let Values { values, arithmetic } = &self.tensors[&Tensor::Embedding];
+        rounded(arithmetic.weight_type, &values[token as usize * size..][..size], size)
+    }
+
+    /// Returns what the row of a mask token reads instead of a feature.
+    pub(crate) fn mask_feature(&self, token: TokenId) -> &[f32] {
+        let (size, mask) =
+            (self.architecture.hidden_size, token as usize - self.architecture.vocab_size);
+        &self.values(Tensor::MaskFeatures)[mask * size..][..size]
+    }
+
+    /// Computes the projection to the first layer's input.
+    pub(crate) fn fuse(&self, inputs: &[f32]) -> Vec<f32> {
+        self.project(Tensor::Fusion, Tensor::FusionBias, inputs)
+    }
+
+    /// Computes the input of a layer's projections from the hidden state and the embedding.
+    pub(crate) fn attention_input(
+        &self,
+        layer: usize,
+        hidden: &[f32],
+        embedding: &[f32],
+    ) -> Vec<f32> {
+        let norm = |tensor, row| self.norm(row, self.values(Tensor::Layer(layer, tensor)));
+        match self.architecture.layers[layer].attention_norm {
+            AttentionNorm::None => hidden.to_vec(),
+            AttentionNorm::Hidden => norm(LayerTensor::AttentionNorm, hidden),
+            AttentionNorm::EmbeddingAndHidden => {
+                let embedding = norm(LayerTensor::AttentionNorm, embedding);
+                [embedding, norm(LayerTensor::HiddenNorm, hidden)].concat()
+            }
+        }
+    }
+
+    /// Computes a row's queries: projected, normed head by head if the layer does so, and rotated.
+    pub(crate) fn queries(&self, layer: usize, input: &[f32], position: usize) -> Vec<f32> {
+        use LayerTensor as T;
+        self.rotated_heads(layer, (T::Query, T::QueryBias, T::QueryNorm), input, position)
+    }
+
+    /// Computes a row's keys and values as the cache stores them: rounded to f16, unless the weights are
+    /// f32.
+    pub(crate) fn keys_and_values(
+        &self,
+        layer: usize,
+        input: &[f32],
+        position: usize,
+    ) -> [Vec<f32>; 2] {
+        use LayerTensor as T;
+        let keys = self.rotated_heads(layer, (T::Key, T::KeyBias, T::KeyNorm), input, position);
+        let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
+        let values = self.project(values, bias, input);
+        [keys, values].map(|mut row| {
+            if self.arithmetic.weight_type != WeightType::F32 {
+                row.iter_mut().for_each(|value| *value = f16::from_f32(*value).to_f32());
+            }
+            row
+        })
+    }
+
+    fn rotated_heads(
+        &self,
+        layer: usize,
+        (projection, bias, norm): (LayerTensor, LayerTensor, LayerTensor),
+        input: &[f32],
+        position: usize,
+    ) -> Vec<f32> {
+        let of_layer = |tensor| Tensor::Layer(layer, tensor);
+        let attention = &self.architecture.layers[layer].attention;
+        let mut heads = self.project(of_layer(projection), of_layer(bias), input);
+        if let Some(weight) = self.tensors.get(&of_layer(norm)) {
+            let normed =
+                heads.chunks(attention.head_dim).map(|head| self.norm(head, &weight.values));
+            heads = normed.collect::<Vec<_>>().concat();
+        }
+        rotate(attention, &mut heads, position);
+        heads
+    }
+
+    /// Computes attention over the keys and values of consecutive positions, starting at `first`, and its
+    /// output projection.
+    pub(crate) fn attend(
+        &self,
+        layer: usize,
+        query: &[f32],
+        rows: &[[&[f32]; 2]],
+        first: usize,
+    ) -> Vec<f32> {
+        let Attention { n_heads, n_kv_heads, head_dim: dim, .. } =
+            self.architecture.layers[layer].attention;
+        let (arithmetic, scale) = (&self.arithmetic, 1.0 / (dim as f32).sqrt());
+        let head_output = |(head, query): (usize, &[f32])| -> Vec<f32> {
+            let kv_head = head / (n_heads / n_kv_heads) * dim;
+            let dot = |[key, _]: &[&[f32]; 2]| {
+                let products = query.iter().zip(&key[kv_head..kv_head + dim]);
+                products.fold(0.0, |sum, (q, k)| arithmetic.add_product(sum, *q, *k)) * scale
+            };
+            let scores: Vec<f32> = rows.iter().map(dot).collect();
+            let peak = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let weights: Vec<f32> = scores.iter().map(|score| exp(score - peak)).collect();
+            // The partial sum of a weight depends on its absolute position.
+            let padding = std::iter::repeat_n(0.0, first % arithmetic.sum_lanes);
+            let total = arithmetic.sum(padding.chain(weights.iter().copied()));
+            let mut out = vec![0.0; dim];
+            for (weight, [_, value]) in weights.iter().zip(rows) {
+                for (out, value) in out.iter_mut().zip(&value[kv_head..kv_head + dim]) {
+                    *out = arithmetic.add_product(*out, *weight, *value);
+                }
+            }
+            out.into_iter().map(|value| value / total).collect()
+        };
+        let attended: Vec<f32> = query.chunks(dim).enumerate().flat_map(head_output).collect();
+        let [output, bias] =
+            [LayerTensor::Output, LayerTensor::OutputBias].map(|part| Tensor::Layer(layer, part));
+        self.project(output, bias, &attended)
+    }
+
+    /// Computes `hidden += mlp(norm(hidden))`.
+    pub(crate) fn add_mlp(&self, layer: usize, hidden: &mut [f32]) {
+        use LayerTensor as T;
+        let project = |projection, bias, x: &[f32]| {
+            self.project(Tensor::Layer(layer, projection), Tensor::Layer(layer, bias), x)
+        };
+        let normed = self.norm(hidden, self.values(Tensor::Layer(layer, T::MlpNorm)));
+        let gate = project(T::Gate, T::GateBias, &normed);
+        let up = project(T::Up, T::UpBias, &normed);
+        let inner: Vec<f32> = gate.into_iter().zip(up).map(|(gate, up)| silu(gate) * up).collect();
+        add_assign(hidden, &project(T::Down, T::DownBias, &inner));
+    }
+
+    /// Computes the head's input from the last hidden state.
+    pub(crate) fn final_norm(&self, hidden: &[f32]) -> Vec<f32> {
+        match self.tensors.get(&Tensor::FinalNorm) {
+            Some(weight) => self.norm(hidden, &weight.values),
+            None => hidden.to_vec(),
+        }
+    }
+
+    /// Computes the logits of a row from the head's input.
+    pub(crate) fn head(&self, normed: &[f32]) -> Vec<f32> {
+        let Values { values, arithmetic } = &self.tensors[&Tensor::Head];
+        arithmetic.linear(values, normed, normed.len())
+    }
+
+    /// Applies a projection, with its bias if the model has one.
+    fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
+        let Values { values, arithmetic } = &self.tensors[&projection];
+        let mut out = arithmetic.linear(values, x, x.len());
+        if let Some(bias) = self.tensors.get(&bias) {
+            add_assign(&mut out, &bias.values);
+        }
+        out
+    }
+
+    fn norm(&self, row: &[f32], weight: &[f32]) -> Vec<f32> {
+        let mean = self.arithmetic.sum(row.iter().map(|x| x * x)) / row.len() as f32;
+        let scale = 1.0 / (mean + self.architecture.norm_epsilon).sqrt();
+        row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
+    }
+
+    fn values(&self, tensor: Tensor) -> &[f32] {
+        &self.tensors[&tensor].values
+    }
+}
+
+/// Rotates the pairs `(i, i + head_dim/2)` of every head by `position` times their frequency.
+fn rotate(attention: &Attention, heads: &mut [f32], position: usize) {
+    let dim = attention.head_dim;
+    for head in heads.chunks_mut(dim) {
+        for pair in 0..dim / 2 {
+            let angle = f64::from(position as f32 * attention.rope.frequency(pair, dim));
+            let (sine, cosine) = (angle.sin() as f32, angle.cos() as f32);
+            let (a, b) = (head[pair], head[pair + dim / 2]);
+            head[pair] = a * cosine - b * sine;
+            head[pair + dim / 2] = b * cosine + a * sine;
+        }
+    }
+}
+
+pub(crate) fn silu(x: f32) -> f32 {
+    x / (1.0 + exp(-x))
+}
+
+pub(crate) fn add_assign(x: &mut [f32], y: &[f32]) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}

@@ -1,0 +1,53 @@
+//! The logits of a whole sequence, without a cache.
+
+use crate::weights::{ReferenceModel, add_assign};
+use forerun_core::TokenId;
+use forerun_lm::LayerOrder;
+
+impl ReferenceModel {
+    /// Computes the logits after every token: `tokens.len()` rows of `vocab_size`.
+    #[must_use]
+    pub fn logits(&self, tokens: &[TokenId]) -> Vec<Vec<f32>> {
+        self.logits_in_order(tokens, LayerOrder::Sequential, 0)
+    }
+
+    /// Computes the logits as [`Self::logits`] does, with another order of layers for all tokens except
+    /// the first `exact`.
+    #[must_use]
+    pub fn logits_in_order(
+        &self,
+        tokens: &[TokenId],
+        order: LayerOrder<'_>,
+        exact: usize,
+    ) -> Vec<Vec<f32>> {
+        let embeddings: Vec<Vec<f32>> = tokens.iter().map(|&token| self.embed(token)).collect();
+        let mut hidden = embeddings.clone();
+        let layers = &self.architecture().layers;
+        let groups: Vec<_> = (0..order.len(layers.len())).map(|group| order.group(group)).collect();
+        // The inputs of attention: an approximate row uses the hidden state at the start of its group.
+        let mut inputs = hidden.clone();
+        for (index, layer) in layers.iter().enumerate() {
+            let starts_group = groups.iter().any(|group| group.start == index);
+            let updated = if starts_group { hidden.len() } else { exact.min(hidden.len()) };
+            inputs[..updated].clone_from_slice(&hidden[..updated]);
+            let inputs = inputs.iter().zip(&embeddings);
+            let inputs: Vec<Vec<f32>> = inputs
+                .map(|(hidden, embedding)| self.attention_input(index, hidden, embedding))
+                .collect();
+            let cached = inputs.iter().enumerate();
+            let cached: Vec<[Vec<f32>; 2]> = cached
+                .map(|(position, input)| self.keys_and_values(index, input, position))
+                .collect();
+            for (position, row) in hidden.iter_mut().enumerate() {
+                let window = layer.attention.window.unwrap_or(usize::MAX);
+                let first = (position + 1).saturating_sub(window);
+                let visible = cached[first..=position].iter();
+                let visible: Vec<[&[f32]; 2]> = visible.map(|[k, v]| [&k[..], &v[..]]).collect();
+                let queries = self.queries(index, &inputs[position], position);
+                add_assign(row, &self.attend(index, &queries, &visible, first));
+            }
+            hidden.iter_mut().for_each(|row| self.add_mlp(index, row));
+        }
+        hidden.iter().map(|row| self.head(&self.final_norm(row))).collect()
+    }
+}
