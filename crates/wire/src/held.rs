@@ -2,7 +2,7 @@
 
 use crate::WireError;
 use crate::digests::{Digest, Digests};
-use crate::rows::CompactFeatures;
+use crate::rows::{CompactFeatures, bytes_of};
 use forerun_core::{FeatureRows, Features, Sampling, TokenId};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -196,8 +196,7 @@ impl HeldFeatures {
         self.digests.truncate(count);
         for part in parts {
             let width = (part.width() as u64).to_le_bytes();
-            let values: Vec<u8> = part.values().iter().flat_map(|v| v.to_le_bytes()).collect();
-            self.digests.set(self.parts.len(), [&width[..], &values]);
+            self.digests.set(self.parts.len(), [&width[..], &bytes_of(part.values())]);
             self.parts.push(Arc::clone(part));
         }
     }

@@ -10,7 +10,8 @@
 //!   keep. Every row that arrives has the bits of the row that was sent.
 //!
 //! If the worker does not hold a prefix, because it has restarted or needed the memory, it asks for the
-//! whole job. Commands keep their order.
+//! whole job. Commands keep their order: those after it wait. So the host must read the worker's messages
+//! even while no completion is awaited.
 //!
 //! This crate does no input or output. [`HostEnd`] and [`WorkerEnd`] turn calls into messages and back,
 //! for any channel that delivers complete messages in order: MPI, sockets with a length before each
