@@ -50,7 +50,8 @@ impl HostEnd {
         write(&ToWorker::Cancel(ticket))
     }
 
-    /// Returns the message that frees a sequence's caches on the worker.
+    /// Returns the message that frees a sequence's caches on the worker. Until then this end keeps the
+    /// tokens and features of the sequence's last job alive.
     #[must_use]
     pub fn release(&mut self, sequence: SequenceId) -> Vec<u8> {
         self.sequences.remove(&sequence);

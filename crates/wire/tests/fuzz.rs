@@ -128,7 +128,7 @@ fn arbitrary_bytes_neither_panic_nor_take_much_memory() {
     let (mut read, mut refused, mut most) = (0, 0, 0.0_f64);
     for case in 0..cases {
         let choices = &mut Choices::new(case);
-        if case % 64 == 0 {
+        if case.is_multiple_of(64) {
             (host, worker) = conversation().0;
         }
         let to_host = choices.below(2);

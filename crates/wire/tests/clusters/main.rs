@@ -145,7 +145,7 @@ impl World {
         }
         engine = match self.drafter {
             DrafterKind::Model => {
-                let model = if self.seed % 2 == 0 { target } else { model };
+                let model = if self.seed.is_multiple_of(2) { target } else { model };
                 engine.with_drafter(0, ModelDrafter::new(model))
             }
             DrafterKind::PromptLookup => engine.with_drafter(0, PromptLookup),
