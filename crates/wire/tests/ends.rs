@@ -262,3 +262,25 @@ fn a_digest_of_other_tokens_or_options_is_a_miss() {
         assert_eq!(connection.missed, expected);
     }
 }
+
+#[test]
+fn a_digest_of_other_features_is_a_miss() {
+    let features = |width, value| -> Features {
+        [FeatureRows::new(width, vec![value; 12]).into()].into_iter().collect()
+    };
+    let longer = |mut features: Features| {
+        features.push(FeatureRows::new(4, vec![5.0; 4]));
+        features
+    };
+    for (held, expected) in
+        [(features(4, 1.0), 0), (features(4, 2.0), 1), (features(6, 1.0), 1), (Features::new(), 1)]
+    {
+        let mut before = Connection::new(BUDGET);
+        before.submit(&draft(0, &[1; 4], &held));
+        let mut connection = Connection { worker: before.worker, ..Connection::new(BUDGET) };
+        let lost = draft(0, &[1; 4], &features(4, 1.0));
+        let _lost = connection.host.submit(Ticket(99), Role::Target(0), lost);
+        connection.submit(&draft(0, &[1; 5], &longer(features(4, 1.0))));
+        assert_eq!(connection.missed, expected);
+    }
+}
