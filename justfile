@@ -34,6 +34,10 @@ rows cases="2000":
 batches cases="20000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-cpu --test batches
 
+# Decoders on workers behind byte channels, in many more random worlds
+wire cases="50000":
+    FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-wire --test clusters
+
 # Mutation fuzzing of the checkpoint loaders
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \

@@ -33,26 +33,21 @@ struct RawDistribution {
 }
 
 impl TryFrom<RawDistribution> for Distribution {
-    type Error = &'static str;
+    type Error = InvalidDistribution;
 
-    fn try_from(raw: RawDistribution) -> Result<Self, &'static str> {
-        let ascending = match &raw.tokens {
-            Support::Below(_) => true,
-            Support::Listed(tokens) => tokens.is_sorted_by(|a, b| a < b),
-        };
-        let positive = raw.weights.iter().all(|weight| *weight > 0.0 && weight.is_finite());
-        if raw.tokens.len() != raw.weights.len() || !ascending || !positive {
-            return Err(
-                "a distribution needs ascending tokens, each with a positive, finite weight",
-            );
+    fn try_from(raw: RawDistribution) -> Result<Self, InvalidDistribution> {
+        match raw.tokens {
+            Support::Below(count) if count != raw.weights.len() => Err(InvalidDistribution),
+            Support::Below(_) => Self::from_parts(None, raw.weights),
+            Support::Listed(tokens) => Self::from_parts(Some(tokens), raw.weights),
         }
-        let tokens = match raw.tokens {
-            Support::Listed(tokens) => Support::new(tokens),
-            below => below,
-        };
-        Ok(Self::from_support(tokens, raw.weights))
     }
 }
+
+/// An error in the parts of a distribution.
+#[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a distribution needs ascending tokens, each with a positive, finite weight")]
+pub struct InvalidDistribution;
 
 impl Distribution {
     /// Creates the distribution with all its mass on one token.
@@ -69,6 +64,39 @@ impl Distribution {
     pub fn from_weights(weights: impl IntoIterator<Item = (TokenId, f32)>) -> Self {
         let (tokens, weights) = weights.into_iter().unzip();
         Self::from_support(Support::new(tokens), weights)
+    }
+
+    /// Creates a distribution from what [`Distribution::parts`] returns.
+    ///
+    /// # Errors
+    /// [`InvalidDistribution`] if the tokens do not ascend, their number is not that of the weights,
+    /// or a weight is not positive and finite.
+    pub fn from_parts(
+        tokens: Option<Vec<TokenId>>,
+        weights: Vec<f32>,
+    ) -> Result<Self, InvalidDistribution> {
+        let positive = weights.iter().all(|weight| *weight > 0.0 && weight.is_finite());
+        let tokens = match tokens {
+            None => Support::Below(weights.len()),
+            Some(tokens) => {
+                if tokens.len() != weights.len() || !tokens.is_sorted_by(|a, b| a < b) {
+                    return Err(InvalidDistribution);
+                }
+                Support::new(tokens)
+            }
+        };
+        if positive { Ok(Self::from_support(tokens, weights)) } else { Err(InvalidDistribution) }
+    }
+
+    /// Returns the tokens of positive weight in ascending order, and their weights. Without a list,
+    /// the tokens are the first ones of the vocabulary.
+    #[must_use]
+    pub fn parts(&self) -> (Option<&[TokenId]>, &[f32]) {
+        let tokens = match &self.tokens {
+            Support::Below(_) => None,
+            Support::Listed(tokens) => Some(&tokens[..]),
+        };
+        (tokens, &self.weights)
     }
 
     /// Creates a distribution from a support and the weight of each of its tokens. Tokens without a
@@ -306,6 +334,12 @@ mod tests {
         assert!(read(r#"{"tokens":{"Listed":[3]},"weights":[]}"#).is_err());
         assert!(read(r#"{"tokens":{"Listed":[3]},"weights":[0]}"#).is_err());
         assert!(read(r#"{"tokens":{"Below":3},"weights":[1,1]}"#).is_err());
+        for row in [&whole, &dense, &Distribution::default(), &Distribution::point(0)] {
+            let (tokens, weights) = row.parts();
+            let parts = (tokens.map(<[TokenId]>::to_vec), weights.to_vec());
+            assert_eq!(Distribution::from_parts(parts.0, parts.1).as_ref(), Ok(row));
+        }
+        assert_eq!(Distribution::from_parts(None, vec![f32::NAN]), Err(InvalidDistribution));
     }
 
     #[test]

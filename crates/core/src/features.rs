@@ -40,6 +40,12 @@ impl FeatureRows {
         self.len() == 0
     }
 
+    /// Returns the values of all rows, one row after another.
+    #[must_use]
+    pub fn values(&self) -> &[f32] {
+        &self.values
+    }
+
     /// Returns the row at `index`, if it exists.
     #[must_use]
     pub fn row(&self, index: usize) -> Option<&[f32]> {
@@ -88,6 +94,12 @@ impl Features {
         }
     }
 
+    /// Returns the parts of the list, in the order of their tokens. None is empty.
+    #[must_use]
+    pub fn parts(&self) -> &[Arc<FeatureRows>] {
+        &self.parts
+    }
+
     /// Iterates over the features of the tokens from `first` on.
     pub fn rows_from(&self, first: usize) -> impl Iterator<Item = &[f32]> + '_ {
         let (mut parts, mut skipped) = (&self.parts[..], first);
@@ -98,6 +110,13 @@ impl Features {
             (parts, skipped) = (later, skipped - part.len());
         }
         parts.iter().flat_map(|part| (0..part.len()).filter_map(|row| part.row(row))).skip(skipped)
+    }
+}
+
+/// Creates a list from its parts, in the order of their tokens.
+impl FromIterator<Arc<FeatureRows>> for Features {
+    fn from_iter<I: IntoIterator<Item = Arc<FeatureRows>>>(parts: I) -> Self {
+        Self { parts: parts.into_iter().filter(|part| !part.is_empty()).collect() }
     }
 }
 
@@ -123,6 +142,7 @@ mod tests {
             assert_eq!(found, expected, "from {first}");
         }
         let longer = features.clone();
+        assert_eq!(longer.parts().iter().cloned().collect::<Features>(), features);
         features.push(rows(9..10));
         assert_eq!((longer.len(), features.len()), (9, 10), "a clone is independent");
     }

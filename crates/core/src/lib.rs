@@ -27,7 +27,7 @@ pub mod trace;
 mod tree;
 mod verify;
 
-pub use distribution::Distribution;
+pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal};
 pub use features::{FeatureRows, Features};
 pub use job::{
