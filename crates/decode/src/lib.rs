@@ -13,6 +13,7 @@ mod dsi_lookahead;
 mod estimates;
 mod generate;
 mod jobs;
+mod method;
 mod pearl;
 mod pearl_draft_length;
 mod pearl_options;
@@ -26,6 +27,9 @@ pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use dsi_lookahead::DsiLookahead;
 pub use generate::{Decoder, generate, next_tokens};
+pub use method::{
+    AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MethodEntry,
+};
 pub use pearl::Pearl;
 pub use pearl_draft_length::PearlDraftLength;
 pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};

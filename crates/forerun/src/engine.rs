@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::answer_stream::{AnswerEvent, AnswerStream};
-use crate::decoding::{ChosenDecoder, LearnedDraftLengths};
+use crate::decoding::LearnedDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -13,8 +13,8 @@ use crate::sink::Sink;
 use crate::tokenizer::Tokenizer;
 use crate::workers::{Loaded, workers};
 use forerun_core::trace::Trace;
-use forerun_core::{Cluster, SequenceId, TokenId};
-use forerun_decode::{Limits, Sequence};
+use forerun_core::{Cluster, Need, SequenceId, TokenId};
+use forerun_decode::{AnswerDecoder, Limits, Sequence};
 use forerun_model::{Config, Isa};
 use forerun_runtime::{Runtime, ThreadCluster};
 use std::collections::VecDeque;
@@ -67,7 +67,7 @@ pub struct Forerun {
     runtime: Runtime,
     sequences: AtomicU64,
     /// The draft lengths that earlier answers arrived at. Each answer starts with them.
-    learned: Mutex<LearnedDraftLengths>,
+    learned: Mutex<LearnedDecoders>,
 }
 
 impl Forerun {
@@ -102,7 +102,7 @@ impl Forerun {
         let runtime = Runtime::start(workers(plan, &loaded)?)?;
         let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
         let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
-        let learned = Mutex::new(LearnedDraftLengths::new(plan, pattern));
+        let learned = Mutex::new(LearnedDecoders::new(plan, pattern));
         let (plan, sequences, tokenizer) = (plan.clone(), AtomicU64::new(0), target.tokenizer);
         Ok(Self {
             plan,
@@ -116,7 +116,7 @@ impl Forerun {
         })
     }
 
-    fn lock_learned(&self) -> MutexGuard<'_, LearnedDraftLengths> {
+    fn lock_learned(&self) -> MutexGuard<'_, LearnedDecoders> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -283,8 +283,8 @@ impl Forerun {
     }
 
     /// Keeps the draft lengths that an answer arrived at, for the next one.
-    pub(crate) fn learn(&self, decoder: ChosenDecoder) {
-        self.lock_learned().learn(decoder);
+    pub(crate) fn learn(&self, method: Method, decoder: Box<dyn AnswerDecoder>) {
+        self.lock_learned().learn(method, decoder);
     }
 
     /// Continues tokens as [`Forerun::generate_tokens`] does, within a sequence of several answers:
@@ -347,24 +347,20 @@ impl Forerun {
         if let Some(top) = request.logprobs {
             sequence = sequence.with_logprobs(top);
         }
-        if self.reads_features && continuation.method == Method::Speculative {
+        let method = continuation.method;
+        if self.reads_features && method.offers(Need::Features) {
             sequence = sequence.with_features();
         }
-        if self.plan.drafter().learns_from_feedback() && continuation.method == Method::Speculative
-        {
+        if self.plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback) {
             sequence = sequence.with_draft_feedback();
         }
-        let decoder = self.lock_learned().decoder(
-            continuation.method,
-            &self.plan,
-            prompt_tokens,
-            reproducible,
-        );
+        let decoder = self.lock_learned().decoder(method, prompt_tokens, reproducible);
         Ok(AnswerStream {
             engine: self,
             sequence,
             cluster: self.runtime.cluster_with(canceller),
             decoder: Some(decoder),
+            method,
             sink,
             canceller: canceller.clone(),
             reproducible,

@@ -31,7 +31,7 @@ mod chat_template;
 mod decoding;
 mod demonstration;
 mod drafter;
-mod drafter_weights;
+mod drafter_builders;
 mod easyspec;
 mod engine;
 mod error;
@@ -46,6 +46,7 @@ mod open_model;
 mod plan;
 mod progress;
 mod quality;
+mod registry;
 mod request;
 mod sink;
 mod synthetic_pair;
@@ -73,11 +74,12 @@ pub use loader::Loader;
 pub use model_id::ModelId;
 pub use model_source::ModelSource;
 pub use plan::{
-    AdditionalDrafter, DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree,
+    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree,
     UnknownValue,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
+pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
     AcceptanceCalibration, CalibrationStep, ResidualCalibration, SyntheticPair, SyntheticPairError,
@@ -91,7 +93,11 @@ pub use forerun_core::{
     Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
 };
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
-pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};
+pub use forerun_core::Need;
+pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+pub use forerun_draft::{
+    CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
+};
 pub use forerun_lm::{LayerGroups, LayerGroupsError};
 pub use forerun_model::checkpoint::Dtype;
 pub use forerun_model::checkpoint::gguf::GgufType;

@@ -6,13 +6,14 @@ mod drafts;
 mod error;
 mod method;
 
-pub use drafters::{AdditionalDrafter, DrafterKind};
+pub use drafters::AdditionalDrafter;
 pub use drafts::{DraftTokens, Tree};
 pub use error::{PlanError, UnknownValue};
 pub use method::Method;
 
 use crate::easyspec::{EasySpec, LayerStrategy};
 use crate::model_source::ModelSource;
+use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
 use forerun_draft::CalibrationPolicy;
@@ -143,9 +144,9 @@ impl Plan {
         let (shape, length) = drafts::shape(&options, drafter)?;
         let found = found.filter(|&found| DrafterKind::of(found) == drafter);
         if let Some(found) = found {
-            method::check_features(found, method)?;
+            method::check_layout(found, method)?;
         }
-        method::check_runs_in_parallel(&options, method, drafter)?;
+        method::check_needs(&options, method, drafter)?;
         let additional_drafters = drafters::additional_drafters(&options, method)?;
         let easyspec = drafters::easyspec(&options, method, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
@@ -172,8 +173,8 @@ impl Plan {
 
     /// Checks that this plan's method and placement support a drafter of the kind that its
     /// checkpoint turned out to be.
-    pub(crate) fn check_features(&self, found: SpeculatorKind) -> Result<(), PlanError> {
-        method::check_features(found, self.method)?;
+    pub(crate) fn check_layout(&self, found: SpeculatorKind) -> Result<(), PlanError> {
+        method::check_layout(found, self.method)?;
         cores::check_device(found, &self.placement)
     }
 
@@ -296,7 +297,7 @@ mod tests {
             options.additional_drafters =
                 ["other", "prompt-lookup"].into_iter().flat_map(str::parse).collect();
         })?;
-        let expected = [AdditionalDrafter::Model("other".into()), AdditionalDrafter::PromptLookup];
+        let expected = [AdditionalDrafter::Model("other".into()), AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
         assert_eq!(several.additional_drafters(), expected);
         let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
         assert_eq!(several.placement().to_string(), shared);
@@ -370,7 +371,7 @@ mod tests {
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
-                o.additional_drafters = vec![AdditionalDrafter::PromptLookup];
+                o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
             },
             "speculative has one drafter",
         );

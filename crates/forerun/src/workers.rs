@@ -1,10 +1,10 @@
 //! The workers of a plan: which models each thread runs, and on which cores.
 
 use crate::drafter::{DrafterDevice, LoadedDrafter};
-use crate::plan::{AdditionalDrafter, DrafterKind, Method, Plan};
+use crate::plan::{AdditionalDrafter, Method, Plan};
+use crate::registry::DrafterKind;
 use forerun_core::Role;
 use forerun_decode::PearlSchedule;
-use forerun_draft::{LookaheadDrafter, PromptLookup};
 use forerun_model::{
     CachedTransformer, CpuPages, ExclusiveDevice, FeatureSource, Forward, PipelineParallelModel,
     Team, Transformer, Weights,
@@ -21,7 +21,7 @@ pub(crate) struct Loaded {
 }
 
 /// Returns the plan's workers: one for each device group, one for each role that moves between
-/// several groups, and one for each prompt lookup that needs no device.
+/// several groups, and one for each drafter on tokens that does not share the target's.
 ///
 /// The plan's drafter groups belong to the drafters with models, in their order.
 ///
@@ -53,28 +53,35 @@ pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, S
             moving.push(worker_plan.worker(&groups.to_string(), Vec::new(), devices));
         }
     }
-    let lookup = |index| WorkerSpec {
+    let additional = (1..).zip(plan.additional_drafters());
+    let additional = additional.filter_map(|(index, drafter)| match drafter {
+        AdditionalDrafter::Tokens(kind) => Some((index, *kind)),
+        AdditionalDrafter::Model(_) => None,
+    });
+    // A drafter on tokens needs no device, so it runs on the target's worker unless both run at the
+    // same time.
+    let first = on_tokens(plan).filter(|_| plan.method().is_parallel());
+    let own_workers = first.map(|kind| (0, kind)).into_iter().chain(additional);
+    let own_workers = own_workers.map(|(index, kind)| WorkerSpec {
         name: "drafter".into(),
         cores: Vec::new(),
         roles: vec![Role::Drafter(index)],
-        build: Box::new(move |_| Ok(Engine::new().with_drafter(index, PromptLookup))),
-    };
-    let additional = (1..).zip(plan.additional_drafters());
-    let additional = additional.filter(|(_, drafter)| **drafter == AdditionalDrafter::PromptLookup);
-    let first = lookup_has_own_worker(plan).then_some(0);
-    let lookups = first.into_iter().chain(additional.map(|(index, _)| index));
-    Ok(lookups.map(lookup).chain(fixed).chain(moving).collect())
+        build: Box::new(move |_| Ok(with_drafter_on_tokens(Engine::new(), index, kind))),
+    });
+    Ok(own_workers.chain(fixed).chain(moving).collect())
 }
 
-/// Returns whether the first drafter looks tokens up on a worker of its own. Lookup needs no device,
-/// so it runs on the target's worker unless both run at the same time.
-fn lookup_has_own_worker(plan: &Plan) -> bool {
-    is_lookup(plan) && plan.method().is_parallel()
+/// Returns the first drafter if it needs no model.
+fn on_tokens(plan: &Plan) -> Option<DrafterKind> {
+    Some(plan.drafter()).filter(|kind| kind.is_on_tokens())
 }
 
-/// Returns whether the first drafter looks tokens up instead of running a model.
-fn is_lookup(plan: &Plan) -> bool {
-    matches!(plan.drafter(), DrafterKind::PromptLookup | DrafterKind::Lookahead)
+/// Returns the engine with a drafter that needs no model.
+fn with_drafter_on_tokens(engine: Engine, index: usize, kind: DrafterKind) -> Engine {
+    match kind.make_on_tokens() {
+        Some(drafter) => engine.with_drafter(index, drafter),
+        None => engine,
+    }
 }
 
 /// The models and roles of one worker.
@@ -84,8 +91,8 @@ struct WorkerPlan {
     /// The indices of the worker's target replicas.
     replicas: Vec<usize>,
     drafters: Vec<LoadedDrafter>,
-    /// The drafter that looks tokens up on the target's worker, if any.
-    lookup: Option<DrafterKind>,
+    /// The drafter on tokens that shares the target's worker, if any.
+    on_tokens: Option<DrafterKind>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
 }
@@ -97,14 +104,13 @@ impl WorkerPlan {
         let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
         let groups = drafters.iter().zip(0..);
         let own = groups.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
-        let lookup_on_target =
-            is_lookup(plan) && !lookup_has_own_worker(plan) && replicas.contains(&0);
+        let shares_worker = !plan.method().is_parallel() && replicas.contains(&0);
         let worker_plan = Self {
             target: Arc::clone(target),
             features: features.clone(),
             replicas,
             drafters: own.map(|(drafter, _)| drafter.clone()).collect(),
-            lookup: lookup_on_target.then(|| plan.drafter()),
+            on_tokens: on_tokens(plan).filter(|_| shares_worker),
             // In the paper's rounds, one job drafts all tokens of a round.
             halves: plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper,
         };
@@ -115,13 +121,13 @@ impl WorkerPlan {
     fn roles(&self) -> Vec<Role> {
         let targets = self.replicas.iter().map(|&index| Role::Target(index));
         let drafters = self.drafters.iter().map(|drafter| Role::Drafter(drafter.index()));
-        let lookup = self.lookup.map(|_| Role::Drafter(0));
-        targets.chain(drafters).chain(lookup).collect()
+        let on_tokens = self.on_tokens.map(|_| Role::Drafter(0));
+        targets.chain(drafters).chain(on_tokens).collect()
     }
 
     /// Returns the worker's name in the trace.
     fn name(&self, groups: &str) -> String {
-        let drafts = !self.drafters.is_empty() || self.lookup.is_some();
+        let drafts = !self.drafters.is_empty() || self.on_tokens.is_some();
         match !self.replicas.is_empty() {
             true if drafts => format!("target and drafter {groups}"),
             true => format!("target {groups}"),
@@ -158,12 +164,11 @@ impl WorkerPlan {
             _ => DrafterDevice::Team(team),
         };
         let vocab_size = self.target.config().vocab_size;
-        for drafter in self.drafters {
+        for drafter in &self.drafters {
             engine = drafter.install(engine, &device, vocab_size)?;
         }
-        Ok(match self.lookup {
-            Some(DrafterKind::Lookahead) => engine.with_drafter(0, LookaheadDrafter::new()),
-            Some(_) => engine.with_drafter(0, PromptLookup),
+        Ok(match self.on_tokens {
+            Some(kind) => with_drafter_on_tokens(engine, 0, kind),
             None => engine,
         })
     }
