@@ -34,8 +34,8 @@ use crate::{
     Sequence, jobs,
 };
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket, TokenId,
-    TokenTree, trace::SpanOutcome, verify_chains,
+    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
+    TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
 use std::collections::BTreeMap;
 

@@ -27,9 +27,7 @@ pub use autoregressive::Autoregressive;
 pub use dsi::Dsi;
 pub use dsi_lookahead::DsiLookahead;
 pub use generate::{Decoder, generate, next_tokens};
-pub use method::{
-    AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MethodEntry,
-};
+pub use method::{AnswerDecoder, DecoderOptions, DraftPattern, Drafting, METHODS, MethodEntry};
 pub use pearl::Pearl;
 pub use pearl_draft_length::PearlDraftLength;
 pub use pearl_options::{PearlOptions, PearlSchedule, UnknownPearlOption};

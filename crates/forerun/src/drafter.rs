@@ -233,9 +233,7 @@ impl Site<'_> {
         match self.device {
             DrafterDevice::Team(team) => Ok(Arc::clone(team)),
             // `Plan` refuses such placements.
-            DrafterDevice::Shared { .. } => {
-                Err("this drafter cannot move between devices".into())
-            }
+            DrafterDevice::Shared { .. } => Err("this drafter cannot move between devices".into()),
         }
     }
 }

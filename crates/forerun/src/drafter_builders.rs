@@ -138,9 +138,7 @@ pub(crate) fn eagle(
         let model = site.timed(EagleModel::new(Arc::clone(&weights), site.team()?));
         Ok(match masks.is_empty() {
             true => Box::new(EagleDrafter::new(model)),
-            false => {
-                Box::new(ParallelEagleDrafter::new(model, Masks::PerPosition(masks.clone())))
-            }
+            false => Box::new(ParallelEagleDrafter::new(model, Masks::PerPosition(masks.clone()))),
         })
     }))
 }

@@ -74,8 +74,7 @@ pub use loader::Loader;
 pub use model_id::ModelId;
 pub use model_source::ModelSource;
 pub use plan::{
-    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree,
-    UnknownValue,
+    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree, UnknownValue,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
@@ -88,17 +87,17 @@ pub use synthetic_pair::{
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
+pub use forerun_core::Need;
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
 pub use forerun_core::{
     Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
 };
-pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
-pub use forerun_core::Need;
 pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
+pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
 pub use forerun_draft::{
     CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
 };
-pub use forerun_lm::{LayerGroups, LayerGroupsError};
+pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_model::checkpoint::Dtype;
 pub use forerun_model::checkpoint::gguf::GgufType;
 pub use forerun_model::layer_probe::{Similarities, Strategy, StrategyScore};

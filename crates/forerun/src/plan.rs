@@ -297,7 +297,10 @@ mod tests {
             options.additional_drafters =
                 ["other", "prompt-lookup"].into_iter().flat_map(str::parse).collect();
         })?;
-        let expected = [AdditionalDrafter::Model("other".into()), AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
+        let expected = [
+            AdditionalDrafter::Model("other".into()),
+            AdditionalDrafter::Tokens(DrafterKind::PromptLookup),
+        ];
         assert_eq!(several.additional_drafters(), expected);
         let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
         assert_eq!(several.placement().to_string(), shared);

@@ -238,7 +238,7 @@ impl DrafterKind {
     const fn named(name: &str) -> Self {
         let mut index = 0;
         while index < DRAFTERS.len() {
-            if is_same(DRAFTERS[index].name.as_bytes(), name.as_bytes()) {
+            if is_same(DRAFTERS[index].name, name) {
                 return Self(&DRAFTERS[index]);
             }
             index += 1;
@@ -350,8 +350,9 @@ pub(crate) fn is_model(found: Option<SpeculatorKind>) -> bool {
     found.is_none_or(|layout| matches!(layout, SpeculatorKind::Pard { .. }))
 }
 
-/// Compares texts in constants.
-const fn is_same(a: &[u8], b: &[u8]) -> bool {
+/// Compares names in constants.
+pub(crate) const fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
     let mut index = 0;
     while index < a.len() && index < b.len() && a[index] == b[index] {
         index += 1;
@@ -416,7 +417,9 @@ mod tests {
         // Every drafter on features says so, so that options can be refused before a download.
         for kind in DrafterKind::all().filter(|kind| kind.needs(Need::Features)) {
             let layouts = layouts.iter().filter(|(layout, _)| kind.reads(*layout));
-            assert!(layouts.clone().count() > 0 && layouts.clone().all(|(l, _)| l.reads_features()));
+            assert!(
+                layouts.clone().count() > 0 && layouts.clone().all(|(l, _)| l.reads_features())
+            );
         }
     }
 

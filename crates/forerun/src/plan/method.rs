@@ -1,7 +1,7 @@
 //! Decoding methods, and what they must offer to drafters and options.
 
 use super::{DraftTokens, Options, PlanError, Tree, UnknownValue};
-use crate::registry::DrafterKind;
+use crate::registry::{DrafterKind, is_same};
 use forerun_core::Need;
 use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, METHODS, MethodEntry};
 use forerun_model::SpeculatorKind;
@@ -18,13 +18,13 @@ pub struct Method(&'static MethodEntry);
 #[expect(non_upper_case_globals, reason = "methods read as the variants of an enum")]
 impl Method {
     /// Plain decoding: one forward pass of the target per token.
-    pub const Autoregressive: Self = Self(&METHODS[0]);
+    pub const Autoregressive: Self = Self::named("autoregressive");
     /// Speculative decoding: draft, verify, repeat (Leviathan et al., arXiv 2211.17192).
-    pub const Speculative: Self = Self(&METHODS[1]);
+    pub const Speculative: Self = Self::named("speculative");
     /// Draft and verify at the same time (PEARL, arXiv 2408.11850).
-    pub const Pearl: Self = Self(&METHODS[2]);
+    pub const Pearl: Self = Self::named("pearl");
     /// Verify on several replicas of the target while drafting continues (DSI, arXiv 2405.14105).
-    pub const Dsi: Self = Self(&METHODS[3]);
+    pub const Dsi: Self = Self::named("dsi");
 }
 
 impl Method {
@@ -37,6 +37,18 @@ impl Method {
     /// Returns all methods of the registry, plain decoding first.
     pub fn all() -> impl Iterator<Item = Self> {
         METHODS.iter().map(Self)
+    }
+
+    /// Returns the method with this name, which must be in the registry.
+    const fn named(name: &str) -> Self {
+        let mut index = 0;
+        while index < METHODS.len() {
+            if is_same(METHODS[index].name, name) {
+                return Self(&METHODS[index]);
+            }
+            index += 1;
+        }
+        panic!("the registry has no method of this name")
     }
 
     /// Returns its name in options.
