@@ -14,14 +14,19 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    AdditionalDrafter, Answer, CalibrationPolicy, Canceller, Checkpoint, DraftContext, DraftTokens,
-    Drafter, DrafterEntry, DrafterKind, DrafterTraits, EasySpec, Forerun, LayerStrategy, Method,
-    ModelError, Need, Options, PearlOptions, Plan, Request, SamplingOptions, Statistics, TokenId,
-    TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
+    AdditionalDrafter, Answer, AnswerDecoder, CalibrationPolicy, Canceller, Checkpoint,
+    DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind, DrafterTraits,
+    Drafting, EasySpec, Forerun, LayerStrategy, Method, MethodEntry, ModelError, Need, Options,
+    PearlOptions, Plan, Request, SamplingOptions, Statistics, TokenId, TokenLogprob, Tree,
+    Verification, VerificationChoice, available_cores,
 };
 use forerun_core::{
-    Draft, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
+    Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
     reference as sampling_reference,
+};
+use forerun_decode::{
+    Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
+    SpeculativeDraftLength,
 };
 use forerun_model::ReferenceModel;
 use forerun_model::checkpoint::random_speculator::SpeculatorLayout;
@@ -685,6 +690,63 @@ fn a_drafter_of_ones_own_gives_the_tokens_of_the_target() {
     let methods = |method| cells.iter().filter(|cell| cell.method == method).count();
     assert!([Method::Speculative, Method::Pearl, Method::Dsi].into_iter().all(|m| methods(m) > 1));
     run_matrix(&Pair::generated(), cells);
+}
+
+/// A method of one's own: it drafts for every second token of the target.
+#[derive(Default)]
+struct EverySecond {
+    steps: usize,
+}
+
+impl Decoder for EverySecond {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        self.steps += 1;
+        let shape = DraftShape::Chain { length: 2 };
+        let draft_length = SpeculativeDraftLength::new(shape, DraftLength::Fixed);
+        match self.steps % 2 {
+            0 => Autoregressive.step(sequence, cluster),
+            _ => Speculative::new(draft_length).step(sequence, cluster),
+        }
+    }
+}
+
+impl AnswerDecoder for EverySecond {
+    fn for_next_answer(&self, _options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
+        Box::new(Self::default())
+    }
+}
+
+/// All that a method needs beside its code.
+static EVERY_SECOND: MethodEntry = MethodEntry {
+    name: "every-second",
+    help: "Drafts for every second token of the target",
+    drafting: Drafting::BeforeVerification,
+    several_targets: false,
+    offers: &[Need::Features, Need::Feedback],
+    decoder: |_| Box::new(EverySecond::default()),
+};
+
+/// One entry gives a method plans, placements, and all drafters whose needs it meets.
+#[test]
+fn a_method_of_ones_own_gives_the_tokens_of_the_target() {
+    let method = Method::new(&EVERY_SECOND);
+    let with = |drafter| Cell { must_reject: 1, ..cell(method, drafter) };
+    let cells = [DrafterKind::Model, DrafterKind::PromptLookup, DrafterKind::new(&REPEAT)];
+    run_matrix(&Pair::generated(), cells.map(with).into_iter().collect());
+    let (pair, speculators) = Pair::with_speculators();
+    let eagle = |(layout, _): &&(SpeculatorLayout, PathBuf)| *layout == SpeculatorLayout::Eagle;
+    let (_, path) = speculators.iter().find(eagle).unwrap();
+    let cell = Cell { draft_model: Some(path.clone()), ..with(DrafterKind::Eagle) };
+    run_part_of_matrix(&pair, vec![cell], 3);
+    // It verifies no trees.
+    let drafter = Some(DrafterKind::Lookahead);
+    let options = Options { model: "target".into(), drafter, ..Options::default() };
+    let error = Plan::new(Options { method: Some(method), ..options }).unwrap_err().to_string();
+    assert!(error.starts_with("the drafter lookahead drafts trees"), "{error}");
 }
 
 /// A drafter of one's own that declares needs is refused where they are not met.
