@@ -5,8 +5,8 @@ use forerun_core::{DraftShape, Need};
 
 /// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
 /// crate, and name the entry here.
-pub static METHODS: [MethodEntry; 4] =
-    [autoregressive::METHOD, speculative::METHOD, pearl::METHOD, dsi::METHOD];
+pub static METHODS: &[MethodEntry] =
+    &[autoregressive::METHOD, speculative::METHOD, pearl::METHOD, dsi::METHOD];
 
 /// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
 pub struct MethodEntry {

@@ -364,6 +364,21 @@ mod tests {
             },
             "the drafter ouroboros learns",
         );
+        // The kind of drafter is enough: the checkpoint may still have to be downloaded.
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::Medusa), Some(Method::Pearl));
+                o.draft_model = Some("x".into());
+            },
+            "the drafter medusa reads hidden states",
+        );
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Dsi));
+                o.additional_drafters = "lookahead".parse().into_iter().collect();
+            },
+            "the drafter lookahead learns",
+        );
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
         refuse(|o| o.tree = "top:0".parse().unwrap_or_default(), "top:0");

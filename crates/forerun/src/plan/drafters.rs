@@ -25,8 +25,8 @@ impl FromStr for AdditionalDrafter {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let on_tokens = DrafterKind::all().filter(|kind| kind.is_on_tokens());
-        let named = on_tokens.into_iter().find(|kind| kind.name() == text);
+        let mut on_tokens = DrafterKind::all().filter(|kind| kind.is_on_tokens());
+        let named = on_tokens.find(|kind| kind.name() == text);
         Ok(named.map_or_else(|| Self::Model(text.into()), Self::Tokens))
     }
 }
