@@ -1,8 +1,8 @@
 //! One combination of the options in a sweep.
 
 use forerun::{
-    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
-    Placement, Tree, WeightType, cores_within_quota,
+    CalibrationPolicy, DraftTokens, DrafterKind, Drafting, LayerStrategy, Method, ModelSource,
+    PearlOptions, Placement, Tree, WeightType, cores_within_quota,
 };
 use std::collections::BTreeSet;
 
@@ -25,17 +25,6 @@ pub(crate) struct Choice {
     pub(crate) temperature: f32,
 }
 
-/// When drafter and target compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ModelConcurrency {
-    /// Only the target computes. There is no drafter, or the drafter needs no device.
-    TargetOnly,
-    /// Drafter and target alternate.
-    Alternating,
-    /// Drafter and target compute at the same time.
-    Parallel,
-}
-
 impl Choice {
     /// Returns autoregressive decoding with the same target, placement and temperature.
     pub(crate) fn autoregressive(&self) -> Self {
@@ -52,20 +41,16 @@ impl Choice {
         }
     }
 
-    pub(crate) fn concurrency(&self) -> ModelConcurrency {
-        match self.method {
-            _ if !self.drafter.has_model() => ModelConcurrency::TargetOnly,
-            Method::Autoregressive => ModelConcurrency::TargetOnly,
-            Method::Speculative => ModelConcurrency::Alternating,
-            Method::Pearl | Method::Dsi => ModelConcurrency::Parallel,
-        }
+    /// Returns when a draft model computes: never if the drafter needs no device.
+    pub(crate) fn drafting(&self) -> Drafting {
+        if self.drafter.has_model() { self.method.drafting() } else { Drafting::None }
     }
 
     /// Returns the placement to plan with. If no model drafts, all cores are the target's.
     pub(crate) fn devices(&self) -> Option<Placement> {
         let placement = self.placement.as_ref()?;
-        Some(match self.concurrency() {
-            ModelConcurrency::TargetOnly => all_to_the_target(placement, self.method),
+        Some(match self.drafting() {
+            Drafting::None => all_to_the_target(placement, self.method),
             _ => placement.clone(),
         })
     }
@@ -83,7 +68,7 @@ impl Choice {
 /// kept, unless it has replicas that the method cannot use.
 pub(crate) fn all_to_the_target(placement: &Placement, method: Method) -> Placement {
     let is_target_only = placement.drafter(0).is_none();
-    if is_target_only && (placement.replicas() == 1 || method == Method::Dsi) {
+    if is_target_only && (placement.replicas() == 1 || method.has_replicas()) {
         return placement.clone();
     }
     let cores: Vec<usize> = cores_in(placement).into_iter().collect();

@@ -84,10 +84,10 @@ pub fn configurations(
                 index
             }
         };
-        let configuration = match choice.method {
+        let configuration = match choice.method.drafts() {
             // Autoregressive decoding on other cores is another configuration.
-            Method::Autoregressive => build(models, &choice.autoregressive(), &labels, baseline)?,
-            _ => build(models, choice, &labels, baseline)?,
+            false => build(models, &choice.autoregressive(), &labels, baseline)?,
+            true => build(models, choice, &labels, baseline)?,
         };
         // Different combinations may give the same plan.
         if !known.insert(identity(&configuration)) {
@@ -214,12 +214,7 @@ fn drafters(models: &Models, sweep: &Sweep) -> Vec<(DrafterKind, Option<ModelSou
 fn fits(drafter: DrafterKind, model: &ModelSource) -> bool {
     let Some(path) = model.path() else { return true };
     match SpeculatorKind::of(path) {
-        // A PARD checkpoint is also an ordinary language model.
-        Ok(Some(kind @ SpeculatorKind::Pard { .. })) => {
-            !drafter.belongs_to_target() || DrafterKind::of(kind) == drafter
-        }
-        Ok(Some(kind)) => DrafterKind::of(kind) == drafter,
-        Ok(None) if path.exists() => !drafter.belongs_to_target(),
+        Ok(found) if path.exists() => drafter.can_use(found),
         _ => true,
     }
 }
@@ -304,7 +299,7 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
         }
     }
     flags += &format!("--method {}", plan.method());
-    if plan.method() != Method::Autoregressive {
+    if plan.method().drafts() {
         let count = draft_tokens_text(choice.draft_tokens);
         flags += &format!(" --drafter {} --draft-tokens {count}", plan.drafter());
         if let Some(easyspec) = plan.easyspec() {

@@ -1,7 +1,7 @@
 //! Labels of configurations: short descriptions without the options that all configurations share.
 
-use crate::choice::{Choice, ModelConcurrency, draft_tokens_text};
-use forerun::{DrafterKind, Method, ModelSource, PearlOptions, Placement, Tree};
+use crate::choice::{Choice, draft_tokens_text};
+use forerun::{DrafterKind, Drafting, ModelSource, PearlOptions, Placement, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -14,12 +14,11 @@ pub(crate) struct Labels<'a> {
     cores: BTreeSet<BTreeSet<usize>>,
 }
 
-/// A group of choices with comparable placements: whether it is plain decoding, and the concurrency of the
-/// models.
-type PlacementGroup = (bool, ModelConcurrency);
+/// A group of choices with comparable placements: whether it drafts, and when a draft model computes.
+type PlacementGroup = (bool, Drafting);
 
 fn placement_group(choice: &Choice) -> PlacementGroup {
-    (choice.method == Method::Autoregressive, choice.concurrency())
+    (choice.method.drafts(), choice.drafting())
 }
 
 /// Returns the placement of a choice as a text, or `None` if it is the default.
@@ -42,7 +41,7 @@ impl<'a> Labels<'a> {
     pub(crate) fn label(&self, choice: &Choice) -> String {
         let all = self.all;
         let mut name = choice.method.to_string();
-        if choice.method != Method::Autoregressive {
+        if choice.method.drafts() {
             name += &drafting(choice, all);
         }
         if self.shows_placement(choice)
@@ -142,7 +141,7 @@ fn on_cores(placement: &Placement) -> String {
 mod tests {
     use super::*;
     use crate::{Models, Sweep, configurations};
-    use forerun::{DraftTokens, available_cores};
+    use forerun::{DraftTokens, Method, available_cores};
 
     /// Returns the labels of all configurations of some sweeps, including plain decoding.
     fn names(sweeps: &[Sweep]) -> Vec<String> {

@@ -6,6 +6,10 @@ use crate::provenance::quoted;
 use crate::{BenchError, Configuration};
 use forerun::{DrafterKind, WeightType};
 
+/// The drafters that the protocol of peers has.
+const PEER_DRAFTERS: [DrafterKind; 3] =
+    [DrafterKind::None, DrafterKind::Model, DrafterKind::PromptLookup];
+
 /// A participant: one of our configurations, or a peer with one task.
 #[derive(Clone, Debug)]
 pub struct Participant {
@@ -73,22 +77,20 @@ pub fn participants(
             ))
         })?;
         for &drafter in &spec.drafters {
-            let lengths = match drafter {
-                DrafterKind::None => vec![0],
-                DrafterKind::Model | DrafterKind::PromptLookup => spec.draft_tokens.clone(),
-                _ => {
-                    return Err(invalid(format!(
-                        "peers do not support the drafter {drafter}: use none, model or prompt-lookup"
-                    )));
-                }
-            };
+            if !PEER_DRAFTERS.contains(&drafter) {
+                return Err(invalid(format!(
+                    "peers do not support the drafter {drafter}: use none, model or prompt-lookup"
+                )));
+            }
+            let drafts = drafter != DrafterKind::None;
+            let lengths = if drafts { spec.draft_tokens.clone() } else { vec![0] };
             if lengths.is_empty() {
                 return Err(invalid("set draft-tokens, its draft length".into()));
             }
             for draft_tokens in lengths {
-                let method = match drafter {
-                    DrafterKind::None => "autoregressive".to_owned(),
-                    _ => format!("speculative, {drafter}, {draft_tokens}"),
+                let method = match drafts {
+                    false => "autoregressive".to_owned(),
+                    true => format!("speculative, {drafter}, {draft_tokens}"),
                 };
                 let weights = configurations[baseline].name.strip_prefix("autoregressive");
                 let name = format!("{}: {method}{}", spec.name, weights.unwrap_or_default());

@@ -218,13 +218,12 @@ mod tests {
     }
 
     fn all_participants() -> Vec<Participant> {
-        use DrafterKind::{Model, None, PromptLookup};
         vec![
-            participant("plain", None, false),
-            participant("model", Model, false),
-            participant("lookup", PromptLookup, false),
-            participant("peer plain", None, true),
-            participant("peer model", Model, true),
+            participant("plain", DrafterKind::None, false),
+            participant("model", DrafterKind::Model, false),
+            participant("lookup", DrafterKind::PromptLookup, false),
+            participant("peer plain", DrafterKind::None, true),
+            participant("peer model", DrafterKind::Model, true),
         ]
     }
 

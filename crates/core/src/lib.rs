@@ -15,6 +15,7 @@ mod filters;
 mod job;
 mod logit_row;
 mod logprobs;
+mod need;
 mod penalties;
 mod randomness;
 #[cfg(any(test, feature = "testing"))]
@@ -35,6 +36,7 @@ pub use job::{
     Ticket,
 };
 pub use logprobs::{RowLogprobs, TokenLogprob};
+pub use need::Need;
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};
 pub use sampler::Sampler;
 pub use sampling::{Sampling, SamplingError, SamplingOptions, Verification};

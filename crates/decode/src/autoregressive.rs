@@ -1,8 +1,20 @@
 //! Autoregressive decoding: one target forward for each token. This is the baseline of the other
 //! decoders, and the reference for their output.
 
-use crate::{DecodeError, Decoder, Sequence, jobs};
+use crate::{
+    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence, jobs,
+};
 use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
+
+/// The entry in [`METHODS`](crate::METHODS).
+pub(crate) const METHOD: MethodEntry = MethodEntry {
+    name: "autoregressive",
+    help: "One forward pass of the target per token, no drafts",
+    drafting: Drafting::None,
+    several_targets: false,
+    offers: &[],
+    decoder: |_| Box::new(Autoregressive),
+};
 
 /// Decodes one token in each step, without drafting.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,5 +37,11 @@ impl Decoder for Autoregressive {
             outcome: SpanOutcome::Accepted,
         });
         Ok(())
+    }
+}
+
+impl AnswerDecoder for Autoregressive {
+    fn for_next_answer(&self, _options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
+        Box::new(Self)
     }
 }

@@ -29,12 +29,32 @@
 use crate::chain::{Chain, common_prefix_len};
 use crate::draft_ahead::DraftAhead;
 use crate::replicas::Replicas;
-use crate::{DecodeError, Decoder, DsiLookahead, Sequence, jobs};
+use crate::{
+    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
+    Sequence, jobs,
+};
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, JobError, Outcome, Proposal, Scores, Ticket, TokenId,
-    TokenTree, trace::SpanOutcome, verify_chains,
+    Cluster, ClusterError, Completion, Draft, JobError, Need, Outcome, Proposal, Scores, Ticket,
+    TokenId, TokenTree, trace::SpanOutcome, verify_chains,
 };
 use std::collections::BTreeMap;
+
+/// The entry in [`METHODS`](crate::METHODS).
+pub(crate) const METHOD: MethodEntry = MethodEntry {
+    name: "dsi",
+    help: "Verify on one or more target replicas while drafting continues (DSI)",
+    drafting: Drafting::DuringVerification,
+    several_targets: true,
+    offers: &[Need::SeveralDrafters],
+    decoder: |options| {
+        // Each drafter's tokens are verified on its share of the replicas.
+        let replicas = options.targets.div_ceil(options.drafters.max(1));
+        let lookahead = DsiLookahead::new(options.draft_tokens, options.length, replicas)
+            .with_tokens_per_forward(options.pattern.tokens_per_forward());
+        let decoder = Dsi::new(options.targets, lookahead).with_drafters(options.drafters);
+        Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
+    },
+};
 
 /// Verifies on several target replicas at once.
 pub struct Dsi {
@@ -432,5 +452,12 @@ impl Decoder for Dsi {
         for chain in &mut self.chains {
             chain.next_row = 0;
         }
+    }
+}
+
+impl AnswerDecoder for Dsi {
+    fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
+        let decoder = Self::new(options.targets, self.lookahead.for_new_answer());
+        Box::new(decoder.with_drafters(options.drafters))
     }
 }

@@ -20,8 +20,27 @@
 //! * Every draw has its own key. The published code uses one random number for two positions.
 
 use crate::draft_ahead::DraftAhead;
-use crate::{DecodeError, Decoder, PearlDraftLength, PearlOptions, PearlSchedule, Sequence, jobs};
+use crate::{
+    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, PearlDraftLength,
+    PearlOptions, PearlSchedule, Sequence, jobs,
+};
 use forerun_core::{Cluster, Outcome, Ticket, trace::SpanOutcome, verify};
+
+/// The entry in [`METHODS`](crate::METHODS).
+pub(crate) const METHOD: MethodEntry = MethodEntry {
+    name: "pearl",
+    help: "Draft and verify at the same time, on separate devices (PEARL)",
+    drafting: Drafting::DuringVerification,
+    several_targets: false,
+    offers: &[],
+    decoder: |options| {
+        let eager = options.pearl.schedule == PearlSchedule::Eager;
+        let draft_length = PearlDraftLength::new(options.draft_tokens, options.length, eager)
+            .with_tokens_per_forward(options.pattern.tokens_per_forward());
+        let decoder = Pearl::new(options.pearl, draft_length);
+        Box::new(if options.reproducible { decoder.reproducible() } else { decoder })
+    },
+};
 
 /// Drafts and verifies at the same time.
 pub struct Pearl {
@@ -138,5 +157,11 @@ impl Decoder for Pearl {
         if let Some(ticket) = self.scoring.take() {
             cluster.cancel(ticket);
         }
+    }
+}
+
+impl AnswerDecoder for Pearl {
+    fn for_next_answer(&self, options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
+        Box::new(Self::new(options.pearl, self.draft_length.for_new_answer()))
     }
 }

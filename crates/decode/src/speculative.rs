@@ -14,9 +14,28 @@
 //! Deviation: γ can adapt to measured times and acceptance, down to 0.
 
 use crate::{
-    DecodeError, Decoder, Sequence, SpeculativeDraftLength, jobs, speculative_draft_length::Round,
+    AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
+    SpeculativeDraftLength, jobs, speculative_draft_length::Round,
 };
-use forerun_core::{Cluster, Draft, Outcome, trace::SpanOutcome, verify};
+use forerun_core::{Cluster, Draft, Need, Outcome, trace::SpanOutcome, verify};
+
+/// The entry in [`METHODS`](crate::METHODS).
+pub(crate) const METHOD: MethodEntry = MethodEntry {
+    name: "speculative",
+    help: "Draft, then verify the draft in one forward pass of the target",
+    drafting: Drafting::BeforeVerification,
+    several_targets: false,
+    offers: &[Need::Features, Need::Feedback, Need::Trees, Need::WholeDrafts],
+    decoder: |options| {
+        let longest = options.pattern.positions.unwrap_or(options.draft_tokens);
+        let shape = options.shape.with_draft_tokens(longest.min(options.draft_tokens));
+        let draft_length = SpeculativeDraftLength::new(shape, options.length);
+        Box::new(Speculative::new(match options.pattern.one_forward {
+            true => draft_length.in_one_forward(),
+            false => draft_length,
+        }))
+    },
+};
 
 /// Drafts and verifies alternately.
 pub struct Speculative {
@@ -69,5 +88,15 @@ impl Decoder for Speculative {
             cluster.observe(Outcome { ticket, accepted, outcome });
         }
         Ok(())
+    }
+}
+
+impl AnswerDecoder for Speculative {
+    fn for_next_answer(
+        &self,
+        _options: &DecoderOptions,
+        prompt_tokens: usize,
+    ) -> Box<dyn AnswerDecoder> {
+        Box::new(Self::new(self.draft_length.for_new_answer(prompt_tokens)))
     }
 }

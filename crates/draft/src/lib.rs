@@ -18,18 +18,20 @@ mod ngram_pool;
 mod ouroboros;
 mod parallel;
 mod prompt_lookup;
+mod traits;
 mod two_device;
 mod vocab_translation;
 
 pub use eagle::EagleDrafter;
 pub use hydra::HydraDrafter;
 pub use layer_parallel::{CalibrationPolicy, LayerParallelDrafter, UnknownCalibrationPolicy};
-pub use lookahead::LookaheadDrafter;
+pub use lookahead::{LOOKAHEAD_TRAITS, LookaheadDrafter};
 pub use medusa::MedusaDrafter;
 pub use model::ModelDrafter;
-pub use ouroboros::{OuroborosDrafter, PHRASE_TOKENS, with_phrases};
+pub use ouroboros::{OUROBOROS_TRAITS, OuroborosDrafter, PHRASE_TOKENS, with_phrases};
 pub use parallel::{Masks, ParallelDrafter, ParallelEagleDrafter};
 pub use prompt_lookup::PromptLookup;
+pub use traits::{DefaultShape, DrafterTraits};
 pub use two_device::TwoDeviceDrafter;
 pub use vocab_translation::{VocabTranslationDrafter, VocabTranslator};
 
@@ -149,6 +151,24 @@ pub trait Drafter {
 
     /// Drops everything that is stored for a sequence.
     fn release(&mut self, sequence: SequenceId);
+}
+
+impl<D: Drafter + ?Sized> Drafter for Box<D> {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        (**self).draft(context)
+    }
+
+    fn draft_batch(
+        &mut self,
+        contexts: &[DraftContext<'_>],
+        done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
+    ) {
+        (**self).draft_batch(contexts, done);
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        (**self).release(sequence);
+    }
 }
 
 /// Returns the draft of a batch that has one context.

@@ -21,8 +21,10 @@
 
 use crate::answer_tracker::AnswerTracker;
 use crate::ngram_pool::NgramPool;
-use crate::{DraftContext, Drafter};
-use forerun_core::{Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft};
+use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
+use forerun_core::{
+    Draft, DraftShape, Need, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft,
+};
 use forerun_lm::ModelError;
 use std::collections::{HashMap, VecDeque};
 
@@ -32,6 +34,12 @@ const NGRAM: usize = 5;
 const WINDOW: usize = 7;
 /// The number of n-grams that are kept for a first token, and verified in a round (G).
 const GUESSES: usize = 7;
+
+/// What lookahead decoding needs. Its window is always a tree.
+pub const LOOKAHEAD_TRAITS: DrafterTraits = DrafterTraits {
+    needs: &[Need::Feedback, Need::Trees],
+    shape: DefaultShape::Tree { depth: LookaheadDrafter::DEPTH, nodes: LookaheadDrafter::NODES },
+};
 
 /// Drafts n-grams that the target has generated.
 #[derive(Default)]

@@ -18,9 +18,9 @@
 use crate::answer_tracker::AnswerTracker;
 use crate::candidate_model::CandidateModel;
 use crate::ngram_pool::NgramPool;
-use crate::{DraftContext, Drafter};
+use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
 use forerun_core::{
-    Draft, DraftShape, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft, row_of,
+    Draft, DraftShape, Need, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft, row_of,
 };
 use forerun_lm::{LanguageModel, ModelError};
 use std::collections::HashMap;
@@ -30,6 +30,15 @@ use std::collections::HashMap;
 pub const PHRASE_TOKENS: usize = 4;
 /// The number of phrases that are kept for a first token.
 const PHRASES_PER_TOKEN: usize = 6;
+
+/// The number of phrases after a draft, if no tree is requested.
+const PHRASES: usize = 3;
+
+/// What Ouroboros needs. Its phrases are branches after the tokens that the model drafts.
+pub const OUROBOROS_TRAITS: DrafterTraits = DrafterTraits {
+    needs: &[Need::Feedback, Need::Trees],
+    shape: DefaultShape::ChainWithPhrases { phrases: PHRASES },
+};
 
 /// Drafts with a language model and phrases.
 pub struct OuroborosDrafter<M> {

@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let id = SequenceId(u64::MAX);
     let mut sequence = Sequence::new(id, prompt, Sampling::greedy(), limits);
     let mut cluster = engine.cluster();
-    generate(&mut DraftFour, &mut sequence, &mut cluster, |_| ControlFlow::Continue(()))?;
+    generate(&mut DraftFour, &mut sequence, &mut *cluster, |_| ControlFlow::Continue(()))?;
     cluster.release(id);
 
     println!("{}", engine.tokenizer().decode(sequence.generated()));

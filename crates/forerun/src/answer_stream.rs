@@ -1,14 +1,14 @@
 //! An answer in progress, as an iterator of events.
 
 use crate::answer::Answer;
-use crate::decoding::ChosenDecoder;
 use crate::engine::Forerun;
 use crate::error::ForerunError;
+use crate::plan::Method;
 use crate::sink::Sink;
 use forerun_core::trace::Trace;
 use forerun_core::{JobError, TokenId, TokenLogprob, Verification};
-use forerun_decode::{DecodeError, Finish, Sequence, next_tokens};
-use forerun_runtime::{Canceller, ThreadCluster};
+use forerun_decode::{AnswerDecoder, DecodeError, Finish, Sequence, next_tokens};
+use forerun_runtime::{Canceller, ClusterHandle};
 use std::collections::VecDeque;
 
 /// A part of an answer in progress.
@@ -48,9 +48,10 @@ pub enum TokenOrigin {
 pub struct AnswerStream<'a> {
     pub(crate) engine: &'a Forerun,
     pub(crate) sequence: Sequence,
-    pub(crate) cluster: ThreadCluster,
+    pub(crate) cluster: Box<dyn ClusterHandle>,
     /// `None` once the answer has ended.
-    pub(crate) decoder: Option<ChosenDecoder>,
+    pub(crate) decoder: Option<Box<dyn AnswerDecoder>>,
+    pub(crate) method: Method,
     pub(crate) sink: Sink<'a>,
     pub(crate) canceller: Canceller,
     /// Whether draft lengths must not depend on measured times.
@@ -83,7 +84,7 @@ impl AnswerStream<'_> {
                 self.sequence.stop();
             }
             let Some(decoder) = &mut self.decoder else { return Ok(()) };
-            match next_tokens(decoder.as_dyn(), &mut self.sequence, &mut self.cluster) {
+            match next_tokens(&mut **decoder, &mut self.sequence, &mut *self.cluster) {
                 Ok(None) => self.sink.start_commit(),
                 Ok(Some(finish)) => self.finish(finish),
                 // A job was cancelled: the answer ends with the tokens committed before.
@@ -159,9 +160,9 @@ impl AnswerStream<'_> {
     /// trace, and would delay the next answer's jobs.
     fn end(&mut self) -> Trace {
         let Some(mut decoder) = self.decoder.take() else { return Trace::default() };
-        decoder.as_dyn().stop(&mut self.cluster);
+        decoder.stop(&mut *self.cluster);
         if !self.reproducible {
-            self.engine.learn(decoder);
+            self.engine.learn(self.method, decoder);
         }
         self.cluster.cancel_and_wait();
         let sequence = self.sequence.id();

@@ -4,9 +4,10 @@ use crate::answer::Answer;
 use crate::chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 use crate::engine::{Continuation, Forerun};
 use crate::error::ForerunError;
-use crate::plan::{DrafterKind, Method};
+use crate::plan::Method;
+use crate::registry::DrafterKind;
 use crate::request::Request;
-use forerun_core::{DraftShape, TokenId};
+use forerun_core::{DraftShape, Need, TokenId};
 use forerun_decode::Finish;
 use forerun_runtime::Canceller;
 use std::ops::ControlFlow;
@@ -168,15 +169,21 @@ impl<'a> Chat<'a> {
     /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's last
     /// pass.
     pub fn set_method(&mut self, method: Method) -> Result<(), ChatError> {
-        if method != Method::Autoregressive && self.engine.plan().drafter() == DrafterKind::None {
+        let drafter = self.engine.plan().drafter();
+        if !method.drafts() {
+            self.continuation.method = method;
+            return Ok(());
+        }
+        if drafter == DrafterKind::None {
             return Err(ChatError::NoDrafter(method));
         }
-        let learns_from_feedback = self.engine.plan().drafter().learns_from_feedback();
-        if method.is_parallel() && (learns_from_feedback || self.engine.reads_features()) {
+        let reads_features = self.engine.reads_features() && !method.offers(Need::Features);
+        let learns = drafter.needs(Need::Feedback) && !method.offers(Need::Feedback);
+        if reads_features || learns {
             return Err(ChatError::NeedsFeatures(method));
         }
         let is_chain = matches!(self.engine.plan().shape(), DraftShape::Chain { .. });
-        if method.is_parallel() && !is_chain {
+        if !is_chain && !method.offers(Need::Trees) {
             return Err(ChatError::ChainsOnly(method));
         }
         self.continuation.method = method;

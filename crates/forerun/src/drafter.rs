@@ -1,30 +1,21 @@
-//! The drafters of a plan: opened, checked against the target, loaded, and installed on a device.
+//! The drafters of a plan that have checkpoints: opened, checked against the target, loaded, and
+//! installed on a device. How each of them is built stands in `drafter_builders.rs`.
 
-use crate::decoding::DraftPattern;
-use crate::drafter_weights::DrafterWeights;
+use crate::drafter_builders::{self, UseWeights};
 use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_located};
-use crate::plan::{AdditionalDrafter, DrafterKind, Plan};
-use crate::translation::Translation;
-use forerun_core::{DraftShape, TokenId};
-use forerun_cpu::{
-    AlternatingModel, CpuHeads, CpuPages, ExclusiveDevice, Team, Transformer, Weights,
-};
-use forerun_draft::{
-    CalibrationPolicy, Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks,
-    MedusaDrafter, ModelDrafter, OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter,
-    TwoDeviceDrafter, VocabTranslationDrafter,
-};
+use crate::plan::Plan;
+use crate::registry::{DrafterKind, is_model};
+use forerun_core::DraftShape;
+use forerun_cpu::{AlternatingModel, CpuPages, ExclusiveDevice, Team, Transformer, Weights};
+use forerun_decode::DraftPattern;
+use forerun_draft::{Drafter, TwoDeviceDrafter};
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
-use forerun_lm::LayerGroups;
-use forerun_model::{CachedTransformer, EagleModel, Forward};
-use forerun_runtime::{Engine, SharedDevice};
+use forerun_model::{CachedTransformer, Forward};
+use forerun_runtime::{Engine, SharedDevice, TimedModel};
 use std::sync::Arc;
-
-/// The number of tokens in a round of EasySpec if drafting runs ahead: the paper's draft length.
-const LAYER_PARALLEL_ROUND: usize = 5;
 
 /// An open drafter checkpoint that fits the target.
 pub(crate) struct OpenDrafter<'p> {
@@ -37,22 +28,26 @@ pub(crate) struct OpenDrafter<'p> {
 /// An open checkpoint of a drafter.
 enum DrafterCheckpoint {
     /// A whole model.
-    Model(DraftModel),
+    Model {
+        model: OpenModel,
+        /// Whether its vocabulary is not the target's, so that drafts are translated.
+        translates: bool,
+        use_weights: UseWeights,
+    },
     /// A layer or heads that share the target's embedding or head.
     Speculator(Speculator),
 }
 
-/// A whole model that drafts.
-struct DraftModel {
-    model: OpenModel,
-    /// EasySpec's layer groups, if it drafts.
-    layer_parallel: Option<(LayerGroups, CalibrationPolicy)>,
-    /// Whether phrases extend its drafts (Ouroboros).
-    phrases: bool,
-    /// The mask token (PARD).
-    mask: Option<TokenId>,
+/// An open language model that is about to draft.
+pub(crate) struct DraftModel<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) kind: DrafterKind,
+    /// The layout that shows what the model was trained for, such as PARD's.
+    pub(crate) layout: Option<SpeculatorKind>,
+    pub(crate) target: &'a OpenModel,
+    pub(crate) model: &'a OpenModel,
     /// Whether its vocabulary is not the target's, so that drafts are translated.
-    translates: bool,
+    pub(crate) translates: bool,
 }
 
 impl<'p> OpenDrafter<'p> {
@@ -65,28 +60,23 @@ impl<'p> OpenDrafter<'p> {
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Vec<Self>, ForerunError> {
-        let first = plan.draft_model().map(|name| (0, name, plan.drafter()));
-        let model = |(index, drafter): (usize, &'p AdditionalDrafter)| match drafter {
-            AdditionalDrafter::Model(name) => Some((index, name, DrafterKind::Model)),
-            AdditionalDrafter::PromptLookup => None,
-        };
-        let additional = (1..).zip(plan.additional_drafters()).filter_map(model);
-        let open = |(index, name, kind)| {
+        let open = |(index, name)| {
+            let kind = if index == 0 { plan.drafter() } else { DrafterKind::Model };
             let checkpoint = DrafterCheckpoint::open(plan, (name, kind), target, loader)?;
             Ok(Self { index, name, checkpoint })
         };
-        first.into_iter().chain(additional).map(open).collect()
+        plan.drafters_with_models().into_iter().map(open).collect()
     }
 
     /// Returns whether its drafts are translated by their text.
     pub(crate) fn translates(&self) -> bool {
-        matches!(self.checkpoint, DrafterCheckpoint::Model(DraftModel { translates: true, .. }))
+        matches!(self.checkpoint, DrafterCheckpoint::Model { translates: true, .. })
     }
 
     /// Returns the target's features that it reads in addition to tokens, if any.
     pub(crate) fn features(&self, target: &OpenModel) -> Option<FeatureSource> {
         match &self.checkpoint {
-            DrafterCheckpoint::Model(_) => None,
+            DrafterCheckpoint::Model { .. } => None,
             DrafterCheckpoint::Speculator(speculator) => {
                 speculator.kind().features(target.checkpoint.config())
             }
@@ -106,20 +96,18 @@ impl<'p> OpenDrafter<'p> {
         let (target, target_weights) = target;
         let Self { index, name, checkpoint } = self;
         let weight_type = plan.weight_type();
-        let weights = match checkpoint {
-            DrafterCheckpoint::Model(draft_model) => {
-                let checkpoint = &draft_model.model.checkpoint;
-                let weights = loader.load(name, checkpoint, weight_type)?;
-                draft_model.with_weights(weights, target)
+        let parts = match checkpoint {
+            DrafterCheckpoint::Model { model, use_weights, .. } => {
+                use_weights(loader.load(name, &model.checkpoint, weight_type)?)
             }
             DrafterCheckpoint::Speculator(speculator) => {
                 let key = (speculator.path().to_owned(), weight_type);
                 loader.load_drafter(key, target.checkpoint.path(), || {
-                    DrafterWeights::load(&speculator, target_weights, weight_type)
+                    drafter_builders::speculator(&speculator, target_weights, weight_type)
                 })?
             }
         };
-        Ok(LoadedDrafter { index, weights })
+        Ok(LoadedDrafter { index, parts })
     }
 }
 
@@ -138,67 +126,41 @@ impl DrafterCheckpoint {
             Err(_) if !requested.belongs_to_target() => None,
             found => found?,
         };
-        let mask = match (requested, found) {
-            // A PARD model is also an ordinary language model.
-            (
-                DrafterKind::Model | DrafterKind::EasySpec | DrafterKind::Ouroboros,
-                None | Some(SpeculatorKind::Pard { .. }),
-            ) => None,
-            (DrafterKind::Parallel, Some(SpeculatorKind::Pard { mask })) => Some(mask),
-            (_, Some(found)) if DrafterKind::of(found) == requested => {
-                plan.check_features(found)?;
-                return match Speculator::open(&path, &target.checkpoint)? {
+        match (found, requested.build_model()) {
+            (Some(found), _) if !requested.can_use(Some(found)) => {
+                Err(ForerunError::WrongDrafterKind { path, found, requested })
+            }
+            (layout, Some(build)) if is_model(layout) && requested.can_use(layout) => {
+                let model = open_located(&path, name)?;
+                let translates = !target.tokenizer.agrees_with(&model.tokenizer);
+                if translates {
+                    check_translation((plan, requested), target, &model)?;
+                }
+                let kind = requested;
+                let open = DraftModel { plan, kind, layout, target, model: &model, translates };
+                let use_weights = build(&open)?;
+                Ok(Self::Model { model, translates, use_weights })
+            }
+            (Some(found), _) => {
+                plan.check_layout(found)?;
+                match Speculator::open(&path, &target.checkpoint)? {
                     Some(speculator) => Ok(Self::Speculator(speculator)),
                     None => Err(ForerunError::NotADrafter { path, requested }),
-                };
+                }
             }
-            (_, Some(found)) => {
-                return Err(ForerunError::WrongDrafterKind { path, found, requested });
-            }
-            (_, None) if !path.exists() => return Err(LoadError::NotFound { path }.into()),
-            (_, None) => return Err(ForerunError::NotADrafter { path, requested }),
-        };
-        let model = open_located(&path, name)?;
-        let translates = !target.tokenizer.agrees_with(&model.tokenizer);
-        if translates {
-            check_translation((plan, requested), target, &model)?;
+            _ if !path.exists() => Err(LoadError::NotFound { path }.into()),
+            _ => Err(ForerunError::NotADrafter { path, requested }),
         }
-        let layer_parallel = match requested {
-            DrafterKind::EasySpec => layer_parallel(plan, &model)?,
-            _ => None,
-        };
-        let phrases = requested == DrafterKind::Ouroboros;
-        Ok(Self::Model(DraftModel { model, layer_parallel, phrases, mask, translates }))
     }
 }
 
-impl DraftModel {
-    fn with_weights(self, weights: Arc<Weights>, target: &OpenModel) -> DrafterWeights {
-        let Self { model, layer_parallel, phrases, mask, translates } = self;
-        if phrases {
-            return DrafterWeights::Ouroboros(weights);
-        }
-        if let Some(mask) = mask {
-            return DrafterWeights::Parallel { weights, masks: Masks::Repeated(mask) };
-        }
-        let translation = translates.then(|| {
-            let ends = &model.checkpoint.config().eos_token_ids;
-            let target_config = target.checkpoint.config();
-            let target = (Arc::clone(&target.tokenizer), &target_config.eos_token_ids[..]);
-            let drafter = (Arc::clone(&model.tokenizer), &ends[..]);
-            Arc::new(Translation::new(target, target_config.vocab_size, drafter))
-        });
-        DrafterWeights::Model { weights, layer_parallel, translation }
-    }
-}
-
-/// Refuses translation for trees, and for drafters other than [`DrafterKind::Model`].
+/// Refuses translation for trees, and for drafters that cannot translate.
 fn check_translation(
     (plan, kind): (&Plan, DrafterKind),
     target: &OpenModel,
     drafter: &OpenModel,
 ) -> Result<(), ForerunError> {
-    if kind != DrafterKind::Model {
+    if !kind.translates() {
         let [target, drafter] = [target, drafter].map(|model| model.checkpoint.path().to_owned());
         return Err(ForerunError::UntranslatableDrafter { kind, target, drafter });
     }
@@ -213,25 +175,68 @@ fn check_translation(
     })
 }
 
-/// Returns EasySpec's layer groups for a drafter, if the plan uses EasySpec.
-fn layer_parallel(
-    plan: &Plan,
-    drafter: &OpenModel,
-) -> Result<Option<(LayerGroups, CalibrationPolicy)>, ForerunError> {
-    let Some(easyspec) = plan.easyspec() else { return Ok(None) };
-    let groups = easyspec.layers.groups(drafter.checkpoint.config().num_hidden_layers);
-    let groups = groups.map_err(|cause| {
-        let drafter = drafter.checkpoint.path().to_owned();
-        ForerunError::LayerGroups { cause, drafter }
-    })?;
-    Ok(Some((groups, easyspec.calibration)))
+/// A drafter's weights, and how it drafts with them.
+#[derive(Clone)]
+pub(crate) struct DrafterParts {
+    pattern: DraftPattern,
+    build: Arc<BuildDrafter>,
+}
+
+/// Builds a drafter on a worker.
+type BuildDrafter = dyn Fn(&Site<'_>) -> Result<Box<dyn Drafter>, String> + Send + Sync;
+
+impl DrafterParts {
+    /// Creates the parts of a drafter with this pattern. `build` fails if the drafter cannot run on
+    /// the site's device.
+    pub(crate) fn new(
+        pattern: DraftPattern,
+        build: impl Fn(&Site<'_>) -> Result<Box<dyn Drafter>, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { pattern, build: Arc::new(build) }
+    }
+}
+
+/// Where a drafter is built: the device of a worker.
+pub(crate) struct Site<'a> {
+    engine: &'a Engine,
+    device: &'a DrafterDevice<'a>,
+    /// The number of the target's tokens.
+    pub(crate) vocab_size: usize,
+}
+
+impl Site<'_> {
+    /// Wraps a model so that its passes appear in the trace.
+    pub(crate) fn timed<M>(&self, model: M) -> TimedModel<M> {
+        self.engine.timed(model)
+    }
+
+    /// Returns a language model with caches of its own.
+    pub(crate) fn model(
+        &self,
+        weights: &Arc<Weights>,
+    ) -> TimedModel<CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>> {
+        let passes = self.device.passes(self.engine, Arc::clone(weights));
+        self.timed(CachedTransformer::new(passes))
+    }
+
+    /// Returns the team of a device that no other worker uses.
+    ///
+    /// # Errors
+    /// If the device is shared.
+    pub(crate) fn team(&self) -> Result<Arc<Team>, String> {
+        match self.device {
+            DrafterDevice::Team(team) => Ok(Arc::clone(team)),
+            // `Plan` refuses such placements.
+            DrafterDevice::Shared { .. } => Err("this drafter cannot move between devices".into()),
+        }
+    }
 }
 
 /// A loaded drafter, with its index among all drafters.
 #[derive(Clone)]
 pub(crate) struct LoadedDrafter {
     index: usize,
-    weights: DrafterWeights,
+    parts: DrafterParts,
 }
 
 /// The device of a drafter's model.
@@ -262,28 +267,6 @@ impl DrafterDevice<'_> {
             }
         }
     }
-
-    /// Returns the team of a device that no other worker uses.
-    ///
-    /// # Errors
-    /// If the device is shared.
-    fn team(&self) -> Result<&Arc<Team>, String> {
-        match self {
-            Self::Team(team) => Ok(team),
-            // `Plan` refuses such placements.
-            Self::Shared { .. } => Err("this drafter cannot move between devices".into()),
-        }
-    }
-
-    /// Returns the engine with a drafter whose model is on this device.
-    fn install(&self, engine: Engine, index: usize, drafter: impl Drafter + 'static) -> Engine {
-        match self {
-            Self::Shared { halves: true, .. } => {
-                engine.with_drafter(index, TwoDeviceDrafter::new(drafter))
-            }
-            _ => engine.with_drafter(index, drafter),
-        }
-    }
 }
 
 impl LoadedDrafter {
@@ -294,26 +277,7 @@ impl LoadedDrafter {
 
     /// Returns the number of positions that it drafts, and in how many passes.
     pub(crate) fn pattern(&self) -> DraftPattern {
-        let with_masks =
-            |masks: usize| DraftPattern { positions: Some(masks + 1), one_forward: true };
-        match &self.weights {
-            DrafterWeights::Model { .. } | DrafterWeights::Ouroboros(_) => DraftPattern::default(),
-            DrafterWeights::Parallel { masks: Masks::Repeated(_), .. } => {
-                DraftPattern { positions: None, one_forward: true }
-            }
-            DrafterWeights::Parallel { masks: Masks::PerPosition(masks), .. } => {
-                with_masks(masks.len())
-            }
-            DrafterWeights::Eagle(weights) => match weights.architecture().mask_tokens {
-                0 => DraftPattern::default(),
-                masks => with_masks(masks),
-            },
-            DrafterWeights::Heads(weights) => {
-                let heads = weights.architecture();
-                // Heads that read drafted tokens run one after another.
-                DraftPattern { positions: Some(heads.n_heads), one_forward: !heads.reads_tokens }
-            }
-        }
+        self.parts.pattern
     }
 
     /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens.
@@ -321,64 +285,17 @@ impl LoadedDrafter {
     /// # Errors
     /// If the drafter cannot run on that device.
     pub(crate) fn install(
-        self,
+        &self,
         engine: Engine,
         device: &DrafterDevice<'_>,
         vocab_size: usize,
     ) -> Result<Engine, String> {
-        let model = |engine: &Engine, weights| {
-            engine.timed(CachedTransformer::new(device.passes(engine, weights)))
-        };
-        let index = self.index;
-        Ok(match self.weights {
-            DrafterWeights::Model { weights, layer_parallel, translation } => {
-                let model = model(&engine, weights);
-                match (translation, layer_parallel) {
-                    (None, None) => {
-                        let drafter = ModelDrafter::new(model).with_vocab_size(vocab_size);
-                        device.install(engine, index, drafter)
-                    }
-                    (None, Some((groups, calibration))) => {
-                        let drafter = LayerParallelDrafter::new(model, groups, calibration);
-                        let drafter = drafter.with_round_length(LAYER_PARALLEL_ROUND);
-                        device.install(engine, index, drafter.with_vocab_size(vocab_size))
-                    }
-                    (Some(translation), _) => device.install(
-                        engine,
-                        index,
-                        VocabTranslationDrafter::new(model, translation),
-                    ),
-                }
+        let drafter = (self.parts.build)(&Site { engine: &engine, device, vocab_size })?;
+        Ok(match device {
+            DrafterDevice::Shared { halves: true, .. } => {
+                engine.with_drafter(self.index, TwoDeviceDrafter::new(drafter))
             }
-            DrafterWeights::Parallel { weights, masks } => {
-                let drafter = ParallelDrafter::new(model(&engine, weights), masks);
-                device.install(engine, index, drafter.with_vocab_size(vocab_size))
-            }
-            DrafterWeights::Eagle(weights) => {
-                let masks = weights.architecture().mask_ids();
-                let layers = Transformer::new(weights, Arc::clone(device.team()?));
-                let model = engine.timed(EagleModel::new(layers));
-                match masks.is_empty() {
-                    true => engine.with_drafter(index, EagleDrafter::new(model)),
-                    false => {
-                        let drafter = ParallelEagleDrafter::new(model, Masks::PerPosition(masks));
-                        engine.with_drafter(index, drafter)
-                    }
-                }
-            }
-            DrafterWeights::Heads(weights) => {
-                let (n_heads, reads_tokens) =
-                    (weights.architecture().n_heads, weights.architecture().reads_tokens);
-                let model = engine.timed(CpuHeads::model(weights, device.team()?));
-                match reads_tokens {
-                    true => engine.with_drafter(index, HydraDrafter::new(model, n_heads)),
-                    false => engine.with_drafter(index, MedusaDrafter::new(model, n_heads)),
-                }
-            }
-            DrafterWeights::Ouroboros(weights) => {
-                let drafter = OuroborosDrafter::new(model(&engine, weights));
-                device.install(engine, index, drafter.with_vocab_size(vocab_size))
-            }
+            _ => engine.with_drafter(self.index, drafter),
         })
     }
 }

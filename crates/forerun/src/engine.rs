@@ -2,7 +2,7 @@
 
 use crate::answer::Answer;
 use crate::answer_stream::{AnswerEvent, AnswerStream};
-use crate::decoding::{ChosenDecoder, LearnedDraftLengths};
+use crate::decoding::LearnedDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
 use crate::loader::Loader;
@@ -11,13 +11,13 @@ use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
 use crate::sink::Sink;
 use crate::tokenizer::Tokenizer;
-use crate::workers::{Loaded, workers};
+use crate::workers::{Loaded, worker_specs};
 use forerun_core::trace::Trace;
-use forerun_core::{Cluster, SequenceId, TokenId};
+use forerun_core::{Cluster, Need, SequenceId, TokenId};
 use forerun_cpu::Isa;
-use forerun_decode::{Limits, Sequence};
+use forerun_decode::{AnswerDecoder, Limits, Sequence};
 use forerun_formats::Config;
-use forerun_runtime::{Runtime, ThreadCluster};
+use forerun_runtime::{ClusterHandle, Runtime, Workers};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,10 +65,10 @@ pub struct Forerun {
     tokenizer: Arc<Tokenizer>,
     translates: bool,
     reads_features: bool,
-    runtime: Runtime,
+    workers: Box<dyn Workers>,
     sequences: AtomicU64,
     /// The draft lengths that earlier answers arrived at. Each answer starts with them.
-    learned: Mutex<LearnedDraftLengths>,
+    learned: Mutex<LearnedDecoders>,
 }
 
 impl Forerun {
@@ -88,6 +88,19 @@ impl Forerun {
     /// As [`Forerun::open`], or [`ForerunError::Cancelled`] if the loader's progress callback stops
     /// the loading.
     pub fn open_with(plan: &Plan, loader: &mut Loader<'_>) -> Result<Self, ForerunError> {
+        Self::open_connected(plan, loader, |runtime| Box::new(runtime))
+    }
+
+    /// Opens an engine as [`Forerun::open_with`] does, and reaches its workers through what `connect`
+    /// makes of them, such as messages to another process.
+    ///
+    /// # Errors
+    /// As [`Forerun::open_with`].
+    pub fn open_connected(
+        plan: &Plan,
+        loader: &mut Loader<'_>,
+        connect: impl FnOnce(Runtime) -> Box<dyn Workers>,
+    ) -> Result<Self, ForerunError> {
         Isa::from_environment()?;
         let target = open_model(plan.model(), loader)?;
         let drafters = OpenDrafter::all(plan, &target, loader)?;
@@ -97,13 +110,13 @@ impl Forerun {
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let loaded = Loaded { target: weights, features, drafters };
+        let loaded = Arc::new(Loaded { target: weights, features, drafters });
         let config = target.checkpoint.config().clone();
         let reads_features = loaded.features.is_some();
-        let runtime = Runtime::start(workers(plan, &loaded)?)?;
+        let workers = connect(Runtime::start(worker_specs(plan, &loaded)?)?);
         let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
         let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
-        let learned = Mutex::new(LearnedDraftLengths::new(plan, pattern));
+        let learned = Mutex::new(LearnedDecoders::new(plan, pattern));
         let (plan, sequences, tokenizer) = (plan.clone(), AtomicU64::new(0), target.tokenizer);
         Ok(Self {
             plan,
@@ -111,13 +124,13 @@ impl Forerun {
             tokenizer,
             translates,
             reads_features,
-            runtime,
+            workers,
             sequences,
             learned,
         })
     }
 
-    fn lock_learned(&self) -> MutexGuard<'_, LearnedDraftLengths> {
+    fn lock_learned(&self) -> MutexGuard<'_, LearnedDecoders> {
         self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,8 +170,8 @@ impl Forerun {
     ///
     /// The engine numbers its own sequences from 0 upwards. Number yours from `u64::MAX` downwards.
     #[must_use]
-    pub fn cluster(&self) -> ThreadCluster {
-        self.runtime.cluster()
+    pub fn cluster(&self) -> Box<dyn ClusterHandle> {
+        self.workers.cluster(&Canceller::new())
     }
 
     /// Continues a text and returns the whole answer, without streaming.
@@ -275,17 +288,17 @@ impl Forerun {
 
     /// Frees the caches of a sequence.
     pub(crate) fn release(&self, sequence: SequenceId) {
-        self.runtime.cluster().release(sequence);
+        self.cluster().release(sequence);
     }
 
     /// Removes and returns the trace of one sequence.
     pub(crate) fn take_trace_of(&self, sequence: SequenceId) -> Trace {
-        self.runtime.take_trace_of(sequence)
+        self.workers.take_trace_of(sequence)
     }
 
     /// Keeps the draft lengths that an answer arrived at, for the next one.
-    pub(crate) fn learn(&self, decoder: ChosenDecoder) {
-        self.lock_learned().learn(decoder);
+    pub(crate) fn learn(&self, method: Method, decoder: Box<dyn AnswerDecoder>) {
+        self.lock_learned().learn(method, decoder);
     }
 
     /// Continues tokens as [`Forerun::generate_tokens`] does, within a sequence of several answers:
@@ -348,24 +361,20 @@ impl Forerun {
         if let Some(top) = request.logprobs {
             sequence = sequence.with_logprobs(top);
         }
-        if self.reads_features && continuation.method == Method::Speculative {
+        let method = continuation.method;
+        if self.reads_features && method.offers(Need::Features) {
             sequence = sequence.with_features();
         }
-        if self.plan.drafter().learns_from_feedback() && continuation.method == Method::Speculative
-        {
+        if self.plan.drafter().needs(Need::Feedback) && method.offers(Need::Feedback) {
             sequence = sequence.with_draft_feedback();
         }
-        let decoder = self.lock_learned().decoder(
-            continuation.method,
-            &self.plan,
-            prompt_tokens,
-            reproducible,
-        );
+        let decoder = self.lock_learned().decoder(method, prompt_tokens, reproducible);
         Ok(AnswerStream {
             engine: self,
             sequence,
-            cluster: self.runtime.cluster_with(canceller),
+            cluster: self.workers.cluster(canceller),
             decoder: Some(decoder),
+            method,
             sink,
             canceller: canceller.clone(),
             reproducible,

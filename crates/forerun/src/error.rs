@@ -1,7 +1,8 @@
 //! The errors of opening an engine and of generating an answer.
 
 use crate::model_source::ModelSource;
-use crate::plan::{DrafterKind, PlanError};
+use crate::plan::PlanError;
+use crate::registry::DrafterKind;
 use crate::request::RequestError;
 use crate::tokenizer::TokenizerError;
 use forerun_core::TokenId;

@@ -31,7 +31,7 @@ mod chat_template;
 mod decoding;
 mod demonstration;
 mod drafter;
-mod drafter_weights;
+mod drafter_builders;
 mod easyspec;
 mod engine;
 mod error;
@@ -46,6 +46,7 @@ mod open_model;
 mod plan;
 mod progress;
 mod quality;
+mod registry;
 mod request;
 mod sink;
 mod synthetic_pair;
@@ -73,11 +74,12 @@ pub use loader::Loader;
 pub use model_id::ModelId;
 pub use model_source::ModelSource;
 pub use plan::{
-    AdditionalDrafter, DraftTokens, DrafterKind, Method, Options, Plan, PlanError, Tree,
-    UnknownValue,
+    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree, UnknownValue,
+    WorkerDescription, WorkerDevice, WorkerModel,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
+pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
     AcceptanceCalibration, CalibrationStep, ResidualCalibration, SyntheticPair, SyntheticPairError,
@@ -86,6 +88,7 @@ pub use synthetic_pair::{
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
 
+pub use forerun_core::Need;
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
 pub use forerun_core::{
     Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
@@ -94,15 +97,19 @@ pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;
 pub use forerun_cpu::{GroupParallelism, Isa, IsaError, Team, TeamError, Weights};
 pub use forerun_cpu::{measure, model_cost};
+pub use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, MethodEntry};
 pub use forerun_decode::{Finish, PearlOptions, PearlSchedule, Statistics, VerificationRecord};
-pub use forerun_draft::{CalibrationPolicy, UnknownCalibrationPolicy};
+pub use forerun_draft::{
+    CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
+};
 pub use forerun_formats::checkpoint::Dtype;
 pub use forerun_formats::checkpoint::gguf::GgufType;
 pub use forerun_formats::{
     Checkpoint, Config, Family, LoadError, RopeScaling, SpeculatorKind, SuggestedSampling,
     UnknownWeightType, WeightType,
 };
-pub use forerun_lm::{LayerGroups, LayerGroupsError};
+pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_runtime::{
-    Placement, PlacementError, ThreadCluster, available_cores, cores_within_quota,
+    ClusterHandle, Placement, PlacementError, Runtime, ThreadCluster, Workers, available_cores,
+    cores_within_quota,
 };

@@ -1,6 +1,6 @@
 //! Finding, downloading and loading models.
 
-use crate::drafter_weights::DrafterWeights;
+use crate::drafter::DrafterParts;
 use crate::error::ForerunError;
 use crate::model_source::ModelSource;
 use crate::progress::{Progress, Step};
@@ -19,7 +19,7 @@ type SharedKey = (PathBuf, Option<WeightType>);
 struct Shared {
     models: HashMap<SharedKey, Arc<Weights>>,
     /// Drafters trained for a target, by their own key and the target's checkpoint.
-    drafters: HashMap<(SharedKey, PathBuf), DrafterWeights>,
+    drafters: HashMap<(SharedKey, PathBuf), DrafterParts>,
 }
 
 /// Finds models on disk or on the Hugging Face hub, loads them, and reports progress.
@@ -151,8 +151,8 @@ impl<'a> Loader<'a> {
         &mut self,
         key: SharedKey,
         target: &Path,
-        read: impl FnOnce() -> Result<DrafterWeights, LoadError>,
-    ) -> Result<DrafterWeights, ForerunError> {
+        read: impl FnOnce() -> Result<DrafterParts, LoadError>,
+    ) -> Result<DrafterParts, ForerunError> {
         let key = (key, target.to_owned());
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.drafters.get(&key)) {
             return Ok(weights.clone());

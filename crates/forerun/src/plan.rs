@@ -5,14 +5,17 @@ mod drafters;
 mod drafts;
 mod error;
 mod method;
+mod workers;
 
-pub use drafters::{AdditionalDrafter, DrafterKind};
+pub use drafters::AdditionalDrafter;
 pub use drafts::{DraftTokens, Tree};
 pub use error::{PlanError, UnknownValue};
 pub use method::Method;
+pub use workers::{WorkerDescription, WorkerDevice, WorkerModel};
 
 use crate::easyspec::{EasySpec, LayerStrategy};
 use crate::model_source::ModelSource;
+use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
 use forerun_draft::CalibrationPolicy;
@@ -143,9 +146,9 @@ impl Plan {
         let (shape, length) = drafts::shape(&options, drafter)?;
         let found = found.filter(|&found| DrafterKind::of(found) == drafter);
         if let Some(found) = found {
-            method::check_features(found, method)?;
+            method::check_layout(found, method)?;
         }
-        method::check_runs_in_parallel(&options, method, drafter)?;
+        method::check_needs(&options, method, drafter)?;
         let additional_drafters = drafters::additional_drafters(&options, method)?;
         let easyspec = drafters::easyspec(&options, method, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
@@ -172,8 +175,8 @@ impl Plan {
 
     /// Checks that this plan's method and placement support a drafter of the kind that its
     /// checkpoint turned out to be.
-    pub(crate) fn check_features(&self, found: SpeculatorKind) -> Result<(), PlanError> {
-        method::check_features(found, self.method)?;
+    pub(crate) fn check_layout(&self, found: SpeculatorKind) -> Result<(), PlanError> {
+        method::check_layout(found, self.method)?;
         cores::check_device(found, &self.placement)
     }
 
@@ -296,7 +299,10 @@ mod tests {
             options.additional_drafters =
                 ["other", "prompt-lookup"].into_iter().flat_map(str::parse).collect();
         })?;
-        let expected = [AdditionalDrafter::Model("other".into()), AdditionalDrafter::PromptLookup];
+        let expected = [
+            AdditionalDrafter::Model("other".into()),
+            AdditionalDrafter::Tokens(DrafterKind::PromptLookup),
+        ];
         assert_eq!(several.additional_drafters(), expected);
         let shared = "drafter=cpu:0,drafter=cpu:0,target=cpu:1,shared";
         assert_eq!(several.placement().to_string(), shared);
@@ -360,6 +366,21 @@ mod tests {
             },
             "the drafter ouroboros learns",
         );
+        // The kind of drafter is enough: the checkpoint may still have to be downloaded.
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::Medusa), Some(Method::Pearl));
+                o.draft_model = Some("x".into());
+            },
+            "the drafter medusa reads hidden states",
+        );
+        refuse(
+            |o| {
+                (o.drafter, o.method) = (Some(DrafterKind::PromptLookup), Some(Method::Dsi));
+                o.additional_drafters = "lookahead".parse().into_iter().collect();
+            },
+            "the drafter lookahead learns",
+        );
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(0), "1 to 64");
         refuse(|o| o.draft_tokens = DraftTokens::Fixed(65), "65");
         refuse(|o| o.tree = "top:0".parse().unwrap_or_default(), "top:0");
@@ -370,7 +391,7 @@ mod tests {
         refuse(
             |o| {
                 o.draft_model = Some("x".into());
-                o.additional_drafters = vec![AdditionalDrafter::PromptLookup];
+                o.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::PromptLookup)];
             },
             "speculative has one drafter",
         );

@@ -1,11 +1,11 @@
-//! The workers of a plan: which models each thread runs, and on which cores.
+//! Starts the workers of a plan in this process.
 
 use crate::drafter::{DrafterDevice, LoadedDrafter};
-use crate::plan::{AdditionalDrafter, DrafterKind, Method, Plan};
+use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
+use crate::registry::DrafterKind;
 use forerun_core::Role;
 use forerun_cpu::{CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights};
 use forerun_decode::PearlSchedule;
-use forerun_draft::{LookaheadDrafter, PromptLookup};
 use forerun_formats::FeatureSource;
 use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
@@ -19,152 +19,93 @@ pub(crate) struct Loaded {
     pub(crate) drafters: Vec<LoadedDrafter>,
 }
 
-/// Returns the plan's workers: one for each device group, one for each role that moves between
-/// several groups, and one for each prompt lookup that needs no device.
-///
-/// The plan's drafter groups belong to the drafters with models, in their order.
+/// Returns the workers of a plan, ready to start.
 ///
 /// # Errors
 /// If the threads of a shared device cannot be started.
-pub(crate) fn workers(plan: &Plan, loaded: &Loaded) -> Result<Vec<WorkerSpec>, StartError> {
-    let in_turn = plan.placement().multi_device_roles();
+pub(crate) fn worker_specs(
+    plan: &Plan,
+    loaded: &Arc<Loaded>,
+) -> Result<Vec<WorkerSpec>, StartError> {
     let mut shared: Vec<(DeviceGroup, Arc<SharedDevice>)> = Vec::new();
-    let (mut fixed, mut moving) = (Vec::new(), Vec::new());
-    for (group, mut roles) in plan.placement().devices() {
-        let all = roles.len();
-        roles.retain(|role| in_turn.iter().all(|(own, _)| own != role));
-        if let Some(worker_plan) = WorkerPlan::new(plan, loaded, &roles) {
-            let cores = group.cores().to_vec();
-            fixed.push(worker_plan.worker(&group.to_string(), cores, Vec::new()));
+    let mut shared_device = |group: &DeviceGroup| {
+        if let Some((_, device)) = shared.iter().find(|(other, _)| other.same_cores(group)) {
+            return Ok(Arc::clone(device));
         }
-        if roles.len() < all {
-            let device = SharedDevice::new(&group)?;
-            shared.push((group, device));
-        }
-    }
-    for (role, groups) in in_turn {
-        let device = |group: &DeviceGroup| {
-            let same = shared.iter().find(|(other, _)| other.same_cores(group));
-            same.map(|(_, device)| Arc::clone(device))
-        };
-        if let Some(worker_plan) = WorkerPlan::new(plan, loaded, &[role]) {
-            let devices = groups.as_slice().iter().filter_map(device).collect();
-            moving.push(worker_plan.worker(&groups.to_string(), Vec::new(), devices));
-        }
-    }
-    let lookup = |index| WorkerSpec {
-        name: "drafter".into(),
-        cores: Vec::new(),
-        roles: vec![Role::Drafter(index)],
-        build: Box::new(move |_| Ok(Engine::new().with_drafter(index, PromptLookup))),
+        let device = SharedDevice::new(group)?;
+        shared.push((group.clone(), Arc::clone(&device)));
+        Ok(device)
     };
-    let additional = (1..).zip(plan.additional_drafters());
-    let additional = additional.filter(|(_, drafter)| **drafter == AdditionalDrafter::PromptLookup);
-    let first = lookup_has_own_worker(plan).then_some(0);
-    let lookups = first.into_iter().chain(additional.map(|(index, _)| index));
-    Ok(lookups.map(lookup).chain(fixed).chain(moving).collect())
+    let on_tokens = plan.drafters_on_tokens();
+    // In the paper's rounds, one job drafts all tokens of a round.
+    let halves = plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper;
+    let spec = |worker: WorkerDescription| {
+        let roles = worker.roles();
+        let (cores, devices) = match &worker.device {
+            WorkerDevice::Thread => (Vec::new(), Vec::new()),
+            WorkerDevice::Own(group) => (group.cores().to_vec(), Vec::new()),
+            WorkerDevice::InTurn(groups) => {
+                let devices: Result<_, StartError> =
+                    groups.iter().map(&mut shared_device).collect();
+                (Vec::new(), devices?)
+            }
+        };
+        let models = WorkerModels {
+            loaded: Arc::clone(loaded),
+            roles: roles.clone(),
+            on_tokens: on_tokens.clone(),
+            devices,
+            halves,
+        };
+        let build: BuildEngine = Box::new(move |team| models.engine(&team));
+        Ok(WorkerSpec { name: worker.name, cores, roles, build })
+    };
+    plan.workers().into_iter().map(spec).collect()
 }
 
-/// Returns whether the first drafter looks tokens up on a worker of its own. Lookup needs no device,
-/// so it runs on the target's worker unless both run at the same time.
-fn lookup_has_own_worker(plan: &Plan) -> bool {
-    is_lookup(plan) && plan.method().is_parallel()
-}
-
-/// Returns whether the first drafter looks tokens up instead of running a model.
-fn is_lookup(plan: &Plan) -> bool {
-    matches!(plan.drafter(), DrafterKind::PromptLookup | DrafterKind::Lookahead)
-}
-
-/// The models and roles of one worker.
-struct WorkerPlan {
-    target: Arc<Weights>,
-    features: Option<FeatureSource>,
-    /// The indices of the worker's target replicas.
-    replicas: Vec<usize>,
-    drafters: Vec<LoadedDrafter>,
-    /// The drafter that looks tokens up on the target's worker, if any.
-    lookup: Option<DrafterKind>,
+/// The models of one worker.
+struct WorkerModels {
+    loaded: Arc<Loaded>,
+    roles: Vec<Role>,
+    /// The plan's drafters that need no model.
+    on_tokens: Vec<(usize, DrafterKind)>,
+    /// The devices that it shares with other workers, if it has none of its own.
+    devices: Vec<Arc<SharedDevice>>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
 }
 
-impl WorkerPlan {
-    /// Returns the plan of a worker with these roles of the placement, if they need one.
-    fn new(plan: &Plan, loaded: &Loaded, roles: &[Role]) -> Option<Self> {
-        let Loaded { target, features, drafters } = loaded;
-        let replicas: Vec<usize> = roles.iter().filter_map(|role| role.target()).collect();
-        let groups = drafters.iter().zip(0..);
-        let own = groups.filter(|&(_, group)| roles.contains(&Role::Drafter(group)));
-        let lookup_on_target =
-            is_lookup(plan) && !lookup_has_own_worker(plan) && replicas.contains(&0);
-        let worker_plan = Self {
-            target: Arc::clone(target),
-            features: features.clone(),
-            replicas,
-            drafters: own.map(|(drafter, _)| drafter.clone()).collect(),
-            lookup: lookup_on_target.then(|| plan.drafter()),
-            // In the paper's rounds, one job drafts all tokens of a round.
-            halves: plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper,
-        };
-        (!worker_plan.roles().is_empty()).then_some(worker_plan)
-    }
-
-    /// Returns the roles by which decoders address this worker.
-    fn roles(&self) -> Vec<Role> {
-        let targets = self.replicas.iter().map(|&index| Role::Target(index));
-        let drafters = self.drafters.iter().map(|drafter| Role::Drafter(drafter.index()));
-        let lookup = self.lookup.map(|_| Role::Drafter(0));
-        targets.chain(drafters).chain(lookup).collect()
-    }
-
-    /// Returns the worker's name in the trace.
-    fn name(&self, groups: &str) -> String {
-        let drafts = !self.drafters.is_empty() || self.lookup.is_some();
-        match !self.replicas.is_empty() {
-            true if drafts => format!("target and drafter {groups}"),
-            true => format!("target {groups}"),
-            false => format!("drafter {groups}"),
-        }
-    }
-
-    /// Returns a worker on its own cores, or on `devices` that it shares with others.
-    fn worker(
-        self,
-        groups: &str,
-        cores: Vec<usize>,
-        devices: Vec<Arc<SharedDevice>>,
-    ) -> WorkerSpec {
-        let (name, roles) = (self.name(groups), self.roles());
-        let build: BuildEngine = Box::new(move |team| self.engine(&team, &devices));
-        WorkerSpec { name, cores, roles, build }
-    }
-
-    fn engine(self, team: &Arc<Team>, devices: &[Arc<SharedDevice>]) -> Result<Engine, String> {
-        for device in devices {
+impl WorkerModels {
+    fn engine(&self, team: &Arc<Team>) -> Result<Engine, String> {
+        for device in &self.devices {
             device.check().map_err(|error| error.to_string())?;
         }
-        let mut engine = Engine::new();
-        for &index in &self.replicas {
-            let replica = CachedTransformer::new(self.replica(&engine, team, devices)?);
-            let replica = engine.timed(replica);
-            engine = engine.with_target(index, replica);
-        }
-        let device = match devices {
+        let device = match &self.devices[..] {
             [first, .., last] => {
                 DrafterDevice::Shared { devices: [first, last], halves: self.halves }
             }
             _ => DrafterDevice::Team(team),
         };
-        let vocab_size = self.target.architecture().vocab_size;
-        for drafter in self.drafters {
-            engine = drafter.install(engine, &device, vocab_size)?;
+        let Loaded { target, drafters, .. } = &*self.loaded;
+        let mut engine = Engine::new();
+        for &role in &self.roles {
+            let index = match role {
+                Role::Target(index) => {
+                    let replica = CachedTransformer::new(self.replica(&engine, team)?);
+                    let replica = engine.timed(replica);
+                    engine = engine.with_target(index, replica);
+                    continue;
+                }
+                Role::Drafter(index) => index,
+            };
+            let on_tokens = self.on_tokens.iter().find(|(other, _)| *other == index);
+            if let Some(drafter) = on_tokens.and_then(|(_, kind)| kind.make_on_tokens()) {
+                engine = engine.with_drafter(index, drafter);
+            } else if let Some(drafter) = drafters.iter().find(|other| other.index() == index) {
+                engine = drafter.install(engine, &device, target.architecture().vocab_size)?;
+            }
         }
-        Ok(match self.lookup {
-            Some(DrafterKind::Lookahead) => engine.with_drafter(0, LookaheadDrafter::new()),
-            Some(_) => engine.with_drafter(0, PromptLookup),
-            None => engine,
-        })
+        Ok(engine)
     }
 
     /// Returns the target on a team, or its layers spread over several devices.
@@ -172,20 +113,19 @@ impl WorkerPlan {
         &self,
         engine: &Engine,
         team: &Arc<Team>,
-        devices: &[Arc<SharedDevice>],
     ) -> Result<Box<dyn Forward<Storage = CpuPages>>, String> {
-        if devices.is_empty() {
-            let whole = Transformer::new(Arc::clone(&self.target), Arc::clone(team));
-            return Ok(Box::new(match self.features.clone() {
+        let Loaded { target, features, .. } = &*self.loaded;
+        if self.devices.is_empty() {
+            let whole = Transformer::new(Arc::clone(target), Arc::clone(team));
+            return Ok(Box::new(match features.clone() {
                 Some(features) => whole.with_features(features),
                 None => whole,
             }));
         }
         let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
-        let pipeline =
-            PipelineParallelModel::new(&self.target, devices.iter().map(lease).collect());
+        let pipeline = PipelineParallelModel::new(target, self.devices.iter().map(lease).collect());
         let pipeline = pipeline.map_err(|error| error.to_string())?;
-        Ok(Box::new(match &self.features {
+        Ok(Box::new(match features {
             Some(features) => pipeline.with_features(features),
             None => pipeline,
         }))

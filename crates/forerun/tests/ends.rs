@@ -16,22 +16,23 @@ use std::ops::ControlFlow;
 const TOKENS: usize = 14;
 
 fn engines(pair: &Pair) -> Vec<Forerun> {
-    use DrafterKind::{Model, Ouroboros, PromptLookup};
+    const MODEL: DrafterKind = DrafterKind::Model;
+    const LOOKUP: DrafterKind = DrafterKind::PromptLookup;
     let speculative = Method::Speculative;
     let cells = [
         (Method::Autoregressive, DrafterKind::None, Tree::None, "eager"),
-        (speculative, Model, Tree::None, "eager"),
-        (speculative, Model, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
-        (speculative, Model, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
-        (speculative, Ouroboros, Tree::None, "eager"),
-        (speculative, PromptLookup, Tree::None, "eager"),
-        (Method::Pearl, Model, Tree::None, "eager"),
-        (Method::Pearl, Model, Tree::None, "paper"),
-        (Method::Pearl, Model, Tree::None, "paper,no-pre-verify"),
-        (Method::Pearl, Model, Tree::None, "paper,no-post-verify"),
-        (Method::Pearl, PromptLookup, Tree::None, "eager"),
-        (Method::Dsi, Model, Tree::None, "eager"),
-        (Method::Dsi, PromptLookup, Tree::None, "eager"),
+        (speculative, MODEL, Tree::None, "eager"),
+        (speculative, MODEL, Tree::Top { width: 3, depth: Some(3), budget: Some(7) }, "eager"),
+        (speculative, MODEL, Tree::Sampled { branching: vec![2, 2, 1] }, "eager"),
+        (speculative, DrafterKind::Ouroboros, Tree::None, "eager"),
+        (speculative, LOOKUP, Tree::None, "eager"),
+        (Method::Pearl, MODEL, Tree::None, "eager"),
+        (Method::Pearl, MODEL, Tree::None, "paper"),
+        (Method::Pearl, MODEL, Tree::None, "paper,no-pre-verify"),
+        (Method::Pearl, MODEL, Tree::None, "paper,no-post-verify"),
+        (Method::Pearl, LOOKUP, Tree::None, "eager"),
+        (Method::Dsi, MODEL, Tree::None, "eager"),
+        (Method::Dsi, LOOKUP, Tree::None, "eager"),
     ];
     let engine = |(method, drafter, tree, pearl): (Method, DrafterKind, Tree, &str)| {
         let options = Options {

@@ -12,6 +12,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun::{DrafterKind, Method, Need};
 use forerun_core::{
     Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
     Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, Scores, SequenceId,
@@ -308,13 +309,12 @@ impl<'a> Experiment<'a> {
     }
 
     fn run(&self, randomness: Arc<dyn Randomness + Send + Sync>) -> Vec<TokenId> {
-        let engine = Engine::new().with_drafter(0, Boxed((self.drafter)()));
+        let engine = Engine::new().with_drafter(0, (self.drafter)());
         let replica = || TableWithFeatures { table: self.target };
         let engine = (0..REPLICAS).fold(engine, |engine, at| engine.with_target(at, replica()));
         let others = (1..).zip(self.others);
-        let with_drafter = |engine: Engine, (at, other): (usize, &Make<'_>)| {
-            engine.with_drafter(at, Boxed(other()))
-        };
+        let with_drafter =
+            |engine: Engine, (at, other): (usize, &Make<'_>)| engine.with_drafter(at, other());
         let engine = others.fold(engine, with_drafter);
         let mut cluster = InlineCluster::new(engine, Arc::clone(&randomness));
         if let Some(order) = self.order {
@@ -374,19 +374,6 @@ fn deviation(a: &Joint, b: &Joint) -> f64 {
 /// Returns the rows of a tree: the row after the prefix, then the rows after its nodes.
 fn rows_of(tree: &TokenTree) -> impl Iterator<Item = Option<Node>> {
     (0..=tree.len()).map(node_of_row)
-}
-
-/// A boxed drafter is a drafter.
-struct Boxed(Box<dyn Drafter>);
-
-impl Drafter for Boxed {
-    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
-        self.0.draft(context)
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.0.release(sequence);
-    }
 }
 
 fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
@@ -564,10 +551,31 @@ fn drafters_with_another_vocabulary_size_are_exact() {
 }
 
 #[test]
-fn speculative_decoding_with_prompt_lookup_is_exact() {
-    for shape in [chain(1), chain(3), top(2, 2), best(3), iid(&[2, 1])] {
-        let name = format!("speculative, prompt-lookup, {shape:?}");
-        assert_exact(&name, &|| Box::new(PromptLookup), &|| speculative(&shape));
+fn speculative_decoding_with_all_drafters_on_tokens_is_exact() {
+    for kind in DrafterKind::all().filter(|kind| kind.is_on_tokens()) {
+        let drafter = || kind.make_on_tokens().unwrap();
+        let feedback = kind.needs(Need::Feedback);
+        for shape in [chain(1), chain(3), top(2, 2), best(3), iid(&[2, 1])] {
+            let name = format!("speculative, {kind}, {shape:?}");
+            assert_exact_of(&name, &drafter, &|| speculative(&shape), (2, feedback));
+        }
+    }
+}
+
+/// Every drafter on tokens, with every parallel method that offers what it needs.
+#[test]
+fn parallel_methods_with_all_drafters_on_tokens_are_exact() {
+    for kind in DrafterKind::all().filter(|kind| kind.is_on_tokens()) {
+        let drafter = || kind.make_on_tokens().unwrap();
+        let offers = |method: Method| kind.traits().needs.iter().all(|&need| method.offers(need));
+        for options in ["eager", "paper"].into_iter().filter(|_| offers(Method::Pearl)) {
+            let name = format!("pearl, {options}, {kind}");
+            assert_exact(&name, &drafter, &|| pearl(2, options));
+        }
+        if offers(Method::Dsi) {
+            let decoder = || -> Box<dyn Decoder> { Box::new(dsi(2, 2)) };
+            assert_exact_in_any_order(&format!("dsi, {kind}"), &drafter, &decoder);
+        }
     }
 }
 
@@ -817,7 +825,7 @@ fn a_perfect_drafter_is_exact_and_never_rejected() {
         // The drafter applies all sampling options as the target does.
         for sampling in more_options() {
             let sampling = Sampling { verification: Verification::Coupled, ..sampling };
-            let engine = Engine::new().with_target(0, target).with_drafter(0, Boxed(drafter()));
+            let engine = Engine::new().with_target(0, target).with_drafter(0, drafter());
             let randomness = Arc::new(sampling.randomness);
             let mut cluster = InlineCluster::new(engine, randomness);
             let limits = Limits { max_tokens: 40, context_length: 64, eos: Vec::new() };

@@ -14,12 +14,20 @@ mod common;
 
 use common::Pair;
 use forerun::{
-    AdditionalDrafter, Answer, CalibrationPolicy, Canceller, Checkpoint, DraftTokens, DrafterKind,
-    EasySpec, Forerun, LayerStrategy, Method, Options, PearlOptions, Plan, Request,
-    SamplingOptions, Statistics, TokenId, TokenLogprob, Tree, Verification, VerificationChoice,
-    available_cores,
+    AdditionalDrafter, Answer, AnswerDecoder, CalibrationPolicy, Canceller, Checkpoint,
+    DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind, DrafterTraits,
+    Drafting, EasySpec, Forerun, LayerStrategy, Method, MethodEntry, ModelError, Need, Options,
+    PearlOptions, Plan, Request, SamplingOptions, Statistics, TokenId, TokenLogprob, Tree,
+    Verification, VerificationChoice, available_cores,
 };
-use forerun_core::{KeyedRandomness, Sampling, reference as sampling_reference};
+use forerun_core::{
+    Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
+    reference as sampling_reference,
+};
+use forerun_decode::{
+    Autoregressive, DecodeError, Decoder, DraftLength, Sequence, Speculative,
+    SpeculativeDraftLength,
+};
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_reference::ReferenceModel;
 use forerun_runtime::testing::env_number;
@@ -52,66 +60,100 @@ enum ExtraDrafter {
     /// The target itself, which is always right.
     Target,
     PromptLookup,
+    /// The drafter of [`REPEAT`].
+    Own,
 }
 
-/// Returns the whole matrix except autoregressive decoding, with which everything is compared.
+/// Returns the whole matrix except autoregressive decoding, with which everything is compared. It has all
+/// drafters of the registry that need no model.
 fn cells() -> Vec<Cell> {
-    let trees = || {
-        [
-            (DraftTokens::Fixed(1), Tree::None, 1),
-            (DraftTokens::Fixed(4), Tree::None, 4),
-            (DraftTokens::Auto, Tree::None, 0),
-            (DraftTokens::Auto, Tree::Top { width: 3, depth: Some(3), budget: None }, 0),
-            (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }, 3),
-            (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }, 2),
-            (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }, 3),
-        ]
+    let on_tokens = DrafterKind::all().filter(|kind| kind.is_on_tokens()).flat_map(cells_on_tokens);
+    let of_model = speculative_cells(DrafterKind::Model).into_iter();
+    of_model.chain(on_tokens).chain(feedback_cells()).chain(parallel_cells()).collect()
+}
+
+/// Returns the cells of a drafter without a model, with all methods that offer what it needs.
+fn cells_on_tokens(drafter: DrafterKind) -> Vec<Cell> {
+    if !drafter.traits().needs.is_empty() {
+        let lengths = [DraftTokens::Fixed(1), DraftTokens::Fixed(10), DraftTokens::Auto];
+        let cell = |(draft_tokens, must_reject)| Cell {
+            draft_tokens,
+            must_reject,
+            ..cell(Method::Speculative, drafter)
+        };
+        return lengths.into_iter().zip([1, 2, 0]).map(cell).collect();
+    }
+    let in_parallel = |method, count, pearl: &str, must_reject| Cell {
+        draft_tokens: DraftTokens::Fixed(count),
+        pearl: pearl.parse().unwrap(),
+        must_reject,
+        ..cell(method, drafter)
     };
-    let drafters = [DrafterKind::Model, DrafterKind::PromptLookup];
-    let combinations = drafters.into_iter().flat_map(|drafter| trees().map(|tree| (drafter, tree)));
-    let speculative = combinations.map(|(drafter, (draft_tokens, tree, must_reject))| Cell {
-        method: Method::Speculative,
+    let mut cells = speculative_cells(drafter);
+    cells.extend([
+        in_parallel(Method::Pearl, 4, "eager", 1),
+        in_parallel(Method::Pearl, 3, "paper", 1),
+        // DSI does not wait for late drafters.
+        in_parallel(Method::Dsi, 3, "eager", 0),
+    ]);
+    cells
+}
+
+/// Returns a cell with default options.
+fn cell(method: Method, drafter: DrafterKind) -> Cell {
+    Cell {
+        method,
         drafter,
         additional: &[],
-        draft_tokens,
-        tree,
+        draft_tokens: DraftTokens::Auto,
+        tree: Tree::None,
         pearl: PearlOptions::default(),
         easyspec: None,
         draft_model: None,
-        must_reject,
+        must_reject: 0,
         must_accept: 0,
-    });
-    speculative.chain(feedback_cells()).chain(parallel_cells()).collect()
+    }
 }
 
-/// Returns the cells of assisted draft lengths, lookahead decoding and Ouroboros.
+/// Returns the cells of chains and trees of a drafter that verifies them in turn with drafting.
+fn speculative_cells(drafter: DrafterKind) -> Vec<Cell> {
+    let trees = [
+        (DraftTokens::Fixed(1), Tree::None, 1),
+        (DraftTokens::Fixed(4), Tree::None, 4),
+        (DraftTokens::Auto, Tree::None, 0),
+        (DraftTokens::Auto, Tree::Top { width: 3, depth: Some(3), budget: None }, 0),
+        (DraftTokens::Fixed(3), Tree::Top { width: 4, depth: None, budget: None }, 3),
+        (DraftTokens::Fixed(4), Tree::Top { width: 4, depth: None, budget: Some(9) }, 2),
+        (DraftTokens::Fixed(1), Tree::Sampled { branching: vec![3, 2, 1] }, 3),
+    ];
+    let cell = |(draft_tokens, tree, must_reject): (_, _, usize)| {
+        // A drafter that is never right has no rejections at later positions.
+        let is_often_right = [DrafterKind::Model, DrafterKind::PromptLookup].contains(&drafter);
+        let must_reject = if is_often_right { must_reject } else { must_reject.min(1) };
+        Cell { draft_tokens, tree, must_reject, ..cell(Method::Speculative, drafter) }
+    };
+    trees.into_iter().map(cell).collect()
+}
+
+/// Returns the cells of assisted draft lengths and Ouroboros.
 fn feedback_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Assisted, Auto, Fixed};
-    use DrafterKind::{Lookahead, Model, Ouroboros, PromptLookup};
+    const OUROBOROS: DrafterKind = DrafterKind::Ouroboros;
     let cell = |(drafter, draft_tokens, tree, must_reject)| Cell {
-        method: Method::Speculative,
-        drafter,
         draft_tokens,
         tree,
-        pearl: PearlOptions::default(),
-        easyspec: None,
-        draft_model: None,
-        additional: &[],
         must_reject,
-        must_accept: 0,
+        ..cell(Method::Speculative, drafter)
     };
     let all = [
-        (Model, Assisted, Tree::None, 1),
-        (PromptLookup, Assisted, Tree::None, 1),
-        (Lookahead, Fixed(1), Tree::None, 1),
-        (Lookahead, Fixed(10), Tree::None, 2),
-        (Lookahead, Auto, Tree::None, 0),
-        (Ouroboros, Fixed(1), Tree::None, 1),
-        (Ouroboros, Fixed(4), Tree::None, 4),
-        (Ouroboros, Auto, Tree::None, 0),
-        (Ouroboros, Assisted, Tree::None, 1),
-        (Ouroboros, Fixed(3), Tree::Top { width: 4, depth: None, budget: Some(9) }, 1),
-        (Ouroboros, Fixed(1), Tree::Sampled { branching: vec![2, 1, 1, 1, 1, 1] }, 1),
+        (DrafterKind::Model, Assisted, Tree::None, 1),
+        (DrafterKind::PromptLookup, Assisted, Tree::None, 1),
+        (OUROBOROS, Fixed(1), Tree::None, 1),
+        (OUROBOROS, Fixed(4), Tree::None, 4),
+        (OUROBOROS, Auto, Tree::None, 0),
+        (OUROBOROS, Assisted, Tree::None, 1),
+        (OUROBOROS, Fixed(3), Tree::Top { width: 4, depth: None, budget: Some(9) }, 1),
+        (OUROBOROS, Fixed(1), Tree::Sampled { branching: vec![2, 1, 1, 1, 1, 1] }, 1),
     ];
     all.into_iter().map(cell)
 }
@@ -119,18 +161,12 @@ fn feedback_cells() -> impl Iterator<Item = Cell> {
 /// Returns the cells of PEARL and DSI, in every variant.
 fn parallel_cells() -> impl Iterator<Item = Cell> {
     use DraftTokens::{Auto, Fixed};
-    use DrafterKind::{Model, PromptLookup};
+    const MODEL: DrafterKind = DrafterKind::Model;
     let pearl = |drafter, draft_tokens, options: &str, must_reject| Cell {
-        method: Method::Pearl,
-        drafter,
-        additional: &[],
         draft_tokens,
-        tree: Tree::None,
         pearl: options.parse().unwrap(),
-        easyspec: None,
-        draft_model: None,
         must_reject,
-        must_accept: 0,
+        ..cell(Method::Pearl, drafter)
     };
     // Whether the token of a late drafter is tested at all depends on timing. Rejections in every order are
     // tested by `exact_distribution.rs` and by the runtime's `parallel_fuzz.rs`.
@@ -139,25 +175,22 @@ fn parallel_cells() -> impl Iterator<Item = Cell> {
         ..pearl(drafter, draft_tokens, "eager", 0)
     };
     [
-        pearl(Model, Fixed(1), "eager", 1),
-        pearl(Model, Fixed(4), "eager", 1),
-        pearl(Model, Auto, "eager", 0),
-        pearl(Model, Fixed(3), "paper", 3),
-        pearl(Model, Auto, "paper", 0),
-        pearl(Model, Fixed(3), "paper,no-pre-verify", 3),
-        pearl(Model, Fixed(3), "paper,no-post-verify", 2),
-        pearl(Model, Fixed(2), "eager,no-pre-verify,no-post-verify", 2),
-        pearl(PromptLookup, Fixed(4), "eager", 1),
-        pearl(PromptLookup, Fixed(3), "paper", 1),
-        dsi(Model, Fixed(1)),
-        dsi(Model, Fixed(3)),
-        dsi(Model, Auto),
-        dsi(PromptLookup, Fixed(3)),
-        Cell { additional: &[ExtraDrafter::PromptLookup], ..dsi(Model, Fixed(3)) },
-        Cell { additional: &[ExtraDrafter::Target], ..dsi(Model, Fixed(2)) },
+        pearl(MODEL, Fixed(1), "eager", 1),
+        pearl(MODEL, Fixed(4), "eager", 1),
+        pearl(MODEL, Auto, "eager", 0),
+        pearl(MODEL, Fixed(3), "paper", 3),
+        pearl(MODEL, Auto, "paper", 0),
+        pearl(MODEL, Fixed(3), "paper,no-pre-verify", 3),
+        pearl(MODEL, Fixed(3), "paper,no-post-verify", 2),
+        pearl(MODEL, Fixed(2), "eager,no-pre-verify,no-post-verify", 2),
+        dsi(MODEL, Fixed(1)),
+        dsi(MODEL, Fixed(3)),
+        dsi(MODEL, Auto),
+        Cell { additional: &[ExtraDrafter::PromptLookup], ..dsi(MODEL, Fixed(3)) },
+        Cell { additional: &[ExtraDrafter::Target], ..dsi(MODEL, Fixed(2)) },
         Cell {
             additional: &[ExtraDrafter::Drafter, ExtraDrafter::Target],
-            ..dsi(PromptLookup, Auto)
+            ..dsi(DrafterKind::PromptLookup, Auto)
         },
     ]
     .into_iter()
@@ -337,7 +370,8 @@ fn check_logprobs(reported: &TokenLogprob, token: TokenId, row: &[f32], request:
 
 /// Counts a cell's drafters that are models.
 fn models_of(cell: &Cell) -> usize {
-    let additional = cell.additional.iter().filter(|&&kind| kind != ExtraDrafter::PromptLookup);
+    let on_tokens = [ExtraDrafter::PromptLookup, ExtraDrafter::Own];
+    let additional = cell.additional.iter().filter(|&kind| !on_tokens.contains(kind));
     usize::from(cell.drafter.has_model()) + additional.count()
 }
 
@@ -345,7 +379,8 @@ fn additional_drafter(kind: ExtraDrafter, pair: &Pair) -> AdditionalDrafter {
     match kind {
         ExtraDrafter::Drafter => AdditionalDrafter::Model(pair.drafter.clone().into()),
         ExtraDrafter::Target => AdditionalDrafter::Model(pair.target.clone().into()),
-        ExtraDrafter::PromptLookup => AdditionalDrafter::PromptLookup,
+        ExtraDrafter::PromptLookup => AdditionalDrafter::Tokens(DrafterKind::PromptLookup),
+        ExtraDrafter::Own => AdditionalDrafter::Tokens(DrafterKind::new(&REPEAT)),
     }
 }
 
@@ -551,18 +586,7 @@ fn shared_placement(cell: &Cell) -> Option<String> {
 /// with every method.
 #[test]
 fn layers_on_several_devices_give_the_tokens_of_the_target() {
-    let plain = Cell {
-        method: Method::Autoregressive,
-        drafter: DrafterKind::None,
-        additional: &[],
-        draft_tokens: DraftTokens::Auto,
-        tree: Tree::None,
-        pearl: PearlOptions::default(),
-        easyspec: None,
-        draft_model: None,
-        must_reject: 0,
-        must_accept: 0,
-    };
+    let plain = cell(Method::Autoregressive, DrafterKind::None);
     if shared_placement(&plain).is_none() {
         return common::report("SKIPPED: layers on several devices need two cores");
     }
@@ -635,6 +659,123 @@ fn speculator_cells(speculators: &[(SpeculatorLayout, PathBuf)]) -> Vec<Cell> {
         ]);
     }
     cells
+}
+
+/// A drafter of one's own: it proposes that the last token repeats.
+struct Repeat;
+
+impl Drafter for Repeat {
+    fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+        let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
+        let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
+        Ok(Draft { tree, proposal: Proposal::Deterministic })
+    }
+
+    fn release(&mut self, _sequence: SequenceId) {}
+}
+
+/// All that a drafter on tokens needs beside its code.
+static REPEAT: DrafterEntry =
+    DrafterEntry::on_tokens("repeat", "Repeats the last token", &|| Box::new(Repeat));
+
+/// One entry gives a drafter plans, workers, and all methods.
+#[test]
+fn a_drafter_of_ones_own_gives_the_tokens_of_the_target() {
+    let repeat = DrafterKind::new(&REPEAT);
+    let mut cells = cells_on_tokens(repeat);
+    cells.push(Cell { draft_tokens: DraftTokens::Assisted, ..cell(Method::Speculative, repeat) });
+    cells.push(Cell { additional: &[ExtraDrafter::Drafter], ..cell(Method::Dsi, repeat) });
+    let own = &[ExtraDrafter::Own];
+    cells.push(Cell { additional: own, ..cell(Method::Dsi, DrafterKind::Model) });
+    let methods = |method| cells.iter().filter(|cell| cell.method == method).count();
+    assert!([Method::Speculative, Method::Pearl, Method::Dsi].into_iter().all(|m| methods(m) > 1));
+    run_matrix(&Pair::generated(), cells);
+}
+
+/// A method of one's own: it drafts for every second token of the target.
+#[derive(Default)]
+struct EverySecond {
+    steps: usize,
+}
+
+impl Decoder for EverySecond {
+    fn step(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<(), DecodeError> {
+        self.steps += 1;
+        let shape = DraftShape::Chain { length: 2 };
+        let draft_length = SpeculativeDraftLength::new(shape, DraftLength::Fixed);
+        match self.steps % 2 {
+            0 => Autoregressive.step(sequence, cluster),
+            _ => Speculative::new(draft_length).step(sequence, cluster),
+        }
+    }
+}
+
+impl AnswerDecoder for EverySecond {
+    fn for_next_answer(&self, _options: &DecoderOptions, _prompt: usize) -> Box<dyn AnswerDecoder> {
+        Box::new(Self::default())
+    }
+}
+
+/// All that a method needs beside its code.
+static EVERY_SECOND: MethodEntry = MethodEntry {
+    name: "every-second",
+    help: "Drafts for every second token of the target",
+    drafting: Drafting::BeforeVerification,
+    several_targets: false,
+    offers: &[Need::Features, Need::Feedback],
+    decoder: |_| Box::new(EverySecond::default()),
+};
+
+/// One entry gives a method plans, placements, and all drafters whose needs it meets.
+#[test]
+fn a_method_of_ones_own_gives_the_tokens_of_the_target() {
+    let method = Method::new(&EVERY_SECOND);
+    let with = |drafter| Cell { must_reject: 1, ..cell(method, drafter) };
+    let cells = [DrafterKind::Model, DrafterKind::PromptLookup, DrafterKind::new(&REPEAT)];
+    run_matrix(&Pair::generated(), cells.map(with).into_iter().collect());
+    let (pair, speculators) = Pair::with_speculators();
+    let eagle = |(layout, _): &&(SpeculatorLayout, PathBuf)| *layout == SpeculatorLayout::Eagle;
+    let (_, path) = speculators.iter().find(eagle).unwrap();
+    let cell = Cell { draft_model: Some(path.clone()), ..with(DrafterKind::Eagle) };
+    run_part_of_matrix(&pair, vec![cell], 3);
+    // It verifies no trees.
+    let drafter = Some(DrafterKind::Lookahead);
+    let options = Options { model: "target".into(), drafter, ..Options::default() };
+    let error = Plan::new(Options { method: Some(method), ..options }).unwrap_err().to_string();
+    assert!(error.starts_with("the drafter lookahead drafts trees"), "{error}");
+}
+
+/// A drafter of one's own that declares needs is refused where they are not met.
+#[test]
+fn the_needs_of_a_drafter_of_ones_own_are_checked() {
+    static NEEDY: DrafterEntry =
+        DrafterEntry::on_tokens("needy", "Repeats the last token", &|| Box::new(Repeat))
+            .with_traits(DrafterTraits { needs: &[Need::Feedback], ..DrafterTraits::ON_TOKENS });
+    let needy = DrafterKind::new(&NEEDY);
+    let plan = |change: fn(&mut Options)| {
+        let mut options =
+            Options { model: "target".into(), drafter: Some(needy), ..Options::default() };
+        change(&mut options);
+        Plan::new(options).map(|plan| plan.method()).map_err(|error| error.to_string())
+    };
+    assert_eq!(plan(|_| ()), Ok(Method::Speculative));
+    let error = plan(|options| options.method = Some(Method::Pearl)).unwrap_err();
+    let expected = "the drafter needy learns from the target's last pass, which the method pearl";
+    assert!(error.starts_with(expected), "{error}");
+    let error = plan(|options| {
+        (options.method, options.drafter) = (Some(Method::Dsi), Some(DrafterKind::PromptLookup));
+        options.additional_drafters = vec![AdditionalDrafter::Tokens(DrafterKind::new(&NEEDY))];
+    });
+    assert!(error.unwrap_err().contains("the drafter needy learns"));
+    // It needs no checkpoint.
+    let error = plan(|options| options.draft_model = Some("drafter".into())).unwrap_err();
+    assert!(error.contains("`drafter = needy` does not use a model"), "{error}");
+    let error = plan(|options| options.layers = Some(LayerStrategy::Parallel(2))).unwrap_err();
+    assert!(error.contains("`drafter = easyspec`"), "{error}");
 }
 
 #[test]

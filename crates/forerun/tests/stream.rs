@@ -11,22 +11,16 @@ use forerun::{
 };
 use std::ops::ControlFlow;
 
-const METHODS: [Method; 4] =
-    [Method::Autoregressive, Method::Speculative, Method::Pearl, Method::Dsi];
-
 fn engine(pair: &Pair, method: Method) -> Forerun {
     let core = available_cores()[0];
-    let draft_model = (method != Method::Autoregressive).then(|| pair.drafter.clone().into());
+    let draft_model = method.drafts().then(|| pair.drafter.clone().into());
     let options = Options {
         model: pair.target.clone().into(),
         draft_model,
         method: Some(method),
-        placement: match method {
-            Method::Pearl | Method::Dsi => {
-                Some(format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap())
-            }
-            _ => None,
-        },
+        placement: method
+            .is_parallel()
+            .then(|| format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
         ..Options::default()
     };
     Forerun::open(&Plan::new(options).unwrap()).unwrap()
@@ -61,7 +55,7 @@ fn collect(
 #[test]
 fn the_events_are_the_parts_of_the_answer() {
     let pair = Pair::generated();
-    for method in METHODS {
+    for method in Method::all() {
         let engine = engine(&pair, method);
         for (seed, prompt) in (0..).zip(&pair.prompts[..3]) {
             let expected = engine.complete(prompt, &request(seed)).unwrap();
@@ -86,7 +80,7 @@ fn the_events_are_the_parts_of_the_answer() {
 #[test]
 fn a_dropped_stream_cancels_its_answer() {
     let pair = Pair::generated();
-    for method in METHODS {
+    for method in Method::all() {
         let engine = engine(&pair, method);
         let expected = engine.complete(&pair.prompts[0], &request(1)).unwrap();
         for events in [0, 1, 5] {
@@ -125,7 +119,7 @@ fn a_stopped_stream_ends_with_the_tokens_so_far() {
 #[test]
 fn answers_at_the_same_time_are_those_that_each_has_alone() {
     let pair = Pair::generated();
-    for method in METHODS {
+    for method in Method::all() {
         let engine = engine(&pair, method);
         let prompts = &pair.prompts[..5];
         let alone: Vec<_> = (0..)

@@ -15,6 +15,7 @@ mod thread_cluster;
 mod timed;
 mod worker;
 mod worker_loop;
+mod workers;
 
 pub use engine::Engine;
 #[cfg(any(test, feature = "testing"))]
@@ -26,3 +27,4 @@ pub use shared_device::{DeviceLease, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use timed::TimedModel;
 pub use worker::{BuildEngine, WorkerSpec};
+pub use workers::{ClusterHandle, Workers};

@@ -5,6 +5,7 @@ mod error;
 pub use error::PlacementError;
 
 use forerun_core::Role;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,7 +13,7 @@ use std::str::FromStr;
 const MAX_CORES: usize = 4096;
 
 /// A group of cores that work as one device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceGroup {
     cores: Vec<usize>,
 }

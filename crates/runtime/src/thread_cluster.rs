@@ -2,7 +2,8 @@
 
 use crate::recorder::Recorder;
 use crate::worker::{self, Assignment, Message, Reply, WorkerSpec};
-use forerun_core::trace::{SpanOutcome, Trace};
+use crate::workers::{ClusterHandle, Workers};
+use forerun_core::trace::Trace;
 use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -109,10 +110,14 @@ impl Runtime {
     pub fn take_trace(&self) -> Trace {
         self.shared.recorder.take(|_| true)
     }
+}
 
-    /// Removes and returns the trace of one sequence. The other sequences' spans stay recorded.
-    #[must_use]
-    pub fn take_trace_of(&self, sequence: SequenceId) -> Trace {
+impl Workers for Runtime {
+    fn cluster(&self, canceller: &Canceller) -> Box<dyn ClusterHandle> {
+        Box::new(self.cluster_with(canceller))
+    }
+
+    fn take_trace_of(&self, sequence: SequenceId) -> Trace {
         self.shared.recorder.take(|span| span.sequence == sequence)
     }
 }
@@ -198,17 +203,10 @@ impl Canceller {
     }
 }
 
-impl ThreadCluster {
-    /// Cancels all pending jobs and waits until they have ended. Afterwards no job of this handle is
-    /// running, and the trace contains all of them.
-    pub fn cancel_and_wait(&mut self) {
+impl ClusterHandle for ThreadCluster {
+    fn cancel_all(&mut self) {
         for cancel in self.pending.values() {
             cancel.store(true, Ordering::Relaxed);
-        }
-        while let Ok(completion) = self.next_completion() {
-            let outcome =
-                Outcome { ticket: completion.ticket, accepted: 0, outcome: SpanOutcome::Wasted };
-            self.observe(outcome);
         }
     }
 }

@@ -16,7 +16,7 @@ use forerun_lm::fake::{one_hot, output_by_prefix};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_runtime::{DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
+use forerun_runtime::{ClusterHandle, DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

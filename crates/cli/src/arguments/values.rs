@@ -14,33 +14,6 @@ use std::str::FromStr;
 /// A value's name and its description.
 type Name = (&'static str, &'static str);
 
-const METHODS: [Name; 4] = [
-    ("autoregressive", "One forward pass of the target per token, no drafts"),
-    ("speculative", "Draft, then verify the draft in one forward pass of the target"),
-    ("pearl", "Draft and verify at the same time, on separate devices (PEARL)"),
-    ("dsi", "Verify on one or more target replicas while drafting continues (DSI)"),
-];
-
-const DRAFTERS: [Name; 10] = [
-    ("none", "No drafts"),
-    ("model", "The draft model, one token per forward pass"),
-    ("easyspec", "The draft model, several of its layers at a time (EasySpec)"),
-    ("prompt-lookup", "Continuations of earlier occurrences of the last tokens; needs no model"),
-    (
-        "lookahead",
-        "N-grams that the target guesses in its own forward passes (lookahead decoding); needs no \
-         model",
-    ),
-    (
-        "ouroboros",
-        "The draft model, with phrases that save forward passes and lengthen drafts (Ouroboros)",
-    ),
-    ("medusa", "Heads on the target's last hidden state (Medusa)"),
-    ("hydra", "Heads that also read the tokens drafted before them (Hydra, Hydra++)"),
-    ("eagle", "A layer on the target's hidden states (EAGLE, EAGLE-2, EAGLE-3)"),
-    ("parallel", "All draft tokens in one forward pass (ParallelSpec, PARD)"),
-];
-
 const VERIFICATIONS: [Name; 3] = [
     ("auto", "`coupled` if a seed is given, otherwise `rejection`"),
     ("rejection", "Rejection sampling: the target's distribution, most tokens accepted"),
@@ -71,7 +44,7 @@ const GGUF_TYPES: [Name; 3] =
 #[derive(Clone)]
 pub(crate) struct NamedValue<T> {
     parse: fn(&str) -> Result<T, String>,
-    names: &'static [Name],
+    names: Vec<Name>,
 }
 
 impl<T: Clone + Send + Sync + 'static> TypedValueParser for NamedValue<T> {
@@ -96,23 +69,26 @@ fn parse<T: FromStr<Err: ToString>>(text: &str) -> Result<T, String> {
 }
 
 pub(crate) fn method() -> NamedValue<Method> {
-    NamedValue { parse, names: &METHODS }
+    NamedValue {
+        parse,
+        names: Method::all().map(|method| (method.name(), method.help())).collect(),
+    }
 }
 
 pub(crate) fn drafter() -> NamedValue<DrafterKind> {
-    NamedValue { parse, names: &DRAFTERS }
+    NamedValue { parse, names: DrafterKind::all().map(|kind| (kind.name(), kind.help())).collect() }
 }
 
 pub(crate) fn verification() -> NamedValue<VerificationChoice> {
-    NamedValue { parse, names: &VERIFICATIONS }
+    NamedValue { parse, names: VERIFICATIONS.to_vec() }
 }
 
 pub(crate) fn calibration_policy() -> NamedValue<CalibrationPolicy> {
-    NamedValue { parse, names: &CALIBRATION_POLICIES }
+    NamedValue { parse, names: CALIBRATION_POLICIES.to_vec() }
 }
 
 pub(crate) fn gguf_type() -> NamedValue<GgufType> {
-    NamedValue { parse, names: &GGUF_TYPES }
+    NamedValue { parse, names: GGUF_TYPES.to_vec() }
 }
 
 /// The chosen weight type; `None` (written `auto`) keeps each checkpoint's own type.
@@ -123,12 +99,12 @@ pub(crate) fn weight_type_or_auto() -> NamedValue<ChosenType> {
         "auto" => Ok(None),
         _ => parse(text).map(Some),
     };
-    NamedValue { parse, names: &AUTO_OR_WEIGHT_TYPES }
+    NamedValue { parse, names: AUTO_OR_WEIGHT_TYPES.to_vec() }
 }
 
 pub(crate) fn weight_type() -> NamedValue<WeightType> {
     let parse = |text: &str| text.parse().map_err(|_unknown| not_one_of(text, &WEIGHT_TYPES));
-    NamedValue { parse, names: &WEIGHT_TYPES }
+    NamedValue { parse, names: WEIGHT_TYPES.to_vec() }
 }
 
 fn not_one_of(text: &str, names: &[Name]) -> String {

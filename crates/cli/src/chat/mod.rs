@@ -79,7 +79,7 @@ fn plan(arguments: &AnswerArguments) -> anyhow::Result<(Plan, Method)> {
     let mut options = options(arguments);
     let requested = options.method;
     let has_drafter = options.draft_model.is_some() || options.drafter.is_some();
-    if requested == Some(Method::Autoregressive) && has_drafter {
+    if requested.is_some_and(|method| !method.drafts()) && has_drafter {
         options.method = None;
     }
     let plan = Plan::new(options)?;

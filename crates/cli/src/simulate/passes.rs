@@ -1,7 +1,7 @@
 //! Times forward passes and answers of loaded models as decoders see them, by the jobs they submit.
 
 use anyhow::{Context, ensure};
-use forerun::{ModelSource, Placement, ThreadCluster, TokenId};
+use forerun::{ClusterHandle, ModelSource, Placement, TokenId};
 use forerun_core::{
     Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback,
     TokenTree,
@@ -33,7 +33,7 @@ impl Times {
 
 /// A loaded pair and its measurements.
 pub(super) struct PairBench {
-    cluster: ThreadCluster,
+    cluster: Box<dyn ClusterHandle>,
     sequences: u64,
     max_tokens: usize,
     prompts: Vec<Vec<TokenId>>,
@@ -57,7 +57,7 @@ pub(super) struct PairBench {
 
 impl PairBench {
     pub(super) fn new(
-        cluster: ThreadCluster,
+        cluster: Box<dyn ClusterHandle>,
         prompts: Vec<Vec<TokenId>>,
         max_tokens: usize,
     ) -> Self {
@@ -218,7 +218,7 @@ impl PairBench {
         let simulation = parameters.simulation(None)?;
         let id = self.new_sequence();
         let started = Instant::now();
-        let (answer, statistics) = simulation.generate_on(&mut self.cluster, id, prompt)?;
+        let (answer, statistics) = simulation.generate_on(&mut *self.cluster, id, prompt)?;
         let ns = started.elapsed().as_nanos() as u64;
         self.cluster.release(id);
         if draft_tokens == 0 {

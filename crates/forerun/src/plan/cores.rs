@@ -17,7 +17,7 @@ pub(super) fn placement(
 ) -> Result<Placement, PlanError> {
     // Target and drafter share the same cores, unless they run at the same time.
     let separate = models > 0 && method.is_parallel();
-    let replicas = if method == Method::Dsi { AUTO_REPLICAS } else { 1 };
+    let replicas = if method.has_replicas() { AUTO_REPLICAS } else { 1 };
     let placement = match &options.placement {
         Some(placement) => {
             placement.check_cores(cores)?;
@@ -25,7 +25,7 @@ pub(super) fn placement(
         }
         None => Placement::automatic(granted, separate, replicas).with_drafters(models),
     };
-    placement.check_roles(models, method == Method::Dsi)?;
+    placement.check_roles(models, method.has_replicas())?;
     Ok(placement)
 }
 

@@ -1,98 +1,33 @@
 //! The choice of the drafters, and EasySpec's options.
 
-use super::{Method, Options, PlanError, UnknownValue};
+use super::method::check_drafter;
+use super::{Method, Options, PlanError};
 use crate::easyspec::{EasySpec, LayerStrategy};
 use crate::model_source::ModelSource;
+use crate::registry::DrafterKind;
+use forerun_core::Need;
 use forerun_formats::SpeculatorKind;
 use std::fmt;
 use std::str::FromStr;
 
-/// A kind of drafter.
-///
-/// Parsed from and displayed as its name in lower case, with a hyphen in `prompt-lookup`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrafterKind {
-    /// No drafter.
-    None,
-    /// A second, smaller language model.
-    Model,
-    /// A second language model that computes several of its layers at a time (EasySpec, arXiv
-    /// 2502.02493).
-    EasySpec,
-    /// The tokens after earlier occurrences of the last tokens. Needs no model.
-    PromptLookup,
-    /// N-grams that the target itself generates in the passes that verify (lookahead decoding, arXiv
-    /// 2402.02057). Needs no draft model.
-    Lookahead,
-    /// A second language model whose drafts are built from, and extended by, phrases (Ouroboros,
-    /// arXiv 2402.13720).
-    Ouroboros,
-    /// Heads on the target's last hidden state (Medusa, arXiv 2401.10774).
-    Medusa,
-    /// Heads on the target's last hidden state and on the tokens that earlier heads drafted (Hydra
-    /// and Hydra++, arXiv 2402.05109).
-    Hydra,
-    /// A layer on the target's hidden states (EAGLE, EAGLE-2 and EAGLE-3, arXiv 2401.15077).
-    Eagle,
-    /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
-    /// arXiv 2410.05589; PARD, arXiv 2504.18583).
-    Parallel,
-}
-
-impl DrafterKind {
-    /// Returns whether this drafter needs a checkpoint, named by
-    /// [`Options::draft_model`](crate::Options::draft_model).
-    #[must_use]
-    pub fn has_model(self) -> bool {
-        !matches!(self, Self::None | Self::PromptLookup | Self::Lookahead)
-    }
-
-    /// Returns whether this drafter's checkpoint is trained for one target. Such checkpoints are not
-    /// models by themselves, except PARD's.
-    #[must_use]
-    pub fn belongs_to_target(self) -> bool {
-        matches!(self, Self::Medusa | Self::Hydra | Self::Eagle | Self::Parallel)
-    }
-
-    /// Returns whether this drafter learns from how the target verified the last draft.
-    #[must_use]
-    pub(crate) fn learns_from_feedback(self) -> bool {
-        matches!(self, Self::Lookahead | Self::Ouroboros)
-    }
-
-    /// Returns the kind of drafter that uses a checkpoint of the given kind.
-    #[must_use]
-    pub fn of(speculator: SpeculatorKind) -> Self {
-        match speculator {
-            SpeculatorKind::Medusa => Self::Medusa,
-            SpeculatorKind::Hydra => Self::Hydra,
-            SpeculatorKind::Eagle | SpeculatorKind::Eagle3 => Self::Eagle,
-            SpeculatorKind::ParallelMedusa
-            | SpeculatorKind::ParallelEagle
-            | SpeculatorKind::Pard { .. } => Self::Parallel,
-        }
-    }
-}
-
 /// A drafter in addition to the first one, for [`Method::Dsi`].
 ///
-/// Parsed from `prompt-lookup`, or from the name of a checkpoint.
+/// Parsed from the name of a drafter on tokens, such as `prompt-lookup`, or from that of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdditionalDrafter {
     /// A language model with this checkpoint.
     Model(ModelSource),
-    /// The tokens after earlier occurrences of the last tokens.
-    PromptLookup,
+    /// A drafter that needs no model, such as [`DrafterKind::PromptLookup`].
+    Tokens(DrafterKind),
 }
 
 impl FromStr for AdditionalDrafter {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(match text {
-            "prompt-lookup" => Self::PromptLookup,
-            _ => Self::Model(text.into()),
-        })
+        let mut on_tokens = DrafterKind::all().filter(|kind| kind.is_on_tokens());
+        let named = on_tokens.find(|kind| kind.name() == text);
+        Ok(named.map_or_else(|| Self::Model(text.into()), Self::Tokens))
     }
 }
 
@@ -100,7 +35,7 @@ impl fmt::Display for AdditionalDrafter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Model(model) => write!(f, "{model}"),
-            Self::PromptLookup => f.write_str("prompt-lookup"),
+            Self::Tokens(kind) => write!(f, "{kind}"),
         }
     }
 }
@@ -112,41 +47,49 @@ pub(super) fn method_and_drafter(
 ) -> Result<(Method, DrafterKind), PlanError> {
     // Plain decoding ignores the drafter, so that one option switches between a method and its
     // baseline.
-    if options.method == Some(Method::Autoregressive) {
-        return Ok((Method::Autoregressive, DrafterKind::None));
+    if let Some(method) = options.method.filter(|method| !method.drafts()) {
+        return Ok((method, DrafterKind::None));
     }
     let drafter = options.drafter.unwrap_or(match options.draft_model {
         Some(_) => found.map_or(DrafterKind::Model, DrafterKind::of),
         None => DrafterKind::None,
     });
-    let method = options.method.unwrap_or(match drafter {
-        DrafterKind::None => Method::Autoregressive,
-        _ => Method::Speculative,
+    let has_drafter = drafter != DrafterKind::None;
+    let method = options.method.unwrap_or(match has_drafter {
+        false => Method::Autoregressive,
+        true => Method::Speculative,
     });
-    match (drafter, &options.draft_model) {
-        (drafter, None) if drafter.has_model() => Err(PlanError::NoDraftModel(drafter)),
-        (DrafterKind::PromptLookup | DrafterKind::Lookahead | DrafterKind::None, Some(_)) => {
-            Err(PlanError::UnusedDraftModel(drafter))
-        }
-        (DrafterKind::None, None) if method != Method::Autoregressive => {
-            Err(PlanError::NoDrafter(method))
-        }
+    match &options.draft_model {
+        None if drafter.has_model() => Err(PlanError::NoDraftModel(drafter)),
+        Some(_) if !drafter.has_model() => Err(PlanError::UnusedDraftModel(drafter)),
+        None if !has_drafter && method.drafts() => Err(PlanError::NoDrafter(method)),
         _ => Ok((method, drafter)),
     }
 }
 
-/// Returns the additional drafters, which only DSI uses.
+/// Returns the additional drafters, for methods that use several.
 pub(super) fn additional_drafters(
     options: &Options,
     method: Method,
 ) -> Result<Vec<AdditionalDrafter>, PlanError> {
-    match method {
-        Method::Dsi => Ok(options.additional_drafters.clone()),
-        // Plain decoding ignores all drafters.
-        Method::Autoregressive => Ok(Vec::new()),
-        _ if options.additional_drafters.is_empty() => Ok(Vec::new()),
-        _ => Err(PlanError::SingleDrafter(method)),
+    let additional = &options.additional_drafters;
+    // Plain decoding ignores all drafters.
+    if !method.drafts() || additional.is_empty() {
+        return Ok(Vec::new());
     }
+    if !method.offers(Need::SeveralDrafters) {
+        return Err(PlanError::SingleDrafter(method));
+    }
+    for drafter in additional {
+        match drafter {
+            AdditionalDrafter::Model(_) => {}
+            AdditionalDrafter::Tokens(kind) if !kind.is_on_tokens() => {
+                return Err(PlanError::NoDraftModel(*kind));
+            }
+            AdditionalDrafter::Tokens(kind) => check_drafter(*kind, method)?,
+        }
+    }
+    Ok(additional.clone())
 }
 
 /// Counts the drafters that have a checkpoint.
@@ -178,48 +121,7 @@ pub(super) fn easyspec(
     };
     // Plain decoding ignores the drafter, and so the drafter's options.
     match method {
-        Method::Autoregressive if options.drafter == Some(DrafterKind::EasySpec) => Ok(None),
+        _ if !method.drafts() && options.drafter == Some(DrafterKind::EasySpec) => Ok(None),
         _ => Err(PlanError::EasySpecOnly(option)),
-    }
-}
-
-impl FromStr for DrafterKind {
-    type Err = UnknownValue;
-
-    fn from_str(text: &str) -> Result<Self, UnknownValue> {
-        match text {
-            "none" => Ok(Self::None),
-            "model" => Ok(Self::Model),
-            "easyspec" => Ok(Self::EasySpec),
-            "prompt-lookup" => Ok(Self::PromptLookup),
-            "lookahead" => Ok(Self::Lookahead),
-            "ouroboros" => Ok(Self::Ouroboros),
-            "medusa" => Ok(Self::Medusa),
-            "hydra" => Ok(Self::Hydra),
-            "eagle" => Ok(Self::Eagle),
-            "parallel" => Ok(Self::Parallel),
-            _ => Err(UnknownValue::new(
-                text,
-                "none, model, easyspec, prompt-lookup, lookahead, ouroboros, medusa, hydra, eagle, \
-                 parallel",
-            )),
-        }
-    }
-}
-
-impl fmt::Display for DrafterKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Model => "model",
-            Self::EasySpec => "easyspec",
-            Self::PromptLookup => "prompt-lookup",
-            Self::Lookahead => "lookahead",
-            Self::Ouroboros => "ouroboros",
-            Self::Medusa => "medusa",
-            Self::Hydra => "hydra",
-            Self::Eagle => "eagle",
-            Self::Parallel => "parallel",
-        })
     }
 }

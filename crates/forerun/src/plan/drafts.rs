@@ -1,18 +1,17 @@
 //! The number of draft tokens, and the shape of drafts.
 
-use super::{DrafterKind, Options, PlanError, UnknownValue};
+use super::{Options, PlanError, UnknownValue};
+use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_decode::DraftLength;
-use forerun_draft::{LookaheadDrafter, PHRASE_TOKENS, with_phrases};
+use forerun_draft::{DefaultShape, PHRASE_TOKENS, with_phrases};
 use std::fmt;
 use std::str::FromStr;
 
 /// The longest chain of an automatic draft length.
 const AUTO_LENGTH: usize = 16;
-/// The depth of a tree, and the length of an Ouroboros draft, if neither is set.
+/// The depth of a tree, and the length of a chain with phrases, if neither is set.
 const AUTO_DEPTH: usize = 5;
-/// The number of phrases after a draft of Ouroboros.
-const OUROBOROS_PHRASES: usize = 3;
 /// The largest number of tokens in a row.
 const MAX_DRAFT_TOKENS: usize = 64;
 /// The largest number of nodes in a tree.
@@ -86,24 +85,25 @@ pub(super) fn shape(
         DraftLength::Assisted => MAX_DRAFT_TOKENS,
         _ => AUTO_LENGTH,
     };
+    let default = drafter.traits().shape;
     let shape = match &options.tree {
-        // Its window is always a tree.
-        Tree::None if drafter == DrafterKind::Lookahead => DraftShape::Top {
-            width: LookaheadDrafter::NODES / LookaheadDrafter::DEPTH,
-            depth: requested.unwrap_or(LookaheadDrafter::DEPTH),
-            budget: Some(LookaheadDrafter::NODES),
+        Tree::None => match default {
+            DefaultShape::Chain => DraftShape::Chain { length: requested.unwrap_or(longest) },
+            DefaultShape::Tree { depth, nodes } => DraftShape::Top {
+                width: nodes / depth.max(1),
+                depth: requested.unwrap_or(depth),
+                budget: Some(nodes),
+            },
+            DefaultShape::ChainWithPhrases { phrases } => DraftShape::Phrases {
+                length: requested.unwrap_or(match length {
+                    DraftLength::Assisted => longest,
+                    _ => AUTO_DEPTH,
+                }),
+                width: phrases,
+                phrase: PHRASE_TOKENS,
+                budget: None,
+            },
         },
-        // Its phrases are branches after the tokens that the model drafts.
-        Tree::None if drafter == DrafterKind::Ouroboros => DraftShape::Phrases {
-            length: requested.unwrap_or(match length {
-                DraftLength::Assisted => longest,
-                _ => AUTO_DEPTH,
-            }),
-            width: OUROBOROS_PHRASES,
-            phrase: PHRASE_TOKENS,
-            budget: None,
-        },
-        Tree::None => DraftShape::Chain { length: requested.unwrap_or(longest) },
         Tree::Top { width, depth, budget } => DraftShape::Top {
             width: *width,
             depth: depth.or(requested).unwrap_or(AUTO_DEPTH),
@@ -119,7 +119,10 @@ pub(super) fn shape(
             "a tree of 1 to 512 nodes and at most 64 depths, such as top:4x5 or sampled:3,2,1",
         ));
     }
-    let shape = if drafter == DrafterKind::Ouroboros { with_phrases(&shape) } else { shape };
+    let shape = match default {
+        DefaultShape::ChainWithPhrases { .. } => with_phrases(&shape),
+        DefaultShape::Chain | DefaultShape::Tree { .. } => shape,
+    };
     Ok((shape, length))
 }
 

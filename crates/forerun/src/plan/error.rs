@@ -1,8 +1,11 @@
 //! Errors of options: combinations that do not work, and values that do not parse.
 
-use super::{DrafterKind, Method};
+use super::Method;
+use crate::registry::DrafterKind;
+use forerun_core::Need;
 use forerun_formats::SpeculatorKind;
 use forerun_runtime::PlacementError;
+use std::borrow::Cow;
 
 /// Why [`Options`](super::Options) make no plan: they contradict each other, or do not fit this
 /// machine.
@@ -48,12 +51,16 @@ pub enum PlanError {
     /// works with chains only.
     #[error("the method {0} drafts chains: leave `tree` out, or set `method = speculative`")]
     ChainsOnly(Method),
-    /// The drafter learns from the target's last pass, but the method drafts without waiting for it.
-    #[error(
-        "the drafter {0} learns from the target's last pass, which the method {1} does not wait for: \
-         set `method = speculative`, or use another drafter"
-    )]
-    NeedsFeedback(DrafterKind, Method),
+    /// The drafter needs something that the method does not offer.
+    #[error("{drafter} {}: set `method = speculative`, or use another drafter", lack(*.need, *.method))]
+    DrafterNeeds {
+        /// The drafter, such as `the drafter lookahead` or `Medusa heads`.
+        drafter: String,
+        /// What it needs.
+        need: Need,
+        /// The method.
+        method: Method,
+    },
     /// Assisted draft lengths follow the outcome of whole drafts, but the method does not verify
     /// whole drafts.
     #[error(
@@ -61,13 +68,6 @@ pub enum PlanError {
          set `method = speculative`, or `draft_tokens = auto`"
     )]
     AssistedNeedsRounds(Method),
-    /// The drafter reads the target's hidden states, but the method drafts after tokens that the
-    /// target has not processed.
-    #[error(
-        "{0} reads hidden states of the target, but the method {1} drafts after tokens that the target \
-         has not processed: set `method = speculative`, or use a drafter that reads only tokens"
-    )]
-    NeedsFeatures(SpeculatorKind, Method),
     /// The drafter reads the target's hidden states and must stay on one device, but the placement
     /// gives it several.
     #[error(
@@ -80,16 +80,41 @@ pub enum PlanError {
     Placement(#[from] PlacementError),
 }
 
+/// Says what a drafter needs, and why a method does not offer it.
+fn lack(need: Need, method: Method) -> String {
+    match need {
+        Need::Features => format!(
+            "reads hidden states of the target, but the method {method} drafts after tokens that the \
+             target has not processed"
+        ),
+        Need::Feedback => format!(
+            "learns from the target's last pass, which the method {method} does not wait for"
+        ),
+        Need::Trees => format!("drafts trees, and the method {method} verifies chains"),
+        Need::WholeDrafts => {
+            format!("follows the outcome of whole drafts, and the method {method} has none")
+        }
+        Need::SeveralDrafters => {
+            format!("needs other drafters beside it, and the method {method} has one drafter")
+        }
+    }
+}
+
 /// A text is none of an option's possible values.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{found:?} is not one of {expected}")]
 pub struct UnknownValue {
     found: String,
-    expected: &'static str,
+    expected: Cow<'static, str>,
 }
 
 impl UnknownValue {
     pub(crate) fn new(found: &str, expected: &'static str) -> Self {
-        Self { found: found.to_owned(), expected }
+        Self { found: found.to_owned(), expected: expected.into() }
+    }
+    /// Returns the error for a text that is none of these names.
+    pub(crate) fn of_names(found: &str, names: impl Iterator<Item = &'static str>) -> Self {
+        let expected = names.collect::<Vec<_>>().join(", ");
+        Self { found: found.to_owned(), expected: expected.into() }
     }
 }

@@ -1,85 +1,173 @@
-//! Decoding methods, and what the parallel ones do not support.
+//! Decoding methods, and what they must offer to drafters and options.
 
-use super::{DraftTokens, DrafterKind, Options, PlanError, Tree, UnknownValue};
+use super::{DraftTokens, Options, PlanError, Tree, UnknownValue};
+use crate::registry::{DrafterKind, is_same};
+use forerun_core::Need;
+use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, METHODS, MethodEntry};
 use forerun_formats::SpeculatorKind;
 use std::fmt;
 use std::str::FromStr;
 
 /// A decoding method: when tokens are drafted, and when they are verified.
 ///
-/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl` and `dsi`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
+/// Parsed from and displayed as `autoregressive`, `speculative`, `pearl` and `dsi`. Methods
+/// with the same name are equal. A method of your own cannot be parsed.
+#[derive(Clone, Copy)]
+pub struct Method(&'static MethodEntry);
+
+#[expect(non_upper_case_globals, reason = "methods read as the variants of an enum")]
+impl Method {
     /// Plain decoding: one forward pass of the target per token.
-    Autoregressive,
+    pub const Autoregressive: Self = Self::named("autoregressive");
     /// Speculative decoding: draft, verify, repeat (Leviathan et al., arXiv 2211.17192).
-    Speculative,
+    pub const Speculative: Self = Self::named("speculative");
     /// Draft and verify at the same time (PEARL, arXiv 2408.11850).
-    Pearl,
+    pub const Pearl: Self = Self::named("pearl");
     /// Verify on several replicas of the target while drafting continues (DSI, arXiv 2405.14105).
-    Dsi,
+    pub const Dsi: Self = Self::named("dsi");
 }
 
 impl Method {
+    /// Returns a method of your own, which must have a name of its own.
+    #[must_use]
+    pub const fn new(entry: &'static MethodEntry) -> Self {
+        Self(entry)
+    }
+
+    /// Returns all methods of the registry, plain decoding first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        METHODS.iter().map(Self)
+    }
+
+    /// Returns the method with this name, which must be in the registry.
+    const fn named(name: &str) -> Self {
+        let mut index = 0;
+        while index < METHODS.len() {
+            if is_same(METHODS[index].name, name) {
+                return Self(&METHODS[index]);
+            }
+            index += 1;
+        }
+        panic!("the registry has no method of this name")
+    }
+
+    /// Returns its name in options.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Returns a line of help.
+    #[must_use]
+    pub fn help(self) -> &'static str {
+        self.0.help
+    }
+
+    /// Returns when it drafts.
+    #[must_use]
+    pub fn drafting(self) -> Drafting {
+        self.0.drafting
+    }
+
+    /// Returns whether it needs a drafter.
+    #[must_use]
+    pub fn drafts(self) -> bool {
+        self.0.drafting != Drafting::None
+    }
+
     /// Returns whether the drafter works while the target does.
     #[must_use]
     pub fn is_parallel(self) -> bool {
-        matches!(self, Self::Pearl | Self::Dsi)
+        self.0.drafting == Drafting::DuringVerification
+    }
+
+    /// Returns whether it uses several replicas of the target.
+    #[must_use]
+    pub fn has_replicas(self) -> bool {
+        self.0.several_targets
+    }
+
+    /// Returns whether it offers what a drafter or an option needs.
+    #[must_use]
+    pub fn offers(self, need: Need) -> bool {
+        self.0.offers.contains(&need)
+    }
+
+    /// Returns the decoder of an engine that has not answered yet.
+    pub(crate) fn decoder(self, options: &DecoderOptions) -> Box<dyn AnswerDecoder> {
+        (self.0.decoder)(options)
     }
 }
 
-/// Refuses options that a parallel method does not support: trees, and everything that depends on
-/// the target's last pass, since drafting does not wait for it.
-pub(super) fn check_runs_in_parallel(
+/// Refuses trees, drafters and draft lengths that need something that the method does not offer.
+pub(super) fn check_needs(
     options: &Options,
     method: Method,
     drafter: DrafterKind,
 ) -> Result<(), PlanError> {
-    if !method.is_parallel() {
+    if !method.drafts() {
+        // Plain decoding ignores all options of drafts.
         return Ok(());
     }
-    if options.tree != Tree::None {
+    if options.tree != Tree::None && !method.offers(Need::Trees) {
         return Err(PlanError::ChainsOnly(method));
     }
-    if drafter.learns_from_feedback() {
-        return Err(PlanError::NeedsFeedback(drafter, method));
-    }
+    check_drafter(drafter, method)?;
     match options.draft_tokens {
-        DraftTokens::Assisted => Err(PlanError::AssistedNeedsRounds(method)),
+        DraftTokens::Assisted if !method.offers(Need::WholeDrafts) => {
+            Err(PlanError::AssistedNeedsRounds(method))
+        }
         _ => Ok(()),
     }
 }
 
-/// Refuses drafters on the target's features for parallel methods: features exist only for tokens
-/// that the target has processed, so drafting cannot run ahead of it.
-pub(super) fn check_features(found: SpeculatorKind, method: Method) -> Result<(), PlanError> {
-    match method.is_parallel() && found.reads_features() {
-        true => Err(PlanError::NeedsFeatures(found, method)),
-        false => Ok(()),
+/// Refuses a drafter that needs something that the method does not offer.
+pub(super) fn check_drafter(drafter: DrafterKind, method: Method) -> Result<(), PlanError> {
+    let missing = drafter.traits().needs.iter().find(|need| !method.offers(**need));
+    match missing {
+        None => Ok(()),
+        Some(&need) => {
+            let drafter = format!("the drafter {drafter}");
+            Err(PlanError::DrafterNeeds { drafter, need, method })
+        }
     }
 }
+
+/// Refuses layouts that read the target's features for methods that do not offer them: features exist
+/// only for tokens that the target has processed, so drafting cannot run ahead of it.
+pub(super) fn check_layout(layout: SpeculatorKind, method: Method) -> Result<(), PlanError> {
+    let need = Need::Features;
+    if method.drafts() && layout.reads_features() && !method.offers(need) {
+        return Err(PlanError::DrafterNeeds { drafter: layout.to_string(), need, method });
+    }
+    Ok(())
+}
+
+impl PartialEq for Method {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Method {}
 
 impl FromStr for Method {
     type Err = UnknownValue;
 
     fn from_str(text: &str) -> Result<Self, UnknownValue> {
-        match text {
-            "autoregressive" => Ok(Self::Autoregressive),
-            "speculative" => Ok(Self::Speculative),
-            "pearl" => Ok(Self::Pearl),
-            "dsi" => Ok(Self::Dsi),
-            _ => Err(UnknownValue::new(text, "autoregressive, speculative, pearl, dsi")),
-        }
+        let found = Self::all().find(|method| method.name() == text);
+        found.ok_or_else(|| UnknownValue::of_names(text, Self::all().map(Self::name)))
     }
 }
 
 impl fmt::Display for Method {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Autoregressive => "autoregressive",
-            Self::Speculative => "speculative",
-            Self::Pearl => "pearl",
-            Self::Dsi => "dsi",
-        })
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Method({})", self.name())
     }
 }

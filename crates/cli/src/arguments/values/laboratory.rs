@@ -57,15 +57,15 @@ const PAPER_TABLES: [Name; 15] = [
 const STORED_TYPES: [Name; 3] = [F32, BF16, F16];
 
 pub(crate) fn prompt_style() -> NamedValue<PromptStyle> {
-    NamedValue { parse, names: &PROMPT_STYLES }
+    NamedValue { parse, names: PROMPT_STYLES.to_vec() }
 }
 
 pub(crate) fn preset() -> NamedValue<Preset> {
-    NamedValue { parse, names: &PRESETS }
+    NamedValue { parse, names: PRESETS.to_vec() }
 }
 
 pub(crate) fn simulated_method() -> NamedValue<SimulatedMethod> {
-    NamedValue { parse, names: &SIMULATED_METHODS }
+    NamedValue { parse, names: SIMULATED_METHODS.to_vec() }
 }
 
 /// The types in which a synthetic pair can be stored.
@@ -76,7 +76,7 @@ pub(crate) fn stored_type() -> NamedValue<Dtype> {
         "f16" => Ok(Dtype::F16),
         _ => Err(not_one_of(text, &STORED_TYPES)),
     };
-    NamedValue { parse, names: &STORED_TYPES }
+    NamedValue { parse, names: STORED_TYPES.to_vec() }
 }
 
 pub(crate) fn paper_table() -> NamedValue<PaperTable> {
@@ -84,7 +84,7 @@ pub(crate) fn paper_table() -> NamedValue<PaperTable> {
         let found = PaperTable::NAMES.iter().find(|(_, name)| *name == text);
         found.map(|(table, _)| *table).ok_or_else(|| not_one_of(text, &PAPER_TABLES))
     };
-    NamedValue { parse, names: &PAPER_TABLES }
+    NamedValue { parse, names: PAPER_TABLES.to_vec() }
 }
 
 #[cfg(test)]

@@ -1,0 +1,16 @@
+//! What drafting can need of a decoding method.
+
+/// Something that not every decoding method offers. Drafters and draft options need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// The target's hidden states of all tokens before the draft but the last.
+    Features,
+    /// How the target verified the last draft, with the rows of all its nodes.
+    Feedback,
+    /// Trees. Every method that drafts verifies chains.
+    Trees,
+    /// The outcome of each whole draft.
+    WholeDrafts,
+    /// Several drafters at the same time.
+    SeveralDrafters,
+}

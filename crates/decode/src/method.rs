@@ -1,0 +1,86 @@
+//! The registry of decoding methods. Each method's entry stands in the file of its decoder.
+
+use crate::{Decoder, DraftLength, PearlOptions, autoregressive, dsi, pearl, speculative};
+use forerun_core::{DraftShape, Need};
+
+/// All methods, plain decoding first. To add one, write its decoder and its entry in a file of this
+/// crate, and name the entry here.
+pub static METHODS: &[MethodEntry] =
+    &[autoregressive::METHOD, speculative::METHOD, pearl::METHOD, dsi::METHOD];
+
+/// A decoding method: what it does, what it offers to drafters, and how its decoder is built.
+pub struct MethodEntry {
+    /// Its name in options.
+    pub name: &'static str,
+    /// A line of help.
+    pub help: &'static str,
+    /// When it drafts.
+    pub drafting: Drafting,
+    /// Whether it uses several replicas of the target.
+    pub several_targets: bool,
+    /// What drafters and draft options can rely on.
+    pub offers: &'static [Need],
+    /// Builds the decoder of an engine that has not answered yet.
+    pub decoder: fn(&DecoderOptions) -> Box<dyn AnswerDecoder>,
+}
+
+/// When a method drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Drafting {
+    /// Never: it needs no drafter.
+    None,
+    /// Before each pass of the target. Drafter and target can share cores.
+    BeforeVerification,
+    /// While the target verifies. Drafter and target need separate cores.
+    DuringVerification,
+}
+
+/// The options from which methods build their decoders. Each method uses those that concern it.
+#[derive(Clone, Debug)]
+pub struct DecoderOptions {
+    /// The shape of drafts.
+    pub shape: DraftShape,
+    /// The number of draft tokens in a row, or their maximum if it adapts.
+    pub draft_tokens: usize,
+    /// How the number of draft tokens adapts.
+    pub length: DraftLength,
+    /// What the drafter can draft in a forward pass.
+    pub pattern: DraftPattern,
+    /// The variant of PEARL.
+    pub pearl: PearlOptions,
+    /// The number of target replicas.
+    pub targets: usize,
+    /// The number of drafters.
+    pub drafters: usize,
+    /// Whether the text of a seed must not depend on measured times or on which device finishes
+    /// first. `length` must not be [`DraftLength::Auto`] then.
+    pub reproducible: bool,
+}
+
+/// The number of positions that a drafter can draft, and in how many forward passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftPattern {
+    /// The largest number of positions in a row, if limited.
+    pub positions: Option<usize>,
+    /// Whether all positions take one forward pass together.
+    pub one_forward: bool,
+}
+
+impl DraftPattern {
+    /// Returns the largest number of tokens that one forward pass drafts in a row.
+    #[must_use]
+    pub fn tokens_per_forward(self) -> usize {
+        if self.one_forward { self.positions.unwrap_or(usize::MAX) } else { 1 }
+    }
+}
+
+/// A decoder of one answer that passes on what it learned.
+pub trait AnswerDecoder: Decoder + Send {
+    /// Returns a decoder for an answer to a prompt of `prompt_tokens` tokens. It starts with the draft
+    /// lengths that this decoder arrived at. `options` are those that this decoder was built from.
+    fn for_next_answer(
+        &self,
+        options: &DecoderOptions,
+        prompt_tokens: usize,
+    ) -> Box<dyn AnswerDecoder>;
+}

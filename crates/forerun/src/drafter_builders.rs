@@ -1,0 +1,150 @@
+//! How the drafters with a checkpoint are built: one function for each of them, which the registry
+//! names.
+
+use crate::drafter::{DraftModel, DrafterParts, Site};
+use crate::error::ForerunError;
+use crate::translation::Translation;
+use forerun_cpu::{CpuHeads, HeadWeights, SpeculatorWeights, Transformer, Weights};
+use forerun_decode::DraftPattern;
+use forerun_draft::{
+    Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks, MedusaDrafter, ModelDrafter,
+    OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, VocabTranslationDrafter,
+};
+use forerun_formats::{DraftHeads, LoadError, Speculator, SpeculatorKind, WeightType};
+use forerun_model::EagleModel;
+use std::sync::Arc;
+
+/// Checks an open language model, and returns how a drafter uses its weights.
+pub(crate) type BuildModel = fn(&DraftModel<'_>) -> Result<UseWeights, ForerunError>;
+
+/// Returns a drafter that uses a language model's weights.
+pub(crate) type UseWeights = Box<dyn FnOnce(Arc<Weights>) -> DrafterParts>;
+
+type Built = Result<Box<dyn Drafter>, String>;
+
+/// The number of tokens in a round of EasySpec if drafting runs ahead: the paper's draft length.
+const LAYER_PARALLEL_ROUND: usize = 5;
+
+/// Drafts one token per pass. Drafts of another vocabulary are translated by their text.
+pub(crate) fn model(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
+    let translation = draft_model.translates.then(|| {
+        let DraftModel { target, model, .. } = draft_model;
+        let target_config = target.checkpoint.config();
+        let target = (Arc::clone(&target.tokenizer), &target_config.eos_token_ids[..]);
+        let ends = &model.checkpoint.config().eos_token_ids[..];
+        let drafter = (Arc::clone(&model.tokenizer), ends);
+        Arc::new(Translation::new(target, target_config.vocab_size, drafter))
+    });
+    Ok(Box::new(move |weights| {
+        DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
+            let model = site.model(&weights);
+            Ok(match &translation {
+                Some(translation) => {
+                    Box::new(VocabTranslationDrafter::new(model, Arc::clone(translation)))
+                }
+                None => Box::new(ModelDrafter::new(model).with_vocab_size(site.vocab_size)),
+            })
+        })
+    }))
+}
+
+/// Computes several layers of the model at a time.
+pub(crate) fn easyspec(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
+    let checkpoint = &draft_model.model.checkpoint;
+    let easyspec = draft_model.plan.easyspec().cloned().unwrap_or_default();
+    let groups = easyspec.layers.groups(checkpoint.config().num_hidden_layers);
+    let groups = groups.map_err(|cause| {
+        let drafter = checkpoint.path().to_owned();
+        ForerunError::LayerGroups { cause, drafter }
+    })?;
+    Ok(Box::new(move |weights| {
+        DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
+            let (model, groups) = (site.model(&weights), groups.clone());
+            let drafter = LayerParallelDrafter::new(model, groups, easyspec.calibration);
+            let drafter = drafter.with_round_length(LAYER_PARALLEL_ROUND);
+            Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))
+        })
+    }))
+}
+
+/// Extends the model's drafts by phrases.
+pub(crate) fn ouroboros(_draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
+    Ok(Box::new(move |weights| {
+        DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
+            let drafter = OuroborosDrafter::new(site.model(&weights));
+            Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))
+        })
+    }))
+}
+
+/// Uses the model's mask token for all positions.
+pub(crate) fn pard(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
+    let Some(SpeculatorKind::Pard { mask }) = draft_model.layout else {
+        let path = draft_model.model.checkpoint.path().to_owned();
+        return Err(ForerunError::NotADrafter { path, requested: draft_model.kind });
+    };
+    let pattern = DraftPattern { positions: None, one_forward: true };
+    Ok(Box::new(move |weights| drafts_at_masks(weights, Masks::Repeated(mask), pattern)))
+}
+
+/// Loads a drafter that was trained for the target: heads, or layers on tokens or features.
+pub(crate) fn speculator(
+    speculator: &Speculator,
+    target: &Weights,
+    weight_type: Option<WeightType>,
+) -> Result<DrafterParts, LoadError> {
+    Ok(match SpeculatorWeights::load(speculator, target, weight_type)? {
+        SpeculatorWeights::Heads(weights) => heads(weights),
+        SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
+            layers_on_features(weights)
+        }
+        SpeculatorWeights::Layers(weights) => {
+            let masks = weights.architecture().mask_ids();
+            let pattern = with_masks(masks.len());
+            drafts_at_masks(weights, Masks::PerPosition(masks), pattern)
+        }
+    })
+}
+
+/// Heads on the target's last feature (Medusa), or on the tokens after it, too (Hydra).
+fn heads(weights: Arc<HeadWeights>) -> DrafterParts {
+    let DraftHeads { n_heads, reads_tokens, .. } = *weights.architecture();
+    // Heads that read drafted tokens run one after another.
+    let pattern = DraftPattern { positions: Some(n_heads), one_forward: !reads_tokens };
+    DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
+        let model = site.timed(CpuHeads::model(Arc::clone(&weights), &site.team()?));
+        Ok(match reads_tokens {
+            true => Box::new(HydraDrafter::new(model, n_heads)),
+            false => Box::new(MedusaDrafter::new(model, n_heads)),
+        })
+    })
+}
+
+/// Layers on the target's features, with or without mask tokens.
+fn layers_on_features(weights: Arc<Weights>) -> DrafterParts {
+    let masks = weights.architecture().mask_ids();
+    let pattern = match masks.len() {
+        0 => DraftPattern::default(),
+        masks => with_masks(masks),
+    };
+    DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
+        let layers = Transformer::new(Arc::clone(&weights), site.team()?);
+        let model = site.timed(EagleModel::new(layers));
+        Ok(match masks.is_empty() {
+            true => Box::new(EagleDrafter::new(model)),
+            false => Box::new(ParallelEagleDrafter::new(model, Masks::PerPosition(masks.clone()))),
+        })
+    })
+}
+
+/// Returns the pattern of a drafter with this number of mask tokens: they follow a first position.
+fn with_masks(masks: usize) -> DraftPattern {
+    DraftPattern { positions: Some(masks + 1), one_forward: true }
+}
+
+fn drafts_at_masks(weights: Arc<Weights>, masks: Masks, pattern: DraftPattern) -> DrafterParts {
+    DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
+        let drafter = ParallelDrafter::new(site.model(&weights), masks.clone());
+        Ok(Box::new(drafter.with_vocab_size(site.vocab_size)))
+    })
+}

@@ -1,0 +1,151 @@
+//! The workers of a plan, as data.
+
+use crate::model_source::ModelSource;
+use crate::plan::{AdditionalDrafter, Plan};
+use crate::registry::DrafterKind;
+use forerun_core::Role;
+use forerun_runtime::DeviceGroup;
+use serde::{Deserialize, Serialize};
+
+/// A worker: the device that it runs on, and the models that it runs.
+///
+/// It is data, so that a worker can be started elsewhere. Another process that makes the same plan has
+/// the same workers, in the same order.
+///
+/// ```
+/// use forerun::{DrafterKind, Method, Options, Plan, WorkerDevice};
+///
+/// let options = Options {
+///     model: "models/target".into(),
+///     method: Some(Method::Pearl),
+///     drafter: Some(DrafterKind::PromptLookup),
+///     placement: Some("target=cpu:0".parse()?),
+///     ..Options::default()
+/// };
+/// let workers = Plan::new(options)?.workers();
+/// let names: Vec<&str> = workers.iter().map(|worker| &*worker.name).collect();
+/// assert_eq!(names, ["drafter", "target cpu:0"]);
+/// assert_eq!(workers[0].device, WorkerDevice::Thread);
+/// assert_eq!(workers[1].models[0].checkpoint.as_deref(), Some("models/target"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerDescription {
+    /// The worker's name, which is also its lane in the trace, such as `target cpu:1`.
+    pub name: String,
+    /// The device.
+    pub device: WorkerDevice,
+    /// The models, at least one.
+    pub models: Vec<WorkerModel>,
+}
+
+/// The device of a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WorkerDevice {
+    /// A thread of its own, which is not pinned. Enough for drafters without a model.
+    Thread,
+    /// A group of cores that no other worker uses.
+    Own(DeviceGroup),
+    /// Several groups of cores, which the worker uses one after another, in turn with other workers.
+    InTurn(Vec<DeviceGroup>),
+}
+
+/// A model of a worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerModel {
+    /// The role by which decoders address it.
+    pub role: Role,
+    /// The path or hub id of its checkpoint; `None` for a drafter that needs no model.
+    pub checkpoint: Option<String>,
+}
+
+impl WorkerDescription {
+    /// Returns the roles by which decoders address the worker.
+    #[must_use]
+    pub fn roles(&self) -> Vec<Role> {
+        self.models.iter().map(|model| model.role).collect()
+    }
+}
+
+impl Plan {
+    /// Returns the plan's workers: one for each device group, one for each role that moves between
+    /// several groups, and one for each drafter without a model that does not share the target's.
+    #[must_use]
+    pub fn workers(&self) -> Vec<WorkerDescription> {
+        let in_turn = self.placement().multi_device_roles();
+        let own_workers = self.drafters_on_tokens().into_iter().filter(|&(index, _)| {
+            // A drafter without a model needs no device, so the first one runs on the target's worker
+            // unless both run at the same time.
+            index > 0 || self.method().is_parallel()
+        });
+        let own_workers = own_workers.map(|(index, _)| WorkerDescription {
+            name: "drafter".into(),
+            device: WorkerDevice::Thread,
+            models: vec![WorkerModel { role: Role::Drafter(index), checkpoint: None }],
+        });
+        let fixed = self.placement().devices().into_iter().filter_map(|(group, mut roles)| {
+            roles.retain(|role| in_turn.iter().all(|(own, _)| own != role));
+            self.worker(&group.to_string(), &roles, WorkerDevice::Own(group.clone()))
+        });
+        let moving = in_turn.iter().filter_map(|(role, groups)| {
+            let device = WorkerDevice::InTurn(groups.as_slice().to_vec());
+            self.worker(&groups.to_string(), &[*role], device)
+        });
+        own_workers.chain(fixed).chain(moving).collect()
+    }
+
+    /// Returns the worker of a device with these roles of the placement, if it has a model.
+    fn worker(
+        &self,
+        groups: &str,
+        roles: &[Role],
+        device: WorkerDevice,
+    ) -> Option<WorkerDescription> {
+        let targets = roles.iter().filter(|role| role.target().is_some());
+        let targets: Vec<WorkerModel> =
+            targets.map(|&role| self.worker_model(role, Some(self.model()))).collect();
+        // The placement's drafter groups belong to the drafters with models, in their order.
+        let drafters = self.drafters_with_models().into_iter().zip(0..);
+        let drafters = drafters.filter(|(_, group)| roles.contains(&Role::Drafter(*group)));
+        let drafters = drafters
+            .map(|((index, model), _)| self.worker_model(Role::Drafter(index), Some(model)));
+        let shares_worker = !self.method().is_parallel() && roles.contains(&Role::Target(0));
+        let on_tokens = self.drafters_on_tokens().into_iter();
+        let on_tokens = on_tokens.filter(|(index, _)| *index == 0 && shares_worker);
+        let on_tokens = on_tokens.map(|_| self.worker_model(Role::Drafter(0), None));
+        let drafters: Vec<WorkerModel> = drafters.chain(on_tokens).collect();
+        let name = match (targets.is_empty(), drafters.is_empty()) {
+            (true, true) => return None,
+            (true, false) => format!("drafter {groups}"),
+            (false, true) => format!("target {groups}"),
+            (false, false) => format!("target and drafter {groups}"),
+        };
+        Some(WorkerDescription { name, device, models: [targets, drafters].concat() })
+    }
+
+    fn worker_model(&self, role: Role, checkpoint: Option<&ModelSource>) -> WorkerModel {
+        WorkerModel { role, checkpoint: checkpoint.map(ToString::to_string) }
+    }
+
+    /// Returns the drafters that need no model, with their indices.
+    pub(crate) fn drafters_on_tokens(&self) -> Vec<(usize, DrafterKind)> {
+        let first = Some(self.drafter()).filter(|kind| kind.is_on_tokens());
+        let additional = (1..).zip(self.additional_drafters());
+        let additional = additional.filter_map(|(index, drafter)| match drafter {
+            AdditionalDrafter::Tokens(kind) => Some((index, *kind)),
+            AdditionalDrafter::Model(_) => None,
+        });
+        first.map(|kind| (0, kind)).into_iter().chain(additional).collect()
+    }
+
+    /// Returns the drafters with models, with their indices.
+    pub(crate) fn drafters_with_models(&self) -> Vec<(usize, &ModelSource)> {
+        let first = self.draft_model().map(|model| (0, model));
+        let additional = (1..).zip(self.additional_drafters());
+        let additional = additional.filter_map(|(index, drafter)| match drafter {
+            AdditionalDrafter::Model(model) => Some((index, model)),
+            AdditionalDrafter::Tokens(_) => None,
+        });
+        first.into_iter().chain(additional).collect()
+    }
+}

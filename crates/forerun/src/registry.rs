@@ -1,0 +1,433 @@
+//! The registry of drafters: what each of them needs, and how it is built.
+
+use crate::drafter_builders::{self as build, BuildModel};
+use crate::plan::UnknownValue;
+use forerun_core::Need;
+use forerun_draft::{
+    Drafter, DrafterTraits, LOOKAHEAD_TRAITS, LookaheadDrafter, OUROBOROS_TRAITS, PromptLookup,
+};
+use forerun_formats::SpeculatorKind;
+use std::fmt;
+use std::str::FromStr;
+
+/// All drafters, in the order of the help.
+///
+/// To add a drafter on tokens, add its entry here. How drafters with a checkpoint are built stands in
+/// [`drafter_builders`](build).
+static DRAFTERS: &[DrafterEntry] = &[
+    DrafterEntry {
+        name: "none",
+        help: "No drafts",
+        traits: DrafterTraits::ON_TOKENS,
+        source: Source::Nothing,
+    },
+    DrafterEntry {
+        name: "model",
+        help: "The draft model, one token per forward pass",
+        traits: DrafterTraits::ON_TOKENS,
+        source: Source::Model { build: build::model, translates: true },
+    },
+    DrafterEntry {
+        name: "easyspec",
+        help: "The draft model, several of its layers at a time (EasySpec)",
+        traits: DrafterTraits::ON_TOKENS,
+        source: Source::Model { build: build::easyspec, translates: false },
+    },
+    DrafterEntry::on_tokens(
+        "prompt-lookup",
+        "Continuations of earlier occurrences of the last tokens; needs no model",
+        &|| Box::new(PromptLookup),
+    ),
+    DrafterEntry::on_tokens(
+        "lookahead",
+        "N-grams that the target guesses in its own forward passes (lookahead decoding); needs no \
+         model",
+        &|| Box::new(LookaheadDrafter::new()),
+    )
+    .with_traits(LOOKAHEAD_TRAITS),
+    DrafterEntry {
+        name: "ouroboros",
+        help: "The draft model, with phrases that save forward passes and lengthen drafts (Ouroboros)",
+        traits: OUROBOROS_TRAITS,
+        source: Source::Model { build: build::ouroboros, translates: false },
+    },
+    DrafterEntry {
+        name: "medusa",
+        help: "Heads on the target's last hidden state (Medusa)",
+        traits: DrafterTraits::ON_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::Medusa),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
+        name: "hydra",
+        help: "Heads that also read the tokens drafted before them (Hydra, Hydra++)",
+        traits: DrafterTraits::ON_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::Hydra),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
+        name: "eagle",
+        help: "A layer on the target's hidden states (EAGLE, EAGLE-2, EAGLE-3)",
+        traits: DrafterTraits::ON_FEATURES,
+        source: Source::Speculator {
+            reads: |layout| matches!(layout, SpeculatorKind::Eagle | SpeculatorKind::Eagle3),
+            build_model: None,
+        },
+    },
+    DrafterEntry {
+        name: "parallel",
+        help: "All draft tokens in one forward pass (ParallelSpec, PARD)",
+        // One of its layouts reads features.
+        traits: DrafterTraits::ON_TOKENS,
+        source: Source::Speculator {
+            reads: |layout| {
+                matches!(
+                    layout,
+                    SpeculatorKind::ParallelMedusa
+                        | SpeculatorKind::ParallelEagle
+                        | SpeculatorKind::Pard { .. }
+                )
+            },
+            build_model: Some(build::pard),
+        },
+    },
+];
+
+/// A drafter of the registry, or one of your own.
+///
+/// A drafter of your own needs no model, as prompt lookup. It works with every method that offers
+/// what its traits need:
+///
+/// ```
+/// use forerun::{DraftContext, Drafter, DrafterEntry, DrafterKind, Forerun, ModelError, Options, Plan};
+/// use forerun::{RandomPair, Request};
+/// use forerun_core::{Draft, Proposal, SequenceId, TokenTree};
+///
+/// /// Proposes that the last token repeats.
+/// struct Repeat;
+///
+/// impl Drafter for Repeat {
+///     fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
+///         let Some(&last) = context.tokens.last() else { return Ok(Draft::empty()) };
+///         let tree = TokenTree::chain(&vec![last; context.shape.depth()]);
+///         Ok(Draft { tree, proposal: Proposal::Deterministic })
+///     }
+///
+///     fn release(&mut self, _sequence: SequenceId) {}
+/// }
+///
+/// static REPEAT: DrafterEntry =
+///     DrafterEntry::on_tokens("repeat", "Repeats the last token", &|| Box::new(Repeat));
+///
+/// let pair = RandomPair::make()?;
+/// let drafter = Some(DrafterKind::new(&REPEAT));
+/// let plan = Plan::new(Options { model: pair.target().into(), drafter, ..Options::default() })?;
+/// let answer = Forerun::open(&plan)?.complete("Once upon", &Request::default())?;
+/// println!("{}", answer.summary());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct DrafterEntry {
+    name: &'static str,
+    help: &'static str,
+    traits: DrafterTraits,
+    source: Source,
+}
+
+/// Makes a drafter on tokens.
+type MakeDrafter = &'static (dyn Fn() -> Box<dyn Drafter> + Sync);
+
+/// What a drafter drafts with.
+enum Source {
+    /// It drafts nothing.
+    Nothing,
+    /// The tokens so far.
+    Tokens(MakeDrafter),
+    /// A whole language model.
+    Model {
+        build: BuildModel,
+        /// Whether drafts of a model with another vocabulary are translated.
+        translates: bool,
+    },
+    /// A checkpoint that is trained for one target.
+    Speculator {
+        /// Whether it uses a checkpoint of this layout.
+        reads: fn(SpeculatorKind) -> bool,
+        /// How it drafts if the checkpoint is a whole model, such as PARD's.
+        build_model: Option<BuildModel>,
+    },
+}
+
+impl DrafterEntry {
+    /// Returns the entry of a drafter that needs no model. Each engine calls `make` once for each
+    /// role that the drafter has.
+    ///
+    /// `make` may be a leaked closure (see [`Box::leak`]).
+    #[must_use]
+    pub const fn on_tokens(name: &'static str, help: &'static str, make: MakeDrafter) -> Self {
+        Self { name, help, traits: DrafterTraits::ON_TOKENS, source: Source::Tokens(make) }
+    }
+
+    /// Returns the entry with these traits. By default, a drafter needs nothing of its method, and
+    /// drafts chains.
+    #[must_use]
+    pub const fn with_traits(self, traits: DrafterTraits) -> Self {
+        // `..self` would drop `self` in a constant.
+        let Self { name, help, traits: _, source } = self;
+        Self { name, help, traits, source }
+    }
+}
+
+/// A kind of drafter: an entry of the registry of drafters, or of your own.
+///
+/// Parsed from and displayed as its name in lower case, with a hyphen in `prompt-lookup`. Kinds with the
+/// same name are equal. Only the registry's own drafters can be parsed.
+#[derive(Clone, Copy)]
+pub struct DrafterKind(&'static DrafterEntry);
+
+#[expect(non_upper_case_globals, reason = "kinds of drafters read as the variants of an enum")]
+impl DrafterKind {
+    /// No drafter.
+    pub const None: Self = Self::named("none");
+    /// A second, smaller language model.
+    pub const Model: Self = Self::named("model");
+    /// A second language model that computes several of its layers at a time (EasySpec, arXiv
+    /// 2502.02493).
+    pub const EasySpec: Self = Self::named("easyspec");
+    /// The tokens after earlier occurrences of the last tokens. Needs no model.
+    pub const PromptLookup: Self = Self::named("prompt-lookup");
+    /// N-grams that the target itself generates in the passes that verify (lookahead decoding, arXiv
+    /// 2402.02057). Needs no draft model.
+    pub const Lookahead: Self = Self::named("lookahead");
+    /// A second language model whose drafts are built from, and extended by, phrases (Ouroboros,
+    /// arXiv 2402.13720).
+    pub const Ouroboros: Self = Self::named("ouroboros");
+    /// Heads on the target's last hidden state (Medusa, arXiv 2401.10774).
+    pub const Medusa: Self = Self::named("medusa");
+    /// Heads on the target's last hidden state and on the tokens that earlier heads drafted (Hydra
+    /// and Hydra++, arXiv 2402.05109).
+    pub const Hydra: Self = Self::named("hydra");
+    /// A layer on the target's hidden states (EAGLE, EAGLE-2 and EAGLE-3, arXiv 2401.15077).
+    pub const Eagle: Self = Self::named("eagle");
+    /// A drafter that predicts all positions in one forward pass (both integrations of ParallelSpec,
+    /// arXiv 2410.05589; PARD, arXiv 2504.18583).
+    pub const Parallel: Self = Self::named("parallel");
+}
+
+impl DrafterKind {
+    /// Returns the kind of a drafter of your own, which must have a name of its own.
+    #[must_use]
+    pub const fn new(entry: &'static DrafterEntry) -> Self {
+        Self(entry)
+    }
+
+    /// Returns all drafters of the registry, `none` first.
+    pub fn all() -> impl Iterator<Item = Self> {
+        DRAFTERS.iter().map(Self)
+    }
+
+    /// Returns the drafter with this name, which must be in the registry.
+    const fn named(name: &str) -> Self {
+        let mut index = 0;
+        while index < DRAFTERS.len() {
+            if is_same(DRAFTERS[index].name, name) {
+                return Self(&DRAFTERS[index]);
+            }
+            index += 1;
+        }
+        panic!("the registry has no drafter of this name")
+    }
+
+    /// Returns its name in options.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.0.name
+    }
+
+    /// Returns a line of help.
+    #[must_use]
+    pub fn help(self) -> &'static str {
+        self.0.help
+    }
+
+    /// Returns what it needs of the method, and its default shape. Its checkpoint may need more.
+    #[must_use]
+    pub fn traits(self) -> DrafterTraits {
+        self.0.traits
+    }
+
+    /// Returns whether it needs something of the method.
+    #[must_use]
+    pub fn needs(self, need: Need) -> bool {
+        self.0.traits.needs.contains(&need)
+    }
+
+    /// Returns whether it drafts from the tokens alone, without a model.
+    #[must_use]
+    pub fn is_on_tokens(self) -> bool {
+        matches!(self.0.source, Source::Tokens(_))
+    }
+
+    /// Makes the drafter, if it needs no model.
+    #[must_use]
+    pub fn make_on_tokens(self) -> Option<Box<dyn Drafter>> {
+        match self.0.source {
+            Source::Tokens(make) => Some(make()),
+            _ => None,
+        }
+    }
+
+    /// Returns whether this drafter needs a checkpoint, named by
+    /// [`Options::draft_model`](crate::Options::draft_model).
+    #[must_use]
+    pub fn has_model(self) -> bool {
+        matches!(self.0.source, Source::Model { .. } | Source::Speculator { .. })
+    }
+
+    /// Returns whether this drafter's checkpoint is trained for one target. Such checkpoints are not
+    /// models by themselves, except PARD's.
+    #[must_use]
+    pub fn belongs_to_target(self) -> bool {
+        matches!(self.0.source, Source::Speculator { .. })
+    }
+
+    /// Returns whether it translates the drafts of a model with another vocabulary.
+    pub(crate) fn translates(self) -> bool {
+        matches!(self.0.source, Source::Model { translates: true, .. })
+    }
+
+    /// Returns how it drafts with a whole model.
+    pub(crate) fn build_model(self) -> Option<BuildModel> {
+        match self.0.source {
+            Source::Model { build, .. } => Some(build),
+            Source::Speculator { build_model, .. } => build_model,
+            Source::Nothing | Source::Tokens(_) => None,
+        }
+    }
+
+    /// Returns the kind of drafter that uses a checkpoint of the given layout.
+    ///
+    /// # Panics
+    /// If no drafter of the registry does. A test shows that one does for every layout.
+    #[must_use]
+    pub fn of(layout: SpeculatorKind) -> Self {
+        let mut all = Self::all();
+        all.find(|kind| kind.reads(layout)).expect("a drafter for every layout")
+    }
+
+    fn reads(self, layout: SpeculatorKind) -> bool {
+        matches!(self.0.source, Source::Speculator { reads, .. } if reads(layout))
+    }
+
+    /// Returns whether this drafter can use a checkpoint that holds a drafter of the layout `found`,
+    /// or a language model if that is `None`.
+    #[must_use]
+    pub fn can_use(self, found: Option<SpeculatorKind>) -> bool {
+        let takes_models = matches!(self.0.source, Source::Model { .. });
+        (takes_models && is_model(found)) || found.is_some_and(|layout| self.reads(layout))
+    }
+}
+
+/// Returns whether a checkpoint with a drafter of the layout `found` is a whole language model.
+pub(crate) fn is_model(found: Option<SpeculatorKind>) -> bool {
+    // A PARD checkpoint is also an ordinary language model.
+    found.is_none_or(|layout| matches!(layout, SpeculatorKind::Pard { .. }))
+}
+
+/// Compares names in constants.
+pub(crate) const fn is_same(a: &str, b: &str) -> bool {
+    let (a, b) = (a.as_bytes(), b.as_bytes());
+    let mut index = 0;
+    while index < a.len() && index < b.len() && a[index] == b[index] {
+        index += 1;
+    }
+    index == a.len() && index == b.len()
+}
+
+impl PartialEq for DrafterKind {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for DrafterKind {}
+
+impl FromStr for DrafterKind {
+    type Err = UnknownValue;
+
+    fn from_str(text: &str) -> Result<Self, UnknownValue> {
+        let found = Self::all().find(|kind| kind.name() == text);
+        found.ok_or_else(|| UnknownValue::of_names(text, Self::all().map(Self::name)))
+    }
+}
+
+impl fmt::Display for DrafterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for DrafterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DrafterKind({})", self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_layout_has_one_drafter() {
+        use SpeculatorKind as L;
+        let layouts = [
+            (L::Medusa, "medusa"),
+            (L::Hydra, "hydra"),
+            (L::Eagle, "eagle"),
+            (L::Eagle3, "eagle"),
+            (L::ParallelMedusa, "parallel"),
+            (L::ParallelEagle, "parallel"),
+            (L::Pard { mask: 1 }, "parallel"),
+        ];
+        for (layout, name) in layouts {
+            assert_eq!(DrafterKind::of(layout).name(), name);
+            assert_eq!(DrafterKind::all().filter(|kind| kind.reads(layout)).count(), 1);
+            // A new layout also belongs in the table above.
+            match layout {
+                L::Medusa | L::Hydra | L::Eagle | L::Eagle3 => {}
+                L::ParallelMedusa | L::ParallelEagle | L::Pard { .. } => {}
+            }
+        }
+        // Every drafter on features says so, so that options can be refused before a download.
+        for kind in DrafterKind::all().filter(|kind| kind.needs(Need::Features)) {
+            let layouts = layouts.iter().filter(|(layout, _)| kind.reads(*layout));
+            assert!(
+                layouts.clone().count() > 0 && layouts.clone().all(|(l, _)| l.reads_features())
+            );
+        }
+    }
+
+    #[test]
+    fn checkpoints_fit_the_drafters_that_can_use_them() {
+        let pard = Some(SpeculatorKind::Pard { mask: 1 });
+        let names = |found| {
+            let fitting = DrafterKind::all().filter(move |kind| kind.can_use(found));
+            fitting.map(DrafterKind::name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(None), ["model", "easyspec", "ouroboros"]);
+        assert_eq!(names(pard), ["model", "easyspec", "ouroboros", "parallel"]);
+        assert_eq!(names(Some(SpeculatorKind::Eagle3)), ["eagle"]);
+    }
+
+    #[test]
+    fn names_are_unique() {
+        for kind in DrafterKind::all() {
+            let same = DrafterKind::all().filter(|other| other.name() == kind.name());
+            assert_eq!(same.count(), 1, "{kind}");
+            assert!(!kind.help().is_empty());
+        }
+    }
+}
