@@ -13,7 +13,7 @@ use crate::sink::Sink;
 use crate::tokenizer::Tokenizer;
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::trace::Trace;
-use forerun_core::{Cluster, Need, SequenceId, TokenId};
+use forerun_core::{Need, SequenceId, TokenId};
 use forerun_cpu::Isa;
 use forerun_decode::{AnswerDecoder, Limits, Sequence};
 use forerun_formats::Config;

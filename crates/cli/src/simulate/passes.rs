@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use forerun::{ClusterHandle, ModelSource, Placement, TokenId};
 use forerun_core::{
-    Cluster, Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback,
+    Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback,
     TokenTree,
 };
 use forerun_sim::{Calibration, MeasuredPasses, Parameters, SimulatedMethod};
