@@ -4,8 +4,8 @@
 
 use crate::trace::SpanOutcome;
 use crate::{
-    Distribution, Draft, DraftShape, FeatureRows, JobCost, Node, RowLogprobs, Sampling, TargetFeedback,
-    TokenId, TokenLogprob, TokenTree, row_of,
+    Distribution, Draft, DraftShape, FeatureRows, JobCost, Node, RowLogprobs, Sampling,
+    TargetFeedback, TokenId, TokenLogprob, TokenTree, row_of,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

@@ -107,7 +107,8 @@ mod tests {
     #[test]
     fn shares_add_up_to_the_whole_time() {
         for row_ns in [0.0, 1.0, 20.0, 1e9] {
-            let total: f64 = shared(&[1, 5, 9, 1], 1_000).iter().map(|cost| cost.share(row_ns)).sum();
+            let total: f64 =
+                shared(&[1, 5, 9, 1], 1_000).iter().map(|cost| cost.share(row_ns)).sum();
             assert!((total - 1.0).abs() < 1e-12, "{row_ns}: {total}");
         }
     }

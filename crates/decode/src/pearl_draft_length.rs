@@ -1,7 +1,9 @@
 //! PEARL's draft length: fixed, or chosen from measured times and acceptance.
 
 use crate::DraftLength;
-use crate::estimates::{AcceptanceEstimate, BatchCosts, DecayingMean, DraftTime, JobTime, OneRowTime};
+use crate::estimates::{
+    AcceptanceEstimate, BatchCosts, DecayingMean, DraftTime, JobTime, OneRowTime,
+};
 
 /// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.3: γ =
 /// round(c), where c is the ratio of the target's time to the drafter's).

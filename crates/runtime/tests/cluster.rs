@@ -4,8 +4,8 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobCost,
-    JobError, JobOutput, Outcome, Role, Sampling, SamplingOptions, SequenceId, TargetFeedback, Ticket,
-    TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
+    JobError, JobOutput, Outcome, Role, Sampling, SamplingOptions, SequenceId, TargetFeedback,
+    Ticket, TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
 };
 use forerun_decode::{
     DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
