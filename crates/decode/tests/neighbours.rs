@@ -64,7 +64,8 @@ impl BusyCluster {
         let output = match job {
             Job::Draft { tokens, shape, .. } => {
                 let last = *tokens.last().unwrap();
-                let right_or_wrong = |token: TokenId| if token % 10 == 0 { 5 } else { token };
+                let right_or_wrong =
+                    |token: TokenId| if token.is_multiple_of(10) { 5 } else { token };
                 let chain: Vec<_> =
                     (0..shape.depth() as TokenId).map(|at| right_or_wrong(last + 1 + at)).collect();
                 for _ in &chain {
@@ -173,7 +174,10 @@ fn with_prompts(pass: usize) -> Vec<usize> {
 }
 
 const DRAFT_PASS: PassTime = [100_000, 0];
-const METHODS: [(&str, fn(&mut BusyCluster) -> f64, PassTime); 3] = [
+/// Decodes on a cluster, and returns the length that the policy settles on.
+type Method = fn(&mut BusyCluster) -> f64;
+
+const METHODS: [(&str, Method, PassTime); 3] = [
     ("speculative", speculative, [1_000_000, 40_000]),
     ("pearl", pearl, [1_000_000, 40_000]),
     ("dsi", dsi, [1_000_000, 10_000]),

@@ -174,7 +174,7 @@ fn draft(sequence: u64, length: usize) -> Job {
     }
 }
 
-fn cluster(cost: Cost, cancellation: Cancellation) -> SimCluster {
+fn cluster(cost: &Cost, cancellation: Cancellation) -> SimCluster {
     let device =
         |name: &str, role| Device { name: name.into(), roles: vec![role], cost: cost.clone() };
     let devices = vec![device("drafter", Role::Drafter(0)), device("target", Role::Target(0))];
@@ -195,7 +195,7 @@ fn ends(cluster: &mut SimCluster) -> Vec<(u64, u64, bool)> {
 
 #[test]
 fn a_device_runs_the_oldest_job_with_those_of_other_sequences() {
-    let mut cluster = cluster(linear(100, 10), Cancellation::Layer);
+    let mut cluster = cluster(&linear(100, 10), Cancellation::Layer);
     // The first job starts with those that are submitted at the same time. The second job of sequence 0
     // waits, and so does the job of sequence 2, which the 64 jobs of a batch leave out.
     for sequence in [0, 1, 0].into_iter().chain(10..72).chain([2]) {
@@ -211,7 +211,7 @@ fn a_device_runs_the_oldest_job_with_those_of_other_sequences() {
 
 #[test]
 fn a_draft_is_answered_when_it_is_ready_and_later_passes_have_fewer_rows() {
-    let mut cluster = cluster(linear(100, 10), Cancellation::Layer);
+    let mut cluster = cluster(&linear(100, 10), Cancellation::Layer);
     for (sequence, length) in [(0, 1), (1, 3), (2, 2)] {
         cluster.submit(Role::Drafter(0), draft(sequence, length)).unwrap();
     }
@@ -237,7 +237,7 @@ fn a_cancelled_job_leaves_its_batch() {
         (Cancellation::Layer, 110, 110 + 2 * 100),
         (Cancellation::RunToEnd, 3 * 110, 3 * 110),
     ] {
-        let mut cluster = cluster(linear(100, 10), cancellation);
+        let mut cluster = cluster(&linear(100, 10), cancellation);
         let submitted = cluster.submit(Role::Drafter(0), draft(0, 3)).unwrap();
         cluster.submit(Role::Drafter(0), draft(1, 3)).unwrap();
         // The end of another job is the time of the cancellation.
@@ -252,7 +252,7 @@ fn a_cancelled_job_leaves_its_batch() {
 
 #[test]
 fn a_decoder_without_jobs_cannot_wait_and_others_continue() {
-    let mut cluster = cluster(Cost::constant(100), Cancellation::Layer);
+    let mut cluster = cluster(&Cost::constant(100), Cancellation::Layer);
     let run = |sequence: u64| {
         move |cluster: &mut SequenceCluster<'_, '_>| {
             let idle = cluster.next_completion().unwrap_err();
@@ -273,7 +273,7 @@ fn a_decoder_without_jobs_cannot_wait_and_others_continue() {
 #[test]
 #[should_panic(expected = "this decoder panics")]
 fn a_panic_of_a_decoder_does_not_block_the_others() {
-    let mut cluster = cluster(Cost::constant(100), Cancellation::Layer);
+    let mut cluster = cluster(&Cost::constant(100), Cancellation::Layer);
     let run = |sequence: u64| {
         move |cluster: &mut SequenceCluster<'_, '_>| {
             cluster.submit(Role::Target(0), score(sequence)).unwrap();
