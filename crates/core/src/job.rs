@@ -4,8 +4,8 @@
 
 use crate::trace::SpanOutcome;
 use crate::{
-    Distribution, Draft, DraftShape, FeatureRows, Node, RowLogprobs, Sampling, TargetFeedback,
-    TokenId, TokenLogprob, TokenTree, row_of,
+    Distribution, Draft, DraftShape, FeatureRows, JobCost, Node, RowLogprobs, Sampling,
+    TargetFeedback, TokenId, TokenLogprob, TokenTree, row_of,
 };
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -213,10 +213,14 @@ pub struct Completion {
     pub started_ns: u64,
     /// The time when the job ended, in nanoseconds on the cluster's clock.
     pub finished_ns: u64,
+    /// What the job's forward passes cost, with the jobs that shared them.
+    #[serde(default)]
+    pub cost: JobCost,
 }
 
 impl Completion {
-    /// Returns how long the job ran, without its time in the queue.
+    /// Returns how long the job ran, without its time in the queue. This includes the work for the
+    /// jobs that ran with it.
     #[must_use]
     pub fn duration_ns(&self) -> u64 {
         self.finished_ns.saturating_sub(self.started_ns)
@@ -255,8 +259,8 @@ pub enum ClusterError {
 ///
 /// ```rust
 /// use forerun_core::{
-///     Cluster, ClusterError, Completion, Distribution, Draft, Job, JobOutput, Outcome, Role,
-///     Sampling, Scores, SequenceId, Ticket, TokenTree,
+///     Cluster, ClusterError, Completion, Distribution, Draft, Job, JobCost, JobOutput, Outcome,
+///     Role, Sampling, Scores, SequenceId, Ticket, TokenTree,
 /// };
 /// use std::collections::VecDeque;
 ///
@@ -282,7 +286,8 @@ pub enum ClusterError {
 ///             Job::Draft { .. } => JobOutput::Draft(Draft::empty()),
 ///         };
 ///         let (started_ns, finished_ns) = (self.submitted, self.submitted + 1);
-///         self.completed.push_back(Completion { ticket, output: Ok(output), started_ns, finished_ns });
+///         let (output, cost) = (Ok(output), JobCost::default());
+///         self.completed.push_back(Completion { ticket, output, started_ns, finished_ns, cost });
 ///         Ok(ticket)
 ///     }
 ///

@@ -7,12 +7,14 @@
 //! Start with [`TokenTree`] (candidates), [`Distribution`] (a row of probabilities), [`verify()`]
 //! (which candidates the target accepts), and [`Cluster`] (where [`Job`]s run).
 
+mod batch;
 mod coupling;
 mod distribution;
 mod draft;
 mod features;
 mod filters;
 mod job;
+mod job_cost;
 mod logit_row;
 mod logprobs;
 mod need;
@@ -28,6 +30,7 @@ pub mod trace;
 mod tree;
 mod verify;
 
+pub use batch::{MAX_BATCH, QueuedJob, may_join, next_batch};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal};
 pub use features::{FeatureRows, Features};
@@ -35,6 +38,7 @@ pub use job::{
     Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, Scores, SequenceId,
     Ticket,
 };
+pub use job_cost::JobCost;
 pub use logprobs::{RowLogprobs, TokenLogprob};
 pub use need::Need;
 pub use randomness::{Key, KeyedRandomness, Purpose, Randomness};

@@ -1,5 +1,6 @@
 //! Drafting ahead of verification.
 
+use crate::estimates::JobTime;
 use crate::{DecodeError, Sequence, jobs};
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Outcome, Ticket, TokenId, TokenTree, trace::SpanOutcome,
@@ -107,12 +108,12 @@ impl DraftAhead {
     }
 
     /// Handles a completion if it is of the job in flight. Returns the number of drafted tokens and
-    /// the time that they took, in nanoseconds.
+    /// the time that they took.
     pub(crate) fn handle_completion(
         &mut self,
         sequence: &mut Sequence,
         completion: Completion,
-    ) -> Result<Option<(usize, u64)>, DecodeError> {
+    ) -> Result<Option<(usize, JobTime)>, DecodeError> {
         if self.running != Some(completion.ticket) {
             return Ok(None);
         }
@@ -126,7 +127,7 @@ impl DraftAhead {
                 "the draft is not a chain, or of another kind than the chain before it",
             ));
         }
-        Ok(Some((drafted, reply.duration_ns)))
+        Ok(Some((drafted, reply.time)))
     }
 
     /// Removes the first `count` tokens of the chain, which were committed. The others stay valid.

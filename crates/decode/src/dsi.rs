@@ -260,8 +260,8 @@ impl Dsi {
                 )) => self.drop_drafter(index, &failed.to_string(), sequence, cluster),
                 result => {
                     // The sizing rule refers to the first drafter, whose rows have priority.
-                    if let Some((tokens, ns)) = result?.filter(|_| index == 0) {
-                        self.lookahead.observe_draft(tokens, ns);
+                    if let Some((tokens, time)) = result?.filter(|_| index == 0) {
+                        self.lookahead.observe_draft(tokens, &time);
                     }
                 }
             }
@@ -295,7 +295,7 @@ impl Dsi {
             }
         }
         let reply = jobs::score_reply(sequence, task.rows() - 1, completion)?;
-        self.lookahead.observe_score(reply.duration_ns);
+        self.lookahead.observe_score(&reply.time);
         self.arrived.insert((task.first_row, ticket), (task, reply.output));
         Ok(())
     }

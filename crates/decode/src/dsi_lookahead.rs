@@ -1,7 +1,7 @@
 //! DSI's lookahead: fixed, or by the paper's sizing rule from measured times.
 
 use crate::DraftLength;
-use crate::estimates::{DecayingMean, DraftTime};
+use crate::estimates::{BatchCosts, DecayingMean, DraftTime, JobTime};
 
 /// Decides how many draft tokens one verification task has.
 ///
@@ -10,6 +10,9 @@ use crate::estimates::{DecayingMean, DraftTime};
 /// smallest lookahead that needs no more replicas than there are. It takes t₂ from recent jobs, with
 /// all the rows that they computed.
 ///
+/// If other sequences share the passes, t₁ and t₂ are the job's share of them
+/// ([`JobCost::share`](forerun_core::JobCost::share)).
+///
 /// For a drafter that makes several tokens in one forward (ParallelSpec, PARD), t₁ is the time of a
 /// forward, and the lookahead is a multiple of its tokens.
 #[derive(Clone, Debug)]
@@ -17,6 +20,7 @@ pub struct DsiLookahead {
     length: usize,
     mode: DraftLength,
     replicas: usize,
+    score_costs: BatchCosts,
     score_ns: DecayingMean,
     draft_time: DraftTime,
     /// The number of the answer's jobs to ignore: the first ones compute the prompt.
@@ -35,6 +39,7 @@ impl DsiLookahead {
             length: length.max(1),
             mode,
             replicas: replicas.max(1),
+            score_costs: BatchCosts::default(),
             score_ns: DecayingMean::default(),
             draft_time: DraftTime::default(),
             prompt_scores: replicas,
@@ -82,18 +87,21 @@ impl DsiLookahead {
         self.draft_time.tokens_per_job(self.length())
     }
 
-    /// Learns the duration of a replica's job.
-    pub(crate) fn observe_score(&mut self, ns: u64) {
+    /// Learns the time of a replica's job.
+    pub(crate) fn observe_score(&mut self, time: &JobTime) {
         match self.prompt_scores {
-            0 => self.score_ns.add(ns as f64),
+            0 if self.score_costs.learn(time).is_some() => {
+                self.score_ns.add(self.score_costs.share_of(time));
+            }
+            0 => {}
             // A replica's first job computes the prompt.
             _ => self.prompt_scores -= 1,
         }
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
-    pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
-        self.draft_time.add(tokens, ns);
+    pub(crate) fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+        self.draft_time.add(tokens, time);
     }
 }
 
@@ -105,8 +113,8 @@ mod tests {
         let mut lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
         assert_eq!(lookahead.length(), 4);
         for _ in 0..20 {
-            lookahead.observe_score(score_ns);
-            lookahead.observe_draft(1, token_ns);
+            lookahead.observe_score(&JobTime::alone(score_ns));
+            lookahead.observe_draft(1, &JobTime::alone(token_ns));
         }
         lookahead
     }
@@ -129,8 +137,9 @@ mod tests {
             let lookahead = DsiLookahead::new(64, DraftLength::Auto, replicas);
             let mut lookahead = lookahead.with_tokens_per_forward(per_forward);
             for _ in 0..20 {
-                lookahead.observe_score(10_000_000);
-                lookahead.observe_draft(4, 4_u64.div_ceil(per_forward as u64) * 1_000_000);
+                lookahead.observe_score(&JobTime::alone(10_000_000));
+                let draft_ns = 4_u64.div_ceil(per_forward as u64) * 1_000_000;
+                lookahead.observe_draft(4, &JobTime::alone(draft_ns));
             }
             (lookahead.length(), lookahead.tokens_per_job())
         };
@@ -144,7 +153,7 @@ mod tests {
     #[test]
     fn a_fixed_lookahead_is_constant_and_bounds_the_drafts() {
         let mut lookahead = DsiLookahead::new(5, DraftLength::Fixed, 3);
-        lookahead.observe_score(1_000);
+        lookahead.observe_score(&JobTime::alone(1_000));
         assert_eq!((lookahead.length(), lookahead.max_ahead()), (5, 25));
     }
 }

@@ -1,5 +1,7 @@
 //! Estimates from recent rounds. Older rounds count less.
 
+use forerun_core::{Completion, JobCost};
+
 /// The weight of a round relative to the round after it.
 const DECAY: f64 = 0.95;
 
@@ -53,11 +55,137 @@ impl AcceptanceEstimate {
     }
 }
 
-/// An estimate of the time that drafting takes.
+/// How long a job ran, and what its passes cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct JobTime {
+    pub(crate) duration_ns: u64,
+    pub(crate) cost: JobCost,
+}
+
+impl From<&Completion> for JobTime {
+    fn from(completion: &Completion) -> Self {
+        Self { duration_ns: completion.duration_ns(), cost: completion.cost }
+    }
+}
+
+#[cfg(test)]
+impl JobTime {
+    /// Returns the time of a job that ran for `ns` nanoseconds without neighbours.
+    pub(crate) fn alone(ns: u64) -> Self {
+        Self { duration_ns: ns, ..Self::default() }
+    }
+}
+
+/// Separates the cost of a job's own rows from that of its neighbours' rows.
+///
+/// The time of passes is modelled as a linear function of their rows. For jobs without neighbours
+/// the model has no effect: all their time is their own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BatchCosts {
+    // The means over passes without a neighbour's prompt.
+    rows: DecayingMean,
+    ns: DecayingMean,
+    squared_rows: DecayingMean,
+    rows_times_ns: DecayingMean,
+    /// The time of a row, as it was last measured.
+    row_ns: f64,
+    /// The number of rows of all passes.
+    recent_rows: DecayingMean,
+    /// The number of sequences in a pass.
+    sequences: DecayingMean,
+}
+
+/// The variance of the number of rows that is needed to measure the time of a row.
+const MIN_ROW_VARIANCE: f64 = 0.25;
+/// Neighbours with this many times the rows of recent passes, and 32 more, are reading a prompt.
+const UNUSUAL_FACTOR: f64 = 4.0;
+const UNUSUAL_ROWS: f64 = 32.0;
+
+impl BatchCosts {
+    /// Learns from the passes of a job. Returns the nanoseconds that the job would have taken
+    /// without the rows of its neighbours; `None` if a neighbour was reading a prompt, so that the
+    /// passes do not show the usual costs.
+    pub(crate) fn learn(&mut self, time: &JobTime) -> Option<f64> {
+        let cost = &time.cost;
+        if cost.passes > 0 {
+            let per_pass = |count: u64| count as f64 / cost.passes as f64;
+            let (rows, ns) = (per_pass(cost.batch_rows), per_pass(cost.busy_ns));
+            let usual = UNUSUAL_FACTOR * self.recent_rows.value_or(rows) + UNUSUAL_ROWS;
+            self.recent_rows.add(rows);
+            self.sequences.add(per_pass(cost.batch_sequences));
+            if per_pass(cost.neighbour_rows()) > usual {
+                return None;
+            }
+            self.rows.add(rows);
+            self.ns.add(ns);
+            self.squared_rows.add(rows * rows);
+            self.rows_times_ns.add(rows * ns);
+            self.fit();
+        }
+        Some(time.duration_ns as f64 * cost.without_neighbours(self.row_ns))
+    }
+
+    /// Fits the time of a row to the passes by least squares, if they differ enough in rows.
+    fn fit(&mut self) {
+        let (rows, ns) = (self.rows.value_or(0.0), self.ns.value_or(0.0));
+        let variance = self.squared_rows.value_or(0.0) - rows * rows;
+        if variance >= MIN_ROW_VARIANCE {
+            let covariance = self.rows_times_ns.value_or(0.0) - rows * ns;
+            self.row_ns = (covariance / variance).clamp(0.0, ns / rows);
+        }
+    }
+
+    /// Returns a job's share of the nanoseconds that it and its neighbours ran: the time of its own
+    /// rows, and an equal part of the rest.
+    pub(crate) fn share_of(&self, time: &JobTime) -> f64 {
+        time.duration_ns as f64 * time.cost.share(self.row_ns)
+    }
+
+    /// Returns a job's share at the present load. Without its neighbours' rows, the job would
+    /// compute `rows` rows in `ns` nanoseconds.
+    pub(crate) fn share_at_load(&self, ns: f64, rows: f64) -> f64 {
+        let part = 1.0 / self.sequences.value_or(1.0);
+        ns * part + (self.row_ns * rows).min(ns) * (1.0 - part)
+    }
+}
+
+/// The mean time of jobs that compute one row each, with any number of neighbours.
+///
+/// What the neighbours' rows cost may become known later, so it is subtracted from the mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OneRowTime {
+    ns: DecayingMean,
+    neighbour_rows: DecayingMean,
+}
+
+impl OneRowTime {
+    pub(crate) fn add(&mut self, time: &JobTime) {
+        self.ns.add(time.duration_ns as f64);
+        self.neighbour_rows.add(time.cost.neighbour_rows() as f64);
+    }
+
+    pub(crate) fn is_known(&self) -> bool {
+        self.ns.is_known()
+    }
+
+    /// Returns the time in nanoseconds without the rows of neighbours, or `default` if nothing is
+    /// known.
+    pub(crate) fn without_neighbours_or(&self, default: f64, costs: &BatchCosts) -> f64 {
+        if !self.is_known() {
+            return default;
+        }
+        let (ns, neighbour_rows) = (self.ns.value_or(0.0), self.neighbour_rows.value_or(0.0));
+        // The job's own row takes at least as long as each of the others.
+        (ns - costs.row_ns * neighbour_rows).max(ns / (1.0 + neighbour_rows))
+    }
+}
+
+/// An estimate of the time that drafting takes, without the rows of neighbours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DraftTime {
     /// The time of one forward.
     forward_ns: DecayingMean,
+    costs: BatchCosts,
     /// The number of tokens that the drafter makes in one forward.
     tokens_per_forward: usize,
     /// Whether the answer's first draft, which computes the prompt, has been observed.
@@ -66,7 +194,12 @@ pub(crate) struct DraftTime {
 
 impl Default for DraftTime {
     fn default() -> Self {
-        Self { forward_ns: DecayingMean::default(), tokens_per_forward: 1, begun: false }
+        Self {
+            forward_ns: DecayingMean::default(),
+            costs: BatchCosts::default(),
+            tokens_per_forward: 1,
+            begun: false,
+        }
     }
 }
 
@@ -85,16 +218,20 @@ impl DraftTime {
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
-    pub(crate) fn add(&mut self, tokens: usize, ns: u64) {
-        if tokens > 0 && std::mem::replace(&mut self.begun, true) {
-            self.forward_ns.add(ns as f64 / tokens.div_ceil(self.tokens_per_forward) as f64);
+    pub(crate) fn add(&mut self, tokens: usize, time: &JobTime) {
+        if tokens > 0
+            && std::mem::replace(&mut self.begun, true)
+            && let Some(ns) = self.costs.learn(time)
+        {
+            self.forward_ns.add(ns / tokens.div_ceil(self.tokens_per_forward) as f64);
         }
     }
 
-    /// Returns the estimated nanoseconds for drafting `tokens` tokens in one job; 0 if nothing is
-    /// known.
+    /// Returns the estimated share, in nanoseconds, of drafting `tokens` tokens in one job at the
+    /// present load; 0 if nothing is known.
     pub(crate) fn estimate_ns(&self, tokens: usize) -> f64 {
-        tokens.div_ceil(self.tokens_per_forward) as f64 * self.forward_ns.value_or(0.0)
+        let ns = tokens.div_ceil(self.tokens_per_forward) as f64 * self.forward_ns.value_or(0.0);
+        self.costs.share_at_load(ns, tokens as f64)
     }
 
     /// Returns the number of tokens that `forwards` forwards make.
@@ -106,8 +243,10 @@ impl DraftTime {
         self.forward_ns.is_known()
     }
 
+    /// Returns the estimated share, in nanoseconds, of one forward at the present load.
     pub(crate) fn forward_ns_or(&self, default: f64) -> f64 {
-        self.forward_ns.value_or(default)
+        let ns = self.forward_ns.value_or(default);
+        self.costs.share_at_load(ns, 1.0)
     }
 
     /// Returns how many tokens one draft job should make, up to `max`: few enough to arrive early,

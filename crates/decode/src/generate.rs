@@ -34,7 +34,8 @@ pub trait Decoder {
 ///
 /// ```rust
 /// # use forerun_core::{
-/// #     ClusterError, Completion, Distribution, Draft, Job, JobOutput, Outcome, Role, Scores, Ticket,
+/// #     ClusterError, Completion, Distribution, Draft, Job, JobCost, JobOutput, Outcome, Role,
+/// #     Scores, Ticket,
 /// # };
 /// # use std::collections::VecDeque;
 /// # #[derive(Default)]
@@ -56,8 +57,8 @@ pub trait Decoder {
 /// #             Job::Draft { .. } => JobOutput::Draft(Draft::empty()),
 /// #         };
 /// #         let (started_ns, finished_ns) = (self.submitted, self.submitted + 1);
-/// #         let output = Ok(output);
-/// #         self.completed.push_back(Completion { ticket, output, started_ns, finished_ns });
+/// #         let (output, cost) = (Ok(output), JobCost::default());
+/// #         self.completed.push_back(Completion { ticket, output, started_ns, finished_ns, cost });
 /// #         Ok(ticket)
 /// #     }
 /// #     fn cancel(&mut self, _ticket: Ticket) {}

@@ -1,5 +1,6 @@
 //! Submits jobs to the cluster, waits for them, and checks their outputs.
 
+use crate::estimates::JobTime;
 use crate::{DecodeError, Sequence};
 use forerun_core::{
     Cluster, Completion, Draft, DraftShape, Features, Job, JobOutput, Role, Scores, Ticket,
@@ -7,11 +8,11 @@ use forerun_core::{
 };
 use std::sync::Arc;
 
-/// A job's output with its ticket and duration.
+/// A job's output with its ticket and time.
 pub(crate) struct JobReply<T> {
     pub(crate) ticket: Ticket,
     pub(crate) output: T,
-    pub(crate) duration_ns: u64,
+    pub(crate) time: JobTime,
 }
 
 /// Submits a draft job for the tokens after the sequence and the tokens `ahead` of it.
@@ -65,11 +66,11 @@ pub(crate) fn draft_reply(
     sequence: &mut Sequence,
     completion: Completion,
 ) -> Result<JobReply<Draft>, DecodeError> {
-    let (ticket, duration_ns) = (completion.ticket, completion.duration_ns());
+    let (ticket, time) = (completion.ticket, JobTime::from(&completion));
     match completion.output? {
         JobOutput::Draft(output) if output.is_consistent() => {
-            sequence.statistics_mut().count_draft(output.tree.len(), duration_ns);
-            Ok(JobReply { ticket, output, duration_ns })
+            sequence.statistics_mut().count_draft(output.tree.len(), time.duration_ns);
+            Ok(JobReply { ticket, output, time })
         }
         JobOutput::Draft(_) => Err(DecodeError::Answer(
             "a draft token has probability 0 in the distribution that it was drawn from",
@@ -89,14 +90,14 @@ pub(crate) fn score_reply(
     nodes: usize,
     completion: Completion,
 ) -> Result<JobReply<Scores>, DecodeError> {
-    let (ticket, duration_ns) = (completion.ticket, completion.duration_ns());
+    let (ticket, time) = (completion.ticket, JobTime::from(&completion));
     let features_of = sequence.features().map(|known| sequence.tokens().len() - known.len());
     match completion.output? {
         JobOutput::Score(output)
             if output.matches_request(nodes, sequence.requested_logprobs(), features_of) =>
         {
-            sequence.statistics_mut().score_ns += duration_ns;
-            Ok(JobReply { ticket, output, duration_ns })
+            sequence.statistics_mut().score_ns += time.duration_ns;
+            Ok(JobReply { ticket, output, time })
         }
         JobOutput::Score(_) => Err(DecodeError::Answer(
             "the scores do not have the requested rows, log-probabilities and features",

@@ -127,12 +127,12 @@ impl Decoder for Pearl {
             if completion.ticket == scoring {
                 self.scoring = None;
                 let reply = jobs::score_reply(sequence, unverified, completion)?;
-                self.draft_length.observe_score(unverified + 1, reply.duration_ns, drafts || late);
+                self.draft_length.observe_score(unverified + 1, &reply.time, drafts || late);
                 scores = Some(reply.output);
-            } else if let Some((tokens, ns)) =
+            } else if let Some((tokens, time)) =
                 self.drafting.handle_completion(sequence, completion)?
             {
-                self.draft_length.observe_draft(tokens, ns);
+                self.draft_length.observe_draft(tokens, &time);
             }
         }
         let scores = scores.unwrap_or_default();

@@ -1,7 +1,9 @@
 //! PEARL's draft length: fixed, or chosen from measured times and acceptance.
 
 use crate::DraftLength;
-use crate::estimates::{AcceptanceEstimate, DecayingMean, DraftTime};
+use crate::estimates::{
+    AcceptanceEstimate, BatchCosts, DecayingMean, DraftTime, JobTime, OneRowTime,
+};
 
 /// Decides how many tokens are drafted during a target forward (PEARL, arXiv 2408.11850, §4.3: γ =
 /// round(c), where c is the ratio of the target's time to the drafter's).
@@ -11,6 +13,9 @@ use crate::estimates::{AcceptanceEstimate, DecayingMean, DraftTime};
 /// worth little if few tokens are accepted. If no length is faster than plain decoding, drafting
 /// pauses, and is retried periodically. Periodic rounds without drafting measure the speed of plain
 /// decoding.
+///
+/// If other sequences share the passes, times are the job's share of them
+/// ([`JobCost::share`](forerun_core::JobCost::share)).
 #[derive(Clone, Debug)]
 pub struct PearlDraftLength {
     length: usize,
@@ -18,10 +23,12 @@ pub struct PearlDraftLength {
     /// Whether a round ends with the target's forward pass while the drafter continues. The paper's
     /// schedule waits for the drafter.
     eager: bool,
+    /// The costs of score jobs. The times below are without the rows of neighbours.
+    score_costs: BatchCosts,
     /// The time of a forward with one row while the drafter is idle.
-    alone_ns: DecayingMean,
+    alone: OneRowTime,
     /// The time of a forward with one row while the drafter works.
-    while_drafting_ns: DecayingMean,
+    while_drafting: OneRowTime,
     /// The time that each further row adds to a forward.
     row_ns: DecayingMean,
     draft_time: DraftTime,
@@ -56,8 +63,9 @@ impl PearlDraftLength {
             length,
             mode,
             eager,
-            alone_ns: DecayingMean::default(),
-            while_drafting_ns: DecayingMean::default(),
+            score_costs: BatchCosts::default(),
+            alone: OneRowTime::default(),
+            while_drafting: OneRowTime::default(),
             row_ns: DecayingMean::default(),
             draft_time: DraftTime::default(),
             acceptance: AcceptanceEstimate::default(),
@@ -94,7 +102,7 @@ impl PearlDraftLength {
         }
         // Wait for a round without unverified tokens, unless a plain round is long overdue.
         let overdue = if unverified == 0 { PLAIN_EVERY } else { 2 * PLAIN_EVERY };
-        if !self.alone_ns.is_known() || self.since_plain >= overdue {
+        if !self.alone.is_known() || self.since_plain >= overdue {
             return 0;
         }
         if !self.draft_time.is_known() {
@@ -113,7 +121,7 @@ impl PearlDraftLength {
             // The job in flight when a round ends counts towards the next round. A drafter that
             // barely keeps up must not become idle because of it.
             DraftLength::Auto
-                if self.eager && self.draft_time.estimate_ns(gamma) >= self.one_row_ns() =>
+                if self.eager && self.draft_time.estimate_ns(gamma) >= self.score_ns(1.0) =>
             {
                 gamma + self.tokens_per_job(gamma)
             }
@@ -126,18 +134,18 @@ impl PearlDraftLength {
         self.draft_time.tokens_per_job(gamma)
     }
 
-    /// Learns the duration of a forward with `rows` rows. `while_drafting`: whether the drafter
-    /// worked at the same time.
-    pub(crate) fn observe_score(&mut self, rows: usize, ns: u64, while_drafting: bool) {
-        let ns = ns as f64;
+    /// Learns the time of a score job with `rows` rows. `while_drafting`: whether the drafter worked
+    /// at the same time.
+    pub(crate) fn observe_score(&mut self, rows: usize, time: &JobTime, while_drafting: bool) {
         self.since_plain = if while_drafting || rows > 1 { self.since_plain + 1 } else { 0 };
         self.since_draft = if while_drafting { 0 } else { self.since_draft + 1 };
         if std::mem::take(&mut self.first_score) {
             return;
         }
+        let Some(ns) = self.score_costs.learn(time) else { return };
         match rows {
-            1 if while_drafting => self.while_drafting_ns.add(ns),
-            1 => self.alone_ns.add(ns),
+            1 if while_drafting => self.while_drafting.add(time),
+            1 => self.alone.add(time),
             _ if self.one_row_ns().is_finite() => {
                 self.row_ns.add(((ns - self.one_row_ns()) / (rows - 1) as f64).max(0.0));
             }
@@ -146,8 +154,8 @@ impl PearlDraftLength {
     }
 
     /// Learns how long a draft job of `tokens` tokens took.
-    pub(crate) fn observe_draft(&mut self, tokens: usize, ns: u64) {
-        self.draft_time.add(tokens, ns);
+    pub(crate) fn observe_draft(&mut self, tokens: usize, time: &JobTime) {
+        self.draft_time.add(tokens, time);
     }
 
     /// Learns from a verdict.
@@ -156,13 +164,23 @@ impl PearlDraftLength {
     }
 
     fn one_row_ns(&self) -> f64 {
-        self.while_drafting_ns.value_or(self.alone_ns.value_or(f64::INFINITY))
+        let costs = &self.score_costs;
+        let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, costs);
+        self.while_drafting.without_neighbours_or(alone_ns, costs)
+    }
+
+    /// Returns the estimated share of a score job with `rows` rows at the present load, while the
+    /// drafter works; infinite if nothing is known.
+    fn score_ns(&self, rows: f64) -> f64 {
+        let ns = self.one_row_ns() + (rows - 1.0) * self.row_ns.value_or(0.0);
+        self.score_costs.share_at_load(ns, rows)
     }
 
     /// Returns the length with the most tokens per second; 0 is plain decoding. A longer draft must
     /// be faster by the factor [`MIN_GAIN`].
     fn best_length(&self) -> usize {
-        let plain = 1.0 / self.alone_ns.value_or(f64::INFINITY);
+        let alone_ns = self.alone.without_neighbours_or(f64::INFINITY, &self.score_costs);
+        let plain = 1.0 / self.score_costs.share_at_load(alone_ns, 1.0);
         let speeds = (1..=self.length).map(|length| (length, self.speed(length)));
         speeds.fold((0, plain), |best, next| if next.1 > best.1 * MIN_GAIN { next } else { best }).0
     }
@@ -176,20 +194,19 @@ impl PearlDraftLength {
     /// is followed by another one with probability `α^n`.
     fn speed(&self, length: usize) -> f64 {
         let alpha = self.acceptance.rate(1.0).min(0.999);
-        let score_ns = |rows: f64| self.one_row_ns() + (rows - 1.0) * self.row_ns.value_or(0.0);
         let (requested, requested_ns) = (length as f64, self.draft_time.estimate_ns(length));
         // A round waits for at least one token, and so for all tokens of its job.
         let (drafted, min_draft_ns) = match self.eager && requested_ns > 0.0 {
             true => {
                 let min_tokens = self.tokens_per_job(length);
-                let in_time = requested * score_ns(1.0) / requested_ns;
+                let in_time = requested * self.score_ns(1.0) / requested_ns;
                 let drafted = in_time.clamp(min_tokens as f64, requested);
                 (drafted, self.draft_time.estimate_ns(min_tokens))
             }
             false => (requested, requested_ns),
         };
-        let pre_ns = min_draft_ns.max(score_ns(1.0));
-        let post_ns = min_draft_ns.max(score_ns(drafted));
+        let pre_ns = min_draft_ns.max(self.score_ns(1.0));
+        let post_ns = min_draft_ns.max(self.score_ns(drafted));
         let all = alpha.powf(drafted);
         // The share of post-verify rounds in the long run.
         let post = if length == 1 { 0.0 } else { alpha / (alpha + 1.0 - all) };
@@ -228,13 +245,10 @@ mod tests {
             let gamma = draft_length.next_length(unverified);
             lengths.push(gamma);
             let rows = unverified as u64 + 1;
-            draft_length.observe_score(
-                rows as usize,
-                score_ns[0] + (rows - 1) * score_ns[1],
-                gamma > 0,
-            );
+            let time = JobTime::alone(score_ns[0] + (rows - 1) * score_ns[1]);
+            draft_length.observe_score(rows as usize, &time, gamma > 0);
             if gamma > 0 {
-                draft_length.observe_draft(gamma, draft_ns(gamma));
+                draft_length.observe_draft(gamma, &JobTime::alone(draft_ns(gamma)));
             }
             // The draft of every `run`-th token of the text is wrong.
             let tested = unverified + usize::from(gamma > 0);
@@ -315,7 +329,7 @@ mod tests {
             if gamma == 0 {
                 plain.push(unverified);
             }
-            draft_length.observe_score(unverified + 1, 1_000_000, gamma > 0);
+            draft_length.observe_score(unverified + 1, &JobTime::alone(1_000_000), gamma > 0);
             rounds += 1;
         }
         assert_eq!(plain, [0; 4]);

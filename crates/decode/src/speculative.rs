@@ -80,8 +80,8 @@ impl Decoder for Speculative {
             drafted: draft.tree.len(),
             accepted,
             rejected: verdict.rejected,
-            draft_ns: reply.as_ref().map_or(0, |reply| reply.duration_ns),
-            score_ns: score.duration_ns,
+            draft: reply.as_ref().map(|reply| reply.time).unwrap_or_default(),
+            score: score.time,
         });
         let outcome = if verdict.rejected { SpanOutcome::Rejected } else { SpanOutcome::Accepted };
         for ticket in reply.map(|reply| reply.ticket).into_iter().chain([score.ticket]) {

@@ -1,6 +1,6 @@
 //! The draft length of speculative decoding: fixed, or chosen from measured times and acceptance.
 
-use crate::estimates::{AcceptanceEstimate, DecayingMean};
+use crate::estimates::{AcceptanceEstimate, BatchCosts, DecayingMean, JobTime, OneRowTime};
 use forerun_core::DraftShape;
 
 /// Decides how many tokens to draft in each round.
@@ -23,6 +23,10 @@ pub enum DraftLength {
 /// pauses, and is retried in case the text has become easier. A trial is allowed if the time lost by
 /// drafting so far plus the expected cost of the trial, including catching up, is at most 3 % of the
 /// total time. So a useless drafter costs about 3 %, however slow it is.
+///
+/// If other sequences share the passes, times are the job's share of them
+/// ([`JobCost::share`](forerun_core::JobCost::share)). So a draft is as long as is good for all
+/// sequences together, if the others do the same.
 #[derive(Clone, Debug)]
 pub struct SpeculativeDraftLength {
     shape: DraftShape,
@@ -56,8 +60,8 @@ pub(crate) struct Round {
     /// The number of draft tokens that were committed.
     pub(crate) accepted: usize,
     pub(crate) rejected: bool,
-    pub(crate) draft_ns: u64,
-    pub(crate) score_ns: u64,
+    pub(crate) draft: JobTime,
+    pub(crate) score: JobTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +149,7 @@ impl SpeculativeDraftLength {
                 false => self.assisted.saturating_sub(1).max(1),
             };
         }
-        let round_ns = (round.draft_ns + round.score_ns) as f64;
+        let round_ns = self.estimates.share_of(round);
         self.elapsed_ns += round_ns;
         // A draft that had to read many tokens first does not show the drafter's usual speed.
         let caught_up = if round.requested { self.unread_tokens } else { 0 };
@@ -154,11 +158,13 @@ impl SpeculativeDraftLength {
         if std::mem::take(&mut self.first_round) {
             return;
         }
-        self.estimates.learn(round, caught_up);
+        if !self.estimates.learn(round, caught_up) {
+            return;
+        }
         if round.drafted > 0 {
             self.since_plain += 1;
-            let lost =
-                round_ns - (round.accepted + 1) as f64 * self.estimates.plain_ns.value_or(round_ns);
+            let plain_ns = self.estimates.plain_share(round_ns);
+            let lost = round_ns - (round.accepted + 1) as f64 * plain_ns;
             self.lost_ns = (self.lost_ns + lost).max(0.0);
             self.trial_ns += lost;
         } else {
@@ -175,7 +181,7 @@ impl SpeculativeDraftLength {
     fn update_phase(&mut self, measured: bool) {
         let cannot_pay = measured && self.best_length(true) == 0;
         self.phase = match self.phase {
-            Phase::Plain if self.estimates.plain_ns.is_known() => self.start_trial(),
+            Phase::Plain if self.estimates.plain.is_known() => self.start_trial(),
             Phase::Trial(_) if cannot_pay => Phase::Pause,
             Phase::Trial(left) if measured && left > 1 => Phase::Trial(left - 1),
             Phase::Trial(_) | Phase::Drafting if measured && self.best_length(false) == 0 => {
@@ -214,7 +220,7 @@ impl SpeculativeDraftLength {
             // A tree is drafted as a whole or not at all.
             _ => length..=length,
         };
-        let plain = 1.0 / self.estimates.plain_ns.value_or(1.0);
+        let plain = 1.0 / self.estimates.plain_share(1.0);
         let speeds = lengths.map(|length| (length, self.speed(length, optimistic)));
         speeds.fold((0, plain), |best, next| if next.1 > best.1 { next } else { best }).0
     }
@@ -238,16 +244,19 @@ impl SpeculativeDraftLength {
             true => estimates.draft_ns.value_or(0.0),
             false => nodes * estimates.node_ns.value_or(0.0),
         };
-        let score_ns = estimates.plain_ns.value_or(1.0) + nodes * estimates.row_ns.value_or(0.0);
-        tokens / (draft_ns + score_ns)
+        let score_ns = estimates.plain_ns(1.0) + nodes * estimates.row_ns.value_or(0.0);
+        let draft_share = estimates.draft_costs.share_at_load(draft_ns, nodes);
+        tokens / (draft_share + estimates.score_costs.share_at_load(score_ns, nodes + 1.0))
     }
 }
 
-/// Estimates of times and acceptance.
+/// Estimates of times and acceptance. Times are without the rows of neighbours.
 #[derive(Clone, Debug, Default)]
 struct Estimates {
+    draft_costs: BatchCosts,
+    score_costs: BatchCosts,
     /// The time of a round without a draft.
-    plain_ns: DecayingMean,
+    plain: OneRowTime,
     /// The time that each further row adds to a target forward.
     row_ns: DecayingMean,
     /// The time of drafting one node.
@@ -264,11 +273,14 @@ struct Estimates {
 }
 
 impl Estimates {
-    fn learn(&mut self, round: &Round, caught_up: usize) {
-        let (draft_ns, score_ns) = (round.draft_ns as f64, round.score_ns as f64);
+    /// Learns from a round. Returns whether it shows the usual costs.
+    fn learn(&mut self, round: &Round, caught_up: usize) -> bool {
+        let draft_ns = self.draft_costs.learn(&round.draft);
+        let score_ns = self.score_costs.learn(&round.score);
+        let (Some(draft_ns), Some(score_ns)) = (draft_ns, score_ns) else { return false };
         if round.drafted == 0 {
-            self.plain_ns.add(score_ns);
-            return;
+            self.plain.add(&round.score);
+            return true;
         }
         let nodes = round.drafted as f64;
         if caught_up == 0 {
@@ -278,12 +290,32 @@ impl Estimates {
             let usual_ns = nodes * self.node_ns.value_or(0.0);
             self.catch_up_ns.add((draft_ns - usual_ns).max(0.0) / caught_up as f64);
         }
-        if self.plain_ns.is_known() {
-            self.row_ns.add(((score_ns - self.plain_ns.value_or(0.0)) / nodes).max(0.0));
+        if self.plain.is_known() {
+            self.row_ns.add(((score_ns - self.plain_ns(0.0)) / nodes).max(0.0));
         }
         self.nodes.add(nodes);
         self.tokens.add((round.accepted + 1) as f64);
         self.acceptance.add(round.accepted, round.rejected);
+        true
+    }
+
+    /// Returns the sequence's share of the time that it and its neighbours spent on a round.
+    fn share_of(&self, round: &Round) -> f64 {
+        self.draft_costs.share_of(&round.draft) + self.score_costs.share_of(&round.score)
+    }
+
+    /// Returns the share of a round without a draft at the present load, or `default` if nothing is
+    /// known.
+    fn plain_share(&self, default: f64) -> f64 {
+        match self.plain.is_known() {
+            true => self.score_costs.share_at_load(self.plain_ns(default), 1.0),
+            false => default,
+        }
+    }
+
+    /// Returns the time of a round without a draft, or `default` if nothing is known.
+    fn plain_ns(&self, default: f64) -> f64 {
+        self.plain.without_neighbours_or(default, &self.score_costs)
     }
 
     fn forget_most(&mut self) {
@@ -335,15 +367,17 @@ mod tests {
                 drafted,
                 accepted,
                 rejected: drafted > 0 && accepted < shape.depth(),
-                draft_ns: match draft_length.in_one_forward {
-                    true => pair.draft_ns * u64::from(drafted > 0),
-                    false => pair.draft_ns * drafted as u64,
-                } + catch_up,
-                score_ns: pair.score_ns.0 + pair.score_ns.1 * drafted as u64,
+                draft: JobTime::alone(
+                    match draft_length.in_one_forward {
+                        true => pair.draft_ns * u64::from(drafted > 0),
+                        false => pair.draft_ns * drafted as u64,
+                    } + catch_up,
+                ),
+                score: JobTime::alone(pair.score_ns.0 + pair.score_ns.1 * drafted as u64),
             };
             draft_length.observe(&round);
             depths.push(shape.depth());
-            time += round.draft_ns + round.score_ns;
+            time += round.draft.duration_ns + round.score.duration_ns;
             tokens += accepted as u64 + 1;
         }
         (depths, (tokens * pair.score_ns.0) as f64 / time as f64)

@@ -4,8 +4,8 @@ use crate::engine::{Engine, job_error};
 use crate::recorder::{JobTimings, Recorder};
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, Key, KeyedRandomness, Outcome, Purpose, Randomness,
-    Role, SequenceId, Ticket,
+    Cluster, ClusterError, Completion, Job, JobCost, Key, KeyedRandomness, Outcome, Purpose,
+    Randomness, Role, SequenceId, Ticket,
 };
 use forerun_lm::ModelError;
 use std::collections::VecDeque;
@@ -90,7 +90,8 @@ impl Cluster for InlineCluster {
         let output = output.map_err(|error| job_error(error, "inline"));
         let started_ns = self.completed * 1_000;
         self.completed += 1;
-        let completion = Completion { ticket, output, started_ns, finished_ns: started_ns + 1_000 };
+        let (finished_ns, cost) = (started_ns + 1_000, JobCost::default());
+        let completion = Completion { ticket, output, started_ns, finished_ns, cost };
         self.recorder.record(0, &job, &completion, JobTimings::default());
         Ok(completion)
     }

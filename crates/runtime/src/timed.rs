@@ -13,6 +13,10 @@ pub(crate) struct ForwardTiming {
     pub(crate) finished: Instant,
     /// Number of tokens computed for the sequence; 0 if its request failed.
     pub(crate) tokens: usize,
+    /// Number of tokens computed for all sequences of the pass.
+    pub(crate) batch_tokens: usize,
+    /// Number of sequences in the pass.
+    pub(crate) sequences: usize,
 }
 
 /// A log of forward passes.
@@ -67,13 +71,21 @@ impl<M: LanguageModel> LanguageModel for TimedModel<M> {
         let started = Instant::now();
         self.model.forward(batch);
         let finished = Instant::now();
-        let timings = batch.iter().zip(before).filter_map(|(entry, before)| {
+        let parts = batch.iter().zip(before).filter_map(|(entry, before)| {
             let tokens = computed_tokens(entry).saturating_sub(before?);
-            let sequence = entry.request.sequence;
             let took_part = tokens > 0 || entry.is_complete();
-            took_part.then_some(ForwardTiming { sequence, started, finished, tokens })
+            took_part.then_some((entry.request.sequence, tokens))
         });
-        self.log.record(timings);
+        let parts: Vec<(SequenceId, usize)> = parts.collect();
+        let (batch_tokens, sequences) = (parts.iter().map(|part| part.1).sum(), parts.len());
+        self.log.record(parts.into_iter().map(|(sequence, tokens)| ForwardTiming {
+            sequence,
+            started,
+            finished,
+            tokens,
+            batch_tokens,
+            sequences,
+        }));
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::recorder::Recorder;
 use crate::worker_loop::WorkerLoop;
-use forerun_core::{Completion, Job, JobError, Role, SequenceId, Ticket};
+use forerun_core::{Completion, Job, JobCost, JobError, Role, SequenceId, Ticket};
 use forerun_cpu::Team;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -70,6 +70,7 @@ impl Drop for Reply {
                 output: Err(error),
                 started_ns: 0,
                 finished_ns: 0,
+                cost: JobCost::default(),
             }));
         }
     }

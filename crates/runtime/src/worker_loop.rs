@@ -3,9 +3,11 @@
 use crate::engine::{Engine, ScorePart, job_error};
 use crate::recorder::{JobTimings, Recorder};
 use crate::shared_device::{DeviceUseLog, DeviceUseTiming};
-use crate::timed::ForwardLog;
+use crate::timed::{ForwardLog, ForwardTiming};
 use crate::worker::{Assignment, Message, Reply, panic_message};
-use forerun_core::{Completion, Job, JobError, JobOutput, Role};
+use forerun_core::{
+    Completion, Job, JobCost, JobError, JobOutput, QueuedJob, Role, SequenceId, next_batch,
+};
 use forerun_lm::{ModelError, Progress};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,9 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
-
-/// Largest number of jobs in a batch.
-const MAX_BATCH: usize = 64;
 
 /// Runs a worker's jobs. The oldest job runs next, in one batch with the jobs of other sequences for
 /// the same role.
@@ -45,7 +44,9 @@ struct PendingAnswer {
     reply: Reply,
     /// When the job's first pass started.
     started: Option<Instant>,
-    /// The uses of shared devices in its earlier passes.
+    /// Its parts of earlier passes.
+    forwards: Vec<ForwardTiming>,
+    /// The uses of shared devices in these passes.
     device_uses: Vec<DeviceUseTiming>,
 }
 
@@ -53,14 +54,19 @@ impl PendingJob {
     fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
     }
+}
+
+impl QueuedJob for PendingJob {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn sequence(&self) -> SequenceId {
+        self.job.sequence()
+    }
 
     fn has_started(&self) -> bool {
         self.answer.started.is_some()
-    }
-
-    /// Returns whether both jobs are for the same sequence and role.
-    fn is_alike(&self, other: &Self) -> bool {
-        self.role == other.role && self.job.sequence() == other.job.sequence()
     }
 }
 
@@ -129,7 +135,8 @@ impl WorkerLoop {
             }
             Message::Run(assignment) => {
                 let Assignment { role, job, cancel, reply } = *assignment;
-                let answer = PendingAnswer { reply, started: None, device_uses: Vec::new() };
+                let (forwards, device_uses) = (Vec::new(), Vec::new());
+                let answer = PendingAnswer { reply, started: None, forwards, device_uses };
                 let progress = Progress::default();
                 queue.push_back(PendingJob { role, job, cancel, progress, answer });
             }
@@ -207,7 +214,11 @@ impl WorkerLoop {
             pending.answer.device_uses.extend(uses.iter().cloned());
             match output {
                 Some(output) => self.answers.end(&pending.job, pending.answer, output),
-                None => unfinished.push(pending),
+                None => {
+                    let forwards = self.answers.forwards.take_of(pending.sequence());
+                    pending.answer.forwards.extend(forwards);
+                    unfinished.push(pending);
+                }
             }
         }
         unfinished
@@ -254,10 +265,15 @@ impl Answers {
     }
 
     fn complete(&self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {
-        let PendingAnswer { reply, started, device_uses } = answer;
+        let PendingAnswer { reply, started, mut forwards, device_uses } = answer;
         let finished_ns = self.to_ns(Instant::now());
         let started_ns = started.map_or(finished_ns, |started| self.to_ns(started));
-        let forwards = self.forwards.take_of(job.sequence());
+        forwards.extend(self.forwards.take_of(job.sequence()));
+        let mut cost = JobCost::default();
+        for forward in &forwards {
+            let ns = forward.finished.duration_since(forward.started).as_nanos() as u64;
+            cost.add_pass(forward.tokens, forward.batch_tokens, forward.sequences, ns);
+        }
         let computed_tokens = forwards.iter().map(|forward| forward.tokens).sum();
         let forwards_ns =
             forwards.iter().map(|f| [self.to_ns(f.started), self.to_ns(f.finished)]).collect();
@@ -266,7 +282,7 @@ impl Answers {
             (used.device, times_ns)
         });
         let timings = JobTimings { forwards_ns, computed_tokens, device_uses_ns: uses.collect() };
-        let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns };
+        let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns, cost };
         self.recorder.record(self.lane, job, &completion, timings);
         reply.send(completion);
     }
@@ -275,23 +291,4 @@ impl Answers {
     fn to_ns(&self, moment: Instant) -> u64 {
         moment.duration_since(self.clock).as_nanos() as u64
     }
-}
-
-/// Removes the oldest job from the queue, and those that can run with it: jobs for the same role, one
-/// for each sequence. A sequence's jobs for a role run in order, so one that has started comes first.
-fn next_batch(queue: &mut VecDeque<PendingJob>) -> Vec<PendingJob> {
-    let Some(role) = queue.front().map(|job| job.role) else { return Vec::new() };
-    let mut batch: Vec<PendingJob> = Vec::new();
-    let mut index = 0;
-    while index < queue.len() && batch.len() < MAX_BATCH {
-        let job = &queue[index];
-        let comes_first = |other: &PendingJob| other.has_started() && other.is_alike(job);
-        let waits = batch.iter().any(|other| other.is_alike(job))
-            || (!job.has_started() && queue.iter().any(comes_first));
-        match job.role == role && !waits {
-            true => batch.extend(queue.remove(index)),
-            false => index += 1,
-        }
-    }
-    batch
 }

@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobError,
-    JobOutput, Outcome, Role, Sampling, SamplingOptions, SequenceId, TargetFeedback, Ticket,
-    TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
+    Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobCost,
+    JobError, JobOutput, Outcome, Role, Sampling, SamplingOptions, SequenceId, TargetFeedback,
+    Ticket, TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
 };
 use forerun_decode::{
     DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
@@ -387,6 +387,7 @@ fn jobs_and_completions_survive_serialisation() {
         output: Ok(JobOutput::Draft(Draft::empty())),
         started_ns: 1,
         finished_ns: 2,
+        cost: JobCost { passes: 3, own_rows: 4, batch_rows: 9, batch_sequences: 6, busy_ns: 1 },
     };
     let panicked = JobError::Panicked { worker: "w".into(), message: "m".into() };
     let failed = Completion { output: Err(panicked), ..draft.clone() };

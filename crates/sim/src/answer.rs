@@ -1,8 +1,8 @@
 //! The simulation of one answer.
 
 use crate::{
-    AcceptanceModel, Cancellation, Cost, Device, Fault, Oracle, SharedDevices, SimCluster,
-    SimError, SimulatedMethod, Usage,
+    AcceptanceModel, Cancellation, Cost, Device, Fault, Oracle, SequenceCluster, SharedDevices,
+    SimCluster, SimError, SimulatedMethod, Usage,
 };
 use forerun_core::trace::Trace;
 use forerun_core::{Cluster, Role, Sampling, SequenceId, TokenId};
@@ -61,7 +61,52 @@ pub struct SimulatedAnswer {
     pub trace: Trace,
 }
 
+/// The result of a simulation of several answers at the same time. All times are simulated.
+#[derive(Clone, Debug)]
+pub struct SimulatedAnswers {
+    /// The time until the last token of all answers, in nanoseconds.
+    pub total_ns: u64,
+    /// For each answer, the time until its last token in nanoseconds, and the decoder's counters.
+    pub answers: Vec<(u64, Statistics)>,
+    /// The work of all drafters together.
+    pub drafters: Usage,
+    /// The work of all targets together.
+    pub targets: Usage,
+    /// The trace of all jobs.
+    pub trace: Trace,
+}
+
 impl Simulation {
+    /// Simulates several answers at the same time, which share the devices, and records a trace. Each
+    /// has a text of its own; the first one is that of [`Simulation::run`].
+    ///
+    /// ```
+    /// use forerun_sim::Parameters;
+    ///
+    /// // If further rows cost nothing, four answers take as long as one.
+    /// let parameters = Parameters { acceptance: Some(1.0), ..Parameters::default() };
+    /// let simulation = parameters.simulation(None)?;
+    /// assert_eq!(simulation.run_together(4)?.total_ns, simulation.run()?.total_ns);
+    /// # Ok::<(), forerun_sim::SimError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The same as for [`Simulation::run`], and [`SimError::Start`] if a decoder's thread cannot start.
+    pub fn run_together(&self, sequences: usize) -> Result<SimulatedAnswers, SimError> {
+        let mut cluster = self.cluster()?;
+        let decode = |id| {
+            move |cluster: &mut SequenceCluster<'_, '_>| {
+                let statistics = self.generate(cluster, SequenceId(id))?;
+                Ok((cluster.now_ns(), statistics))
+            }
+        };
+        let answers = cluster.run_together((0..sequences as u64).map(decode).collect())?;
+        let answers = answers.into_iter().collect::<Result<Vec<_>, SimError>>()?;
+        let total_ns = answers.iter().map(|answer| answer.0).max().unwrap_or(0);
+        let (drafters, targets) = usage(&cluster);
+        Ok(SimulatedAnswers { total_ns, answers, drafters, targets, trace: cluster.into_trace() })
+    }
+
     /// Simulates the answer and records a trace.
     ///
     /// # Errors
@@ -179,9 +224,13 @@ impl Simulation {
     }
 
     /// Generates the whole answer and checks that it is the target's own text.
-    pub(crate) fn generate(&self, cluster: &mut dyn Cluster) -> Result<Statistics, SimError> {
-        let oracle = self.oracle();
-        let (answer, statistics) = self.generate_on(cluster, SequenceId(0), oracle.text(PROMPT))?;
+    pub(crate) fn generate(
+        &self,
+        cluster: &mut dyn Cluster,
+        id: SequenceId,
+    ) -> Result<Statistics, SimError> {
+        let oracle = self.oracle().of_sequence(id);
+        let (answer, statistics) = self.generate_on(cluster, id, oracle.text(PROMPT))?;
         let is_text = (PROMPT..).zip(&answer).all(|(at, &token)| token == oracle.token(at));
         if is_text && answer.len() == self.max_tokens {
             return Ok(statistics);
@@ -190,13 +239,19 @@ impl Simulation {
     }
 
     fn decode(&self, mut cluster: SimCluster) -> Result<SimulatedAnswer, SimError> {
-        let statistics = self.generate(&mut cluster)?;
-        let (mut drafters, mut targets) = (Usage::default(), Usage::default());
-        for (device, usage) in cluster.usage() {
-            let is_drafter = device.roles.iter().any(|role| matches!(role, Role::Drafter(_)));
-            if is_drafter { &mut drafters } else { &mut targets }.add(usage);
-        }
+        let statistics = self.generate(&mut cluster, SequenceId(0))?;
+        let (drafters, targets) = usage(&cluster);
         let total_ns = cluster.now_ns();
         Ok(SimulatedAnswer { total_ns, statistics, drafters, targets, trace: cluster.into_trace() })
     }
+}
+
+/// Returns the work of all drafters and of all targets.
+fn usage(cluster: &SimCluster) -> (Usage, Usage) {
+    let (mut drafters, mut targets) = (Usage::default(), Usage::default());
+    for (device, usage) in cluster.usage() {
+        let is_drafter = device.roles.iter().any(|role| matches!(role, Role::Drafter(_)));
+        if is_drafter { &mut drafters } else { &mut targets }.add(usage);
+    }
+    (drafters, targets)
 }

@@ -62,6 +62,7 @@ impl MeasuredPasses {
             forward: ForwardCost::Rows { points },
             first_ns: Some(ns("first-ms", self.first_ms)?),
             next_ns: self.next_ms.map(|ms| ns("next-ms", ms)).transpose()?,
+            sequence_ns: 0,
             layers: self.layers,
             link_ns,
         })

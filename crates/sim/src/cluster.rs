@@ -1,12 +1,13 @@
 //! A cluster of simulated devices in virtual time.
 
-use crate::device::{CacheState, Passes};
+use crate::device::{CacheState, Passes, Work};
 use crate::oracle::CachedOracle;
 use crate::pipeline::{DeviceSchedule, SharedDevices};
-use crate::{Device, Fault, FaultKind, Oracle, SimError};
+use crate::{Cost, Device, Fault, FaultKind, Oracle, SimError};
 use forerun_core::trace::{Span, Trace};
 use forerun_core::{
-    Cluster, ClusterError, Completion, Job, JobError, Outcome, Role, SequenceId, Ticket,
+    Cluster, ClusterError, Completion, Job, JobCost, JobError, Outcome, QueuedJob, Role,
+    SequenceId, Ticket, may_join, next_batch,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -41,7 +42,8 @@ pub struct Usage {
     pub jobs: u64,
     /// Time in which the device was busy, in nanoseconds.
     pub busy_ns: u64,
-    /// Time spent on jobs that were cancelled or failed, in nanoseconds.
+    /// Time spent on jobs that were cancelled or failed, in nanoseconds. Jobs that run together share
+    /// the time equally.
     pub wasted_ns: u64,
 }
 
@@ -63,6 +65,20 @@ struct Waiting {
     arrives_ns: u64,
 }
 
+impl QueuedJob for Waiting {
+    fn role(&self) -> Role {
+        self.role
+    }
+
+    fn sequence(&self) -> SequenceId {
+        self.job.sequence()
+    }
+
+    fn has_started(&self) -> bool {
+        false
+    }
+}
+
 /// A job that a device executes.
 struct Running {
     waiting: Waiting,
@@ -73,20 +89,68 @@ struct Running {
     failure: Option<JobError>,
 }
 
+impl QueuedJob for Running {
+    fn role(&self) -> Role {
+        self.waiting.role
+    }
+
+    fn sequence(&self) -> SequenceId {
+        self.waiting.job.sequence()
+    }
+
+    fn has_started(&self) -> bool {
+        true
+    }
+}
+
 #[derive(Default)]
 struct State {
-    running: Option<Running>,
+    /// The jobs that run together, without those that have ended.
+    batch: Vec<Running>,
+    /// The number of jobs that the batch had at its start.
+    batch_jobs: u64,
+    /// The time from which the device could start the batch.
+    idle_ns: u64,
+    /// The time until which the batch is counted in the usage.
+    counted_ns: u64,
     queue: VecDeque<Waiting>,
     cache: CacheState,
     usage: Usage,
 }
 
+impl State {
+    /// Shortens the passes of a batch after one of its jobs was cancelled `done_ns` after its start. The
+    /// pass that is running stays as it is.
+    fn continue_without_cancelled(&mut self, cost: &Cost, done_ns: u64) {
+        let left = self.batch.iter_mut().filter(|running| running.failure.is_none());
+        let mut left: Vec<&mut Running> = left.collect();
+        let Some(longest) = left.iter().max_by_key(|running| running.passes.count()) else {
+            return;
+        };
+        for pass in longest.passes.done_after(done_ns) + 1..longest.passes.count() {
+            let sequences = left.iter().filter(|running| running.passes.count() > pass).count();
+            for running in &mut left {
+                let before_ns = running.passes.total_ns();
+                running.passes.set_sequences(cost, pass, sequences);
+                running.ends_ns = running.ends_ns - before_ns + running.passes.total_ns();
+            }
+        }
+    }
+}
+
 /// A cluster in virtual time.
 ///
 /// Its clock is the time of the latest completion that was delivered. The decoder itself takes no time.
+///
+/// Jobs of several sequences run together by the rules of real workers ([`next_batch`]). A batch starts
+/// with all jobs that arrive until then. Score jobs share one pass. Draft jobs share their passes as long
+/// as each needs. A cancelled job leaves its neighbours after the pass that is running.
+/// [`SimCluster::run_together`] runs the decoders of several sequences.
 pub struct SimCluster {
     devices: Vec<(Device, State)>,
-    oracle: CachedOracle,
+    oracle: Oracle,
+    /// The outputs for each sequence.
+    oracles: BTreeMap<SequenceId, CachedOracle>,
     cancellation: Cancellation,
     faults: Vec<Fault>,
     now_ns: u64,
@@ -133,7 +197,8 @@ impl SimCluster {
         let devices = devices.into_iter().map(|device| (device, State::default())).collect();
         Ok(Self {
             devices,
-            oracle: CachedOracle::new(oracle),
+            oracle,
+            oracles: BTreeMap::new(),
             cancellation,
             faults,
             now_ns: 0,
@@ -153,7 +218,7 @@ impl SimCluster {
     }
 
     /// Places drafter and target on the same physical devices. If two jobs need a device at the same
-    /// time, the second one waits.
+    /// time, the second one waits. Such devices run jobs one by one, not in batches.
     #[must_use]
     pub fn on_shared_devices(self, devices: SharedDevices) -> Self {
         Self { shared: Some(DeviceSchedule::new(devices)), ..self }
@@ -182,16 +247,65 @@ impl SimCluster {
         self.devices.iter().map(|(device, state)| (device, state.usage))
     }
 
-    /// Starts the next job in the queue of a device if the device is idle.
+    /// Starts the next jobs in the queue of a device if the device is idle.
     fn start_next(&mut self, index: usize, at_ns: u64) {
-        let (device, state) = &mut self.devices[index];
-        if state.running.is_some() {
+        let State { batch, queue, .. } = &mut self.devices[index].1;
+        if !batch.is_empty() {
             return;
         }
-        let Some(waiting) = state.queue.pop_front() else { return };
-        let passes = state.cache.passes(&device.cost, waiting.role, &waiting.job);
+        let Some(oldest) = queue.front() else { return };
+        let started_ns = at_ns.max(oldest.arrives_ns);
+        let jobs = if self.shared.is_some() {
+            queue.pop_front().into_iter().collect()
+        } else {
+            let arrived = queue.partition_point(|waiting| waiting.arrives_ns <= started_ns);
+            let mut later = queue.split_off(arrived);
+            let jobs = next_batch(queue);
+            queue.append(&mut later);
+            jobs
+        };
+        self.start(index, jobs, at_ns);
+    }
+
+    /// Adds a job to the batch of a device that has not started before the job arrives.
+    fn join(&mut self, index: usize, waiting: Waiting) {
+        let state = &mut self.devices[index].1;
+        let jobs = state.batch.drain(..).map(|running| running.waiting).chain([waiting]).collect();
+        let at_ns = state.idle_ns;
+        self.start(index, jobs, at_ns);
+    }
+
+    /// Starts jobs together on an idle device.
+    fn start(&mut self, index: usize, jobs: Vec<Waiting>, at_ns: u64) {
+        let (device, state) = &self.devices[index];
+        let work = |waiting: &Waiting| state.cache.work(&device.cost, waiting.role, &waiting.job);
+        let works: Vec<Work> = jobs.iter().map(work).collect();
+        let passes: Vec<Passes> =
+            works.iter().map(|&work| Passes::new(&device.cost, work, &works)).collect();
+        let arrives_ns = jobs.iter().map(|waiting| waiting.arrives_ns).max().unwrap_or(0);
+        let start_ns = at_ns.max(arrives_ns);
+        let batch_jobs = jobs.len() as u64;
+        let batch: Vec<Running> = jobs
+            .into_iter()
+            .zip(passes)
+            .map(|(waiting, passes)| self.running(index, waiting, passes, start_ns))
+            .collect();
+        let state = &mut self.devices[index].1;
+        (state.batch_jobs, state.idle_ns) = (batch_jobs, at_ns);
+        state.counted_ns = batch.iter().map(|running| running.started_ns).min().unwrap_or(0);
+        state.batch = batch;
+    }
+
+    /// Returns a job that starts at `started_ns`, unless a fault of the device delays it.
+    fn running(
+        &mut self,
+        index: usize,
+        waiting: Waiting,
+        passes: Passes,
+        mut started_ns: u64,
+    ) -> Running {
+        let device = &self.devices[index].0;
         let total_ns = passes.total_ns();
-        let mut started_ns = at_ns.max(waiting.arrives_ns);
         let faults = self.faults.iter().filter(|fault| fault.device == index);
         let mut dies_ns = u64::MAX;
         let mut ends_ns = None;
@@ -221,34 +335,42 @@ impl SimCluster {
             let message = format!("died at {dies_ns} ns");
             failure = Some(JobError::Failed { worker: device.name.clone(), message });
         }
-        state.running = Some(Running { waiting, started_ns, ends_ns, passes, failure });
+        Running { waiting, started_ns, ends_ns, passes, failure }
     }
 
-    /// Ends the running job of a device and sends its completion to the decoder.
+    /// Ends the next job of a device's batch and sends its completion to the decoder.
     fn finish(&mut self, index: usize) {
         let (device, state) = &mut self.devices[index];
-        let Some(running) = state.running.take() else { return };
-        let Running { waiting, started_ns, ends_ns, passes, failure } = running;
+        let ends = state.batch.iter().enumerate().map(|(at, running)| (running.ends_ns, at));
+        let Some((_, next)) = ends.min() else { return };
+        let Running { waiting, started_ns, ends_ns, passes, failure } = state.batch.remove(next);
         let Waiting { ticket, role, job, .. } = waiting;
         let (Role::Drafter(index_in_role) | Role::Target(index_in_role)) = role;
+        let sequence = job.sequence();
         let output = match failure {
             Some(failure) => Err(failure),
-            None => self.oracle.answer(index_in_role, &job).ok_or_else(|| JobError::Failed {
-                worker: device.name.clone(),
-                message: "simulated drafters draft chains only, not trees".into(),
-            }),
+            None => {
+                let new = || CachedOracle::new(self.oracle.of_sequence(sequence));
+                let oracle = self.oracles.entry(sequence).or_insert_with(new);
+                oracle.answer(index_in_role, &job).ok_or_else(|| JobError::Failed {
+                    worker: device.name.clone(),
+                    message: "simulated drafters draft chains only, not trees".into(),
+                })
+            }
         };
-        let busy_ns = ends_ns - started_ns;
+        let ran_ns = ends_ns - started_ns;
         state.usage.jobs += 1;
-        state.usage.busy_ns += busy_ns;
-        state.usage.wasted_ns += if output.is_err() { busy_ns } else { 0 };
-        let completion = Completion { ticket, output, started_ns, finished_ns: ends_ns };
+        state.usage.busy_ns += ends_ns.saturating_sub(state.counted_ns);
+        state.counted_ns = state.counted_ns.max(ends_ns);
+        state.usage.wasted_ns += if output.is_err() { ran_ns / state.batch_jobs } else { 0 };
+        let cost = passes.cost_after(ran_ns);
+        let completion = Completion { ticket, output, started_ns, finished_ns: ends_ns, cost };
         if self.records_trace {
             self.trace.spans.push(Span::of(index, &job, &completion));
         }
         // A cancelled job whose first pass is complete has computed the prefix.
         let output = completion.output.as_ref().ok();
-        if output.is_some() || passes.done_after(busy_ns) > 0 {
+        if output.is_some() || passes.done_after(ran_ns) > 0 {
             state.cache.record(role, job, output);
         }
         self.deliveries.insert((ends_ns + device.cost.link_ns, ticket), completion);
@@ -257,8 +379,8 @@ impl SimCluster {
 
     /// Returns the next end of a running job and its device.
     fn next_end(&self) -> Option<(u64, usize)> {
-        let ends = self.devices.iter().enumerate().filter_map(|(index, (_, state))| {
-            state.running.as_ref().map(|running| (running.ends_ns, index))
+        let ends = self.devices.iter().enumerate().flat_map(|(index, (_, state))| {
+            state.batch.iter().map(move |running| (running.ends_ns, index))
         });
         ends.min()
     }
@@ -290,8 +412,19 @@ impl Cluster for SimCluster {
         self.submitted += 1;
         let (device, state) = &mut self.devices[index];
         let arrives_ns = self.now_ns + device.cost.link_ns;
-        state.queue.push_back(Waiting { ticket, role: on, job, arrives_ns });
-        self.start_next(index, self.now_ns);
+        let waiting = Waiting { ticket, role: on, job, arrives_ns };
+        let starts_later =
+            |running: &Running| running.failure.is_none() && arrives_ns <= running.started_ns;
+        if self.shared.is_none()
+            && !state.batch.is_empty()
+            && state.batch.iter().all(starts_later)
+            && may_join(&state.batch, &waiting)
+        {
+            self.join(index, waiting);
+        } else {
+            state.queue.push_back(waiting);
+            self.start_next(index, self.now_ns);
+        }
         Ok(ticket)
     }
 
@@ -307,20 +440,21 @@ impl Cluster for SimCluster {
                     output: Err(JobError::Cancelled),
                     started_ns: now_ns,
                     finished_ns: now_ns,
+                    cost: JobCost::default(),
                 };
                 if self.records_trace {
                     self.trace.spans.push(Span::of(index, &waiting.job, &completion));
                 }
                 self.deliveries.insert((now_ns, ticket), completion);
             }
-            let Some(running) = &mut state.running else { continue };
-            if running.waiting.ticket != ticket || self.cancellation == Cancellation::RunToEnd {
+            let own = state.batch.iter_mut().find(|running| running.waiting.ticket == ticket);
+            let Some(running) = own.filter(|_| self.cancellation != Cancellation::RunToEnd) else {
                 continue;
-            }
+            };
             let reached_ns = now_ns + device.cost.link_ns;
+            let done_ns = reached_ns.saturating_sub(running.started_ns);
             let ends_ns = match self.cancellation {
                 Cancellation::Layer => {
-                    let done_ns = reached_ns.saturating_sub(running.started_ns);
                     reached_ns.max(running.started_ns + running.passes.layer_end(done_ns))
                 }
                 _ => reached_ns,
@@ -332,6 +466,7 @@ impl Cluster for SimCluster {
                 running.started_ns = running.started_ns.min(ends_ns);
                 running.ends_ns = ends_ns;
                 running.failure = Some(JobError::Cancelled);
+                state.continue_without_cancelled(&device.cost, done_ns);
             }
         }
     }

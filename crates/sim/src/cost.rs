@@ -83,6 +83,10 @@ pub struct Cost {
     /// The time of each pass of a job after the first, in nanoseconds. It may be shorter because the
     /// weights are still in the device's caches. `None`: the same as other passes.
     pub next_ns: Option<u64>,
+    /// The time that each further sequence adds to a pass, in nanoseconds: the part of its cost that
+    /// does not depend on rows.
+    #[serde(default)]
+    pub sequence_ns: u64,
     /// The number of layers in a pass. A job can be cancelled between two layers.
     pub layers: usize,
     /// The latency from the decoder to the device, and back again, in nanoseconds each.
@@ -97,15 +101,49 @@ impl Cost {
             forward: ForwardCost::Constant { ns },
             first_ns: None,
             next_ns: None,
+            sequence_ns: 0,
             layers: 1,
             link_ns: 0,
         }
+    }
+
+    /// Returns the time of a pass over `rows` rows of `sequences` sequences in nanoseconds.
+    #[must_use]
+    pub fn pass_ns(&self, rows: usize, sequences: usize) -> u64 {
+        self.forward.ns(rows) + self.further_sequences_ns(sequences)
+    }
+
+    /// Returns the time of the first pass of jobs over `rows` rows of `sequences` sequences, without
+    /// prompts, in nanoseconds.
+    pub(crate) fn first_pass_ns(&self, rows: usize, sequences: usize) -> u64 {
+        self.forward.first_pass_ns(rows) + self.further_sequences_ns(sequences)
+    }
+
+    /// Returns the time of a pass after the first, with one row for each sequence, in nanoseconds.
+    pub(crate) fn next_pass_ns(&self, sequences: usize) -> u64 {
+        let ns = self.pass_ns(sequences, sequences);
+        let added_ns = || ns.saturating_sub(self.pass_ns(1, 1));
+        self.next_ns.map_or(ns, |next_ns| next_ns + added_ns())
+    }
+
+    fn further_sequences_ns(&self, sequences: usize) -> u64 {
+        self.sequence_ns * sequences.saturating_sub(1) as u64
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passes_take_time_for_rows_and_for_sequences() {
+        let forward = ForwardCost::Rows { points: vec![(1, 100), (2, 110)] };
+        let cost = Cost { forward, sequence_ns: 7, ..Cost::constant(0) };
+        assert_eq!([(1, 1), (4, 1), (4, 3)].map(|(r, s)| cost.pass_ns(r, s)), [100, 130, 144]);
+        assert_eq!((cost.next_pass_ns(1), cost.next_pass_ns(3)), (100, 134));
+        let warm = Cost { next_ns: Some(60), ..cost };
+        assert_eq!((warm.next_pass_ns(1), warm.next_pass_ns(3)), (60, 94));
+    }
 
     #[test]
     fn parallel_layers_share_the_time_of_attention() {

@@ -1,7 +1,7 @@
 //! Devices: their roles, the times of their passes, and their faults.
 
 use crate::Cost;
-use forerun_core::{Job, JobOutput, Role, SequenceId, TokenId, TokenTree};
+use forerun_core::{Job, JobCost, JobOutput, Role, SequenceId, TokenId, TokenTree};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,50 +41,122 @@ pub struct Fault {
     pub kind: FaultKind,
 }
 
-/// The forward passes of a job.
+/// What a job asks of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Work {
+    /// The number of passes. All but the first one have one row.
+    passes: usize,
+    /// The number of rows of the first pass, without those of a prompt.
+    first_rows: usize,
+    /// The time of the prompt and one row, if the first pass includes the prompt.
+    prompt_ns: Option<u64>,
+}
+
+impl Work {
+    fn rows(&self, pass: usize) -> usize {
+        if pass == 0 { self.first_rows } else { 1 }
+    }
+}
+
+/// A forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pass {
+    ns: u64,
+    /// The rows of all sequences.
+    rows: usize,
+    sequences: usize,
+}
+
+impl Pass {
+    /// Returns the first pass of jobs that run together.
+    fn first(cost: &Cost, batch: &[Work]) -> Self {
+        let (rows, sequences) = (batch.iter().map(|work| work.first_rows).sum(), batch.len());
+        let base_ns = cost.first_pass_ns(rows, sequences);
+        let prompts: Vec<u64> = batch.iter().filter_map(|work| work.prompt_ns).collect();
+        let ns = match prompts.len() {
+            0 => base_ns,
+            // Other rows are added to the time of the prompts.
+            count => {
+                let other_ns = base_ns.saturating_sub(cost.first_pass_ns(count, count));
+                prompts.iter().sum::<u64>() + other_ns
+            }
+        };
+        Self { ns, rows, sequences }
+    }
+
+    /// Returns a later pass, with one row for each sequence.
+    fn next(cost: &Cost, sequences: usize) -> Self {
+        Self { ns: cost.next_pass_ns(sequences), rows: sequences, sequences }
+    }
+}
+
+/// The forward passes of a job, which it may share with other jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Passes {
-    first_ns: u64,
-    /// The time of each pass after the first.
-    next_ns: u64,
-    count: u64,
+    work: Work,
+    passes: Vec<Pass>,
     layers: u64,
 }
 
 impl Passes {
+    /// Returns the passes of a job that runs in a batch. Jobs that need fewer passes leave it earlier.
+    pub(crate) fn new(cost: &Cost, work: Work, batch: &[Work]) -> Self {
+        let sequences = |index| batch.iter().filter(|other| other.passes > index).count();
+        let passes = (0..work.passes).map(|index| match index {
+            0 => Pass::first(cost, batch),
+            _ => Pass::next(cost, sequences(index)),
+        });
+        Self { work, passes: passes.collect(), layers: cost.layers as u64 }
+    }
+
+    /// Returns the number of passes.
+    pub(crate) fn count(&self) -> usize {
+        self.passes.len()
+    }
+
     pub(crate) fn total_ns(&self) -> u64 {
-        if self.count == 0 { 0 } else { self.first_ns + (self.count - 1) * self.next_ns }
+        self.each().sum()
     }
 
     /// Returns the time of each pass.
     pub(crate) fn each(&self) -> impl Iterator<Item = u64> {
-        let (first_ns, next_ns) = (self.first_ns, self.next_ns);
-        (0..self.count).map(move |index| if index == 0 { first_ns } else { next_ns })
+        self.passes.iter().map(|pass| pass.ns)
     }
 
     /// Returns the number of passes that are complete after `ns` nanoseconds.
-    pub(crate) fn done_after(&self, ns: u64) -> u64 {
-        match ns.checked_sub(self.first_ns) {
-            None => 0,
-            Some(rest) => {
-                (1 + rest.checked_div(self.next_ns).unwrap_or(u64::MAX - 1)).min(self.count)
-            }
-        }
+    pub(crate) fn done_after(&self, ns: u64) -> usize {
+        let mut end_ns = 0;
+        let is_done = |&pass_ns: &u64| {
+            end_ns += pass_ns;
+            end_ns <= ns
+        };
+        self.each().take_while(is_done).count()
     }
 
     /// Returns the end of the layer that is running after `ns` nanoseconds.
     pub(crate) fn layer_end(&self, ns: u64) -> u64 {
         let done = self.done_after(ns);
-        if done >= self.count {
-            return self.total_ns().min(ns);
-        }
-        let (before_ns, pass_ns) = match done {
-            0 => (0, self.first_ns),
-            done => (self.first_ns + (done - 1) * self.next_ns, self.next_ns),
-        };
-        let layer_ns = pass_ns as f64 / self.layers as f64;
+        let Some(running) = self.passes.get(done) else { return self.total_ns().min(ns) };
+        let before_ns: u64 = self.each().take(done).sum();
+        let layer_ns = running.ns as f64 / self.layers as f64;
         let layers = ((ns - before_ns) as f64 / layer_ns).ceil();
         before_ns + (layers * layer_ns).round() as u64
+    }
+
+    /// Changes a later pass, because another job has left it.
+    pub(crate) fn set_sequences(&mut self, cost: &Cost, pass: usize, sequences: usize) {
+        if let Some(pass) = self.passes.get_mut(pass) {
+            *pass = Pass::next(cost, sequences);
+        }
+    }
+
+    /// Returns the cost of the passes that are complete after `ns` nanoseconds.
+    pub(crate) fn cost_after(&self, ns: u64) -> JobCost {
+        let mut cost = JobCost::default();
+        for (index, pass) in self.passes.iter().enumerate().take(self.done_after(ns)) {
+            cost.add_pass(self.work.rows(index), pass.rows, pass.sequences, pass.ns);
+        }
+        cost
     }
 }
 
@@ -115,28 +187,28 @@ impl CachedTokens {
 }
 
 impl CacheState {
-    /// Returns the forward passes of a job.
+    /// Returns what a job asks of the device.
     ///
     /// The first pass of a sequence takes [`Cost::first_ns`], which includes the prompt. Every other first
     /// pass of a job has one row for each token that is not cached.
-    pub(crate) fn passes(&self, cost: &Cost, role: Role, job: &Job) -> Passes {
+    pub(crate) fn work(&self, cost: &Cost, role: Role, job: &Job) -> Work {
         let (Job::Draft { tokens, prompt_len, .. } | Job::Score { tokens, prompt_len, .. }) = job;
         let past = self.0.get(&(role, job.sequence()));
         let cached = past.map_or(0, |past| past.cached_prefix(tokens));
         let cached = cached.max(prompt_len.saturating_sub(1));
         // The last token is always computed, because the job needs its row.
         let missing = tokens.len() - cached.min(tokens.len().saturating_sub(1));
-        let (count, rows) = match job {
+        let (passes, first_rows) = match job {
             Job::Draft { shape, .. } => (shape.length(), missing),
             Job::Score { tree, .. } => (1, missing + tree.len()),
         };
-        let next_ns = cost.next_ns.unwrap_or_else(|| cost.forward.ns(1));
-        let first_pass_ns = cost.forward.first_pass_ns(rows);
-        // Rows of draft tokens are added to the time of the prompt.
-        let draft_rows_ns = first_pass_ns.saturating_sub(cost.forward.first_pass_ns(1));
-        let prompt_ns = cost.first_ns.filter(|_| past.is_none());
-        let first_ns = prompt_ns.map_or(first_pass_ns, |prompt_ns| prompt_ns + draft_rows_ns);
-        Passes { first_ns, next_ns, count: count as u64, layers: cost.layers as u64 }
+        Work { passes, first_rows, prompt_ns: cost.first_ns.filter(|_| past.is_none()) }
+    }
+
+    /// Returns the forward passes of a job that runs alone.
+    pub(crate) fn passes(&self, cost: &Cost, role: Role, job: &Job) -> Passes {
+        let work = self.work(cost, role, job);
+        Passes::new(cost, work, &[work])
     }
 
     /// Records the tokens that a job has computed.

@@ -5,8 +5,9 @@
 //! to the next. An [`Oracle`] supplies the models' outputs, so verification is real and the text can
 //! be checked. The same input gives the same trace.
 //!
-//! Only two parts of this crate use threads, clocks or files: [`sweep`], which simulates on all cores,
-//! and [`Simulation::run_in_real_time`], which replaces passes by waits on threads.
+//! Only three parts of this crate use threads, clocks or files: [`sweep`], which simulates on all cores,
+//! [`Simulation::run_in_real_time`], which replaces passes by waits on threads, and
+//! [`SimCluster::run_together`], in which the decoders of several sequences take turns.
 
 mod answer;
 mod calibration;
@@ -21,8 +22,9 @@ mod parameters;
 mod pipeline;
 mod real_time;
 pub mod sweep;
+mod together;
 
-pub use answer::{SimulatedAnswer, Simulation};
+pub use answer::{SimulatedAnswer, SimulatedAnswers, Simulation};
 pub use calibration::{Calibration, MeasuredPasses};
 pub use cluster::{Cancellation, SimCluster, Usage};
 pub use cost::{Cost, ForwardCost};
@@ -33,3 +35,4 @@ pub use oracle::{AcceptanceModel, Oracle};
 pub use parameters::Parameters;
 pub use pipeline::SharedDevices;
 pub use real_time::RealTimeAnswer;
+pub use together::SequenceCluster;

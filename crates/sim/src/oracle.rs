@@ -2,7 +2,7 @@
 
 use forerun_core::{
     Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Proposal, Purpose,
-    Scores, TokenId, TokenTree, node_of_row, row_of,
+    Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +35,13 @@ pub struct Oracle {
 }
 
 impl Oracle {
+    /// Returns the oracle of one of several sequences. Sequence 0 has the oracle itself; every other one
+    /// has a text and errors of its own.
+    #[must_use]
+    pub fn of_sequence(&self, sequence: SequenceId) -> Self {
+        Self { seed: self.seed.wrapping_add(sequence.0), drafters: self.drafters.clone() }
+    }
+
     fn uniform(&self, position: usize, purpose: Purpose, candidate: TokenId) -> f64 {
         let randomness = KeyedRandomness { seed: self.seed, sample: 0 };
         randomness.uniform(Key { position, purpose, candidate })

@@ -252,7 +252,7 @@ impl Cost {
             0 => ForwardCost::Constant { ns },
             _ => ForwardCost::Rows { points: vec![(1, ns), (2, ns + row_ns)] },
         };
-        Self { forward, first_ns: None, next_ns: None, layers: LAYERS, link_ns: 0 }
+        Self { forward, layers: LAYERS, ..Self::constant(ns) }
     }
 }
 

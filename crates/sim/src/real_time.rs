@@ -52,7 +52,7 @@ impl Simulation {
             Runtime::start(workers).map_err(|error| SimError::Start(error.to_string()))?;
         let mut cluster = runtime.cluster();
         let started = Instant::now();
-        let statistics = self.generate(&mut cluster)?;
+        let statistics = self.generate(&mut cluster, SequenceId(0))?;
         let total_ns = started.elapsed().as_nanos() as u64;
         Ok(RealTimeAnswer { total_ns, statistics, trace: runtime.take_trace() })
     }

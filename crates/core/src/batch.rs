@@ -1,0 +1,103 @@
+//! Which of the waiting jobs run together.
+
+use crate::{Role, SequenceId};
+use std::collections::VecDeque;
+
+/// The maximum number of jobs that run together.
+pub const MAX_BATCH: usize = 64;
+
+/// A job in the queue of a worker.
+pub trait QueuedJob {
+    /// Returns the role that the job is for.
+    fn role(&self) -> Role;
+
+    /// Returns the sequence that the job belongs to.
+    fn sequence(&self) -> SequenceId;
+
+    /// Returns whether the job has run in part, and waits to continue.
+    fn has_started(&self) -> bool;
+}
+
+/// Returns whether both jobs are for the same sequence and role. Such jobs run one after another.
+fn are_alike(first: &impl QueuedJob, second: &impl QueuedJob) -> bool {
+    first.role() == second.role() && first.sequence() == second.sequence()
+}
+
+/// Returns whether a job may join a batch of jobs for its role: its sequence is not in the batch yet,
+/// and there is room.
+#[must_use]
+pub fn may_join<B: QueuedJob>(batch: &[B], job: &impl QueuedJob) -> bool {
+    batch.len() < MAX_BATCH
+        && batch.iter().all(|other| other.role() == job.role() && !are_alike(other, job))
+}
+
+/// Removes the oldest job from the queue, and those that can run with it: jobs for the same role, one
+/// for each sequence. A sequence's jobs for a role run in order, so one that has started comes first.
+#[must_use]
+pub fn next_batch<J: QueuedJob>(queue: &mut VecDeque<J>) -> Vec<J> {
+    let Some(role) = queue.front().map(QueuedJob::role) else { return Vec::new() };
+    let mut batch: Vec<J> = Vec::new();
+    let mut index = 0;
+    while index < queue.len() && batch.len() < MAX_BATCH {
+        let job = &queue[index];
+        let comes_first = |other: &J| other.has_started() && are_alike(other, job);
+        let waits = !job.has_started() && queue.iter().any(comes_first);
+        match job.role() == role && may_join(&batch, job) && !waits {
+            true => batch.extend(queue.remove(index)),
+            false => index += 1,
+        }
+    }
+    batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Waiting(Role, u64, bool);
+
+    impl QueuedJob for Waiting {
+        fn role(&self) -> Role {
+            self.0
+        }
+
+        fn sequence(&self) -> SequenceId {
+            SequenceId(self.1)
+        }
+
+        fn has_started(&self) -> bool {
+            self.2
+        }
+    }
+
+    const TARGET: Role = Role::Target(0);
+    const DRAFTER: Role = Role::Drafter(0);
+
+    #[test]
+    fn the_oldest_job_runs_with_those_of_other_sequences_for_its_role() {
+        let job = |role, sequence| Waiting(role, sequence, false);
+        let waiting = [(TARGET, 3), (DRAFTER, 1), (TARGET, 1), (TARGET, 3), (TARGET, 2)];
+        let mut queue: VecDeque<_> = waiting.map(|(role, id)| job(role, id)).into();
+        assert_eq!(next_batch(&mut queue), [job(TARGET, 3), job(TARGET, 1), job(TARGET, 2)]);
+        assert_eq!(next_batch(&mut queue), [job(DRAFTER, 1)]);
+        assert_eq!(next_batch(&mut queue), [job(TARGET, 3)]);
+        assert_eq!(next_batch(&mut queue), []);
+    }
+
+    #[test]
+    fn a_job_that_has_started_comes_before_later_ones_of_its_sequence() {
+        let (later, started) = (Waiting(TARGET, 1, false), Waiting(TARGET, 1, true));
+        let drafting = Waiting(DRAFTER, 1, false);
+        let mut queue: VecDeque<_> = [later, drafting, Waiting(TARGET, 2, false), started].into();
+        assert_eq!(next_batch(&mut queue), [Waiting(TARGET, 2, false), started]);
+        assert_eq!(next_batch(&mut queue), [later]);
+        assert_eq!(next_batch(&mut queue), [drafting]);
+    }
+
+    #[test]
+    fn a_batch_has_at_most_64_jobs() {
+        let mut queue: VecDeque<_> = (0..100).map(|id| Waiting(TARGET, id, false)).collect();
+        assert_eq!([next_batch(&mut queue).len(), next_batch(&mut queue).len()], [64, 36]);
+    }
+}
