@@ -19,7 +19,7 @@
 //!
 //! ```rust
 //! use forerun_core::{
-//!     Completion, Distribution, Job, JobOutput, Role, Sampling, Scores, SequenceId, Ticket, TokenTree,
+//!     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, Scores, SequenceId, Ticket, TokenTree,
 //! };
 //! use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
 //! use std::sync::mpsc::{Receiver, Sender, channel};
@@ -35,7 +35,9 @@
 //!                 let rows = tokens.last().map(|token| Distribution::point(token + 1));
 //!                 let scores = Scores { rows: rows.into_iter().collect(), ..Scores::default() };
 //!                 let output = Ok(JobOutput::Score(scores));
-//!                 let completion = Completion { ticket, output, started_ns: 0, finished_ns: 1 };
+//!                 let (started_ns, finished_ns, cost) = (0, 1, JobCost::default());
+//!                 let completion =
+//!                     Completion { ticket, output, started_ns, finished_ns, cost };
 //!                 outbox.send(end.complete(completion)).ok();
 //!             }
 //!         }

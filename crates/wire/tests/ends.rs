@@ -3,8 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Completion, Distribution, DraftShape, FeatureRows, Features, Job, JobError, JobOutput, Role,
-    Sampling, SamplingOptions, Scores, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree,
+    Completion, Distribution, DraftShape, FeatureRows, Features, Job, JobCost, JobError, JobOutput,
+    Role, Sampling, SamplingOptions, Scores, SequenceId, TargetFeedback, Ticket, TokenId,
+    TokenTree,
 };
 use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
 
@@ -176,6 +177,7 @@ fn cancelled_jobs_return_no_output() {
         output,
         started_ns: 3,
         finished_ns: 5,
+        cost: JobCost::default(),
     };
     for ticket in 0..3 {
         connection.submit(&score(0, &[1, 2, 3]));

@@ -7,9 +7,9 @@ mod common;
 
 use common::Choices;
 use forerun_core::{
-    Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobError, JobOutput,
-    KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, Scores, SequenceId,
-    TargetFeedback, Ticket, TokenTree, Verification, VerifiedDraft,
+    Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobError,
+    JobOutput, KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, Scores,
+    SequenceId, TargetFeedback, Ticket, TokenTree, Verification, VerifiedDraft,
 };
 use forerun_runtime::testing::env_number;
 use forerun_wire::{HostEnd, WorkerEnd};
@@ -81,6 +81,7 @@ fn completions() -> Vec<Completion> {
             output,
             started_ns: 5,
             finished_ns: 1 << 40,
+            cost: JobCost::default(),
         })
         .collect()
 }

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobOutput,
+    Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobOutput,
     KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, Scores, SequenceId,
     TargetFeedback, Ticket, TokenId, TokenTree, Verification,
 };
@@ -118,6 +118,13 @@ impl Case {
             output: Ok(output),
             started_ns: 123_456_789_000,
             finished_ns: 123_466_789_000,
+            cost: JobCost {
+                passes: 1,
+                own_rows: 9,
+                batch_rows: 9,
+                batch_sequences: 1,
+                busy_ns: 9_876_543,
+            },
         };
         [(draft, completion(2_000, drafted)), (score, completion(2_001, scored))]
     }

@@ -3,8 +3,7 @@
 use anyhow::{Context, ensure};
 use forerun::{ClusterHandle, ModelSource, Placement, TokenId};
 use forerun_core::{
-    Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback,
-    TokenTree,
+    Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback, TokenTree,
 };
 use forerun_sim::{Calibration, MeasuredPasses, Parameters, SimulatedMethod};
 use std::time::Instant;
