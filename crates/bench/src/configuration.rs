@@ -265,6 +265,7 @@ fn build(
         tree: choice.tree.clone(),
         pearl: choice.pearl,
         weight_type: choice.weight_type,
+        cache_bytes: None,
         placement,
         layers: choice.layers.clone(),
         calibration: choice.calibration,

@@ -148,6 +148,13 @@ impl<S: PageStorage> CachePool<S> {
         Self { budget: budget.max(1), ..self }
     }
 
+    /// Returns the pool with another budget, as much memory as `bytes`.
+    #[must_use]
+    pub fn with_bytes(self, bytes: usize) -> Self {
+        let pages = bytes / self.storage.page_bytes().max(1);
+        self.with_budget(pages)
+    }
+
     /// Starts a pass: from now on, the sequences of earlier passes may be evicted when pages are needed.
     pub fn start_pass(&mut self) {
         self.now += 1;

@@ -155,6 +155,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
+        cache_bytes: arguments.cache_bytes,
         placement: arguments.placement.clone(),
         layers: arguments.easyspec.layers(),
         calibration: arguments.easyspec.calibration,

@@ -202,6 +202,8 @@ pub(crate) struct Site<'a> {
     device: &'a DrafterDevice<'a>,
     /// The number of the target's tokens.
     pub(crate) vocab_size: usize,
+    /// The memory of the caches, if it is not the default.
+    pub(crate) cache_bytes: Option<usize>,
 }
 
 impl Site<'_> {
@@ -216,7 +218,7 @@ impl Site<'_> {
         weights: &Arc<Weights>,
     ) -> TimedModel<CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>> {
         let passes = self.device.passes(self.engine, Arc::clone(weights));
-        self.timed(CachedTransformer::new(passes))
+        self.timed(CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes))
     }
 
     /// Returns the team of a device that no other worker uses.
@@ -280,7 +282,8 @@ impl LoadedDrafter {
         self.parts.pattern
     }
 
-    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens.
+    /// Returns the engine with this drafter on `device`, for a target with `vocab_size` tokens. Its
+    /// caches may use `cache_bytes`, or the default.
     ///
     /// # Errors
     /// If the drafter cannot run on that device.
@@ -288,9 +291,10 @@ impl LoadedDrafter {
         &self,
         engine: Engine,
         device: &DrafterDevice<'_>,
-        vocab_size: usize,
+        (vocab_size, cache_bytes): (usize, Option<usize>),
     ) -> Result<Engine, String> {
-        let drafter = (self.parts.build)(&Site { engine: &engine, device, vocab_size })?;
+        let drafter =
+            (self.parts.build)(&Site { engine: &engine, device, vocab_size, cache_bytes })?;
         Ok(match device {
             DrafterDevice::Shared { halves: true, .. } => {
                 engine.with_drafter(self.index, TwoDeviceDrafter::new(drafter))

@@ -112,7 +112,8 @@ fn heads(weights: Arc<HeadWeights>) -> DrafterParts {
     // Heads that read drafted tokens run one after another.
     let pattern = DraftPattern { positions: Some(n_heads), one_forward: !reads_tokens };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
-        let model = site.timed(CpuHeads::model(Arc::clone(&weights), &site.team()?));
+        let model = CpuHeads::model(Arc::clone(&weights), &site.team()?);
+        let model = site.timed(model.with_cache_bytes(site.cache_bytes));
         Ok(match reads_tokens {
             true => Box::new(HydraDrafter::new(model, n_heads)),
             false => Box::new(MedusaDrafter::new(model, n_heads)),
@@ -129,7 +130,8 @@ fn layers_on_features(weights: Arc<Weights>) -> DrafterParts {
     };
     DrafterParts::new(pattern, move |site: &Site<'_>| -> Built {
         let layers = Transformer::new(Arc::clone(&weights), site.team()?);
-        let model = site.timed(EagleModel::new(layers));
+        let model = EagleModel::new(layers);
+        let model = site.timed(model.with_cache_bytes(site.cache_bytes));
         Ok(match masks.is_empty() {
             true => Box::new(EagleDrafter::new(model)),
             false => Box::new(ParallelEagleDrafter::new(model, Masks::PerPosition(masks.clone()))),

@@ -77,6 +77,10 @@ pub struct Options {
     pub pearl: PearlOptions,
     /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
     pub weight_type: Option<WeightType>,
+    /// The memory in bytes that each model may use for the keys and values of all sequences. The least
+    /// recently used ones are dropped, and computed again if they are needed. By default 4 GiB, and
+    /// 1 GiB for a drafter on the target's hidden states.
+    pub cache_bytes: Option<usize>,
     /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
     ///
     /// By default target and drafter take turns on all cores. If they run at the same time, the
@@ -113,6 +117,7 @@ pub struct Plan {
     length: DraftLength,
     pearl: PearlOptions,
     weight_type: Option<WeightType>,
+    cache_bytes: Option<usize>,
     placement: Placement,
     easyspec: Option<EasySpec>,
 }
@@ -157,7 +162,7 @@ impl Plan {
             cores::check_device(found, &placement)?;
         }
         let draft_model = options.draft_model.filter(|_| drafter.has_model());
-        let Options { model, pearl, weight_type, .. } = options;
+        let Options { model, pearl, weight_type, cache_bytes, .. } = options;
         Ok(Self {
             model,
             draft_model,
@@ -168,6 +173,7 @@ impl Plan {
             length,
             pearl,
             weight_type,
+            cache_bytes,
             placement,
             easyspec,
         })
@@ -238,6 +244,12 @@ impl Plan {
     #[must_use]
     pub fn weight_type(&self) -> Option<WeightType> {
         self.weight_type
+    }
+
+    /// Returns the memory of each model's caches in bytes, if it is not the default.
+    #[must_use]
+    pub fn cache_bytes(&self) -> Option<usize> {
+        self.cache_bytes
     }
 
     /// Returns the cores of each role.

@@ -56,6 +56,7 @@ pub(crate) fn worker_specs(
             on_tokens: on_tokens.clone(),
             devices,
             halves,
+            cache_bytes: plan.cache_bytes(),
         };
         let build: BuildEngine = Box::new(move |team| models.engine(&team));
         Ok(WorkerSpec { name: worker.name, cores, roles, build })
@@ -73,6 +74,8 @@ struct WorkerModels {
     devices: Vec<Arc<SharedDevice>>,
     /// Whether each half of a draft is computed on one of two devices.
     halves: bool,
+    /// The memory of each model's caches, if it is not the default.
+    cache_bytes: Option<usize>,
 }
 
 impl WorkerModels {
@@ -92,7 +95,7 @@ impl WorkerModels {
             let index = match role {
                 Role::Target(index) => {
                     let replica = CachedTransformer::new(self.replica(&engine, team)?);
-                    let replica = engine.timed(replica);
+                    let replica = engine.timed(replica.with_cache_bytes(self.cache_bytes));
                     engine = engine.with_target(index, replica);
                     continue;
                 }
@@ -102,7 +105,8 @@ impl WorkerModels {
             if let Some(drafter) = on_tokens.and_then(|(_, kind)| kind.make_on_tokens()) {
                 engine = engine.with_drafter(index, drafter);
             } else if let Some(drafter) = drafters.iter().find(|other| other.index() == index) {
-                engine = drafter.install(engine, &device, target.architecture().vocab_size)?;
+                let size = (target.architecture().vocab_size, self.cache_bytes);
+                engine = drafter.install(engine, &device, size)?;
             }
         }
         Ok(engine)

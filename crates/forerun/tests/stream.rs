@@ -12,6 +12,10 @@ use forerun::{
 use std::ops::ControlFlow;
 
 fn engine(pair: &Pair, method: Method) -> Forerun {
+    engine_with_cache(pair, method, None)
+}
+
+fn engine_with_cache(pair: &Pair, method: Method, cache_bytes: Option<usize>) -> Forerun {
     let core = available_cores()[0];
     let draft_model = method.drafts().then(|| pair.drafter.clone().into());
     let options = Options {
@@ -21,6 +25,7 @@ fn engine(pair: &Pair, method: Method) -> Forerun {
         placement: method
             .is_parallel()
             .then(|| format!("drafter=cpu:{core},target=cpu:{core},shared").parse().unwrap()),
+        cache_bytes,
         ..Options::default()
     };
     Forerun::open(&Plan::new(options).unwrap()).unwrap()
@@ -50,6 +55,28 @@ fn collect(
         }
     }
     (tokens, text, answer.unwrap())
+}
+
+/// A cache of a single page for several answers at the same time: they take it from each other.
+#[test]
+fn the_text_does_not_depend_on_the_memory_of_the_caches() {
+    let pair = Pair::generated();
+    for method in Method::all() {
+        let (enough, one_page) = (engine(&pair, method), engine_with_cache(&pair, method, Some(1)));
+        let expected = (0..).zip(&pair.prompts[..3]);
+        let expected: Vec<Answer> = expected
+            .map(|(seed, prompt)| enough.complete(prompt, &request(seed)).unwrap())
+            .collect();
+        std::thread::scope(|scope| {
+            for ((seed, prompt), expected) in (0..).zip(&pair.prompts).zip(&expected) {
+                let one_page = &one_page;
+                scope.spawn(move || {
+                    let answer = one_page.complete(prompt, &request(seed)).unwrap();
+                    assert_eq!(answer.tokens, expected.tokens, "{method}");
+                });
+            }
+        });
+    }
 }
 
 #[test]

@@ -53,6 +53,15 @@ impl<F: Forward> CachedTransformer<F> {
         Self { pool: CachePool::with_memory(storage, DEFAULT_CACHE_BYTES), transformer }
     }
 
+    /// Returns the model with another budget for its caches in bytes, if there is one.
+    #[must_use]
+    pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
+        match bytes {
+            Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
+            None => self,
+        }
+    }
+
     /// Returns the model with another budget for its caches: a number of pages of [`PAGE_ROWS`] tokens.
     #[must_use]
     pub fn with_page_budget(self, pages: usize) -> Self {

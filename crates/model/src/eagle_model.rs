@@ -107,6 +107,15 @@ impl<F: Forward> EagleModel<F> {
         Self { transformer, pool, rounds: HashMap::new() }
     }
 
+    /// Returns the drafter with another budget for its caches in bytes, if there is one.
+    #[must_use]
+    pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
+        match bytes {
+            Some(bytes) => Self { pool: self.pool.with_bytes(bytes), ..self },
+            None => self,
+        }
+    }
+
     /// Returns the cache of a sequence, if there is one. Tests inspect its contents.
     #[must_use]
     pub fn cache(&self, sequence: SequenceId) -> Option<&SequenceCache> {

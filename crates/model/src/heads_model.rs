@@ -61,6 +61,16 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
         Self { heads, prefix: prefix.map(with_cache) }
     }
 
+    /// Returns the model with another budget for its caches in bytes, if there is one.
+    #[must_use]
+    pub fn with_cache_bytes(self, bytes: Option<usize>) -> Self {
+        let with_bytes = |prefix: PrefixLayer<F>| match bytes {
+            Some(bytes) => PrefixLayer { pool: prefix.pool.with_bytes(bytes), ..prefix },
+            None => prefix,
+        };
+        Self { prefix: self.prefix.map(with_bytes), ..self }
+    }
+
     /// Returns the number of heads: the largest number of positions that can be drafted.
     #[must_use]
     pub fn n_heads(&self) -> usize {

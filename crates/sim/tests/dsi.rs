@@ -114,13 +114,22 @@ proptest! {
         prop_assert!(scenario.dsi().0 <= scenario.plain_ns());
     }
 
-    /// Theorem 2. The theorem is about the expectation, but since both methods accept the same positions
-    /// here, it holds for every run. It needs one replica more than equation 1 gives, for the pass at the
-    /// frontier.
+    /// Theorem 2, which is about the expectation. A single run may be up to a round slower, if its last
+    /// tokens fall badly into the lookahead. It needs one replica more than equation 1 gives, for the
+    /// pass at the frontier.
     #[test]
     fn dsi_is_not_slower_than_speculative_decoding(scenario in scenarios()) {
-        let scenario = Scenario { replicas: scenario.replicas + 1, ..scenario };
-        prop_assert!(scenario.dsi().0 <= scenario.speculative_ns());
+        let replicas = scenario.replicas + 1;
+        let runs = (0..8).map(|run| {
+            let seed = scenario.seed.wrapping_add(run);
+            Scenario { replicas, seed, ..scenario.clone() }
+        });
+        let runs: Vec<Scenario> = runs.collect();
+        let dsi: u64 = runs.iter().map(|run| run.dsi().0).sum();
+        let speculative: u64 = runs.iter().map(Scenario::speculative_ns).sum();
+        prop_assert!(dsi <= speculative, "{dsi} > {speculative}");
+        let round = scenario.lookahead as u64 * scenario.draft_ns + scenario.target_ns;
+        prop_assert!(runs.iter().all(|run| run.dsi().0 <= run.speculative_ns() + round));
     }
 
     /// Proposition 1, for lookahead 1: each accepted token takes at most the drafter's time, every other

@@ -368,6 +368,18 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) dtype: ChosenType,
 
+    /// Memory for the key/value cache of each model, such as `512M` or `8G` [default: 4G]
+    ///
+    /// If it is full, the least recently used tokens are dropped, and computed again when they are
+    /// needed. The text does not depend on it.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = values::bytes,
+        help_heading = headings::MODEL
+    )]
+    pub(crate) cache_bytes: Option<usize>,
+
     /// Use only hub models that are already in the cache.
     ///
     /// Setting the environment variable `HF_HUB_OFFLINE=1` has the same effect.

@@ -122,6 +122,22 @@ pub(crate) fn layer_groups(text: &str) -> Result<LayerStrategy, String> {
     LayerStrategy::from_file_text(&text).map_err(|error| format!("{file}: {error}"))
 }
 
+/// Parses a number of bytes, such as `1048576`, `512M` or `8G`. `K`, `M` and `G` are powers of 1024.
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &text[digits.len()..].to_ascii_uppercase()[..] {
+        "" | "B" => Some(0),
+        "K" | "KB" | "KIB" => Some(10),
+        "M" | "MB" | "MIB" => Some(20),
+        "G" | "GB" | "GIB" => Some(30),
+        "T" | "TB" | "TIB" => Some(40),
+        _ => None,
+    };
+    let number = digits.parse::<usize>().ok().filter(|&number| number > 0);
+    let bytes = number.zip(unit).and_then(|(number, unit)| number.checked_mul(1 << unit));
+    bytes.ok_or_else(|| "expected a number of bytes, such as 1048576, 512M or 8G".to_owned())
+}
+
 /// Parses a token's bias, such as `15043=-2.5`.
 pub(crate) fn token_bias(text: &str) -> Result<(TokenId, f32), String> {
     let parts = text
@@ -146,6 +162,18 @@ mod tests {
         let listed = error.replace(" and ", ", ").replace(" or ", ", ");
         let before = listed.strip_suffix(&names.join(", ")).unwrap_or_default();
         assert!(before.ends_with(" of ") || before.ends_with(" use "), "{names:?}: {error}");
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(bytes("1048576"), Ok(1 << 20));
+        assert_eq!(
+            (bytes("512M"), bytes("8G"), bytes("8GiB")),
+            (Ok(512 << 20), Ok(8 << 30), Ok(8 << 30))
+        );
+        for wrong in ["", "0", "M", "4X", "-1", "1.5G", "99999999999T"] {
+            assert!(bytes(wrong).is_err_and(|error| error.contains("512M or 8G")), "{wrong}");
+        }
     }
 
     #[test]
