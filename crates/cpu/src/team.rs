@@ -6,14 +6,21 @@
 //!
 //! [`Team::for_each_piece`] balances load by work stealing: a member that has finished its own pieces
 //! takes pieces from the others, so that one slow core does not hold up the whole team.
+//!
+//! On a busy machine a helper may not be scheduled for milliseconds. So helpers *join* such a run: the
+//! leader takes all pieces that nobody has taken, and waits only for helpers that are in the middle of a
+//! piece. If it has to wait for long, a helper has lost its core, and the leader works alone for a while
+//! ([`Solo`]).
 
 mod affinity_guard;
+mod solo;
 mod sub_teams;
 
 pub use affinity_guard::AffinityGuard;
 pub(crate) use sub_teams::SubTeams;
 
 use crate::kernels::Isa;
+use solo::Solo;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -42,7 +49,7 @@ pub struct Team {
     /// The next piece of each member's range in [`Team::for_each_piece`].
     cursors: Vec<Cursor>,
     /// Held by the leader during a run: a team runs one function at a time.
-    leader_lock: Mutex<()>,
+    leader_lock: Mutex<Solo>,
 }
 
 /// The next unclaimed piece of a range, on a cache line of its own.
@@ -72,15 +79,19 @@ pub enum TeamError {
 struct Shared {
     /// Number of the current run; helpers start to work when it changes.
     run: AtomicUsize,
-    /// The current run. The leader writes it while no helper works. Helpers read it after `run` has
-    /// changed and before they report completion.
+    /// The current run. The leader writes it while no helper is inside. Helpers read it while they are.
     current: UnsafeCell<Option<Run>>,
-    /// Helpers that have not reported completion of the current run.
-    pending: AtomicUsize,
+    /// The number of helpers inside the current run, plus [`OPEN`] while they may enter.
+    inside: AtomicUsize,
+    /// Helpers that have not entered and left the current run yet.
+    absent: AtomicUsize,
     stop: AtomicBool,
     /// The first panic of a helper in this run.
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
 }
+
+/// The bit of [`Shared::inside`] that lets helpers enter the run.
+const OPEN: usize = 1 << (usize::BITS - 1);
 
 /// One run, as helpers see it.
 struct Run {
@@ -88,8 +99,8 @@ struct Run {
     leader: Thread,
 }
 
-// SAFETY: every field except `current` is `Sync`, and `run` and `pending` order all access to `current`
-// as the field's documentation describes.
+// SAFETY: every field except `current` is `Sync`, and `inside` orders all access to `current` as the field's
+// documentation describes.
 unsafe impl Sync for Shared {}
 
 impl Team {
@@ -100,20 +111,13 @@ impl Team {
     #[must_use]
     pub fn single_thread() -> Self {
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
-        let shared = Shared {
-            run: AtomicUsize::new(0),
-            current: UnsafeCell::new(None),
-            pending: AtomicUsize::new(0),
-            stop: AtomicBool::new(false),
-            panic: Mutex::new(None),
-        };
         Self {
             isa,
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared::new()),
             helpers: Vec::new(),
             handles: Vec::new(),
             cursors: vec![Cursor::default()],
-            leader_lock: Mutex::new(()),
+            leader_lock: Mutex::new(Solo::default()),
         }
     }
 
@@ -204,29 +208,38 @@ impl Team {
             return work(0);
         }
         let _leader = lock(&self.leader_lock);
-        self.lead(work);
+        self.lead(work, Attendance::All);
     }
 
-    /// Executes one run; the calling thread must hold `leader_lock`.
-    fn lead(&self, work: &Work<'_>) {
-        // SAFETY: only the lifetime changes. Helpers use the reference only after `run` changes below
-        // and before they report completion. This function neither returns nor unwinds (it catches the
-        // leader's own panic) before all helpers have reported.
+    /// Executes one run; the calling thread must hold `leader_lock`. Returns how long the leader waited
+    /// for helpers after its own work.
+    fn lead(&self, work: &Work<'_>, attendance: Attendance) -> Duration {
+        let shared = &self.shared;
+        // SAFETY: only the lifetime changes. Helpers use the reference only while they are inside the
+        // run. This function neither returns nor unwinds (it catches the leader's own panic) before the
+        // run is closed and all helpers have left it.
         let static_work = unsafe { std::mem::transmute::<&Work<'_>, &'static Work<'static>>(work) };
         let run = Run { work: static_work, leader: thread::current() };
-        // SAFETY: this thread is the leader, and all helpers have reported completion of the last run.
-        unsafe { *self.shared.current.get() = Some(run) };
-        self.shared.pending.store(self.helpers.len(), Ordering::Relaxed);
-        self.shared.run.fetch_add(1, Ordering::Release);
+        // SAFETY: this thread is the leader. The last run is closed, and no helper is inside.
+        unsafe { *shared.current.get() = Some(run) };
+        shared.absent.store(self.helpers.len(), Ordering::Relaxed);
+        shared.inside.store(OPEN, Ordering::Release);
+        shared.run.fetch_add(1, Ordering::Release);
         for helper in &self.helpers {
             helper.unpark();
         }
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
-        wait_until(|| self.shared.pending.load(Ordering::Acquire) == 0);
-        let theirs = lock(&self.shared.panic).take();
+        let mut waited = Duration::ZERO;
+        if attendance == Attendance::All {
+            waited += wait_until(|| shared.absent.load(Ordering::Acquire) == 0);
+        }
+        shared.inside.fetch_and(!OPEN, Ordering::AcqRel);
+        waited += wait_until(|| shared.inside.load(Ordering::Acquire) == 0);
+        let theirs = lock(&shared.panic).take();
         if let Some(panic) = own.err().or(theirs) {
             resume_unwind(panic);
         }
+        waited
     }
 
     /// Calls `work(member, piece)` once for every piece of `0..count`.
@@ -237,24 +250,34 @@ impl Team {
         if self.helpers.is_empty() {
             return (0..count).for_each(|piece| work(0, piece));
         }
-        let _leader = lock(&self.leader_lock);
+        let mut solo = lock(&self.leader_lock);
+        if solo.is_active() {
+            return (0..count).for_each(|piece| work(0, piece));
+        }
         let members = self.members();
         let start = |member: usize| count * member / members;
         for (member, cursor) in self.cursors.iter().enumerate() {
             cursor.0.store(start(member), Ordering::Relaxed);
         }
-        self.lead(&|member| {
+        let pieces = |member| {
             for owner in (member..members).chain(0..member) {
                 let next = || self.cursors[owner].0.fetch_add(1, Ordering::Relaxed);
                 let end = start(owner + 1);
                 let pieces = std::iter::from_fn(|| Some(next()).filter(|&piece| piece < end));
                 pieces.for_each(|piece| work(member, piece));
             }
-        });
+        };
+        let waited = self.lead(&pieces, Attendance::Optional);
+        solo.after_run(waited);
+    }
+
+    /// Returns whether the leader works alone for now, because helpers have lost their cores.
+    fn is_solo(&self) -> bool {
+        lock(&self.leader_lock).is_active()
     }
 
     /// Splits `0..count` into one contiguous range per member, at multiples of `grain`, and calls
-    /// `work(range)` once for each range that is not empty.
+    /// `work(range)` once for each range that is not empty. A range may be computed by another member.
     pub fn for_each_range(
         &self,
         count: usize,
@@ -263,9 +286,9 @@ impl Team {
     ) {
         let members = self.members();
         let grains = count.div_ceil(grain);
-        self.run(&|member| {
-            let from = grains * member / members * grain;
-            let to = (grains * (member + 1) / members * grain).min(count);
+        self.for_each_piece(members, |_, piece| {
+            let from = grains * piece / members * grain;
+            let to = (grains * (piece + 1) / members * grain).min(count);
             if from < to {
                 work(from..to);
             }
@@ -285,9 +308,38 @@ impl Drop for Team {
     }
 }
 
-/// The main loop of a helper: waits for the run after `seen`, executes it, reports completion and
-/// repeats. Ends when the team stops, or when a run without work dismisses the helper. Returns the
-/// number of the run that ended the loop.
+impl Shared {
+    /// Creates the state of a team that has not run yet.
+    fn new() -> Self {
+        Self {
+            run: AtomicUsize::new(0),
+            current: UnsafeCell::new(None),
+            inside: AtomicUsize::new(0),
+            absent: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            panic: Mutex::new(None),
+        }
+    }
+
+    /// Enters the current run, unless it is closed.
+    fn enter(&self) -> bool {
+        let enter = |inside: usize| (inside & OPEN != 0).then(|| inside + 1);
+        self.inside.fetch_update(Ordering::AcqRel, Ordering::Relaxed, enter).is_ok()
+    }
+}
+
+/// Who must take part in a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attendance {
+    /// Every member, once.
+    All,
+    /// The leader, and the helpers that are in time.
+    Optional,
+}
+
+/// The main loop of a helper: waits for a run after `seen`, takes part in it and repeats. Ends when the
+/// team stops, or when a run without work dismisses the helper. Returns the number of the run that ended
+/// the loop.
 fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
     loop {
         wait_until(|| shared.run.load(Ordering::Acquire) != seen);
@@ -295,42 +347,52 @@ fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
         if shared.stop.load(Ordering::Relaxed) {
             return seen;
         }
-        // SAFETY: a run has begun, and this helper has not yet reported completion.
+        if !shared.enter() {
+            // The others have done all the work.
+            continue;
+        }
+        // It may be a later run than the one that was seen. It cannot end as long as this helper is inside.
+        seen = shared.run.load(Ordering::Acquire);
+        // SAFETY: this helper is inside the run.
         let current = unsafe { &*shared.current.get() };
-        let Some(Run { work, leader }) = current else { return seen };
-        // A guard, so that the helper reports even if dropping a second panic's payload panics.
-        let _report = ReportOnDrop { shared, leader: leader.clone() };
+        // A guard, so that the helper leaves even if dropping a second panic's payload panics.
+        let leader = current.as_ref().map(|run| run.leader.clone());
+        let _leave = LeaveOnDrop { shared, leader };
+        let Some(Run { work, .. }) = current else { return seen };
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
             lock(&shared.panic).get_or_insert(panic);
         }
     }
 }
 
-/// Reports a helper's completion of a run when it is dropped.
-struct ReportOnDrop<'a> {
+/// Makes a helper leave a run when it is dropped.
+struct LeaveOnDrop<'a> {
     shared: &'a Shared,
-    leader: Thread,
+    leader: Option<Thread>,
 }
 
-impl Drop for ReportOnDrop<'_> {
+impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
-        if self.shared.pending.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.leader.unpark();
+        // The leader may wait for either. Once nobody is inside it may start the next run.
+        let was_last = self.shared.absent.fetch_sub(1, Ordering::AcqRel) == 1;
+        let was_alone = self.shared.inside.fetch_sub(1, Ordering::AcqRel) == 1;
+        if let Some(leader) = self.leader.as_ref().filter(|_| was_last || was_alone) {
+            leader.unpark();
         }
     }
 }
 
 /// Spins for a while, then parks until `done()` is true. The thread that makes it true must unpark the
-/// waiting thread.
-fn wait_until(done: impl Fn() -> bool) {
+/// waiting thread. Returns how long it took.
+fn wait_until(done: impl Fn() -> bool) -> Duration {
     if done() {
-        return;
+        return Duration::ZERO;
     }
     let started = Instant::now();
     while started.elapsed() < SPIN_TIME {
         for _ in 0..SPINS_PER_CLOCK_CHECK {
             if done() {
-                return;
+                return started.elapsed();
             }
             std::hint::spin_loop();
         }
@@ -338,6 +400,7 @@ fn wait_until(done: impl Fn() -> bool) {
     while !done() {
         thread::park();
     }
+    started.elapsed()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

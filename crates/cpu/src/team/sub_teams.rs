@@ -1,10 +1,10 @@
 //! A team split into sub-teams, which run different work at the same time.
 
-use super::{Cursor, Run, Shared, Team, helper_loop, lock};
-use std::cell::UnsafeCell;
+use super::solo::Solo;
+use super::{Cursor, OPEN, Run, Shared, Team, helper_loop, lock};
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The sub-teams of a team. Every member of the team belongs to exactly one.
@@ -28,22 +28,15 @@ impl Team {
         let count = count.clamp(1, self.members());
         let sub_team = |index| {
             let members = self.members() * index / count..self.members() * (index + 1) / count;
-            let shared = Shared {
-                run: AtomicUsize::new(0),
-                current: UnsafeCell::new(None),
-                pending: AtomicUsize::new(0),
-                stop: AtomicBool::new(false),
-                panic: Mutex::new(None),
-            };
             // Member 0, the leader of the whole team, is never a helper: it leads the first sub-team.
             let helpers = self.helpers[members.start..members.end - 1].to_vec();
             let team = Self {
                 isa: self.isa,
-                shared: Arc::new(shared),
+                shared: Arc::new(Shared::new()),
                 cursors: members.clone().map(|_| Cursor::default()).collect(),
                 helpers,
                 handles: Vec::new(),
-                leader_lock: Mutex::new(()),
+                leader_lock: Mutex::new(Solo::default()),
             };
             let seen = members.clone().map(|_| AtomicUsize::new(0)).collect();
             SubTeam { members, team, seen, cursor: Cursor::default() }
@@ -67,6 +60,10 @@ impl Team {
         work: impl Fn(&Self, usize, &mut A, &mut B) + Sync,
     ) {
         assert!(a.len() <= b.len(), "items come in pairs");
+        if self.is_solo() {
+            let items = a.iter_mut().zip(b).enumerate();
+            return items.for_each(|(index, (a, b))| work(self, index, a, b));
+        }
         let (count, sub_teams) = (a.len(), &sub_teams.sub_teams[..]);
         let start = |index: usize| count * index / sub_teams.len();
         for (index, sub_team) in sub_teams.iter().enumerate() {
@@ -106,9 +103,12 @@ struct DismissOnDrop<'a>(&'a Team);
 impl Drop for DismissOnDrop<'_> {
     fn drop(&mut self) {
         let _leader = lock(&self.0.leader_lock);
-        // SAFETY: this thread is the leader, and all helpers have reported completion of the last run.
-        unsafe { *self.0.shared.current.get() = None::<Run> };
-        self.0.shared.run.fetch_add(1, Ordering::Release);
+        let shared = &self.0.shared;
+        // SAFETY: this thread is the leader. The last run is closed, and no helper is inside.
+        unsafe { *shared.current.get() = None::<Run> };
+        shared.absent.store(self.0.helpers.len(), Ordering::Relaxed);
+        shared.inside.store(OPEN, Ordering::Release);
+        shared.run.fetch_add(1, Ordering::Release);
         self.0.helpers.iter().for_each(std::thread::Thread::unpark);
     }
 }

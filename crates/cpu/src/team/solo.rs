@@ -1,0 +1,70 @@
+//! When a team's leader works alone: while its helpers lose their cores to other load.
+
+use std::time::{Duration, Instant};
+
+/// A wait for a helper that is longer than this shows that the helper was not scheduled. It is longer than
+/// a piece of work takes, and shorter than a scheduler's time slice.
+const STALL: Duration = Duration::from_millis(1);
+/// How long the leader works alone after the first stall.
+const FIRST: Duration = Duration::from_millis(10);
+/// How long it works alone at most, before it tries the helpers again.
+const LONGEST: Duration = Duration::from_millis(320);
+/// After this many periods without a stall, the next one counts as the first.
+const CALM_PERIODS: u32 = 4;
+
+/// The state of a team whose helpers are sometimes not scheduled.
+///
+/// After a stall the leader works alone for a period. If the helpers then stall again soon, the period
+/// doubles.
+#[derive(Debug, Default)]
+pub(super) struct Solo {
+    /// The length of the last period, and its end.
+    period: Option<(Duration, Instant)>,
+}
+
+impl Solo {
+    /// Returns whether the leader should work alone now.
+    pub(super) fn is_active(&mut self) -> bool {
+        let Some((length, end)) = self.period else { return false };
+        let now = Instant::now();
+        if now >= end + length * CALM_PERIODS {
+            self.period = None;
+        }
+        now < end
+    }
+
+    /// Takes note of a run with the helpers, after which the leader waited for them.
+    pub(super) fn after_run(&mut self, waited: Duration) {
+        if waited < STALL {
+            return;
+        }
+        let now = Instant::now();
+        let length = self.period.map_or(FIRST, |(last, _)| LONGEST.min(last * 2));
+        self.period = Some((length, now + length));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_leader_works_alone_after_a_stall() {
+        let mut solo = Solo::default();
+        solo.after_run(STALL / 2);
+        assert!(!solo.is_active());
+        solo.after_run(STALL);
+        assert!(solo.is_active());
+        let length = |solo: &Solo| solo.period.map(|(length, _)| length);
+        assert_eq!(length(&solo), Some(FIRST));
+        for doublings in 1..8 {
+            solo.after_run(STALL);
+            assert_eq!(length(&solo), Some(LONGEST.min(FIRST * (1 << doublings))));
+        }
+        // A calm time ends the memory.
+        solo.period = Some((LONGEST, Instant::now() - LONGEST * CALM_PERIODS));
+        assert!(!solo.is_active());
+        solo.after_run(STALL);
+        assert_eq!(length(&solo), Some(FIRST));
+    }
+}
