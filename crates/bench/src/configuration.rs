@@ -266,6 +266,7 @@ fn build(
         pearl: choice.pearl,
         weight_type: choice.weight_type,
         cache_bytes: None,
+        threads: None,
         placement,
         layers: choice.layers.clone(),
         calibration: choice.calibration,

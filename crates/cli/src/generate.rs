@@ -156,6 +156,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
         cache_bytes: arguments.cache_bytes,
+        threads: arguments.threads,
         placement: arguments.placement.clone(),
         layers: arguments.easyspec.layers(),
         calibration: arguments.easyspec.calibration,

@@ -81,6 +81,9 @@ pub struct Options {
     /// recently used ones are dropped, and computed again if they are needed. By default 4 GiB, and
     /// 1 GiB for a drafter on the target's hidden states.
     pub cache_bytes: Option<usize>,
+    /// The number of cores that an automatic placement uses, one thread on each. By default all cores
+    /// that this process may use, within its CPU quota.
+    pub threads: Option<usize>,
     /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
     ///
     /// By default target and drafter take turns on all cores. If they run at the same time, the
@@ -268,6 +271,31 @@ mod tests {
         let mut options = Options { model: "target".into(), ..Options::default() };
         change(&mut options);
         Plan::on_cores(options, &[0, 1]).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn threads_limit_the_cores() -> Result<(), String> {
+        let one = plan(|options| options.threads = Some(1))?;
+        assert_eq!(one.placement().to_string(), "drafter=cpu:0,target=cpu:0,shared");
+        let both = plan(|options| options.threads = Some(2))?;
+        assert_eq!(both.placement(), plan(|_| ())?.placement());
+        for threads in [0, 3] {
+            let error = plan(|options| options.threads = Some(threads)).err();
+            let expected = format!(
+                "`threads` is {threads}, but it must be 1 to 2, the number of cores that this process \
+                 may use"
+            );
+            assert_eq!(error, Some(expected));
+        }
+        let both_options = plan(|options| {
+            (options.threads, options.placement) = (Some(1), "target=cpu:0".parse().ok());
+        });
+        assert!(both_options.is_err_and(|error| error.contains("leave one out")));
+        // A quota of one core does not forbid a second thread.
+        let options = Options { model: "target".into(), threads: Some(2), ..Options::default() };
+        let quota = Plan::build(options, &[0, 1], &[1]).map_err(|error| error.to_string())?;
+        assert_eq!(quota.placement().to_string(), "drafter=cpu:1+cpu:0,target=cpu:1+cpu:0,shared");
+        Ok(())
     }
 
     #[test]

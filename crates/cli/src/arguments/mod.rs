@@ -556,6 +556,10 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) suggested_sampling: bool,
 
+    /// Number of cores to use, with one thread on each [default: all within the CPU quota]
+    #[arg(long, short = 't', value_name = "N", help_heading = headings::DEVICES)]
+    pub(crate) threads: Option<usize>,
+
     /// Cores that run the drafter and the target.
     ///
     /// `drafter=cpu:0,target=cpu:1-3` gives each its own cores,

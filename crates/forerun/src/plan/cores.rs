@@ -19,14 +19,34 @@ pub(super) fn placement(
     let separate = models > 0 && method.is_parallel();
     let replicas = if method.has_replicas() { AUTO_REPLICAS } else { 1 };
     let placement = match &options.placement {
+        Some(_) if options.threads.is_some() => return Err(PlanError::ThreadsAndPlacement),
         Some(placement) => {
             placement.check_cores(cores)?;
             placement.clone()
         }
-        None => Placement::automatic(granted, separate, replicas).with_drafters(models),
+        None => {
+            let used = used_cores(options.threads, cores, granted)?;
+            Placement::automatic(&used, separate, replicas).with_drafters(models)
+        }
     };
     placement.check_roles(models, method.has_replicas())?;
     Ok(placement)
+}
+
+/// Returns the cores that an automatic placement uses: those within the quota, or as many as there are
+/// threads.
+fn used_cores(
+    threads: Option<usize>,
+    cores: &[usize],
+    granted: &[usize],
+) -> Result<Vec<usize>, PlanError> {
+    let Some(threads) = threads else { return Ok(granted.to_vec()) };
+    if threads == 0 || threads > cores.len() {
+        return Err(PlanError::Threads { found: threads, cores: cores.len() });
+    }
+    // A quota does not forbid cores, so more threads than it allows may be requested.
+    let others = cores.iter().filter(|core| !granted.contains(core));
+    Ok(granted.iter().chain(others).take(threads).copied().collect())
 }
 
 /// Refuses several devices for a drafter on the target's features: its caches cannot move to another

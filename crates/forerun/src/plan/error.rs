@@ -31,6 +31,21 @@ pub enum PlanError {
         "`draft_model` is set, but `drafter = {0}` does not use a model: leave one of them out"
     )]
     UnusedDraftModel(DrafterKind),
+    /// More threads than cores, or none.
+    #[error(
+        "`threads` is {found}, but it must be 1 to {cores}, the number of cores that this process may use"
+    )]
+    Threads {
+        /// The number of threads.
+        found: usize,
+        /// The number of cores.
+        cores: usize,
+    },
+    /// Both the number of threads and the cores are set.
+    #[error(
+        "`threads` and `placement` are both set, but a placement names its cores: leave one out"
+    )]
+    ThreadsAndPlacement,
     /// A value is out of range.
     #[error("`{option}` is {found}, but it must be {expected}")]
     Range {
