@@ -55,7 +55,7 @@ pub trait PageStorage {
     /// Allocates the memory of a page, if it is not allocated yet. Its content is arbitrary.
     fn reserve(&mut self, page: PageId);
 
-    /// Copies a row in all layers.
+    /// Copies a row: its keys and values in all layers, and its features. `from` has been written.
     fn copy_row(&mut self, from: RowPlace, to: RowPlace);
 
     /// Returns the features of a range of a sequence's slots, which must have been written. `None` if

@@ -13,6 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// What a decoder-only Transformer computes, from input rows to logits.
+///
+/// For an architecture that no configuration expresses, change another one:
+/// `Architecture { layers, ..config.architecture() }`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Architecture {
     /// Width of the residual stream.
@@ -278,7 +281,8 @@ impl Architecture {
     }
 
     /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias. It
-    /// is empty for a layer or a head that does not exist.
+    /// is empty for a layer or a draft head that does not exist. The head and the embedding have a shape
+    /// also if they are the same matrix, or the target's.
     #[must_use]
     pub fn shape(&self, tensor: Tensor) -> Vec<usize> {
         let hidden = self.hidden_size;

@@ -3,7 +3,7 @@
 use crate::forward::{Forward, Pass, SequencePass};
 use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
-use forerun_formats::Architecture;
+use forerun_formats::{Architecture, Input};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
     unfinished,
@@ -20,6 +20,14 @@ const DECODE_ROWS: usize = 32;
 const DEFAULT_CACHE_BYTES: usize = 4 << 30;
 
 /// A language model made of a model on a device, and of caches of its sequences on shared pages.
+///
+/// Each call of [`LanguageModel::forward`] is one pass over all requests that can share it:
+///
+/// * A request computes the tokens that no cache holds. Whole pages of equal tokens are shared between
+///   sequences. The rows that a request asks for are always computed.
+/// * A prompt is computed in parts of up to 256 rows, so a pass may have rows without logits. Requests with
+///   at most 32 missing tokens take part in every pass.
+/// * Requests with another order of layers, or for another device, wait for another pass.
 pub struct CachedTransformer<F: Forward> {
     transformer: F,
     pool: CachePool<F::Storage>,
@@ -47,8 +55,15 @@ struct PlannedPass<'a> {
 
 impl<F: Forward> CachedTransformer<F> {
     /// Creates a model without any sequence.
+    ///
+    /// # Panics
+    /// If the model reads features, or its head does not have all tokens of the vocabulary: such models
+    /// are drafters for [`EagleModel`](crate::EagleModel).
     #[must_use]
     pub fn new(transformer: F) -> Self {
+        let architecture = transformer.architecture();
+        assert_eq!(architecture.input, Input::Embedding, "a model that reads tokens only");
+        assert!(architecture.head_tokens.is_none(), "a head with all tokens");
         let storage = transformer.new_storage();
         Self { pool: CachePool::with_memory(storage, DEFAULT_CACHE_BYTES), transformer }
     }
@@ -66,6 +81,12 @@ impl<F: Forward> CachedTransformer<F> {
     #[must_use]
     pub fn with_page_budget(self, pages: usize) -> Self {
         Self { pool: self.pool.with_budget(pages), ..self }
+    }
+
+    /// Returns the model on its device.
+    #[must_use]
+    pub fn device(&self) -> &F {
+        &self.transformer
     }
 
     /// Returns the cache of a sequence, if there is one. Tests inspect its contents.

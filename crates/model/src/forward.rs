@@ -30,7 +30,8 @@ pub struct SequencePass<'a> {
     pub cache: &'a SequenceCache,
     /// The nodes after the cached prefix.
     pub tree: &'a TokenTree,
-    /// The first node whose logits are computed. Those of all later nodes are computed, too.
+    /// The first node whose logits are computed. Those of all later nodes are computed, too. It is
+    /// `tree.len()` if no logits are needed, as in the first part of a long prompt.
     pub first_output: Node,
     /// What each new node's row reads in addition to its token: `[new nodes]`. Empty for a model that
     /// reads tokens only.
@@ -100,6 +101,10 @@ pub struct PassOutput<'a> {
 }
 
 /// A model on a device, or on several: it computes forward passes. The caller owns the caches.
+///
+/// What a device cannot compute, it refuses when it loads the model, with
+/// [`LoadError`](forerun_formats::LoadError). The final norm and the head are needed for the output rows
+/// only, unless the normed states are features.
 pub trait Forward {
     /// The memory of the caches' pages.
     type Storage: PageStorage;

@@ -29,6 +29,10 @@ pub(super) fn layer_name(prefix: &str, tensor: LayerTensor) -> String {
     format!("{prefix}{}", name.trim_start_matches("model.layers.0."))
 }
 
+/// Whose head it is, and the target's token for each of the head's tokens, if the head does not have all of
+/// them.
+type HeadAndTokens = (Head, Option<Arc<[TokenId]>>);
+
 impl Speculator {
     /// Returns the layer, with the drafter's own head or the target's.
     pub(super) fn eagle3(
@@ -66,7 +70,7 @@ impl Speculator {
 
     /// Returns whose head it is. If the drafter's own head does not have all the target's tokens, also
     /// returns the target's token for each of its tokens.
-    fn head(&self, config: &Config) -> Result<(Head, Option<Arc<[TokenId]>>), LoadError> {
+    fn head(&self, config: &Config) -> Result<HeadAndTokens, LoadError> {
         let tensors = &self.tensors;
         let Some(&[draft_vocab_size, _]) = tensors.shape(&short_name(Tensor::Head)) else {
             return Ok((Head::Target, None));
