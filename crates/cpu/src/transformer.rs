@@ -228,7 +228,7 @@ impl Transformer {
             }
             let first_slot = sequence.cache.index().prefix_len();
             let depths = (held..tree.len()).map(|node| tree.depth(node));
-            self.add_rope_tables(depths.map(|depth| first_slot + depth - 1));
+            self.add_rope_tables(&depths.map(|depth| first_slot + depth - 1));
             self.add_to_tree_mask(sequence, first_slot);
         }
         self.fuse();
@@ -299,7 +299,7 @@ impl Transformer {
     }
 
     /// Adds the RoPE tables of rows at these positions.
-    fn add_rope_tables(&mut self, positions: impl ExactSizeIterator<Item = usize> + Clone) {
+    fn add_rope_tables(&mut self, positions: &(impl ExactSizeIterator<Item = usize> + Clone)) {
         for (rope, tables) in self.weights.ropes.iter().zip(&mut self.scratch.rope_tables) {
             let (size, start) = (rope.table_len(), tables.len());
             tables.resize(start + positions.len() * size, 0.0);
