@@ -23,7 +23,7 @@ use forerun_wire::{Command, Connection, WorkerEnd};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::mpsc::{self, Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -325,12 +325,12 @@ fn with_model(pair: &Pair, method: Method) -> Options {
     let cores = available_cores();
     let (first, last) = (cores[0], cores[cores.len() - 1]);
     let shared = if first == last { ",shared" } else { "" };
-    let placement = match method {
-        Method::Pearl => Some(format!("drafter=cpu:{first},target=cpu:{last}{shared}")),
-        Method::Dsi => {
-            Some(format!("drafter=cpu:{first},target=cpu:{first},target=cpu:{last},shared"))
-        }
-        _ => None,
+    let placement = if method == Method::Pearl {
+        Some(format!("drafter=cpu:{first},target=cpu:{last}{shared}"))
+    } else if method == Method::Dsi {
+        Some(format!("drafter=cpu:{first},target=cpu:{first},target=cpu:{last},shared"))
+    } else {
+        None
     };
     Options {
         model: pair.target.clone().into(),
@@ -367,7 +367,7 @@ fn plans(pair: &Pair, speculators: &[(SpeculatorLayout, std::path::PathBuf)]) ->
         Options { draft_tokens: DraftTokens::Auto, ..speculative(pair, 1, "none") },
         speculative(pair, 4, "top:4x4:9"),
         speculative(pair, 1, "sampled:3,2,1"),
-        on_tokens(pair, Method::Speculative, DrafterKind::Ouroboros),
+        Options { drafter: Some(DrafterKind::Ouroboros), ..speculative(pair, 4, "none") },
         on_tokens(pair, Method::Speculative, DrafterKind::Lookahead),
         with_model(pair, Method::Pearl),
         Options { pearl: "paper".parse().unwrap(), ..with_model(pair, Method::Pearl) },
@@ -600,7 +600,7 @@ fn cancelled_jobs_of_one_handle_complete_and_those_of_others_do_not_end() {
 
 /// Runs a function on another thread, and fails if it hangs.
 fn without_hanging<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
-    let (result, results) = mpsc::channel();
+    let (result, results) = channel();
     thread::spawn(move || drop(result.send(run())));
     results.recv_timeout(Duration::from_secs(60)).unwrap()
 }
