@@ -115,9 +115,10 @@ impl Process {
                     Command::Run { ticket, role, job } => {
                         jobs += 1;
                         log.jobs.fetch_add(1, Relaxed);
-                        if conditions.dies.is_some_and(|(dies, at)| {
-                            worker.roles().contains(&dies) && at == jobs
-                        }) {
+                        if conditions
+                            .dies
+                            .is_some_and(|(dies, at)| worker.roles().contains(&dies) && at == jobs)
+                        {
                             return;
                         }
                         let (canceller, events) = (Canceller::new(), events.clone());
@@ -553,7 +554,7 @@ fn score(sequence: u64, tokens: &[TokenId]) -> Job {
 }
 
 #[test]
-fn cancelled_jobs_of_one_handle_complete_and_those_of_others_do_not_end() {
+fn a_handle_cancels_its_own_jobs_and_no_others() {
     let pair = Pair::generated();
     let conditions = Conditions::default();
     let plan = Plan::new(with_model(&pair, Method::Autoregressive)).unwrap();

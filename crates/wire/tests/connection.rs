@@ -6,8 +6,8 @@ mod common;
 
 use common::Choices;
 use forerun_core::{
-    Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, Sampling, Scores, SequenceId,
-    Ticket, TokenTree,
+    Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, Sampling, Scores,
+    SequenceId, Ticket, TokenTree,
 };
 use forerun_wire::{Command, Connection, WireError, WorkerEnd};
 use std::sync::mpsc::{Receiver, Sender, channel};
