@@ -92,7 +92,8 @@ impl Forerun {
     }
 
     /// Opens an engine as [`Forerun::open_with`] does, and reaches its workers through what `connect`
-    /// makes of them, such as messages to another process.
+    /// makes of them, such as messages (`forerun_wire::Connection`) to the workers of
+    /// [`Plan::workers`].
     ///
     /// # Errors
     /// As [`Forerun::open_with`].

@@ -1,13 +1,13 @@
 //! A cluster of threads: one worker per device group, and any number of handles.
 
 use crate::recorder::Recorder;
-use crate::worker::{self, Assignment, Message, Reply, WorkerSpec};
+use crate::worker::{self, Assignment, Message, OnCompletion, Reply, WorkerSpec};
 use crate::workers::{ClusterHandle, Workers};
 use forerun_core::trace::Trace;
 use forerun_core::{Cluster, ClusterError, Completion, Job, Outcome, Role, SequenceId, Ticket};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, SendError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -105,6 +105,29 @@ impl Runtime {
         }
     }
 
+    /// Submits a job without a handle. The worker's thread passes the completion to `completed`, which
+    /// must not block. `canceller` can cancel the job.
+    ///
+    /// This is for a caller that waits for other events, too, such as a process that runs jobs for
+    /// another one and reads its messages. Decoders use a handle ([`Runtime::cluster`]).
+    ///
+    /// # Errors
+    /// As [`Cluster::submit`]; `completed` is not called then.
+    pub fn submit(
+        &self,
+        on: Role,
+        job: Job,
+        canceller: &Canceller,
+        completed: impl FnOnce(Completion) + Send + 'static,
+    ) -> Result<Ticket, ClusterError> {
+        self.shared.submit(on, job, canceller.new_flag(), Box::new(completed))
+    }
+
+    /// Frees a sequence's caches on all workers.
+    pub fn release(&self, sequence: SequenceId) {
+        self.shared.release(sequence);
+    }
+
     /// Removes and returns the trace recorded since the start or since the last call.
     #[must_use]
     pub fn take_trace(&self) -> Trace {
@@ -123,12 +146,40 @@ impl Workers for Runtime {
 }
 
 impl Shared {
-    fn send(&self, role: Role, message: Message) -> Result<(), ClusterError> {
-        let &lane = self.lanes.get(&role).ok_or(ClusterError::NoSuchRole(role))?;
-        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queues.as_ref().and_then(|queues| queues.get(lane));
-        let gone = ClusterError::WorkerGone(role);
-        queue.ok_or_else(|| gone.clone())?.send(message).map_err(|_| gone)
+    fn submit(
+        &self,
+        on: Role,
+        job: Job,
+        cancel: Arc<AtomicBool>,
+        completed: OnCompletion,
+    ) -> Result<Ticket, ClusterError> {
+        let &lane = self.lanes.get(&on).ok_or(ClusterError::NoSuchRole(on))?;
+        let queues = self.lock_queues();
+        let gone = ClusterError::WorkerGone(on);
+        let Some(queue) = queues.as_ref().and_then(|queues| queues.get(lane)) else {
+            return Err(gone);
+        };
+        let ticket = Ticket(self.tickets.fetch_add(1, Ordering::Relaxed));
+        let reply = Reply::new(ticket, completed);
+        let assignment = Box::new(Assignment { role: on, job, cancel, reply });
+        if let Err(SendError(message)) = queue.send(Message::Run(assignment)) {
+            if let Message::Run(assignment) = message {
+                assignment.reply.discard();
+            }
+            return Err(gone);
+        }
+        Ok(ticket)
+    }
+
+    fn release(&self, sequence: SequenceId) {
+        for queue in self.lock_queues().iter().flatten() {
+            // A worker that has stopped has no state to free.
+            drop(queue.send(Message::Release(sequence)));
+        }
+    }
+
+    fn lock_queues(&self) -> MutexGuard<'_, Option<Vec<Sender<Message>>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -136,7 +187,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // Dropping the queues ends the workers' loops. Joining the threads ensures that the models are
         // freed when this function returns.
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.lock_queues().take();
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             drop(thread.join());
@@ -165,6 +216,8 @@ struct CancelState {
     cancelled: bool,
     /// The cancellation flags of jobs that may still be pending.
     flags: Vec<Weak<AtomicBool>>,
+    /// What else to do on cancellation.
+    actions: Vec<Weak<dyn Fn() + Send + Sync>>,
 }
 
 impl Canceller {
@@ -181,6 +234,26 @@ impl Canceller {
         for flag in state.flags.drain(..).filter_map(|flag| flag.upgrade()) {
             flag.store(true, Ordering::Relaxed);
         }
+        let actions = std::mem::take(&mut state.actions);
+        // An action may use this canceller, or wait for a lock whose holder uses it.
+        drop(state);
+        for action in actions.into_iter().filter_map(|action| action.upgrade()) {
+            action();
+        }
+    }
+
+    /// Calls `action` on cancellation, on the cancelling thread; at once if this canceller has cancelled
+    /// already. A handle to workers in other processes passes the cancellation on with it.
+    ///
+    /// The canceller holds `action` weakly: drop the last [`Arc`] when it is no longer needed.
+    pub fn on_cancel(&self, action: &Arc<dyn Fn() + Send + Sync>) {
+        let mut state = self.lock();
+        if state.cancelled {
+            drop(state);
+            return action();
+        }
+        state.actions.retain(|action| action.strong_count() > 0);
+        state.actions.push(Arc::downgrade(action));
     }
 
     /// Returns whether [`Canceller::cancel`] has been called.
@@ -213,22 +286,12 @@ impl ClusterHandle for ThreadCluster {
 
 impl Cluster for ThreadCluster {
     fn submit(&mut self, on: Role, job: Job) -> Result<Ticket, ClusterError> {
-        let ticket = Ticket(self.shared.tickets.fetch_add(1, Ordering::Relaxed));
-        let cancel = self.canceller.new_flag();
-        // Marked as answered until the job is sent: a job that is never sent has no completion.
-        let mut reply = Reply { ticket, to: self.reply.clone(), answered: true };
-        if !self.shared.lanes.contains_key(&on) {
-            return Err(ClusterError::NoSuchRole(on));
-        }
-        reply.answered = false;
-        self.pending.insert(ticket, Arc::clone(&cancel));
-        let assignment = Box::new(Assignment { role: on, job, cancel, reply });
-        let sent = self.shared.send(on, Message::Run(assignment));
-        if sent.is_err() {
-            // The dropped reply has sent a completion, but the returned error is more precise.
-            self.pending.remove(&ticket);
-        }
-        sent.map(|()| ticket)
+        let (cancel, reply) = (self.canceller.new_flag(), self.reply.clone());
+        // If this handle no longer exists, the completion is discarded.
+        let completed = Box::new(move |completion| drop(reply.send(completion)));
+        let ticket = self.shared.submit(on, job, Arc::clone(&cancel), completed)?;
+        self.pending.insert(ticket, cancel);
+        Ok(ticket)
     }
 
     fn cancel(&mut self, ticket: Ticket) {
@@ -238,16 +301,13 @@ impl Cluster for ThreadCluster {
     }
 
     fn next_completion(&mut self) -> Result<Completion, ClusterError> {
-        loop {
-            if self.pending.is_empty() {
-                return Err(ClusterError::Idle);
-            }
-            // The channel cannot close, because this handle owns a sender.
-            let completion = self.completions.recv().map_err(|_| ClusterError::Idle)?;
-            if self.pending.remove(&completion.ticket).is_some() {
-                return Ok(completion);
-            }
+        if self.pending.is_empty() {
+            return Err(ClusterError::Idle);
         }
+        // The channel cannot close, because this handle owns a sender.
+        let completion = self.completions.recv().map_err(|_| ClusterError::Idle)?;
+        self.pending.remove(&completion.ticket);
+        Ok(completion)
     }
 
     fn observe(&mut self, outcome: Outcome) {
@@ -255,11 +315,7 @@ impl Cluster for ThreadCluster {
     }
 
     fn release(&mut self, sequence: SequenceId) {
-        let queues = self.shared.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        for queue in queues.iter().flatten() {
-            // A worker that has stopped has no state to free.
-            drop(queue.send(Message::Release(sequence)));
-        }
+        self.shared.release(sequence);
     }
 }
 

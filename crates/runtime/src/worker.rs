@@ -42,37 +42,52 @@ pub(crate) struct Assignment {
     pub(crate) reply: Reply,
 }
 
-/// Sends exactly one completion. If it is dropped without an answer it sends an error, so that no decoder
-/// waits forever.
+/// A function that receives the completion of one job.
+pub(crate) type OnCompletion = Box<dyn FnOnce(Completion) + Send>;
+
+/// Passes on exactly one completion. If it is dropped without an answer it passes on an error, so that no
+/// decoder waits forever.
 pub(crate) struct Reply {
-    pub(crate) ticket: Ticket,
-    pub(crate) to: Sender<Completion>,
-    pub(crate) answered: bool,
+    ticket: Ticket,
+    /// `None` once the job has its answer.
+    to: Option<OnCompletion>,
 }
 
 impl Reply {
+    pub(crate) fn new(ticket: Ticket, to: OnCompletion) -> Self {
+        Self { ticket, to: Some(to) }
+    }
+
+    pub(crate) fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
     pub(crate) fn send(mut self, completion: Completion) {
-        self.answered = true;
-        // If the handle no longer exists, the completion is discarded.
-        drop(self.to.send(completion));
+        if let Some(to) = self.to.take() {
+            to(completion);
+        }
+    }
+
+    /// Drops the reply of a job that was never submitted, which has no completion.
+    pub(crate) fn discard(mut self) {
+        self.to = None;
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if !self.answered {
-            let error = JobError::Failed {
-                worker: "the worker".into(),
-                message: "it stopped before the job was complete".into(),
-            };
-            drop(self.to.send(Completion {
-                ticket: self.ticket,
-                output: Err(error),
-                started_ns: 0,
-                finished_ns: 0,
-                cost: JobCost::default(),
-            }));
-        }
+        let Some(to) = self.to.take() else { return };
+        let error = JobError::Failed {
+            worker: "the worker".into(),
+            message: "it stopped before the job was complete".into(),
+        };
+        to(Completion {
+            ticket: self.ticket,
+            output: Err(error),
+            started_ns: 0,
+            finished_ns: 0,
+            cost: JobCost::default(),
+        });
     }
 }
 

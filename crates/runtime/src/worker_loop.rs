@@ -282,7 +282,8 @@ impl Answers {
             (used.device, times_ns)
         });
         let timings = JobTimings { forwards_ns, computed_tokens, device_uses_ns: uses.collect() };
-        let completion = Completion { ticket: reply.ticket, output, started_ns, finished_ns, cost };
+        let completion =
+            Completion { ticket: reply.ticket(), output, started_ns, finished_ns, cost };
         self.recorder.record(self.lane, job, &completion, timings);
         reply.send(completion);
     }

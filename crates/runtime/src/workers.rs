@@ -7,7 +7,8 @@ use forerun_core::{Cluster, Outcome, SequenceId};
 /// Running workers: threads of this process ([`Runtime`](crate::Runtime)), or workers in other processes
 /// that are reached through messages.
 pub trait Workers: Send + Sync {
-    /// Creates a handle for the decoder of one sequence. `canceller` can cancel its jobs.
+    /// Creates a handle for the decoder of one sequence. `canceller` can cancel its jobs: a handle to
+    /// other processes learns of that through [`Canceller::on_cancel`].
     fn cluster(&self, canceller: &Canceller) -> Box<dyn ClusterHandle>;
 
     /// Removes and returns the trace of one sequence. Workers that record no traces return an empty one.

@@ -202,6 +202,54 @@ fn a_canceller_cancels_pending_jobs_and_all_later_ones() {
 }
 
 #[test]
+fn a_canceller_calls_its_actions_once() {
+    let count = |calls: &Arc<AtomicUsize>, canceller: &Canceller| -> Arc<dyn Fn() + Send + Sync> {
+        let (calls, canceller) = (Arc::clone(calls), canceller.clone());
+        Arc::new(move || {
+            // An action may use the canceller.
+            assert!(canceller.is_cancelled());
+            calls.fetch_add(1, Ordering::Relaxed);
+        })
+    };
+    let (canceller, [before, dropped, after]) =
+        (Canceller::new(), std::array::from_fn(|_| Arc::<AtomicUsize>::default()));
+    let action = count(&before, &canceller);
+    canceller.on_cancel(&action);
+    canceller.on_cancel(&count(&dropped, &canceller));
+    assert_eq!(before.load(Ordering::Relaxed), 0);
+    canceller.cancel();
+    canceller.cancel();
+    canceller.on_cancel(&count(&after, &canceller));
+    let calls = [before, dropped, after].map(|calls| calls.load(Ordering::Relaxed));
+    assert_eq!(calls, [1, 0, 1]);
+}
+
+#[test]
+fn completions_of_jobs_without_a_handle_go_to_a_function() {
+    let runtime = runtime(&Fake::default());
+    let (sender, completions) = std::sync::mpsc::channel();
+    let submit = |role, job, canceller: &Canceller| {
+        let sender = sender.clone();
+        runtime.submit(role, job, canceller, move |completion| sender.send(completion).unwrap())
+    };
+    let canceller = Canceller::new();
+    let refused = submit(Role::Target(3), score(0, &[1]), &canceller);
+    assert_eq!(refused, Err(ClusterError::NoSuchRole(Role::Target(3))));
+    let hanging = submit(Role::Target(0), score(1, &[HANG]), &canceller).unwrap();
+    let ticket = submit(Role::Target(0), score(2, &[3]), &Canceller::new()).unwrap();
+    assert!(ticket > hanging);
+    canceller.cancel();
+    let mut ended: Vec<Completion> = completions.iter().take(2).collect();
+    ended.sort_by_key(|completion| completion.ticket);
+    let [first, second] = ended.try_into().unwrap();
+    assert_eq!((first.ticket, first.output), (hanging, Err(JobError::Cancelled)));
+    assert_eq!((second.ticket, token(second)), (ticket, Some(4)));
+    // The function of the refused job was dropped, and not called.
+    drop(runtime);
+    assert!(completions.try_recv().is_err());
+}
+
+#[test]
 fn a_dropped_handle_cancels_its_jobs() {
     let runtime = runtime(&Fake::default());
     let mut dropped = runtime.cluster();

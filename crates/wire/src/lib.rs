@@ -16,6 +16,7 @@
 //! This crate does no input or output. [`HostEnd`] and [`WorkerEnd`] turn calls into messages and back,
 //! for any channel that delivers complete messages in order: MPI, sockets with a length before each
 //! message, or queues. Messages are for the same version on both sides; others are refused.
+//! [`Connection`] is a [`HostEnd`] that the decoders of several sequences share.
 //!
 //! ```rust
 //! use forerun_core::{
@@ -82,6 +83,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod connection;
 mod digests;
 mod error;
 mod held;
@@ -90,6 +92,7 @@ mod message;
 mod rows;
 mod worker;
 
+pub use connection::Connection;
 pub use error::WireError;
 pub use host::{HostEnd, Reply};
 pub use worker::{Command, Received, WorkerEnd};

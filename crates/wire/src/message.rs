@@ -48,6 +48,7 @@ pub(crate) enum Work<'a> {
 }
 
 /// A message to the end that submits jobs.
+#[expect(clippy::large_enum_variant, reason = "nearly all messages are completions")]
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToHost<'a> {
     Completion(CompletionMessage<'a>),

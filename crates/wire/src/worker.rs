@@ -4,7 +4,7 @@ use crate::WireError;
 use crate::held::Held;
 use crate::message::{CompletionMessage, JobMessage, ToHost, ToWorker, Work, read, write};
 use forerun_core::{Completion, Job, JobError, Role, SequenceId, TargetFeedback, Ticket};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// What the host asks for. Carry commands out in their order.
@@ -39,7 +39,7 @@ pub struct Received {
 ///
 /// It holds the tokens and features of each sequence's last job. If it does not hold what a job refers
 /// to, it asks the host for the whole job. Later messages wait for it, so commands keep their order.
-/// Only cancellations of jobs that run already do not wait.
+/// Only cancellations do not wait: a job that is cancelled before it runs is cancelled right after it starts.
 #[derive(Debug)]
 pub struct WorkerEnd {
     sequences: HashMap<SequenceId, Entry>,
@@ -51,6 +51,8 @@ pub struct WorkerEnd {
     missing: Option<Ticket>,
     /// The messages after it.
     waiting: VecDeque<Vec<u8>>,
+    /// The jobs among them that were cancelled since.
+    cancelled: BTreeSet<Ticket>,
     /// The jobs to complete, and whether each was cancelled.
     running: BTreeMap<Ticket, bool>,
 }
@@ -74,6 +76,7 @@ impl WorkerEnd {
             received: 0,
             missing: None,
             waiting: VecDeque::new(),
+            cancelled: BTreeSet::new(),
             running: BTreeMap::new(),
         }
     }
@@ -86,9 +89,8 @@ impl WorkerEnd {
         let message = read(bytes)?;
         let mut received = Received::default();
         let waits = match (self.missing, &message) {
-            (None, _) => false,
+            (None, _) | (Some(_), ToWorker::Cancel(_)) => false,
             (Some(missing), ToWorker::Job(job)) => job.ticket != missing,
-            (Some(_), ToWorker::Cancel(ticket)) => !self.running.contains_key(ticket),
             (Some(_), ToWorker::Release(_)) => true,
         };
         if waits {
@@ -103,6 +105,9 @@ impl WorkerEnd {
             && let Some(bytes) = self.waiting.pop_front()
         {
             self.handle(read(&bytes)?, &mut received)?;
+        }
+        if self.missing.is_none() {
+            self.cancelled.clear();
         }
         Ok(received)
     }
@@ -140,8 +145,12 @@ impl WorkerEnd {
                 let (ticket, role) = (message.ticket, message.role);
                 match self.job(message)? {
                     Some(job) => {
-                        self.running.insert(ticket, false);
+                        let is_cancelled = self.cancelled.remove(&ticket);
+                        self.running.insert(ticket, is_cancelled);
                         received.commands.push(Command::Run { ticket, role, job });
+                        if is_cancelled {
+                            received.commands.push(Command::Cancel(ticket));
+                        }
                     }
                     None => {
                         self.missing = Some(ticket);
@@ -153,6 +162,8 @@ impl WorkerEnd {
                 if let Some(cancelled) = self.running.get_mut(&ticket) {
                     *cancelled = true;
                     received.commands.push(Command::Cancel(ticket));
+                } else if self.missing.is_some() {
+                    self.cancelled.insert(ticket);
                 }
             }
             ToWorker::Release(sequence) => {

@@ -157,15 +157,42 @@ fn commands_wait_for_a_missing_job_in_their_order() {
     let received = worker.receive(&whole).unwrap();
     let expected = [
         run(1, &jobs[1]),
-        run(2, &jobs[2]),
         Command::Cancel(Ticket(1)),
-        run(3, &jobs[3]),
+        run(2, &jobs[2]),
         Command::Cancel(Ticket(2)),
+        run(3, &jobs[3]),
         Command::Release(SequenceId(0)),
         run(4, &jobs[4]),
     ];
     assert_eq!((received.commands, received.answer), (expected.to_vec(), None));
     assert!(!worker.is_waiting());
+}
+
+/// Otherwise the job could complete before its cancellation, which then came too late.
+#[test]
+fn a_cancellation_does_not_wait_for_a_missing_job_of_another_sequence() {
+    let (mut host, mut worker) = (HostEnd::new(), WorkerEnd::new(BUDGET));
+    let jobs = [score(0, &[1; 50]), score(1, &[2; 50])];
+    let role = Role::Target(0);
+    for (ticket, job) in (0..).zip(&jobs) {
+        let bytes = host.submit(Ticket(ticket), role, job.clone());
+        assert_eq!(worker.receive(&bytes).unwrap().commands, [run(ticket, job)]);
+    }
+    worker.forget();
+    let again: Vec<_> =
+        (2..).zip(&jobs).map(|(at, job)| host.submit(Ticket(at), role, job.clone())).collect();
+    let first = worker.receive(&again[0]).unwrap().answer.unwrap();
+    worker.receive(&again[1]).unwrap();
+    worker.receive(&host.cancel(Ticket(2))).unwrap();
+    worker.receive(&host.cancel(Ticket(3))).unwrap();
+    let Reply::Resend(whole) = host.receive(&first).unwrap() else { panic!("a resend") };
+    // The job of the other sequence is missing, too.
+    let received = worker.receive(&whole).unwrap();
+    assert_eq!(received.commands, [run(2, &jobs[0]), Command::Cancel(Ticket(2))]);
+    let Reply::Resend(whole) = host.receive(&received.answer.unwrap()).unwrap() else { panic!() };
+    let received = worker.receive(&whole).unwrap();
+    assert_eq!(received.commands, [run(3, &jobs[1]), Command::Cancel(Ticket(3))]);
+    assert!(received.answer.is_none() && !worker.is_waiting());
 }
 
 #[test]

@@ -22,6 +22,7 @@ impl Choices {
     }
 
     /// Returns one of the values.
+    #[allow(dead_code, clippy::allow_attributes, reason = "not every test file uses it")]
     pub(crate) fn of<T: Clone>(&mut self, values: &[T]) -> T {
         values[self.below(values.len())].clone()
     }
