@@ -1,36 +1,10 @@
 //! `forerun export`: converts a model to another format.
 
-use crate::arguments::values;
+use crate::arguments::ExportArguments;
 use crate::{note, progress};
-use clap::Args;
 use forerun::{GgufType, ModelSource, export_gguf};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
-
-/// Options of `forerun export`.
-#[derive(Args, Debug)]
-pub(crate) struct ExportArguments {
-    /// Model to convert: a Hugging Face directory of a Llama or Mistral model, or a hub id.
-    #[arg(long, value_name = "MODEL")]
-    model: ModelSource,
-
-    /// GGUF file to write, for llama.cpp and engines based on it; it contains the tokenizer.
-    #[arg(long, value_name = "FILE")]
-    gguf: PathBuf,
-
-    /// Type of the matrices.
-    #[arg(
-        long = "type",
-        value_name = "TYPE",
-        default_value = "bf16",
-        value_parser = values::gguf_type()
-    )]
-    gguf_type: GgufType,
-
-    /// Use only hub models that are already in the cache.
-    #[arg(long)]
-    offline: bool,
-}
 
 /// Writes the GGUF file.
 pub(crate) fn run(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {

@@ -20,6 +20,7 @@ mod interrupts;
 #[cfg(feature = "laboratory")]
 mod make_pair;
 mod missing;
+mod note;
 mod progress;
 mod quality;
 // It lists the commands of all features.
@@ -33,8 +34,7 @@ mod train;
 
 use arguments::{Arguments, Bench, Command};
 use clap::Parser;
-use std::fmt::Display;
-use std::io::Write;
+use note::note;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -78,12 +78,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-/// Writes a line to standard error. Unlike `eprintln!`, it does not panic if standard error is
-/// closed.
-fn note(line: impl Display) {
-    drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// Returns whether the reader of standard output closed it, which is not a failure.

@@ -1,117 +1,13 @@
 //! `forerun make-pair`: creates a pair of random models with a given acceptance rate.
 
-use crate::arguments::{headings, values};
+use crate::arguments::MakePairArguments;
 use crate::{export, note};
 use anyhow::Context;
-use clap::Args;
-use forerun::{
-    CalibrationStep, Config, Dtype, GgufType, ResidualCalibration, SyntheticPairOptions, make_pair,
-};
+use forerun::{CalibrationStep, Config, ResidualCalibration, SyntheticPairOptions, make_pair};
 use forerun_models::DemonstrationPair;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-
-/// Options of `forerun make-pair`.
-#[derive(Args, Debug)]
-pub(crate) struct MakePairArguments {
-    /// Directory for the pair: `DIR/target` and `DIR/drafter`, in Hugging Face's layout.
-    #[arg(long, value_name = "DIR")]
-    out: PathBuf,
-
-    /// Overwrite an existing pair.
-    #[arg(long)]
-    force: bool,
-
-    /// Acceptance rate of the pair: accepted out of tested draft tokens.
-    ///
-    /// It is reached by scaling the target's layers that the drafter does not have.
-    #[arg(long, value_name = "RATE", default_value_t = 0.8)]
-    acceptance: f64,
-
-    /// Largest difference between the requested and the measured acceptance (and overlap).
-    #[arg(long, value_name = "T", default_value_t = 0.02)]
-    tolerance: f64,
-
-    /// Temperature at which the acceptance is measured; 0 is greedy.
-    #[arg(long, value_name = "T", default_value_t = 0.0)]
-    temperature: f32,
-
-    /// Seed of the random weights.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-
-    /// Make a deep drafter for EasySpec, with this overlap of approximate and exact rows.
-    ///
-    /// The contribution of the drafter's layers after the first is scaled until rows computed four
-    /// layers at a time have this overlap (1 − TV) with exact rows, as in trained models. Without
-    /// this option, random layers have almost no overlap.
-    #[arg(long, value_name = "OVERLAP")]
-    fuzzy_overlap: Option<f64>,
-
-    /// Number of prompts to continue for each measurement of the acceptance.
-    #[arg(long, value_name = "N", default_value_t = 24)]
-    prompts: usize,
-
-    /// Number of tokens of each continuation.
-    #[arg(long, short = 'n', value_name = "N", default_value_t = 96)]
-    max_tokens: usize,
-
-    /// Number of layers of the target.
-    #[arg(long, value_name = "N", default_value_t = 12, help_heading = headings::MODEL)]
-    layers: usize,
-
-    /// Number of layers of the drafter; they are the target's first layers.
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::MODEL)]
-    draft_layers: usize,
-
-    /// Width of the hidden states of both models.
-    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = headings::MODEL)]
-    hidden: usize,
-
-    /// Width of the MLPs.
-    #[arg(long, value_name = "N", default_value_t = 2816, help_heading = headings::MODEL)]
-    intermediate: usize,
-
-    /// Number of query heads.
-    #[arg(long, value_name = "N", default_value_t = 16, help_heading = headings::MODEL)]
-    heads: usize,
-
-    /// Number of key and value heads.
-    #[arg(long, value_name = "N", default_value_t = 8, help_heading = headings::MODEL)]
-    kv_heads: usize,
-
-    /// Vocabulary size, at least 258.
-    ///
-    /// With 4096 tokens, the pair gets the demonstration pair's tokenizer, otherwise a synthetic
-    /// one.
-    #[arg(long, value_name = "N", default_value_t = 4096, help_heading = headings::MODEL)]
-    vocab_size: usize,
-
-    /// Context length.
-    #[arg(long, value_name = "N", default_value_t = 2048, help_heading = headings::MODEL)]
-    context: usize,
-
-    /// Type in which the weights are stored.
-    #[arg(
-        long,
-        value_name = "TYPE",
-        default_value = "bf16",
-        value_parser = values::laboratory::stored_type(),
-        help_heading = headings::MODEL
-    )]
-    dtype: Dtype,
-
-    /// Also write GGUF files of these types: `DIR/target-TYPE.gguf` and `DIR/drafter-TYPE.gguf`.
-    #[arg(
-        long,
-        value_name = "TYPES",
-        value_delimiter = ',',
-        value_parser = values::gguf_type(),
-        help_heading = headings::MODEL
-    )]
-    gguf: Vec<GgufType>,
-}
 
 /// Creates a pair and reports its measurements.
 pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {

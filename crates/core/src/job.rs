@@ -2,7 +2,6 @@
 //!
 //! Jobs and completions can be serialised, so a cluster may span several processes or hosts.
 
-use crate::trace::SpanOutcome;
 use crate::{
     Distribution, Draft, DraftShape, FeatureRows, JobCost, Node, RowLogprobs, Sampling,
     TargetFeedback, TokenId, TokenLogprob, TokenTree, row_of,
@@ -225,6 +224,20 @@ impl Completion {
     pub fn duration_ns(&self) -> u64 {
         self.finished_ns.saturating_sub(self.started_ns)
     }
+}
+
+/// The verdict on a span's work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpanOutcome {
+    /// No verdict was reported.
+    Open,
+    /// All tested candidates were accepted.
+    Accepted,
+    /// A candidate was rejected.
+    Rejected,
+    /// The job was cancelled or failed, or its output was not used.
+    Wasted,
 }
 
 /// The verdict on a job's candidates, for the trace.

@@ -3,6 +3,7 @@
 mod attention_block;
 mod observed;
 
+pub use attention_block::GroupParallelism;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
@@ -17,17 +18,6 @@ use forerun_model::{Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePa
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-
-/// How a team parallelises the attention of a group's layers. The results are bit-identical.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum GroupParallelism {
-    /// Whole layers in parallel, each on a sub-team; on a single core one after another.
-    #[default]
-    Layers,
-    /// The whole team computes all layers' query, key and value projections together, and all their
-    /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
-    Products,
-}
 
 /// A model on a team: its weights, and the scratch memory of its forward passes.
 pub struct Transformer {

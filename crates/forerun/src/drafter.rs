@@ -1,20 +1,21 @@
 //! The drafters of a plan that have checkpoints: opened, checked against the target, loaded, and
 //! installed on a device. How each of them is built stands in `drafter_builders.rs`.
 
-use crate::drafter_builders::{self, UseWeights};
+use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
+use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_located};
 use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
+use crate::translation::Translation;
 use forerun_core::DraftShape;
-use forerun_cpu::{AlternatingModel, CpuPages, ExclusiveDevice, Team, Transformer, Weights};
+use forerun_cpu::Weights;
 use forerun_decode::DraftPattern;
-use forerun_draft::{Drafter, TwoDeviceDrafter};
+use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
-use forerun_model::{CachedTransformer, Forward};
-use forerun_runtime::{Engine, SharedDevice, TimedModel};
+use forerun_runtime::Engine;
 use std::sync::Arc;
 
 /// An open drafter checkpoint that fits the target.
@@ -36,18 +37,6 @@ enum DrafterCheckpoint {
     },
     /// A layer or heads that share the target's embedding or head.
     Speculator(Speculator),
-}
-
-/// An open language model that is about to draft.
-pub(crate) struct DraftModel<'a> {
-    pub(crate) plan: &'a Plan,
-    pub(crate) kind: DrafterKind,
-    /// The layout that shows what the model was trained for, such as PARD's.
-    pub(crate) layout: Option<SpeculatorKind>,
-    pub(crate) target: &'a OpenModel,
-    pub(crate) model: &'a OpenModel,
-    /// Whether its vocabulary is not the target's, so that drafts are translated.
-    pub(crate) translates: bool,
 }
 
 impl<'p> OpenDrafter<'p> {
@@ -136,9 +125,23 @@ impl DrafterCheckpoint {
                 if translates {
                     check_translation((plan, requested), target, &model)?;
                 }
-                let kind = requested;
-                let open = DraftModel { plan, kind, layout, target, model: &model, translates };
-                let use_weights = build(&open)?;
+                let open = DraftModel {
+                    checkpoint: &model.checkpoint,
+                    layout,
+                    easyspec: plan.easyspec(),
+                    translation: translates.then(|| translation(target, &model)),
+                };
+                let use_weights = build(&open).map_err(|cause| {
+                    let path = model.checkpoint.path().to_owned();
+                    match cause {
+                        UnsuitableModel::LayerGroups(cause) => {
+                            ForerunError::LayerGroups { cause, drafter: path }
+                        }
+                        UnsuitableModel::NotADrafter => {
+                            ForerunError::NotADrafter { path, requested }
+                        }
+                    }
+                })?;
                 Ok(Self::Model { model, translates, use_weights })
             }
             (Some(found), _) => {
@@ -152,6 +155,17 @@ impl DrafterCheckpoint {
             _ => Err(ForerunError::NotADrafter { path, requested }),
         }
     }
+}
+
+/// Returns the translation of the drafts of `drafter`, which has another vocabulary than `target`.
+fn translation(target: &OpenModel, drafter: &OpenModel) -> Arc<Translation> {
+    let target_config = target.checkpoint.config();
+    let ends = &drafter.checkpoint.config().eos_token_ids[..];
+    Arc::new(Translation::new(
+        (Arc::clone(&target.tokenizer), &target_config.eos_token_ids[..]),
+        target_config.vocab_size,
+        (Arc::clone(&drafter.tokenizer), ends),
+    ))
 }
 
 /// Refuses translation for trees, and for drafters that cannot translate.
@@ -175,100 +189,11 @@ fn check_translation(
     })
 }
 
-/// A drafter's weights, and how it drafts with them.
-#[derive(Clone)]
-pub(crate) struct DrafterParts {
-    pattern: DraftPattern,
-    build: Arc<BuildDrafter>,
-}
-
-/// Builds a drafter on a worker.
-type BuildDrafter = dyn Fn(&Site<'_>) -> Result<Box<dyn Drafter>, String> + Send + Sync;
-
-impl DrafterParts {
-    /// Creates the parts of a drafter with this pattern. `build` fails if the drafter cannot run on
-    /// the site's device.
-    pub(crate) fn new(
-        pattern: DraftPattern,
-        build: impl Fn(&Site<'_>) -> Result<Box<dyn Drafter>, String> + Send + Sync + 'static,
-    ) -> Self {
-        Self { pattern, build: Arc::new(build) }
-    }
-}
-
-/// Where a drafter is built: the device of a worker.
-pub(crate) struct Site<'a> {
-    engine: &'a Engine,
-    device: &'a DrafterDevice<'a>,
-    /// The number of the target's tokens.
-    pub(crate) vocab_size: usize,
-    /// The memory of the caches, if it is not the default.
-    pub(crate) cache_bytes: Option<usize>,
-}
-
-impl Site<'_> {
-    /// Wraps a model so that its passes appear in the trace.
-    pub(crate) fn timed<M>(&self, model: M) -> TimedModel<M> {
-        self.engine.timed(model)
-    }
-
-    /// Returns a language model with caches of its own.
-    pub(crate) fn model(
-        &self,
-        weights: &Arc<Weights>,
-    ) -> TimedModel<CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>> {
-        let passes = self.device.passes(self.engine, Arc::clone(weights));
-        self.timed(CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes))
-    }
-
-    /// Returns the team of a device that no other worker uses.
-    ///
-    /// # Errors
-    /// If the device is shared.
-    pub(crate) fn team(&self) -> Result<Arc<Team>, String> {
-        match self.device {
-            DrafterDevice::Team(team) => Ok(Arc::clone(team)),
-            // `Plan` refuses such placements.
-            DrafterDevice::Shared { .. } => Err("this drafter cannot move between devices".into()),
-        }
-    }
-}
-
 /// A loaded drafter, with its index among all drafters.
 #[derive(Clone)]
 pub(crate) struct LoadedDrafter {
     index: usize,
     parts: DrafterParts,
-}
-
-/// The device of a drafter's model.
-pub(crate) enum DrafterDevice<'a> {
-    /// A device that no other worker uses.
-    Team(&'a Arc<Team>),
-    /// The first and the last of the target's devices.
-    Shared {
-        devices: [&'a Arc<SharedDevice>; 2],
-        /// Whether each half of a draft is computed on one of the devices. If not, each token is
-        /// computed on the device that is free.
-        halves: bool,
-    },
-}
-
-impl DrafterDevice<'_> {
-    /// Returns the forward passes of a model on this device, for a worker of `engine`.
-    fn passes(
-        &self,
-        engine: &Engine,
-        weights: Arc<Weights>,
-    ) -> Box<dyn Forward<Storage = CpuPages>> {
-        match self {
-            Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
-            Self::Shared { devices, .. } => {
-                let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
-                Box::new(AlternatingModel::new(&weights, devices.map(lease)))
-            }
-        }
-    }
 }
 
 impl LoadedDrafter {

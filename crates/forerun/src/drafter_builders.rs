@@ -1,9 +1,7 @@
 //! How the drafters with a checkpoint are built: one function for each of them, which the registry
 //! names.
 
-use crate::drafter::{DraftModel, DrafterParts, Site};
-use crate::error::ForerunError;
-use crate::translation::Translation;
+use crate::drafter_parts::{DraftModel, DrafterParts, Site};
 use forerun_cpu::{CpuHeads, HeadWeights, SpeculatorWeights, Transformer, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::{
@@ -11,11 +9,20 @@ use forerun_draft::{
     OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, VocabTranslationDrafter,
 };
 use forerun_formats::{DraftHeads, LoadError, Speculator, SpeculatorKind, WeightType};
+use forerun_lm::LayerGroupsError;
 use forerun_model::EagleModel;
 use std::sync::Arc;
 
 /// Checks an open language model, and returns how a drafter uses its weights.
-pub(crate) type BuildModel = fn(&DraftModel<'_>) -> Result<UseWeights, ForerunError>;
+pub(crate) type BuildModel = fn(&DraftModel<'_>) -> Result<UseWeights, UnsuitableModel>;
+
+/// Why a drafter cannot use an open language model.
+pub(crate) enum UnsuitableModel {
+    /// The layer groups do not fit the model.
+    LayerGroups(LayerGroupsError),
+    /// The model holds no drafter of the requested kind.
+    NotADrafter,
+}
 
 /// Returns a drafter that uses a language model's weights.
 pub(crate) type UseWeights = Box<dyn FnOnce(Arc<Weights>) -> DrafterParts>;
@@ -26,15 +33,8 @@ type Built = Result<Box<dyn Drafter>, String>;
 const LAYER_PARALLEL_ROUND: usize = 5;
 
 /// Drafts one token per pass. Drafts of another vocabulary are translated by their text.
-pub(crate) fn model(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
-    let translation = draft_model.translates.then(|| {
-        let DraftModel { target, model, .. } = draft_model;
-        let target_config = target.checkpoint.config();
-        let target = (Arc::clone(&target.tokenizer), &target_config.eos_token_ids[..]);
-        let ends = &model.checkpoint.config().eos_token_ids[..];
-        let drafter = (Arc::clone(&model.tokenizer), ends);
-        Arc::new(Translation::new(target, target_config.vocab_size, drafter))
-    });
+pub(crate) fn model(draft_model: &DraftModel<'_>) -> Result<UseWeights, UnsuitableModel> {
+    let translation = draft_model.translation.clone();
     Ok(Box::new(move |weights| {
         DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
             let model = site.model(&weights);
@@ -49,14 +49,10 @@ pub(crate) fn model(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunE
 }
 
 /// Computes several layers of the model at a time.
-pub(crate) fn easyspec(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
-    let checkpoint = &draft_model.model.checkpoint;
-    let easyspec = draft_model.plan.easyspec().cloned().unwrap_or_default();
-    let groups = easyspec.layers.groups(checkpoint.config().num_hidden_layers);
-    let groups = groups.map_err(|cause| {
-        let drafter = checkpoint.path().to_owned();
-        ForerunError::LayerGroups { cause, drafter }
-    })?;
+pub(crate) fn easyspec(draft_model: &DraftModel<'_>) -> Result<UseWeights, UnsuitableModel> {
+    let easyspec = draft_model.easyspec.cloned().unwrap_or_default();
+    let n_layers = draft_model.checkpoint.config().num_hidden_layers;
+    let groups = easyspec.layers.groups(n_layers).map_err(UnsuitableModel::LayerGroups)?;
     Ok(Box::new(move |weights| {
         DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
             let (model, groups) = (site.model(&weights), groups.clone());
@@ -68,7 +64,7 @@ pub(crate) fn easyspec(draft_model: &DraftModel<'_>) -> Result<UseWeights, Forer
 }
 
 /// Extends the model's drafts by phrases.
-pub(crate) fn ouroboros(_draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
+pub(crate) fn ouroboros(_draft_model: &DraftModel<'_>) -> Result<UseWeights, UnsuitableModel> {
     Ok(Box::new(move |weights| {
         DrafterParts::new(DraftPattern::default(), move |site: &Site<'_>| -> Built {
             let drafter = OuroborosDrafter::new(site.model(&weights));
@@ -78,10 +74,9 @@ pub(crate) fn ouroboros(_draft_model: &DraftModel<'_>) -> Result<UseWeights, For
 }
 
 /// Uses the model's mask token for all positions.
-pub(crate) fn pard(draft_model: &DraftModel<'_>) -> Result<UseWeights, ForerunError> {
+pub(crate) fn pard(draft_model: &DraftModel<'_>) -> Result<UseWeights, UnsuitableModel> {
     let Some(SpeculatorKind::Pard { mask }) = draft_model.layout else {
-        let path = draft_model.model.checkpoint.path().to_owned();
-        return Err(ForerunError::NotADrafter { path, requested: draft_model.kind });
+        return Err(UnsuitableModel::NotADrafter);
     };
     let pattern = DraftPattern { positions: None, one_forward: true };
     Ok(Box::new(move |weights| drafts_at_masks(weights, Masks::Repeated(mask), pattern)))

@@ -32,6 +32,7 @@ mod decoding;
 mod demonstration;
 mod drafter;
 mod drafter_builders;
+mod drafter_parts;
 mod easyspec;
 mod engine;
 mod error;
@@ -53,6 +54,7 @@ mod synthetic_pair;
 mod text_stream;
 mod tokenizer;
 mod translation;
+mod unknown_value;
 mod workers;
 
 pub use answer::{Answer, Commit, tokens_per_second};
@@ -74,8 +76,8 @@ pub use loader::Loader;
 pub use model_id::ModelId;
 pub use model_source::ModelSource;
 pub use plan::{
-    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree, UnknownValue,
-    WorkerDescription, WorkerDevice, WorkerModel,
+    AdditionalDrafter, DraftTokens, Method, Options, Plan, PlanError, Tree, WorkerDescription,
+    WorkerDevice, WorkerModel,
 };
 pub use progress::{Progress, Step};
 pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
@@ -87,6 +89,7 @@ pub use synthetic_pair::{
 };
 pub use text_stream::TextStream;
 pub use tokenizer::{Tokenizer, TokenizerError};
+pub use unknown_value::UnknownValue;
 
 pub use forerun_core::Need;
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};

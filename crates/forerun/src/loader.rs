@@ -1,6 +1,6 @@
 //! Finding, downloading and loading models.
 
-use crate::drafter::DrafterParts;
+use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
 use crate::model_source::ModelSource;
 use crate::progress::{Progress, Step};

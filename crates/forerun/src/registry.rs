@@ -1,7 +1,7 @@
 //! The registry of drafters: what each of them needs, and how it is built.
 
 use crate::drafter_builders::{self as build, BuildModel};
-use crate::plan::UnknownValue;
+use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
 use forerun_draft::{
     Drafter, DrafterTraits, LOOKAHEAD_TRAITS, LookaheadDrafter, OUROBOROS_TRAITS, PromptLookup,

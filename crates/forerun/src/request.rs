@@ -7,7 +7,7 @@ use forerun_formats::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
-use crate::plan::UnknownValue;
+use crate::unknown_value::UnknownValue;
 
 /// The choice of how drafts are verified above temperature 0.
 ///

@@ -1,6 +1,7 @@
 //! Starts the workers of a plan in this process.
 
-use crate::drafter::{DrafterDevice, LoadedDrafter};
+use crate::drafter::LoadedDrafter;
+use crate::drafter_parts::DrafterDevice;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
 use crate::registry::DrafterKind;
 use forerun_core::Role;

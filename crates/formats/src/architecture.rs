@@ -6,8 +6,8 @@
 //! for drafters), and devices compute it. So a new family changes no device unless it brings a new
 //! piece, and a new device changes no family.
 
-use crate::checkpoint::{LayerTensor, Tensor};
 use crate::config::RopeScaling;
+use crate::tensor::{HeadTensor, LayerTensor, Tensor};
 use forerun_core::TokenId;
 use std::ops::Range;
 use std::sync::Arc;
@@ -371,42 +371,6 @@ impl DraftHeads {
                 vec![size]
             }
             HeadTensor::MatrixBias => vec![self.vocab_size],
-        }
-    }
-}
-
-/// One weight tensor of a draft head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HeadTensor {
-    /// The layer on the state and the tokens whose output is activated,
-    /// `[hidden_size, (1 + tokens) · hidden_size]`.
-    First,
-    /// Its bias, `[hidden_size]`.
-    FirstBias,
-    /// The residual connection of the first layer, of the same shape.
-    FirstResidual,
-    /// Its bias, `[hidden_size]`.
-    FirstResidualBias,
-    /// The residual layer with this index, `[hidden_size, hidden_size]`.
-    Layer(usize),
-    /// Its bias, `[hidden_size]`.
-    LayerBias(usize),
-    /// The matrix to logits, `[vocab_size, hidden_size]`.
-    Matrix,
-    /// Its bias, `[vocab_size]`.
-    MatrixBias,
-}
-
-impl HeadTensor {
-    /// Returns the tensor of a matrix's bias.
-    #[must_use]
-    pub fn bias(self) -> Self {
-        match self {
-            Self::First => Self::FirstBias,
-            Self::FirstResidual => Self::FirstResidualBias,
-            Self::Layer(index) => Self::LayerBias(index),
-            Self::Matrix => Self::MatrixBias,
-            bias => bias,
         }
     }
 }

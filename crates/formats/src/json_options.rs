@@ -6,6 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::load_error::{LoadError, shortened};
 
+/// The largest size that is accepted: hundreds of times that of any model, and small enough that the
+/// product of two sizes fits in 64 bits.
+pub(crate) const MAX_SIZE: usize = 1 << 28;
+
 /// The options of a JSON file, or of an object in it. `null` counts as absent, as in Hugging Face's
 /// configurations.
 pub(crate) struct JsonOptions<'a> {

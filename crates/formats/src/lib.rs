@@ -10,14 +10,16 @@ pub mod config;
 mod json_options;
 mod load_error;
 pub mod speculator;
+mod tensor;
 mod weight_type;
 
 pub use architecture::{
-    Architecture, Attention, AttentionNorm, DraftHeads, FeatureSource, Head, HeadTensor, Input,
-    Layer, Mlp, Rope,
+    Architecture, Attention, AttentionNorm, DraftHeads, FeatureSource, Head, Input, Layer, Mlp,
+    Rope,
 };
 pub use checkpoint::{Checkpoint, TensorSource};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use load_error::LoadError;
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
+pub use tensor::HeadTensor;
 pub use weight_type::{QUANT_BLOCK, UnknownWeightType, WeightType, quantize_weights, round_to_i8};

@@ -1,9 +1,19 @@
 //! The types in which models are computed, and the rounding of weights to them.
 
-use crate::checkpoint::Dtype;
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
+
+/// The type of a tensor's elements as stored in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32-bit floats.
+    F32,
+    /// bfloat16: the upper halves of 32-bit floats.
+    Bf16,
+    /// IEEE 754 16-bit floats.
+    F16,
+}
 
 /// The element type of packed weights. Each type counts as a model of its own: outputs are bit-identical
 /// for the same type, but not between types.

@@ -1,8 +1,8 @@
 //! The interface between the training loop and the model that it trains.
 
 use crate::data::{Batch, Dataset, ValidationWindow};
-use crate::drafter::PositionAcceptance;
 use crate::export::ExportError;
+use crate::metrics::PositionAcceptance;
 use crate::model::Parameter;
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};

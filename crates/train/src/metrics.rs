@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::drafter::PositionAcceptance;
 use crate::files::write_atomically;
 
 /// The record of a training step. Values that are not finite are `null` in the file.
@@ -55,6 +54,18 @@ pub struct EvaluationRecord {
     pub elapsed_s: f64,
 }
 
+/// The acceptance rates of one position of drafts, given that all positions before it were accepted.
+/// NaN if no draft reached the position.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PositionAcceptance {
+    /// The probability that a sampled token is accepted at temperature 1: `Σ min(draft, target)`.
+    #[serde(deserialize_with = "number_or_null")]
+    pub overlap: f64,
+    /// The share of drafts with the same most probable token as the target.
+    #[serde(deserialize_with = "number_or_null")]
+    pub agreement: f64,
+}
+
 /// The record of a drafter's evaluation on held-out text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AcceptanceRecord {
@@ -97,7 +108,7 @@ impl Record {
 }
 
 /// Reads a number, or NaN from `null`. JSON has no infinity and no NaN, so both are written as `null`.
-pub(crate) fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use forerun_draw::plot::{AcceptanceCurves, LossCurves, Picture, Point};
 
-use crate::drafter::PositionAcceptance;
 use crate::files::write_atomically;
-use crate::metrics::{MetricsError, Record, TrainingRecord, read_metrics};
+use crate::metrics::{MetricsError, PositionAcceptance, Record, TrainingRecord, read_metrics};
 
 /// An error of drawing a run's pictures.
 #[derive(Debug, thiserror::Error)]

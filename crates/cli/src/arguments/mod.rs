@@ -3,6 +3,11 @@
 #[cfg(feature = "laboratory")]
 mod analyze;
 #[cfg(feature = "laboratory")]
+mod bench_run;
+mod export;
+#[cfg(feature = "laboratory")]
+mod make_pair;
+#[cfg(feature = "laboratory")]
 mod simulate;
 #[cfg(feature = "train")]
 mod train;
@@ -20,6 +25,11 @@ use values::{ChosenType, layer_groups, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
+#[cfg(feature = "laboratory")]
+pub(crate) use bench_run::RunBenchArguments;
+pub(crate) use export::ExportArguments;
+#[cfg(feature = "laboratory")]
+pub(crate) use make_pair::MakePairArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use simulate::{
     CalibrateArguments, CancelChoice, HeatmapArguments, PaperArguments, Simulate,
@@ -100,13 +110,13 @@ pub(crate) enum Command {
     /// The models have random weights and any size, so that speed can be measured when no trained
     /// pair is at hand. The text they generate is noise.
     #[cfg(feature = "laboratory")]
-    MakePair(Box<crate::make_pair::MakePairArguments>),
+    MakePair(Box<MakePairArguments>),
     /// Make a synthetic target and drafter with a given acceptance rate (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
     #[command(disable_help_flag = true)]
     MakePair(Missing),
     /// Convert a model to GGUF.
-    Export(crate::export::ExportArguments),
+    Export(ExportArguments),
     /// Analyse a model.
     #[cfg(feature = "laboratory")]
     #[command(subcommand)]
@@ -189,7 +199,7 @@ pub(crate) enum Bench {
     ///
     /// Example: `forerun bench run --model TARGET --draft-model DRAFTER --draft-tokens 2,4,auto`
     #[cfg(feature = "laboratory")]
-    Run(Box<crate::bench_run::RunBenchArguments>),
+    Run(Box<RunBenchArguments>),
     /// Compare methods, drafters and placements on prompts (needs the feature `laboratory`).
     #[cfg(not(feature = "laboratory"))]
     #[command(disable_help_flag = true)]

@@ -1,6 +1,6 @@
 //! `forerun train medusa|eagle|parallel`: trains a drafter for a target.
 
-use super::{dataset, listen, set_threads, train, training_folder};
+use super::run::{dataset, listen, set_threads, train, training_folder};
 use crate::arguments::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
     MedusaArguments, ParallelArguments,
@@ -172,7 +172,7 @@ fn options(
     };
     let rate = arguments.learning_rate.unwrap_or(rate);
     let share = arguments.distillation_share.unwrap_or(soft_share);
-    let mut options = super::options(step, steps, rate, share);
+    let mut options = super::run::options(step, steps, rate, share);
     options.optimizer.beta2 = beta2;
     Ok(options)
 }

@@ -3,6 +3,7 @@
 mod ascii;
 mod perfetto;
 
+pub use crate::job::SpanOutcome;
 use crate::{Completion, Job, JobOutput, Outcome, SequenceId, Ticket};
 use serde::{Deserialize, Serialize};
 
@@ -14,20 +15,6 @@ pub enum SpanKind {
     Draft,
     /// A target scored rows.
     Score,
-}
-
-/// The verdict on a span's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SpanOutcome {
-    /// No verdict was reported.
-    Open,
-    /// All tested candidates were accepted.
-    Accepted,
-    /// A candidate was rejected.
-    Rejected,
-    /// The job was cancelled or failed, or its output was not used.
-    Wasted,
 }
 
 /// The time that a job spent on one of several devices that its lane shares with others.

@@ -1,7 +1,6 @@
 //! The attention half of a layer, for one layer and for a group of layers that read the same hidden
 //! state (EasySpec, algorithm 2).
 
-use super::GroupParallelism;
 use crate::kernels::{
     Activations, KeysValues, Product, Queries, Rope, TreeMask, attention, linear_group, norm_heads,
     rms_norm,
@@ -9,6 +8,17 @@ use crate::kernels::{
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};
 use std::collections::BTreeMap;
+
+/// How a team parallelises the attention of a group's layers. The results are bit-identical.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GroupParallelism {
+    /// Whole layers in parallel, each on a sub-team; on a single core one after another.
+    #[default]
+    Layers,
+    /// The whole team computes all layers' query, key and value projections together, and all their
+    /// output projections together. Attention in between runs as with [`GroupParallelism::Layers`].
+    Products,
+}
 
 /// The buffers of one layer's attention. Each layer of a group has its own, so that the layers can be
 /// computed in parallel.

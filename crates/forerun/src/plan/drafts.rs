@@ -1,7 +1,8 @@
 //! The number of draft tokens, and the shape of drafts.
 
-use super::{Options, PlanError, UnknownValue};
+use super::{Options, PlanError};
 use crate::registry::DrafterKind;
+use crate::unknown_value::UnknownValue;
 use forerun_core::DraftShape;
 use forerun_decode::DraftLength;
 use forerun_draft::{DefaultShape, PHRASE_TOKENS, with_phrases};

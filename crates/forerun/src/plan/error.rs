@@ -1,11 +1,10 @@
-//! Errors of options: combinations that do not work, and values that do not parse.
+//! Errors of options: combinations that do not work.
 
 use super::Method;
 use crate::registry::DrafterKind;
 use forerun_core::Need;
 use forerun_formats::SpeculatorKind;
 use forerun_runtime::PlacementError;
-use std::borrow::Cow;
 
 /// Why [`Options`](super::Options) make no plan: they contradict each other, or do not fit this
 /// machine.
@@ -112,24 +111,5 @@ fn lack(need: Need, method: Method) -> String {
         Need::SeveralDrafters => {
             format!("needs other drafters beside it, and the method {method} has one drafter")
         }
-    }
-}
-
-/// A text is none of an option's possible values.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{found:?} is not one of {expected}")]
-pub struct UnknownValue {
-    found: String,
-    expected: Cow<'static, str>,
-}
-
-impl UnknownValue {
-    pub(crate) fn new(found: &str, expected: &'static str) -> Self {
-        Self { found: found.to_owned(), expected: expected.into() }
-    }
-    /// Returns the error for a text that is none of these names.
-    pub(crate) fn of_names(found: &str, names: impl Iterator<Item = &'static str>) -> Self {
-        let expected = names.collect::<Vec<_>>().join(", ");
-        Self { found: found.to_owned(), expected: expected.into() }
     }
 }

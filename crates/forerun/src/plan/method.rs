@@ -1,7 +1,8 @@
 //! Decoding methods, and what they must offer to drafters and options.
 
-use super::{DraftTokens, Options, PlanError, Tree, UnknownValue};
+use super::{DraftTokens, Options, PlanError, Tree};
 use crate::registry::{DrafterKind, is_same};
+use crate::unknown_value::UnknownValue;
 use forerun_core::Need;
 use forerun_decode::{AnswerDecoder, DecoderOptions, Drafting, METHODS, MethodEntry};
 use forerun_formats::SpeculatorKind;

@@ -7,12 +7,12 @@ use safetensors::Dtype as StoredDtype;
 use serde::Deserialize;
 
 use super::safetensors_file::{SafetensorsFile, StoredTensor};
-use super::tensor::Tensor;
 use super::weight_file::WeightFile;
 use super::{Dtype, Location};
 use crate::architecture::Architecture;
 use crate::config::Config;
 use crate::load_error::LoadError;
+use crate::tensor::Tensor;
 
 /// A `model.safetensors.index.json`: the shard of each tensor.
 pub struct WeightIndex {

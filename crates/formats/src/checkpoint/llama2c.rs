@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use super::tensor::{LayerTensor, Tensor};
 use super::{Dtype, Location};
 use crate::config::Config;
 use crate::load_error::LoadError;
+use crate::tensor::{LayerTensor, Tensor};
 
 /// The size of the header in bytes.
 const HEADER: usize = 7 * size_of::<i32>();

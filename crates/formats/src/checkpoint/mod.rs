@@ -15,7 +15,6 @@ pub(crate) mod pickle;
 pub mod random;
 pub mod random_speculator;
 mod safetensors_file;
-mod tensor;
 mod tensor_rows;
 mod weight_file;
 
@@ -26,10 +25,11 @@ use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
 
 pub use crate::load_error::LoadError;
+pub use crate::tensor::{LayerTensor, Tensor};
+pub use crate::weight_type::Dtype;
 pub use huggingface::WeightIndex;
 pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
-pub use tensor::{LayerTensor, Tensor};
 pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
@@ -39,17 +39,6 @@ use crate::weight_type::WeightType;
 use llama2c::Llama2c;
 use sha2::{Digest, Sha256};
 pub(crate) use weight_file::read_text;
-
-/// The type of a tensor's elements as stored in the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dtype {
-    /// 32-bit floats.
-    F32,
-    /// bfloat16: the upper halves of 32-bit floats.
-    Bf16,
-    /// IEEE 754 16-bit floats.
-    F16,
-}
 
 /// The tensors of an architecture, independent of their stored names.
 pub trait TensorSource: Sync {

@@ -17,12 +17,12 @@ use half::{bf16, f16};
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 
-use super::tensor::{LayerTensor, Tensor};
 use super::tensor_rows::TensorRows;
 use super::{Dtype, TensorSource};
 use crate::architecture::Architecture;
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
+use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::WeightType;
 
 pub use super::Dtype as RandomDtype;

@@ -13,9 +13,9 @@ use safetensors::tensor::View;
 use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
-use super::tensor::Tensor;
 use crate::config::Config;
 use crate::load_error::LoadError;
+use crate::tensor::Tensor;
 
 /// The storage layout of a drafter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

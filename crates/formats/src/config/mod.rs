@@ -14,16 +14,12 @@ mod write;
 use std::path::Path;
 
 use crate::architecture::{Architecture, Attention, AttentionNorm, Head, Input, Layer, Mlp, Rope};
-use crate::json_options::JsonOptions;
+use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
 pub use family::Family;
 pub use rope::RopeScaling;
 pub use sampling::SuggestedSampling;
-
-/// The largest size that is accepted: hundreds of times that of any model, and small enough that the
-/// product of two sizes fits in 64 bits.
-const MAX_SIZE: usize = 1 << 28;
 
 /// The largest number of layers that is accepted: tens of times that of any model, and small enough
 /// to describe each layer.

@@ -163,7 +163,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::config::{MAX_SIZE, RopeScaling, SuggestedSampling};
+    use crate::config::{RopeScaling, SuggestedSampling};
+    use crate::json_options::MAX_SIZE;
 
     /// Parses a Llama configuration with `changes`, which may set another `model_type`.
     fn config(changes: Value) -> Result<Config, LoadError> {

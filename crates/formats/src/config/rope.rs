@@ -3,7 +3,7 @@
 use std::f64::consts::TAU;
 use std::path::Path;
 
-use crate::json_options::JsonOptions;
+use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
 /// The scaling of RoPE's frequencies, for texts longer than those of the original training: the
@@ -77,8 +77,8 @@ impl RopeScaling {
                 let expected = format!("a finite number above \"low_freq_factor\", {low}");
                 return invalid("high_freq_factor", &high, &expected);
             }
-            if original == 0 || original > super::MAX_SIZE {
-                let expected = format!("a size from 1 to {}", super::MAX_SIZE);
+            if original == 0 || original > MAX_SIZE {
+                let expected = format!("a size from 1 to {}", MAX_SIZE);
                 return invalid("original_max_position_embeddings", &original, &expected);
             }
         }

@@ -1,7 +1,7 @@
 //! Converts a configuration to the options of `config.json`.
 
 use super::{Config, RopeScaling, SlidingLayers};
-use crate::checkpoint::Dtype;
+use crate::weight_type::Dtype;
 use serde_json::{Value, json};
 
 impl Config {

@@ -10,9 +10,10 @@
 
 use super::Speculator;
 use super::layers::short_name;
-use crate::architecture::{Architecture, DraftHeads, Head, HeadTensor, Input};
-use crate::checkpoint::{LoadError, NamedTensors, Tensor};
+use crate::architecture::{Architecture, DraftHeads, Head, Input};
+use crate::checkpoint::{LoadError, NamedTensors};
 use crate::config::Config;
+use crate::tensor::{HeadTensor, Tensor};
 
 /// The prefix of the names of Hydra++'s layer.
 pub(super) const PREFIX: &str = "prefix_embeding_layer.";

@@ -7,9 +7,10 @@
 //! because configurations often give wrong numbers.
 
 use super::Speculator;
-use crate::architecture::{DraftHeads, HeadTensor};
+use crate::architecture::DraftHeads;
 use crate::checkpoint::{LoadError, NamedTensors};
 use crate::config::Config;
+use crate::tensor::HeadTensor;
 
 /// The names and the numbers of the tensors.
 pub(super) struct Layout {

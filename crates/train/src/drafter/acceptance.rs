@@ -16,26 +16,13 @@ use super::forward::Drafter;
 use super::objective::Pair;
 use super::options::TrainedDrafterKind;
 use super::target::{Target, Text};
-use crate::metrics::number_or_null;
+use crate::metrics::PositionAcceptance;
 use crate::ops::draft_head::{Distributions, LOGIT_ROWS};
 use crate::ops::elementwise::{exponentials, rms_norm, scale_by};
 use crate::ops::groups::Groups;
 use candle_core::{Device, Result, Tensor};
 use rayon::prelude::*;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// The acceptance rates of one position of drafts, given that all positions before it were accepted.
-/// NaN if no draft reached the position.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PositionAcceptance {
-    /// The probability that a sampled token is accepted at temperature 1: `Σ min(draft, target)`.
-    #[serde(deserialize_with = "number_or_null")]
-    pub overlap: f64,
-    /// The share of drafts with the same most probable token as the target.
-    #[serde(deserialize_with = "number_or_null")]
-    pub agreement: f64,
-}
 
 /// Returns the mean number of tokens per target forward for drafts of the given acceptance rates:
 /// `1 + Σ Π rates`. A rate that is not finite counts as 0.

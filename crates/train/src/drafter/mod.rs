@@ -19,7 +19,8 @@ mod target;
 mod tests;
 mod weights;
 
-pub use acceptance::{PositionAcceptance, mean_accepted_tokens};
+pub use crate::metrics::PositionAcceptance;
+pub use acceptance::mean_accepted_tokens;
 pub use files::DrafterFileError;
 pub use forward::Drafter;
 pub use learner::DrafterLearner;

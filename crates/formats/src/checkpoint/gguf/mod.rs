@@ -12,9 +12,9 @@ use std::str::FromStr;
 
 use half::bf16;
 
-use super::tensor::{LayerTensor, Tensor};
 use super::{Checkpoint, LoadError};
 use crate::config::{Config, Family, RopeScaling};
+use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::{QUANT_BLOCK as BLOCK, quantize_weights};
 use layout::{GgufWriter, TensorInfo};
 

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::architecture::HeadTensor;
-
 /// One weight tensor of a model, independent of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tensor {
@@ -99,7 +97,7 @@ impl LayerTensor {
     ];
 
     /// Whether the tensor is the bias of a projection.
-    pub(super) fn is_bias(self) -> bool {
+    pub(crate) fn is_bias(self) -> bool {
         self.name().ends_with(".bias")
     }
 
@@ -124,6 +122,42 @@ impl LayerTensor {
             Self::UpBias => "mlp.up_proj.bias",
             Self::Down => "mlp.down_proj.weight",
             Self::DownBias => "mlp.down_proj.bias",
+        }
+    }
+}
+
+/// One weight tensor of a draft head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HeadTensor {
+    /// The layer on the state and the tokens whose output is activated,
+    /// `[hidden_size, (1 + tokens) · hidden_size]`.
+    First,
+    /// Its bias, `[hidden_size]`.
+    FirstBias,
+    /// The residual connection of the first layer, of the same shape.
+    FirstResidual,
+    /// Its bias, `[hidden_size]`.
+    FirstResidualBias,
+    /// The residual layer with this index, `[hidden_size, hidden_size]`.
+    Layer(usize),
+    /// Its bias, `[hidden_size]`.
+    LayerBias(usize),
+    /// The matrix to logits, `[vocab_size, hidden_size]`.
+    Matrix,
+    /// Its bias, `[vocab_size]`.
+    MatrixBias,
+}
+
+impl HeadTensor {
+    /// Returns the tensor of a matrix's bias.
+    #[must_use]
+    pub fn bias(self) -> Self {
+        match self {
+            Self::First => Self::FirstBias,
+            Self::FirstResidual => Self::FirstResidualBias,
+            Self::Layer(index) => Self::LayerBias(index),
+            Self::Matrix => Self::MatrixBias,
+            bias => bias,
         }
     }
 }

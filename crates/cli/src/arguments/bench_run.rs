@@ -1,0 +1,236 @@
+//! Options of `forerun bench run`.
+
+use super::headings;
+use super::values::{self, layer_groups};
+use clap::Args;
+use forerun::{
+    CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
+    Placement, Tree, VerificationChoice, WeightType,
+};
+use forerun_bench::{Preset, PromptStyle};
+use std::path::PathBuf;
+
+/// Options of `forerun bench run`.
+#[derive(Args, Debug)]
+pub(crate) struct RunBenchArguments {
+    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
+    ///
+    /// Without it, the built-in demonstration pair is measured.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    pub(crate) model: Option<ModelSource>,
+
+    /// Draft models to compare: smaller models, or drafters trained for the target.
+    ///
+    /// Each one is compared with the drafters that it is made for.
+    #[arg(long, value_name = "MODELS", value_delimiter = ',', help_heading = headings::MODEL)]
+    pub(crate) draft_model: Vec<ModelSource>,
+
+    /// Types of the weights in memory to compare [default: each checkpoint's own].
+    ///
+    /// Each type is compared with autoregressive decoding of the same type.
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        value_parser = values::weight_type(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) dtype: Vec<WeightType>,
+
+    /// Use only hub models that are already in the cache.
+    #[arg(long, help_heading = headings::MODEL)]
+    pub(crate) offline: bool,
+
+    /// Methods to compare with autoregressive decoding, which is always included [default:
+    /// speculative]
+    #[arg(
+        long,
+        value_name = "METHODS",
+        value_delimiter = ',',
+        value_parser = values::method(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) method: Vec<Method>,
+
+    /// Drafters to compare [default: those that the draft models are made for]
+    #[arg(
+        long,
+        value_name = "DRAFTERS",
+        value_delimiter = ',',
+        value_parser = values::drafter(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) drafter: Vec<DrafterKind>,
+
+    /// Numbers of draft tokens to compare: numbers, `auto`, `assisted` [default: auto].
+    ///
+    /// Example: `--draft-tokens 2,4,auto`. `forerun generate --help` explains the values.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::DRAFTING)]
+    pub(crate) draft_tokens: Vec<DraftTokens>,
+
+    /// Tree of candidates to draft, as for `forerun generate` [default: none].
+    ///
+    /// May be given several times to compare shapes.
+    #[arg(long, value_name = "TREE", help_heading = headings::DRAFTING)]
+    pub(crate) tree: Vec<Tree>,
+
+    /// Variant of PEARL, as for `forerun generate` [default: eager].
+    ///
+    /// May be given several times to compare variants.
+    #[arg(long, value_name = "OPTIONS", help_heading = headings::DRAFTING)]
+    pub(crate) pearl: Vec<PearlOptions>,
+
+    /// How drafts are verified above temperature 0.
+    ///
+    /// The benchmark always uses a seed, so `auto` is `coupled`. With `rejection`, answers are not
+    /// compared with those of autoregressive decoding, since their texts differ.
+    #[arg(
+        long,
+        value_name = "VERIFICATION",
+        default_value = "auto",
+        value_parser = values::verification(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) verify: VerificationChoice,
+
+    /// Numbers of layers at a time to compare, for the drafter `easyspec` [default: 4]
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', help_heading = headings::EASYSPEC)]
+    pub(crate) lp: Vec<usize>,
+
+    /// Layer groups for the drafter `easyspec`, as for `forerun generate`.
+    ///
+    /// May be given several times, and in addition to `--lp`.
+    #[arg(
+        long,
+        value_name = "GROUPS|@FILE",
+        value_parser = layer_groups,
+        help_heading = headings::EASYSPEC
+    )]
+    pub(crate) layer_groups: Vec<LayerStrategy>,
+
+    /// When the cache of the drafter `easyspec` is made exact [default: every-round]
+    #[arg(
+        long,
+        value_name = "POLICIES",
+        value_delimiter = ',',
+        value_parser = values::calibration_policy(),
+        help_heading = headings::EASYSPEC
+    )]
+    pub(crate) calibration: Vec<CalibrationPolicy>,
+
+    /// Read configurations from a TOML file.
+    ///
+    /// Each `[[sweep]]` table has any of `method`, `drafter`, `draft-model`, `draft-tokens`,
+    /// `tree`, `pearl`, `placement`, `dtype`, `temperature`, `lp`, `layer-groups` and
+    /// `calibration`. Each of these is a value or a list, and every combination is compared. Before
+    /// the tables, the file may name `model` and `draft-model`. A `[[peer]]` table adds another
+    /// engine, as described in `bench/peers`.
+    #[arg(long, value_name = "FILE", help_heading = headings::CONFIGURATIONS)]
+    pub(crate) sweep: Option<PathBuf>,
+
+    /// Compare what a paper compares.
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = values::laboratory::preset(),
+        help_heading = headings::CONFIGURATIONS
+    )]
+    pub(crate) preset: Option<Preset>,
+
+    /// Prompts: suites or files, separated by commas.
+    ///
+    /// Suites are `default`, `spec-bench`, `humaneval`, `gsm8k`, `mbpp` and `mgsm`; all but
+    /// `default` need `--data`. Files are `.jsonl` or `.jsonl.gz` (with a field `prompt` or
+    /// `turns`), `.tsv`, or plain text with blank lines between prompts.
+    #[arg(
+        long,
+        value_name = "SUITES",
+        value_delimiter = ',',
+        default_value = "default",
+        help_heading = headings::PROMPTS
+    )]
+    pub(crate) suite: Vec<String>,
+
+    /// Directory with the files of the suites.
+    #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Use N prompts of each category, evenly chosen.
+    #[arg(long, value_name = "N", help_heading = headings::PROMPTS)]
+    pub(crate) limit: Option<usize>,
+
+    /// How prompts are put to the model.
+    ///
+    /// Prompts of several turns are always chats.
+    #[arg(
+        long,
+        value_name = "STYLE",
+        default_value = "auto",
+        value_parser = values::laboratory::prompt_style(),
+        help_heading = headings::PROMPTS
+    )]
+    pub(crate) prompts_as: PromptStyle,
+
+    /// Maximum number of tokens of an answer.
+    #[arg(
+        long,
+        short = 'n',
+        value_name = "N",
+        default_value_t = 128,
+        help_heading = headings::STOPPING
+    )]
+    pub(crate) max_tokens: usize,
+
+    /// Continue after the model's end-of-text token, so that all answers have the same length.
+    #[arg(long, help_heading = headings::STOPPING)]
+    pub(crate) ignore_eos: bool,
+
+    /// Sampling temperatures to compare; 0 always takes the most probable token [default: 0, or the
+    /// preset's].
+    ///
+    /// Each temperature is compared with autoregressive decoding at the same temperature.
+    #[arg(long, value_name = "T", value_delimiter = ',', help_heading = headings::SAMPLING)]
+    pub(crate) temperature: Vec<f32>,
+
+    /// Seed of sampled text, the same in every repetition.
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = headings::SAMPLING)]
+    pub(crate) seed: u64,
+
+    /// Sample among the K most probable tokens; 0 keeps all.
+    #[arg(long, value_name = "K", default_value_t = 0, help_heading = headings::SAMPLING)]
+    pub(crate) top_k: usize,
+
+    /// Sample among the most probable tokens that together have probability P; 1 keeps all.
+    #[arg(long, value_name = "P", default_value_t = 1.0, help_heading = headings::SAMPLING)]
+    pub(crate) top_p: f32,
+
+    /// Cores that run the drafter and the target, as for `forerun generate`.
+    ///
+    /// May be given several times to compare placements. If no model drafts, the target has all
+    /// cores of the placement.
+    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    pub(crate) placement: Vec<Placement>,
+
+    /// Allow configurations that use different numbers of cores.
+    #[arg(long, help_heading = headings::DEVICES)]
+    pub(crate) unequal_cores: bool,
+
+    /// Number of times that each configuration answers each prompt.
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::MEASUREMENT)]
+    pub(crate) repeats: usize,
+
+    /// Number of prompts that each configuration answers first, without being measured.
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = headings::MEASUREMENT)]
+    pub(crate) warm_ups: usize,
+
+    /// Directory for `answers.jsonl`, `summary.json`, `report.md` and `report.html`.
+    ///
+    /// An interrupted run in this directory resumes with the same command.
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "forerun-bench",
+        help_heading = headings::OUTPUT
+    )]
+    pub(crate) out: PathBuf,
+}

@@ -1,0 +1,111 @@
+//! What a drafter with a checkpoint is built from: its model, its weights, and a worker's device.
+
+use crate::easyspec::EasySpec;
+use crate::translation::Translation;
+use forerun_cpu::{AlternatingModel, CpuPages, ExclusiveDevice, Team, Transformer, Weights};
+use forerun_decode::DraftPattern;
+use forerun_draft::Drafter;
+use forerun_formats::{Checkpoint, SpeculatorKind};
+use forerun_model::{CachedTransformer, Forward};
+use forerun_runtime::{Engine, SharedDevice, TimedModel};
+use std::sync::Arc;
+
+/// An open language model that is about to draft.
+pub(crate) struct DraftModel<'a> {
+    pub(crate) checkpoint: &'a Checkpoint,
+    /// The layout that shows what the model was trained for, such as PARD's.
+    pub(crate) layout: Option<SpeculatorKind>,
+    /// EasySpec's options, if it drafts.
+    pub(crate) easyspec: Option<&'a EasySpec>,
+    /// How drafts are translated, if the model's vocabulary is not the target's.
+    pub(crate) translation: Option<Arc<Translation>>,
+}
+
+/// A drafter's weights, and how it drafts with them.
+#[derive(Clone)]
+pub(crate) struct DrafterParts {
+    pub(crate) pattern: DraftPattern,
+    pub(crate) build: Arc<BuildDrafter>,
+}
+
+/// Builds a drafter on a worker.
+pub(crate) type BuildDrafter = dyn Fn(&Site<'_>) -> Result<Box<dyn Drafter>, String> + Send + Sync;
+
+impl DrafterParts {
+    /// Creates the parts of a drafter with this pattern. `build` fails if the drafter cannot run on
+    /// the site's device.
+    pub(crate) fn new(
+        pattern: DraftPattern,
+        build: impl Fn(&Site<'_>) -> Result<Box<dyn Drafter>, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { pattern, build: Arc::new(build) }
+    }
+}
+
+/// Where a drafter is built: the device of a worker.
+pub(crate) struct Site<'a> {
+    pub(crate) engine: &'a Engine,
+    pub(crate) device: &'a DrafterDevice<'a>,
+    /// The number of the target's tokens.
+    pub(crate) vocab_size: usize,
+    /// The memory of the caches, if it is not the default.
+    pub(crate) cache_bytes: Option<usize>,
+}
+
+impl Site<'_> {
+    /// Wraps a model so that its passes appear in the trace.
+    pub(crate) fn timed<M>(&self, model: M) -> TimedModel<M> {
+        self.engine.timed(model)
+    }
+
+    /// Returns a language model with caches of its own.
+    pub(crate) fn model(
+        &self,
+        weights: &Arc<Weights>,
+    ) -> TimedModel<CachedTransformer<Box<dyn Forward<Storage = CpuPages>>>> {
+        let passes = self.device.passes(self.engine, Arc::clone(weights));
+        self.timed(CachedTransformer::new(passes).with_cache_bytes(self.cache_bytes))
+    }
+
+    /// Returns the team of a device that no other worker uses.
+    ///
+    /// # Errors
+    /// If the device is shared.
+    pub(crate) fn team(&self) -> Result<Arc<Team>, String> {
+        match self.device {
+            DrafterDevice::Team(team) => Ok(Arc::clone(team)),
+            // `Plan` refuses such placements.
+            DrafterDevice::Shared { .. } => Err("this drafter cannot move between devices".into()),
+        }
+    }
+}
+
+/// The device of a drafter's model.
+pub(crate) enum DrafterDevice<'a> {
+    /// A device that no other worker uses.
+    Team(&'a Arc<Team>),
+    /// The first and the last of the target's devices.
+    Shared {
+        devices: [&'a Arc<SharedDevice>; 2],
+        /// Whether each half of a draft is computed on one of the devices. If not, each token is
+        /// computed on the device that is free.
+        halves: bool,
+    },
+}
+
+impl DrafterDevice<'_> {
+    /// Returns the forward passes of a model on this device, for a worker of `engine`.
+    fn passes(
+        &self,
+        engine: &Engine,
+        weights: Arc<Weights>,
+    ) -> Box<dyn Forward<Storage = CpuPages>> {
+        match self {
+            Self::Team(team) => Box::new(Transformer::new(weights, Arc::clone(team))),
+            Self::Shared { devices, .. } => {
+                let lease = |device| Box::new(engine.lease(device)) as Box<dyn ExclusiveDevice>;
+                Box::new(AlternatingModel::new(&weights, devices.map(lease)))
+            }
+        }
+    }
+}

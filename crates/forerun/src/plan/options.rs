@@ -1,0 +1,83 @@
+//! The options of a plan.
+
+use super::{AdditionalDrafter, DraftTokens, Method, Tree};
+use crate::easyspec::LayerStrategy;
+use crate::model_source::ModelSource;
+use crate::registry::DrafterKind;
+use forerun_decode::PearlOptions;
+use forerun_draft::CalibrationPolicy;
+use forerun_formats::WeightType;
+use forerun_runtime::Placement;
+
+/// The models, the method, the drafter and the devices that [`Plan::new`](super::Plan::new) checks.
+///
+/// Every field but `model` has a default. A draft model alone gives speculative decoding with an
+/// adaptive draft length.
+///
+/// ```
+/// use forerun::{DraftTokens, DrafterKind, Method, Options};
+///
+/// // Speculative decoding with a draft model.
+/// let speculative = Options {
+///     model: "models/target".into(),
+///     draft_model: Some("models/drafter".into()),
+///     ..Options::default()
+/// };
+///
+/// // PEARL, with drafts of four tokens, on cores of your choice.
+/// let pearl = Options {
+///     method: Some(Method::Pearl),
+///     draft_tokens: DraftTokens::Fixed(4),
+///     placement: Some("drafter=cpu:0,target=cpu:1-3".parse()?),
+///     ..speculative
+/// };
+///
+/// // No second model: the drafter looks for repetitions in the text.
+/// let lookup = Options {
+///     drafter: Some(DrafterKind::PromptLookup),
+///     draft_model: None,
+///     method: None,
+///     ..pearl
+/// };
+/// # Ok::<(), forerun::PlacementError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The target: a Hugging Face directory, a llama2.c file, or a model of the hub.
+    pub model: ModelSource,
+    /// The drafter's checkpoint: a model, or a drafter trained for the target.
+    pub draft_model: Option<ModelSource>,
+    /// The decoding method. By default [`Method::Speculative`] if there is a drafter, and
+    /// [`Method::Autoregressive`] otherwise.
+    pub method: Option<Method>,
+    /// The kind of drafter. By default the kind that the draft model's tensors show, or none without
+    /// a draft model.
+    pub drafter: Option<DrafterKind>,
+    /// Drafters in addition to the first one, for [`Method::Dsi`]. If several drafters agree with
+    /// the target, the first one's tokens are kept.
+    pub additional_drafters: Vec<AdditionalDrafter>,
+    /// The number of tokens drafted in a row. With DSI, the number per verification (its lookahead).
+    pub draft_tokens: DraftTokens,
+    /// The shape of drafts: a chain or a tree.
+    pub tree: Tree,
+    /// The variant of PEARL. Other methods ignore it.
+    pub pearl: PearlOptions,
+    /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
+    pub weight_type: Option<WeightType>,
+    /// The memory in bytes that each model may use for the keys and values of all sequences. The least
+    /// recently used ones are dropped, and computed again if they are needed. By default 4 GiB, and
+    /// 1 GiB for a drafter on the target's hidden states.
+    pub cache_bytes: Option<usize>,
+    /// The number of cores that an automatic placement uses, one thread on each. By default all cores
+    /// that this process may use, within its CPU quota.
+    pub threads: Option<usize>,
+    /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
+    ///
+    /// By default target and drafter take turns on all cores. If they run at the same time, the
+    /// drafter has the first core and the target the others.
+    pub placement: Option<Placement>,
+    /// The drafter's layers that [`DrafterKind::EasySpec`] computes at the same time.
+    pub layers: Option<LayerStrategy>,
+    /// When [`DrafterKind::EasySpec`] recomputes approximate rows of the drafter's cache exactly.
+    pub calibration: Option<CalibrationPolicy>,
+}
