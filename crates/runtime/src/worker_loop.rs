@@ -230,9 +230,12 @@ impl WorkerLoop {
         for job in &jobs {
             self.engine.release(job.job.sequence());
         }
+        // Later jobs must not get the uses of devices by this pass.
+        let uses = self.answers.device_uses.take();
         let is_single = jobs.len() == 1;
         for mut pending in jobs {
             if is_single {
+                pending.answer.device_uses.extend(uses.iter().cloned());
                 let (worker, message) = (self.answers.name.clone(), message.to_owned());
                 let error = JobError::Panicked { worker, message };
                 self.answers.complete(&pending.job, pending.answer, Err(error));
