@@ -43,7 +43,9 @@ impl Role {
 /// holds and computes the rest, so caches never have to be rolled back explicitly.
 ///
 /// ```rust
-/// use forerun_core::{DraftShape, Job, Sampling, SequenceId, TargetFeedback, TokenTree};
+/// use forerun_core::{
+///     DraftShape, Job, Sampling, ScoreJob, SequenceId, TargetFeedback, TokenTree,
+/// };
 ///
 /// // Ask a drafter for up to four tokens after a prompt of three.
 /// let sequence = SequenceId(0);
@@ -59,7 +61,7 @@ impl Role {
 /// assert_eq!(draft.sequence(), sequence);
 ///
 /// // Ask the target for its distributions after the prompt, and after each of two draft tokens.
-/// let score = Job::Score {
+/// let score = Job::Score(ScoreJob {
 ///     sequence,
 ///     tokens: prompt.into(),
 ///     prompt_len: prompt.len(),
@@ -67,7 +69,7 @@ impl Role {
 ///     sampling: Sampling::greedy(),
 ///     logprobs: None,
 ///     features_from: None,
-/// };
+/// });
 /// assert_eq!(score.sequence(), sequence);
 /// ```
 ///
@@ -90,24 +92,28 @@ pub enum Job {
         feedback: TargetFeedback,
     },
     /// Compute the target's distribution after `tokens` and after each node of `tree`.
-    Score {
-        /// The sequence.
-        sequence: SequenceId,
-        /// All tokens before the tree, at least one.
-        tokens: Arc<[TokenId]>,
-        /// The number of prompt tokens at the start of `tokens`. Some penalties do not count them.
-        prompt_len: usize,
-        /// The candidates after `tokens`.
-        tree: TokenTree,
-        /// The request's sampling options.
-        sampling: Sampling,
-        /// The number of most probable tokens to report for each row with their log-probabilities;
-        /// `None` requests no log-probabilities.
-        logprobs: Option<usize>,
-        /// The index of the first token to return features for. The result has the features of all
-        /// tokens from there on and of the tree's nodes; `None` requests no features.
-        features_from: Option<usize>,
-    },
+    Score(ScoreJob),
+}
+
+/// A score job: the target's distribution after `tokens` and after each node of `tree`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScoreJob {
+    /// The sequence.
+    pub sequence: SequenceId,
+    /// All tokens before the tree, at least one.
+    pub tokens: Arc<[TokenId]>,
+    /// The number of prompt tokens at the start of `tokens`. Some penalties do not count them.
+    pub prompt_len: usize,
+    /// The candidates after `tokens`.
+    pub tree: TokenTree,
+    /// The request's sampling options.
+    pub sampling: Sampling,
+    /// The number of most probable tokens to report for each row with their log-probabilities;
+    /// `None` requests no log-probabilities.
+    pub logprobs: Option<usize>,
+    /// The index of the first token to return features for. The result has the features of all
+    /// tokens from there on and of the tree's nodes; `None` requests no features.
+    pub features_from: Option<usize>,
 }
 
 impl Job {
@@ -115,7 +121,7 @@ impl Job {
     #[must_use]
     pub fn sequence(&self) -> SequenceId {
         match self {
-            Self::Draft { sequence, .. } | Self::Score { sequence, .. } => *sequence,
+            Self::Draft { sequence, .. } | Self::Score(ScoreJob { sequence, .. }) => *sequence,
         }
     }
 }
@@ -273,7 +279,7 @@ pub enum ClusterError {
 /// ```rust
 /// use forerun_core::{
 ///     Cluster, ClusterError, Completion, Distribution, Draft, Job, JobCost, JobOutput, Outcome,
-///     Role, Sampling, Scores, SequenceId, Ticket, TokenTree,
+///     Role, Sampling, ScoreJob, Scores, SequenceId, Ticket, TokenTree,
 /// };
 /// use std::collections::VecDeque;
 ///
@@ -289,7 +295,7 @@ pub enum ClusterError {
 ///         let ticket = Ticket(self.submitted);
 ///         self.submitted += 1;
 ///         let output = match job {
-///             Job::Score { tokens, tree, .. } => {
+///             Job::Score(ScoreJob { tokens, tree, .. }) => {
 ///                 // One row for the last token, and one for each node of the tree.
 ///                 let last = &tokens[tokens.len() - 1..];
 ///                 let row = |token: &u32| Distribution::point(token + 1);
@@ -316,7 +322,7 @@ pub enum ClusterError {
 /// }
 ///
 /// let mut cluster = CountingCluster::default();
-/// let job = Job::Score {
+/// let job = Job::Score(ScoreJob {
 ///     sequence: SequenceId(0),
 ///     tokens: [1, 2, 3].into(),
 ///     prompt_len: 3,
@@ -324,7 +330,7 @@ pub enum ClusterError {
 ///     sampling: Sampling::greedy(),
 ///     logprobs: None,
 ///     features_from: None,
-/// };
+/// });
 /// let ticket = cluster.submit(Role::Target(0), job)?;
 /// let completion = cluster.next_completion()?;
 /// assert_eq!(completion.ticket, ticket);

@@ -35,8 +35,8 @@ pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal};
 pub use features::{FeatureRows, Features};
 pub use job::{
-    Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, Scores, SequenceId,
-    Ticket,
+    Cluster, ClusterError, Completion, Job, JobError, JobOutput, Outcome, Role, ScoreJob, Scores,
+    SequenceId, Ticket,
 };
 pub use job_cost::JobCost;
 pub use logprobs::{RowLogprobs, TokenLogprob};

@@ -35,7 +35,7 @@ pub trait Decoder {
 /// ```rust
 /// # use forerun_core::{
 /// #     ClusterError, Completion, Distribution, Draft, Job, JobCost, JobOutput, Outcome, Role,
-/// #     Scores, Ticket,
+/// #     ScoreJob, Scores, Ticket,
 /// # };
 /// # use std::collections::VecDeque;
 /// # #[derive(Default)]
@@ -48,7 +48,7 @@ pub trait Decoder {
 /// #         let ticket = Ticket(self.submitted);
 /// #         self.submitted += 1;
 /// #         let output = match job {
-/// #             Job::Score { tokens, tree, .. } => {
+/// #             Job::Score(ScoreJob { tokens, tree, .. }) => {
 /// #                 let last = &tokens[tokens.len() - 1..];
 /// #                 let row = |token: &u32| Distribution::point(token + 1);
 /// #                 let rows = last.iter().chain(tree.tokens()).map(row).collect();

@@ -3,8 +3,8 @@
 use crate::estimates::JobTime;
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Features, Job, JobOutput, Role, Scores, Ticket,
-    TokenId, TokenTree,
+    Cluster, Completion, Draft, DraftShape, Features, Job, JobOutput, Role, ScoreJob, Scores,
+    Ticket, TokenId, TokenTree,
 };
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) fn submit_score(
     tree: TokenTree,
     cluster: &mut dyn Cluster,
 ) -> Result<Ticket, DecodeError> {
-    let job = Job::Score {
+    let job = Job::Score(ScoreJob {
         sequence: sequence.id(),
         tokens: tokens_with(sequence, ahead),
         prompt_len: sequence.prompt_len(),
@@ -50,7 +50,7 @@ pub(crate) fn submit_score(
         sampling: sequence.sampling().clone(),
         logprobs: sequence.requested_logprobs(),
         features_from: sequence.features().map(Features::len),
-    };
+    });
     Ok(cluster.submit(Role::Target(replica), job)?)
 }
 

@@ -4,7 +4,7 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Distribution, Draft, DraftShape, Job, JobCost, JobOutput,
-    Outcome, Proposal, Role, Sampling, Scores, SequenceId, Ticket, TokenId, TokenTree,
+    Outcome, Proposal, Role, Sampling, ScoreJob, Scores, SequenceId, Ticket, TokenId, TokenTree,
 };
 use forerun_decode::{
     Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl, PearlDraftLength, PearlOptions,
@@ -75,7 +75,7 @@ impl BusyCluster {
                 let tree = TokenTree::chain(&chain);
                 JobOutput::Draft(Draft { tree, proposal: Proposal::Deterministic })
             }
-            Job::Score { tokens, tree, .. } => {
+            Job::Score(ScoreJob { tokens, tree, .. }) => {
                 let rows = 1 + tree.len();
                 add_pass(rows, rows + neighbours.iter().sum::<usize>(), self.score_pass);
                 self.scored_rows.push(rows);

@@ -1,7 +1,8 @@
 //! Runs a custom decoder on the engine's workers: `cargo run -p forerun --example decoder`.
 use forerun::{Forerun, Options, Plan, RandomPair};
 use forerun_core::{
-    Cluster, Draft, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback, verify,
+    Cluster, Draft, DraftShape, Job, JobOutput, Role, Sampling, ScoreJob, SequenceId,
+    TargetFeedback, verify,
 };
 use forerun_decode::{DecodeError, Decoder, Limits, Sequence, generate};
 use std::ops::ControlFlow;
@@ -34,7 +35,7 @@ impl Decoder for DraftFour {
                 JobOutput::Score(_) => return Err(DecodeError::Answer("expected a draft")),
             }
         };
-        let job = Job::Score {
+        let job = Job::Score(ScoreJob {
             sequence: sequence.id(),
             tokens: sequence.tokens().into(),
             prompt_len: sequence.prompt_len(),
@@ -42,7 +43,7 @@ impl Decoder for DraftFour {
             sampling: sequence.sampling().clone(),
             logprobs: None,
             features_from: None,
-        };
+        });
         cluster.submit(Role::Target(0), job)?;
         let scores = match cluster.next_completion()?.output? {
             JobOutput::Score(scores) => scores,

@@ -1,15 +1,17 @@
 //! An answer in progress, as an iterator of events.
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Commit};
 use crate::engine::Forerun;
 use crate::error::ForerunError;
 use crate::plan::Method;
-use crate::sink::Sink;
+use crate::text_stream::{StopFilter, TextStream};
+use crate::tokenizer::Tokenizer;
 use forerun_core::trace::Trace;
 use forerun_core::{JobError, TokenId, TokenLogprob, Verification};
 use forerun_decode::{AnswerDecoder, DecodeError, Finish, Sequence, next_tokens};
 use forerun_runtime::{Canceller, ClusterHandle};
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// A part of an answer in progress.
 #[derive(Clone, Debug)]
@@ -187,5 +189,65 @@ impl Iterator for AnswerStream<'_> {
 impl Drop for AnswerStream<'_> {
     fn drop(&mut self) {
         drop(self.end());
+    }
+}
+
+/// Collects an answer's tokens and their text until a stop string ends it.
+pub(crate) struct Sink<'a> {
+    started: Instant,
+    stream: TextStream<'a>,
+    stop: StopFilter,
+    pub(crate) text: String,
+    pub(crate) tokens: Vec<TokenId>,
+    /// The times at which `tokens` were committed.
+    pub(crate) commits: Vec<Commit>,
+    /// Whether a stop string or the caller has ended the text.
+    pub(crate) closed: bool,
+}
+
+impl<'a> Sink<'a> {
+    pub(crate) fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId], stop: &[String]) -> Self {
+        Self {
+            started: Instant::now(),
+            stream: TextStream::new(tokenizer, prompt),
+            stop: StopFilter::new(stop),
+            text: String::new(),
+            tokens: Vec::new(),
+            commits: Vec::new(),
+            closed: false,
+        }
+    }
+
+    pub(crate) fn elapsed_ns(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// Starts the commit of a step.
+    pub(crate) fn start_commit(&mut self) {
+        self.commits.push(Commit { at_ns: self.elapsed_ns(), tokens: 0 });
+    }
+
+    /// Adds a token of the last commit. Returns the text that it makes final.
+    pub(crate) fn push(&mut self, token: TokenId) -> String {
+        self.tokens.push(token);
+        if let Some(commit) = self.commits.last_mut() {
+            commit.tokens += 1;
+        }
+        let passed = self.stop.push(&self.stream.push(token));
+        self.closed |= passed.stopped;
+        self.text += &passed.text;
+        passed.text
+    }
+
+    /// Returns the text that was held back, once there are no more tokens.
+    pub(crate) fn flush(&mut self) -> String {
+        if self.closed {
+            return String::new();
+        }
+        let passed = self.stop.push(&self.stream.finish());
+        self.closed = passed.stopped;
+        let rest = if passed.stopped { passed.text } else { passed.text + &self.stop.finish() };
+        self.text += &rest;
+        rest
     }
 }

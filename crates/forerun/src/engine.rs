@@ -1,7 +1,7 @@
 //! The engine: loaded models on their devices, which answer requests.
 
 use crate::answer::Answer;
-use crate::answer_stream::{AnswerEvent, AnswerStream};
+use crate::answer_stream::{AnswerEvent, AnswerStream, Sink};
 use crate::decoding::LearnedDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
@@ -9,7 +9,6 @@ use crate::loader::Loader;
 use crate::open_model::open_model;
 use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
-use crate::sink::Sink;
 use crate::tokenizer::Tokenizer;
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::trace::Trace;

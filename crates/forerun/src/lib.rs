@@ -49,7 +49,6 @@ mod progress;
 mod quality;
 mod registry;
 mod request;
-mod sink;
 mod synthetic_pair;
 mod text_stream;
 mod tokenizer;

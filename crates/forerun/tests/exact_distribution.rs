@@ -15,8 +15,9 @@
 use forerun::{DrafterKind, Method, Need};
 use forerun_core::{
     Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
-    Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, Scores, SequenceId,
-    TargetFeedback, TokenId, TokenTree, Verdict, Verification, node_of_row, reference, verify,
+    Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, ScoreJob, Scores,
+    SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification, node_of_row, reference,
+    verify,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -1062,7 +1063,7 @@ impl Decoder for ExplicitVerification {
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
         let draft = draft(sequence, cluster, chain(1))?;
-        let score = Job::Score {
+        let score = Job::Score(ScoreJob {
             sequence: sequence.id(),
             tokens: sequence.tokens().into(),
             prompt_len: sequence.prompt_len(),
@@ -1070,7 +1071,7 @@ impl Decoder for ExplicitVerification {
             sampling: sequence.sampling().clone(),
             logprobs: None,
             features_from: None,
-        };
+        });
         cluster.submit(Role::Target(0), score)?;
         let Ok(JobOutput::Score(scores)) = cluster.next_completion()?.output else { panic!() };
         let rows = &scores.rows;

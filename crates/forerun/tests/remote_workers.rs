@@ -16,7 +16,7 @@ use forerun::{
 };
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Outcome, Purpose, Role,
-    Sampling, SequenceId, Ticket, TokenTree,
+    Sampling, ScoreJob, SequenceId, Ticket, TokenTree,
 };
 use forerun_formats::checkpoint::random_speculator::SpeculatorLayout;
 use forerun_wire::{Command, Connection, WorkerEnd};
@@ -542,7 +542,7 @@ fn a_canceller_stops_an_answer_whose_job_is_in_flight() {
 }
 
 fn score(sequence: u64, tokens: &[TokenId]) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: tokens.into(),
         prompt_len: tokens.len(),
@@ -550,7 +550,7 @@ fn score(sequence: u64, tokens: &[TokenId]) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 #[test]

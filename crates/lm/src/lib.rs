@@ -10,7 +10,6 @@ pub mod fake;
 mod layer_order;
 mod model;
 mod request;
-mod score;
 
 pub use error::ModelError;
 pub use layer_order::{LayerGroups, LayerGroupsError, LayerOrder};
@@ -18,4 +17,3 @@ pub use model::{FeatureModel, LanguageModel, LayeredModel};
 pub use request::{
     BatchEntry, DeviceChoice, ForwardOutput, ForwardRequest, Progress, complete_each, unfinished,
 };
-pub use score::{ScoreRequest, score};

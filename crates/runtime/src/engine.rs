@@ -3,10 +3,11 @@
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
-    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, SequenceId,
+    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, RowLogprobs, ScoreJob,
+    Scores, SequenceId, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
-use forerun_lm::{BatchEntry, LanguageModel, ModelError, Progress, ScoreRequest, score};
+use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -118,7 +119,9 @@ impl Engine {
             }
             Role::Target(index) => {
                 let model = self.targets.get_mut(&index).expect("a target of this index");
-                score(&mut **model, &score_request(job, cancel)).map(JobOutput::Score)
+                let job = score_job(job);
+                let output = model.logits(&forward_request(job, cancel))?;
+                scores(job, output).map(JobOutput::Score)
             }
         }
     }
@@ -152,7 +155,7 @@ impl Engine {
     pub(crate) fn score_pass(&mut self, index: usize, jobs: &mut [ScorePart<'_>]) {
         let model = self.targets.get_mut(&index).expect("a target of this index");
         let batch = jobs.iter_mut().map(|ScorePart { job, cancel, progress }| BatchEntry {
-            request: score_request(job, cancel).forward(),
+            request: forward_request(score_job(job), cancel),
             progress,
         });
         model.forward(&mut batch.collect::<Vec<_>>());
@@ -176,15 +179,15 @@ impl ScorePart<'_> {
     /// Removes and returns the job's output, if it is complete.
     pub(crate) fn take_output(&mut self) -> Option<Result<JobOutput, ModelError>> {
         let result = self.progress.result.take()?;
-        let request = score_request(self.job, self.cancel);
-        Some(result.and_then(|output| request.scores(output)).map(JobOutput::Score))
+        let job = score_job(self.job);
+        Some(result.and_then(|output| scores(job, output)).map(JobOutput::Score))
     }
 }
 
 /// Returns the randomness of a job's request.
 pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
     match job {
-        Job::Draft { sampling, .. } | Job::Score { sampling, .. } => &sampling.randomness,
+        Job::Draft { sampling, .. } | Job::Score(ScoreJob { sampling, .. }) => &sampling.randomness,
     }
 }
 
@@ -210,20 +213,40 @@ fn draft_context<'a>(
     }
 }
 
-/// Returns a score job as a request.
-fn score_request<'a>(job: &'a Job, cancel: &'a AtomicBool) -> ScoreRequest<'a> {
-    let Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from } = job
-    else {
-        panic!("a target received a job for a drafter");
-    };
-    ScoreRequest {
-        sequence: *sequence,
-        tokens,
-        prompt_len: *prompt_len,
-        tree,
-        sampling,
-        logprobs: *logprobs,
-        features_from: *features_from,
-        cancel,
+/// Returns a job for a target.
+fn score_job(job: &Job) -> &ScoreJob {
+    let Job::Score(job) = job else { panic!("a target received a job for a drafter") };
+    job
+}
+
+/// Returns a score job's request to the model.
+fn forward_request<'a>(job: &'a ScoreJob, cancel: &'a AtomicBool) -> ForwardRequest<'a> {
+    let ScoreJob { sequence, tokens, tree, features_from, .. } = job;
+    let request = ForwardRequest::new(*sequence, tokens, tree);
+    ForwardRequest { features_from: *features_from, cancel, ..request }
+}
+
+/// Converts the model's output to distributions of the token after the prefix and after each node.
+///
+/// # Errors
+/// [`ModelError::Sampling`] if the logits cannot be sampled from, [`ModelError::NoFeatures`] if the
+/// output has no features although the job asks for them.
+fn scores(job: &ScoreJob, output: ForwardOutput) -> Result<Scores, ModelError> {
+    let sampler = job.sampling.sampler(&job.tokens, job.prompt_len);
+    let mut scores =
+        Scores { rows: Vec::new(), logprobs: job.logprobs.map(|_| Vec::new()), features: None };
+    for (row, logits) in output.rows().enumerate() {
+        let at = node_of_row(row);
+        let distribution = sampler.distribution(logits, &job.tree, at)?;
+        if let (Some(logprobs), Some(top)) = (&mut scores.logprobs, job.logprobs) {
+            let position = job.tokens.len() + at.map_or(0, |node| job.tree.depth(node));
+            logprobs.push(RowLogprobs::new(logits, &distribution, top, position)?);
+        }
+        scores.rows.push(distribution);
+    }
+    scores.features = output.features;
+    match job.features_from.is_some() && scores.features.is_none() {
+        true => Err(ModelError::NoFeatures),
+        false => Ok(scores),
     }
 }

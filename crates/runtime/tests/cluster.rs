@@ -4,8 +4,8 @@
 
 use forerun_core::{
     Cluster, ClusterError, Completion, Draft, DraftShape, FeatureRows, Features, Job, JobCost,
-    JobError, JobOutput, Outcome, Role, Sampling, SamplingOptions, SequenceId, TargetFeedback,
-    Ticket, TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
+    JobError, JobOutput, Outcome, Role, Sampling, SamplingOptions, ScoreJob, SequenceId,
+    TargetFeedback, Ticket, TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
 };
 use forerun_decode::{
     DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
@@ -98,7 +98,7 @@ fn runtime(fake: &Fake) -> Runtime {
 }
 
 fn score(sequence: u64, tokens: &[TokenId]) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: tokens.into(),
         prompt_len: tokens.len(),
@@ -106,7 +106,7 @@ fn score(sequence: u64, tokens: &[TokenId]) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 fn token(completion: Completion) -> Option<TokenId> {
@@ -423,12 +423,20 @@ fn jobs_and_completions_survive_serialisation() {
     }
     let runtime = runtime(&Fake::default());
     let mut cluster = runtime.cluster();
-    let Job::Score { sequence, tokens, prompt_len, tree, sampling, .. } = score(0, &[3]) else {
+    let Job::Score(ScoreJob { sequence, tokens, prompt_len, tree, sampling, .. }) = score(0, &[3])
+    else {
         panic!()
     };
     let (logprobs, features_from) = (Some(2), None);
-    let with_logprobs =
-        Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from };
+    let with_logprobs = Job::Score(ScoreJob {
+        sequence,
+        tokens,
+        prompt_len,
+        tree,
+        sampling,
+        logprobs,
+        features_from,
+    });
     cluster.submit(Role::Target(0), with_logprobs).unwrap();
     let draft = Completion {
         ticket: Ticket(3),

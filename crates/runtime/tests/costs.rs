@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, DraftShape, Job, JobCost, Role, Sampling, SequenceId, TargetFeedback, Ticket, TokenId,
-    TokenTree,
+    Cluster, DraftShape, Job, JobCost, Role, Sampling, ScoreJob, SequenceId, TargetFeedback,
+    Ticket, TokenId, TokenTree,
 };
 use forerun_draft::ModelDrafter;
 use forerun_lm::fake::{TableModel, output_by_prefix};
@@ -89,7 +89,7 @@ fn runtime() -> Runtime {
 }
 
 fn score(sequence: u64, tokens: usize, tree: &[TokenId]) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: vec![1; tokens].into(),
         prompt_len: 1,
@@ -97,7 +97,7 @@ fn score(sequence: u64, tokens: usize, tree: &[TokenId]) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 fn draft(sequence: u64, tokens: &[TokenId], length: usize) -> Job {
@@ -116,7 +116,7 @@ fn run_together(cluster: &mut ThreadCluster, role: Role, jobs: Vec<Job>) -> Vec<
     // The worker is busy until all jobs are in its queue.
     let busy = match role {
         Role::Drafter(_) => draft(99, &[HANG], 1),
-        Role::Target(_) => Job::Score {
+        Role::Target(_) => Job::Score(ScoreJob {
             sequence: SequenceId(99),
             tokens: [HANG].into(),
             prompt_len: 1,
@@ -124,7 +124,7 @@ fn run_together(cluster: &mut ThreadCluster, role: Role, jobs: Vec<Job>) -> Vec<
             sampling: Sampling::greedy(),
             logprobs: None,
             features_from: None,
-        },
+        }),
     };
     let busy = cluster.submit(role, busy).unwrap();
     let tickets: Vec<Ticket> =

@@ -5,7 +5,7 @@
 
 use forerun_core::trace::{SpanKind, Trace};
 use forerun_core::{
-    Cluster, Job, JobError, JobOutput, Role, Sampling, SequenceId, TokenId, TokenTree,
+    Cluster, Job, JobError, JobOutput, Role, Sampling, ScoreJob, SequenceId, TokenId, TokenTree,
 };
 use forerun_cpu::ExclusiveDevice;
 use forerun_decode::{
@@ -167,7 +167,7 @@ fn replicas_use_the_devices_one_after_another() {
 }
 
 fn score(sequence: u64, last: TokenId) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: [1, last].into(),
         prompt_len: 2,
@@ -175,7 +175,7 @@ fn score(sequence: u64, last: TokenId) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 #[test]

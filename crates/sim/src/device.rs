@@ -1,7 +1,7 @@
 //! Devices: their roles, the times of their passes, and their faults.
 
 use crate::Cost;
-use forerun_core::{Job, JobCost, JobOutput, Role, SequenceId, TokenId, TokenTree};
+use forerun_core::{Job, JobCost, JobOutput, Role, ScoreJob, SequenceId, TokenId, TokenTree};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -192,7 +192,8 @@ impl CacheState {
     /// The first pass of a sequence takes [`Cost::first_ns`], which includes the prompt. Every other first
     /// pass of a job has one row for each token that is not cached.
     pub(crate) fn work(&self, cost: &Cost, role: Role, job: &Job) -> Work {
-        let (Job::Draft { tokens, prompt_len, .. } | Job::Score { tokens, prompt_len, .. }) = job;
+        let (Job::Draft { tokens, prompt_len, .. }
+        | Job::Score(ScoreJob { tokens, prompt_len, .. })) = job;
         let past = self.0.get(&(role, job.sequence()));
         let cached = past.map_or(0, |past| past.cached_prefix(tokens));
         let cached = cached.max(prompt_len.saturating_sub(1));
@@ -200,7 +201,7 @@ impl CacheState {
         let missing = tokens.len() - cached.min(tokens.len().saturating_sub(1));
         let (passes, first_rows) = match job {
             Job::Draft { shape, .. } => (shape.length(), missing),
-            Job::Score { tree, .. } => (1, missing + tree.len()),
+            Job::Score(ScoreJob { tree, .. }) => (1, missing + tree.len()),
         };
         Work { passes, first_rows, prompt_ns: cost.first_ns.filter(|_| past.is_none()) }
     }
@@ -215,13 +216,13 @@ impl CacheState {
     pub(crate) fn record(&mut self, role: Role, job: Job, output: Option<&JobOutput>) {
         let key = (role, job.sequence());
         let past = match (job, output) {
-            (Job::Score { tokens, tree, .. }, Some(_)) => CachedTokens { tokens, tree },
+            (Job::Score(ScoreJob { tokens, tree, .. }), Some(_)) => CachedTokens { tokens, tree },
             // The last token of a draft was never an input of a pass.
             (Job::Draft { tokens, .. }, Some(JobOutput::Draft(draft))) => {
                 let tree = draft.tree.first(draft.tree.len().saturating_sub(1));
                 CachedTokens { tokens, tree }
             }
-            (Job::Draft { tokens, .. } | Job::Score { tokens, .. }, _) => {
+            (Job::Draft { tokens, .. } | Job::Score(ScoreJob { tokens, .. }), _) => {
                 CachedTokens { tokens, tree: TokenTree::new() }
             }
         };

@@ -2,7 +2,7 @@
 
 use forerun_core::{
     Distribution, Draft, DraftShape, Job, JobOutput, Key, KeyedRandomness, Proposal, Purpose,
-    Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
+    ScoreJob, Scores, SequenceId, TokenId, TokenTree, node_of_row, row_of,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,7 +99,7 @@ impl CachedOracle {
                 let tree = TokenTree::chain(&chain);
                 Some(JobOutput::Draft(Draft { tree, proposal: Proposal::Deterministic }))
             }
-            Job::Score { tokens, tree, .. } => {
+            Job::Score(ScoreJob { tokens, tree, .. }) => {
                 let rows = self.rows(tokens, tree).into_iter().map(Distribution::point).collect();
                 Some(JobOutput::Score(Scores { rows, ..Scores::default() }))
             }

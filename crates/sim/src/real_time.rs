@@ -9,7 +9,7 @@ use crate::oracle::{CachedOracle, VOCABULARY};
 use crate::{Cancellation, Device, SimError, Simulation};
 use forerun_core::trace::Trace;
 use forerun_core::{
-    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, Scores, SequenceId,
+    Draft, DraftShape, Job, JobOutput, Proposal, Role, Sampling, ScoreJob, Scores, SequenceId,
     TargetFeedback, TokenTree,
 };
 use forerun_decode::Statistics;
@@ -90,7 +90,7 @@ struct SleepingModel {
 impl SleepingModel {
     fn answer(&mut self, request: &ForwardRequest<'_>) -> Result<ForwardOutput, ModelError> {
         let ForwardRequest { sequence, tokens, tree, first_row, cancel, .. } = *request;
-        let job = Job::Score {
+        let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),
             prompt_len: PROMPT,
@@ -98,7 +98,7 @@ impl SleepingModel {
             sampling: Sampling::greedy(),
             logprobs: None,
             features_from: None,
-        };
+        });
         self.wait(&job, cancel)?;
         let rows = self.oracle.rows(tokens, tree);
         self.cache.record(self.role, job, Some(&JobOutput::Score(Scores::default())));

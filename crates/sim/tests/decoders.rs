@@ -4,8 +4,8 @@
 
 use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{
-    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TargetFeedback,
-    TokenTree,
+    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, ScoreJob, SequenceId,
+    TargetFeedback, TokenTree,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Limits, Sequence, Speculative,
@@ -140,7 +140,7 @@ fn passes_take_the_measured_time_for_their_rows() {
 }
 
 fn score(tokens: usize) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: ID,
         tokens: vec![1; tokens].into(),
         prompt_len: 1,
@@ -148,7 +148,7 @@ fn score(tokens: usize) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 /// Three jobs in a queue, with passes of 10 ms and four layers. The first one is cancelled after 4 ms (when

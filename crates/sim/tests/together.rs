@@ -4,8 +4,8 @@
 
 use forerun_core::trace::{SpanKind, Trace};
 use forerun_core::{
-    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, SequenceId, TargetFeedback,
-    TokenTree,
+    Cluster, ClusterError, DraftShape, Job, JobError, Role, Sampling, ScoreJob, SequenceId,
+    TargetFeedback, TokenTree,
 };
 use forerun_decode::{
     DraftLength, Limits, Sequence, Speculative, SpeculativeDraftLength, generate,
@@ -152,7 +152,7 @@ fn sequences_of_different_acceptance_share_passes() {
 }
 
 fn score(sequence: u64) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: vec![1; 3].into(),
         prompt_len: 3,
@@ -160,7 +160,7 @@ fn score(sequence: u64) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 fn draft(sequence: u64, length: usize) -> Job {

@@ -44,7 +44,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// #     }
 /// #     Ok(())
 /// # }
-/// # let job = Job::Score {
+/// # let job = Job::Score(ScoreJob {
 /// #     sequence: SequenceId(0),
 /// #     tokens: [1, 2, 3].into(),
 /// #     prompt_len: 3,
@@ -52,7 +52,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// #     sampling: Sampling::greedy(),
 /// #     logprobs: None,
 /// #     features_from: None,
-/// # };
+/// # });
 /// let ((to_worker, inbox), (outbox, replies)) = (channel(), channel());
 /// // `serve` is the worker process, as in the crate's documentation.
 /// let worker = thread::spawn(|| serve(inbox, outbox));

@@ -3,7 +3,7 @@
 use crate::WireError;
 use crate::held::{FeaturesDelta, Held, TokensDelta};
 use crate::message::{JobMessage, ToHost, ToWorker, Work, read, write};
-use forerun_core::{Completion, Job, Role, SequenceId, Ticket};
+use forerun_core::{Completion, Job, Role, ScoreJob, SequenceId, Ticket};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -88,7 +88,7 @@ impl HostEnd {
 /// `None`: the worker holds nothing.
 fn message(ticket: Ticket, role: Role, job: &Job, mut held: Option<&mut Held>) -> Vec<u8> {
     let (Job::Draft { sequence, tokens, prompt_len, sampling, .. }
-    | Job::Score { sequence, tokens, prompt_len, sampling, .. }) = job;
+    | Job::Score(ScoreJob { sequence, tokens, prompt_len, sampling, .. })) = job;
     let delta = match &mut held {
         Some(held) => held.send_tokens(sampling, tokens),
         None => TokensDelta::whole(sampling, tokens),
@@ -102,7 +102,7 @@ fn message(ticket: Ticket, role: Role, job: &Job, mut held: Option<&mut Held>) -
             },
             last_draft: feedback.last_draft.as_deref().map(Cow::Borrowed),
         },
-        Job::Score { tree, logprobs, features_from, .. } => Work::Score {
+        Job::Score(ScoreJob { tree, logprobs, features_from, .. }) => Work::Score {
             tree: Cow::Borrowed(tree),
             logprobs: *logprobs,
             features_from: *features_from,

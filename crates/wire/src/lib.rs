@@ -20,7 +20,8 @@
 //!
 //! ```rust
 //! use forerun_core::{
-//!     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, Scores, SequenceId, Ticket, TokenTree,
+//!     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, ScoreJob, Scores,
+//!     SequenceId, Ticket, TokenTree,
 //! };
 //! use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
 //! use std::sync::mpsc::{Receiver, Sender, channel};
@@ -32,7 +33,7 @@
 //!     for bytes in inbox {
 //!         let received = end.receive(&bytes)?;
 //!         for command in received.commands {
-//!             if let Command::Run { ticket, job: Job::Score { tokens, .. }, .. } = command {
+//!             if let Command::Run { ticket, job: Job::Score(ScoreJob { tokens, .. }), .. } = command {
 //!                 let rows = tokens.last().map(|token| Distribution::point(token + 1));
 //!                 let scores = Scores { rows: rows.into_iter().collect(), ..Scores::default() };
 //!                 let output = Ok(JobOutput::Score(scores));
@@ -54,7 +55,7 @@
 //! let mut tokens = vec![1; 1_000];
 //! let mut sizes = Vec::new();
 //! for round in 0..3 {
-//!     let job = Job::Score {
+//!     let job = Job::Score(ScoreJob {
 //!         sequence: SequenceId(0),
 //!         tokens: tokens.clone().into(),
 //!         prompt_len: 1_000,
@@ -62,7 +63,7 @@
 //!         sampling: Sampling::greedy(),
 //!         logprobs: None,
 //!         features_from: None,
-//!     };
+//!     });
 //!     let bytes = end.submit(Ticket(round), Role::Target(0), job);
 //!     sizes.push(bytes.len());
 //!     to_worker.send(bytes)?;

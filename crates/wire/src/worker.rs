@@ -3,7 +3,7 @@
 use crate::WireError;
 use crate::held::Held;
 use crate::message::{CompletionMessage, JobMessage, ToHost, ToWorker, Work, read, write};
-use forerun_core::{Completion, Job, JobError, Role, SequenceId, TargetFeedback, Ticket};
+use forerun_core::{Completion, Job, JobError, Role, ScoreJob, SequenceId, TargetFeedback, Ticket};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -198,7 +198,15 @@ impl WorkerEnd {
             }
             Work::Score { tree, logprobs, features_from } => {
                 let tree = tree.into_owned();
-                Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from }
+                Job::Score(ScoreJob {
+                    sequence,
+                    tokens,
+                    prompt_len,
+                    tree,
+                    sampling,
+                    logprobs,
+                    features_from,
+                })
             }
         };
         (entry.bytes, entry.used) = (entry.held.bytes(), self.received);

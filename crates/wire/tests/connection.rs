@@ -6,7 +6,7 @@ mod common;
 
 use common::Choices;
 use forerun_core::{
-    Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, Sampling, Scores,
+    Completion, Distribution, Job, JobCost, JobError, JobOutput, Role, Sampling, ScoreJob, Scores,
     SequenceId, Ticket, TokenTree,
 };
 use forerun_wire::{Command, Connection, WireError, WorkerEnd};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 fn job(sequence: u64, tokens: &[u32]) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: tokens.into(),
         prompt_len: 1,
@@ -23,7 +23,7 @@ fn job(sequence: u64, tokens: &[u32]) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 /// The successor of all tokens: their sum, so that it depends on each of them.
@@ -46,7 +46,9 @@ fn serve(seed: u64, inbox: &Receiver<Vec<u8>>, outbox: &Sender<Vec<u8>>) -> usiz
             }
             let received = end.receive(&bytes).unwrap();
             for command in received.commands {
-                if let Command::Run { ticket, job: Job::Score { tokens, .. }, .. } = command {
+                if let Command::Run { ticket, job: Job::Score(ScoreJob { tokens, .. }), .. } =
+                    command
+                {
                     waiting.push((ticket, tokens));
                 }
             }

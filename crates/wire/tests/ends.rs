@@ -4,7 +4,7 @@
 
 use forerun_core::{
     Completion, Distribution, DraftShape, FeatureRows, Features, Job, JobCost, JobError, JobOutput,
-    Role, Sampling, SamplingOptions, Scores, SequenceId, TargetFeedback, Ticket, TokenId,
+    Role, Sampling, SamplingOptions, ScoreJob, Scores, SequenceId, TargetFeedback, Ticket, TokenId,
     TokenTree,
 };
 use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
@@ -12,7 +12,7 @@ use forerun_wire::{Command, HostEnd, Reply, WireError, WorkerEnd};
 const BUDGET: usize = 1 << 20;
 
 fn score(sequence: u64, tokens: &[TokenId]) -> Job {
-    Job::Score {
+    Job::Score(ScoreJob {
         sequence: SequenceId(sequence),
         tokens: tokens.into(),
         prompt_len: 1,
@@ -20,7 +20,7 @@ fn score(sequence: u64, tokens: &[TokenId]) -> Job {
         sampling: Sampling::greedy(),
         logprobs: None,
         features_from: None,
-    }
+    })
 }
 
 fn draft(sequence: u64, tokens: &[TokenId], features: &Features) -> Job {
@@ -266,10 +266,26 @@ fn a_digest_of_other_tokens_or_options_is_a_miss() {
     let text: Vec<TokenId> = (0..50).collect();
     let other_text: Vec<TokenId> = (1..51).collect();
     let warm = |tokens: &[TokenId]| match score(0, tokens) {
-        Job::Score { sequence, tokens, prompt_len, tree, logprobs, features_from, .. } => {
+        Job::Score(ScoreJob {
+            sequence,
+            tokens,
+            prompt_len,
+            tree,
+            logprobs,
+            features_from,
+            ..
+        }) => {
             let options = SamplingOptions { temperature: 0.5, ..SamplingOptions::default() };
             let sampling = Sampling { options, ..Sampling::greedy() };
-            Job::Score { sequence, tokens, prompt_len, tree, sampling, logprobs, features_from }
+            Job::Score(ScoreJob {
+                sequence,
+                tokens,
+                prompt_len,
+                tree,
+                sampling,
+                logprobs,
+                features_from,
+            })
         }
         draft @ Job::Draft { .. } => draft,
     };

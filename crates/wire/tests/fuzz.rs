@@ -8,8 +8,8 @@ mod common;
 use common::Choices;
 use forerun_core::{
     Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobError,
-    JobOutput, KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, Scores,
-    SequenceId, TargetFeedback, Ticket, TokenTree, Verification, VerifiedDraft,
+    JobOutput, KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, ScoreJob,
+    Scores, SequenceId, TargetFeedback, Ticket, TokenTree, Verification, VerifiedDraft,
 };
 use forerun_runtime::testing::env_number;
 use forerun_wire::{HostEnd, WorkerEnd};
@@ -44,7 +44,7 @@ fn jobs() -> Vec<Job> {
     let first = draft(&[1, 2, 300], &features, DraftShape::Chain { length: 4 });
     features.push(FeatureRows::new(4, vec![0.25; 4]));
     let branching = DraftShape::Sampled { branching: vec![2, 1] };
-    let score = Job::Score {
+    let score = Job::Score(ScoreJob {
         sequence: SequenceId(3),
         tokens: [1, 2, 300, 4].into(),
         prompt_len: 2,
@@ -52,7 +52,7 @@ fn jobs() -> Vec<Job> {
         sampling: sampling.clone(),
         logprobs: Some(2),
         features_from: Some(1),
-    };
+    });
     vec![first, score, draft(&[1, 2, 300, 4, 5], &features, branching)]
 }
 

@@ -4,8 +4,8 @@
 
 use forerun_core::{
     Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobOutput,
-    KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, Scores, SequenceId,
-    TargetFeedback, Ticket, TokenId, TokenTree, Verification,
+    KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, ScoreJob, Scores,
+    SequenceId, TargetFeedback, Ticket, TokenId, TokenTree, Verification,
 };
 use forerun_wire::{Command, HostEnd, Reply, WorkerEnd};
 use serde::Serialize;
@@ -94,7 +94,7 @@ impl Case {
             }
         };
         let drafted = JobOutput::Draft(Draft { tree: tree.clone(), proposal });
-        let score = Job::Score {
+        let score = Job::Score(ScoreJob {
             sequence,
             tokens: Arc::clone(&tokens),
             prompt_len: self.prefix,
@@ -102,7 +102,7 @@ impl Case {
             sampling,
             logprobs: self.logprobs,
             features_from: self.features.map(|_| tokens.len() - 1),
-        };
+        });
         let rows = self.rows(200, CHAIN + 1);
         let logprobs = |top| {
             let of_row = |(index, row)| RowLogprobs::new(&self.logits(200 + index), row, top, 0);

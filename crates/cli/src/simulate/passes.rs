@@ -3,7 +3,8 @@
 use anyhow::{Context, ensure};
 use forerun::{ClusterHandle, ModelSource, Placement, TokenId};
 use forerun_core::{
-    Completion, DraftShape, Job, JobOutput, Role, Sampling, SequenceId, TargetFeedback, TokenTree,
+    Completion, DraftShape, Job, JobOutput, Role, Sampling, ScoreJob, SequenceId, TargetFeedback,
+    TokenTree,
 };
 use forerun_sim::{Calibration, MeasuredPasses, Parameters, SimulatedMethod};
 use std::time::Instant;
@@ -241,7 +242,7 @@ impl PairBench {
         candidates: usize,
     ) -> anyhow::Result<Completion> {
         let candidates: Vec<TokenId> = tokens.iter().cycle().take(candidates).copied().collect();
-        let job = Job::Score {
+        let job = Job::Score(ScoreJob {
             sequence,
             tokens: tokens.into(),
             prompt_len: tokens.len(),
@@ -249,7 +250,7 @@ impl PairBench {
             sampling: Sampling::greedy(),
             logprobs: None,
             features_from: None,
-        };
+        });
         self.run_job(Role::Target(0), job)
     }
 
