@@ -7,8 +7,8 @@
 #![expect(clippy::unwrap_used, reason = "a measurement")]
 
 use forerun_core::{
-    Distribution, Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, SamplingOptions, TokenId,
-    TokenTree, Verification,
+    Distribution, Key, KeyedRandomness, Purpose, RowLogprobs, Sampler, Sampling, SamplingOptions,
+    TokenId, TokenTree, Verification,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -76,7 +76,7 @@ fn main() {
                 ("temperature, coupled", coupled.clone()),
                 ("greedy, repetition penalty", penalised.clone()),
             ] {
-                let sampler = sampling.sampler(&prefix, prefix.len() / 2);
+                let sampler = Sampler::new(&sampling, &prefix, prefix.len() / 2);
                 measure(name, |row| sampler.distribution(&rows[row], &tree, None).unwrap());
             }
             for (name, sampling) in [
@@ -85,15 +85,15 @@ fn main() {
                 ("coupled", coupled),
             ] {
                 let name = format!("8 candidates, {name}");
-                let sampler = sampling.sampler(&prefix, 0);
+                let sampler = Sampler::new(&sampling, &prefix, 0);
                 measure(&name, |row| sampler.candidates(&rows[row], &tree, None, 8).unwrap());
             }
             measure("counting 1000 penalised tokens", |_| {
-                black_box(penalised.sampler(&prefix, 0));
+                black_box(Sampler::new(&penalised, &prefix, 0));
             });
             let point = Distribution::point(5);
             measure("20 log-probabilities", |row| RowLogprobs::new(&rows[row], &point, 20, 0));
-            let sampler = unfiltered.sampler(&prefix, 0);
+            let sampler = Sampler::new(&unfiltered, &prefix, 0);
             let distribution = |row: &Vec<f32>| sampler.distribution(row, &tree, None).unwrap();
             let distributions: Vec<Distribution> = rows.iter().map(distribution).collect();
             let key = |position| Key { position, purpose: Purpose::Sample, candidate: 0 };

@@ -7,7 +7,7 @@ use crate::penalties::Penalties;
 use crate::{Distribution, Node, Sampling, SamplingError, TokenId, TokenTree, Verification};
 use std::borrow::Cow;
 
-/// The sampling options applied after one prefix. [`Sampling::sampler`] creates one for each job.
+/// The sampling options applied after one prefix. One is made for each job.
 ///
 /// Its rows are those of a tree after the prefix. `None` stands for the row after the prefix
 /// itself, and a node for the row after that node, with the penalties of the node's path.
@@ -19,7 +19,10 @@ pub struct Sampler<'a> {
 }
 
 impl<'a> Sampler<'a> {
-    pub(crate) fn new(sampling: &'a Sampling, tokens: &[TokenId], prompt_len: usize) -> Self {
+    /// Creates the sampler for the rows after a prefix. The first `prompt_len` tokens of the prefix
+    /// are the prompt, the others the answer so far.
+    #[must_use]
+    pub fn new(sampling: &'a Sampling, tokens: &[TokenId], prompt_len: usize) -> Self {
         let penalties = Penalties::new(sampling, tokens, prompt_len);
         Self { sampling, position: tokens.len(), penalties }
     }
@@ -130,7 +133,7 @@ mod tests {
 
     /// Returns the distribution after a prefix of `position` tokens.
     fn row(sampling: &Sampling, logits: &[f32], position: usize) -> Distribution {
-        let sampler = sampling.sampler(&vec![0; position], position);
+        let sampler = Sampler::new(sampling, &vec![0; position], position);
         sampler.distribution(logits, &TokenTree::new(), None).unwrap()
     }
 
@@ -191,7 +194,7 @@ mod tests {
         };
         let logits = [1.0, -1.0, 2.0, -2.0, 0.0, 0.5];
         // The prompt is 0 3 and the answer 1 1. The tree has the roots 2 and 1, and 3 under 1.
-        let sampler = all.sampler(&[0, 3, 1, 1], 2);
+        let sampler = Sampler::new(&all, &[0, 3, 1, 1], 2);
         let mut tree = TokenTree::new();
         tree.push(None, 2);
         let one = tree.push(None, 1);
@@ -210,7 +213,8 @@ mod tests {
                 options: SamplingOptions { temperature: 0.0, ..all.options.clone() },
                 ..all.clone()
             };
-            let found = greedy.sampler(&[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
+            let found =
+                Sampler::new(&greedy, &[0, 3, 1, 1], 2).distribution(&logits, &tree, at).unwrap();
             assert_eq!(found, Distribution::point(4));
         }
         // Each option alone reads only the part of the prefix that it needs, and has the same effect.
@@ -257,7 +261,7 @@ mod tests {
             ),
         ];
         for (sampling_, expected) in alone {
-            let sampler = sampling_.sampler(&[0, 1, 1], 1);
+            let sampler = Sampler::new(&sampling_, &[0, 1, 1], 1);
             let found = sampler.distribution(&logits[..3], &tree, Some(0)).unwrap();
             assert_eq!(found, row(&sampling(1.0, 0, 1.0), &expected, 0), "{sampling_:?}");
         }
@@ -269,7 +273,8 @@ mod tests {
             options: SamplingOptions { repetition_penalty: 3e38, ..sampling(1.0, 0, 1.0).options },
             ..sampling(1.0, 0, 1.0)
         };
-        let found = huge.sampler(&[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
+        let found =
+            Sampler::new(&huge, &[0], 1).distribution(&[-9.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found.unwrap().as_point(), Some(1));
         let beyond = Sampling {
             options: SamplingOptions {
@@ -278,7 +283,8 @@ mod tests {
             },
             ..Sampling::greedy()
         };
-        let found = beyond.sampler(&[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
+        let found =
+            Sampler::new(&beyond, &[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found, Err(SamplingError::BiasToken { token: 2, vocab_size: 2 }));
     }
 
@@ -287,7 +293,7 @@ mod tests {
         let coupled = Sampling { verification: Verification::Coupled, ..sampling(1.3, 3, 1.0) };
         let logits = [0.5, 1.5, -0.5, 1.0];
         let exact = row(&sampling(1.3, 3, 1.0), &logits, 0);
-        let sampler = coupled.sampler(&[], 0);
+        let sampler = Sampler::new(&coupled, &[], 0);
         let tree = TokenTree::chain(&[0; 300]);
         let mut counts = [0_u32; 4];
         for seed in 0..200 {
@@ -295,7 +301,7 @@ mod tests {
                 randomness: crate::KeyedRandomness { seed, sample: 0 },
                 ..coupled.clone()
             };
-            let sampler = sampling.sampler(&[], 0);
+            let sampler = Sampler::new(&sampling, &[], 0);
             for node in 0..300 {
                 let row = sampler.distribution(&logits, &tree, Some(node)).unwrap();
                 counts[row.as_point().unwrap() as usize] += 1;
@@ -318,7 +324,7 @@ mod tests {
             for position in 0..50 {
                 let prefix = vec![1; position];
                 let filtered = Sampling { verification, ..sampling(0.9, 2, 1.0) };
-                let sampler = filtered.sampler(&prefix, 0);
+                let sampler = Sampler::new(&filtered, &prefix, 0);
                 let mut kept = sampler.candidates(&logits, &tree, None, 3).unwrap();
                 kept.sort_unstable_by_key(|candidate| candidate.0);
                 assert_eq!(kept.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [2, 3]);
@@ -330,7 +336,7 @@ mod tests {
                     verification,
                     ..sampling(0.9, 0, 1.0)
                 };
-                let sampler = sampling.sampler(&prefix, 0);
+                let sampler = Sampler::new(&sampling, &prefix, 0);
                 let candidates = sampler.candidates(&logits, &tree, None, 3).unwrap();
                 assert_eq!(candidates.len(), 3);
                 assert!(candidates[0].1 >= candidates[1].1 && candidates[0].1 < 0.0);
@@ -348,7 +354,8 @@ mod tests {
             },
             ..Sampling::greedy()
         };
-        let candidates = biased.sampler(&[0], 1).candidates(&logits, &tree, None, 2).unwrap();
+        let candidates =
+            Sampler::new(&biased, &[0], 1).candidates(&logits, &tree, None, 2).unwrap();
         assert_eq!(candidates.iter().map(|candidate| candidate.0).collect::<Vec<_>>(), [1, 2]);
     }
 
@@ -367,7 +374,7 @@ mod tests {
                     ..Sampling::greedy()
                 };
                 for sampling in [Sampling::greedy(), sampling] {
-                    let sampler = sampling.sampler(&[0; 4], 4);
+                    let sampler = Sampler::new(&sampling, &[0; 4], 4);
                     let found = sampler.distribution(&logits, &TokenTree::new(), None);
                     let message = found.unwrap_err().to_string();
                     let named = message.contains(&format!("token {broken} at position 4"));

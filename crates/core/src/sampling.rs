@@ -1,6 +1,6 @@
 //! The sampling options, with their meanings and ranges.
 
-use crate::{KeyedRandomness, Sampler, TokenId};
+use crate::{KeyedRandomness, TokenId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -74,14 +74,14 @@ impl Default for SamplingOptions {
 /// it last does not change the meaning of top-p.
 ///
 /// ```rust
-/// use forerun_core::{Sampling, SamplingOptions, TokenTree};
+/// use forerun_core::{Sampler, Sampling, SamplingOptions, TokenTree};
 ///
 /// let options = SamplingOptions { temperature: 0.7, top_k: 2, ..SamplingOptions::default() };
 /// let sampling = Sampling { options, ..Sampling::greedy() };
 /// sampling.validate()?;
 ///
 /// // The distribution of the next token after the prompt 5 8, from its logits.
-/// let sampler = sampling.sampler(&[5, 8], 2);
+/// let sampler = Sampler::new(&sampling, &[5, 8], 2);
 /// let row = sampler.distribution(&[1.0, 3.0, 2.0, -1.0], &TokenTree::new(), None)?;
 /// assert_eq!(row.most_probable(), Some(1));
 /// assert_eq!(row.probability(3), 0.0, "top-k keeps two tokens");
@@ -229,13 +229,6 @@ impl Sampling {
     #[must_use]
     pub fn is_deterministic(&self) -> bool {
         self.temperature == 0.0 || self.verification == Verification::Coupled
-    }
-
-    /// Creates the sampler for the rows after a prefix. The first `prompt_len` tokens of the prefix
-    /// are the prompt, the others the answer so far.
-    #[must_use]
-    pub fn sampler(&self, tokens: &[TokenId], prompt_len: usize) -> Sampler<'_> {
-        Sampler::new(self, tokens, prompt_len)
     }
 }
 

@@ -4,8 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Key, KeyedRandomness, Purpose, RowLogprobs, Sampling, SamplingOptions, TokenId, TokenTree,
-    Verification, reference,
+    Key, KeyedRandomness, Purpose, RowLogprobs, Sampler, Sampling, SamplingOptions, TokenId,
+    TokenTree, Verification, reference,
 };
 
 /// A stream of random numbers.
@@ -80,7 +80,7 @@ fn check(draws: &mut Draws, len: usize) {
         let parent = draws.below(node + 1).checked_sub(1);
         tree.push(parent, token(draws));
     }
-    let sampler = sampling.sampler(&prefix, prompt_len);
+    let sampler = Sampler::new(&sampling, &prefix, prompt_len);
     for at in [None, Some(0), Some(1), Some(2)] {
         let logits = draws.logits(len);
         let path = at.map_or(Vec::new(), |node| tree.path(node));

@@ -71,7 +71,7 @@ impl<'a> Growth<'a> {
                 level: vec![(0, 0.0, None)],
             },
         };
-        let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
+        let sampler = Sampler::new(context.sampling, context.tokens, context.prompt_len);
         Self { context, sampler, tree: TokenTree::new(), kind }
     }
 

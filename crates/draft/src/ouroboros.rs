@@ -20,7 +20,8 @@ use crate::candidate_model::CandidateModel;
 use crate::ngram_pool::NgramPool;
 use crate::{DefaultShape, DraftContext, Drafter, DrafterTraits};
 use forerun_core::{
-    Draft, DraftShape, Need, Proposal, SequenceId, TokenId, TokenTree, VerifiedDraft, row_of,
+    Draft, DraftShape, Need, Proposal, Sampler, SequenceId, TokenId, TokenTree, VerifiedDraft,
+    row_of,
 };
 use forerun_lm::{LanguageModel, ModelError};
 use std::collections::HashMap;
@@ -157,7 +158,7 @@ impl<M: LanguageModel> OuroborosDrafter<M> {
         pool: &PhrasePool,
     ) -> Result<TokenTree, ModelError> {
         let sampling = self.candidates.sampling(context.sampling);
-        let sampler = sampling.sampler(context.tokens, context.prompt_len);
+        let sampler = Sampler::new(&sampling, context.tokens, context.prompt_len);
         let mut chain = TokenTree::new();
         while chain.len() < plan.chain {
             let (end, mut tree) = (chain.len().checked_sub(1), chain.clone());

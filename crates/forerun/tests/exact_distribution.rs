@@ -15,9 +15,9 @@
 use forerun::{DrafterKind, Method, Need};
 use forerun_core::{
     Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
-    Node, Proposal, Purpose, Randomness, Role, Sampling, SamplingOptions, ScoreJob, Scores,
-    SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification, node_of_row, reference,
-    verify,
+    Node, Proposal, Purpose, Randomness, Role, Sampler, Sampling, SamplingOptions, ScoreJob,
+    Scores, SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification, node_of_row,
+    reference, verify,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -970,7 +970,7 @@ fn mutant_one_uniform_for_several_drafters() {
 #[test]
 fn mutant_ratio_test_on_most_probable_candidates() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
-        let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
+        let sampler = Sampler::new(context.sampling, context.tokens, context.prompt_len);
         let row = |at: Option<Node>| {
             let logits = DRAFT_MODEL.row(&row_prefix(context.tokens, &draft.tree, at));
             sampler.distribution(&logits, &draft.tree, at).unwrap()
@@ -993,7 +993,7 @@ fn mutant_ratio_test_on_layer_parallel_candidates() {
     impl Drafter for Ratio {
         fn draft(&mut self, context: &DraftContext<'_>) -> Result<Draft, ModelError> {
             let draft = self.0.draft(context)?;
-            let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
+            let sampler = Sampler::new(context.sampling, context.tokens, context.prompt_len);
             let (tokens, tree) = (context.tokens, &draft.tree);
             let row = |at: Option<Node>| {
                 let table = LayerParallelTable(DRAFT_MODEL).table(tokens, tokens.len(), at);
@@ -1040,7 +1040,7 @@ fn mutant_a_repeated_sibling_is_tested_once() {
 #[test]
 fn mutant_a_token_is_dropped_for_its_own_low_confidence() {
     let mutate = |draft: Draft, context: &DraftContext<'_>| {
-        let sampler = context.sampling.sampler(context.tokens, context.prompt_len);
+        let sampler = Sampler::new(context.sampling, context.tokens, context.prompt_len);
         let logits = DRAFT_MODEL.row(context.tokens);
         let row = sampler.distribution(&logits, &TokenTree::new(), None).unwrap();
         let confident = draft.tree.tokens().first().is_some_and(|&t| row.probability(t) > 0.4);
@@ -1139,7 +1139,7 @@ impl Decoder for ExplicitSampling {
         let draft = draft(sequence, cluster, self.shape.clone())?;
         let (tokens, sampling) = (sequence.tokens(), sequence.sampling());
         let prompt_len = if self.prompt_apart { sequence.prompt_len() } else { 0 };
-        let sampler = sampling.sampler(tokens, prompt_len);
+        let sampler = Sampler::new(sampling, tokens, prompt_len);
         let row = |at| {
             let logits = self.target.row(&row_prefix(tokens, &draft.tree, at));
             sampler.distribution(&logits, &draft.tree, at.filter(|_| self.own_path)).unwrap()

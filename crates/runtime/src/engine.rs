@@ -3,8 +3,8 @@
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
-    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, RowLogprobs, ScoreJob,
-    Scores, SequenceId, node_of_row,
+    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, RowLogprobs, Sampler,
+    ScoreJob, Scores, SequenceId, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -232,7 +232,7 @@ fn forward_request<'a>(job: &'a ScoreJob, cancel: &'a AtomicBool) -> ForwardRequ
 /// [`ModelError::Sampling`] if the logits cannot be sampled from, [`ModelError::NoFeatures`] if the
 /// output has no features although the job asks for them.
 fn scores(job: &ScoreJob, output: ForwardOutput) -> Result<Scores, ModelError> {
-    let sampler = job.sampling.sampler(&job.tokens, job.prompt_len);
+    let sampler = Sampler::new(&job.sampling, &job.tokens, job.prompt_len);
     let mut scores =
         Scores { rows: Vec::new(), logprobs: job.logprobs.map(|_| Vec::new()), features: None };
     for (row, logits) in output.rows().enumerate() {

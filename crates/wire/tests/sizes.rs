@@ -4,8 +4,8 @@
 
 use forerun_core::{
     Completion, Distribution, Draft, DraftShape, FeatureRows, Features, Job, JobCost, JobOutput,
-    KeyedRandomness, Proposal, Role, RowLogprobs, Sampling, SamplingOptions, ScoreJob, Scores,
-    SequenceId, TargetFeedback, Ticket, TokenId, TokenTree, Verification,
+    KeyedRandomness, Proposal, Role, RowLogprobs, Sampler, Sampling, SamplingOptions, ScoreJob,
+    Scores, SequenceId, TargetFeedback, Ticket, TokenId, TokenTree, Verification,
 };
 use forerun_wire::{Command, HostEnd, Reply, WorkerEnd};
 use serde::Serialize;
@@ -64,7 +64,7 @@ impl Case {
 
     fn rows(&self, first: usize, count: usize) -> Vec<Distribution> {
         let sampling = (self.sampling)();
-        let sampler = sampling.sampler(&[0], 1);
+        let sampler = Sampler::new(&sampling, &[0], 1);
         (first..first + count)
             .map(|row| sampler.distribution(&self.logits(row), &TokenTree::new(), None).unwrap())
             .collect()
