@@ -21,8 +21,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 ///
 /// ```rust
 /// # use forerun_core::{
-/// #     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, Scores, SequenceId, Ticket,
-/// #     TokenTree,
+/// #     Completion, Distribution, Job, JobCost, JobOutput, Role, Sampling, ScoreJob, Scores, SequenceId,
+/// #     Ticket, TokenTree,
 /// # };
 /// # use forerun_wire::{Command, Connection, WireError, WorkerEnd};
 /// # use std::sync::Arc;
