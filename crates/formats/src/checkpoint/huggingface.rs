@@ -67,9 +67,11 @@ fn is_plain_file_name(name: &str) -> bool {
         && !name.contains(['\\', '\0'])
 }
 
-/// Locates every tensor of the model in `files` and checks its dtype and shape.
+/// Locates every tensor of the model in `files` and checks its dtype and shape. If the configuration
+/// ties the head to the embedding, but the head is stored with other values, the stored head counts, as
+/// in transformers 5: the configuration becomes one without a tie.
 pub(super) fn locate(
-    config: &Config,
+    config: &mut Config,
     index: Option<&WeightIndex>,
     files: &[WeightFile],
 ) -> Result<HashMap<Tensor, Location>, LoadError> {
@@ -77,6 +79,8 @@ pub(super) fn locate(
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let shards = Shards { index, files, parsed };
     shards.reject_duplicates()?;
+    config.tie_word_embeddings &= !shards.has_another_head();
+    let config = &*config;
     let mut locations = HashMap::new();
     let architecture = config.architecture();
     for tensor in architecture.tensors() {
@@ -118,6 +122,19 @@ impl Shards<'_> {
             None => 0,
         };
         Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
+    }
+
+    /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a whole.
+    fn has_another_head(&self) -> bool {
+        let [embedding, head] =
+            [Tensor::Embedding, Tensor::Head].map(|tensor| self.find(&tensor.to_string()));
+        let (Some((first, embedding)), Some((second, head))) = (embedding, head) else {
+            return false;
+        };
+        let bytes = |file: usize, stored: &StoredTensor| &self.files[file].bytes()[stored.bytes.clone()];
+        embedding.dtype != head.dtype
+            || embedding.shape != head.shape
+            || bytes(first, embedding) != bytes(second, head)
     }
 
     /// Returns the name under which a tensor is stored. Tied embeddings are stored once, and some

@@ -249,9 +249,9 @@ mod tests {
         assert!(with_field(5, 0).contains("\"vocab_size\" is 0"));
         let large = 1 << 28;
         assert!(with_field(1, large).contains("found 28"));
-        let largest = message(&header([large, large, 1 << 16, 1 << 27, 1, large, large]));
-        assert!(largest.contains("expected 94447618309984742277148 bytes"), "{largest}");
-        assert!(with_field(2, large).contains("expected a size from 1 to 65536"));
+        let largest = message(&header([large, large, 1 << 13, 1 << 27, 1, large, large]));
+        assert!(largest.contains("expected 11806204490330044104732 bytes"), "{largest}");
+        assert!(with_field(2, large).contains("expected a size from 1 to 8192"));
     }
 
     #[test]

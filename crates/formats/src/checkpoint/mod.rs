@@ -165,18 +165,21 @@ impl Checkpoint {
     /// with an index, its shards in the order of [`WeightIndex::shards`]. Errors refer to the
     /// checkpoint as `path`.
     ///
+    /// If `config` ties the head to the embedding, but a head with other values is stored, the model has
+    /// the stored head, and [`Self::config`] says so.
+    ///
     /// # Errors
     ///
     /// When the configuration is not a valid model, a file is broken, or a tensor is missing,
     /// unexpected, or has the wrong dtype or shape.
     pub fn from_safetensors(
         path: &Path,
-        config: Config,
+        mut config: Config,
         index: Option<&WeightIndex>,
         shards: Vec<WeightFile>,
     ) -> Result<Self, LoadError> {
         config.validate(path)?;
-        let locations = huggingface::locate(&config, index, &shards)?;
+        let locations = huggingface::locate(&mut config, index, &shards)?;
         let architecture = config.architecture();
         Ok(Self { path: path.to_owned(), config, architecture, files: shards, locations })
     }

@@ -26,9 +26,9 @@ pub use sampling::SuggestedSampling;
 /// product of two sizes fits in 64 bits.
 const MAX_SIZE: usize = 1 << 28;
 
-/// The largest number of layers that is accepted: hundreds of times that of any model, and small enough
-/// to describe each layer.
-const MAX_LAYERS: usize = 1 << 16;
+/// The largest number of layers that is accepted: dozens of times that of any model, and small enough
+/// that the description of all layers has less than a megabyte.
+const MAX_LAYERS: usize = 1 << 13;
 
 /// The description of a Llama-like model without its weights. The fields have the names that
 /// `config.json` uses, if it has such a field.
