@@ -108,6 +108,9 @@ pub(super) fn stored_dtype(
     }
 }
 
+/// The bytes of two tensors that are compared at a time, before their pages are released.
+const COMPARED: usize = 4 << 20;
+
 /// The files of a checkpoint and their parsed headers.
 struct Shards<'a> {
     index: Option<&'a WeightIndex>,
@@ -131,10 +134,22 @@ impl Shards<'_> {
         let (Some((first, embedding)), Some((second, head))) = (embedding, head) else {
             return false;
         };
-        let bytes = |file: usize, stored: &StoredTensor| &self.files[file].bytes()[stored.bytes.clone()];
-        embedding.dtype != head.dtype
-            || embedding.shape != head.shape
-            || bytes(first, embedding) != bytes(second, head)
+        if (embedding.dtype, &embedding.shape) != (head.dtype, &head.shape) {
+            return true;
+        }
+        let bytes = |file: usize, stored: &StoredTensor| {
+            let file = &self.files[file];
+            file.bytes()[stored.bytes.clone()].chunks(COMPARED)
+        };
+        let mut pairs = bytes(first, embedding).zip(bytes(second, head)).enumerate();
+        pairs.any(|(index, (one, other))| {
+            let differ = one != other;
+            for (file, stored) in [(first, embedding), (second, head)] {
+                let start = stored.bytes.start + index * COMPARED;
+                self.files[file].release(start..start + one.len());
+            }
+            differ
+        })
     }
 
     /// Returns the name under which a tensor is stored. Tied embeddings are stored once, and some

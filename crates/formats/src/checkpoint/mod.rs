@@ -239,9 +239,9 @@ impl Checkpoint {
         let file = &self.files[location.file];
         let shape = self.shape(tensor);
         Ok(TensorRows {
-            file: file.path(),
+            file,
             tensor: tensor.to_string(),
-            bytes: &file.bytes()[location.bytes.clone()],
+            bytes: location.bytes.clone(),
             dtype: location.dtype,
             columns: shape[shape.len() - 1],
             interleaved: location.interleaved.then_some(self.config.head_dim),
@@ -266,8 +266,10 @@ impl Checkpoint {
     ///
     /// None for a checkpoint that opened, because every model has an embedding.
     pub fn embedding_sha256(&self) -> Result<String, LoadError> {
-        let embedding = self.rows(Tensor::Embedding)?;
-        Ok(hexadecimal(&Sha256::digest(embedding.bytes)))
+        let TensorRows { file, bytes, .. } = self.rows(Tensor::Embedding)?;
+        let digest = Sha256::digest(&file.bytes()[bytes.clone()]);
+        file.release(bytes);
+        Ok(hexadecimal(&digest))
     }
 
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {
