@@ -79,7 +79,9 @@ impl WeightPacker<'_> {
             let (tensor, index) = rows[output];
             tensor.read(index, row)
         };
-        PackedMatrix::pack_rows(self.weight_type, [rows.len(), inputs], read)
+        let packed = PackedMatrix::pack_rows(self.weight_type, [rows.len(), inputs], read)?;
+        tensors.iter().for_each(TensorRows::release);
+        Ok(packed)
     }
 }
 

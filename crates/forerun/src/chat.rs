@@ -92,6 +92,19 @@ pub enum ChatError {
         /// Whether `tokens` includes a system message.
         system: bool,
     },
+    /// The message is too long to be tokenized as a whole.
+    #[error(
+        "the message is too long: it has {bytes} bytes, about {tokens} tokens, and the model sees at \
+         most {context}, one of them the answer's; shorten it"
+    )]
+    FarTooLong {
+        /// The length in bytes of the message and of what the template puts around it.
+        bytes: usize,
+        /// An estimate of the number of tokens.
+        tokens: usize,
+        /// The model's context length in tokens.
+        context: usize,
+    },
     /// The method needs a drafter, and the engine has none.
     #[error(
         "the method {0} needs a drafter: restart with `draft_model` or with `drafter = prompt-lookup`"
@@ -106,15 +119,6 @@ pub enum ChatError {
          the method speculative, or restart with a drafter that reads only tokens"
     )]
     NeedsFeatures(Method),
-}
-
-impl From<EncodeError> for ChatError {
-    fn from(error: EncodeError) -> Self {
-        match error {
-            EncodeError::Template(error) => Self::Template(error),
-            EncodeError::Tokenizer(error) => Self::Forerun(error.into()),
-        }
-    }
 }
 
 impl<'a> Chat<'a> {
@@ -244,8 +248,20 @@ impl<'a> Chat<'a> {
         loop {
             let seen = self.messages[forgotten..].iter().chain([new]).cloned();
             let seen: Vec<Message> = self.system().into_iter().chain(seen).collect();
-            let prompt = self.template.encode(&seen, self.engine.tokenizer())?;
+            let prompt = self.template.encode_within(&seen, self.engine.tokenizer(), context);
             let alone = forgotten == self.messages.len();
+            let prompt = match prompt {
+                Ok(prompt) => prompt,
+                Err(EncodeError::TooLong { .. }) if !alone => {
+                    forgotten += 2;
+                    continue;
+                }
+                Err(EncodeError::TooLong { bytes, tokens }) => {
+                    return Err(ChatError::FarTooLong { bytes, tokens, context });
+                }
+                Err(EncodeError::Template(error)) => return Err(error.into()),
+                Err(EncodeError::Tokenizer(error)) => return Err(ForerunError::from(error).into()),
+            };
             if prompt.len() + room <= context || (alone && prompt.len() < context) {
                 return Ok((prompt, forgotten));
             }

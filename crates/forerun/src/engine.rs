@@ -9,7 +9,7 @@ use crate::loader::Loader;
 use crate::open_model::open_model;
 use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
-use crate::tokenizer::Tokenizer;
+use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::trace::Trace;
 use forerun_core::{Need, SequenceId, TokenId};
@@ -210,10 +210,7 @@ impl Forerun {
         canceller: &Canceller,
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, ForerunError> {
-        if prompt.is_empty() {
-            return Err(ForerunError::EmptyPrompt);
-        }
-        self.generate_tokens(self.tokenizer.encode(prompt)?, request, canceller, on_text)
+        self.generate_tokens(self.encode_prompt(prompt)?, request, canceller, on_text)
     }
 
     /// Continues the given tokens as [`Forerun::generate_interruptibly`] continues a text. Nothing is
@@ -270,15 +267,24 @@ impl Forerun {
         prompt: &str,
         request: &Request,
     ) -> Result<AnswerStream<'_>, ForerunError> {
-        if prompt.is_empty() {
-            return Err(ForerunError::EmptyPrompt);
-        }
+        let prompt = self.encode_prompt(prompt)?;
         let sequence = self.new_sequence();
         let continuation = Continuation { sequence, method: self.plan.method() };
-        let prompt = self.tokenizer.encode(prompt)?;
         let mut stream = self.stream_with(continuation, prompt, request, &Canceller::new())?;
         stream.releases = true;
         Ok(stream)
+    }
+
+    fn encode_prompt(&self, prompt: &str) -> Result<Vec<TokenId>, ForerunError> {
+        if prompt.is_empty() {
+            return Err(ForerunError::EmptyPrompt);
+        }
+        let context = self.config.max_position_embeddings;
+        if let Some(LongText { bytes, tokens }) = self.tokenizer.too_long(prompt, context)? {
+            let model = self.plan.model().clone();
+            return Err(ForerunError::PromptFarTooLong { bytes, tokens, context, model });
+        }
+        Ok(self.tokenizer.encode(prompt)?)
     }
 
     /// Returns the id of a new sequence. Its caches are kept until it is released.

@@ -157,6 +157,21 @@ pub enum ForerunError {
         /// The target.
         model: ModelSource,
     },
+    /// The prompt is too long to be tokenized as a whole.
+    #[error(
+        "the prompt has {bytes} bytes, about {tokens} tokens, but the model {model} has a context of \
+         {context}: shorten the prompt to at most {} tokens", context - 1
+    )]
+    PromptFarTooLong {
+        /// The length of the prompt in bytes.
+        bytes: usize,
+        /// An estimate of the number of the prompt's tokens.
+        tokens: usize,
+        /// The model's context length in tokens.
+        context: usize,
+        /// The target.
+        model: ModelSource,
+    },
     /// Decoding failed. The text that was streamed before is the target's nonetheless.
     #[error(transparent)]
     Decode(#[from] DecodeError),

@@ -24,6 +24,17 @@ pub struct Tokenizer {
     bos: Option<TokenId>,
     /// Control tokens, which have no text.
     control: HashSet<TokenId>,
+    /// The most bytes of a text that one token stands for.
+    longest_token: usize,
+}
+
+/// A text that has too many tokens to be encoded as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LongText {
+    /// The length of the text in bytes.
+    pub(crate) bytes: usize,
+    /// An estimate of its number of tokens.
+    pub(crate) tokens: usize,
 }
 
 /// Why a tokenizer cannot be loaded, or cannot encode a text.
@@ -95,12 +106,24 @@ impl Tokenizer {
         // tokens, and does not skip a special token with a text that the normalizer changes.
         let added = inner.get_added_tokens_decoder().into_iter();
         let control = added.filter(|(_, token)| token.special).map(|(id, _)| id).collect();
-        Ok(Self { inner, file, bos, control })
+        Ok(Self::with(inner, file, bos, control))
+    }
+
+    fn with(
+        inner: tokenizers::Tokenizer,
+        file: PathBuf,
+        bos: Option<TokenId>,
+        control: HashSet<TokenId>,
+    ) -> Self {
+        // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than the
+        // text that it stands for.
+        let longest_token = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
+        Self { inner, file, bos, control, longest_token }
     }
 
     #[cfg(test)]
     pub(crate) fn of(inner: tokenizers::Tokenizer) -> Self {
-        Self { inner, file: PathBuf::new(), bos: None, control: HashSet::new() }
+        Self::with(inner, PathBuf::new(), None, HashSet::new())
     }
 
     /// Loads llama2.c's format: the length of the longest piece (i32), then for each token its score
@@ -111,7 +134,7 @@ impl Tokenizer {
         let bytes = std::fs::read(&file).map_err(|error| broken(error.to_string()))?;
         let pieces = read_pieces(&bytes).map_err(&broken)?;
         let inner = byte_pair_tokenizer(&pieces).map_err(|error| broken(error.to_string()))?;
-        Ok(Self { inner, file, bos: Some(1), control: HashSet::from([0, 1, 2]) })
+        Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
     }
 
     /// Encodes a text, with BOS in front if the checkpoint's files say so.
@@ -121,6 +144,36 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
         let tokens = self.encode_text(text, true)?;
         Ok(self.bos.into_iter().chain(tokens).collect())
+    }
+
+    /// Returns how long a text is, if it certainly has `limit` tokens or more. Neither time nor memory
+    /// grows with the text beyond that many tokens. `None` means that it can be encoded as a whole.
+    ///
+    /// # Errors
+    /// If the text cannot be encoded.
+    pub(crate) fn too_long(
+        &self,
+        text: &str,
+        limit: usize,
+    ) -> Result<Option<LongText>, TokenizerError> {
+        if text.len() <= limit.saturating_mul(SHORT_TOKEN) {
+            return Ok(None);
+        }
+        // So many bytes have too many tokens whatever these are.
+        let longest_token = self.longest_token.max(LONG_TOKEN);
+        let is_certain = text.len() / longest_token >= limit;
+        let (mut rest, mut pieces, mut tokens) = (text, 0, 0);
+        while !rest.is_empty() {
+            let (piece, tail) = rest.split_at(end_of_piece(rest));
+            tokens += self.encode_text(piece, false)?.len();
+            (rest, pieces) = (tail, pieces + 1);
+            if is_certain || tokens.saturating_sub(pieces * TOKENS_AT_A_CUT) >= limit {
+                let (bytes, encoded) = (text.len(), text.len() - rest.len());
+                let tokens = tokens as u128 * bytes as u128 / encoded as u128;
+                return Ok(Some(LongText { bytes, tokens: limit.max(tokens as usize) }));
+            }
+        }
+        Ok(None)
     }
 
     /// Encodes a part of a text. Only a part that is `first` gets the special tokens that the
@@ -205,6 +258,29 @@ impl Tokenizer {
     pub fn file(&self) -> &Path {
         &self.file
     }
+}
+
+/// Texts with at most this many bytes for each token of the context are encoded as a whole at once.
+const SHORT_TOKEN: usize = 4;
+
+/// A number of bytes that a token of any vocabulary may have. A tokenizer that leaves out spaces needs
+/// fewer tokens than its vocabulary suggests.
+const LONG_TOKEN: usize = 64;
+
+/// The size of the pieces in which long texts are counted, in bytes.
+const PIECE: usize = 1 << 16;
+
+/// More tokens than a cut through a text can add.
+const TOKENS_AT_A_CUT: usize = 64;
+
+/// Returns the end of a text's first piece: before a space, so that the pieces have the text's own tokens.
+fn end_of_piece(text: &str) -> usize {
+    if text.len() <= PIECE {
+        return text.len();
+    }
+    let end = text.floor_char_boundary(PIECE);
+    let near = text.floor_char_boundary(PIECE - PIECE / 16);
+    text[near..end].rfind(char::is_whitespace).map_or(end, |space| near + space)
 }
 
 /// Returns the folder of a checkpoint, which may itself be a file.
@@ -372,8 +448,8 @@ mod tests {
     #[test]
     fn streamed_bytes_are_the_text_for_every_end() -> Result<(), String> {
         let inner = byte_pair_tokenizer(&read_pieces(&pieces())?).map_err(|e| e.to_string())?;
-        let (file, control) = (PathBuf::new(), HashSet::from([0, 1, 2]));
-        let tokenizer = Tokenizer { inner, file, bos: Some(1), control };
+        let control = HashSet::from([0, 1, 2]);
+        let tokenizer = Tokenizer::with(inner, PathBuf::new(), Some(1), control);
         let text = "aé😀z→😀😀éé😀→→b😀😀😀😀é";
         let bytes: Vec<TokenId> = text.bytes().map(|byte| TokenId::from(byte) + 3).collect();
         for prompt in [vec![1], vec![1, 262], vec![1, 3 + 0xC3, 3 + 0xA9]] {
@@ -434,6 +510,53 @@ mod tests {
             assert_eq!(tokenizer.decode(&[3, 2, 3, 1]), " aa", "normalized: {normalized}");
         }
         Ok(())
+    }
+
+    #[test]
+    fn long_texts_are_counted_without_encoding_them() -> Result<(), TokenizerError> {
+        let inner = read_pieces(&pieces())
+            .and_then(|pieces| byte_pair_tokenizer(&pieces).map_err(|error| error.to_string()));
+        let tokenizer = Tokenizer::of(inner.map_err(|reason| TokenizerError::Broken {
+            file: PathBuf::new(),
+            reason,
+        })?);
+        // Words of one token and of one byte token, without spaces, and with characters of several bytes.
+        for text in [" a".repeat(100_000), "b".repeat(150_000), "aé😀".repeat(30_000)] {
+            let tokens = tokenizer.encode(&text)?.len();
+            for limit in [1, 100, tokens / 2, tokens - 1000] {
+                let long = tokenizer.too_long(&text, limit)?;
+                let Some(LongText { bytes, tokens: estimate }) = long else {
+                    assert!(text.len() <= limit * SHORT_TOKEN, "{limit} of {tokens}");
+                    continue;
+                };
+                assert_eq!(bytes, text.len());
+                let share = estimate as f64 / tokens as f64;
+                assert!((0.99..1.01).contains(&share), "{limit}: {estimate} of {tokens}");
+            }
+            for limit in [tokens + 1, 2 * tokens, usize::MAX] {
+                assert_eq!(tokenizer.too_long(&text, limit)?, None, "{limit} of {tokens}");
+            }
+        }
+        // Time and memory depend on the limit, not on the text.
+        let huge = "ab \n".repeat(20_000_000);
+        let long = tokenizer.too_long(&huge, 2048)?;
+        assert!(long.is_some_and(|long| long.tokens > 40_000_000), "{long:?}");
+        Ok(())
+    }
+
+    #[test]
+    fn pieces_end_before_spaces() {
+        let text = "é ".repeat(PIECE);
+        let (mut rest, mut pieces) = (&text[..], 0);
+        while !rest.is_empty() {
+            let (piece, tail) = rest.split_at(end_of_piece(rest));
+            assert!(!piece.is_empty() && piece.len() <= PIECE);
+            assert!(tail.is_empty() || tail.starts_with(' '));
+            (rest, pieces) = (tail, pieces + 1);
+        }
+        assert_eq!(pieces, 4);
+        assert_eq!(end_of_piece(&"é".repeat(PIECE)), PIECE);
+        assert_eq!(end_of_piece(&"→".repeat(PIECE)), PIECE - 1);
     }
 
     #[test]

@@ -133,13 +133,47 @@ fn shards_and_a_single_file_load_the_same_tensors() {
 }
 
 #[test]
-fn tied_embeddings_may_be_stored_under_either_name() {
+fn a_stored_head_counts_even_if_the_configuration_ties_it() {
+    let (single, sharded) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    write_single(single.path());
+    write_sharded(sharded.path());
+    let untied = read_all(single.path()).unwrap();
+    let head = untied.tensor(Tensor::Head).unwrap();
+    for directory in [&single, &sharded] {
+        set(directory.path(), "config.json", "tie_word_embeddings", json!(true));
+        let tied = read_all(directory.path()).unwrap();
+        assert_ne!(tied.tensor(Tensor::Embedding).unwrap(), head);
+        assert_eq!(tied.tensor(Tensor::Head).unwrap(), head);
+        assert_eq!((tied.config(), tied.architecture()), (untied.config(), untied.architecture()));
+        assert_eq!(tied.weights_bytes(), untied.weights_bytes());
+    }
+    // A head of another shape is an error, although the configuration would not need it.
+    let narrow = |dir: &Path| {
+        set(dir, "config.json", "tie_word_embeddings", json!(true));
+        replace_tensor(dir, "lm_head.weight", |old| {
+            Some((old.dtype(), vec![48, 259], old.data().to_vec()))
+        });
+    };
+    assert_rejected(write_single, narrow, &["lm_head.weight", "shape [48, 259]", "[259, 48]"]);
+}
+
+#[test]
+fn tied_embeddings_may_be_stored_under_either_name_or_both() {
     let directory = tempfile::tempdir().unwrap();
     write_single(directory.path());
     set(directory.path(), "config.json", "tie_word_embeddings", json!(true));
+    let embedding = read_all(directory.path()).unwrap().tensor(Tensor::Embedding).unwrap();
+    let bytes: Vec<u8> = embedding.iter().flat_map(|value| value.to_le_bytes()).collect();
+    replace_tensor(directory.path(), "lm_head.weight", |old| {
+        Some((old.dtype(), old.shape().to_vec(), bytes))
+    });
     let both = read_all(directory.path()).unwrap();
-    let embedding = both.tensor(Tensor::Embedding).unwrap();
+    assert!(both.config().tie_word_embeddings);
     assert_eq!(both.tensor(Tensor::Head).unwrap(), embedding);
+    replace_tensor(directory.path(), "lm_head.weight", |old| {
+        let other = old.data().iter().map(|byte| byte ^ 1).collect();
+        Some((old.dtype(), old.shape().to_vec(), other))
+    });
 
     replace_tensor(directory.path(), "model.embed_tokens.weight", |_| None);
     let head_only = read_all(directory.path()).unwrap();

@@ -140,7 +140,11 @@ impl Session<'_> {
         let reply = match reply {
             Ok(reply) => reply,
             // An error in one message does not end the conversation.
-            Err(error @ (ChatError::TooLong { .. } | ChatError::Template(_))) => {
+            Err(
+                error @ (ChatError::TooLong { .. }
+                | ChatError::FarTooLong { .. }
+                | ChatError::Template(_)),
+            ) => {
                 note(with_flags(&format!("error: {error}")));
                 return Ok(false);
             }

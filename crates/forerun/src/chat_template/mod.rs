@@ -13,7 +13,7 @@ mod jinja;
 #[cfg(test)]
 mod goldens;
 
-use crate::tokenizer::{Tokenizer, TokenizerError, folder_of};
+use crate::tokenizer::{LongText, Tokenizer, TokenizerError, folder_of};
 use files::Source;
 use forerun_core::TokenId;
 use jinja::Jinja;
@@ -246,6 +246,16 @@ impl ChatTemplate {
         messages: &[Message],
         tokenizer: &Tokenizer,
     ) -> Result<Vec<TokenId>, EncodeError> {
+        self.encode_within(messages, tokenizer, usize::MAX)
+    }
+
+    /// Encodes a conversation as [`Self::encode`] does, unless it certainly has `limit` tokens or more.
+    pub(crate) fn encode_within(
+        &self,
+        messages: &[Message],
+        tokenizer: &Tokenizer,
+        limit: usize,
+    ) -> Result<Vec<TokenId>, EncodeError> {
         let mark = unused_character(messages);
         let special = tokenizer.special_tokens();
         let split = |message: &Message| Message {
@@ -254,6 +264,11 @@ impl ChatTemplate {
         };
         let messages: Vec<Message> = messages.iter().map(split).collect();
         let text = self.render(&messages, true)?;
+        // Without the marks there are at most as many tokens.
+        if let Some(long) = tokenizer.too_long(&text.replace(mark, ""), limit)? {
+            let LongText { bytes, tokens } = long;
+            return Err(EncodeError::TooLong { bytes, tokens });
+        }
         let mut tokens = Vec::new();
         for (number, part) in text.split(mark).enumerate() {
             tokens.extend(tokenizer.encode_part(part, self.plain && number == 0)?);
@@ -274,6 +289,14 @@ pub enum EncodeError {
     /// The tokenizer cannot encode its text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// A part of its text is too long to be tokenized as a whole.
+    #[error("the conversation has a text of {bytes} bytes, about {tokens} tokens: shorten it")]
+    TooLong {
+        /// The length of the text in bytes.
+        bytes: usize,
+        /// An estimate of the number of the text's tokens.
+        tokens: usize,
+    },
 }
 
 /// Returns a Unicode noncharacter that no message contains.

@@ -67,9 +67,11 @@ fn is_plain_file_name(name: &str) -> bool {
         && !name.contains(['\\', '\0'])
 }
 
-/// Locates every tensor of the model in `files` and checks its dtype and shape.
+/// Locates every tensor of the model in `files` and checks its dtype and shape. If the configuration
+/// ties the head to the embedding, but the head is stored with other values, the stored head counts, as
+/// in transformers 5: the configuration becomes one without a tie.
 pub(super) fn locate(
-    config: &Config,
+    config: &mut Config,
     index: Option<&WeightIndex>,
     files: &[WeightFile],
 ) -> Result<HashMap<Tensor, Location>, LoadError> {
@@ -77,6 +79,8 @@ pub(super) fn locate(
     let parsed = files.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
     let shards = Shards { index, files, parsed };
     shards.reject_duplicates()?;
+    config.tie_word_embeddings &= !shards.has_another_head();
+    let config = &*config;
     let mut locations = HashMap::new();
     let architecture = config.architecture();
     for tensor in architecture.tensors() {
@@ -104,6 +108,9 @@ pub(super) fn stored_dtype(
     }
 }
 
+/// The bytes of two tensors that are compared at a time, before their pages are released.
+const COMPARED: usize = 4 << 20;
+
 /// The files of a checkpoint and their parsed headers.
 struct Shards<'a> {
     index: Option<&'a WeightIndex>,
@@ -118,6 +125,31 @@ impl Shards<'_> {
             None => 0,
         };
         Some((shard, self.parsed.get(shard)?.tensors.get(name)?))
+    }
+
+    /// Whether both the embedding and the head are stored, and differ. Equal ones are read as a whole.
+    fn has_another_head(&self) -> bool {
+        let [embedding, head] =
+            [Tensor::Embedding, Tensor::Head].map(|tensor| self.find(&tensor.to_string()));
+        let (Some((first, embedding)), Some((second, head))) = (embedding, head) else {
+            return false;
+        };
+        if (embedding.dtype, &embedding.shape) != (head.dtype, &head.shape) {
+            return true;
+        }
+        let bytes = |file: usize, stored: &StoredTensor| {
+            let file = &self.files[file];
+            file.bytes()[stored.bytes.clone()].chunks(COMPARED)
+        };
+        let mut pairs = bytes(first, embedding).zip(bytes(second, head)).enumerate();
+        pairs.any(|(index, (one, other))| {
+            let differ = one != other;
+            for (file, stored) in [(first, embedding), (second, head)] {
+                let start = stored.bytes.start + index * COMPARED;
+                self.files[file].release(start..start + one.len());
+            }
+            differ
+        })
     }
 
     /// Returns the name under which a tensor is stored. Tied embeddings are stored once, and some

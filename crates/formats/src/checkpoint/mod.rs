@@ -154,18 +154,21 @@ impl Checkpoint {
     /// with an index, its shards in the order of [`WeightIndex::shards`]. Errors refer to the
     /// checkpoint as `path`.
     ///
+    /// If `config` ties the head to the embedding, but a head with other values is stored, the model has
+    /// the stored head, and [`Self::config`] says so.
+    ///
     /// # Errors
     ///
     /// When the configuration is not a valid model, a file is broken, or a tensor is missing,
     /// unexpected, or has the wrong dtype or shape.
     pub fn from_safetensors(
         path: &Path,
-        config: Config,
+        mut config: Config,
         index: Option<&WeightIndex>,
         shards: Vec<WeightFile>,
     ) -> Result<Self, LoadError> {
         config.validate(path)?;
-        let locations = huggingface::locate(&config, index, &shards)?;
+        let locations = huggingface::locate(&mut config, index, &shards)?;
         let architecture = config.architecture();
         Ok(Self { path: path.to_owned(), config, architecture, files: shards, locations })
     }
@@ -225,9 +228,9 @@ impl Checkpoint {
         let file = &self.files[location.file];
         let shape = self.shape(tensor);
         Ok(TensorRows {
-            file: file.path(),
+            file,
             tensor: tensor.to_string(),
-            bytes: &file.bytes()[location.bytes.clone()],
+            bytes: location.bytes.clone(),
             dtype: location.dtype,
             columns: shape[shape.len() - 1],
             interleaved: location.interleaved.then_some(self.config.head_dim),
@@ -252,8 +255,10 @@ impl Checkpoint {
     ///
     /// None for a checkpoint that opened, because every model has an embedding.
     pub fn embedding_sha256(&self) -> Result<String, LoadError> {
-        let embedding = self.rows(Tensor::Embedding)?;
-        Ok(hexadecimal(&Sha256::digest(embedding.bytes)))
+        let TensorRows { file, bytes, .. } = self.rows(Tensor::Embedding)?;
+        let digest = Sha256::digest(&file.bytes()[bytes.clone()]);
+        file.release(bytes);
+        Ok(hexadecimal(&digest))
     }
 
     fn location(&self, tensor: Tensor) -> Result<&Location, LoadError> {

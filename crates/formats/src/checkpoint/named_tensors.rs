@@ -98,9 +98,9 @@ impl NamedTensors {
             });
         }
         Ok(TensorRows {
-            file: file.path(),
+            file,
             tensor: name.to_owned(),
-            bytes: &file.bytes()[stored.bytes.clone()],
+            bytes: stored.bytes.clone(),
             dtype: stored_dtype(stored, file.path(), name)?,
             columns: shape.last().copied().unwrap_or(0),
             interleaved: None,

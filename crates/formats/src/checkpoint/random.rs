@@ -18,6 +18,7 @@ use safetensors::tensor::View;
 use serde_json::{Value, json};
 
 use super::tensor_rows::TensorRows;
+use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource};
 use crate::architecture::Architecture;
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
@@ -385,9 +386,12 @@ impl Normal {
     }
 }
 
+/// What errors call the file of random tensors.
+const RANDOM_TENSORS: &str = "random tensors";
+
 /// Random tensors of any architecture, in memory: for tests of devices.
 pub struct RandomTensors {
-    tensors: HashMap<Tensor, (Vec<usize>, Vec<u8>)>,
+    tensors: HashMap<Tensor, (Vec<usize>, WeightFile)>,
 }
 
 impl RandomTensors {
@@ -408,7 +412,7 @@ impl RandomTensors {
             let mut normal = Normal { state };
             let values = (0..shape.iter().product()).map(|_| mean + deviation * normal.next());
             let bytes = values.flat_map(f32::to_le_bytes).collect();
-            (tensor, (shape, bytes))
+            (tensor, (shape, WeightFile::from_bytes(RANDOM_TENSORS.into(), bytes)))
         };
         Self { tensors: (0..).zip(architecture.tensors()).map(tensor).collect() }
     }
@@ -420,17 +424,16 @@ impl TensorSource for RandomTensors {
     }
 
     fn rows(&self, tensor: Tensor, _shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
-        let file = Path::new("random tensors");
         let missing = || LoadError::MissingTensor {
-            file: file.to_owned(),
+            file: RANDOM_TENSORS.into(),
             tensor: tensor.to_string(),
             hint: "the architecture does not have it",
         };
-        let (shape, bytes) = self.tensors.get(&tensor).ok_or_else(missing)?;
+        let (shape, file) = self.tensors.get(&tensor).ok_or_else(missing)?;
         Ok(TensorRows {
             file,
             tensor: tensor.to_string(),
-            bytes,
+            bytes: 0..file.bytes().len(),
             dtype: Dtype::F32,
             columns: shape.last().copied().unwrap_or(0),
             interleaved: None,

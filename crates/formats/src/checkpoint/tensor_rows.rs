@@ -2,19 +2,19 @@
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use std::path::Path;
+use std::ops::Range;
 
-use super::Dtype;
+use super::{Dtype, WeightFile};
 use crate::load_error::LoadError;
 
 /// A tensor of a mapped file, for reading row by row. The rows are the outputs of a matrix; a norm or a
 /// bias is one row.
 pub struct TensorRows<'a> {
-    pub(super) file: &'a Path,
+    pub(super) file: &'a WeightFile,
     /// The tensor's name, for errors.
     pub(super) tensor: String,
-    /// Row-major values as stored.
-    pub(super) bytes: &'a [u8],
+    /// The place in the file of the row-major values.
+    pub(super) bytes: Range<usize>,
     pub(super) dtype: Dtype,
     /// The number of values in a row.
     pub(super) columns: usize,
@@ -22,6 +22,9 @@ pub struct TensorRows<'a> {
     /// (i, i + head_dim/2).
     pub(super) interleaved: Option<usize>,
 }
+
+/// After this many bytes of a tensor, the pages that have been read are released.
+const RELEASED: usize = 4 << 20;
 
 impl TensorRows<'_> {
     /// Returns the number of rows.
@@ -45,6 +48,9 @@ impl TensorRows<'_> {
     /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened.
     /// Rows of queries and keys are in the half-split order of RoPE for every file format.
     ///
+    /// Rows should be read in ascending order: the file's pages are released behind them, so that they
+    /// do not count as this process's memory.
+    ///
     /// # Errors
     ///
     /// [`LoadError::NonFinite`] if a value is NaN or infinite.
@@ -54,7 +60,9 @@ impl TensorRows<'_> {
     /// If `row` is out of range, or `out` does not have the length of a row.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
-        let bytes = &self.bytes[self.stored_row(row) * self.row_bytes()..][..self.row_bytes()];
+        let start = self.bytes.start + self.stored_row(row) * self.row_bytes();
+        let end = start + self.row_bytes();
+        let bytes = &self.file.bytes()[start..end];
         match self.dtype {
             Dtype::F32 => {
                 for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -69,10 +77,15 @@ impl TensorRows<'_> {
             }
             Dtype::F16 => widen_f16(bytes, out),
         }
+        // Other threads may read rows next to this one. They map a released page again.
+        let blocks = [start, end].map(|byte| byte / RELEASED * RELEASED);
+        if blocks[0] < blocks[1] {
+            self.file.release(blocks[0].max(self.bytes.start)..blocks[1]);
+        }
         match first_non_finite(out) {
             None => Ok(()),
             Some(column) => Err(LoadError::NonFinite {
-                file: self.file.to_owned(),
+                file: self.file.path().to_owned(),
                 tensor: self.tensor.clone(),
                 index: row * self.columns + column,
                 found: out[column],
@@ -90,7 +103,13 @@ impl TensorRows<'_> {
         for (row, values) in values.chunks_exact_mut(self.columns).enumerate() {
             self.read(row, values)?;
         }
+        self.release();
         Ok(values)
+    }
+
+    /// Releases the pages of the whole tensor, which can be read again.
+    pub fn release(&self) {
+        self.file.release(self.bytes.clone());
     }
 
     fn row_bytes(&self) -> usize {
@@ -137,8 +156,12 @@ fn first_non_finite(values: &[f32]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn rows(bytes: &[u8], dtype: Dtype, columns: usize) -> TensorRows<'_> {
-        let (file, tensor) = (Path::new("a.safetensors"), "model.embed_tokens.weight".into());
+    fn file(bytes: &[u8]) -> WeightFile {
+        WeightFile::from_bytes("a.safetensors".into(), bytes.to_vec())
+    }
+
+    fn rows(file: &WeightFile, dtype: Dtype, columns: usize) -> TensorRows<'_> {
+        let (tensor, bytes) = ("model.embed_tokens.weight".into(), 0..file.bytes().len());
         TensorRows { file, tensor, bytes, dtype, columns, interleaved: None }
     }
 
@@ -149,7 +172,8 @@ mod tests {
         for offset in 0..4 {
             let mut shifted = vec![0; offset];
             shifted.extend_from_slice(&bytes);
-            let rows = rows(&shifted[offset..], Dtype::F32, 2);
+            let file = file(&shifted);
+            let rows = TensorRows { bytes: offset..shifted.len(), ..rows(&file, Dtype::F32, 2) };
             assert_eq!((rows.len(), rows.read_all().unwrap()), (2, expected.to_vec()));
             let mut row = [0.0; 2];
             rows.read(1, &mut row).unwrap();
@@ -165,7 +189,7 @@ mod tests {
             .flat_map(|value| half::bf16::from_f32(*value).to_bits().to_le_bytes())
             .collect();
         let mut read = [1.0; 4];
-        rows(&bytes, Dtype::Bf16, 4).read(0, &mut read).unwrap();
+        rows(&file(&bytes), Dtype::Bf16, 4).read(0, &mut read).unwrap();
         assert_eq!(read.map(f32::to_bits), values.map(f32::to_bits));
     }
 
@@ -176,7 +200,7 @@ mod tests {
         let values: Vec<f32> = samples.into_iter().cycle().take(600).collect();
         let bytes: Vec<u8> =
             values.iter().flat_map(|value| f16::from_f32(*value).to_bits().to_le_bytes()).collect();
-        assert_eq!(rows(&bytes, Dtype::F16, 300).read_all().unwrap(), values);
+        assert_eq!(rows(&file(&bytes), Dtype::F16, 300).read_all().unwrap(), values);
     }
 
     #[test]
@@ -184,7 +208,8 @@ mod tests {
         // [8 rows, 2 columns], heads of 4 rows. Each value is the index of its row.
         let values: Vec<u8> =
             (0..8u8).flat_map(|row| [f32::from(row); 2]).flat_map(f32::to_le_bytes).collect();
-        let split = TensorRows { interleaved: Some(4), ..rows(&values, Dtype::F32, 2) };
+        let file = file(&values);
+        let split = TensorRows { interleaved: Some(4), ..rows(&file, Dtype::F32, 2) };
         let order: Vec<f32> = split.read_all().unwrap().chunks(2).map(|row| row[0]).collect();
         assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
     }
@@ -194,7 +219,7 @@ mod tests {
         let mut values = [0.5_f32; 12];
         values[7] = f32::NAN;
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let message = rows(&bytes, Dtype::F32, 4).read_all().unwrap_err().to_string();
+        let message = rows(&file(&bytes), Dtype::F32, 4).read_all().unwrap_err().to_string();
         assert!(
             message.contains("model.embed_tokens.weight") && message.contains('7'),
             "{message}"

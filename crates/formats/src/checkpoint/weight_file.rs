@@ -2,9 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use memmap2::UncheckedAdvice;
 
 use crate::load_error::LoadError;
 
@@ -27,7 +30,7 @@ impl WeightFile {
     /// When the file does not exist or cannot be read.
     pub fn map(path: PathBuf) -> Result<Self, LoadError> {
         let mapping = open(&path).and_then(|file| {
-            // SAFETY: the mapping is private and never written through. The file must not be
+            // SAFETY: the mapping is never written through. The file must not be
             // truncated or rewritten while it is mapped. Checkpoints are written once, and tools
             // that replace them rename a new file into place, which leaves this mapping intact.
             unsafe { Mmap::map(&file) }
@@ -53,6 +56,21 @@ impl WeightFile {
         match &self.bytes {
             Bytes::Mapped(mapping) => mapping,
             Bytes::Owned(bytes) => bytes,
+        }
+    }
+
+    /// Tells the system that these bytes have been read, so that their pages no longer count as this
+    /// process's memory. They can be read again.
+    pub(crate) fn release(&self, bytes: Range<usize>) {
+        #[cfg(unix)]
+        if let Bytes::Mapped(mapping) = &self.bytes {
+            // SAFETY: the mapping is shared and read-only, so that no change can be lost. The next read
+            // of a page maps the same bytes of the file again.
+            let released = unsafe {
+                mapping.unchecked_advise_range(UncheckedAdvice::DontNeed, bytes.start, bytes.len())
+            };
+            // If the system cannot do it, the pages stay until it needs the memory.
+            drop(released);
         }
     }
 }
@@ -104,6 +122,23 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let message = read_text(directory.path()).unwrap_err().to_string();
         assert!(message.contains("regular file"), "{message}");
+    }
+
+    #[test]
+    fn released_bytes_can_be_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bytes");
+        let bytes: Vec<u8> = (0..100_000).map(|index| (index % 251) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        for file in [WeightFile::map(path.clone()), Ok(WeightFile::from_bytes(path, bytes.clone()))]
+        {
+            let file = file.unwrap();
+            for range in [0..100_000, 5000..5001, 99_999..100_000, 7..7] {
+                assert!(file.bytes() == bytes);
+                file.release(range);
+            }
+            assert!(file.bytes() == bytes);
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub(crate) mod family;
 mod parse;
 mod rope;
 mod sampling;
+mod unread;
 mod write;
 
 use std::path::Path;

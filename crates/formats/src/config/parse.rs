@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Config, Family, SlidingLayers, SlidingWindow, rope};
+use super::{Config, Family, SlidingLayers, SlidingWindow, rope, unread};
 use crate::json_options::JsonOptions;
 use crate::load_error::LoadError;
 
@@ -65,6 +65,7 @@ impl Config {
             suggested_sampling: None,
         };
         config.validate(file)?;
+        unread::reject(&options, &config)?;
         Ok(config)
     }
 }
@@ -359,6 +360,9 @@ mod tests {
         let new = parsed(json!({"rope_parameters": {
             "rope_type": "linear", "rope_theta": 1e5, "factor": 4.0}}));
         assert_eq!(old, new);
+        let noted = parsed(json!({"rope_theta": 1e5, "rope_scaling": {
+            "type": "linear", "factor": 4, "original_max_position_embeddings": 2048}}));
+        assert_eq!(old, noted);
         assert_eq!((old.rope_theta, old.rope_scaling), (1e5, RopeScaling::Linear { factor: 4.0 }));
         assert_eq!((old.rope().frequency(0, 8), new.rope().frequency(1, 8)), (0.25, 0.014_058_533));
         let both = json!({"rope_type": "llama3", "type": "llama3", "factor": 8.0,

@@ -130,13 +130,15 @@ fn read_scaling(
         return Err(object.invalid("type", old, &format!("\"{new}\", as in \"rope_type\"")));
     }
     let (option, value) = new.or(old).unwrap_or(("rope_type", "default".to_owned()));
+    let original = "original_max_position_embeddings";
+    // Neither type reads the original length. Some writers note it nonetheless.
     let (scaling, type_options): (_, &[&str]) = match value.as_str() {
-        "default" => (RopeScaling::None, &[]),
+        "default" => (RopeScaling::None, &[original]),
         "linear" => {
-            (RopeScaling::Linear { factor: object.required_number("factor")? }, &["factor"])
+            let factor = object.required_number("factor")?;
+            (RopeScaling::Linear { factor }, &["factor", original])
         }
         "llama3" => {
-            let original = "original_max_position_embeddings";
             let scaling = RopeScaling::Llama3 {
                 factor: object.required_number("factor")?,
                 low_freq_factor: object.required_number("low_freq_factor")?,
