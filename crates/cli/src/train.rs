@@ -4,18 +4,20 @@ mod drafter;
 mod progress;
 
 use crate::arguments::{LmArguments, StepArguments, TextArguments, Train};
-use crate::interrupts::{self, INTERRUPTED};
+use crate::interrupts;
 use crate::note;
 use anyhow::{Context, bail};
 use forerun::Canceller;
 use forerun_formats::Config;
 use forerun_formats::checkpoint::Checkpoint;
+use forerun_output::Lock;
 use forerun_train::data::{Dataset, Framing, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
     AdamWOptions, Dtype, Learner, LearningRateSchedule, Llama, TrainOptions, Trainer, export,
 };
 use progress::{DataProgress, TrainingProgress};
+use serde_json::json;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -37,8 +39,7 @@ pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
 fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     let text = &arguments.text;
     set_threads(text.threads)?;
-    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
-    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let (run, _lock) = open_run(text)?;
     let from = arguments.from.as_deref().map(Checkpoint::open).transpose()?;
     let teacher = match &arguments.teacher {
         Some(teacher) => Some(Llama::load(&Checkpoint::open(teacher)?)?),
@@ -53,7 +54,10 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         Some(checkpoint) => Llama::load(checkpoint),
         None => Llama::random(&config, step.seed),
     };
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, create)?;
+    let teacher = teacher.as_ref();
+    let origin = origin(arguments, &config);
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, origin, create)?;
+    note_damaged(&trainer);
     note(format_args!(
         "{:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
         parameters(trainer.model()) as f64 / 1e6,
@@ -64,12 +68,61 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
     listen(&interrupted, None)?;
     if !train(&mut trainer, *steps, &interrupted)? {
-        return Ok(INTERRUPTED.into());
+        return Ok(interrupts::interrupted().into());
     }
     let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
     export(trainer.model(), &tokenizer, &text.out, dtype)?;
     note(format_args!("wrote {}", text.out.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Creates the directory of a run, and locks it. Removes an earlier run if `--restart` is given.
+fn open_run(text: &TextArguments) -> anyhow::Result<(PathBuf, Lock)> {
+    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
+    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let lock = Lock::folder(&run).with_context(|| format!("cannot use {}", run.display()))?;
+    if text.restart {
+        for name in ["checkpoints", "tokenizer", "shards", "log.jsonl"] {
+            let path = run.join(name);
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(&path),
+                false if path.exists() => std::fs::remove_file(&path),
+                false => Ok(()),
+            };
+            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok((run, lock))
+}
+
+/// Returns everything that the model of a run is made of, by option. Options that are left out have
+/// their defaults.
+fn origin(arguments: &LmArguments, config: &Config) -> serde_json::Value {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let mut origin = json!({
+        "from": arguments.from.as_ref().map(absolute),
+        "teacher": arguments.teacher.as_ref().map(absolute),
+    });
+    if arguments.from.is_none() {
+        origin["hidden"] = json!(config.hidden_size);
+        origin["layers"] = json!(config.num_hidden_layers);
+        origin["intermediate"] = json!(config.intermediate_size);
+        origin["heads"] = json!(config.num_attention_heads);
+        origin["kv_heads"] = json!(config.num_key_value_heads);
+        origin["untied"] = json!(!config.tie_word_embeddings);
+    }
+    let given = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
+    if given.into_iter().all(Option::is_none) {
+        origin["vocab_size"] = json!(arguments.vocab_size);
+    }
+    origin
+}
+
+/// Notes which checkpoints cannot be read, if an older one is used.
+fn note_damaged<L: Learner>(trainer: &Trainer<'_, L>) {
+    for error in trainer.damaged() {
+        note(format_args!("using an older checkpoint, because the newest is damaged: {error}"));
+    }
 }
 
 fn set_threads(threads: Option<usize>) -> anyhow::Result<()> {
