@@ -5,11 +5,11 @@ use crate::record::{AnswerRecord, TurnRecord};
 use crate::run::Answerer;
 use crate::{BenchError, Configuration, Prompt};
 use forerun::{
-    Canceller, Chat, ChatError, ChatTemplate, EncodeError, Forerun, ForerunError, Loader,
-    MAX_LOGPROBS, Message, Request, SamplingOptions, TokenId,
+    Canceller, Chat, ChatError, ChatTemplate, ChatTemplateError, EncodeError, Forerun,
+    ForerunError, Loader, MAX_LOGPROBS, Message, ModelSource, Request, SamplingOptions, TokenId,
 };
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::Path;
 
 /// Number of spans in a sample timeline.
 const SAMPLE_SPANS: usize = 48;
@@ -56,7 +56,7 @@ pub struct LeftOut {
 pub struct Engines {
     engines: Vec<LoadedConfiguration>,
     /// The checkpoint with the target's chat template, which each conversation reads again.
-    model: PathBuf,
+    model: ModelSource,
     template: ChatTemplate,
     prompts_as_chats: bool,
     /// The common request, without the temperatures of the configurations.
@@ -92,10 +92,14 @@ impl Engines {
         }
         let no_configuration = BenchError::NoPrompts("there are no configurations to compare");
         let first = engines.first().ok_or(no_configuration)?;
-        let model = loader.locate(first.engine.plan().model());
-        let model = model.map_err(|cause| load_error(&first.name, cause))?;
-        let template =
-            ChatTemplate::from_checkpoint(&model).map_err(|error| chat_error(error.into()))?;
+        let model = match first.engine.plan().model() {
+            embedded @ ModelSource::Embedded(_) => embedded.clone(),
+            model => {
+                let path = loader.locate(model);
+                ModelSource::Path(path.map_err(|cause| load_error(&first.name, cause))?)
+            }
+        };
+        let template = template(&model).map_err(|error| chat_error(error.into()))?;
         let prompts_as_chats = match style {
             PromptStyle::Auto => !template.is_plain(),
             PromptStyle::Text => false,
@@ -198,7 +202,16 @@ impl Engines {
             true => self.template.encode(&[Message::user(turn)], engine.tokenizer()),
             false => engine.tokenizer().encode(turn).map_err(EncodeError::Tokenizer),
         };
-        encoded.map_err(|error| chat_error(error.into()))
+        let context = engine.config().max_position_embeddings;
+        encoded.map_err(|error| {
+            chat_error(match error {
+                EncodeError::Template(error) => error.into(),
+                EncodeError::Tokenizer(error) => ForerunError::from(error).into(),
+                EncodeError::TooLong { bytes, tokens } => {
+                    ChatError::FarTooLong { bytes, tokens, context }
+                }
+            })
+        })
     }
 
     fn is_chat(&self, prompt: &Prompt) -> bool {
@@ -222,13 +235,21 @@ impl Engines {
             let answer = engine.complete(&prompt.turns[0], request)?;
             return Ok(vec![TurnRecord::of(&answer, sample(0))]);
         }
-        let mut chat = Chat::new(engine, ChatTemplate::from_checkpoint(&self.model)?);
+        let mut chat = Chat::new(engine, template(&self.model)?);
         let mut turns = Vec::new();
         for (index, turn) in prompt.turns.iter().enumerate() {
             let reply = chat.send(turn, request, &canceller, on_text)?;
             turns.push(TurnRecord::of(&reply.answer, sample(index)));
         }
         Ok(turns)
+    }
+}
+
+/// Loads the chat template of a model that is not on the hub.
+fn template(model: &ModelSource) -> Result<ChatTemplate, ChatTemplateError> {
+    match model {
+        ModelSource::Embedded(model) => ChatTemplate::from_embedded(model),
+        model => ChatTemplate::from_checkpoint(model.path().unwrap_or(Path::new(""))),
     }
 }
 

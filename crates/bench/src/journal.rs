@@ -2,9 +2,10 @@
 
 use crate::record::AnswerRecord;
 use crate::{BenchError, Provenance};
+use forerun_output::Lock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,7 @@ enum Line {
 pub struct Journal {
     file: PathBuf,
     out: File,
+    _lock: Lock,
     /// The answers in the order in which they were generated.
     pub answers: Vec<AnswerRecord>,
     /// The starts of the program; the last one is this one.
@@ -42,11 +44,15 @@ impl Journal {
     /// incomplete last line is dropped.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or belongs to another comparison.
+    /// If the file cannot be read or written, belongs to another comparison, or another process is
+    /// working in the folder.
     pub fn open(folder: &Path, identity: &Value, session: Provenance) -> Result<Self, BenchError> {
         let file = folder.join("answers.jsonl");
         let failed = |cause| BenchError::Write { file: file.clone(), cause };
         fs::create_dir_all(folder).map_err(failed)?;
+        forerun_output::check(&file).map_err(failed)?;
+        let in_folder = |cause| BenchError::Write { file: folder.to_owned(), cause };
+        let lock = Lock::folder(folder).map_err(in_folder)?;
         let bytes = match fs::read(&file) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
@@ -54,10 +60,10 @@ impl Journal {
         };
         let hash = hash(identity);
         let found = read(&file, &bytes, &hash)?;
-        let out = OpenOptions::new().create(true).append(true).open(&file).map_err(failed)?;
+        let out = forerun_output::append(&file).map_err(failed)?;
         out.set_len(found.length as u64).map_err(failed)?;
         let Contents { answers, sessions, peers, .. } = found;
-        let mut journal = Self { file, out, answers, sessions, peers };
+        let mut journal = Self { file, out, _lock: lock, answers, sessions, peers };
         if found.length == 0 {
             journal.write(&Line::Run { hash, identity: identity.clone() })?;
         }

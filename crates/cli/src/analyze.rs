@@ -1,6 +1,7 @@
 //! `forerun analyze layers`: compares the strategies of EasySpec's drafter.
 
 use crate::arguments::{Analyze, LayersArguments};
+use crate::generate::cannot_write;
 use crate::{bench, note, progress};
 use anyhow::{Context, bail};
 use forerun::{
@@ -20,6 +21,9 @@ pub(crate) fn run(analyze: &Analyze) -> anyhow::Result<ExitCode> {
 
 fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     check(arguments)?;
+    if let Some(file) = &arguments.search {
+        forerun_output::check(file).with_context(|| cannot_write(file))?;
+    }
     let cores = bench::cores(arguments.threads)?;
     let mut prompts =
         suite::read(std::slice::from_ref(&arguments.prompts), arguments.data.as_deref())?;
@@ -221,7 +225,7 @@ fn search(
         arguments.model,
         arguments.depth,
     );
-    std::fs::write(file, text)
+    forerun_output::write(file, text)
         .with_context(|| format!("cannot write the layer groups to {}", file.display()))?;
     writeln!(std::io::stdout(), "\nproposed, overlap {overlap:.4}: --layer-groups {groups}")?;
     note(format_args!("wrote {}", file.display()));

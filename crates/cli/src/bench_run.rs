@@ -1,7 +1,7 @@
 //! `forerun bench run`: compares methods, drafters and placements on prompts.
 
 use crate::arguments::RunBenchArguments;
-use crate::generate::NO_MODEL;
+use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL};
 use crate::{note, progress};
 use forerun::{
     LayerStrategy, ModelSource, Request, SamplingOptions, VerificationChoice, cores_within_quota,
@@ -13,7 +13,6 @@ use forerun_bench::{
     Progress, Prompt, PromptStyle, Provenance, RunSchedule, Summary, Sweep, SweepFile,
     configurations, participants, peer_comparison, report, suite,
 };
-use forerun_models::DemonstrationPair;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
@@ -31,7 +30,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     let request = request(arguments);
     let prompts = prompts(arguments)?;
     let file = arguments.sweep.as_deref().map(SweepFile::read).transpose()?.unwrap_or_default();
-    let (models, _pair) = models(arguments, &file)?;
+    let models = models(arguments, &file)?;
     let sweeps = sweeps(arguments, &file);
     let unequal =
         arguments.unequal_cores || arguments.preset.is_some_and(Preset::has_unequal_cores);
@@ -202,12 +201,9 @@ fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
     }
 }
 
-/// Returns the checkpoints from the flags, else from the file. Without a target, unpacks the
+/// Returns the checkpoints from the flags, else from the file. Without a target, these are the
 /// demonstration pair.
-fn models(
-    arguments: &RunBenchArguments,
-    file: &SweepFile,
-) -> anyhow::Result<(Models, Option<DemonstrationPair>)> {
+fn models(arguments: &RunBenchArguments, file: &SweepFile) -> anyhow::Result<Models> {
     let target = arguments.model.clone().or_else(|| file.model.clone());
     let of_sweep = file.sweeps.iter().flat_map(|sweep| &sweep.draft_models);
     let mut all = common_draft_models(arguments, file).iter().chain(of_sweep);
@@ -216,12 +212,11 @@ fn models(
         anyhow::bail!("a draft model was given without a target: add --model");
     }
     match (target, drafter) {
-        (Some(target), drafter) => Ok((Models { target, drafter, embedded: false }, None)),
+        (Some(target), drafter) => Ok(Models { target, drafter, embedded: false }),
         (None, _) => {
             note(NO_MODEL);
-            let pair = DemonstrationPair::unpack()?;
-            let drafter = Some(pair.drafter().into());
-            Ok((Models { target: pair.target().into(), drafter, embedded: true }, Some(pair)))
+            let drafter = Some(DEMONSTRATION_DRAFTER.into());
+            Ok(Models { target: DEMONSTRATION_TARGET.into(), drafter, embedded: true })
         }
     }
 }
@@ -335,13 +330,12 @@ fn identity(
     participants: &[Participant],
     prompts: &[Prompt],
 ) -> serde_json::Value {
-    let model = |model: &ModelSource| (display_name(models, model), files(model, !models.embedded));
+    let model = |model: &ModelSource| (display_name(models, model), files(model));
     let describe = |configuration: &Configuration| {
         let plan = &configuration.plan;
         let parts =
             (plan.method(), plan.drafter(), plan.shape(), plan.length(), plan.weight_type());
         let easyspec = plan.easyspec().map_or(String::new(), |easyspec| format!("{easyspec:?} "));
-        // The demonstration pair is unpacked to another directory each time.
         let drafter =
             plan.draft_model().map(|model| display_name(models, model) + " ").unwrap_or_default();
         let (temperature, placement) = (configuration.temperature, plan.placement());
@@ -363,14 +357,17 @@ fn identity(
     })
 }
 
-/// Lists the files of a checkpoint with their sizes and, if `with_times`, their modification times,
-/// to detect files that changed under the same name. The demonstration pair is unpacked anew each
-/// time, so its times say nothing.
-fn files(model: &ModelSource, with_times: bool) -> Vec<(String, u64, Option<Duration>)> {
+/// Lists the files of a checkpoint with their sizes and, if they are on the disk, their modification
+/// times, to detect files that changed under the same name.
+fn files(model: &ModelSource) -> Vec<(String, u64, Option<Duration>)> {
+    if let ModelSource::Embedded(model) = model {
+        let files = model.files.iter();
+        return files.map(|(name, text)| ((*name).to_owned(), text.len() as u64, None)).collect();
+    }
     let Some(path) = model.path() else { return Vec::new() };
     let describe = |path: PathBuf| {
         let metadata = path.metadata().ok().filter(Metadata::is_file)?;
-        let written = metadata.modified().ok().filter(|_| with_times);
+        let written = metadata.modified().ok();
         let since = written.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
         Some((path.file_name()?.to_string_lossy().into_owned(), metadata.len(), since))
     };

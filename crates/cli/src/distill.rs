@@ -1,14 +1,15 @@
 //! `forerun distill`: lets a model continue lines of text, to train a drafter on the result.
 
 use crate::arguments::DistillArguments;
-use crate::generate::{options, request, suggested_sampling};
-use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
+use crate::generate::{cannot_write, options, request, suggested_sampling};
+use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
 use forerun::{Canceller, Finish, Forerun, Plan};
+use forerun_output::Lock;
 use forerun_train::data::Documents;
 use serde_json::{Value, json};
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     let canceller = Canceller::new();
     let done = write(arguments, &canceller, || cancel_on_interrupt(&canceller))?;
-    Ok(if done { ExitCode::SUCCESS } else { INTERRUPTED.into() })
+    Ok(if done { ExitCode::SUCCESS } else { interrupted().into() })
 }
 
 /// Writes texts until all are complete or `canceller` is cancelled. Returns whether all are
@@ -32,6 +33,9 @@ pub(crate) fn write(
     let base = request(answers)?;
     base.validate()?;
     let prompts = prompts(arguments)?;
+    let failed = || cannot_write(&arguments.out);
+    forerun_output::check(&arguments.out).with_context(failed)?;
+    let _lock = Lock::file(&arguments.out).with_context(failed)?;
     let done = count_written(&arguments.out, &prompts)?;
     let plan = Plan::new(options(answers))?;
     let mut loader = progress::loader(answers.offline, true);
@@ -39,9 +43,7 @@ pub(crate) fn write(
     drop(loader);
     let base = suggested_sampling(base, answers, &engine)?;
     listen()?;
-    let failed = || format!("cannot write {}", arguments.out.display());
-    let mut out =
-        OpenOptions::new().create(true).append(true).open(&arguments.out).with_context(failed)?;
+    let mut out = forerun_output::append(&arguments.out).with_context(failed)?;
     let bar = progress::bar(prompts.len() as u64, "text {pos}/{len} {wide_bar} {msg} {eta} left");
     bar.set_position(done as u64);
     bar.reset_eta();

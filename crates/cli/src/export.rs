@@ -1,7 +1,9 @@
 //! `forerun export`: converts a model to another format.
 
 use crate::arguments::ExportArguments;
+use crate::generate::cannot_write;
 use crate::{note, progress};
+use anyhow::Context;
 use forerun::{GgufType, ModelSource, export_gguf};
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,6 +23,7 @@ pub(crate) fn write(
     gguf_type: GgufType,
     offline: bool,
 ) -> anyhow::Result<()> {
+    forerun_output::check(file).with_context(|| cannot_write(file))?;
     let mut loader = progress::loader(offline, true);
     let written = export_gguf(model, file, gguf_type, &mut loader)?;
     let size = written.bytes as f64 / 1e6;

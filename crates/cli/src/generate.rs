@@ -1,15 +1,15 @@
 //! `forerun generate`: continues a prompt and prints one line of statistics.
 
 use crate::arguments::{AnswerArguments, GenerateArguments};
-use crate::interrupts::{INTERRUPTED, cancel_on_interrupt};
+use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, Canceller, Finish, Forerun, ForerunError, Options, Plan, Request, RequestError,
-    SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
+    Answer, Canceller, EmbeddedModel, Finish, Forerun, ForerunError, Options, Plan, Request,
+    RequestError, SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
 };
-use forerun_models::DemonstrationPair;
+use forerun_output::OutputFile;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -25,6 +25,14 @@ pub(crate) const OUTPUT_FAILED: &str = "cannot write to standard output";
 pub(crate) const NO_MODEL: &str =
     "no --model given: using the built-in demonstration pair, small models trained on old novels";
 
+/// The target of the demonstration pair.
+pub(crate) const DEMONSTRATION_TARGET: EmbeddedModel =
+    EmbeddedModel { name: "demonstration-target", files: forerun_models::TARGET };
+
+/// The drafter of the demonstration pair.
+pub(crate) const DEMONSTRATION_DRAFTER: EmbeddedModel =
+    EmbeddedModel { name: "demonstration-drafter", files: forerun_models::DRAFTER };
+
 /// Note that drafts are translated between vocabularies.
 pub(crate) const TRANSLATED: &str = "the drafter's vocabulary differs from the target's: drafts \
                                      are translated through their text";
@@ -34,17 +42,17 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     let mut request = request(&arguments.answers)?;
     request.logprobs = arguments.logprobs;
     request.validate()?;
+    let trace = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
     let prompt = prompt(&arguments)?;
     if prompt.is_empty() {
         return Err(ForerunError::EmptyPrompt.into());
     }
-    let demonstration = demonstration(&mut arguments.answers)?;
+    demonstration(&mut arguments.answers)?;
     let plan = Plan::new(options(&arguments.answers))?;
     // An interrupt during loading ends the process; the next run resumes a download.
     let mut loader = progress::loader(arguments.answers.offline, !arguments.json);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
-    drop(demonstration);
     if engine.translates_drafts() {
         note(TRANSLATED);
     }
@@ -63,13 +71,13 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
         write!(std::io::stdout(), "{}", drafts.render(colours)).context(OUTPUT_FAILED)?;
         note(drafts.summary(&answer));
     }
-    let interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
-    report(&engine, &answer, arguments.json, interrupted).context(OUTPUT_FAILED)?;
+    let was_interrupted = canceller.is_cancelled() && answer.finish == Finish::Stopped;
+    report(&engine, &answer, arguments.json, was_interrupted).context(OUTPUT_FAILED)?;
     // The answer comes first, so that it is not lost if the trace cannot be written.
-    if let Some(file) = &arguments.trace {
-        write_trace(file, &answer.trace)?;
+    if let Some(trace) = trace {
+        trace.write(&answer.trace)?;
     }
-    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+    Ok(if was_interrupted { ExitCode::from(interrupted()) } else { ExitCode::SUCCESS })
 }
 
 /// Applies the checkpoint's suggested sampling to a valid request, if `--suggested-sampling` is given.
@@ -125,23 +133,20 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
     })
 }
 
-/// Uses the demonstration pair if no model is given, and returns it.
-pub(crate) fn demonstration(
-    arguments: &mut AnswerArguments,
-) -> anyhow::Result<Option<DemonstrationPair>> {
+/// Uses the demonstration pair if no model is given.
+pub(crate) fn demonstration(arguments: &mut AnswerArguments) -> anyhow::Result<()> {
     if arguments.model.is_some() {
-        return Ok(None);
+        return Ok(());
     }
     if arguments.draft_model.is_some() {
         bail!("--draft-model was given without --model: add --model with the target");
     }
     note(NO_MODEL);
-    let pair = DemonstrationPair::unpack()?;
-    arguments.model = Some(pair.target().into());
+    arguments.model = Some(DEMONSTRATION_TARGET.into());
     if arguments.drafter.is_none_or(forerun::DrafterKind::has_model) {
-        arguments.draft_model = Some(pair.drafter().into());
+        arguments.draft_model = Some(DEMONSTRATION_DRAFTER.into());
     }
-    Ok(Some(pair))
+    Ok(())
 }
 
 pub(crate) fn options(arguments: &AnswerArguments) -> Options {
@@ -218,15 +223,34 @@ impl Output {
     }
 }
 
-/// Writes a timeline in the format of the file's extension: text for `.txt`, a picture for `.svg`,
-/// otherwise JSON for Perfetto. Text and picture have one lane per device.
-pub(crate) fn write_trace(file: &Path, trace: &Trace) -> anyhow::Result<()> {
-    let text = match file.extension().and_then(OsStr::to_str) {
-        Some("txt") => timeline(&trace.with_devices_as_lanes()),
-        Some("svg") => forerun_draw::timeline(&trace.with_devices_as_lanes(), "Timeline"),
-        _ => trace.to_perfetto().to_string(),
-    };
-    std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+/// The file of a timeline. It is created before the work, which would be lost if it failed.
+pub(crate) struct TraceFile<'a> {
+    path: &'a Path,
+    file: OutputFile,
+}
+
+impl<'a> TraceFile<'a> {
+    pub(crate) fn create(path: &'a Path) -> anyhow::Result<Self> {
+        let file = OutputFile::create(path).with_context(|| cannot_write(path))?;
+        Ok(Self { path, file })
+    }
+
+    /// Writes a timeline in the format of the file's extension: text for `.txt`, a picture for `.svg`,
+    /// otherwise JSON for Perfetto. Text and picture have one lane per device.
+    pub(crate) fn write(mut self, trace: &Trace) -> anyhow::Result<()> {
+        let text = match self.path.extension().and_then(OsStr::to_str) {
+            Some("txt") => timeline(&trace.with_devices_as_lanes()),
+            Some("svg") => forerun_draw::timeline(&trace.with_devices_as_lanes(), "Timeline"),
+            _ => trace.to_perfetto().to_string(),
+        };
+        let written = self.file.write_all(text.as_bytes()).and_then(|()| self.file.finish());
+        written.with_context(|| cannot_write(self.path))
+    }
+}
+
+/// Returns the context of errors of an output file.
+pub(crate) fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 /// Renders a timeline as text of at most a hundred columns.

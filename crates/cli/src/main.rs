@@ -38,7 +38,8 @@ use note::note;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    let outcome = interrupts::clean_up_on_signals().and_then(|()| match command {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Chat(arguments) => chat::run(*arguments),
         Command::Devices(arguments) => devices::run(&arguments),
@@ -69,7 +70,7 @@ fn main() -> ExitCode {
         Command::Train(_) => missing::command("train", "train"),
         #[cfg(not(feature = "train"))]
         Command::Distill(_) => missing::command("distill", "train"),
-    };
+    });
     match outcome {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

@@ -1,10 +1,10 @@
 //! `forerun make-pair`: creates a pair of random models with a given acceptance rate.
 
 use crate::arguments::MakePairArguments;
+use crate::generate::DEMONSTRATION_TARGET;
 use crate::{export, note};
 use anyhow::Context;
 use forerun::{CalibrationStep, Config, ResidualCalibration, SyntheticPairOptions, make_pair};
-use forerun_models::DemonstrationPair;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,8 +20,7 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
             part.display()
         );
     }
-    let demonstration = demonstration(arguments)?;
-    let options = options(arguments, demonstration.as_ref().map(DemonstrationPair::target));
+    let options = options(arguments);
     let pair = make_pair(&options, out, |step| note(step_line(step)))?;
     let [target, drafter] = pair.bytes_read.map(|bytes| bytes as f64 / 1e6);
     let accepted = &pair.acceptance;
@@ -65,18 +64,9 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Unpacks the demonstration pair if its tokenizer fits the vocabulary size.
-fn demonstration(arguments: &MakePairArguments) -> anyhow::Result<Option<DemonstrationPair>> {
-    if arguments.vocab_size != 4096 {
-        return Ok(None);
-    }
-    Ok(Some(
-        DemonstrationPair::unpack()
-            .context("cannot unpack the tokenizer of the demonstration pair")?,
-    ))
-}
-
-fn options(arguments: &MakePairArguments, tokenizer: Option<PathBuf>) -> SyntheticPairOptions {
+fn options(arguments: &MakePairArguments) -> SyntheticPairOptions {
+    // The tokenizer of the demonstration pair, if it fits the vocabulary size.
+    let tokenizer = (arguments.vocab_size == 4096).then_some(DEMONSTRATION_TARGET);
     // The demonstration pair has one token for the beginning and the end; a synthetic tokenizer has
     // two.
     let (bos, eos) = if tokenizer.is_some() { (0, 0) } else { (256, 257) };

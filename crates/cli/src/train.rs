@@ -5,7 +5,7 @@ mod progress;
 mod run;
 
 use crate::arguments::{LmArguments, Train};
-use crate::interrupts::INTERRUPTED;
+use crate::interrupts;
 use crate::note;
 use anyhow::{Context, bail};
 use forerun_formats::Config;
@@ -14,7 +14,8 @@ use forerun_train::data::{Dataset, PrepareOptions, Split};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{Dtype, Llama, Trainer, export};
 use progress::DataProgress;
-use run::{dataset, listen, options, set_threads, train, training_folder};
+use run::{dataset, listen, note_damaged, open_run, options, set_threads, train};
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -32,8 +33,7 @@ pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
 fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     let text = &arguments.text;
     set_threads(text.threads)?;
-    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
-    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let (run, _lock) = open_run(text)?;
     let from = arguments.from.as_deref().map(Checkpoint::open).transpose()?;
     let teacher = match &arguments.teacher {
         Some(teacher) => Some(Llama::load(&Checkpoint::open(teacher)?)?),
@@ -48,7 +48,10 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
         Some(checkpoint) => Llama::load(checkpoint),
         None => Llama::random(&config, step.seed),
     };
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher.as_ref(), options, create)?;
+    let teacher = teacher.as_ref();
+    let origin = origin(arguments, &config);
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, origin, create)?;
+    note_damaged(&trainer);
     note(format_args!(
         "{:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
         parameters(trainer.model()) as f64 / 1e6,
@@ -59,12 +62,35 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     let interrupted = Arc::new(AtomicBool::new(false));
     listen(&interrupted, None)?;
     if !train(&mut trainer, *steps, &interrupted)? {
-        return Ok(INTERRUPTED.into());
+        return Ok(interrupts::interrupted().into());
     }
     let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
     export(trainer.model(), &tokenizer, &text.out, dtype)?;
     note(format_args!("wrote {}", text.out.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns everything that the model of a run is made of, by option. Options that are left out have
+/// their defaults.
+fn origin(arguments: &LmArguments, config: &Config) -> serde_json::Value {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let mut origin = json!({
+        "from": arguments.from.as_ref().map(absolute),
+        "teacher": arguments.teacher.as_ref().map(absolute),
+    });
+    if arguments.from.is_none() {
+        origin["hidden"] = json!(config.hidden_size);
+        origin["layers"] = json!(config.num_hidden_layers);
+        origin["intermediate"] = json!(config.intermediate_size);
+        origin["heads"] = json!(config.num_attention_heads);
+        origin["kv_heads"] = json!(config.num_key_value_heads);
+        origin["untied"] = json!(!config.tie_word_embeddings);
+    }
+    let given = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
+    if given.into_iter().all(Option::is_none) {
+        origin["vocab_size"] = json!(arguments.vocab_size);
+    }
+    origin
 }
 
 /// Returns the chosen tokenizer, or that of the model or teacher. Otherwise trains one, unless an

@@ -6,7 +6,7 @@ use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
-use crate::open_model::{OpenModel, open_located};
+use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
@@ -108,8 +108,12 @@ impl DrafterCheckpoint {
         target: &OpenModel,
         loader: &mut Loader<'_>,
     ) -> Result<Self, ForerunError> {
-        let path = loader.locate(name)?;
+        let (path, embedded) = match name {
+            ModelSource::Embedded(model) => (model.path().to_owned(), true),
+            name => (loader.locate(name)?, false),
+        };
         let found = match SpeculatorKind::of(&path) {
+            _ if embedded => None,
             Err(error @ LoadError::Pickle { .. }) => return Err(error.into()),
             // Opening a model gives a better error.
             Err(_) if !requested.belongs_to_target() => None,
@@ -120,7 +124,10 @@ impl DrafterCheckpoint {
                 Err(ForerunError::WrongDrafterKind { path, found, requested })
             }
             (layout, Some(build)) if is_model(layout) && requested.can_use(layout) => {
-                let model = open_located(&path, name)?;
+                let model = match name {
+                    ModelSource::Embedded(model) => open_embedded(model)?,
+                    name => open_located(&path, name)?,
+                };
                 let translates = !target.tokenizer.agrees_with(&model.tokenizer);
                 if translates {
                     check_translation((plan, requested), target, &model)?;
@@ -151,7 +158,7 @@ impl DrafterCheckpoint {
                     None => Err(ForerunError::NotADrafter { path, requested }),
                 }
             }
-            _ if !path.exists() => Err(LoadError::NotFound { path }.into()),
+            _ if !embedded && !path.exists() => Err(LoadError::NotFound { path }.into()),
             _ => Err(ForerunError::NotADrafter { path, requested }),
         }
     }

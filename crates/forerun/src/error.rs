@@ -22,6 +22,9 @@ pub enum ForerunError {
     /// A checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A model that is part of the program, where one on disk is needed.
+    #[error("{0} is part of this program and has no path: give the path of a model")]
+    Embedded(&'static str),
     /// A hub model in a build without the feature `hub`.
     #[cfg(not(feature = "hub"))]
     #[error("{0} is a model of the Hugging Face hub, but this build has no feature `hub`")]

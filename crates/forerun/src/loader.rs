@@ -99,10 +99,12 @@ impl<'a> Loader<'a> {
     /// downloaded if necessary. A given path may not exist.
     ///
     /// # Errors
-    /// If a hub model cannot be downloaded, or the progress callback cancels the download.
+    /// If a hub model cannot be downloaded, the progress callback cancels the download, or the model is
+    /// part of the program.
     pub fn locate(&mut self, model: &ModelSource) -> Result<PathBuf, ForerunError> {
         match model {
             ModelSource::Path(path) => Ok(path.clone()),
+            ModelSource::Embedded(model) => Err(ForerunError::Embedded(model.name)),
             #[cfg(feature = "hub")]
             ModelSource::Hub(id) => {
                 let hub = crate::hub::Hub::from_environment(self.offline);

@@ -1,10 +1,11 @@
 //! Where a model comes from.
 
 use crate::model_id::ModelId;
+use forerun_formats::EmbeddedModel;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// A checkpoint on disk, or a model of the Hugging Face hub.
+/// A checkpoint on disk, a model of the Hugging Face hub, or one that is part of the program.
 ///
 /// Converting from a text or a path decides which one is meant: a path that exists is a checkpoint on
 /// disk. Otherwise, with the feature `hub`, a text such as `owner/name` or `owner/name@revision` is a
@@ -24,15 +25,17 @@ pub enum ModelSource {
     Path(PathBuf),
     /// A model of the hub.
     Hub(ModelId),
+    /// A model that is part of the program.
+    Embedded(EmbeddedModel),
 }
 
 impl ModelSource {
-    /// Returns the path of a checkpoint on disk; `None` for a hub model.
+    /// Returns the path of a checkpoint on disk; `None` for other models.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Path(path) => Some(path),
-            Self::Hub(_) => None,
+            Self::Hub(_) | Self::Embedded(_) => None,
         }
     }
 
@@ -47,6 +50,7 @@ impl ModelSource {
                 let id = id.to_string();
                 id.split_once('/').map_or("", |(_, name)| name).to_owned()
             }
+            Self::Embedded(model) => model.name.to_owned(),
         }
     }
 }
@@ -63,6 +67,7 @@ impl fmt::Display for ModelSource {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
             Self::Hub(id) => write!(f, "{id}"),
+            Self::Embedded(model) => f.write_str(model.name),
         }
     }
 }
@@ -98,6 +103,12 @@ impl From<String> for ModelSource {
 impl From<ModelId> for ModelSource {
     fn from(id: ModelId) -> Self {
         Self::Hub(id)
+    }
+}
+
+impl From<EmbeddedModel> for ModelSource {
+    fn from(model: EmbeddedModel) -> Self {
+        Self::Embedded(model)
     }
 }
 

@@ -4,7 +4,7 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::tokenizer::Tokenizer;
-use forerun_formats::Checkpoint;
+use forerun_formats::{Checkpoint, EmbeddedModel};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -19,8 +19,16 @@ pub(crate) fn open_model(
     model: &ModelSource,
     loader: &mut Loader<'_>,
 ) -> Result<OpenModel, ForerunError> {
-    let path = loader.locate(model)?;
-    open_located(&path, model)
+    match model {
+        ModelSource::Embedded(model) => open_embedded(model),
+        model => open_located(&loader.locate(model)?, model),
+    }
+}
+
+/// Opens a model that is part of the program.
+pub(crate) fn open_embedded(model: &EmbeddedModel) -> Result<OpenModel, ForerunError> {
+    let checkpoint = Checkpoint::open_embedded(model)?;
+    with_tokenizer(checkpoint, Tokenizer::from_embedded(model)?)
 }
 
 /// Opens the checkpoint at `path`, which the user named as `model`.
@@ -32,7 +40,7 @@ pub(crate) fn open_located(path: &Path, model: &ModelSource) -> Result<OpenModel
     let opened = open_files(path);
     #[cfg(feature = "hub")]
     let opened = opened.map_err(|error| match model {
-        ModelSource::Path(_) => error,
+        ModelSource::Path(_) | ModelSource::Embedded(_) => error,
         ModelSource::Hub(_) => in_cache(error),
     });
     opened
@@ -56,13 +64,16 @@ fn in_cache(cause: ForerunError) -> ForerunError {
 
 fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
-    let tokenizer = Arc::new(Tokenizer::from_checkpoint(path)?);
+    with_tokenizer(checkpoint, Tokenizer::from_checkpoint(path)?)
+}
+
+fn with_tokenizer(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Result<OpenModel, ForerunError> {
     let (largest, expected) = (tokenizer.largest_ordinary(), checkpoint.config().vocab_size);
     // Added tokens, such as padding, may lie beyond the model's vocabulary: the model never
     // generates them.
     if largest as usize >= expected {
-        let (tokenizer, model) = (tokenizer.file().to_owned(), path.to_owned());
+        let (tokenizer, model) = (tokenizer.file().to_owned(), checkpoint.path().to_owned());
         return Err(ForerunError::TokenizerSize { tokenizer, model, largest, expected });
     }
-    Ok(OpenModel { checkpoint, tokenizer })
+    Ok(OpenModel { checkpoint, tokenizer: Arc::new(tokenizer) })
 }

@@ -170,7 +170,8 @@ impl Request {
     }
 }
 
-/// Draws a seed from the operating system's randomness, through the standard library's hasher.
+/// Draws a seed from the operating system's randomness, through the standard library's hasher. It is
+/// smaller than 2⁵³, so that readers of JSON that know only 64-bit floats read it exactly.
 fn draw_seed() -> u64 {
-    std::hash::RandomState::new().build_hasher().finish()
+    std::hash::RandomState::new().build_hasher().finish() >> (64 - 53)
 }

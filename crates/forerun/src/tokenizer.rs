@@ -1,10 +1,16 @@
 //! Tokenizers: text to tokens and back.
 
 use forerun_core::TokenId;
+use forerun_formats::EmbeddedModel;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::BPE;
 use tokenizers::{DecoderWrapper, NormalizerWrapper};
+
+/// The file of a tokenizer.
+const TOKENIZER: &str = "tokenizer.json";
+/// The file of the tokenizer's options.
+const CONFIG: &str = "tokenizer_config.json";
 
 /// A checkpoint's tokenizer.
 ///
@@ -71,9 +77,9 @@ impl Tokenizer {
     /// If there is none, or it is malformed.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
         let folder = folder_of(checkpoint);
-        let json = folder.join("tokenizer.json");
+        let json = folder.join(TOKENIZER);
         if json.is_file() {
-            return Self::from_json(json);
+            return Self::read_json(json);
         }
         let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
         let name = |path: &PathBuf| path.file_name().and_then(|n| n.to_str()).map(str::to_owned);
@@ -90,18 +96,51 @@ impl Tokenizer {
         }
     }
 
-    fn from_json(file: PathBuf) -> Result<Self, TokenizerError> {
+    /// Loads the `tokenizer.json` of a model that is part of the program.
+    ///
+    /// # Errors
+    /// If there is none, or it is malformed.
+    pub fn from_embedded(model: &EmbeddedModel) -> Result<Self, TokenizerError> {
+        let file = model.path().join(TOKENIZER);
+        let Some(json) = model.text(TOKENIZER) else { return Err(TokenizerError::Missing(file)) };
+        Self::from_json(file, json, model.text(CONFIG))
+    }
+
+    /// Reads a `tokenizer.json` and, if there is one, the `tokenizer_config.json` beside it.
+    fn read_json(file: PathBuf) -> Result<Self, TokenizerError> {
+        let broken = |file: PathBuf, error: std::io::Error| TokenizerError::Broken {
+            file,
+            reason: error.to_string(),
+        };
+        let json = match std::fs::read_to_string(&file) {
+            Ok(json) => json,
+            Err(error) => return Err(broken(file, error)),
+        };
+        let config_file = file.with_file_name(CONFIG);
+        let config = match std::fs::read_to_string(&config_file) {
+            Ok(config) => Some(config),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(broken(config_file, error)),
+        };
+        Self::from_json(file, &json, config.as_deref())
+    }
+
+    /// Parses the contents of a `tokenizer.json` and of its `tokenizer_config.json`.
+    fn from_json(file: PathBuf, json: &str, config: Option<&str>) -> Result<Self, TokenizerError> {
         let broken = |error: tokenizers::Error| TokenizerError::Broken {
             file: file.clone(),
             reason: error.to_string(),
         };
-        let mut inner = tokenizers::Tokenizer::from_file(&file).map_err(broken)?;
+        let mut inner: tokenizers::Tokenizer = json.parse().map_err(broken)?;
         // Files may have the truncation and padding of training. A prompt must stay whole.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(broken)?;
         let empty = inner.encode("", true).map_err(broken)?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
-        let bos = if adds_special_tokens { None } else { configured_bos(&inner, &file)? };
+        let bos = match config {
+            Some(config) if !adds_special_tokens => configured_bos(&inner, &file, config)?,
+            _ => None,
+        };
         // Since tokenizers 0.23, `decode` looks for the normalized text of a token among the special
         // tokens, and does not skip a special token with a text that the normalizer changes.
         let added = inner.get_added_tokens_decoder().into_iter();
@@ -297,16 +336,12 @@ pub(crate) fn folder_of(checkpoint: &Path) -> &Path {
 fn configured_bos(
     inner: &tokenizers::Tokenizer,
     file: &Path,
+    config: &str,
 ) -> Result<Option<TokenId>, TokenizerError> {
-    let config_file = file.with_file_name("tokenizer_config.json");
-    let broken = |reason: String| TokenizerError::Broken { file: config_file.clone(), reason };
-    let text = match std::fs::read_to_string(&config_file) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(broken(error.to_string())),
-    };
+    let broken =
+        |reason: String| TokenizerError::Broken { file: file.with_file_name(CONFIG), reason };
     let config: TokenizerConfig =
-        serde_json::from_str(&text).map_err(|error| broken(error.to_string()))?;
+        serde_json::from_str(config).map_err(|error| broken(error.to_string()))?;
     let (Some(true), Some(bos)) = (config.add_bos_token, config.bos_token) else {
         return Ok(None);
     };
@@ -516,10 +551,9 @@ mod tests {
     fn long_texts_are_counted_without_encoding_them() -> Result<(), TokenizerError> {
         let inner = read_pieces(&pieces())
             .and_then(|pieces| byte_pair_tokenizer(&pieces).map_err(|error| error.to_string()));
-        let tokenizer = Tokenizer::of(inner.map_err(|reason| TokenizerError::Broken {
-            file: PathBuf::new(),
-            reason,
-        })?);
+        let tokenizer = Tokenizer::of(
+            inner.map_err(|reason| TokenizerError::Broken { file: PathBuf::new(), reason })?,
+        );
         // Words of one token and of one byte token, without spaces, and with characters of several bytes.
         for text in [" a".repeat(100_000), "b".repeat(150_000), "aé😀".repeat(30_000)] {
             let tokens = tokenizer.encode(&text)?.len();

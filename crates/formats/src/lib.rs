@@ -7,6 +7,7 @@
 mod architecture;
 pub mod checkpoint;
 pub mod config;
+mod embedded_model;
 mod json_options;
 mod load_error;
 pub mod speculator;
@@ -19,6 +20,7 @@ pub use architecture::{
 };
 pub use checkpoint::{Checkpoint, TensorSource};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
+pub use embedded_model::EmbeddedModel;
 pub use load_error::LoadError;
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::HeadTensor;

@@ -5,9 +5,9 @@
 //! has to be stored.
 
 use crate::export::{ExportError, SerializedTensor};
-use crate::files::{sync_folder, write_atomically};
 use crate::optimizer::AdamW;
-use forerun_formats::checkpoint::Dtype as WeightType;
+use forerun_formats::checkpoint::{Dtype as WeightType, write_safetensors};
+use forerun_output::OutputFolder;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -78,31 +78,24 @@ pub(crate) fn save<O: Serialize>(
 ) -> Result<PathBuf, CheckpointError> {
     fs::create_dir_all(folder).map_err(file_error(folder))?;
     let name = format!("{PREFIX}{:08}", state.step);
-    let (partial, complete) = (folder.join(format!(".partial-{name}")), folder.join(name));
-    if partial.exists() {
-        fs::remove_dir_all(&partial).map_err(file_error(&partial))?;
-    }
-    write(&partial)?;
-    let moments = partial.join(MOMENTS);
-    write_atomically(&moments, &moments_file(optimizer).map_err(file_error(&moments))?)
-        .map_err(file_error(&moments))?;
-    let file = partial.join(STATE);
+    let complete = folder.join(name);
+    let partial = OutputFolder::create(&complete).map_err(file_error(&complete))?;
+    write(partial.path())?;
+    let moments = partial.path().join(MOMENTS);
+    write_safetensors(&moments, moment_tensors(optimizer)).map_err(file_error(&moments))?;
+    let file = partial.path().join(STATE);
     let text = serde_json::to_vec_pretty(state).map_err(|error| file_error(&file)(error.into()))?;
-    write_atomically(&file, &text).map_err(file_error(&file))?;
-    if complete.exists() {
-        fs::remove_dir_all(&complete).map_err(file_error(&complete))?;
-    }
-    fs::rename(&partial, &complete).map_err(file_error(&complete))?;
-    sync_folder(folder).map_err(file_error(folder))?;
+    forerun_output::write(&file, &text).map_err(file_error(&file))?;
+    partial.finish().map_err(file_error(&complete))?;
     for (_, old) in list(folder)?.iter().rev().skip(KEPT) {
         fs::remove_dir_all(old).map_err(file_error(old))?;
     }
     Ok(complete)
 }
 
-/// Returns the newest checkpoint in `folder`.
-pub(crate) fn newest(folder: &Path) -> Result<Option<PathBuf>, CheckpointError> {
-    Ok(list(folder)?.pop().map(|(_, path)| path))
+/// Returns the checkpoints in `folder`, the newest first.
+pub(crate) fn newest_first(folder: &Path) -> Result<Vec<PathBuf>, CheckpointError> {
+    Ok(list(folder)?.into_iter().rev().map(|(_, path)| path).collect())
 }
 
 /// Lists the checkpoints in `folder`, ordered by step.
@@ -160,7 +153,7 @@ pub(crate) fn restore_optimizer(
     Ok(())
 }
 
-fn moments_file(optimizer: &AdamW) -> io::Result<Vec<u8>> {
+fn moment_tensors(optimizer: &AdamW) -> Vec<(String, SerializedTensor)> {
     let tensor =
         |values: &[f32]| SerializedTensor::new(values, vec![values.len()], WeightType::F32);
     let mut tensors = Vec::new();
@@ -168,6 +161,5 @@ fn moments_file(optimizer: &AdamW) -> io::Result<Vec<u8>> {
         tensors.push((format!("{}.first", parameter.name), tensor(&moments.first)));
         tensors.push((format!("{}.second", parameter.name), tensor(&moments.second)));
     }
-    let views = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
-    safetensors::serialize(views, None).map_err(io::Error::other)
+    tensors
 }

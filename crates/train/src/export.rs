@@ -1,9 +1,8 @@
 //! Exports a model as a Hugging Face model directory.
 
-use crate::files::{sync_folder, write_atomically};
 use crate::model::Llama;
 use forerun_formats::Config;
-use forerun_formats::checkpoint::{Dtype, Tensor};
+use forerun_formats::checkpoint::{Dtype, Tensor, write_safetensors};
 use half::{bf16, f16};
 use safetensors::View;
 use serde_json::json;
@@ -50,18 +49,17 @@ pub fn export(
     let texts = [("config.json", config.to_json(dtype)), ("generation_config.json", generation)];
     for (name, json) in texts {
         let file = folder.join(name);
-        write_atomically(&file, format!("{json:#}\n").as_bytes()).map_err(write_error(&file))?;
+        forerun_output::write(&file, format!("{json:#}\n")).map_err(write_error(&file))?;
     }
     for name in ["tokenizer.json", "tokenizer_config.json"] {
         let source = tokenizer.with_file_name(name);
         let file = folder.join(name);
         if name == "tokenizer.json" || source.exists() {
             let text = std::fs::read(&source).map_err(write_error(&source))?;
-            write_atomically(&file, &text).map_err(write_error(&file))?;
+            forerun_output::write(&file, text).map_err(write_error(&file))?;
         }
     }
-    write_weights(folder, &tensors(model, dtype)?)?;
-    sync_folder(folder).map_err(write_error(folder))
+    write_weights(folder, tensors(model, dtype)?)
 }
 
 fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, SerializedTensor)>> {
@@ -77,15 +75,10 @@ fn tensors(model: &Llama, dtype: Dtype) -> candle_core::Result<Vec<(String, Seri
 /// Writes tensors into a folder as `model.safetensors`.
 pub(crate) fn write_weights(
     folder: &Path,
-    tensors: &[(String, SerializedTensor)],
+    tensors: Vec<(String, SerializedTensor)>,
 ) -> Result<(), ExportError> {
     let file = folder.join("model.safetensors");
-    let write_error = |cause| ExportError::Write { path: file.clone(), cause };
-    let tensors = tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
-    let metadata = Some([("format".to_owned(), "pt".to_owned())].into());
-    let bytes = safetensors::serialize(tensors, metadata)
-        .map_err(|error| write_error(io::Error::other(error)))?;
-    write_atomically(&file, &bytes).map_err(write_error)
+    write_safetensors(&file, tensors).map_err(|cause| ExportError::Write { path: file, cause })
 }
 
 /// Converts values to little-endian bytes of a type.
@@ -117,7 +110,7 @@ impl SerializedTensor {
     }
 }
 
-impl View for &SerializedTensor {
+impl View for SerializedTensor {
     fn dtype(&self) -> safetensors::Dtype {
         self.dtype
     }

@@ -9,6 +9,7 @@ use crate::ops::{Targets, Teacher};
 use crate::options::{TrainError, TrainOptions};
 use candle_core::{Result, Tensor};
 use forerun_formats::checkpoint::Dtype;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,26 +19,37 @@ pub struct LanguageLearner<'a> {
     /// The teacher, and the weights of its head.
     teacher: Option<(&'a Llama, Arc<[f32]>)>,
     tokenizer: PathBuf,
+    origin: Value,
 }
 
 impl<'a> LanguageLearner<'a> {
-    /// Creates a learner. `tokenizer` is the path of the `tokenizer.json` that is written with the model.
+    /// Creates a learner. `tokenizer` is the path of the `tokenizer.json` that is written with the model,
+    /// and `origin` describes what the model was made of.
     ///
     /// # Errors
     /// If a tensor operation fails.
-    pub fn new(model: Llama, teacher: Option<&'a Llama>, tokenizer: &Path) -> Result<Self> {
+    pub fn new(
+        model: Llama,
+        teacher: Option<&'a Llama>,
+        tokenizer: &Path,
+        origin: Value,
+    ) -> Result<Self> {
         let with_head = |teacher: &'a Llama| {
             let head = teacher.head_weights().flatten_all()?.to_vec1::<f32>()?;
             Result::Ok((teacher, head.into()))
         };
         let teacher = teacher.map(with_head).transpose()?;
-        Ok(Self { model, teacher, tokenizer: tokenizer.to_owned() })
+        Ok(Self { model, teacher, tokenizer: tokenizer.to_owned(), origin })
     }
 }
 
 impl Learner for LanguageLearner<'_> {
     fn parameters(&self) -> Vec<Parameter> {
         self.model.parameters()
+    }
+
+    fn description(&self) -> Value {
+        self.origin.clone()
     }
 
     fn check(

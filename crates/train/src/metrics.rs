@@ -3,13 +3,11 @@
 //! Each line is written at once. A resumed run appends to the same file. Before that, the records of
 //! steps that will be repeated are removed, so no step is recorded twice.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer, Serialize};
-
-use crate::files::write_atomically;
 
 /// The record of a training step. Values that are not finite are `null` in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -180,8 +178,8 @@ impl MetricsLog {
 
     fn replace(path: &Path, bytes: &[u8]) -> Result<Self, MetricsError> {
         let open = || {
-            write_atomically(path, bytes)?;
-            OpenOptions::new().append(true).open(path)
+            forerun_output::write(path, bytes)?;
+            forerun_output::append(path)
         };
         let file = open().map_err(|cause| MetricsError::Write { path: path.to_owned(), cause })?;
         Ok(Self { path: path.to_owned(), file })

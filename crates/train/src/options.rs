@@ -133,8 +133,8 @@ pub enum TrainError {
     },
     /// The folder contains a run with other options.
     #[error(
-        "{folder} contains a run with other options ({difference}): choose another folder, or use the \
-         same options to resume that run"
+        "{folder} contains a run with other options ({difference}): use the same options to resume that \
+         run, start it over with `restart`, or choose another folder"
     )]
     OtherRun {
         /// The folder of the run.

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use forerun_draw::plot::{AcceptanceCurves, LossCurves, Picture, Point};
 
-use crate::files::write_atomically;
 use crate::metrics::{MetricsError, PositionAcceptance, Record, TrainingRecord, read_metrics};
 
 /// An error of drawing a run's pictures.
@@ -116,7 +115,7 @@ fn write(picture: &Path, curves: &impl Picture) -> Result<(), PlotError> {
     let svg = curves
         .to_svg()
         .map_err(|error| PlotError::Draw { path: path.clone(), reason: error.to_string() })?;
-    write_atomically(picture, svg.as_bytes()).map_err(|cause| PlotError::Write { path, cause })
+    forerun_output::write(picture, svg).map_err(|cause| PlotError::Write { path, cause })
 }
 
 #[cfg(test)]

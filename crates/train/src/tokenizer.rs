@@ -17,7 +17,6 @@ use tokenizers::{
 };
 
 use crate::data::{DataError, Documents, OnProgress, Phase, Progress, SEPARATOR, pieces};
-use crate::files::write_atomically;
 
 /// The pattern of a word. No token extends over two words.
 const WORDS: &str = concat!(
@@ -173,8 +172,8 @@ impl TrainedTokenizer {
             "clean_up_tokenization_spaces": false,
         });
         let file = folder.join("tokenizer.json");
-        write_atomically(&file, format!("{json}\n").as_bytes()).map_err(write_error)?;
-        write_atomically(&folder.join("tokenizer_config.json"), format!("{config:#}\n").as_bytes())
+        forerun_output::write(&file, format!("{json}\n")).map_err(write_error)?;
+        forerun_output::write(&folder.join("tokenizer_config.json"), format!("{config:#}\n"))
             .map_err(write_error)?;
         Ok(file)
     }

@@ -11,7 +11,6 @@ use crate::optimizer::AdamW;
 use crate::options::{TrainError, TrainOptions};
 use crate::plot::{plot_acceptance, plot_losses};
 use forerun_formats::checkpoint::{Checkpoint, Dtype};
-use serde::Serialize;
 use serde_json::Value;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -44,11 +43,13 @@ pub struct Trainer<'a, L> {
     folder: PathBuf,
     log: MetricsLog,
     state: RunState<TrainOptions>,
+    damaged: Vec<TrainError>,
 }
 
 impl<'a> Trainer<'a, LanguageLearner<'a>> {
     /// Opens a run of a language model in `folder`. If the folder contains a checkpoint, resumes from
-    /// it; otherwise starts with the model from `create`.
+    /// it; otherwise starts with the model from `create`. `origin` is an object with everything that
+    /// this model was made of; a run can be resumed only with the same.
     ///
     /// # Errors
     /// If the folder contains another run, a file cannot be read or written, or the model and the data
@@ -59,16 +60,14 @@ impl<'a> Trainer<'a, LanguageLearner<'a>> {
         tokenizer: &Path,
         teacher: Option<&'a Llama>,
         options: TrainOptions,
+        origin: Value,
         create: impl FnOnce() -> Result<Llama, ModelError>,
     ) -> Result<Self, TrainError> {
         dataset.check_tokenizer(tokenizer)?;
-        Self::open_learner(folder, dataset, options, |from| {
-            let model = match from {
-                Some(path) => Llama::load(&Checkpoint::open(path).map_err(ModelError::from)?)?,
-                None => create()?,
-            };
-            Ok(LanguageLearner::new(model, teacher, tokenizer)?)
-        })
+        let learner = |model| Ok(LanguageLearner::new(model, teacher, tokenizer, origin.clone())?);
+        let load =
+            |path: &Path| learner(Llama::load(&Checkpoint::open(path).map_err(ModelError::from)?)?);
+        Self::open_learner(folder, dataset, options, load, || learner(create()?))
     }
 
     /// Returns the model in its current state.
@@ -95,61 +94,70 @@ impl<'a> Trainer<'a, DrafterLearner<'a>> {
     ) -> Result<Self, TrainError> {
         dataset.check_tokenizer(tokenizer)?;
         let seed = options.seed;
-        Self::open_learner(folder, dataset, options, |from| match from {
-            Some(path) => Ok(DrafterLearner::load(target, drafter, path)?),
-            None => Ok(DrafterLearner::random(target, drafter, seed)?),
-        })
+        let load = |path: &Path| Ok(DrafterLearner::load(target, drafter, path)?);
+        let create = || Ok(DrafterLearner::random(target, drafter, seed)?);
+        Self::open_learner(folder, dataset, options, load, create)
     }
 }
 
 impl<'a, L: Learner> Trainer<'a, L> {
-    /// Opens a run in `folder`. `create` returns the learner; its argument is the newest checkpoint, if
-    /// there is one.
+    /// Opens a run in `folder`. `load` reads the learner from a checkpoint, and `create` makes a new one
+    /// if there is no checkpoint. Damaged checkpoints are skipped if an older one can be read.
     fn open_learner(
         folder: &Path,
         dataset: &'a Dataset,
         options: TrainOptions,
-        create: impl FnOnce(Option<&Path>) -> Result<L, TrainError>,
+        load: impl Fn(&Path) -> Result<L, TrainError>,
+        create: impl FnOnce() -> Result<L, TrainError>,
     ) -> Result<Self, TrainError> {
-        let newest = checkpoint::newest(&folder.join("checkpoints"))?;
-        let saved: Option<RunState<TrainOptions>> =
-            newest.as_deref().map(checkpoint::read_state).transpose()?;
-        let other_run = |difference| TrainError::OtherRun { folder: folder.to_owned(), difference };
-        if let Some(state) = saved.as_ref().filter(|state| state.options != options) {
-            return Err(other_run(difference(&state.options, &options)));
-        }
-        let learner = create(newest.as_deref())?;
-        let description = learner.description();
-        let state = match saved {
-            Some(state) if state.learner != description => {
-                return Err(other_run(difference(&state.learner, &description)));
+        let mut damaged = Vec::new();
+        let mut resumed = None;
+        for checkpoint in checkpoint::newest_first(&folder.join("checkpoints"))? {
+            match resume(folder, &checkpoint, &options, &load) {
+                Ok(run) => resumed = Some(run),
+                Err(error @ TrainError::OtherRun { .. }) => return Err(error),
+                Err(error) => {
+                    damaged.push(error);
+                    continue;
+                }
             }
-            Some(state) => state,
-            None => RunState { options, learner: description, step: 0, tokens: 0, elapsed_s: 0.0 },
+            break;
+        }
+        let log_file = folder.join("log.jsonl");
+        let (learner, optimizer, state, log) = match resumed {
+            Some((learner, optimizer, state)) => {
+                let log = MetricsLog::resume(&log_file, state.step)?;
+                (learner, optimizer, state, log)
+            }
+            // Without any intact checkpoint, the reason of the newest one counts.
+            None if !damaged.is_empty() => return Err(damaged.swap_remove(0)),
+            None => {
+                let learner = create()?;
+                let description = learner.description();
+                let optimizer = AdamW::new(options.optimizer, learner.parameters());
+                std::fs::create_dir_all(folder)
+                    .map_err(|cause| CheckpointError::File { path: folder.to_owned(), cause })?;
+                let state =
+                    RunState { options, learner: description, step: 0, tokens: 0, elapsed_s: 0.0 };
+                (learner, optimizer, state, MetricsLog::create(&log_file)?)
+            }
         };
         let options = &state.options;
         options.check()?;
         learner.check(options, dataset)?;
-        let mut optimizer = AdamW::new(options.optimizer, learner.parameters());
-        let log_file = folder.join("log.jsonl");
-        let log = match &newest {
-            Some(path) => {
-                checkpoint::restore_optimizer(path, state.step, &mut optimizer)?;
-                MetricsLog::resume(&log_file, state.step)?
-            }
-            None => {
-                std::fs::create_dir_all(folder)
-                    .map_err(|cause| CheckpointError::File { path: folder.to_owned(), cause })?;
-                MetricsLog::create(&log_file)?
-            }
-        };
         let windows = if options.evaluation_tokens == 0 {
             Vec::new()
         } else {
             Validation::windows(dataset, options.context, options.evaluation_tokens)?
         };
         let folder = folder.to_owned();
-        Ok(Self { learner, optimizer, dataset, windows, folder, log, state })
+        Ok(Self { learner, optimizer, dataset, windows, folder, log, state, damaged })
+    }
+
+    /// Returns the errors of newer checkpoints that were skipped, because they are damaged.
+    #[must_use]
+    pub fn damaged(&self) -> &[TrainError] {
+        &self.damaged
     }
 
     /// Returns the learner in its current state.
@@ -299,12 +307,38 @@ impl<'a, L: Learner> Trainer<'a, L> {
     }
 }
 
-/// Describes the options in which a saved run differs from the current one.
-fn difference(saved: &impl Serialize, current: &impl Serialize) -> String {
-    let (saved, current) = (serde_json::to_value(saved), serde_json::to_value(current));
-    differences(&saved.unwrap_or_default(), &current.unwrap_or_default()).join("; ")
+/// Reads a run from a checkpoint. A run with other options is an error.
+fn resume<L: Learner>(
+    folder: &Path,
+    checkpoint: &Path,
+    options: &TrainOptions,
+    load: impl Fn(&Path) -> Result<L, TrainError>,
+) -> Result<(L, AdamW, RunState<TrainOptions>), TrainError> {
+    let other_run = |difference| TrainError::OtherRun { folder: folder.to_owned(), difference };
+    let state: RunState<TrainOptions> = checkpoint::read_state(checkpoint)?;
+    let mut differences = differences(&json(&state.options), &json(options));
+    let learner = match load(checkpoint) {
+        // Other options may be the reason why the checkpoint does not fit.
+        Err(_) if !differences.is_empty() => return Err(other_run(differences.join("; "))),
+        learner => learner?,
+    };
+    // Earlier versions stored no description of language models.
+    if !state.learner.is_null() {
+        differences.extend(self::differences(&state.learner, &learner.description()));
+    }
+    if !differences.is_empty() {
+        return Err(other_run(differences.join("; ")));
+    }
+    let mut optimizer = AdamW::new(options.optimizer, learner.parameters());
+    checkpoint::restore_optimizer(checkpoint, state.step, &mut optimizer)?;
+    Ok((learner, optimizer, state))
 }
 
+fn json(options: &TrainOptions) -> Value {
+    serde_json::to_value(options).unwrap_or_default()
+}
+
+/// Describes the options in which a saved run differs from the current one.
 fn differences(saved: &Value, current: &Value) -> Vec<String> {
     let (Value::Object(saved), Value::Object(current)) = (saved, current) else {
         return Vec::new();

@@ -423,5 +423,5 @@ fn a_folder_is_locked_during_preparation() {
         &mut on_progress,
     );
     assert_eq!(dataset.unwrap().documents(Split::Training), 5);
-    assert!(matches!(second, Some(DataError::Locked(_))));
+    assert!(matches!(second, Some(DataError::Locked { .. })));
 }

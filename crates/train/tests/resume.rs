@@ -13,6 +13,7 @@ use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{
     AdamWOptions, Dtype, LearningRateSchedule, Llama, TrainError, TrainOptions, Trainer, export,
 };
+use serde_json::json;
 use std::ops::ControlFlow;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -100,15 +101,26 @@ fn train_drafter(folder: &Path, name: &str, masks: usize) -> Result<(), TrainErr
 
 /// Trains a language model in `folder/NAME` until the end, then writes `folder/NAME.model`.
 fn train(folder: &Path, name: &str, options: TrainOptions) -> Result<(), TrainError> {
+    train_layers(folder, name, options, 2).map(drop)
+}
+
+/// Trains as [`train`] does, and says that the model was made with this number of layers. Returns the
+/// number of damaged checkpoints.
+fn train_layers(
+    folder: &Path,
+    name: &str,
+    options: TrainOptions,
+    layers: usize,
+) -> Result<usize, TrainError> {
     let dataset = Dataset::open(&folder.join("shards")).unwrap();
     let tokenizer = folder.join("tokenizer").join("tokenizer.json");
     let create = || Llama::random(&config(&dataset), 1);
-    let mut trainer =
-        Trainer::open(&folder.join(name), &dataset, &tokenizer, None, options, create)?;
+    let (run, origin) = (folder.join(name), json!({ "layers": layers }));
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, None, options, origin, create)?;
     assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
     let out = folder.join(format!("{name}.model"));
     export(trainer.model(), &tokenizer, &out, Dtype::F32).unwrap();
-    Ok(())
+    Ok(trainer.damaged().len())
 }
 
 /// Not a test: the work of the child processes that the tests below start.
@@ -154,7 +166,7 @@ fn records(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
 
 fn is_writing_a_checkpoint(run: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(run.join("checkpoints")) else { return false };
-    entries.flatten().any(|entry| entry.file_name().to_string_lossy().starts_with(".partial"))
+    entries.flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".partial"))
 }
 
 #[test]
@@ -227,12 +239,41 @@ fn a_run_is_not_resumed_with_other_options() {
     let other = TrainOptions { schedule: short, seed: 8, ..options() };
     let error = train(folder, "run", other).unwrap_err().to_string();
     assert!(error.contains("seed was 7, is now 8"), "{error}");
+    let same = TrainOptions { schedule: short, ..options() };
+    let error = train_layers(folder, "run", same, 4).unwrap_err().to_string();
+    assert!(error.contains("layers was 2, is now 4") && error.contains("`restart`"), "{error}");
     train_drafter(folder, "drafter", 2).unwrap();
     let error = train_drafter(folder, "drafter", 3).unwrap_err().to_string();
     assert!(error.contains("draft_tokens was 2, is now 3"), "{error}");
     let long = TrainOptions { schedule: short, context: 49, ..options() };
     let error = train(folder, "other", long).unwrap_err().to_string();
     assert!(error.contains("`context` is 49") && error.contains("1 to 48"), "{error}");
+}
+
+#[test]
+fn a_damaged_newest_checkpoint_falls_back_to_the_one_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let schedule = LearningRateSchedule { steps: 4, ..options().schedule };
+    let options = || TrainOptions { schedule, ..options() };
+    train(folder, "run", options()).unwrap();
+    let whole = weights(folder, "run");
+    let checkpoints = folder.join("run").join("checkpoints");
+    for name in ["model.safetensors", "optimizer.safetensors", "training_state.json"] {
+        let file = checkpoints.join("step-00000004").join(name);
+        let bytes = std::fs::read(&file).unwrap();
+        std::fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+        // The run goes on after step 2, and writes the checkpoint of step 4 again.
+        assert_eq!(train_layers(folder, "run", options(), 2).unwrap(), 1, "{name}");
+        assert!(weights(folder, "run").len() == whole.len(), "{name}");
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), bytes.len() as u64, "{name}");
+    }
+    for step in ["step-00000002", "step-00000004"] {
+        std::fs::write(checkpoints.join(step).join("model.safetensors"), "").unwrap();
+    }
+    let error = train(folder, "run", options()).unwrap_err().to_string();
+    assert!(error.contains("step-00000004"), "{error}");
 }
 
 /// The loss falls, with any number of threads.

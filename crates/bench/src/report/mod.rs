@@ -21,7 +21,7 @@ use std::path::Path;
 pub fn write(folder: &Path, summary: &Summary) -> Result<(), BenchError> {
     let write = |name: &str, text: String| {
         let file = folder.join(name);
-        std::fs::write(&file, text).map_err(|cause| BenchError::Write { file, cause })
+        forerun_output::write(&file, text).map_err(|cause| BenchError::Write { file, cause })
     };
     let json = serde_json::to_string_pretty(summary).map_err(|error| BenchError::Write {
         file: folder.join("summary.json"),

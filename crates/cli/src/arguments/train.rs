@@ -55,6 +55,11 @@ pub(crate) struct TextArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::OUTPUT)]
     pub(crate) run: Option<PathBuf>,
 
+    /// Start over: delete the checkpoints, the log, the trained tokenizer and the encoded text in the
+    /// directory of the run.
+    #[arg(long, help_heading = headings::OUTPUT)]
+    pub(crate) restart: bool,
+
     /// Directory of the encoded text, which several runs can share.
     ///
     /// The default is `shards` in the directory of the run.

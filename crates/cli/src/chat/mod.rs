@@ -13,12 +13,12 @@ use crate::flags::with_flags;
 use crate::generate::{
     OUTPUT_FAILED, Output, TRANSLATED, demonstration, options, request, suggested_sampling,
 };
-use crate::interrupts::INTERRUPTED;
 use crate::{note, progress};
 use anyhow::{Context, bail};
 use command::Command;
 use forerun::{
-    Chat, ChatError, ChatTemplate, ChatTemplateError, Finish, Forerun, Method, Plan, Reply, Request,
+    Chat, ChatError, ChatTemplate, ChatTemplateError, EmbeddedModel, Finish, Forerun, Method,
+    ModelSource, Plan, Reply, Request,
 };
 use input::{Input, Line};
 use interrupts::Interrupts;
@@ -32,15 +32,19 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
-    let demonstration = demonstration(&mut arguments.answers)?;
+    demonstration(&mut arguments.answers)?;
     let (plan, method) = plan(&arguments.answers)?;
     // The template of a hub model is available only after the download.
-    let path = plan.model().path().filter(|path| path.exists());
-    let local = path.map(|path| template(&arguments, path)).transpose()?;
+    let local = match plan.model() {
+        ModelSource::Embedded(model) => Some(embedded_template(&arguments, model)?),
+        model => {
+            let path = model.path().filter(|path| path.exists());
+            path.map(|path| template(&arguments, path)).transpose()?
+        }
+    };
     let mut loader = progress::loader(arguments.answers.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
-    drop(demonstration);
     if engine.translates_drafts() {
         note(TRANSLATED);
     }
@@ -70,6 +74,17 @@ fn template(arguments: &ChatArguments, path: &Path) -> Result<ChatTemplate, Chat
     match &arguments.chat_template {
         Some(choice) => ChatTemplate::choose(path, choice),
         None => ChatTemplate::from_checkpoint(path),
+    }
+}
+
+/// Loads the chosen chat template, or else that of a model that is part of the program.
+fn embedded_template(
+    arguments: &ChatArguments,
+    model: &EmbeddedModel,
+) -> Result<ChatTemplate, ChatTemplateError> {
+    match &arguments.chat_template {
+        Some(choice) => ChatTemplate::choose_embedded(model, choice),
+        None => ChatTemplate::from_embedded(model),
     }
 }
 
@@ -115,7 +130,7 @@ impl Session<'_> {
                     let interrupted = self.answer(&text)?;
                     // In a script, nobody is there to continue the conversation.
                     if interrupted && !input.is_terminal() {
-                        return Ok(ExitCode::from(INTERRUPTED));
+                        return Ok(ExitCode::from(crate::interrupts::interrupted()));
                     }
                 }
                 Ok(command) => {
@@ -223,7 +238,8 @@ impl Session<'_> {
             |message: forerun::Message| json!({ "role": message.role, "content": message.content });
         let messages: Vec<_> = self.chat.messages().map(message).collect();
         let text = serde_json::to_string_pretty(&messages)? + "\n";
-        std::fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        forerun_output::write(file, text)
+            .with_context(|| format!("cannot write {}", file.display()))?;
         self.saved = Some(file.to_owned());
         note(format_args!("wrote {} messages to {}", messages.len(), file.display()));
         Ok(())

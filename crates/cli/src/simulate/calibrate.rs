@@ -2,10 +2,12 @@
 
 use super::passes::{CHAIN, PairBench, ROWS};
 use crate::arguments::CalibrateArguments;
+use crate::generate::cannot_write;
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
 use forerun::{Checkpoint, DraftTokens, Forerun, Method, Options, Plan, TokenId};
 use forerun_bench::{Provenance, suite};
+use forerun_output::OutputFile;
 use forerun_sim::{Calibration, Parameters};
 use std::io::Write;
 use std::process::ExitCode;
@@ -38,6 +40,8 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
         placement: arguments.placement.clone(),
         ..Options::default()
     })?;
+    let failed = || cannot_write(&arguments.out);
+    let mut out = OutputFile::create(&arguments.out).with_context(failed)?;
     let mut loader = progress::loader(arguments.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     let drafter = Checkpoint::open(&loader.locate(&arguments.draft_model)?)?;
@@ -53,8 +57,9 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     let models = [&arguments.model, &arguments.draft_model];
     let calibration = bench.calibration(models, layers, plan.placement());
     let comment = comment(arguments);
-    std::fs::write(&arguments.out, calibration.to_toml(&comment))
-        .with_context(|| format!("cannot write {}", arguments.out.display()))?;
+    out.write_all(calibration.to_toml(&comment).as_bytes())
+        .and_then(|()| out.finish())
+        .with_context(failed)?;
     report(&bench, &calibration, &arguments.check)?;
     note(format_args!("wrote {}", arguments.out.display()));
     Ok(ExitCode::SUCCESS)

@@ -1,7 +1,7 @@
 //! `forerun simulate run`: simulates one answer.
 
 use crate::arguments::{CancelChoice, SimulatedRunArguments};
-use crate::generate::{timeline, write_trace};
+use crate::generate::{TraceFile, timeline};
 use anyhow::{Context, anyhow};
 use forerun_sim::{Calibration, Cancellation, Parameters, SimulatedAnswer};
 use std::io::Write;
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 pub(super) fn run(arguments: &SimulatedRunArguments) -> anyhow::Result<ExitCode> {
     let calibration = arguments.calibration.as_deref().map(read_calibration).transpose()?;
     let simulation = parameters(arguments).simulation(calibration.as_ref())?;
+    let file = arguments.trace.as_deref().map(TraceFile::create).transpose()?;
     let (answer, plain_ns) = (simulation.run()?, simulation.plain_ns()?);
     let mut out = std::io::stdout().lock();
     let tokens = simulation.max_tokens;
@@ -31,8 +32,8 @@ pub(super) fn run(arguments: &SimulatedRunArguments) -> anyhow::Result<ExitCode>
         write!(out, "{}", timeline(&trace))?;
     }
     report(&mut out, tokens, &answer, plain_ns)?;
-    if let Some(file) = &arguments.trace {
-        write_trace(file, &trace)?;
+    if let Some(file) = file {
+        file.write(&trace)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `forerun simulate sweep` and `forerun simulate heatmaps`: tables of many configurations.
 
 use crate::arguments::{HeatmapArguments, SweepArguments};
-use crate::interrupts::{self, INTERRUPTED};
+use crate::interrupts;
 use crate::{note, progress};
 use forerun_sim::sweep::{Heatmaps, Progress, RowSource, Sweep, Table, run as simulate};
 use std::num::NonZero;
@@ -76,7 +76,7 @@ fn fill(
     ));
     if last.done < last.total {
         note("interrupted: run the same command again to resume");
-        return Ok(ExitCode::from(INTERRUPTED));
+        return Ok(ExitCode::from(interrupts::interrupted()));
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,13 +1,13 @@
 //! `forerun train medusa|eagle|parallel`: trains a drafter for a target.
 
-use super::run::{dataset, listen, set_threads, train, training_folder};
+use super::run::{dataset, listen, note_damaged, open_run, set_threads, train};
 use crate::arguments::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
     MedusaArguments, ParallelArguments,
 };
-use crate::interrupts::INTERRUPTED;
+use crate::interrupts;
 use crate::{distill, note};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use forerun::{Canceller, Tokenizer};
 use forerun_train::data::{Batches, Dataset, Framing, Split};
 use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
@@ -55,8 +55,7 @@ fn with_features(mut options: DrafterOptions, given: &FeatureArguments) -> Draft
 fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Result<ExitCode> {
     let text = &arguments.text;
     set_threads(text.threads)?;
-    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
-    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let (run, _lock) = open_run(text)?;
     drafter.decay = arguments.decay.unwrap_or(drafter.decay);
     let target = Target::open(&arguments.target)?;
     let tokenizer = tokenizer(&arguments.target)?;
@@ -66,13 +65,14 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
         None => text.data.clone(),
         Some(count) => match write_own_text(&target, arguments, &run, count, &interrupted)? {
             Some(file) => vec![file],
-            None => return Ok(INTERRUPTED.into()),
+            None => return Ok(interrupts::interrupted().into()),
         },
     };
     let dataset = dataset(text, &data, &run, &tokenizer, framing)?;
     let options = options(&drafter, arguments, &dataset)?;
     let steps = options.schedule.steps;
     let mut trainer = Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options, drafter)?;
+    note_damaged(&trainer);
     let parameters = trainer.learner().drafter().parameters();
     let count: usize = parameters.iter().map(|parameter| parameter.values.elem_count()).sum();
     note(format_args!(
@@ -88,7 +88,7 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
         listen(&interrupted, None)?;
     }
     if !train(&mut trainer, steps, &interrupted)? {
-        return Ok(INTERRUPTED.into());
+        return Ok(interrupts::interrupted().into());
     }
     let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
     trainer.learner().drafter().export(&target, &text.out, dtype)?;

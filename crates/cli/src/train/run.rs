@@ -6,6 +6,7 @@ use crate::interrupts;
 use crate::note;
 use anyhow::{Context, bail};
 use forerun::Canceller;
+use forerun_output::Lock;
 use forerun_train::data::{Dataset, Framing, PrepareOptions};
 use forerun_train::{AdamWOptions, Learner, LearningRateSchedule, TrainOptions, Trainer};
 use std::ops::ControlFlow;
@@ -15,6 +16,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Default share of the documents to hold out.
 const HELD_OUT: f64 = 0.01;
+
+/// Creates the directory of a run, and locks it. Removes an earlier run if `--restart` is given.
+pub(super) fn open_run(text: &TextArguments) -> anyhow::Result<(PathBuf, Lock)> {
+    let run = text.run.clone().map_or_else(|| training_folder(&text.out), Ok)?;
+    std::fs::create_dir_all(&run).with_context(|| format!("cannot create {}", run.display()))?;
+    let lock = Lock::folder(&run).with_context(|| format!("cannot use {}", run.display()))?;
+    if text.restart {
+        for name in ["checkpoints", "tokenizer", "shards", "log.jsonl"] {
+            let path = run.join(name);
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(&path),
+                false if path.exists() => std::fs::remove_file(&path),
+                false => Ok(()),
+            };
+            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok((run, lock))
+}
+
+/// Notes which checkpoints cannot be read, if an older one is used.
+pub(super) fn note_damaged<L: Learner>(trainer: &Trainer<'_, L>) {
+    for error in trainer.damaged() {
+        note(format_args!("using an older checkpoint, because the newest is damaged: {error}"));
+    }
+}
 
 pub(super) fn set_threads(threads: Option<usize>) -> anyhow::Result<()> {
     let Some(threads) = threads else { return Ok(()) };
@@ -62,7 +89,7 @@ pub(super) fn train<L: Learner>(
 }
 
 /// Returns the default directory of a run: the `out` directory's name with `.training` appended.
-pub(super) fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
+fn training_folder(out: &Path) -> anyhow::Result<PathBuf> {
     let Some(name) = out.file_name() else {
         bail!("--out is {}, which is not a directory name: choose another one", out.display())
     };

@@ -15,6 +15,8 @@ mod chat;
 mod easyspec;
 #[cfg(feature = "laboratory")]
 mod easyspec_laboratory;
+#[cfg(target_os = "linux")]
+mod files;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "hub")]

@@ -178,6 +178,50 @@ fn an_interrupted_run_resumes() {
     assert!(resumed == whole, "one thread, the same weights");
 }
 
+/// A second run in one folder is refused, SIGTERM saves as Ctrl-C does, and a run with other options is
+/// only resumed from the beginning.
+#[test]
+fn a_run_is_not_shared_and_not_resumed_with_another_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let data = text(folder);
+    let long = || sized(folder, &data, "target", "--context=64").with(&["--steps=100000"]);
+    let with_layers = |layers: &str| long().with(&[layers]);
+    let mut running = with_layers("--layers=2").start();
+    running.wait_for_interrupt_handler();
+    let owner = fs::read_to_string(folder.join("target.training").join(".lock")).unwrap();
+    let second = with_layers("--layers=2").finish();
+    second.assert_refused("target.training", &[&format!("process {} is working", owner.trim())]);
+    running.signal(rustix::process::Signal::TERM);
+    let finished = running.finish();
+    assert_eq!(finished.code, Some(143), "{}", finished.errors);
+    assert!(finished.errors.contains("to resume"), "{}", finished.errors);
+    for (other, difference) in [
+        ("--layers=3", "layers was 2, is now 3"),
+        ("--hidden=64", "hidden was 32, is now 64"),
+        ("--heads=2", "heads was 1, is now 2"),
+        ("--kv-heads=3", "kv_heads was 1, is now 3"),
+        ("--intermediate=64", "intermediate was 96, is now 64"),
+        ("--untied", "untied was false, is now true"),
+        ("--seed=5", "seed was 0, is now 5"),
+    ] {
+        let mut run = Run::forerun().with(&["train", "lm", "--held-out=0.3", "--warmup=5"]);
+        run = run.with(&["--learning-rate=0.005", "--evaluation-tokens=256", "--threads=1"]);
+        run = run.with(&["--vocab-size=300", "--context=64", "--steps=100000"]);
+        let given = ["--layers=2", "--hidden=32"];
+        let name = other.split('=').next().unwrap();
+        let kept: Vec<&str> = given.into_iter().filter(|given| !given.starts_with(name)).collect();
+        run = run.with(&kept).with(&[other]).with_path("--data", &data);
+        let finished = run.with_path("--out", &folder.join("target")).finish();
+        finished.assert_refused(difference, &[difference, "--restart"]);
+    }
+    let mut restarted = with_layers("--layers=3").with(&["--restart"]).start();
+    restarted.wait_for_interrupt_handler();
+    restarted.interrupt();
+    let finished = restarted.finish();
+    assert_eq!(finished.code, Some(130), "{}", finished.errors);
+}
+
 #[test]
 fn invalid_trainings_are_refused() {
     let folder = tempfile::tempdir().unwrap();

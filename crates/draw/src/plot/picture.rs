@@ -3,7 +3,6 @@
 use super::PlotError;
 use plotters::coord::Shift;
 use plotters::prelude::*;
-use std::fs;
 use std::path::Path;
 
 /// DejaVu Sans, cut to what pictures need; see `assets/LICENSE-DejaVu.txt`.
@@ -72,7 +71,8 @@ pub trait Picture {
             Some("png") => self.to_png()?,
             _ => return Err(PlotError::Format(file.to_owned())),
         };
-        fs::write(file, bytes).map_err(|cause| PlotError::Write { file: file.to_owned(), cause })
+        forerun_output::write(file, bytes)
+            .map_err(|cause| PlotError::Write { file: file.to_owned(), cause })
     }
 }
 

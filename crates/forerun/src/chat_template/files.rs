@@ -1,7 +1,9 @@
 //! The files of a checkpoint that hold chat templates and special tokens.
 
 use super::ChatTemplateError;
+use forerun_formats::EmbeddedModel;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -24,12 +26,60 @@ const TOKENS: &str = "special_tokens_map.json";
 /// The name of a template without a name.
 const DEFAULT: &str = "default";
 
-/// Returns the template with this name in a folder, or the default one.
+/// Where a checkpoint's files are.
+#[derive(Clone, Copy)]
+pub(super) enum Files<'a> {
+    /// In a folder on disk.
+    Folder(&'a Path),
+    /// In the program.
+    Embedded(&'a EmbeddedModel),
+}
+
+impl<'a> Files<'a> {
+    /// Returns the folder, for messages.
+    fn folder(self) -> &'a Path {
+        match self {
+            Self::Folder(folder) => folder,
+            Self::Embedded(model) => model.path(),
+        }
+    }
+
+    /// Returns the text of a file with its path, or `None` if there is no such file.
+    fn read(self, name: &str) -> Result<Option<(PathBuf, Cow<'a, str>)>, ChatTemplateError> {
+        let file = self.folder().join(name);
+        match self {
+            Self::Folder(_) if !file.is_file() => Ok(None),
+            Self::Folder(_) => {
+                let text = read_text(&file)?;
+                Ok(Some((file, text.into())))
+            }
+            Self::Embedded(model) => Ok(model.text(name).map(|text| (file, text.into()))),
+        }
+    }
+
+    /// Returns a file of JSON with its path, or `None` if there is no such file.
+    fn read_json(self, name: &str) -> Result<Option<(PathBuf, Value)>, ChatTemplateError> {
+        let Some((file, text)) = self.read(name)? else { return Ok(None) };
+        match serde_json::from_str(&text) {
+            Ok(json) => Ok(Some((file, json))),
+            Err(error) => Err(unreadable(&file, &error)),
+        }
+    }
+
+    /// Returns the paths of the additional templates.
+    fn additional_templates(self) -> Vec<PathBuf> {
+        let Self::Folder(folder) = self else { return Vec::new() };
+        let additional = std::fs::read_dir(folder.join(ADDITIONAL_TEMPLATES));
+        additional.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+/// Returns the template with this name among a checkpoint's files, or the default one.
 pub(super) fn shipped(
-    folder: &Path,
+    files: Files<'_>,
     name: Option<&str>,
 ) -> Result<Option<Source>, ChatTemplateError> {
-    let mut templates = all(folder)?;
+    let mut templates = all(files)?;
     if let Some((_, source)) = templates.remove(name.unwrap_or(DEFAULT)) {
         return Ok(Some(source));
     }
@@ -42,43 +92,41 @@ pub(super) fn shipped(
     }
 }
 
-/// Returns the names of all templates in a folder.
-pub(super) fn names(folder: &Path) -> Result<Vec<String>, ChatTemplateError> {
-    Ok(all(folder)?.into_keys().collect())
+/// Returns the names of all templates of a checkpoint.
+pub(super) fn names(files: Files<'_>) -> Result<Vec<String>, ChatTemplateError> {
+    Ok(all(files)?.into_keys().collect())
 }
 
-/// Returns all templates in a folder by name, each with its file. Template files take precedence over
+/// Returns all templates of a checkpoint by name, each with its file. Template files take precedence over
 /// templates in the tokenizer's configuration.
-fn all(folder: &Path) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplateError> {
+fn all(files: Files<'_>) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplateError> {
     let mut templates = BTreeMap::new();
-    let config = folder.join(CONFIG);
-    for (name, text) in in_config(&config)? {
-        let source = Source { text, origin: config.display().to_string() };
-        templates.insert(name, (config.clone(), source));
+    if let Some((file, config)) = files.read_json(CONFIG)? {
+        for (name, text) in in_config(&file, config)? {
+            let source = Source { text, origin: file.display().to_string() };
+            templates.insert(name, (file.clone(), source));
+        }
     }
-    let additional = std::fs::read_dir(folder.join(ADDITIONAL_TEMPLATES));
-    for file in additional.into_iter().flatten().flatten().map(|entry| entry.path()) {
+    for file in files.additional_templates() {
         let name = file.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
         if let Some(name) = name.filter(|_| file.extension().is_some_and(|e| e == "jinja")) {
             let source = read_template(&file)?;
             templates.insert(name, (file, source));
         }
     }
-    let file = folder.join(TEMPLATE);
-    if file.is_file() {
-        let source = read_template(&file)?;
+    if let Some((file, text)) = files.read(TEMPLATE)? {
+        let source = Source { text: text.into_owned(), origin: file.display().to_string() };
         templates.insert(DEFAULT.into(), (file, source));
     }
     Ok(templates)
 }
 
 /// Returns the templates in a tokenizer's configuration: one text, or a list of names and texts.
-fn in_config(file: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
+fn in_config(file: &Path, mut config: Value) -> Result<Vec<(String, String)>, ChatTemplateError> {
     let unknown = |reason: &str| ChatTemplateError::Unreadable {
         file: file.to_owned(),
         reason: reason.into(),
     };
-    let Some(mut config) = read_json(file)? else { return Ok(Vec::new()) };
     match config.get_mut("chat_template").map(Value::take) {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::String(text)) => Ok(vec![(DEFAULT.into(), text)]),
@@ -95,10 +143,12 @@ fn in_config(file: &Path) -> Result<Vec<(String, String)>, ChatTemplateError> {
 }
 
 /// Returns the special tokens that templates can use, by names such as `bos_token`.
-pub(super) fn special_tokens(folder: &Path) -> Result<BTreeMap<String, String>, ChatTemplateError> {
+pub(super) fn special_tokens(
+    files: Files<'_>,
+) -> Result<BTreeMap<String, String>, ChatTemplateError> {
     let mut tokens = BTreeMap::new();
     for file in [TOKENS, CONFIG] {
-        let Some(Value::Object(entries)) = read_json(&folder.join(file))? else { continue };
+        let Some((_, Value::Object(entries))) = files.read_json(file)? else { continue };
         for (name, value) in entries {
             // Either the token's text, or an object with it.
             let text = value.as_str().or_else(|| value.get("content").and_then(Value::as_str));
@@ -111,17 +161,11 @@ pub(super) fn special_tokens(folder: &Path) -> Result<BTreeMap<String, String>, 
 }
 
 pub(super) fn read_template(file: &Path) -> Result<Source, ChatTemplateError> {
-    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
-    Ok(Source { text, origin: file.display().to_string() })
+    Ok(Source { text: read_text(file)?, origin: file.display().to_string() })
 }
 
-/// Returns the content of a JSON file, or `None` if there is no such file.
-fn read_json(file: &Path) -> Result<Option<Value>, ChatTemplateError> {
-    if !file.is_file() {
-        return Ok(None);
-    }
-    let text = std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))?;
-    serde_json::from_str(&text).map(Some).map_err(|error| unreadable(file, &error))
+fn read_text(file: &Path) -> Result<String, ChatTemplateError> {
+    std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))
 }
 
 fn unreadable(file: &Path, error: &dyn std::error::Error) -> ChatTemplateError {

@@ -14,8 +14,9 @@ mod jinja;
 mod goldens;
 
 use crate::tokenizer::{LongText, Tokenizer, TokenizerError, folder_of};
-use files::Source;
+use files::{Files, Source};
 use forerun_core::TokenId;
+use forerun_formats::EmbeddedModel;
 use jinja::Jinja;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -158,9 +159,21 @@ impl ChatTemplate {
     /// # Errors
     /// If a file is malformed, or there are several templates and none is the default.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, ChatTemplateError> {
-        let folder = folder_of(checkpoint);
-        match files::shipped(folder, None)? {
-            Some(source) => Self::new(source, files::special_tokens(folder)?),
+        Self::from_files(Files::Folder(folder_of(checkpoint)))
+    }
+
+    /// Loads the template of a model that is part of the program, as [`ChatTemplate::from_checkpoint`]
+    /// does.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::from_checkpoint`].
+    pub fn from_embedded(model: &EmbeddedModel) -> Result<Self, ChatTemplateError> {
+        Self::from_files(Files::Embedded(model))
+    }
+
+    fn from_files(files: Files<'_>) -> Result<Self, ChatTemplateError> {
+        match files::shipped(files, None)? {
+            Some(source) => Self::new(source, files::special_tokens(files)?),
             None => Self::plain(),
         }
     }
@@ -171,20 +184,33 @@ impl ChatTemplate {
     /// # Errors
     /// If there is no such template, or it is malformed.
     pub fn choose(checkpoint: &Path, choice: &str) -> Result<Self, ChatTemplateError> {
-        let (folder, file) = (folder_of(checkpoint), Path::new(choice));
+        Self::choose_among(Files::Folder(folder_of(checkpoint)), choice)
+    }
+
+    /// Loads the template that `choice` names, as [`ChatTemplate::choose`] does, for a model that is part
+    /// of the program.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::choose`].
+    pub fn choose_embedded(model: &EmbeddedModel, choice: &str) -> Result<Self, ChatTemplateError> {
+        Self::choose_among(Files::Embedded(model), choice)
+    }
+
+    fn choose_among(files: Files<'_>, choice: &str) -> Result<Self, ChatTemplateError> {
+        let file = Path::new(choice);
         if choice == PLAIN {
             return Self::plain();
         }
         let source = if file.is_file() {
             files::read_template(file)?
-        } else if let Some(source) = files::shipped(folder, Some(choice))? {
+        } else if let Some(source) = files::shipped(files, Some(choice))? {
             source
         } else {
-            let mut names = files::names(folder)?;
+            let mut names = files::names(files)?;
             names.push(PLAIN.into());
             return Err(ChatTemplateError::Unknown { choice: choice.into(), names });
         };
-        Self::new(source, files::special_tokens(folder)?)
+        Self::new(source, files::special_tokens(files)?)
     }
 
     /// Returns the fallback for models without a template: lines that begin with `User:` and

@@ -13,13 +13,15 @@ pub use residual::ResidualCalibration;
 use crate::{ForerunError, PlanError};
 use acceptance::{DRAFT_TOKENS, PROMPT_TOKENS, measure_pair};
 use forerun_cpu::TeamError;
-use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{SYNTHETIC_PAIR, SyntheticWeights, byte_pair_tokenizer};
 use forerun_formats::checkpoint::{Dtype, LoadError};
+use forerun_formats::{Config, EmbeddedModel};
 use forerun_lm::ModelError;
+use forerun_output::OutputFolder;
 use residual::{AT_A_TIME, calibrate_residual};
 use serde_json::{Value, json};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The number of values that are tried for one number of prompts.
@@ -52,8 +54,8 @@ pub struct SyntheticPairOptions {
     pub prompts: usize,
     /// The number of tokens of each answer.
     pub max_tokens: usize,
-    /// A folder with a tokenizer of exactly the target's vocabulary size. `None` generates one.
-    pub tokenizer: Option<PathBuf>,
+    /// A model with a tokenizer of exactly the target's vocabulary size. `None` generates a tokenizer.
+    pub tokenizer: Option<EmbeddedModel>,
 }
 
 /// A value that [`make_pair`] tried.
@@ -205,8 +207,15 @@ pub fn make_pair(
     mut on_step: impl FnMut(&CalibrationStep),
 ) -> Result<SyntheticPair, SyntheticPairError> {
     check(options)?;
-    let target = folder.join("target");
-    let drafter = folder.join("drafter");
+    fs::create_dir_all(folder).map_err(write_error(folder))?;
+    let finals = [folder.join("target"), folder.join("drafter")];
+    // The models have their names only when they are measured and labelled.
+    let unfinished = finals.each_ref().map(|path| {
+        OutputFolder::create(path).map_err(write_error(path)).map_err(SyntheticPairError::from)
+    });
+    let [unfinished_target, unfinished_drafter] = unfinished;
+    let unfinished = [unfinished_target?, unfinished_drafter?];
+    let [target, drafter] = unfinished.each_ref().map(|folder| folder.path().to_owned());
     let residual = match options.layer_parallel_overlap {
         Some(wanted) => Some(calibrate_residual(options, wanted, &drafter, &mut on_step)?),
         None => None,
@@ -239,7 +248,11 @@ pub fn make_pair(
             let epsilon = found;
             let pair = SyntheticPair { target, drafter, residual, epsilon, acceptance, bytes_read };
             label(options, &pair)?;
-            return Ok(pair);
+            for (unfinished, path) in unfinished.into_iter().zip(&finals) {
+                unfinished.finish().map_err(write_error(path))?;
+            }
+            let [target, drafter] = finals;
+            return Ok(SyntheticPair { target, drafter, ..pair });
         }
         (prompts, start) = (prompts * 2, found);
     }
@@ -353,16 +366,19 @@ fn write_tokenizer(options: &SyntheticPairOptions, folder: &Path) -> Result<(), 
         return write(&folder.join("tokenizer.json"), &format!("{json:#}\n"));
     };
     for name in ["tokenizer.json", "tokenizer_config.json"] {
-        let (source, file) = (from.join(name), folder.join(name));
-        if name == "tokenizer.json" || source.exists() {
-            fs::copy(&source, &file).map_err(|cause| LoadError::Read { path: source, cause })?;
+        if let Some(text) = from.text(name) {
+            write(&folder.join(name), text)?;
         }
     }
     Ok(())
 }
 
 fn write(file: &Path, text: &str) -> Result<(), LoadError> {
-    fs::write(file, text).map_err(|cause| LoadError::Write { path: file.to_owned(), cause })
+    forerun_output::write(file, text).map_err(write_error(file))
+}
+
+fn write_error(path: &Path) -> impl FnOnce(io::Error) -> LoadError {
+    |cause| LoadError::Write { path: path.to_owned(), cause }
 }
 
 /// Labels both models with the measurements: in `config.json` for programs, and in `README.md` for readers.

@@ -15,6 +15,7 @@ pub(crate) mod pickle;
 pub mod random;
 pub mod random_speculator;
 mod safetensors_file;
+mod safetensors_writer;
 mod tensor_rows;
 mod weight_file;
 
@@ -30,11 +31,13 @@ pub use crate::weight_type::Dtype;
 pub use huggingface::WeightIndex;
 pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
+pub use safetensors_writer::write_safetensors;
 pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 
 use crate::architecture::Architecture;
 use crate::config::Config;
+use crate::embedded_model::EmbeddedModel;
 use crate::weight_type::WeightType;
 use llama2c::Llama2c;
 use sha2::{Digest, Sha256};
@@ -120,6 +123,26 @@ impl Checkpoint {
             return Self::open_huggingface(path);
         }
         Self::from_llama2c(WeightFile::map(only_llama2c_file(path)?)?)
+    }
+
+    /// Opens a model that is part of the program. Its weights are read in place.
+    ///
+    /// # Errors
+    ///
+    /// As [`Checkpoint::open`].
+    pub fn open_embedded(model: &EmbeddedModel) -> Result<Self, LoadError> {
+        let (file, text) = model.required_text("config.json")?;
+        let mut config = Config::parse(text, &file)?;
+        if model.file("generation_config.json").is_some() {
+            let (file, text) = model.required_text("generation_config.json")?;
+            config.apply_generation_config(text, &file)?;
+        }
+        let file = model.path().join("model.safetensors");
+        let Some(bytes) = model.file("model.safetensors") else {
+            let hint = "it is not part of this program";
+            return Err(LoadError::MissingFile { path: file, hint });
+        };
+        Self::from_safetensors(model.path(), config, None, vec![WeightFile::embedded(file, bytes)])
     }
 
     fn open_huggingface(directory: &Path) -> Result<Self, LoadError> {

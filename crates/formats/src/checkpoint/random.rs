@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::tensor_rows::TensorRows;
 use super::weight_file::WeightFile;
-use super::{Dtype, TensorSource};
+use super::{Dtype, TensorSource, write_safetensors};
 use crate::architecture::Architecture;
 use crate::config::{Config, Family, RopeScaling, SlidingLayers, SlidingWindow};
 use crate::load_error::LoadError;
@@ -202,7 +202,8 @@ impl<'a> RandomWeights<'a> {
         ];
         for (name, json) in json_files {
             let file = dir.join(name);
-            fs::write(&file, format!("{json:#}\n")).map_err(|cause| write_error(&file, cause))?;
+            forerun_output::write(&file, format!("{json:#}\n"))
+                .map_err(|cause| write_error(&file, cause))?;
         }
 
         let file = dir.join("model.safetensors");
@@ -210,9 +211,7 @@ impl<'a> RandomWeights<'a> {
         let tensors = architecture
             .tensors()
             .map(|tensor| (tensor.to_string(), RandomTensor::new(self, tensor)));
-        let metadata = [("format".to_owned(), "pt".to_owned())].into();
-        safetensors::serialize_to_file(tensors, Some(metadata), &file)
-            .map_err(|cause| write_error(&file, io::Error::other(cause)))
+        write_safetensors(&file, tensors).map_err(|cause| write_error(&file, cause))
     }
 
     /// Returns the mean and the standard deviation of a tensor's values.

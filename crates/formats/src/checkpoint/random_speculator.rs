@@ -6,13 +6,13 @@
 
 use std::borrow::Cow;
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
+use super::write_safetensors;
 use crate::config::Config;
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
@@ -65,7 +65,7 @@ impl RandomSpeculator<'_> {
     pub fn write(&self, dir: &Path) -> Result<(), LoadError> {
         fs::create_dir_all(dir).map_err(|cause| write_error(dir, cause))?;
         let file = dir.join("config.json");
-        fs::write(&file, format!("{:#}\n", self.config_json()))
+        forerun_output::write(&file, format!("{:#}\n", self.config_json()))
             .map_err(|cause| write_error(&file, cause))?;
         let name = match self.layout {
             SpeculatorLayout::Medusa => "medusa_lm_head.safetensors",
@@ -86,8 +86,7 @@ impl RandomSpeculator<'_> {
             let (shape, dtype) = (vec![self.target.vocab_size], safetensors::Dtype::BOOL);
             tensors.push(("t2d".to_owned(), SerializedTensor { shape, dtype, bytes: in_head }));
         }
-        safetensors::serialize_to_file(tensors, None, &file)
-            .map_err(|cause| write_error(&file, io::Error::other(cause)))
+        write_safetensors(&file, tensors).map_err(|cause| write_error(&file, cause))
     }
 
     /// Returns the number of tokens in EAGLE-3's head: the even ones.

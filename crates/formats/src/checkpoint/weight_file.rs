@@ -1,4 +1,4 @@
-//! The bytes of a weight file, mapped into memory or owned.
+//! The bytes of a weight file, mapped into memory, owned, or part of the program.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -20,6 +20,7 @@ pub struct WeightFile {
 enum Bytes {
     Mapped(Mmap),
     Owned(Vec<u8>),
+    Embedded(&'static [u8]),
 }
 
 impl WeightFile {
@@ -46,6 +47,11 @@ impl WeightFile {
         Self { path, bytes: Bytes::Owned(bytes) }
     }
 
+    /// Creates a file from bytes that are part of the program. Messages refer to it as `path`.
+    pub fn embedded(path: PathBuf, bytes: &'static [u8]) -> Self {
+        Self { path, bytes: Bytes::Embedded(bytes) }
+    }
+
     /// Returns the file's path.
     pub fn path(&self) -> &Path {
         &self.path
@@ -56,6 +62,7 @@ impl WeightFile {
         match &self.bytes {
             Bytes::Mapped(mapping) => mapping,
             Bytes::Owned(bytes) => bytes,
+            Bytes::Embedded(bytes) => bytes,
         }
     }
 

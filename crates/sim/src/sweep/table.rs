@@ -2,8 +2,9 @@
 
 use super::{RowSource, Sweep, SweepError};
 use crate::{Cost, Parameters, SimError, Simulation};
+use forerun_output::Lock;
 use std::fmt::Write as _;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,7 @@ pub const RESULTS: [&str; 10] = [
 pub struct Table {
     file: PathBuf,
     out: File,
+    _lock: Lock,
     /// The number of rows in the file.
     pub rows: usize,
 }
@@ -41,17 +43,19 @@ impl Table {
     /// Opens the table of a sweep, or creates it if it does not exist. An incomplete last line is dropped.
     ///
     /// # Errors
-    /// If the file cannot be read or written, or has rows of another sweep.
+    /// If the file cannot be read or written, has rows of another sweep, or another process is writing it.
     pub fn open(file: &Path, sweep: &impl RowSource) -> Result<Self, SweepError> {
         let write_failed = |cause| SweepError::Write { file: file.to_owned(), cause };
+        forerun_output::check(file).map_err(write_failed)?;
+        let lock = Lock::file(file).map_err(write_failed)?;
         let (rows, length) = match File::open(file) {
             Ok(found) => complete_rows(file, found, sweep)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => (0, 0),
             Err(cause) => return Err(SweepError::Read { file: file.to_owned(), cause }),
         };
-        let out = OpenOptions::new().create(true).append(true).open(file).map_err(write_failed)?;
+        let out = forerun_output::append(file).map_err(write_failed)?;
         out.set_len(length).map_err(write_failed)?;
-        let mut table = Self { file: file.to_owned(), out, rows };
+        let mut table = Self { file: file.to_owned(), out, _lock: lock, rows };
         if length == 0 {
             table.write(&sweep.header())?;
         }

@@ -132,8 +132,13 @@ pub enum DataError {
         tokenizer: PathBuf,
     },
     /// Another process is preparing the same folder.
-    #[error("another process is preparing {0}: wait for it, or choose another folder")]
-    Locked(PathBuf),
+    #[error("cannot prepare {folder}: {cause}")]
+    Locked {
+        /// The folder.
+        folder: PathBuf,
+        /// Which process it is.
+        cause: io::Error,
+    },
     /// There is too little text for the requested context.
     #[error(
         "the {split} tokens of {folder} are too few: there are {found} tokens, and a context of \

@@ -5,7 +5,6 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::{DataError, write_error};
-use crate::files::write_atomically;
 
 /// The name of the index file. It is written last: a folder without it is not a data set.
 pub(crate) const INDEX_FILE: &str = "index.json";
@@ -115,9 +114,10 @@ pub(crate) fn shard_name(held_out: bool, number: usize) -> String {
 /// Returns whether a file name belongs to the files of a data set.
 pub(crate) fn is_dataset_file(name: &str) -> bool {
     name == INDEX_FILE
-        || name.starts_with(".partial-")
         || (name.ends_with(".tokens")
             && (name.starts_with("training-") || name.starts_with("held-out-")))
+        || (name.ends_with(".partial")
+            && (name.starts_with(".training-") || name.starts_with(".held-out-")))
 }
 
 impl Index {
@@ -193,6 +193,6 @@ impl Index {
         let path = folder.join(INDEX_FILE);
         let json = serde_json::to_vec(self)
             .map_err(|error| DataError::Write { path: path.clone(), cause: error.into() })?;
-        write_atomically(&path, &json).map_err(write_error(&path))
+        forerun_output::write(&path, &json).map_err(write_error(&path))
     }
 }

@@ -1,13 +1,13 @@
 //! Prepares a data set: encodes documents, splits them, and packs them into shards.
 
 use std::collections::HashSet;
-use std::fs::{self, File, TryLockError};
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use forerun_formats::checkpoint::hexadecimal;
+use forerun_output::{Lock, OutputFile};
 use sha2::{Digest, Sha256};
-use tempfile::NamedTempFile;
 
 use super::documents::{Document, Documents};
 use super::encoder::{BATCH_BYTES, Encoder};
@@ -92,15 +92,10 @@ impl Dataset {
         let encoder = Encoder::load(tokenizer, &options.framing)?;
         let recipe = recipe(files, &encoder, options, on_progress)?;
         fs::create_dir_all(folder).map_err(write_error(folder))?;
-        let lock_path = folder.join(".lock");
-        let lock = File::create(&lock_path).map_err(write_error(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => return Err(DataError::Locked(folder.to_owned())),
-            Err(TryLockError::Error(cause)) => {
-                return Err(DataError::Write { path: lock_path, cause });
-            }
-        }
+        let _lock = Lock::folder(folder).map_err(|cause| match cause.kind() {
+            ErrorKind::ResourceBusy => DataError::Locked { folder: folder.to_owned(), cause },
+            _ => DataError::Write { path: folder.to_owned(), cause },
+        })?;
         match Index::read(folder) {
             Ok(index) => match index.recipe.difference(&recipe) {
                 None if encoder.is_exact() && index.inexact => {
@@ -330,7 +325,8 @@ struct ShardWriter {
 
 /// A shard that is being written, under a temporary name.
 struct Shard {
-    file: std::io::BufWriter<NamedTempFile>,
+    path: PathBuf,
+    file: OutputFile,
     tokens: u64,
     hash: Sha256,
 }
@@ -350,7 +346,7 @@ impl ShardWriter {
         while !tokens.is_empty() {
             let mut shard = match self.current.take() {
                 Some(shard) => shard,
-                None => Shard::new(&self.folder)?,
+                None => Shard::new(self.folder.join(shard_name(self.held_out, shards.len())))?,
             };
             let room = (self.shard_tokens - shard.tokens).min(tokens.len() as u64);
             let (head, tail) = tokens.split_at(room as usize);
@@ -359,7 +355,7 @@ impl ShardWriter {
                 bytes.extend_from_slice(&token.to_le_bytes()[..width_bytes as usize]);
             }
             shard.hash.update(&bytes);
-            shard.file.write_all(&bytes).map_err(write_error(&self.folder))?;
+            shard.file.write_all(&bytes).map_err(write_error(&shard.path))?;
             shard.tokens += room;
             self.current = Some(shard);
             if self.current.as_ref().is_some_and(|shard| shard.tokens == self.shard_tokens) {
@@ -375,13 +371,7 @@ impl ShardWriter {
         let Some(shard) = self.current.take() else {
             return Ok(());
         };
-        let path = self.folder.join(shard_name(self.held_out, shards.len()));
-        let file = shard.file.into_inner().map_err(std::io::IntoInnerError::into_error);
-        file.and_then(|file| {
-            file.as_file().sync_all()?;
-            file.persist(&path).map_err(|error| error.error)
-        })
-        .map_err(write_error(&path))?;
+        shard.file.finish().map_err(write_error(&shard.path))?;
         let sha256 = hexadecimal(&shard.hash.finalize());
         shards.push(ShardEntry { tokens: shard.tokens, sha256 });
         Ok(())
@@ -389,9 +379,8 @@ impl ShardWriter {
 }
 
 impl Shard {
-    fn new(folder: &Path) -> Result<Self, DataError> {
-        let file = crate::files::partial_file(folder).map_err(write_error(folder))?;
-        let file = std::io::BufWriter::with_capacity(1 << 18, file);
-        Ok(Self { file, tokens: 0, hash: Sha256::new() })
+    fn new(path: PathBuf) -> Result<Self, DataError> {
+        let file = OutputFile::create(&path).map_err(write_error(&path))?;
+        Ok(Self { path, file, tokens: 0, hash: Sha256::new() })
     }
 }

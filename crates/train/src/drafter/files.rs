@@ -8,7 +8,6 @@ use super::options::TrainedDrafterKind;
 use super::target::Target;
 use super::weights::{NamedTensor, Weights};
 use crate::export::{ExportError, SerializedTensor, write_weights};
-use crate::files::{sync_folder, write_atomically};
 use forerun_formats::checkpoint::Dtype;
 use safetensors::SafeTensors;
 use serde::Deserialize;
@@ -78,13 +77,12 @@ impl Drafter {
         fs::create_dir_all(folder).map_err(write_error(folder))?;
         let file = folder.join("config.json");
         let config = format!("{:#}\n", self.config_json(target, dtype));
-        write_atomically(&file, config.as_bytes()).map_err(write_error(&file))?;
+        forerun_output::write(&file, config).map_err(write_error(&file))?;
         let serialized = |(name, shape, values): NamedTensor| {
             (name, SerializedTensor::new(&values, shape, dtype))
         };
         let tensors: Vec<_> = self.weights.tensors()?.into_iter().map(serialized).collect();
-        write_weights(folder, &tensors)?;
-        sync_folder(folder).map_err(write_error(folder))
+        write_weights(folder, tensors)
     }
 
     /// Returns the contents of `config.json`.

@@ -238,14 +238,14 @@ impl Running {
     /// Waits until the process handles interrupts. Before that, an interrupt ends it at once.
     #[cfg(target_os = "linux")]
     pub(crate) fn wait_for_interrupt_handler(&mut self) {
-        let status = format!("/proc/{}/status", self.child.0.id());
+        let threads = format!("/proc/{}/task", self.child.0.id());
         let since = Instant::now();
         loop {
-            let status = std::fs::read_to_string(&status).unwrap();
-            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
-            let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
-            // Bit 0 is signal 1; the interrupt is signal 2.
-            if caught & 0b10 != 0 {
+            let threads = std::fs::read_dir(&threads).unwrap().flatten();
+            // A thread may end in the meantime.
+            let names =
+                threads.flat_map(|thread| std::fs::read_to_string(thread.path().join("comm")));
+            if names.into_iter().any(|name| name.trim_end() == "interrupts") {
                 return;
             }
             assert!(since.elapsed() < TIMEOUT, "it never handles interrupts");
@@ -267,19 +267,48 @@ impl Running {
     /// Sends an interrupt, as Ctrl-C does.
     #[cfg(target_os = "linux")]
     pub(crate) fn interrupt(&mut self) {
+        self.signal(rustix::process::Signal::INT);
+    }
+
+    /// Sends a signal.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn signal(&mut self, signal: rustix::process::Signal) {
         if !self.has_ended() {
             let process = rustix::process::Pid::from_child(&self.child.0);
-            rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+            rustix::process::kill_process(process, signal).unwrap();
+        }
+    }
+
+    /// Kills the process, which cannot clean up.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn kill(&mut self) {
+        self.signal(rustix::process::Signal::KILL);
+    }
+
+    /// Waits until something is true while the process runs.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn wait_until(&mut self, is_true: impl Fn() -> bool) {
+        let since = Instant::now();
+        while !is_true() {
+            assert!(!self.has_ended(), "it ended early");
+            assert!(since.elapsed() < TIMEOUT, "it never becomes true");
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Sends interrupts until the process ends. Two signals in quick succession may arrive as one.
     #[cfg(target_os = "linux")]
     pub(crate) fn interrupt_until_it_ends(&mut self) {
+        self.signal_until_it_ends(rustix::process::Signal::INT);
+    }
+
+    /// Sends signals until the process ends.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn signal_until_it_ends(&mut self, signal: rustix::process::Signal) {
         let since = Instant::now();
         while !self.has_ended() {
-            assert!(since.elapsed() < TIMEOUT, "interrupts do not end it");
-            self.interrupt();
+            assert!(since.elapsed() < TIMEOUT, "signals do not end it");
+            self.signal(signal);
             thread::sleep(4 * POLL_INTERVAL);
         }
     }

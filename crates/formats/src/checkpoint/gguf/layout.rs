@@ -1,8 +1,8 @@
 //! The layout of a GGUF file: header, metadata, names and offsets of the tensors, then their bytes.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use forerun_output::OutputFile;
+use std::io::{self, Write};
+use std::path::Path;
 
 /// The format version of the files that are written.
 const VERSION: u32 = 3;
@@ -87,13 +87,9 @@ pub(super) struct TensorInfo {
     pub(super) bytes: usize,
 }
 
-/// A writer of one GGUF file. The tensors' bytes must follow in the order of their descriptions. Until
-/// the file is complete it has a temporary name in the same directory, so an interrupted run does not
-/// leave half a file under the final name.
+/// A writer of one GGUF file. The tensors' bytes must follow in the order of their descriptions.
 pub(super) struct GgufWriter {
-    out: BufWriter<File>,
-    partial: PathBuf,
-    file: PathBuf,
+    out: OutputFile,
     /// Bytes written since the offset of the first tensor.
     written: u64,
 }
@@ -123,12 +119,10 @@ impl GgufWriter {
             offset = (offset + *bytes as u64).next_multiple_of(ALIGNMENT);
         }
         head.resize(head.len().next_multiple_of(ALIGNMENT as usize), 0);
-        let name = file.file_name().unwrap_or_default().to_string_lossy();
-        let partial = file.with_file_name(format!(".{name}.{}", std::process::id()));
-        let out = BufWriter::with_capacity(1 << 20, File::create(&partial)?);
-        let mut writer = Self { out, partial, file: file.to_owned(), written: 0 };
-        writer.out.write_all(&head)?;
-        Ok(writer)
+        let mut out = OutputFile::create(file)?;
+        out.reserve(head.len() as u64 + offset)?;
+        out.write_all(&head)?;
+        Ok(Self { out, written: 0 })
     }
 
     /// Pads the file up to the offset of the next tensor.
@@ -137,18 +131,9 @@ impl GgufWriter {
         self.write_all(&[0; ALIGNMENT as usize][..padding as usize])
     }
 
-    /// Flushes everything to the disk and moves the file to its final name.
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        self.out.flush()?;
-        self.out.get_ref().sync_all()?;
-        fs::rename(&self.partial, &self.file)
-    }
-}
-
-impl Drop for GgufWriter {
-    fn drop(&mut self) {
-        // A complete file has been renamed already, so this removes unfinished files only.
-        drop(fs::remove_file(&self.partial));
+    /// Completes the file.
+    pub(super) fn finish(self) -> io::Result<()> {
+        self.out.finish()
     }
 }
 
