@@ -56,7 +56,7 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     };
     let teacher = teacher.as_ref();
     let origin = origin(arguments, &config);
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, origin, create)?;
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, &origin, create)?;
     note_damaged(&trainer);
     note(format_args!(
         "{:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
