@@ -198,6 +198,7 @@ mod tests {
             assert_eq!(journal.answers, whole[..kept], "cut at {length}");
             // A new answer is found the next time.
             journal.push(answer("b", "p", 0, turn(&[(1, 1)]))).unwrap();
+            drop(journal);
             let again = open(folder.path(), 1).unwrap();
             assert_eq!(again.answers.len(), kept + 1);
             assert!(again.has("b", "p", 0) && !again.has("b", "p", 1));
@@ -213,6 +214,9 @@ mod tests {
         let mut journal = open(folder.path(), 1).unwrap();
         journal.set_peers(peers(2)).unwrap();
         journal.push(answer("a", "p", 0, turn(&[(5, 1)]))).unwrap();
+        let busy = open(folder.path(), 1).unwrap_err().to_string();
+        assert!(busy.contains(&format!("process {} is working", std::process::id())), "{busy}");
+        drop(journal);
         open(folder.path(), 1).unwrap().set_peers(peers(2)).unwrap();
         let error = open(folder.path(), 1).unwrap().set_peers(peers(3)).unwrap_err().to_string();
         for word in ["other peers", "\"version\":2", "\"version\":3", "set `out`"] {

@@ -3,10 +3,8 @@
 use crate::arguments::MakePairArguments;
 use crate::generate::DEMONSTRATION_TARGET;
 use crate::{export, note};
-use anyhow::Context;
 use forerun::{CalibrationStep, Config, ResidualCalibration, SyntheticPairOptions, make_pair};
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Creates a pair and reports its measurements.

@@ -7,7 +7,7 @@ mod run;
 use crate::arguments::{LmArguments, Train};
 use crate::interrupts;
 use crate::note;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use forerun_formats::Config;
 use forerun_formats::checkpoint::Checkpoint;
 use forerun_train::data::{Dataset, PrepareOptions, Split};
@@ -50,7 +50,7 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     };
     let teacher = teacher.as_ref();
     let origin = origin(arguments, &config);
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, origin, create)?;
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, &origin, create)?;
     note_damaged(&trainer);
     note(format_args!(
         "{:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",

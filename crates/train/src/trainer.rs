@@ -60,7 +60,7 @@ impl<'a> Trainer<'a, LanguageLearner<'a>> {
         tokenizer: &Path,
         teacher: Option<&'a Llama>,
         options: TrainOptions,
-        origin: Value,
+        origin: &Value,
         create: impl FnOnce() -> Result<Llama, ModelError>,
     ) -> Result<Self, TrainError> {
         dataset.check_tokenizer(tokenizer)?;

@@ -116,7 +116,7 @@ fn train_layers(
     let tokenizer = folder.join("tokenizer").join("tokenizer.json");
     let create = || Llama::random(&config(&dataset), 1);
     let (run, origin) = (folder.join(name), json!({ "layers": layers }));
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, None, options, origin, create)?;
+    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, None, options, &origin, create)?;
     assert!(trainer.run(&mut |_| ControlFlow::Continue(()))?);
     let out = folder.join(format!("{name}.model"));
     export(trainer.model(), &tokenizer, &out, Dtype::F32).unwrap();

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{Models, Reader, Run};
+use crate::common::{Models, Run};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -57,27 +57,25 @@ fn an_impossible_trace_is_refused_before_anything_is_generated() {
 }
 
 #[test]
-fn signals_remove_unfinished_files() {
+fn an_interrupted_answer_keeps_its_trace_and_a_killed_one_is_cleaned_up_later() {
     let models = Models::with_context(1 << 20);
     let outputs = tempfile::tempdir().unwrap();
     let trace = outputs.path().join("trace.json");
     let generate = || {
         let run = Run::generate(&models).on_one_core().with(&["-p", "Hello", "--ignore-eos"]);
-        run.with(&["--max-tokens", "1000000"]).with_path("--trace", &trace).reader(Reader::Asleep)
+        run.with(&["--max-tokens", "1000000"]).with_path("--trace", &trace)
     };
     for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143)] {
         let mut running = generate().start();
-        running.wait_for_interrupt_handler();
+        running.wait_for_output();
         assert!(has_partial(outputs.path()));
-        // The reader is asleep, so that the answer cannot end after the first signal.
-        running.wait_for_full_pipe();
-        running.signal_until_it_ends(signal);
+        running.signal(signal);
         assert_eq!(running.finish().code, Some(code));
-        assert!(names(outputs.path()).is_empty(), "{:?}", names(outputs.path()));
+        assert_eq!(names(outputs.path()), ["trace.json"]);
+        fs::remove_file(&trace).unwrap();
     }
-    // Killed, it cannot remove the file, but the next run does.
     let mut running = generate().start();
-    running.wait_for_interrupt_handler();
+    running.wait_for_output();
     running.kill();
     running.finish();
     assert!(has_partial(outputs.path()));
@@ -164,11 +162,12 @@ fn files_of_a_pair_have_ordinary_permissions() {
 fn two_sweeps_of_one_table_do_not_mix() {
     let folder = tempfile::tempdir().unwrap();
     let (grid, table) = (folder.path().join("grid.toml"), folder.path().join("table.csv"));
-    fs::write(&grid, "max-tokens = 400\nrepeats = 40\nmethod = \"dsi\"\nseed = { from = 0, to = 2000, step = 1 }\n")
-        .unwrap();
+    let text = "max-tokens = 400\nacceptance = { from = 0, to = 1, steps = 10000 }\n\
+                draft-tokens = { from = 1, to = 20, step = 1 }\n";
+    fs::write(&grid, text).unwrap();
     let sweep = || {
-        let run = Run::forerun().with(&["simulate", "sweep", "--threads", "1"]);
-        run.with_path("--grid", &grid).with_path("--out", &table)
+        let run = Run::forerun().with(&["simulate", "sweep", "--threads", "1"]).with(&[&grid]);
+        run.with_path("--out", &table)
     };
     let mut first = sweep().start();
     first.wait_for_interrupt_handler();

@@ -248,6 +248,7 @@ impl Running {
             if names.into_iter().any(|name| name.trim_end() == "interrupts") {
                 return;
             }
+            assert!(!self.has_ended(), "it ended before it handled interrupts");
             assert!(since.elapsed() < TIMEOUT, "it never handles interrupts");
             thread::sleep(POLL_INTERVAL);
         }
