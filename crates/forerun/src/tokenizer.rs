@@ -317,9 +317,15 @@ fn end_of_piece(text: &str) -> usize {
     if text.len() <= PIECE {
         return text.len();
     }
-    let end = text.floor_char_boundary(PIECE);
-    let near = text.floor_char_boundary(PIECE - PIECE / 16);
+    let end = floor_char_boundary(text, PIECE);
+    let near = floor_char_boundary(text, PIECE - PIECE / 16);
     text[near..end].rfind(char::is_whitespace).map_or(end, |space| near + space)
+}
+
+/// Returns the last boundary of a character at or before `index`.
+fn floor_char_boundary(text: &str, index: usize) -> usize {
+    let end = index.min(text.len());
+    (0..=end).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0)
 }
 
 /// Returns the folder of a checkpoint, which may itself be a file.
