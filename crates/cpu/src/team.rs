@@ -10,7 +10,7 @@
 //! On a busy machine a helper may not be scheduled for milliseconds. So helpers *join* such a run: the
 //! leader takes all pieces that nobody has taken, and waits only for helpers that are in the middle of a
 //! piece. If it has to wait for long, a helper has lost its core, and the leader works alone for a while
-//! ([`Solo`]).
+//! (`solo.rs`).
 
 mod affinity_guard;
 mod solo;
