@@ -267,13 +267,24 @@ fn a_damaged_newest_checkpoint_falls_back_to_the_one_before() {
         // The run goes on after step 2, and writes the checkpoint of step 4 again.
         assert_eq!(train_layers(folder, "run", options(), 2).unwrap(), 1, "{name}");
         assert!(weights(folder, "run").len() == whole.len(), "{name}");
-        assert_eq!(std::fs::metadata(&file).unwrap().len(), bytes.len() as u64, "{name}");
+        let written = std::fs::read(&file).unwrap();
+        match name.ends_with(".json") {
+            // Its length varies with the digits of measured times.
+            true => assert_eq!(keys(&written), keys(&bytes), "{name}"),
+            false => assert_eq!(written.len(), bytes.len(), "{name}"),
+        }
     }
     for step in ["step-00000002", "step-00000004"] {
         std::fs::write(checkpoints.join(step).join("model.safetensors"), "").unwrap();
     }
     let error = train(folder, "run", options()).unwrap_err().to_string();
     assert!(error.contains("step-00000004"), "{error}");
+}
+
+/// Returns the names of a JSON object's values.
+fn keys(json: &[u8]) -> Vec<String> {
+    let object: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(json).unwrap();
+    object.keys().cloned().collect()
 }
 
 /// The loss falls, with any number of threads.
