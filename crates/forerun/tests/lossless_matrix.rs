@@ -674,7 +674,7 @@ impl Drafter for Repeat {
     fn release(&mut self, _sequence: SequenceId) {}
 }
 
-/// All that a drafter on tokens needs beside its code.
+/// All that a drafter on tokens needs in addition to its code.
 static REPEAT: DrafterEntry =
     DrafterEntry::on_tokens("repeat", "Repeats the last token", &|| Box::new(Repeat));
 
@@ -720,7 +720,7 @@ impl AnswerDecoder for EverySecond {
     }
 }
 
-/// All that a method needs beside its code.
+/// All that a method needs in addition to its code.
 static EVERY_SECOND: MethodEntry = MethodEntry {
     name: "every-second",
     help: "Drafts for every second token of the target",

@@ -4,8 +4,9 @@
 //! optimizer's moments, and the state of the run. The batches are derived from the step, so nothing else
 //! has to be stored.
 
-use crate::export::{ExportError, SerializedTensor};
+use crate::export::ExportError;
 use crate::optimizer::AdamW;
+use forerun_formats::checkpoint::SerializedTensor;
 use forerun_formats::checkpoint::{Dtype as WeightType, write_safetensors};
 use forerun_output::OutputFolder;
 use safetensors::{Dtype, SafeTensors};

@@ -2,11 +2,8 @@
 
 use crate::model::Llama;
 use forerun_formats::Config;
-use forerun_formats::checkpoint::{Dtype, Tensor, write_safetensors};
-use half::{bf16, f16};
-use safetensors::View;
+use forerun_formats::checkpoint::{Dtype, SerializedTensor, Tensor, write_safetensors};
 use serde_json::json;
-use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -79,51 +76,4 @@ pub(crate) fn write_weights(
 ) -> Result<(), ExportError> {
     let file = folder.join("model.safetensors");
     write_safetensors(&file, tensors).map_err(|cause| ExportError::Write { path: file, cause })
-}
-
-/// Converts values to little-endian bytes of a type.
-pub(crate) fn to_bytes(values: &[f32], dtype: Dtype) -> Vec<u8> {
-    let values = values.iter();
-    match dtype {
-        Dtype::F32 => values.flat_map(|value| value.to_le_bytes()).collect(),
-        Dtype::Bf16 => values.flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
-        Dtype::F16 => values.flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
-    }
-}
-
-/// A tensor as stored in a file.
-pub(crate) struct SerializedTensor {
-    pub(crate) dtype: safetensors::Dtype,
-    pub(crate) shape: Vec<usize>,
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl SerializedTensor {
-    /// Converts values to a type.
-    pub(crate) fn new(values: &[f32], shape: Vec<usize>, dtype: Dtype) -> Self {
-        let stored = match dtype {
-            Dtype::F32 => safetensors::Dtype::F32,
-            Dtype::Bf16 => safetensors::Dtype::BF16,
-            Dtype::F16 => safetensors::Dtype::F16,
-        };
-        Self { dtype: stored, shape, bytes: to_bytes(values, dtype) }
-    }
-}
-
-impl View for SerializedTensor {
-    fn dtype(&self) -> safetensors::Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
-    }
 }

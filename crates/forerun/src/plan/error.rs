@@ -109,7 +109,7 @@ fn lack(need: Need, method: Method) -> String {
             format!("follows the outcome of whole drafts, and the method {method} has none")
         }
         Need::SeveralDrafters => {
-            format!("needs other drafters beside it, and the method {method} has one drafter")
+            format!("needs other drafters in addition, and the method {method} has one drafter")
         }
     }
 }

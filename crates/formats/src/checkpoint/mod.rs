@@ -31,7 +31,7 @@ pub use crate::weight_type::Dtype;
 pub use huggingface::WeightIndex;
 pub use named_tensors::DRAFTER_FILES;
 pub(crate) use named_tensors::NamedTensors;
-pub use safetensors_writer::write_safetensors;
+pub use safetensors_writer::{SerializedTensor, write_safetensors};
 pub use tensor_rows::TensorRows;
 pub use weight_file::WeightFile;
 

@@ -4,15 +4,13 @@
 //! ([`super::random`]). Such a drafter is therefore often right if the target has only one layer, or if
 //! its other layers add little.
 
-use std::borrow::Cow;
 use std::fs;
 use std::path::Path;
 
-use safetensors::tensor::View;
 use serde_json::{Value, json};
 
 use super::random::{Normal, RandomDtype, RandomTensor, write_error};
-use super::write_safetensors;
+use super::{SerializedTensor, write_safetensors};
 use crate::config::Config;
 use crate::load_error::LoadError;
 use crate::tensor::Tensor;
@@ -316,30 +314,5 @@ impl FloatTensor {
     fn serialized(self) -> SerializedTensor {
         let bytes = self.values.iter().flat_map(|value| value.to_le_bytes()).collect();
         SerializedTensor { shape: self.shape, dtype: safetensors::Dtype::F32, bytes }
-    }
-}
-
-/// A tensor in its stored form.
-struct SerializedTensor {
-    shape: Vec<usize>,
-    dtype: safetensors::Dtype,
-    bytes: Vec<u8>,
-}
-
-impl View for SerializedTensor {
-    fn dtype(&self) -> safetensors::Dtype {
-        self.dtype
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(&self.bytes)
-    }
-
-    fn data_len(&self) -> usize {
-        self.bytes.len()
     }
 }

@@ -1,8 +1,11 @@
 //! Writes safetensors files.
 
+use super::Dtype as FloatType;
 use forerun_output::OutputFile;
-use safetensors::View;
+use half::{bf16, f16};
 use safetensors::tensor::{Metadata, TensorInfo};
+use safetensors::{Dtype, View};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::path::Path;
@@ -44,11 +47,61 @@ pub fn write_safetensors<V: View>(
     out.finish()
 }
 
+/// A tensor as stored in a file.
+pub struct SerializedTensor {
+    /// The type of the elements.
+    pub dtype: Dtype,
+    /// The shape.
+    pub shape: Vec<usize>,
+    /// The elements, row-major and little-endian.
+    pub bytes: Vec<u8>,
+}
+
+impl SerializedTensor {
+    /// Converts values to a type.
+    #[must_use]
+    pub fn new(values: &[f32], shape: Vec<usize>, dtype: FloatType) -> Self {
+        let stored = match dtype {
+            FloatType::F32 => Dtype::F32,
+            FloatType::Bf16 => Dtype::BF16,
+            FloatType::F16 => Dtype::F16,
+        };
+        Self { dtype: stored, shape, bytes: to_bytes(values, dtype) }
+    }
+}
+
+impl View for SerializedTensor {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&self.bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Converts values to little-endian bytes of a type.
+fn to_bytes(values: &[f32], dtype: FloatType) -> Vec<u8> {
+    let values = values.iter();
+    match dtype {
+        FloatType::F32 => values.flat_map(|value| value.to_le_bytes()).collect(),
+        FloatType::Bf16 => values.flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
+        FloatType::F16 => values.flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
+    }
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use safetensors::Dtype;
     use safetensors::tensor::TensorView;
     use std::os::unix::fs::PermissionsExt;
 

@@ -48,7 +48,7 @@ impl TensorRows<'_> {
     /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened.
     /// Rows of queries and keys are in the half-split order of RoPE for every file format.
     ///
-    /// Rows should be read in ascending order: the file's pages are released behind them, so that they
+    /// Rows should be read in ascending order: the file's pages are released after them, so that they
     /// do not count as this process's memory.
     ///
     /// # Errors

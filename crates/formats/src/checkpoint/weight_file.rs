@@ -66,7 +66,7 @@ impl WeightFile {
         }
     }
 
-    /// Tells the system that these bytes have been read, so that their pages no longer count as this
+    /// Releases the pages of these bytes, which have been read, so that they no longer count as this
     /// process's memory. They can be read again.
     pub(crate) fn release(&self, bytes: Range<usize>) {
         #[cfg(unix)]

@@ -1,13 +1,11 @@
 //! The frozen target of a drafter in training.
 
 use crate::data::Batch;
-use crate::export::to_bytes;
-use crate::files::sha256_of;
 use crate::model::{Llama, ModelError};
 use crate::ops::draft_head::FrozenHead;
 use candle_core::Result;
+use forerun_formats::Config;
 use forerun_formats::checkpoint::{Checkpoint, Tensor as CheckpointTensor};
-use forerun_formats::{Config, LoadError};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -30,12 +28,8 @@ impl Target {
     /// If the checkpoint cannot be read, or this crate does not implement its architecture.
     pub fn open(path: &Path) -> std::result::Result<Self, ModelError> {
         let checkpoint = Checkpoint::open(path)?;
-        let dtype = checkpoint.dtype(CheckpointTensor::Embedding)?;
         let embedding = checkpoint.tensor(CheckpointTensor::Embedding)?;
-        // The values were widened to f32, so narrowing them restores the stored bytes.
-        let bytes = to_bytes(&embedding, dtype);
-        let read = |cause| LoadError::Read { path: path.to_owned(), cause };
-        let embedding_sha256 = sha256_of(&bytes[..]).map_err(read)?;
+        let embedding_sha256 = checkpoint.embedding_sha256()?;
         let model = Llama::load(&checkpoint)?;
         let hidden = checkpoint.config().hidden_size;
         let head = Arc::new(FrozenHead::new(model.tensor(CheckpointTensor::Head)?, hidden));

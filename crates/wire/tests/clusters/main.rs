@@ -1,4 +1,4 @@
-//! The production decoders on a cluster behind byte channels give what they give on the cluster itself:
+//! The production decoders give the same results through byte channels as on the cluster itself:
 //! the same jobs, completions, texts, log-probabilities and statistics. The worker's end forgets what it
 //! holds at random.
 
@@ -228,7 +228,7 @@ impl World {
     }
 }
 
-/// Everything that a sequence tells about an answer.
+/// Everything that a sequence reports about an answer.
 #[derive(Debug, PartialEq)]
 struct Answer {
     tokens: Vec<TokenId>,
