@@ -5,6 +5,7 @@
 //! weights and compute the model.
 
 mod architecture;
+mod block_type;
 pub mod checkpoint;
 pub mod config;
 mod embedded_model;
@@ -18,6 +19,7 @@ pub use architecture::{
     Architecture, Attention, AttentionNorm, DraftHeads, FeatureSource, Head, Input, Layer, Mlp,
     Rope,
 };
+pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use embedded_model::EmbeddedModel;
