@@ -129,7 +129,7 @@ mod tests {
 
     fn ours() -> Vec<Configuration> {
         let models = Models { target: "t".into(), drafter: Some("d".into()), embedded: false };
-        let weight_types = vec![Some(WeightType::F32), Some(WeightType::Int8)];
+        let weight_types = vec![Some(WeightType::F32), Some(WeightType::INT8)];
         configurations(&models, &[Sweep { weight_types, ..Sweep::default() }], false).unwrap()
     }
 
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn peers_are_compared_with_plain_decoding_of_their_weight_type() {
         let ours = ours();
-        let all = participants(&ours, &[peer(WeightType::Int8)]).unwrap();
+        let all = participants(&ours, &[peer(WeightType::INT8)]).unwrap();
         let peers = &all[ours.len()..];
         let names: Vec<&str> = peers.iter().map(|peer| peer.name.as_str()).collect();
         let expected = [

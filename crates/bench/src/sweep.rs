@@ -267,7 +267,7 @@ mod tests {
         let second = Sweep {
             methods: vec![Method::Speculative],
             drafters: vec![DrafterKind::PromptLookup],
-            weight_types: vec![None, Some(WeightType::Int8)],
+            weight_types: vec![None, Some(WeightType::INT8)],
             ..Sweep::default()
         };
         let third = Sweep {
@@ -293,7 +293,7 @@ mod tests {
         let peer = PeerSpec {
             name: "p".into(),
             command: vec!["run".into(), "-x".into()],
-            weight_type: Some(WeightType::Int8),
+            weight_type: Some(WeightType::INT8),
             drafters: vec![DrafterKind::None, DrafterKind::Model],
             draft_tokens: vec![4],
         };

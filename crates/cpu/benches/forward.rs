@@ -37,7 +37,7 @@ fn tiny() -> Config {
 fn forward(criterion: &mut Criterion) {
     for (name, config) in [("tiny", tiny()), ("mid", mid())] {
         let (_folder, checkpoint) = random(&config).unwrap();
-        for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+        for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::INT8] {
             let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
             let mut group = criterion.benchmark_group(format!("forward {name} {weight_type}"));
             group.sample_size(20).warm_up_time(Duration::from_millis(500));

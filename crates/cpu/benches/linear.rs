@@ -10,7 +10,7 @@ use forerun_formats::WeightType;
 use std::time::Duration;
 
 const TYPES: [WeightType; 4] =
-    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
 const ROWS: [usize; 3] = [1, 8, 16];
 
 type MakeProbe = fn(WeightType, usize, usize) -> LinearProbe;

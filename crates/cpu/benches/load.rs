@@ -19,7 +19,7 @@ fn load(criterion: &mut Criterion) {
     group.sample_size(20).warm_up_time(Duration::from_millis(500));
     group.measurement_time(Duration::from_secs(2));
     group.throughput(Throughput::Bytes(checkpoint.weights_bytes()));
-    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8] {
+    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8] {
         group.bench_function(weight_type.to_string(), |bencher| {
             // The weights are dropped outside the measured time.
             bencher.iter_with_large_drop(|| Weights::load_as(&checkpoint, weight_type).unwrap());

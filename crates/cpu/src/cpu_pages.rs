@@ -4,7 +4,7 @@ use crate::feature_pages::FeaturePages;
 use crate::kernels::{AttentionShape, KeysValues};
 use forerun_cache::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
 use forerun_core::FeatureRows;
-use forerun_formats::WeightType;
+use forerun_formats::CacheType;
 use std::ops::Range;
 
 /// Keys, values and features of all pages, in main memory.
@@ -15,12 +15,12 @@ pub struct CpuPages {
 }
 
 impl CpuPages {
-    /// Creates a storage without pages for layers of these shapes. `weight_type` determines its precision.
+    /// Creates a storage without pages for layers of these shapes.
     pub(crate) fn new(
         shapes: impl Iterator<Item = AttentionShape>,
-        weight_type: WeightType,
+        cache_type: CacheType,
     ) -> Self {
-        let layers = shapes.map(|shape| KeysValues::new(shape, weight_type)).collect();
+        let layers = shapes.map(|shape| KeysValues::new(shape, cache_type)).collect();
         Self { layers, features: None }
     }
 

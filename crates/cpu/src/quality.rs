@@ -200,11 +200,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         write_random_checkpoint(folder.path(), &example_config(), 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
-        let types = [WeightType::F32, WeightType::Int8, WeightType::F32];
+        let types = [WeightType::F32, WeightType::INT8, WeightType::F32];
         let weights = types.map(|dtype| Arc::new(Weights::load_as(&checkpoint, dtype).unwrap()));
         let team = Arc::new(Team::single_thread());
         let mut probe = QualityProbe::new(weights, &team);
-        let slow = [WeightType::F32, WeightType::Int8]
+        let slow = [WeightType::F32, WeightType::INT8]
             .map(|dtype| ReferenceModel::load_as(&checkpoint, dtype, team.isa()).unwrap());
 
         let (mut loss, mut divergence, mut agreements, mut tokens) = ([0.0; 2], 0.0, 0.0, 0.0);

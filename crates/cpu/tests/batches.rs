@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 const LAYERS: usize = 2;
 const TYPES: [WeightType; 4] =
-    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
 
 /// A plain Llama model, then the features of other families.
 fn configs() -> Vec<Config> {

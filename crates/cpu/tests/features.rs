@@ -51,7 +51,7 @@ fn fresh(weights: &Arc<Weights>, source: &FeatureSource, tokens: &[TokenId]) -> 
 fn features_have_the_same_bits_in_every_pass_and_tree() {
     let (_dir, checkpoint) = checkpoint();
     let sources = [FeatureSource::LastHidden, FeatureSource::Layers(vec![0, 1, 2])];
-    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::INT8] {
         let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
         for source in &sources {
             let mut model = model(&weights, source, 2);

@@ -47,7 +47,7 @@ fn models() -> &'static [Models] {
         }
     };
     MODELS.get_or_init(|| {
-        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
         let plain = Isa::available()
             .into_iter()
             .flat_map(|isa| types.map(|weight_type| load(&example_config(), weight_type, isa)));

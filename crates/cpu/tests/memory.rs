@@ -40,7 +40,7 @@ const ROWS: usize = 8;
 fn peak_memory_is_little_more_than_packed_weights_and_cache() {
     // Quantising must not keep the floats in addition to the integers, and packing must not keep its
     // input. Most of these weights are in two matrices, so a copy of one exceeds the limit.
-    check(RandomDtype::F32, WeightType::Int8, 4);
+    check(RandomDtype::F32, WeightType::INT8, 4);
     check(RandomDtype::Bf16, WeightType::Bf16, 2);
 }
 

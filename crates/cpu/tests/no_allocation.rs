@@ -25,7 +25,7 @@ fn a_forward_allocates_nothing_after_the_first() {
 }
 
 fn check(checkpoint: &Checkpoint) {
-    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::Int8] {
+    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::INT8] {
         for (members, work) in [
             (1, GroupParallelism::Layers),
             (2, GroupParallelism::Layers),

@@ -96,7 +96,7 @@ fn weights() -> &'static [Arc<Weights>] {
     static WEIGHTS: OnceLock<Vec<Arc<Weights>>> = OnceLock::new();
     WEIGHTS.get_or_init(|| {
         let config = Config { num_hidden_layers: LAYERS, ..example_config() };
-        [WeightType::F32, WeightType::Int8].map(|own| load(&config, own)).into()
+        [WeightType::F32, WeightType::INT8].map(|own| load(&config, own)).into()
     })
 }
 

@@ -22,7 +22,7 @@ use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceMo
 use std::sync::Arc;
 
 const TYPES: [WeightType; 4] =
-    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
 
 /// A model on both devices.
 struct Devices {

@@ -41,7 +41,7 @@ fn configs() -> Vec<Config> {
 
 /// Every combination of weight type, instruction set of this processor, and configuration.
 fn kinds() -> Vec<Kind> {
-    let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+    let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
     let with_types = |isa| types.map(|weight_type| (weight_type, isa));
     let pairs = Isa::available().into_iter().flat_map(with_types);
     let configs = 0..configs().len();
@@ -206,7 +206,7 @@ proptest! {
 fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
     let tokens: Vec<TokenId> = (0..600).map(|index| index * 7 % 250).collect();
     let kinds = (0..configs().len()).map(|config| (WeightType::F32, Isa::best(), config));
-    for (number, kind) in kinds.chain([(WeightType::Int8, Isa::best(), 0)]).enumerate() {
+    for (number, kind) in kinds.chain([(WeightType::INT8, Isa::best(), 0)]).enumerate() {
         let mut model = model(kind, 1 + number % 2);
         check_rows(kind, &mut model, &tokens, &TokenTree::chain(&[3, 4]), 0).unwrap();
     }

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let target = models.next().ok_or("name a target: a directory with a checkpoint")?;
     let drafter = models.next();
     let source = ModelSource::from(target.clone());
-    for weight_type in [WeightType::Bf16, WeightType::Int8] {
+    for weight_type in [WeightType::Bf16, WeightType::INT8] {
         let method = if drafter.is_some() { Method::Speculative } else { Method::Autoregressive };
         let options = Options {
             model: source.clone(),

@@ -99,7 +99,7 @@ pub enum QualityError {
 /// let pair = RandomPair::make()?;
 /// let options = QualityOptions {
 ///     model: pair.target().into(),
-///     weight_types: vec![WeightType::Int8],
+///     weight_types: vec![WeightType::INT8],
 ///     draft_models: vec![pair.drafter().into()],
 ///     max_tokens: 64,
 ///     window: None,

@@ -21,7 +21,7 @@ const TEXT: &str = include_str!("texts/stories.txt");
 fn options(model: &Path) -> QualityOptions {
     QualityOptions {
         model: model.to_owned().into(),
-        weight_types: vec![WeightType::Bf16, WeightType::F16, WeightType::Int8],
+        weight_types: vec![WeightType::Bf16, WeightType::F16, WeightType::INT8],
         draft_models: Vec::new(),
         max_tokens: usize::MAX,
         window: Some(256),

@@ -6,6 +6,7 @@
 
 mod architecture;
 mod block_type;
+pub mod blocks;
 pub mod checkpoint;
 pub mod config;
 mod embedded_model;
@@ -26,4 +27,7 @@ pub use embedded_model::EmbeddedModel;
 pub use load_error::LoadError;
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::HeadTensor;
-pub use weight_type::{QUANT_BLOCK, UnknownWeightType, WeightType, quantize_weights, round_to_i8};
+pub use weight_type::{
+    CacheType, QUANT_BLOCK, UnknownCacheType, UnknownWeightType, WeightType, quantize_weights,
+    round_to_i8,
+};

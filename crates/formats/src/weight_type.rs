@@ -1,5 +1,6 @@
 //! The types in which models are computed, and the rounding of weights to them.
 
+use crate::block_type::BlockType;
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
@@ -15,8 +16,8 @@ pub enum Dtype {
     F16,
 }
 
-/// The element type of packed weights. Each type counts as a model of its own: outputs are bit-identical
-/// for the same type, but not between types.
+/// The type of a matrix's packed weights. Each type counts as a model of its own: outputs are bit-identical
+/// for the same types, but not between types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WeightType {
     /// 32-bit floats.
@@ -25,38 +26,101 @@ pub enum WeightType {
     Bf16,
     /// IEEE half precision, widened exactly in the kernels.
     F16,
-    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each, as in GGUF's `Q8_0`.
-    /// Activations are quantised in the same way, and products are exact.
-    Int8,
+    /// A block type of GGUF. Activations are quantised to 8 bits in blocks of 32 inputs, and products of
+    /// quants are exact.
+    Quantized(BlockType),
+}
+
+impl WeightType {
+    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each: GGUF's `Q8_0`.
+    pub const INT8: Self = Self::Quantized(BlockType::Q8_0);
+
+    /// All types.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let quantized = BlockType::ALL.into_iter().map(Self::Quantized);
+        [Self::F32, Self::Bf16, Self::F16].into_iter().chain(quantized).collect()
+    }
+}
+
+/// The type of cached keys and values. Each type counts as a model of its own, as weight types do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CacheType {
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision: up to 65,504.
+    F16,
+    /// bfloat16: the range of f32, with 8 significant bits.
+    Bf16,
+}
+
+impl CacheType {
+    /// Returns the default for a model whose matrices have these types: f32 if all are f32, otherwise f16.
+    #[must_use]
+    pub fn for_weights(weight_types: impl IntoIterator<Item = WeightType>) -> Self {
+        match weight_types.into_iter().all(|weight_type| weight_type == WeightType::F32) {
+            true => Self::F32,
+            false => Self::F16,
+        }
+    }
+}
+
+/// The error for an unknown name of a cache type.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is not a cache type; use f32, f16 or bf16")]
+pub struct UnknownCacheType(pub String);
+
+impl FromStr for CacheType {
+    type Err = UnknownCacheType;
+
+    fn from_str(text: &str) -> Result<Self, UnknownCacheType> {
+        let all = [Self::F32, Self::F16, Self::Bf16];
+        let found = all.into_iter().find(|cache_type| cache_type.to_string() == text);
+        found.ok_or_else(|| UnknownCacheType(text.to_owned()))
+    }
+}
+
+impl fmt::Display for CacheType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
 }
 
 /// The error for an unknown name of an element type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a weight type; use auto, f32, bf16, f16 or int8")]
+#[error(
+    "{0:?} is not a weight type; use auto, f32, bf16, f16, int8, q6_k, q5_k, q4_k or another block type of GGUF"
+)]
 pub struct UnknownWeightType(pub String);
 
 impl FromStr for WeightType {
     type Err = UnknownWeightType;
 
     fn from_str(text: &str) -> Result<Self, UnknownWeightType> {
-        let all = [Self::F32, Self::Bf16, Self::F16, Self::Int8];
-        let found = all.into_iter().find(|dtype| dtype.to_string() == text);
+        let found = Self::all().into_iter().find(|dtype| dtype.to_string() == text);
+        // GGUF's name of int8.
+        let found = found.or_else(|| (text == "q8_0").then_some(Self::INT8));
         found.ok_or_else(|| UnknownWeightType(text.to_owned()))
     }
 }
 
 impl fmt::Display for WeightType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::Int8 => "int8",
-        })
+        match self {
+            Self::F32 => f.write_str("f32"),
+            Self::Bf16 => f.write_str("bf16"),
+            Self::F16 => f.write_str("f16"),
+            Self::Quantized(BlockType::Q8_0) => f.write_str("int8"),
+            Self::Quantized(block_type) => block_type.fmt(f),
+        }
     }
 }
 
-/// Number of inputs in an int8 block, which share a scale.
+/// Number of activations that share a scale in products with quantised weights.
 pub const QUANT_BLOCK: usize = 32;
 
 impl WeightType {

@@ -1,14 +1,18 @@
 //! The arithmetic of devices in plain loops, with the order of additions as a parameter.
 
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, quantize_weights};
+use crate::matrix::{Matrix, MatrixRow};
+use forerun_formats::blocks::UnpackedBlock;
+use forerun_formats::{BlockType, CacheType, QUANT_BLOCK as BLOCK, WeightType};
 use forerun_vector::Isa;
 use half::{bf16, f16};
 
 /// How a device adds and rounds. Each device documents its own order, and the reference repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// The type of weights. Keys and values are rounded to f16, unless it is f32.
+    /// The type of matrices.
     pub weight_type: WeightType,
+    /// The type of cached keys and values.
+    pub cache_type: CacheType,
     /// Whether the products of linear layers and of attention are added without being rounded first.
     pub fused: bool,
     /// Number of partial sums of a linear layer's products: product `i` belongs to sum `i mod n`. It is a
@@ -23,13 +27,24 @@ impl Arithmetic {
     /// Returns the arithmetic of the CPU's kernels with an instruction set.
     #[must_use]
     pub fn cpu(weight_type: WeightType, isa: Isa) -> Self {
-        Self { weight_type, fused: isa.is_fused(), product_lanes: 1, sum_lanes: 16 }
+        let cache_type = CacheType::for_weights([weight_type]);
+        Self { weight_type, cache_type, fused: isa.is_fused(), product_lanes: 1, sum_lanes: 16 }
     }
 
     /// Computes `sum + a · b`.
     #[must_use]
     pub fn add_product(&self, sum: f32, a: f32, b: f32) -> f32 {
         if self.fused { a.mul_add(b, sum) } else { sum + a * b }
+    }
+
+    /// Rounds a key or a value as the cache does.
+    #[must_use]
+    pub fn cached(&self, value: f32) -> f32 {
+        match self.cache_type {
+            CacheType::F32 => value,
+            CacheType::F16 => f16::from_f32(value).to_f32(),
+            CacheType::Bf16 => bf16::from_f32(value).to_f32(),
+        }
     }
 
     /// Sums terms in partial sums.
@@ -42,17 +57,15 @@ impl Arithmetic {
         tree_sum(sums)
     }
 
-    /// Computes `weights · x` for every row of `x`. `weights`: `[outputs, inputs]`, already [`rounded`],
-    /// except for int8.
+    /// Computes `weights · x` for every row of `x`: `[rows, inputs]`.
     #[must_use]
-    pub fn linear(&self, weights: &[f32], x: &[f32], inputs: usize) -> Vec<f32> {
-        let dot = |x: &[f32], w: &[f32]| match self.weight_type {
-            WeightType::Int8 => self.int8_dot(w, x),
-            _ => self.float_dot(w, x),
+    pub fn linear(&self, weights: &Matrix, x: &[f32]) -> Vec<f32> {
+        let rows = x.chunks(weights.inputs());
+        let output = |x: &[f32], output: usize| match weights.row(output) {
+            MatrixRow::Floats(row) => self.float_dot(row, x),
+            MatrixRow::Blocks(block_type, bytes) => self.block_dot(block_type, bytes, x),
         };
-        x.chunks(inputs)
-            .flat_map(|x| weights.chunks(inputs).map(move |w| dot(x, w)).collect::<Vec<_>>())
-            .collect()
+        rows.flat_map(|x| (0..weights.outputs()).map(move |index| output(x, index))).collect()
     }
 
     /// Adds the products. A single partial sum adds a product of zeros if their number is odd.
@@ -68,15 +81,33 @@ impl Arithmetic {
         tree_sum(sums)
     }
 
-    /// Adds the blocks in ascending order: each is the integer sum of its products, times the product of
-    /// both scales.
-    fn int8_dot(&self, weights: &[f32], x: &[f32]) -> f32 {
-        weights.chunks(BLOCK).zip(x.chunks(BLOCK)).fold(0.0, |sum, (weights, x)| {
-            let (x, x_scale) = quantized(x);
-            let (weights, scale) = quantize_weights(weights);
-            let products = weights.zip(x).map(|(w, x)| i32::from(w) * x);
-            self.add_product(sum, products.sum::<i32>() as f32, scale.to_f32() * x_scale)
-        })
+    /// Adds the groups of weights that share a scale in ascending order: each is the integer sum of its
+    /// products, times the product of both scales; then, minus its minimum times the sum of the
+    /// activations.
+    fn block_dot(&self, block_type: BlockType, bytes: &[u8], x: &[f32]) -> f32 {
+        let group = block_type.group();
+        let mut x: Vec<(Vec<i32>, f32)> = x.chunks(BLOCK).map(quantized).collect();
+        x.iter_mut().for_each(|(quants, _)| quants.resize(BLOCK, 0));
+        let levels = block_type.levels();
+        let mut block = UnpackedBlock::new(block_type);
+        let mut sum = 0.0;
+        for (index, bytes) in bytes.chunks(block_type.bytes()).enumerate() {
+            block.read(bytes);
+            let factors = block.scales().iter().zip(block.minima());
+            let groups = block.quants().chunks(group).zip(factors).enumerate();
+            for (part, (quants, (&scale, &minimum))) in groups {
+                let input = index * block_type.weights() + part * group;
+                // A row's last block may be padded.
+                let Some((x, x_scale)) = x.get(input / BLOCK) else { break };
+                let x = &x[input % BLOCK..][..group];
+                let products = quants.iter().zip(x).map(|(q, x)| i32::from(levels.level(*q)) * x);
+                let dot = products.sum::<i32>() as f32;
+                sum = self.add_product(sum, dot, block.scale() * f32::from(scale) * x_scale);
+                let x_sum = x.iter().sum::<i32>() as f32 * x_scale;
+                sum = self.add_product(sum, -(block.minimum() * f32::from(minimum)), x_sum);
+            }
+        }
+        sum
     }
 }
 
@@ -100,21 +131,4 @@ fn quantized(x: &[f32]) -> (Vec<i32>, f32) {
     }
     let inverse = 127.0 / peak;
     (x.iter().map(|x| (x * inverse).round_ties_even() as i32).collect(), peak / 127.0)
-}
-
-/// Returns weights `[outputs, inputs]`, rounded to the values that a weight type can hold.
-#[must_use]
-pub fn rounded(weight_type: WeightType, weights: &[f32], inputs: usize) -> Vec<f32> {
-    match weight_type {
-        WeightType::F32 => weights.to_vec(),
-        WeightType::Bf16 => weights.iter().map(|&w| bf16::from_f32(w).to_f32()).collect(),
-        WeightType::F16 => weights.iter().map(|&w| f16::from_f32(w).to_f32()).collect(),
-        WeightType::Int8 => {
-            let block = |weights: &[f32]| {
-                let (quants, scale) = quantize_weights(weights);
-                quants.map(|quant| f32::from(quant) * scale.to_f32()).collect::<Vec<_>>()
-            };
-            weights.chunks(inputs).flat_map(|row| row.chunks(BLOCK)).flat_map(block).collect()
-        }
-    }
 }

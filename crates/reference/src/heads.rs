@@ -1,9 +1,10 @@
 //! Draft heads on the reference device.
 
-use crate::arithmetic::{Arithmetic, rounded};
+use crate::arithmetic::Arithmetic;
+use crate::matrix::Matrix;
 use crate::weights::{ReferenceModel, add_assign, silu};
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{DraftHeads, HeadTensor, LoadError, TensorSource, WeightType};
+use forerun_formats::{DraftHeads, HeadTensor, LoadError, TensorSource};
 use forerun_model::{ForwardHeads, HeadRow};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use std::sync::Arc;
 pub struct ReferenceHeads {
     architecture: DraftHeads,
     arithmetic: Arithmetic,
-    tensors: HashMap<(usize, HeadTensor), Vec<f32>>,
+    matrices: HashMap<(usize, HeadTensor), Matrix>,
+    biases: HashMap<(usize, HeadTensor), Vec<f32>>,
     target: Arc<ReferenceModel>,
     logits: Vec<f32>, // [rows, vocab]
 }
@@ -28,28 +30,25 @@ impl ReferenceHeads {
         arithmetic: Arithmetic,
         target: Arc<ReferenceModel>,
     ) -> Result<Self, LoadError> {
-        let mut tensors = HashMap::new();
+        let (mut matrices, mut biases) = (HashMap::new(), HashMap::new());
         for tensor in architecture.tensors() {
             let Tensor::DraftHead(head, part) = tensor else { continue };
             let shape = architecture.shape(head, part);
             let values = source.rows(tensor, &shape)?.read_all()?;
-            let values = match arithmetic.weight_type {
-                WeightType::Int8 => values,
-                float => rounded(float, &values, shape[1]),
-            };
-            tensors.insert((head, part), values);
+            let matrix = Matrix::new(arithmetic.weight_type, values, shape[1]);
+            matrices.insert((head, part), matrix);
             let bias = Tensor::DraftHead(head, part.bias());
             if source.has(bias) {
-                tensors.insert((head, part.bias()), source.rows(bias, &shape[..1])?.read_all()?);
+                biases.insert((head, part), source.rows(bias, &shape[..1])?.read_all()?);
             }
         }
-        Ok(Self { architecture, arithmetic, tensors, target, logits: Vec::new() })
+        Ok(Self { architecture, arithmetic, matrices, biases, target, logits: Vec::new() })
     }
 
     /// Applies a linear layer of a head, with its bias if it has one.
     fn project(&self, head: usize, part: HeadTensor, x: &[f32]) -> Vec<f32> {
-        let mut out = self.arithmetic.linear(&self.tensors[&(head, part)], x, x.len());
-        if let Some(bias) = self.tensors.get(&(head, part.bias())) {
+        let mut out = self.arithmetic.linear(&self.matrices[&(head, part)], x);
+        if let Some(bias) = self.biases.get(&(head, part)) {
             add_assign(&mut out, bias);
         }
         out

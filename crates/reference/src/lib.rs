@@ -12,10 +12,12 @@
 mod arithmetic;
 mod device;
 mod heads;
+mod matrix;
 mod weights;
 mod whole_sequence;
 
-pub use arithmetic::{Arithmetic, rounded};
+pub use arithmetic::Arithmetic;
 pub use device::{ReferenceDevice, ReferencePages};
 pub use heads::ReferenceHeads;
+pub use matrix::Matrix;
 pub use weights::ReferenceModel;

@@ -1,13 +1,13 @@
 //! Row-major weights, and the pieces of a layer for one row.
 
-use crate::arithmetic::{Arithmetic, rounded};
+use crate::arithmetic::Arithmetic;
+use crate::matrix::Matrix;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, Checkpoint, Head, LoadError, TensorSource, WeightType,
 };
 use forerun_vector::{Isa, exp};
-use half::f16;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ pub struct ReferenceModel {
     tensors: HashMap<Tensor, Values>,
 }
 
-/// The values of a tensor, and how products with it are computed.
+/// The values of a tensor. Norms, biases and what mask tokens read are not rounded in any type.
 #[derive(Clone)]
-struct Values {
-    values: Arc<[f32]>,
-    arithmetic: Arithmetic,
+enum Values {
+    Floats(Arc<[f32]>),
+    Matrix(Arc<Matrix>),
 }
 
 impl ReferenceModel {
@@ -61,18 +61,17 @@ impl ReferenceModel {
         target: Option<&Self>,
     ) -> Result<Self, LoadError> {
         let read = |tensor| {
-            let values = source.rows(tensor, &architecture.shape(tensor))?.read_all()?;
             let shape = architecture.shape(tensor);
-            // int8 is quantised from the checkpoint's values in each product. Floats are rounded here.
-            // Norms, biases and what mask tokens read are not rounded in any type.
+            let values = source.rows(tensor, &shape)?.read_all()?;
             let is_matrix = shape.len() == 2
                 && !matches!(tensor, Tensor::MaskEmbeddings | Tensor::MaskFeatures);
-            let values = match arithmetic.weight_type {
-                _ if !is_matrix => values,
-                WeightType::Int8 => values,
-                float => rounded(float, &values, shape[1]),
+            let values = match is_matrix {
+                true => {
+                    Values::Matrix(Arc::new(Matrix::new(arithmetic.weight_type, values, shape[1])))
+                }
+                false => Values::Floats(values.into()),
             };
-            Ok::<_, LoadError>((tensor, Values { values: values.into(), arithmetic }))
+            Ok::<_, LoadError>((tensor, values))
         };
         let mut tensors: HashMap<Tensor, Values> =
             architecture.tensors().map(read).collect::<Result<_, _>>()?;
@@ -107,8 +106,7 @@ impl ReferenceModel {
         if let Some(mask) = (token as usize).checked_sub(self.architecture.vocab_size) {
             return self.values(Tensor::MaskEmbeddings)[mask * size..][..size].to_vec();
         }
-        let Values { values, arithmetic } = &self.tensors[&Tensor::Embedding];
-        rounded(arithmetic.weight_type, &values[token as usize * size..][..size], size)
+        self.matrix(Tensor::Embedding).weights(token as usize)
     }
 
     /// Returns what the row of a mask token reads instead of a feature.
@@ -147,8 +145,7 @@ impl ReferenceModel {
         self.rotated_heads(layer, (T::Query, T::QueryBias, T::QueryNorm), input, position)
     }
 
-    /// Computes a row's keys and values as the cache stores them: rounded to f16, unless the weights are
-    /// f32.
+    /// Computes a row's keys and values as the cache stores them.
     pub(crate) fn keys_and_values(
         &self,
         layer: usize,
@@ -160,9 +157,7 @@ impl ReferenceModel {
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
         [keys, values].map(|mut row| {
-            if self.arithmetic.weight_type != WeightType::F32 {
-                row.iter_mut().for_each(|value| *value = f16::from_f32(*value).to_f32());
-            }
+            row.iter_mut().for_each(|value| *value = self.arithmetic.cached(*value));
             row
         })
     }
@@ -177,9 +172,8 @@ impl ReferenceModel {
         let of_layer = |tensor| Tensor::Layer(layer, tensor);
         let attention = &self.architecture.layers[layer].attention;
         let mut heads = self.project(of_layer(projection), of_layer(bias), input);
-        if let Some(weight) = self.tensors.get(&of_layer(norm)) {
-            let normed =
-                heads.chunks(attention.head_dim).map(|head| self.norm(head, &weight.values));
+        if let Some(Values::Floats(weight)) = self.tensors.get(&of_layer(norm)) {
+            let normed = heads.chunks(attention.head_dim).map(|head| self.norm(head, weight));
             heads = normed.collect::<Vec<_>>().concat();
         }
         rotate(attention, &mut heads, position);
@@ -240,23 +234,21 @@ impl ReferenceModel {
     /// Computes the head's input from the last hidden state.
     pub(crate) fn final_norm(&self, hidden: &[f32]) -> Vec<f32> {
         match self.tensors.get(&Tensor::FinalNorm) {
-            Some(weight) => self.norm(hidden, &weight.values),
-            None => hidden.to_vec(),
+            Some(Values::Floats(weight)) => self.norm(hidden, weight),
+            _ => hidden.to_vec(),
         }
     }
 
     /// Computes the logits of a row from the head's input.
     pub(crate) fn head(&self, normed: &[f32]) -> Vec<f32> {
-        let Values { values, arithmetic } = &self.tensors[&Tensor::Head];
-        arithmetic.linear(values, normed, normed.len())
+        self.arithmetic.linear(self.matrix(Tensor::Head), normed)
     }
 
     /// Applies a projection, with its bias if the model has one.
     fn project(&self, projection: Tensor, bias: Tensor, x: &[f32]) -> Vec<f32> {
-        let Values { values, arithmetic } = &self.tensors[&projection];
-        let mut out = arithmetic.linear(values, x, x.len());
-        if let Some(bias) = self.tensors.get(&bias) {
-            add_assign(&mut out, &bias.values);
+        let mut out = self.arithmetic.linear(self.matrix(projection), x);
+        if let Some(Values::Floats(bias)) = self.tensors.get(&bias) {
+            add_assign(&mut out, bias);
         }
         out
     }
@@ -267,8 +259,19 @@ impl ReferenceModel {
         row.iter().zip(weight).map(|(x, w)| x * scale * w).collect()
     }
 
+    /// Returns the values of a norm, or of what mask tokens read.
     fn values(&self, tensor: Tensor) -> &[f32] {
-        &self.tensors[&tensor].values
+        match &self.tensors[&tensor] {
+            Values::Floats(values) => values,
+            Values::Matrix(_) => &[],
+        }
+    }
+
+    fn matrix(&self, tensor: Tensor) -> &Matrix {
+        match &self.tensors[&tensor] {
+            Values::Matrix(matrix) => matrix,
+            Values::Floats(_) => unreachable!("{tensor} is a vector"),
+        }
     }
 }
 

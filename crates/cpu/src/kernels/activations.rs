@@ -3,12 +3,13 @@
 use super::Isa;
 use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, round_to_i8};
 use forerun_vector::{Lanes, Vectorized, vectorize};
+use std::ops::Range;
 
 /// The input of a linear layer, packed so that a kernel reads it sequentially.
 ///
 /// Rows are grouped in blocks (see [`Activations::pack`]). For float weights, a block of R rows is
-/// `[inputs][R]`, with the inputs zero-padded to an even number. For int8 weights, it is quants
-/// `[inputs/32][R][32]`, with a scale and an offset for each block of inputs and row.
+/// `[inputs][R]`, with the inputs zero-padded to an even number. For quantised weights, it is quants
+/// `[inputs/32][R][32]`, with a scale and sums for each block of inputs and row.
 #[derive(Default)]
 pub(crate) struct Activations {
     rows: usize,
@@ -17,9 +18,12 @@ pub(crate) struct Activations {
     pub(crate) floats: Vec<f32>,
     pub(crate) quants: Vec<i8>,
     pub(crate) scales: Vec<f32>,
-    /// For each block of inputs and row, the correction of the sum of products for the 128 that is added
-    /// to stored weights.
-    pub(crate) offsets: Vec<i32>,
+    /// The sum of each block's quants.
+    pub(crate) sums: Vec<i32>,
+    /// The sum of each block's activations: the sum of its quants, times their scale.
+    pub(crate) scaled_sums: Vec<f32>,
+    /// The sums of each block's first and last 16 quants.
+    pub(crate) half_sums: Vec<[i32; 2]>,
 }
 
 impl Activations {
@@ -35,11 +39,11 @@ impl Activations {
         self.rows = x.len() / inputs;
         self.row_block = row_block;
         self.inputs = match weight_type {
-            WeightType::Int8 => inputs.next_multiple_of(BLOCK),
+            WeightType::Quantized(_) => inputs.next_multiple_of(BLOCK),
             _ => inputs.next_multiple_of(2),
         };
         match weight_type {
-            WeightType::Int8 => self.quantize(isa, x, inputs),
+            WeightType::Quantized(_) => self.quantize(isa, x, inputs),
             _ => self.transpose(isa, x, inputs),
         }
     }
@@ -61,6 +65,28 @@ impl Activations {
         (first(block + 1) - first(block), first(block))
     }
 
+    /// Returns the quantised blocks in these places.
+    ///
+    /// # Panics
+    /// If there are no such blocks.
+    pub(super) fn quantized(&self, places: Range<usize>) -> QuantizedRows<'_> {
+        QuantizedRows {
+            quants: &self.quants[places.start * BLOCK..places.end * BLOCK],
+            scales: &self.scales[places.clone()],
+            sums: &self.sums[places.clone()],
+            scaled_sums: &self.scaled_sums[places.clone()],
+            half_sums: &self.half_sums[places],
+        }
+    }
+
+    /// Returns the sum of the activations in one of `parts` equal parts of a block: one or two.
+    pub(super) fn scaled_sum(&self, place: usize, part: usize, parts: usize) -> f32 {
+        match parts {
+            1 => self.scaled_sums[place],
+            _ => self.half_sums[place][part] as f32 * self.scales[place],
+        }
+    }
+
     fn transpose(&mut self, isa: Isa, x: &[f32], inputs: usize) {
         self.floats.resize(self.rows * self.inputs, 0.0);
         for block in 0..self.blocks() {
@@ -76,7 +102,9 @@ impl Activations {
         let blocks = self.inputs / BLOCK;
         self.quants.resize(self.rows * self.inputs, 0);
         self.scales.resize(self.rows * blocks, 0.0);
-        self.offsets.resize(self.rows * blocks, 0);
+        self.sums.resize(self.rows * blocks, 0);
+        self.scaled_sums.resize(self.rows * blocks, 0.0);
+        self.half_sums.resize(self.rows * blocks, [0; 2]);
         for block in 0..self.blocks() {
             let (rows, first_row) = self.block(block);
             let places = first_row * blocks..(first_row + rows) * blocks;
@@ -87,9 +115,63 @@ impl Activations {
                 rows,
                 quants: &mut quants[places.clone()],
                 scales: &mut self.scales[places.clone()],
-                offsets: &mut self.offsets[places],
+                sums: &mut self.sums[places.clone()],
+                scaled_sums: &mut self.scaled_sums[places.clone()],
+                half_sums: &mut self.half_sums[places],
             };
             vectorize(isa, quantize);
+        }
+    }
+}
+
+/// Successive blocks of quantised activations. Nothing checks the bounds of the places that are asked for.
+#[derive(Clone, Copy)]
+pub(super) struct QuantizedRows<'a> {
+    quants: &'a [i8],
+    scales: &'a [f32],
+    sums: &'a [i32],
+    scaled_sums: &'a [f32],
+    half_sums: &'a [[i32; 2]],
+}
+
+impl QuantizedRows<'_> {
+    /// Returns four quants: those of a group of inputs.
+    #[inline(always)]
+    pub(super) unsafe fn group(&self, place: usize, group: usize) -> i32 {
+        let at = place * BLOCK + group * 4;
+        debug_assert!(at + 4 <= self.quants.len());
+        // SAFETY: the caller guarantees that the place exists.
+        unsafe { self.quants.as_ptr().add(at).cast::<i32>().read_unaligned() }
+    }
+
+    /// Returns the scale of a block.
+    #[inline(always)]
+    pub(super) unsafe fn scale(&self, place: usize) -> f32 {
+        // SAFETY: the caller guarantees that the place exists.
+        unsafe { *self.scales.get_unchecked(place) }
+    }
+
+    /// Returns the sum of the quants in one of `parts` equal parts of a block: one or two.
+    #[inline(always)]
+    pub(super) unsafe fn sum(&self, place: usize, part: usize, parts: usize) -> i32 {
+        // SAFETY: the caller guarantees that the place and the part exist.
+        unsafe {
+            match parts {
+                1 => *self.sums.get_unchecked(place),
+                _ => *self.half_sums.get_unchecked(place).get_unchecked(part),
+            }
+        }
+    }
+
+    /// Returns the sum of the activations in one of `parts` equal parts of a block: one or two.
+    #[inline(always)]
+    pub(super) unsafe fn scaled_sum(&self, place: usize, part: usize, parts: usize) -> f32 {
+        // SAFETY: the caller guarantees that the place and the part exist.
+        unsafe {
+            match parts {
+                1 => *self.scaled_sums.get_unchecked(place),
+                _ => self.sum(place, part, parts) as f32 * self.scale(place),
+            }
         }
     }
 }
@@ -126,7 +208,9 @@ struct Quantize<'a> {
     rows: usize,
     quants: &'a mut [[i8; BLOCK]],
     scales: &'a mut [f32],
-    offsets: &'a mut [i32],
+    sums: &'a mut [i32],
+    scaled_sums: &'a mut [f32],
+    half_sums: &'a mut [[i32; 2]],
 }
 
 impl Vectorized for Quantize<'_> {
@@ -138,8 +222,12 @@ impl Vectorized for Quantize<'_> {
                 block[..values.len()].copy_from_slice(values);
                 let place = index * self.rows + row;
                 self.scales[place] = quantize_activations(&block, &mut self.quants[place]);
-                let sum: i32 = self.quants[place].iter().map(|&quant| i32::from(quant)).sum();
-                self.offsets[place] = -128 * sum;
+                let (first, second) = self.quants[place].split_at(BLOCK / 2);
+                let sum = |half: &[i8]| half.iter().map(|&quant| i32::from(quant)).sum::<i32>();
+                let halves = [sum(first), sum(second)];
+                self.half_sums[place] = halves;
+                self.sums[place] = halves[0] + halves[1];
+                self.scaled_sums[place] = self.sums[place] as f32 * self.scales[place];
             }
         }
     }

@@ -158,6 +158,7 @@ pub(crate) fn attention(
     match cached {
         KeysValues::Full(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
         KeysValues::Half(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
+        KeysValues::Brain(pages) => run_tasks(team, shape, queries, pages, mask, scratch, out),
     }
 }
 

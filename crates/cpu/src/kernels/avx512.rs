@@ -1,15 +1,17 @@
 //! Linear kernels for AVX-512 with VNNI: two tiles × up to twelve rows in registers.
 
 use super::LANES;
+use super::activations::QuantizedRows;
+use super::block_format::{BlockFormat, GROUPS, SUPER_BLOCK, Scales};
 use super::operands::{Operands, PrefetchPlan, TileSums};
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType};
+use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// How far ahead activations are prefetched, in bytes.
 const PREFETCH_X: usize = 1024;
-/// How far ahead scales are prefetched, in bytes of one tile.
-const PREFETCH_SCALES: usize = 256;
+/// How far ahead upper bits and scales of block types are prefetched, in blocks of 32 inputs.
+const PREFETCH_BLOCKS: usize = 8;
 
 /// Adds the products of an input range to the sums of both tiles, for every row of the block. The first
 /// range starts from zero.
@@ -20,32 +22,59 @@ const PREFETCH_SCALES: usize = 256;
 pub(crate) unsafe fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     // SAFETY: this function enables the features, and `Operands` guarantees the kernels' bounds.
     unsafe {
-        match operands.rows {
-            1 => by_type::<1>(operands, sums),
-            2 => by_type::<2>(operands, sums),
-            3 => by_type::<3>(operands, sums),
-            4 => by_type::<4>(operands, sums),
-            5 => by_type::<5>(operands, sums),
-            6 => by_type::<6>(operands, sums),
-            7 => by_type::<7>(operands, sums),
-            8 => by_type::<8>(operands, sums),
-            9 => by_type::<9>(operands, sums),
-            10 => by_type::<10>(operands, sums),
-            11 => by_type::<11>(operands, sums),
-            _ => by_type::<12>(operands, sums),
+        match operands.weight_type {
+            WeightType::F32 => by_rows_of_floats::<F32>(operands, sums),
+            WeightType::Bf16 => by_rows_of_floats::<Bf16>(operands, sums),
+            WeightType::F16 => by_rows_of_floats::<F16>(operands, sums),
+            WeightType::Quantized(block_type) => by_block_type(block_type, operands, sums),
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn by_type<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     // SAFETY: as in `compute`.
     unsafe {
-        match operands.weight_type {
-            WeightType::F32 => floats::<R, F32>(operands, sums),
-            WeightType::Bf16 => floats::<R, Bf16>(operands, sums),
-            WeightType::F16 => floats::<R, F16>(operands, sums),
-            WeightType::Int8 => int8::<R>(operands, sums),
+        match operands.rows {
+            1 => floats::<1, W>(operands, sums),
+            2 => floats::<2, W>(operands, sums),
+            3 => floats::<3, W>(operands, sums),
+            4 => floats::<4, W>(operands, sums),
+            5 => floats::<5, W>(operands, sums),
+            6 => floats::<6, W>(operands, sums),
+            7 => floats::<7, W>(operands, sums),
+            8 => floats::<8, W>(operands, sums),
+            9 => floats::<9, W>(operands, sums),
+            10 => floats::<10, W>(operands, sums),
+            11 => floats::<11, W>(operands, sums),
+            _ => floats::<12, W>(operands, sums),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn by_block_type(
+    block_type: BlockType,
+    operands: &Operands<'_>,
+    sums: &mut [TileSums; 2],
+) {
+    use BlockType as T;
+    // SAFETY: as in `compute`.
+    unsafe {
+        match block_type {
+            T::Q4_0 => Blocks::<{ T::Q4_0 as usize }>::by_rows(operands, sums),
+            T::Q4_1 => Blocks::<{ T::Q4_1 as usize }>::by_rows(operands, sums),
+            T::Q5_0 => Blocks::<{ T::Q5_0 as usize }>::by_rows(operands, sums),
+            T::Q5_1 => Blocks::<{ T::Q5_1 as usize }>::by_rows(operands, sums),
+            T::Q8_0 => Blocks::<{ T::Q8_0 as usize }>::by_rows(operands, sums),
+            T::Q2_K => Blocks::<{ T::Q2_K as usize }>::by_rows(operands, sums),
+            T::Q3_K => Blocks::<{ T::Q3_K as usize }>::by_rows(operands, sums),
+            T::Q4_K => Blocks::<{ T::Q4_K as usize }>::by_rows(operands, sums),
+            T::Q5_K => Blocks::<{ T::Q5_K as usize }>::by_rows(operands, sums),
+            T::Q6_K => Blocks::<{ T::Q6_K as usize }>::by_rows(operands, sums),
+            T::IQ4_NL => Blocks::<{ T::IQ4_NL as usize }>::by_rows(operands, sums),
+            T::IQ4_XS => Blocks::<{ T::IQ4_XS as usize }>::by_rows(operands, sums),
+            T::MXFP4 => Blocks::<{ T::MXFP4 as usize }>::by_rows(operands, sums),
         }
     }
 }
@@ -148,51 +177,180 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
     store(&[left, right], sums);
 }
 
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn int8<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
-    let Operands { tiles, inputs, start, ref input_range, activations, .. } = *operands;
-    let plan = operands.prefetch_plan();
-    let (place, blocks) = (start / BLOCK, inputs / BLOCK);
-    let x = activations.quants[start..start + R * inputs].as_ptr();
-    let x_scales = activations.scales[place..place + R * blocks].as_ptr();
-    let offsets = activations.offsets[place..place + R * blocks].as_ptr();
-    debug_assert!(tiles.iter().all(|tile| tile.len() >= (inputs + 2 * blocks) * LANES));
-    let mut totals = load::<R>(input_range, sums);
-    let first_block = input_range.start / BLOCK;
-    for block in first_block..input_range.end / BLOCK {
-        // SAFETY: each tile holds `blocks` blocks of 512 quants and 16 scales, and `x` holds the same
-        // number of blocks of R rows. A prefetch may use any address.
+/// The kernel of a block type, given by its place in [`BlockType::ALL`].
+struct Blocks<const T: usize>;
+
+impl<const T: usize> Blocks<T> {
+    const FORMAT: BlockFormat = BlockFormat::of(BlockType::ALL[T]);
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn by_rows(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+        // SAFETY: as in `compute`.
         unsafe {
-            let (x, x_scales) = (x.add(block * R * BLOCK), x_scales.add(block * R));
-            for (side, tile) in tiles.iter().enumerate() {
-                let quants = tile.as_ptr().add(block * BLOCK * LANES);
-                let scales = tile.as_ptr().add((inputs + block * 2) * LANES);
-                _mm_prefetch::<_MM_HINT_T0>(scales.wrapping_add(PREFETCH_SCALES).cast());
-                // Weights are stored with 128 added, which the offset corrects.
-                let mut dots = [_mm512_setzero_si512(); R];
-                for (row, dot) in dots.iter_mut().enumerate() {
-                    *dot = _mm512_set1_epi32(*offsets.add(block * R + row));
-                }
-                for group in 0..BLOCK / 4 {
-                    let line = (block - first_block) * (BLOCK / 4) + group;
-                    let at = plan.from[side].wrapping_add(line * plan.stride);
-                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
-                    let weights = _mm512_load_si512(quants.add(group * 64).cast());
-                    for (row, dot) in dots.iter_mut().enumerate() {
-                        let x = x.add(row * BLOCK + group * 4).cast::<i32>();
-                        let x = _mm512_set1_epi32(x.read_unaligned());
-                        *dot = _mm512_dpbusd_epi32(*dot, weights, x);
+            match operands.rows {
+                1 => Self::blocks::<1>(operands, sums),
+                2 => Self::blocks::<2>(operands, sums),
+                3 => Self::blocks::<3>(operands, sums),
+                4 => Self::blocks::<4>(operands, sums),
+                5 => Self::blocks::<5>(operands, sums),
+                6 => Self::blocks::<6>(operands, sums),
+                7 => Self::blocks::<7>(operands, sums),
+                _ => Self::blocks::<8>(operands, sums),
+            }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn blocks<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
+        let Operands { tiles, inputs, start, ref input_range, activations, .. } = *operands;
+        let format = &Self::FORMAT;
+        let planes = format.planes(inputs);
+        let plan = operands.prefetch_plan();
+        let (first_place, blocks) = (start / BLOCK, inputs / BLOCK);
+        let x = activations.quantized(first_place..first_place + R * blocks);
+        debug_assert!(tiles.iter().all(|tile| tile.len() >= planes.end));
+        let mut totals = load::<R>(input_range, sums);
+        let first_block = input_range.start / BLOCK;
+        for block in first_block..input_range.end / BLOCK {
+            // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same
+            // number of blocks of R rows. A prefetch may use any address.
+            unsafe {
+                let place = |row: usize| block * R + row;
+                for (side, tile) in tiles.iter().enumerate() {
+                    let tile = tile.as_ptr();
+                    let lower = tile.add(block * format.lower_bytes());
+                    let upper = tile.add(planes.upper + block * format.upper_bytes());
+                    let lines = format.lower_bytes() / 64;
+                    for line in 0..lines {
+                        let line = (block - first_block) * lines + line;
+                        let at = plan.from[side].wrapping_add(line * plan.stride);
+                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                    }
+                    for line in 0..format.upper_bytes() / 64 {
+                        let ahead = PREFETCH_BLOCKS * format.upper_bytes() + line * 64;
+                        _mm_prefetch::<_MM_HINT_T0>(upper.wrapping_add(ahead).cast());
+                    }
+                    let scales = tile.add(planes.scales + block * format.scale_bytes());
+                    let ahead = scales.wrapping_add(PREFETCH_BLOCKS * format.scale_bytes());
+                    _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
+                    let supers = planes.supers + block * BLOCK / SUPER_BLOCK * format.super_bytes();
+                    let supers = tile.add(supers);
+                    let parts = format.scales_per_block();
+                    for part in 0..parts {
+                        let mut dots = [_mm512_setzero_si512(); R];
+                        if format.zero != 0 {
+                            for (row, dot) in dots.iter_mut().enumerate() {
+                                let sum = _mm512_set1_epi32(x.sum(place(row), part, parts));
+                                let shift = _mm_cvtsi32_si128(format.zero.ilog2() as i32);
+                                *dot = _mm512_sub_epi32(*dot, _mm512_sll_epi32(sum, shift));
+                            }
+                        }
+                        for group in part * GROUPS / parts..(part + 1) * GROUPS / parts {
+                            let weights = Self::quants(lower, upper, group);
+                            for (row, dot) in dots.iter_mut().enumerate() {
+                                let x = _mm512_set1_epi32(x.group(place(row), group));
+                                *dot = _mm512_dpbusd_epi32(*dot, weights, x);
+                            }
+                        }
+                        let [scale, minimum] = Self::scale(scales, supers, part);
+                        for (row, (total, dot)) in totals[side].iter_mut().zip(dots).enumerate() {
+                            let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale(place(row))));
+                            *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
+                            if format.scales.has_minima() {
+                                let sum = _mm512_set1_ps(x.scaled_sum(place(row), part, parts));
+                                *total = _mm512_fmadd_ps(minimum, sum, *total);
+                            }
+                        }
                     }
                 }
-                let scale = _mm512_cvtph_ps(_mm256_loadu_si256(scales.cast()));
-                for (row, (total, dot)) in totals[side].iter_mut().zip(dots).enumerate() {
-                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(*x_scales.add(row)));
-                    *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
+            }
+        }
+        store(&totals, sums);
+    }
+
+    /// Returns the quants of a group of four inputs, each in the byte of its output and input.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn quants(lower: *const u8, upper: *const u8, group: usize) -> __m512i {
+        // SAFETY: the caller guarantees 32 inputs in both planes.
+        unsafe {
+            let format = &Self::FORMAT;
+            let (bits, upper_bits) = (format.lower_bits(), format.upper_bits());
+            if bits == 8 {
+                return _mm512_load_si512(lower.add(group * 64).cast());
+            }
+            let per_byte = 8 / bits;
+            let vector = _mm512_load_si512(lower.add(group / per_byte * 64).cast());
+            let mask = _mm512_set1_epi8((1 << bits) - 1);
+            let quants = shift(vector, -((group % per_byte * bits) as i32));
+            if upper_bits == 0 {
+                let quants = _mm512_and_si512(quants, mask);
+                return match format.table {
+                    Some(table) => {
+                        let table = _mm_loadu_si128(table.as_ptr().cast());
+                        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), quants)
+                    }
+                    None => quants,
+                };
+            }
+            let per_byte = 8 / upper_bits;
+            let vector = _mm512_load_si512(upper.add(group / per_byte * 64).cast());
+            let upper = shift(vector, bits as i32 - (group % per_byte * upper_bits) as i32);
+            // Bits of the mask come from the lower bits, all others from the upper bits.
+            const SELECT: i32 = 0b1100_1010;
+            let both = _mm512_ternarylogic_epi32::<SELECT>(mask, quants, upper);
+            _mm512_and_si512(both, _mm512_set1_epi8((1 << format.bits) - 1))
+        }
+    }
+
+    /// Returns the scales of 32 or 16 inputs, and the minima to add.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+    unsafe fn scale(scales: *const u8, supers: *const u8, part: usize) -> [__m512; 2] {
+        // SAFETY: the caller guarantees the scales of 32 inputs and of 256 inputs.
+        unsafe {
+            let half = |at: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
+            let integer =
+                |at: *const u8| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())));
+            let none = _mm512_setzero_ps();
+            match Self::FORMAT.scales {
+                Scales::Half => [half(scales), none],
+                Scales::HalfAndMinimum => [half(scales), half(scales.add(2 * LANES))],
+                Scales::Exponent => {
+                    let exponents = _mm512_cvtepu8_epi32(_mm_loadu_si128(scales.cast()));
+                    // Half of two to the power of the exponent minus 127: the levels are doubled.
+                    let normal = _mm512_sub_epi32(exponents, _mm512_set1_epi32(1));
+                    let normal = _mm512_slli_epi32::<23>(normal);
+                    let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponents);
+                    let is_small = _mm512_cmplt_epu32_mask(exponents, _mm512_set1_epi32(2));
+                    let bits = _mm512_mask_blend_epi32(is_small, normal, subnormal);
+                    [_mm512_castsi512_ps(bits), none]
+                }
+                Scales::Super32 { minima } | Scales::Super16 { minima } => {
+                    let scale =
+                        _mm512_mul_ps(half(supers), integer(scales.add(part * LANES)));
+                    if !minima {
+                        return [scale, none];
+                    }
+                    let minima = scales.add(LANES * (Self::FORMAT.scales_per_block() + part));
+                    let minimum = _mm512_mul_ps(half(supers.add(2 * LANES)), integer(minima));
+                    [scale, _mm512_sub_ps(none, minimum)]
                 }
             }
         }
     }
-    store(&totals, sums);
+}
+
+/// Shifts the bits of bytes to the left, or to the right if `by` is negative. Bits that leave a byte
+/// enter its neighbour.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+fn shift(bytes: __m512i, by: i32) -> __m512i {
+    match by {
+        1.. => _mm512_sll_epi16(bytes, _mm_cvtsi32_si128(by)),
+        0 => bytes,
+        _ => _mm512_srl_epi16(bytes, _mm_cvtsi32_si128(-by)),
+    }
 }
 
 /// Prefetches `count` cache lines of both tiles' weights, from the `line`-th line of the plan on.

@@ -4,9 +4,9 @@ use super::Isa;
 use super::LANES;
 use super::attention_shape::AttentionShape;
 use forerun_cache::{PAGE_ROWS, PageId, PageTable, RowPlace};
-use forerun_formats::WeightType;
+use forerun_formats::CacheType;
 use forerun_vector::{Lanes, Vectorized, vectorize};
-use half::f16;
+use half::{bf16, f16};
 use std::ops::Range;
 
 /// Blocks of 16 rows in a page.
@@ -22,15 +22,20 @@ pub(crate) trait Cached: Copy + Send + Sync {
     fn numbers_mut(&mut self) -> &mut [Self::Number; LANES];
 }
 
-/// Full precision, used with full-precision weights.
+/// Full precision.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct Full([f32; LANES]);
 
-/// Half precision, used with all other weight types: half the memory, and half the time to read it.
+/// Half precision: half the memory, and half the time to read it.
 #[repr(C, align(32))]
 #[derive(Clone, Copy)]
 pub(crate) struct Half([f16; LANES]);
+
+/// bfloat16: as small as half precision, with the range of full precision.
+#[repr(C, align(32))]
+#[derive(Clone, Copy)]
+pub(crate) struct Brain([bf16; LANES]);
 
 impl Cached for Full {
     type Number = f32;
@@ -84,18 +89,54 @@ impl Cached for Half {
     }
 }
 
-/// Keys and values of one layer, in a precision that depends on the weight type.
+impl Cached for Brain {
+    type Number = bf16;
+    const ZERO: Self = Self([bf16::ZERO; LANES]);
+
+    #[inline(always)]
+    fn load<L: Lanes>(&self) -> L {
+        let mut numbers = [0.0; LANES];
+        for (number, stored) in numbers.iter_mut().zip(&self.0) {
+            *number = f32::from_bits(u32::from(stored.to_bits()) << 16);
+        }
+        L::load(&numbers)
+    }
+
+    #[inline(always)]
+    fn from_lanes<L: Lanes>(values: L) -> Self {
+        let (mut numbers, mut stored) = ([0.0; LANES], Self::ZERO);
+        values.store(&mut numbers);
+        for (stored, number) in stored.0.iter_mut().zip(numbers) {
+            *stored = bf16::from_f32(number);
+        }
+        stored
+    }
+
+    #[inline(always)]
+    fn numbers(&self) -> &[bf16; LANES] {
+        &self.0
+    }
+
+    #[inline(always)]
+    fn numbers_mut(&mut self) -> &mut [bf16; LANES] {
+        &mut self.0
+    }
+}
+
+/// Keys and values of one layer.
 pub(crate) enum KeysValues {
     Full(Pages<Full>),
     Half(Pages<Half>),
+    Brain(Pages<Brain>),
 }
 
 impl KeysValues {
     /// Creates an empty store.
-    pub(crate) fn new(shape: AttentionShape, weight_type: WeightType) -> Self {
-        match weight_type {
-            WeightType::F32 => Self::Full(Pages::new(shape)),
-            WeightType::Bf16 | WeightType::F16 | WeightType::Int8 => Self::Half(Pages::new(shape)),
+    pub(crate) fn new(shape: AttentionShape, cache_type: CacheType) -> Self {
+        match cache_type {
+            CacheType::F32 => Self::Full(Pages::new(shape)),
+            CacheType::F16 => Self::Half(Pages::new(shape)),
+            CacheType::Bf16 => Self::Brain(Pages::new(shape)),
         }
     }
 
@@ -104,6 +145,7 @@ impl KeysValues {
         match self {
             Self::Full(cached) => cached.reserve(page),
             Self::Half(cached) => cached.reserve(page),
+            Self::Brain(cached) => cached.reserve(page),
         }
     }
 
@@ -112,6 +154,7 @@ impl KeysValues {
         match self {
             Self::Full(cached) => cached.pages[page.index()] = Page::default(),
             Self::Half(cached) => cached.pages[page.index()] = Page::default(),
+            Self::Brain(cached) => cached.pages[page.index()] = Page::default(),
         }
     }
 
@@ -120,6 +163,7 @@ impl KeysValues {
         match self {
             Self::Full(cached) => vectorize(isa, Write { cached, place, keys, values }),
             Self::Half(cached) => vectorize(isa, Write { cached, place, keys, values }),
+            Self::Brain(cached) => vectorize(isa, Write { cached, place, keys, values }),
         }
     }
 
@@ -128,6 +172,7 @@ impl KeysValues {
         match self {
             Self::Full(cached) => cached.copy(from, to),
             Self::Half(cached) => cached.copy(from, to),
+            Self::Brain(cached) => cached.copy(from, to),
         }
     }
 
@@ -136,14 +181,16 @@ impl KeysValues {
         match self {
             Self::Full(cached) => cached.row(place),
             Self::Half(cached) => cached.row(place),
+            Self::Brain(cached) => cached.row(place),
         }
     }
 
     /// Returns the size of one row's key and value in bytes, without padding.
     pub(crate) fn row_bytes(&self) -> usize {
         match self {
-            Self::Full(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f32>(),
-            Self::Half(cached) => 2 * cached.n_heads * cached.head_dim * size_of::<f16>(),
+            Self::Full(cached) => cached.row_bytes(),
+            Self::Half(cached) => cached.row_bytes(),
+            Self::Brain(cached) => cached.row_bytes(),
         }
     }
 
@@ -152,6 +199,7 @@ impl KeysValues {
         match self {
             Self::Full(cached) => cached.bytes(),
             Self::Half(cached) => cached.bytes(),
+            Self::Brain(cached) => cached.bytes(),
         }
     }
 }
@@ -292,6 +340,10 @@ impl<C: Cached> Pages<C> {
         let values = &values[lane * self.lanes..(lane + 1) * self.lanes];
         let value = |index: usize| values[index / LANES].numbers()[index % LANES].into();
         (keys.collect(), (0..self.head_dim).map(value).collect())
+    }
+
+    fn row_bytes(&self) -> usize {
+        2 * self.n_heads * self.head_dim * size_of::<C::Number>()
     }
 
     fn bytes(&self) -> usize {

@@ -1,7 +1,8 @@
 //! Linear layers for any number of rows, with the same order of additions in every case.
 //!
-//! An output adds its products in ascending order of inputs. With int8 it adds blocks of 32 inputs in
-//! ascending order, each an exact integer sum times its two scales. Rows and tiles are independent of
+//! An output adds its products in ascending order of inputs. With quantised weights it adds blocks of 32 or
+//! 16 inputs in ascending order, each an exact integer sum times its two scales; then the block's minimum
+//! times the sum of its activations. Rows and tiles are independent of
 //! each other, so a kernel may compute as many of both at a time as its registers can hold.
 
 use super::Isa;
@@ -205,7 +206,7 @@ fn store(
 /// Returns the number of rows for which a kernel reads the weights once.
 fn row_block(isa: Isa, weight_type: WeightType) -> usize {
     match (isa, weight_type) {
-        (Isa::Avx512, WeightType::Int8) => 8,
+        (Isa::Avx512, WeightType::Quantized(_)) => 8,
         (Isa::Avx512, _) => MAX_ROW_BLOCK,
         (Isa::Avx2 | Isa::Portable, _) => 4,
     }
@@ -247,12 +248,12 @@ mod tests {
     }
 
     const TYPES: [WeightType; 4] =
-        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
 
     /// Weights in the form that the reference reads: it quantises int8 itself.
     fn reference_weights(weight_type: WeightType, matrix: &[f32], inputs: usize) -> Vec<f32> {
         match weight_type {
-            WeightType::Int8 => matrix.to_vec(),
+            WeightType::INT8 => matrix.to_vec(),
             _ => rounded(weight_type, matrix, inputs),
         }
     }
@@ -372,7 +373,7 @@ mod tests {
 
     #[test]
     fn activations_that_are_not_finite_are_not_hidden() {
-        let packed = PackedMatrix::pack(WeightType::Int8, &values(16 * 40, 1), 40);
+        let packed = PackedMatrix::pack(WeightType::INT8, &values(16 * 40, 1), 40);
         for broken in [f32::NAN, f32::INFINITY] {
             let mut x = values(40, 2);
             x[3] = broken;

@@ -21,6 +21,8 @@ mod attention_shape;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod block_format;
+mod block_tile;
 mod keys_values;
 mod linear;
 mod operands;

@@ -2,7 +2,8 @@
 
 use super::LANES;
 use super::activations::Activations;
-use forerun_formats::WeightType;
+use super::block_format::BlockFormat;
+use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType};
 use std::ops::Range;
 
 /// Largest number of rows that a kernel computes at a time.
@@ -23,7 +24,7 @@ pub(crate) struct Operands<'a> {
     /// Where the row block starts in the activations: the number of packed inputs (or quants) before it.
     pub(crate) start: usize,
     pub(crate) rows: usize,
-    /// Number of inputs, padded to an even number, or to whole blocks for int8.
+    /// Number of inputs, padded to an even number, or to whole blocks.
     pub(crate) inputs: usize,
     /// The inputs to add to the sums now. Always all inputs, except on AVX-512.
     pub(crate) input_range: Range<usize>,
@@ -68,6 +69,7 @@ pub(super) fn input_bytes(weight_type: WeightType) -> usize {
     match weight_type {
         WeightType::F32 => LANES * 4,
         WeightType::Bf16 | WeightType::F16 => LANES * 2,
-        WeightType::Int8 => LANES,
+        // The lower bits of quants.
+        WeightType::Quantized(block_type) => BlockFormat::of(block_type).lower_bytes() / BLOCK,
     }
 }

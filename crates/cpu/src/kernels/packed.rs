@@ -1,7 +1,9 @@
-//! Weight matrices in the layout of the kernels: tiles of 16 outputs, in one of four element types.
+//! Weight matrices in the layout of the kernels: tiles of 16 outputs, each matrix in a type of its own.
 
 use super::LANES;
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, quantize_weights};
+use super::block_format::BlockFormat;
+use super::block_tile::BlockRows;
+use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use half::{bf16, f16};
 use std::convert::Infallible;
 use std::mem::MaybeUninit;
@@ -19,13 +21,12 @@ const WEIGHTS_PER_THREAD: usize = 1 << 18;
 struct CacheLine([u8; 64]);
 
 /// A weight matrix `[outputs, inputs]` in tiles of 16 outputs. The last tile is zero-padded. Inputs are
-/// zero-padded, too: to an even number, or to whole blocks for int8.
+/// zero-padded, too: to an even number, or to whole blocks.
 ///
 /// A tile holds, in ascending order of inputs:
 /// * f32, f16: `[inputs][16]`;
 /// * bf16: `[inputs/2][16][2]`, so that one 64-byte vector holds two inputs;
-/// * int8: quants `[inputs/32][8][16][4]` as `u8` with 128 added, then scales `[inputs/32][16]` as
-///   f16.
+/// * block types: the planes of `block_format.rs`.
 pub struct PackedMatrix {
     lines: Vec<CacheLine>,
     weight_type: WeightType,
@@ -69,6 +70,44 @@ impl PackedMatrix {
         [outputs, inputs]: [usize; 2],
         read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
+        let new_rows = || TileRows::new(inputs);
+        let pack = |rows: &mut TileRows, outputs, tile: &mut [u8]| {
+            rows.read(outputs, &read)?;
+            rows.pack(weight_type, tile);
+            Ok(())
+        };
+        Self::pack_tiles(weight_type, [outputs, inputs], new_rows, pack)
+    }
+
+    /// Packs the stored blocks of rows on all cores. `read(output)` must return the blocks of one output.
+    /// The number of inputs must be a multiple of the blocks' weights.
+    ///
+    /// # Errors
+    /// If rows cannot be read: the error of the first such row.
+    pub(crate) fn pack_blocks<'a, E: Send>(
+        block_type: BlockType,
+        [outputs, inputs]: [usize; 2],
+        read: impl Fn(usize) -> Result<&'a [u8], E> + Sync,
+    ) -> Result<Self, E> {
+        let new_rows = || BlockRows::new(block_type, inputs);
+        let pack = |rows: &mut BlockRows, outputs: Range<usize>, tile: &mut [u8]| {
+            for (lane, output) in outputs.enumerate() {
+                rows.pack(lane, read(output)?, tile);
+            }
+            Ok(())
+        };
+        let weight_type = WeightType::Quantized(block_type);
+        Self::pack_tiles(weight_type, [outputs, inputs], new_rows, pack)
+    }
+
+    /// Packs tiles on all cores. `pack(rows, outputs, tile)` must pack at most 16 outputs into a tile that
+    /// is filled with zeros. Each core has its own `rows`.
+    fn pack_tiles<R, E: Send>(
+        weight_type: WeightType,
+        [outputs, inputs]: [usize; 2],
+        new_rows: impl Fn() -> R + Sync,
+        pack: impl Fn(&mut R, Range<usize>, &mut [u8]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
         let tile_bytes = tile_bytes(weight_type, inputs);
         let count = outputs.div_ceil(LANES) * tile_bytes / 64;
         let mut lines: Vec<CacheLine> = Vec::with_capacity(count);
@@ -76,11 +115,11 @@ impl PackedMatrix {
         let tiles = Mutex::new(tiles.enumerate());
         let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
         let work = || {
-            let mut rows = TileRows::new(inputs);
+            let mut rows = new_rows();
             loop {
                 let Some((tile, lines)) = lock(&tiles).next() else { return };
                 let outputs = tile * LANES..outputs.min((tile + 1) * LANES);
-                if let Err(error) = rows.read(outputs, &read) {
+                if let Err(error) = pack(&mut rows, outputs, zero_fill(lines)) {
                     // Threads take tiles in order: earlier tiles are in progress already, and an error
                     // in a later tile would not be the first.
                     let mut first = lock(&failure);
@@ -90,7 +129,6 @@ impl PackedMatrix {
                     lock(&tiles).by_ref().for_each(drop);
                     return;
                 }
-                rows.pack(weight_type, zero_fill(lines));
             }
         };
         thread::scope(|scope| {
@@ -103,7 +141,7 @@ impl PackedMatrix {
         if let Some((_, error)) = lock(&failure).take() {
             return Err(error);
         }
-        // SAFETY: no read failed, so the threads have taken every tile, and `zero_fill` has initialised
+        // SAFETY: nothing failed, so the threads have taken every tile, and `zero_fill` has initialised
         // all lines of each tile.
         unsafe { lines.set_len(count) };
         Ok(Self { lines, weight_type, bias: None, outputs, inputs, tile_bytes })
@@ -150,20 +188,20 @@ impl PackedMatrix {
     pub(crate) fn unpack_row(&self, output: usize, row: &mut [f32]) {
         let (tile, lane) = (self.tile(output / LANES), output % LANES);
         let half = |at: usize| u16::from_le_bytes([tile[at], tile[at + 1]]);
-        for (input, value) in row.iter_mut().enumerate() {
-            *value = match self.weight_type {
-                WeightType::F32 => {
-                    let at = (input * LANES + lane) * 4;
-                    f32::from_le_bytes([tile[at], tile[at + 1], tile[at + 2], tile[at + 3]])
-                }
-                WeightType::Bf16 => bf16::from_bits(half(bf16_offset(input, lane))).to_f32(),
-                WeightType::F16 => f16::from_bits(half((input * LANES + lane) * 2)).to_f32(),
-                WeightType::Int8 => {
-                    let scale = half(scale_offset(self.inputs, input, lane));
-                    let quant = f32::from(tile[quant_offset(input, lane)]) - 128.0;
-                    quant * f16::from_bits(scale).to_f32()
-                }
-            };
+        let float = |input: usize| match self.weight_type {
+            WeightType::F32 => {
+                let at = (input * LANES + lane) * 4;
+                f32::from_le_bytes([tile[at], tile[at + 1], tile[at + 2], tile[at + 3]])
+            }
+            WeightType::Bf16 => bf16::from_bits(half(bf16_offset(input, lane))).to_f32(),
+            _ => f16::from_bits(half((input * LANES + lane) * 2)).to_f32(),
+        };
+        match self.weight_type {
+            WeightType::Quantized(block_type) => {
+                let format = BlockFormat::of(block_type);
+                format.weights(tile, padded_inputs(self.weight_type, self.inputs), lane, row);
+            }
+            _ => (0..).zip(row).for_each(|(input, value)| *value = float(input)),
         }
     }
 
@@ -251,7 +289,13 @@ impl TileRows {
                 let [[a, b], [c, d]] = pair.map(|weight| bf16::from_f32(weight).to_le_bytes());
                 [a, b, c, d]
             }),
-            WeightType::Int8 => self.pack_int8(tile),
+            WeightType::Quantized(block_type) => {
+                let mut blocks = BlockRows::new(block_type, self.inputs);
+                let rows = self.values.chunks_exact(self.inputs + PADDING);
+                for (lane, row) in rows.enumerate() {
+                    blocks.pack_floats(lane, &row[..self.inputs], tile);
+                }
+            }
         }
     }
 
@@ -269,39 +313,23 @@ impl TileRows {
             }
         }
     }
+}
 
-    fn pack_int8(&self, tile: &mut [u8]) {
-        let blocks = self.inputs.div_ceil(BLOCK);
-        let (quants, scales) = tile.split_at_mut(blocks * BLOCK * LANES);
-        let places = quants.chunks_exact_mut(BLOCK * LANES).zip(scales.chunks_exact_mut(LANES * 2));
-        for (block, (quants, scales)) in places.enumerate() {
-            let (groups, _) = quants.as_chunks_mut::<4>();
-            let inputs = block * BLOCK..self.inputs.min((block + 1) * BLOCK);
-            let rows = self.values.chunks_exact(self.inputs + PADDING);
-            for (lane, row) in rows.enumerate() {
-                let (values, scale) = quantize_weights(&row[inputs.clone()]);
-                scales[lane * 2..lane * 2 + 2].copy_from_slice(&scale.to_le_bytes());
-                // A quant of 0 is stored as 128, also in padding.
-                let mut bytes = [128; BLOCK];
-                for (byte, quant) in bytes.iter_mut().zip(values) {
-                    // Two's complement plus 128, modulo 256.
-                    *byte = (quant as u8) ^ 0x80;
-                }
-                for (group, bytes) in bytes.as_chunks().0.iter().enumerate() {
-                    groups[group * LANES + lane] = *bytes;
-                }
-            }
-        }
+/// Returns the number of inputs of a tile, with padding.
+fn padded_inputs(weight_type: WeightType, inputs: usize) -> usize {
+    match weight_type {
+        WeightType::Quantized(_) => inputs.next_multiple_of(BLOCK),
+        _ => inputs.next_multiple_of(2),
     }
 }
 
 /// Returns the size of one tile in bytes, rounded up to whole cache lines.
 fn tile_bytes(weight_type: WeightType, inputs: usize) -> usize {
-    let even = inputs.next_multiple_of(2);
+    let padded = padded_inputs(weight_type, inputs);
     let bytes = match weight_type {
-        WeightType::F32 => even * LANES * 4,
-        WeightType::Bf16 | WeightType::F16 => even * LANES * 2,
-        WeightType::Int8 => inputs.div_ceil(BLOCK) * (BLOCK * LANES + LANES * 2),
+        WeightType::F32 => padded * LANES * 4,
+        WeightType::Bf16 | WeightType::F16 => padded * LANES * 2,
+        WeightType::Quantized(block_type) => BlockFormat::of(block_type).planes(padded).end,
     };
     bytes.next_multiple_of(64)
 }
@@ -311,24 +339,13 @@ fn bf16_offset(input: usize, lane: usize) -> usize {
     ((input / 2 * LANES + lane) * 2 + input % 2) * 2
 }
 
-/// Returns the offset of an int8 weight in its tile, in bytes.
-fn quant_offset(input: usize, lane: usize) -> usize {
-    let (group, within) = (input / 4, input % 4);
-    (group * LANES + lane) * 4 + within
-}
-
-/// Returns the offset of a block's scale in its tile, in bytes.
-fn scale_offset(inputs: usize, input: usize, lane: usize) -> usize {
-    inputs.div_ceil(BLOCK) * BLOCK * LANES + (input / BLOCK * LANES + lane) * 2
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use forerun_reference::rounded;
 
     const TYPES: [WeightType; 4] =
-        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+        [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
 
     /// Values of both signs and of many magnitudes.
     fn values(count: usize) -> Vec<f32> {
@@ -369,7 +386,7 @@ mod tests {
                 }
                 PackedMatrix::pack(weight_type, &matrix, inputs)
             };
-            let whole = padded(if weight_type == WeightType::Int8 { 64 } else { 38 });
+            let whole = padded(if weight_type == WeightType::INT8 { 64 } else { 38 });
             assert!(packed.as_bytes() == whole.as_bytes(), "{weight_type}");
         }
     }
@@ -381,7 +398,7 @@ mod tests {
                 row.fill(1.0);
                 if bad.contains(&output) { Err(output) } else { Ok(()) }
             };
-            PackedMatrix::pack_rows(WeightType::Int8, [4000, 256], read)
+            PackedMatrix::pack_rows(WeightType::INT8, [4000, 256], read)
                 .map(|packed| packed.bytes())
         };
         for _ in 0..20 {

@@ -1,8 +1,9 @@
 //! Portable linear kernels: plain loops, for any processor.
 
 use super::LANES;
+use super::block_format::BlockFormat;
 use super::operands::{MAX_ROW_BLOCK, Operands, TileSums};
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType};
+use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use half::{bf16, f16};
 
 /// Computes the sums of both tiles for every row of the block.
@@ -10,7 +11,7 @@ pub(crate) fn compute(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     for (tile, sums) in operands.tiles.into_iter().zip(sums) {
         *sums = [[0.0; LANES]; MAX_ROW_BLOCK];
         match operands.weight_type {
-            WeightType::Int8 => int8(operands, tile, sums),
+            WeightType::Quantized(block_type) => blocks(block_type, operands, tile, sums),
             _ => floats(operands, tile, sums),
         }
     }
@@ -42,26 +43,31 @@ fn floats(operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
     }
 }
 
-fn int8(operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
+fn blocks(block_type: BlockType, operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
     let Operands { rows, inputs, start, activations, .. } = *operands;
-    let (quants, scales) = tile.split_at(inputs * LANES);
-    let blocks = inputs / BLOCK;
-    for block in 0..blocks {
-        let weights = &quants[block * BLOCK * LANES..(block + 1) * BLOCK * LANES];
-        let scale = |lane: usize| {
-            let at = (block * LANES + lane) * 2;
-            f16::from_le_bytes([scales[at], scales[at + 1]]).to_f32()
-        };
-        for (row, sums) in sums.iter_mut().enumerate().take(rows) {
-            let place = start / BLOCK + block * rows + row;
-            let x = &activations.quants[place * BLOCK..(place + 1) * BLOCK];
-            for (lane, sum) in sums.iter_mut().enumerate() {
-                let mut dot = 0_i32;
-                for (input, &x) in x.iter().enumerate() {
-                    let weight = weights[(input / 4 * LANES + lane) * 4 + input % 4];
-                    dot += (i32::from(weight) - 128) * i32::from(x);
+    let format = BlockFormat::of(block_type);
+    let planes = format.planes(inputs);
+    let parts = format.scales_per_block();
+    let part_inputs = BLOCK / parts;
+    for part in 0..inputs / part_inputs {
+        let (block, within) = (part / parts, part % parts);
+        let first_input = part * part_inputs;
+        for lane in 0..LANES {
+            let mut weights = [0; BLOCK];
+            for (input, weight) in (first_input..).zip(&mut weights[..part_inputs]) {
+                let quant = format.quant(tile, &planes, input, lane);
+                *weight = i32::from(quant) - format.zero;
+            }
+            let [scale, minimum] = format.scale(tile, &planes, first_input, lane);
+            for (row, sums) in sums.iter_mut().enumerate().take(rows) {
+                let place = start / BLOCK + block * rows + row;
+                let x = &activations.quants[place * BLOCK + within * part_inputs..][..part_inputs];
+                let products = weights.iter().zip(x).map(|(weight, &x)| weight * i32::from(x));
+                let dot: i32 = products.sum();
+                sums[lane] += dot as f32 * (scale * activations.scales[place]);
+                if format.scales.has_minima() {
+                    sums[lane] += minimum * activations.scaled_sum(place, within, parts);
                 }
-                *sum += dot as f32 * (scale(lane) * activations.scales[place]);
             }
         }
     }

@@ -28,7 +28,7 @@ pub enum GgufType {
     /// bfloat16, rounded to nearest: exact for checkpoints in bfloat16.
     Bf16,
     /// 8-bit integers in blocks of 32 inputs with one half-precision scale each: the same numbers as
-    /// in [`WeightType::Int8`](crate::WeightType::Int8).
+    /// in [`WeightType::INT8`](crate::WeightType::INT8).
     Q8_0,
 }
 

@@ -1,0 +1,100 @@
+//! Row-major matrices with the values that a weight type can hold.
+
+use forerun_formats::blocks::quantize;
+use forerun_formats::{BlockType, WeightType};
+use half::{bf16, f16};
+
+/// A matrix `[outputs, inputs]`, row by row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matrix {
+    inputs: usize,
+    values: Values,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Values {
+    Floats(Vec<f32>),
+    Blocks(BlockType, Vec<u8>),
+}
+
+/// One row of a matrix.
+pub(crate) enum MatrixRow<'a> {
+    Floats(&'a [f32]),
+    Blocks(BlockType, &'a [u8]),
+}
+
+impl Matrix {
+    /// Rounds or quantises row-major weights. Rows of a block type are padded with zeros to whole blocks.
+    #[must_use]
+    pub fn new(weight_type: WeightType, mut weights: Vec<f32>, inputs: usize) -> Self {
+        let round = |weights: &mut Vec<f32>, round: fn(f32) -> f32| {
+            weights.iter_mut().for_each(|weight| *weight = round(*weight));
+        };
+        match weight_type {
+            WeightType::F32 => {}
+            WeightType::Bf16 => round(&mut weights, |weight| bf16::from_f32(weight).to_f32()),
+            WeightType::F16 => round(&mut weights, |weight| f16::from_f32(weight).to_f32()),
+            WeightType::Quantized(block_type) => {
+                let mut bytes = Vec::new();
+                for row in weights.chunks(inputs) {
+                    let mut row = row.to_vec();
+                    row.resize(inputs.next_multiple_of(block_type.weights()), 0.0);
+                    quantize(block_type, &row, None, &mut bytes);
+                }
+                return Self::from_blocks(block_type, bytes, inputs);
+            }
+        }
+        Self { inputs, values: Values::Floats(weights) }
+    }
+
+    /// Creates a matrix from the stored blocks of its rows. Each row has whole blocks.
+    #[must_use]
+    pub fn from_blocks(block_type: BlockType, bytes: Vec<u8>, inputs: usize) -> Self {
+        Self { inputs, values: Values::Blocks(block_type, bytes) }
+    }
+
+    /// Returns the number of inputs.
+    #[must_use]
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Returns the number of outputs.
+    #[must_use]
+    pub fn outputs(&self) -> usize {
+        match &self.values {
+            Values::Floats(values) => values.len() / self.inputs,
+            Values::Blocks(block_type, bytes) => bytes.len() / self.row_bytes(*block_type),
+        }
+    }
+
+    /// Returns the weights of an output: `[inputs]`.
+    #[must_use]
+    pub fn weights(&self, output: usize) -> Vec<f32> {
+        match self.row(output) {
+            MatrixRow::Floats(row) => row.to_vec(),
+            MatrixRow::Blocks(block_type, bytes) => {
+                let mut row = vec![0.0; self.inputs.next_multiple_of(block_type.weights())];
+                block_type.dequantize(bytes, &mut row);
+                row.truncate(self.inputs);
+                row
+            }
+        }
+    }
+
+    pub(crate) fn row(&self, output: usize) -> MatrixRow<'_> {
+        match &self.values {
+            Values::Floats(values) => {
+                MatrixRow::Floats(&values[output * self.inputs..][..self.inputs])
+            }
+            Values::Blocks(block_type, bytes) => {
+                let size = self.row_bytes(*block_type);
+                MatrixRow::Blocks(*block_type, &bytes[output * size..][..size])
+            }
+        }
+    }
+
+    fn row_bytes(&self, block_type: BlockType) -> usize {
+        self.inputs.div_ceil(block_type.weights()) * block_type.bytes()
+    }
+}
