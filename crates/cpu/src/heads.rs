@@ -41,8 +41,7 @@ impl HeadWeights {
         target: &Weights,
         weight_type: Option<WeightType>,
     ) -> Result<Self, LoadError> {
-        let weight_type = weight_type.map_or_else(|| source.lossless_type(), Ok)?;
-        let packer = WeightPacker { source, weight_type };
+        let packer = WeightPacker::new(source, weight_type)?;
         let matrix = |head, tensor: HeadTensor| {
             let shape = architecture.shape(head, tensor);
             let bias = Tensor::DraftHead(head, tensor.bias());
@@ -50,7 +49,7 @@ impl HeadWeights {
                 true => Some(packer.floats(bias, &shape[..1])?),
                 false => None,
             };
-            let weights = packer.matrix(&[(Tensor::DraftHead(head, tensor), shape)])?;
+            let weights = packer.matrix(Tensor::DraftHead(head, tensor), &shape)?;
             Ok::<_, LoadError>(weights.with_bias(bias))
         };
         let pack_head = |head| {
@@ -71,7 +70,7 @@ impl HeadWeights {
         };
         let heads = (0..architecture.n_heads).map(pack_head).collect::<Result<_, LoadError>>()?;
         let prefix = architecture.prefix.clone().map(|layer| {
-            Weights::load_architecture(layer, source, Some(target), Some(weight_type)).map(Arc::new)
+            Weights::load_architecture(layer, source, Some(target), weight_type).map(Arc::new)
         });
         let prefix = prefix.transpose()?;
         Ok(Self { embedding: Arc::clone(&target.embedding), architecture, heads, prefix })

@@ -7,7 +7,7 @@ pub use attention_block::GroupParallelism;
 pub(crate) use observed::{Observed, STATES};
 
 use crate::cpu_pages::CpuPages;
-use crate::kernels::{Activations, TreeMask, add, linear, rms_norm, silu_times};
+use crate::kernels::{Activations, Product, TreeMask, add, linear, rms_norm, silu_times};
 use crate::team::{SubTeams, Team};
 use crate::weights::Weights;
 use attention_block::{AttentionBlock, AttentionInput, Group};
@@ -90,7 +90,7 @@ impl Forward for Transformer {
 
     fn new_storage(&self) -> CpuPages {
         let shapes = self.weights.layers.iter().map(|layer| layer.shape);
-        let storage = CpuPages::new(shapes, self.weights.weight_type());
+        let storage = CpuPages::new(shapes, self.weights.cache_type());
         match &self.features {
             Some(features) => storage.with_features(features.width(self.hidden_size())),
             None => storage,
@@ -341,9 +341,12 @@ impl Transformer {
         scratch.delta.resize(scratch.hidden.len(), 0.0);
         let normed = &mut scratch.normed;
         rms_norm(team.isa(), &scratch.hidden, &weights.mlp_norm, epsilon, normed);
-        linear(team, normed, &weights.gate_up, &mut scratch.activations, &mut scratch.gate_up);
-        silu_times(team, &scratch.gate_up, size, &mut scratch.inner);
-        linear(team, &scratch.inner, &weights.down, &mut scratch.activations, &mut scratch.delta);
+        let Scratch { normed, activations, gate_up, inner, delta, .. } = scratch;
+        let product = Product { x: normed, weights: weights.gate_up.matrices(), activations, out: gate_up };
+        product.compute(team);
+        silu_times(team, gate_up, size, inner);
+        let product = Product { x: inner, weights: weights.down.matrices(), activations, out: delta };
+        product.compute(team);
         add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }
 

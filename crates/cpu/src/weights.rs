@@ -5,15 +5,14 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, AttentionNorm, Checkpoint, Head, Layer, LoadError, TensorSource, WeightType,
+    Architecture, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError, TensorSource, WeightType,
 };
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// A model's packed weights. Replicas on devices that share memory share them.
 pub struct Weights {
     architecture: Architecture,
-    /// The type of all matrices, except those shared with another model.
-    weight_type: WeightType,
     /// The embedding. A drafter may share its target's.
     pub(crate) embedding: Arc<PackedMatrix>,
     /// Embeddings of the mask tokens, which have the ids after the vocabulary.
@@ -37,12 +36,37 @@ pub(crate) struct LayerWeights {
     pub(crate) shape: AttentionShape,
     /// The index of the layer's position embedding.
     pub(crate) rope: usize,
-    pub(crate) qkv: PackedMatrix, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
+    pub(crate) qkv: Projection, // [(n_heads + 2 · n_kv_heads) · head_dim, inputs]
     pub(crate) qk_norms: Option<[Vec<f32>; 2]>, // [head_dim] of queries, of keys
-    pub(crate) output: PackedMatrix, // [hidden, n_heads · head_dim]
+    pub(crate) output: Projection, // [hidden, n_heads · head_dim]
     pub(crate) mlp_norm: Vec<f32>, // [hidden]
-    pub(crate) gate_up: PackedMatrix, // [2 · intermediate, hidden]
-    pub(crate) down: PackedMatrix, // [hidden, intermediate]
+    pub(crate) gate_up: Projection, // [2 · intermediate, hidden]
+    pub(crate) down: Projection, // [hidden, intermediate]
+}
+
+/// A linear layer as matrices whose outputs follow one another. Successive tensors of one type are one
+/// matrix. The matrices are either of one float type or all quantised.
+pub(crate) struct Projection(Vec<PackedMatrix>);
+
+impl Projection {
+    pub(crate) fn matrices(&self) -> &[PackedMatrix] {
+        &self.0
+    }
+
+    /// Returns the number of inputs.
+    pub(crate) fn inputs(&self) -> usize {
+        self.0.first().map_or(0, PackedMatrix::inputs)
+    }
+
+    /// Returns the same projection with a bias: `[outputs]`.
+    fn with_bias(self, mut bias: &[f32]) -> Self {
+        let with_part = |matrix: PackedMatrix| {
+            let (part, rest) = bias.split_at(matrix.outputs());
+            bias = rest;
+            matrix.with_bias(Some(part.to_vec()))
+        };
+        Self(self.0.into_iter().map(with_part).collect())
+    }
 }
 
 /// The weights of the norm before a layer's attention: `[hidden]` each.
@@ -52,37 +76,92 @@ pub(crate) enum PackedNorm {
     EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32> },
 }
 
-/// Reads and packs tensors in one type.
+/// Reads and packs tensors.
 pub(crate) struct WeightPacker<'a> {
     pub(crate) source: &'a dyn TensorSource,
-    pub(crate) weight_type: WeightType,
+    /// The type of all matrices. Without it, each matrix has the smallest type that loses nothing.
+    weight_type: Option<WeightType>,
+    /// The type of matrices that are stored as floats: the smallest that loses nothing for any of them.
+    float_type: WeightType,
 }
 
-impl WeightPacker<'_> {
+impl<'a> WeightPacker<'a> {
+    /// # Errors
+    /// When a matrix has an unsupported type.
+    pub(crate) fn new(
+        source: &'a dyn TensorSource,
+        weight_type: Option<WeightType>,
+    ) -> Result<Self, LoadError> {
+        Ok(Self { source, weight_type, float_type: source.lossless_type()? })
+    }
+
     /// Reads a norm, a bias, or another tensor that no matrix kernel reads.
     pub(crate) fn floats(&self, tensor: Tensor, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         self.source.rows(tensor, shape)?.read_all()
     }
 
-    /// Packs matrices with the same inputs as one matrix, with their outputs one after another. The
-    /// tensors are read row by row, so only their packed form is in memory as a whole.
-    pub(crate) fn matrix(
-        &self,
-        tensors: &[(Tensor, Vec<usize>)],
-    ) -> Result<PackedMatrix, LoadError> {
+    /// Packs a matrix.
+    pub(crate) fn matrix(&self, tensor: Tensor, shape: &[usize]) -> Result<PackedMatrix, LoadError> {
+        let rows = self.source.rows(tensor, shape)?;
+        let weight_type = self.weight_type(&rows);
+        pack(weight_type, &[rows])
+    }
+
+    /// Packs a projection from tensors with the same inputs.
+    fn projection(&self, tensors: &[(Tensor, Vec<usize>)]) -> Result<Projection, LoadError> {
         let tensors = tensors.iter().map(|(tensor, shape)| self.source.rows(*tensor, shape));
         let tensors: Vec<TensorRows<'_>> = tensors.collect::<Result<_, _>>()?;
-        let rows = tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
-        let (rows, inputs): (Vec<_>, _) =
-            (rows.collect(), tensors.first().map_or(0, TensorRows::columns));
-        let read = |output: usize, row: &mut [f32]| {
+        let types: Vec<WeightType> = tensors.iter().map(|rows| self.weight_type(rows)).collect();
+        let quantised =
+            types.iter().filter(|kind| matches!(kind, WeightType::Quantized(_))).count();
+        let types = match quantised {
+            // The kernels read activations either as floats or quantised. Floats hold all weights.
+            1.. if quantised < types.len() => vec![WeightType::F32; types.len()],
+            _ => types,
+        };
+        let runs = types.chunk_by(|a, b| a == b);
+        let mut tensors = tensors.as_slice();
+        let matrices = runs.map(|run| {
+            let (first, rest) = tensors.split_at(run.len());
+            tensors = rest;
+            pack(run[0], first)
+        });
+        Ok(Projection(matrices.collect::<Result<_, _>>()?))
+    }
+
+    fn weight_type(&self, rows: &TensorRows<'_>) -> WeightType {
+        let stored = || match rows.block_type() {
+            Some(block_type) => WeightType::Quantized(block_type),
+            None => self.float_type,
+        };
+        self.weight_type.unwrap_or_else(stored)
+    }
+}
+
+/// Packs tensors with the same inputs as one matrix, with their outputs one after another. The tensors are
+/// read row by row, so only their packed form is in memory as a whole.
+fn pack(weight_type: WeightType, tensors: &[TensorRows<'_>]) -> Result<PackedMatrix, LoadError> {
+    let rows = tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
+    let (rows, inputs): (Vec<_>, _) =
+        (rows.collect(), tensors.first().map_or(0, TensorRows::columns));
+    let size = [rows.len(), inputs];
+    let is_stored = |rows: &TensorRows<'_>| {
+        rows.block_type().is_some_and(|stored| weight_type == WeightType::Quantized(stored))
+    };
+    let packed = match weight_type {
+        WeightType::Quantized(block_type) if tensors.iter().all(is_stored) => {
+            PackedMatrix::pack_blocks(block_type, size, |output| {
+                let (tensor, index) = rows[output];
+                tensor.read_blocks(index)
+            })?
+        }
+        _ => PackedMatrix::pack_rows(weight_type, size, |output, row: &mut [f32]| {
             let (tensor, index) = rows[output];
             tensor.read(index, row)
-        };
-        let packed = PackedMatrix::pack_rows(self.weight_type, [rows.len(), inputs], read)?;
-        tensors.iter().for_each(TensorRows::release);
-        Ok(packed)
-    }
+        })?,
+    };
+    tensors.iter().for_each(TensorRows::release);
+    Ok(packed)
 }
 
 /// Packs the layers of an architecture.
@@ -99,20 +178,20 @@ impl LayerPacker<'_> {
         self.packer.floats(tensor, &self.architecture.shape(tensor))
     }
 
-    /// Packs projections as one matrix, with their biases if the layer has any.
+    /// Packs a projection, with its biases if the layer has any.
     fn projection(
         &self,
         weights: &[LayerTensor],
         biases: &[LayerTensor],
-    ) -> Result<PackedMatrix, LoadError> {
+    ) -> Result<Projection, LoadError> {
         let weights = weights.iter().map(|&weight| {
             let tensor = Tensor::Layer(self.index, weight);
             (tensor, self.architecture.shape(tensor))
         });
-        let weights = self.packer.matrix(&weights.collect::<Vec<_>>())?;
+        let projection = self.packer.projection(&weights.collect::<Vec<_>>())?;
         let biases = biases.iter().filter(|bias| self.layer.has(**bias));
         let biases = biases.map(|&bias| self.vector(bias)).collect::<Result<Vec<_>, _>>()?;
-        Ok(weights.with_bias((!biases.is_empty()).then(|| biases.concat())))
+        Ok(if biases.is_empty() { projection } else { projection.with_bias(&biases.concat()) })
     }
 
     fn pack(&self, ropes: &mut Vec<Rope>) -> Result<LayerWeights, LoadError> {
@@ -201,9 +280,8 @@ impl Weights {
         target: Option<&Self>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
-        let weight_type = weight_type.map_or_else(|| source.lossless_type(), Ok)?;
-        let packer = WeightPacker { source, weight_type };
-        let matrix = |tensor| packer.matrix(&[(tensor, architecture.shape(tensor))]);
+        let packer = WeightPacker::new(source, weight_type)?;
+        let matrix = |tensor| packer.matrix(tensor, &architecture.shape(tensor));
         let floats = |tensor| packer.floats(tensor, &architecture.shape(tensor));
         let shared = || target.ok_or(LoadError::NoTarget);
         let head = match architecture.head {
@@ -236,7 +314,6 @@ impl Weights {
         Ok(Self {
             head: head.unwrap_or_else(|| Arc::clone(&embedding)),
             architecture,
-            weight_type,
             embedding,
             masks: masks.unwrap_or_default(),
             fusion,
@@ -256,14 +333,37 @@ impl Weights {
     /// Returns the size of the packed weights in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let layer = |layer: &LayerWeights| {
+        self.matrices().map(PackedMatrix::bytes).sum()
+    }
+
+    /// Returns the types of the packed matrices, with the bytes of each, the largest first.
+    #[must_use]
+    pub fn weight_types(&self) -> Vec<(WeightType, usize)> {
+        let mut types: Vec<(WeightType, usize)> = Vec::new();
+        for matrix in self.matrices() {
+            match types.iter_mut().find(|(weight_type, _)| *weight_type == matrix.weight_type()) {
+                Some((_, bytes)) => *bytes += matrix.bytes(),
+                None => types.push((matrix.weight_type(), matrix.bytes())),
+            }
+        }
+        types.sort_by_key(|(_, bytes)| Reverse(*bytes));
+        types
+    }
+
+    /// Returns the default type of cached keys and values.
+    #[must_use]
+    pub fn cache_type(&self) -> CacheType {
+        CacheType::for_weights(self.matrices().map(PackedMatrix::weight_type))
+    }
+
+    /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.
+    fn matrices(&self) -> impl Iterator<Item = &PackedMatrix> {
+        let layers = self.layers.iter().flat_map(|layer| {
             let LayerWeights { qkv, output, gate_up, down, .. } = layer;
-            [qkv, output, gate_up, down].map(PackedMatrix::bytes).iter().sum::<usize>()
-        };
-        let layers: usize = self.layers.iter().map(layer).sum();
-        let fusion = self.fusion.as_ref().map_or(0, PackedMatrix::bytes);
-        let head = if self.has_tied_head() { 0 } else { self.head.bytes() };
-        fusion + layers + self.embedding.bytes() + head
+            [qkv, output, gate_up, down].into_iter().flat_map(Projection::matrices)
+        });
+        let head = (!self.has_tied_head()).then_some(&*self.head);
+        layers.chain(&self.fusion).chain([&*self.embedding]).chain(head)
     }
 
     /// Returns the number of bytes of weights that a forward pass with logits reads: all weights except
@@ -275,12 +375,6 @@ impl Weights {
 
     fn has_tied_head(&self) -> bool {
         self.architecture.head == Head::Embedding
-    }
-
-    /// Returns the type of the packed matrices.
-    #[must_use]
-    pub fn weight_type(&self) -> WeightType {
-        self.weight_type
     }
 
     /// Writes a token's embedding to `row`: `[hidden]`.

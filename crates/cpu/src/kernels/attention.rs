@@ -498,8 +498,8 @@ mod tests {
     use super::*;
     use crate::kernels::Isa;
     use forerun_cache::PAGE_ROWS;
-    use forerun_formats::WeightType;
-    use half::f16;
+    use forerun_formats::CacheType;
+    use half::{bf16, f16};
     use proptest::prelude::*;
 
     fn value(index: usize, seed: usize) -> f32 {
@@ -587,9 +587,10 @@ mod tests {
                 (0..width).map(|index| value(slot * width + index, seed)).collect()
             };
             let kinds = Isa::available().into_iter();
-            let kinds = kinds.flat_map(|isa| [(WeightType::F32, isa), (WeightType::Bf16, isa)]);
-            for (weight_type, isa) in kinds {
-                let mut cached = KeysValues::new(shape, weight_type);
+            let types = [CacheType::F32, CacheType::F16, CacheType::Bf16];
+            let kinds = kinds.flat_map(|isa| types.map(|cache_type| (cache_type, isa)));
+            for (cache_type, isa) in kinds {
+                let mut cached = KeysValues::new(shape, cache_type);
                 table.pages.iter().for_each(|&page| cached.reserve(page));
                 for slot in 0..slots {
                     cached.write(isa, table.place(slot), &row(slot, 2), &row(slot, 3));
@@ -598,9 +599,10 @@ mod tests {
                 let mut out = vec![f32::NAN; rows * shape.n_heads * head_dim];
                 let queries_of = Queries { rows: &queries, stride };
                 attention(&team, shape, queries_of, &cached, &mask, &mut Vec::new(), &mut out);
-                let rounded = |value: f32| match weight_type {
-                    WeightType::F32 => value,
-                    _ => f16::from_f32(value).to_f32(),
+                let rounded = |value: f32| match cache_type {
+                    CacheType::F32 => value,
+                    CacheType::F16 => f16::from_f32(value).to_f32(),
+                    CacheType::Bf16 => bf16::from_f32(value).to_f32(),
                 };
                 let outs = out.chunks_exact(head_dim).enumerate();
                 for (index, out) in outs {
@@ -622,7 +624,7 @@ mod tests {
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };
-                    prop_assert_eq!(bits(out), bits(&expected), "{} on {}", weight_type, isa);
+                    prop_assert_eq!(bits(out), bits(&expected), "{} on {}", cache_type, isa);
                 }
             }
         }

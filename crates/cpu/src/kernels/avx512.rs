@@ -1,7 +1,6 @@
 //! Linear kernels for AVX-512 with VNNI: two tiles × up to twelve rows in registers.
 
 use super::LANES;
-use super::activations::QuantizedRows;
 use super::block_format::{BlockFormat, GROUPS, SUPER_BLOCK, Scales};
 use super::operands::{Operands, PrefetchPlan, TileSums};
 use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};

@@ -32,16 +32,44 @@ const MAX_GROUPED_PRODUCTS: usize = 8;
 /// A linear layer to compute: `out[row] = weights · x[row]`, plus the weights' bias.
 pub(crate) struct Product<'a> {
     pub(crate) x: &'a [f32], // [rows, inputs]
-    pub(crate) weights: &'a PackedMatrix,
+    /// Matrices whose outputs follow one another. They have the same inputs, and are either of one float
+    /// type or all quantised.
+    pub(crate) weights: &'a [PackedMatrix],
     /// The buffer into which `x` is packed.
     pub(crate) activations: &'a mut Activations,
     pub(crate) out: &'a mut [f32], // [rows, outputs]
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
     /// Computes the product on a team.
     pub(crate) fn compute(self, team: &Team) {
-        run_products(team, &[Some(PackedProduct::new(self, team.isa()))]);
+        match self.weights {
+            [_] => run_products(team, &[self.pack(team.isa()).next()]),
+            _ => linear_group(team, [self]),
+        }
+    }
+
+    /// Packs the activations. Returns the product with each matrix.
+    fn pack(self, isa: Isa) -> impl Iterator<Item = PackedProduct<'a>> {
+        let Product { x, weights, activations, out } = self;
+        if let Some(first) = weights.first() {
+            let (weight_type, inputs) = (first.weight_type(), first.inputs());
+            activations.pack(isa, weight_type, x, inputs, row_block(isa, weight_type));
+            let outputs: usize = weights.iter().map(PackedMatrix::outputs).sum();
+            debug_assert_eq!(out.len(), x.len() / inputs * outputs);
+        }
+        let stride = weights.iter().map(PackedMatrix::outputs).sum();
+        let activations = &*activations;
+        let out = SharedSlice::new(out);
+        let columns = weights.iter().scan(0, |end, matrix| {
+            let start = *end;
+            *end += matrix.outputs();
+            Some(start)
+        });
+        weights.iter().zip(columns).map(move |(weights, first_column)| {
+            let out = Outputs { out, first_column, stride };
+            PackedProduct::new(weights, activations, out)
+        })
     }
 }
 
@@ -54,14 +82,13 @@ pub(crate) fn linear(
     activations: &mut Activations,
     out: &mut [f32],
 ) {
-    Product { x, weights, activations, out }.compute(team);
+    Product { x, weights: std::slice::from_ref(weights), activations, out }.compute(team);
 }
 
 /// Computes several products, with one barrier for up to eight of them. Each has the same bits as when
 /// it is computed alone.
 pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = Product<'a>>) {
-    let pack = |product| PackedProduct::new(product, team.isa());
-    let mut products = products.into_iter().map(pack).fuse();
+    let mut products = products.into_iter().flat_map(|product| product.pack(team.isa())).fuse();
     loop {
         // An array, because a forward pass must not allocate.
         let batch: [Option<PackedProduct<'_>>; MAX_GROUPED_PRODUCTS] =
@@ -73,11 +100,20 @@ pub(crate) fn linear_group<'a>(team: &Team, products: impl IntoIterator<Item = P
     }
 }
 
+/// Where the outputs of one matrix are written.
+#[derive(Clone, Copy)]
+struct Outputs<'a> {
+    out: SharedSlice<'a>, // [rows, stride]
+    /// The column of the matrix's first output.
+    first_column: usize,
+    stride: usize,
+}
+
 /// A product with packed activations, divided into pieces of work for a team's members.
 struct PackedProduct<'a> {
     weights: &'a PackedMatrix,
     activations: &'a Activations,
-    out: SharedSlice<'a>,
+    out: Outputs<'a>,
     /// Number of tile pairs in a piece.
     pairs_per_piece: usize,
     /// Number of pieces.
@@ -85,14 +121,10 @@ struct PackedProduct<'a> {
 }
 
 impl<'a> PackedProduct<'a> {
-    fn new(product: Product<'a>, isa: Isa) -> Self {
-        let Product { x, weights, activations, out } = product;
-        let weight_type = weights.weight_type();
-        activations.pack(isa, weight_type, x, weights.inputs(), row_block(isa, weight_type));
-        debug_assert_eq!(out.len(), x.len() / weights.inputs() * weights.outputs());
+    fn new(weights: &'a PackedMatrix, activations: &'a Activations, out: Outputs<'a>) -> Self {
         let pairs_per_piece = (PIECE_BYTES / 2).div_ceil(weights.tile_bytes());
         let pieces = weights.tiles().div_ceil(2).div_ceil(pairs_per_piece);
-        Self { weights, activations, out: SharedSlice::new(out), pairs_per_piece, pieces }
+        Self { weights, activations, out, pairs_per_piece, pieces }
     }
 
     fn compute_piece(&self, isa: Isa, piece: usize) {
@@ -126,7 +158,7 @@ fn multiply<const G: usize>(
     weights: &PackedMatrix,
     pair: usize,
     activations: &Activations,
-    out: &SharedSlice<'_>,
+    out: &Outputs<'_>,
 ) {
     let pair = [2 * pair, (2 * pair + 1).min(weights.tiles() - 1)];
     let mut sums = [[[[0.0; LANES]; MAX_ROW_BLOCK]; 2]; G];
@@ -185,13 +217,13 @@ fn store(
     (rows, first_row): (usize, usize),
     sums: &[TileSums; 2],
     weights: &PackedMatrix,
-    out: &SharedSlice<'_>,
+    &Outputs { out, first_column, stride }: &Outputs<'_>,
 ) {
     let outputs = weights.outputs();
     for (tile, sums) in pair.into_iter().zip(sums) {
         let width = LANES.min(outputs - tile * LANES);
         for (row, sums) in sums.iter().enumerate().take(rows) {
-            let at = (first_row + row) * outputs + tile * LANES;
+            let at = (first_row + row) * stride + first_column + tile * LANES;
             // SAFETY: each tile is computed by one member, so no other member writes these outputs.
             let out = unsafe { out.range_mut(at..at + width) };
             out.copy_from_slice(&sums[..width]);
@@ -232,7 +264,9 @@ fn compute(_isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use forerun_reference::{Arithmetic, rounded};
+    use forerun_formats::BlockType;
+    use forerun_reference::{Arithmetic, Matrix};
+    use half::f16;
     use proptest::prelude::*;
 
     fn values(count: usize, seed: u32) -> Vec<f32> {
@@ -250,12 +284,32 @@ mod tests {
     const TYPES: [WeightType; 4] =
         [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
 
-    /// Weights in the form that the reference reads: it quantises int8 itself.
-    fn reference_weights(weight_type: WeightType, matrix: &[f32], inputs: usize) -> Vec<f32> {
-        match weight_type {
-            WeightType::INT8 => matrix.to_vec(),
-            _ => rounded(weight_type, matrix, inputs),
+    /// Random blocks `[outputs, blocks]` with moderate scales.
+    fn random_blocks(block_type: BlockType, count: usize, seed: u32) -> Vec<u8> {
+        use BlockType as T;
+        let hash = |index: u32| {
+            (index ^ seed).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(0x9E37_79B9)
+        };
+        let bytes = block_type.bytes();
+        let mut blocks: Vec<u8> =
+            (0..(count * bytes) as u32).map(|index| (hash(index) >> 24) as u8).collect();
+        let halves: &[usize] = match block_type {
+            T::Q4_0 | T::Q5_0 | T::Q8_0 | T::IQ4_NL | T::IQ4_XS => &[0],
+            T::Q4_1 | T::Q5_1 | T::Q4_K | T::Q5_K => &[0, 2],
+            T::Q2_K => &[80, 82],
+            T::Q3_K => &[108],
+            T::Q6_K => &[208],
+            T::MXFP4 => &[],
+        };
+        for (index, block) in blocks.chunks_mut(bytes).enumerate() {
+            let value = f16::from_f32(values(1, seed ^ index as u32)[0] / 64.0).to_le_bytes();
+            halves.iter().for_each(|&at| block[at..at + 2].copy_from_slice(&value));
+            if block_type == T::MXFP4 {
+                // Exponents of zero and one stand for subnormal scales.
+                block[0] = [0, 1, 2, 117, 121, 130][index % 6];
+            }
         }
+        blocks
     }
 
     proptest! {
@@ -274,13 +328,12 @@ mod tests {
             for weight_type in TYPES {
                 let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
                 let packed = packed.with_bias(biased.then(|| bias.clone()));
-                let reference_weights = reference_weights(weight_type, &matrix, inputs);
+                let slow = Matrix::new(weight_type, matrix.clone(), inputs);
                 for isa in Isa::available() {
                     let team = Team::unpinned(members).unwrap().with_isa(isa);
                     let mut out = vec![f32::NAN; rows * outputs];
                     linear(&team, &x, &packed, &mut Activations::default(), &mut out);
-                    let products =
-                        Arithmetic::cpu(weight_type, isa).linear(&reference_weights, &x, inputs);
+                    let products = Arithmetic::cpu(weight_type, isa).linear(&slow, &x);
                     let with_bias = |(at, product): (usize, &f32)| match biased {
                         true => product + bias[at % outputs],
                         false => *product,
@@ -290,8 +343,39 @@ mod tests {
                 }
                 let mut row = vec![0.0; inputs];
                 packed.unpack_row(outputs - 1, &mut row);
-                let last = &matrix[(outputs - 1) * inputs..];
-                prop_assert_eq!(row, rounded(weight_type, last, inputs));
+                prop_assert_eq!(row, slow.weights(outputs - 1));
+            }
+        }
+
+        /// Every block type and instruction set, from stored blocks.
+        #[test]
+        fn stored_blocks_equal_the_reference_bit_for_bit(
+            rows in 1..20_usize, blocks in 1..4_usize, outputs in 1..40_usize,
+            seed in any::<u32>(), members in 1..3_usize,
+        ) {
+            for block_type in BlockType::ALL {
+                let inputs = blocks * block_type.weights();
+                let x = values(rows * inputs, seed);
+                let stored = random_blocks(block_type, outputs * blocks, seed);
+                let row_bytes = blocks * block_type.bytes();
+                let packed = PackedMatrix::pack_blocks(block_type, [outputs, inputs], |output| {
+                    Ok::<_, ()>(&stored[output * row_bytes..][..row_bytes])
+                });
+                let packed = packed.unwrap();
+                let slow = Matrix::from_blocks(block_type, stored.clone(), inputs);
+                for isa in Isa::available() {
+                    let team = Team::unpinned(members).unwrap().with_isa(isa);
+                    let mut out = vec![f32::NAN; rows * outputs];
+                    linear(&team, &x, &packed, &mut Activations::default(), &mut out);
+                    let weight_type = WeightType::Quantized(block_type);
+                    let expected = Arithmetic::cpu(weight_type, isa).linear(&slow, &x);
+                    prop_assert_eq!(bits(&out), bits(&expected), "{} on {}", block_type, isa);
+                }
+                for output in 0..outputs {
+                    let mut row = vec![0.0; inputs];
+                    packed.unpack_row(output, &mut row);
+                    prop_assert_eq!(bits(&row), bits(&slow.weights(output)), "{}", block_type);
+                }
             }
         }
     }
@@ -303,13 +387,12 @@ mod tests {
         let (x, matrix) = (values(rows * inputs, 5), values(inputs * outputs, 6));
         for weight_type in TYPES {
             let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
-            let reference_weights = reference_weights(weight_type, &matrix, inputs);
+            let slow = Matrix::new(weight_type, matrix.clone(), inputs);
             for isa in Isa::available() {
                 let team = Team::unpinned(2).unwrap().with_isa(isa);
                 let mut out = vec![f32::NAN; rows * outputs];
                 linear(&team, &x, &packed, &mut Activations::default(), &mut out);
-                let expected =
-                    Arithmetic::cpu(weight_type, isa).linear(&reference_weights, &x, inputs);
+                let expected = Arithmetic::cpu(weight_type, isa).linear(&slow, &x);
                 assert_eq!(bits(&out), bits(&expected), "{weight_type} on {isa}");
             }
         }
@@ -346,7 +429,7 @@ mod tests {
                 &team,
                 operands.map(|((x, weights), (activations, out))| Product {
                     x,
-                    weights,
+                    weights: std::slice::from_ref(weights),
                     activations,
                     out,
                 }),
@@ -367,8 +450,43 @@ mod tests {
         let team = Team::single_thread();
         let mut out = vec![0.0; 3 * 25];
         linear(&team, &x, &both, &mut Activations::default(), &mut out);
-        let all = rounded(WeightType::Bf16, &[a, b].concat(), 7);
-        assert_eq!(out, Arithmetic::cpu(WeightType::Bf16, team.isa()).linear(&all, &x, 7));
+        let all = Matrix::new(WeightType::Bf16, [a, b].concat(), 7);
+        assert_eq!(out, Arithmetic::cpu(WeightType::Bf16, team.isa()).linear(&all, &x));
+    }
+
+    #[test]
+    fn a_product_with_several_matrices_equals_the_product_with_each() {
+        let (rows, inputs) = (5, 256);
+        let x = values(rows * inputs, 7);
+        let types = [BlockType::Q4_K, BlockType::Q8_0, BlockType::Q6_K];
+        let matrices: Vec<PackedMatrix> = types
+            .into_iter()
+            .zip([33, 16, 50])
+            .map(|(block_type, outputs)| {
+                let size = inputs / block_type.weights() * block_type.bytes();
+                let stored = random_blocks(block_type, outputs * inputs / block_type.weights(), 8);
+                let read = |output: usize| Ok::<_, ()>(&stored[output * size..][..size]);
+                let packed = PackedMatrix::pack_blocks(block_type, [outputs, inputs], read);
+                packed.unwrap().with_bias((outputs == 16).then(|| values(16, 9)))
+            })
+            .collect();
+        let outputs = 33 + 16 + 50;
+        for (isa, members) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 2)]) {
+            let team = Team::unpinned(members).unwrap().with_isa(isa);
+            let mut together = vec![f32::NAN; rows * outputs];
+            let (activations, out) = (&mut Activations::default(), &mut together[..]);
+            Product { x: &x, weights: &matrices, activations, out }.compute(&team);
+            let mut first = 0;
+            for matrix in &matrices {
+                let mut alone = vec![f32::NAN; rows * matrix.outputs()];
+                linear(&team, &x, matrix, &mut Activations::default(), &mut alone);
+                let alone_rows = alone.chunks_exact(matrix.outputs());
+                for (alone, together) in alone_rows.zip(together.chunks_exact(outputs)) {
+                    assert_eq!(bits(alone), bits(&together[first..][..alone.len()]), "{isa}");
+                }
+                first += matrix.outputs();
+            }
+        }
     }
 
     #[test]

@@ -342,7 +342,7 @@ fn bf16_offset(input: usize, lane: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forerun_reference::rounded;
+    use forerun_reference::Matrix;
 
     const TYPES: [WeightType; 4] =
         [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
@@ -365,10 +365,10 @@ mod tests {
         for weight_type in TYPES {
             let packed = PackedMatrix::pack(weight_type, &weights, inputs);
             let mut row = vec![0.0; inputs];
-            for (output, weights) in weights.chunks(inputs).enumerate() {
+            let slow = Matrix::new(weight_type, weights.clone(), inputs);
+            for output in 0..outputs {
                 packed.unpack_row(output, &mut row);
-                let expected = rounded(weight_type, weights, inputs);
-                assert!(row == expected, "{weight_type}, row {output}");
+                assert!(row == slow.weights(output), "{weight_type}, row {output}");
             }
         }
     }

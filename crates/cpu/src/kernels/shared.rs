@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 /// A mutable slice shared by the members of a team, which write to disjoint ranges of it.
+#[derive(Clone, Copy)]
 pub(crate) struct SharedSlice<'a> {
     start: *mut f32,
     len: usize,

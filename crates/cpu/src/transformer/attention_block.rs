@@ -98,7 +98,7 @@ impl AttentionBlock {
     /// The projection that computes queries, keys and values, before their norms and RoPE.
     fn projection<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { normed, activations, qkv, .. } = self;
-        Product { x: normed, weights: &weights.qkv, activations, out: qkv }
+        Product { x: normed, weights: weights.qkv.matrices(), activations, out: qkv }
     }
 
     /// Applies the norms of queries and keys and RoPE, writes keys and values to the cache, and computes
@@ -133,7 +133,7 @@ impl AttentionBlock {
     /// The output projection, whose result `delta` is added to the hidden state.
     fn output<'a>(&'a mut self, weights: &'a LayerWeights) -> Product<'a> {
         let Self { attended, activations, delta, .. } = self;
-        Product { x: attended, weights: &weights.output, activations, out: delta }
+        Product { x: attended, weights: weights.output.matrices(), activations, out: delta }
     }
 }
 

@@ -93,6 +93,21 @@ impl TensorRows<'_> {
         }
     }
 
+    /// Returns the block type of the stored rows, if they are quantised.
+    #[must_use]
+    pub fn block_type(&self) -> Option<crate::BlockType> {
+        None
+    }
+
+    /// Returns the stored blocks of a row.
+    ///
+    /// # Errors
+    ///
+    /// None yet.
+    pub fn read_blocks(&self, _row: usize) -> Result<&[u8], LoadError> {
+        Ok(&[])
+    }
+
     /// Reads all rows, one after another.
     ///
     /// # Errors
