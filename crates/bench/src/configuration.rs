@@ -265,6 +265,7 @@ fn build(
         tree: choice.tree.clone(),
         pearl: choice.pearl,
         weight_type: choice.weight_type,
+        cache_type: None,
         cache_bytes: None,
         threads: None,
         placement,

@@ -33,7 +33,10 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
         Some(weight_type) => Weights::load_as(&checkpoint, weight_type)?,
         None => Weights::load(&checkpoint)?,
     };
-    let (weight_bytes, weight_type) = (weights.bytes_read() as f64, weights.weight_type());
+    let weight_bytes = weights.bytes_read() as f64;
+    let types = weights.weight_types();
+    let types: Vec<String> = types.iter().map(|(weight_type, _)| weight_type.to_string()).collect();
+    let types = types.join(" and ");
     let team = Arc::new(bench::team(arguments.threads)?);
     let bandwidth = BandwidthProbe::new();
     let read = || (0..5).map(|_| bandwidth.read(&team)).fold(0.0, f64::max);
@@ -60,7 +63,7 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{}, {weight_type}, {} on {} threads, after {} tokens: a forward pass reads {:.1} MB of \
+        "{}, {types}, {} on {} threads, after {} tokens: a forward pass reads {:.1} MB of \
          weights and {:.1} MB of keys and values",
         model,
         team.isa(),

@@ -160,6 +160,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         draft_tokens: arguments.draft_tokens,
         tree: arguments.tree.clone(),
         weight_type: arguments.dtype,
+        cache_type: arguments.kv_type,
         cache_bytes: arguments.cache_bytes,
         threads: arguments.threads,
         placement: arguments.placement.clone(),

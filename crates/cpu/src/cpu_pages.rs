@@ -16,10 +16,7 @@ pub struct CpuPages {
 
 impl CpuPages {
     /// Creates a storage without pages for layers of these shapes.
-    pub(crate) fn new(
-        shapes: impl Iterator<Item = AttentionShape>,
-        cache_type: CacheType,
-    ) -> Self {
+    pub(crate) fn new(shapes: impl Iterator<Item = AttentionShape>, cache_type: CacheType) -> Self {
         let layers = shapes.map(|shape| KeysValues::new(shape, cache_type)).collect();
         Self { layers, features: None }
     }

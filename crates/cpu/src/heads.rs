@@ -6,8 +6,8 @@ use crate::transformer::Transformer;
 use crate::weights::{WeightPacker, Weights};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    DraftHeads, FeatureSource, HeadTensor, LoadError, Speculator, SpeculatorArchitecture,
-    TensorSource, WeightType,
+    DraftHeads, FeatureSource, HeadTensor, LoadError, ModelTypes, Speculator,
+    SpeculatorArchitecture, TensorSource,
 };
 use forerun_model::{ForwardHeads, HeadRow, HeadsModel};
 use std::sync::Arc;
@@ -30,8 +30,7 @@ struct PackedHead {
 }
 
 impl HeadWeights {
-    /// Reads and packs heads, which may share the embedding and the head of `target`. Without a weight
-    /// type, their matrices have the smallest type that loses nothing.
+    /// Reads and packs heads, which may share the embedding and the head of `target`.
     ///
     /// # Errors
     /// When a tensor is missing, or has the wrong dtype or shape, or a value is not finite.
@@ -39,9 +38,9 @@ impl HeadWeights {
         architecture: DraftHeads,
         source: &dyn TensorSource,
         target: &Weights,
-        weight_type: Option<WeightType>,
+        types: ModelTypes,
     ) -> Result<Self, LoadError> {
-        let packer = WeightPacker::new(source, weight_type)?;
+        let packer = WeightPacker::new(source, types.weights)?;
         let matrix = |head, tensor: HeadTensor| {
             let shape = architecture.shape(head, tensor);
             let bias = Tensor::DraftHead(head, tensor.bias());
@@ -70,7 +69,7 @@ impl HeadWeights {
         };
         let heads = (0..architecture.n_heads).map(pack_head).collect::<Result<_, LoadError>>()?;
         let prefix = architecture.prefix.clone().map(|layer| {
-            Weights::load_architecture(layer, source, Some(target), weight_type).map(Arc::new)
+            Weights::load_architecture(layer, source, Some(target), types).map(Arc::new)
         });
         let prefix = prefix.transpose()?;
         Ok(Self { embedding: Arc::clone(&target.embedding), architecture, heads, prefix })
@@ -93,24 +92,22 @@ pub enum SpeculatorWeights {
 }
 
 impl SpeculatorWeights {
-    /// Reads and packs a drafter. `target` must be the target that it was opened for. Without a weight
-    /// type, its matrices have the smallest type that loses nothing.
+    /// Reads and packs a drafter. `target` must be the target that it was opened for.
     ///
     /// # Errors
     /// When a tensor is missing, unexpected, or has the wrong dtype or shape, or a value is not finite.
     pub fn load(
         speculator: &Speculator,
         target: &Weights,
-        weight_type: Option<WeightType>,
+        types: ModelTypes,
     ) -> Result<Self, LoadError> {
         Ok(match speculator.architecture()? {
             SpeculatorArchitecture::Layers(layers) => {
-                let weights =
-                    Weights::load_architecture(layers, speculator, Some(target), weight_type)?;
+                let weights = Weights::load_architecture(layers, speculator, Some(target), types)?;
                 Self::Layers(Arc::new(weights))
             }
             SpeculatorArchitecture::Heads(heads) => {
-                let weights = HeadWeights::load(heads, speculator, target, weight_type)?;
+                let weights = HeadWeights::load(heads, speculator, target, types)?;
                 Self::Heads(Arc::new(weights))
             }
         })

@@ -342,10 +342,12 @@ impl Transformer {
         let normed = &mut scratch.normed;
         rms_norm(team.isa(), &scratch.hidden, &weights.mlp_norm, epsilon, normed);
         let Scratch { normed, activations, gate_up, inner, delta, .. } = scratch;
-        let product = Product { x: normed, weights: weights.gate_up.matrices(), activations, out: gate_up };
+        let product =
+            Product { x: normed, weights: weights.gate_up.matrices(), activations, out: gate_up };
         product.compute(team);
         silu_times(team, gate_up, size, inner);
-        let product = Product { x: inner, weights: weights.down.matrices(), activations, out: delta };
+        let product =
+            Product { x: inner, weights: weights.down.matrices(), activations, out: delta };
         product.compute(team);
         add(team.isa(), &mut scratch.hidden, &scratch.delta);
     }

@@ -5,7 +5,8 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError, TensorSource, WeightType,
+    Architecture, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError, ModelTypes,
+    TensorSource, WeightType,
 };
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 /// A model's packed weights. Replicas on devices that share memory share them.
 pub struct Weights {
     architecture: Architecture,
+    /// The type of cached keys and values.
+    cache_type: CacheType,
     /// The embedding. A drafter may share its target's.
     pub(crate) embedding: Arc<PackedMatrix>,
     /// Embeddings of the mask tokens, which have the ids after the vocabulary.
@@ -101,7 +104,11 @@ impl<'a> WeightPacker<'a> {
     }
 
     /// Packs a matrix.
-    pub(crate) fn matrix(&self, tensor: Tensor, shape: &[usize]) -> Result<PackedMatrix, LoadError> {
+    pub(crate) fn matrix(
+        &self,
+        tensor: Tensor,
+        shape: &[usize],
+    ) -> Result<PackedMatrix, LoadError> {
         let rows = self.source.rows(tensor, shape)?;
         let weight_type = self.weight_type(&rows);
         pack(weight_type, &[rows])
@@ -232,7 +239,7 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
-        Self::load_with(checkpoint, None, &mut |_| ())
+        Self::load_with(checkpoint, ModelTypes::default(), &mut |_| ())
     }
 
     /// Reads all tensors and packs the matrices in a given type, on all cores. In addition to the packed
@@ -241,25 +248,24 @@ impl Weights {
     /// # Errors
     /// If a value is not finite.
     pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
-        Self::load_with(checkpoint, Some(weight_type), &mut |_| ())
+        Self::load_with(checkpoint, weight_type.into(), &mut |_| ())
     }
 
-    /// Reads and packs all tensors, and reports progress. Without a weight type, the matrices have the
-    /// type of [`Self::load`]. `on_layer` receives the number of layers packed so far.
+    /// Reads and packs all tensors, and reports progress. `on_layer` receives the number of layers packed so far.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load_with(
         checkpoint: &Checkpoint,
-        weight_type: Option<WeightType>,
+        types: ModelTypes,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
         let architecture = checkpoint.architecture().clone();
-        Self::pack(architecture, checkpoint, weight_type, None, on_layer)
+        Self::pack(architecture, checkpoint, types, None, on_layer)
     }
 
     /// Reads and packs the tensors of an architecture, which may share the embedding and the head of
-    /// `target`. Without a weight type, its matrices have the smallest type that loses nothing.
+    /// `target`.
     ///
     /// # Errors
     /// When a tensor is missing, or has the wrong dtype or shape, a value is not finite, or the target is
@@ -268,19 +274,19 @@ impl Weights {
         architecture: Architecture,
         source: &dyn TensorSource,
         target: Option<&Self>,
-        weight_type: Option<WeightType>,
+        types: ModelTypes,
     ) -> Result<Self, LoadError> {
-        Self::pack(architecture, source, weight_type, target, &mut |_| ())
+        Self::pack(architecture, source, types, target, &mut |_| ())
     }
 
     fn pack(
         architecture: Architecture,
         source: &dyn TensorSource,
-        weight_type: Option<WeightType>,
+        types: ModelTypes,
         target: Option<&Self>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
-        let packer = WeightPacker::new(source, weight_type)?;
+        let packer = WeightPacker::new(source, types.weights)?;
         let matrix = |tensor| packer.matrix(tensor, &architecture.shape(tensor));
         let floats = |tensor| packer.floats(tensor, &architecture.shape(tensor));
         let shared = || target.ok_or(LoadError::NoTarget);
@@ -311,9 +317,10 @@ impl Weights {
         let fusion = architecture.fusion_inputs().map(|_| fusion()).transpose()?;
         let has_mask_features = has_masks && fusion.is_some();
         let mask_features = has_mask_features.then(|| floats(Tensor::MaskFeatures)).transpose()?;
-        Ok(Self {
+        let mut weights = Self {
             head: head.unwrap_or_else(|| Arc::clone(&embedding)),
             architecture,
+            cache_type: CacheType::F32,
             embedding,
             masks: masks.unwrap_or_default(),
             fusion,
@@ -321,7 +328,10 @@ impl Weights {
             layers,
             ropes,
             final_norm,
-        })
+        };
+        let matrices = weights.matrices().map(PackedMatrix::weight_type);
+        weights.cache_type = types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
+        Ok(weights)
     }
 
     /// Returns what the model computes.
@@ -350,10 +360,10 @@ impl Weights {
         types
     }
 
-    /// Returns the default type of cached keys and values.
+    /// Returns the type of cached keys and values.
     #[must_use]
     pub fn cache_type(&self) -> CacheType {
-        CacheType::for_weights(self.matrices().map(PackedMatrix::weight_type))
+        self.cache_type
     }
 
     /// Returns all matrices, also those that are shared with another model. A tied head is the embedding.

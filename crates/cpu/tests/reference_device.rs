@@ -36,7 +36,8 @@ fn devices(
     (weight_type, isa): (WeightType, Isa),
 ) -> Devices {
     let features = FeatureSource::Layers(vec![0, architecture.layers.len()]);
-    let weights = Weights::load_architecture(architecture.clone(), source, None, Some(weight_type));
+    let weights =
+        Weights::load_architecture(architecture.clone(), source, None, weight_type.into());
     let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
     let cpu = Transformer::new(Arc::new(weights.unwrap()), team).with_features(features.clone());
     let arithmetic = Arithmetic::cpu(weight_type, isa);
@@ -170,7 +171,7 @@ fn heads_on_both(
     arithmetic: Arithmetic,
     team: &Arc<Team>,
 ) -> [Box<dyn LanguageModel>; 2] {
-    let cpu = SpeculatorWeights::load(speculator, target, Some(arithmetic.weight_type)).unwrap();
+    let cpu = SpeculatorWeights::load(speculator, target, arithmetic.weight_type.into()).unwrap();
     let SpeculatorWeights::Heads(cpu) = cpu else { panic!("heads") };
     let prefix = heads.prefix.clone().map(|layer| {
         let target = Some(&**reference);
@@ -220,7 +221,7 @@ fn drafters_have_the_same_bits_on_both_devices() {
                     heads_on_both(heads, &speculator, (&target, &slow), arithmetic, &team)
                 }
                 SpeculatorArchitecture::Layers(layers) => {
-                    let cpu = SpeculatorWeights::load(&speculator, &target, Some(weight_type));
+                    let cpu = SpeculatorWeights::load(&speculator, &target, weight_type.into());
                     let SpeculatorWeights::Layers(cpu) = cpu.unwrap() else { panic!("layers") };
                     let cpu = Transformer::new(cpu, team);
                     let slow =

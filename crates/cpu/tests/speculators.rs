@@ -74,7 +74,7 @@ impl Target {
 
 /// Packs a drafter's layers.
 fn layers(speculator: &Speculator, target: &Weights) -> Arc<Weights> {
-    match SpeculatorWeights::load(speculator, target, Some(WeightType::F32)).unwrap() {
+    match SpeculatorWeights::load(speculator, target, WeightType::F32.into()).unwrap() {
         SpeculatorWeights::Layers(weights) => weights,
         SpeculatorWeights::Heads(_) => panic!("layers, not heads"),
     }
@@ -86,7 +86,7 @@ fn heads(
     target: &Weights,
     team: &Arc<Team>,
 ) -> HeadsModel<CpuHeads, Transformer> {
-    match SpeculatorWeights::load(speculator, target, Some(WeightType::F32)).unwrap() {
+    match SpeculatorWeights::load(speculator, target, WeightType::F32.into()).unwrap() {
         SpeculatorWeights::Layers(_) => panic!("heads, not layers"),
         SpeculatorWeights::Heads(weights) => CpuHeads::model(weights, team),
     }
@@ -606,7 +606,8 @@ fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
     let message = |path: &Path| {
         let opened = Speculator::open(path, &target.checkpoint);
         let loaded = opened.and_then(|speculator| {
-            SpeculatorWeights::load(&speculator.unwrap(), &target.weights, None).map(drop)
+            SpeculatorWeights::load(&speculator.unwrap(), &target.weights, forerun_formats::ModelTypes::default())
+                .map(drop)
         });
         loaded.unwrap_err().to_string()
     };

@@ -84,15 +84,15 @@ impl<'p> OpenDrafter<'p> {
     ) -> Result<LoadedDrafter, ForerunError> {
         let (target, target_weights) = target;
         let Self { index, name, checkpoint } = self;
-        let weight_type = plan.weight_type();
+        let types = plan.types();
         let parts = match checkpoint {
             DrafterCheckpoint::Model { model, use_weights, .. } => {
-                use_weights(loader.load(name, &model.checkpoint, weight_type)?)
+                use_weights(loader.load(name, &model.checkpoint, types)?)
             }
             DrafterCheckpoint::Speculator(speculator) => {
-                let key = (speculator.path().to_owned(), weight_type);
+                let key = (speculator.path().to_owned(), types);
                 loader.load_drafter(key, target.checkpoint.path(), || {
-                    drafter_builders::speculator(&speculator, target_weights, weight_type)
+                    drafter_builders::speculator(&speculator, target_weights, types)
                 })?
             }
         };

@@ -8,7 +8,7 @@ use forerun_draft::{
     Drafter, EagleDrafter, HydraDrafter, LayerParallelDrafter, Masks, MedusaDrafter, ModelDrafter,
     OuroborosDrafter, ParallelDrafter, ParallelEagleDrafter, VocabTranslationDrafter,
 };
-use forerun_formats::{DraftHeads, LoadError, Speculator, SpeculatorKind, WeightType};
+use forerun_formats::{DraftHeads, LoadError, ModelTypes, Speculator, SpeculatorKind};
 use forerun_lm::LayerGroupsError;
 use forerun_model::EagleModel;
 use std::sync::Arc;
@@ -86,9 +86,9 @@ pub(crate) fn pard(draft_model: &DraftModel<'_>) -> Result<UseWeights, Unsuitabl
 pub(crate) fn speculator(
     speculator: &Speculator,
     target: &Weights,
-    weight_type: Option<WeightType>,
+    types: ModelTypes,
 ) -> Result<DrafterParts, LoadError> {
-    Ok(match SpeculatorWeights::load(speculator, target, weight_type)? {
+    Ok(match SpeculatorWeights::load(speculator, target, types)? {
         SpeculatorWeights::Heads(weights) => heads(weights),
         SpeculatorWeights::Layers(weights) if weights.architecture().feature_width() > 0 => {
             layers_on_features(weights)

@@ -106,7 +106,7 @@ impl Forerun {
         let drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
         let features = drafters.iter().find_map(|drafter| drafter.features(&target));
-        let weights = loader.load(plan.model(), &target.checkpoint, plan.weight_type())?;
+        let weights = loader.load(plan.model(), &target.checkpoint, plan.types())?;
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;

@@ -11,7 +11,7 @@ use forerun_cpu::layer_probe::{LayerProbe, Strategy, StrategyScore};
 use forerun_cpu::model_cost::ModelProbe;
 use forerun_cpu::{GroupParallelism, Isa, Team};
 use forerun_formats::Config;
-use forerun_formats::WeightType;
+use forerun_formats::{ModelTypes, WeightType};
 use forerun_lm::{LayerGroups, LayerGroupsError, LayerOrder, ModelError};
 use std::sync::Arc;
 use std::time::Instant;
@@ -191,8 +191,8 @@ impl LayerAnalysis {
         if encoded.is_empty() {
             return Err(LayerAnalysisError::NoRows);
         }
-        let mut load =
-            |model: &ModelSource, checkpoint| loader.load(model, checkpoint, options.weight_type);
+        let types = ModelTypes { weights: options.weight_type, cache: None };
+        let mut load = |model: &ModelSource, checkpoint| loader.load(model, checkpoint, types);
         let weights = load(&options.model, &model.checkpoint)?;
         let target = options.target.as_ref().zip(target.as_ref());
         let target = target.map(|(path, model)| load(path, &model.checkpoint)).transpose()?;

@@ -107,8 +107,8 @@ pub use forerun_draft::{
 pub use forerun_formats::checkpoint::Dtype;
 pub use forerun_formats::checkpoint::gguf::GgufType;
 pub use forerun_formats::{
-    Checkpoint, Config, EmbeddedModel, Family, LoadError, RopeScaling, SpeculatorKind,
-    SuggestedSampling, UnknownWeightType, WeightType,
+    BlockType, CacheType, Checkpoint, Config, EmbeddedModel, Family, LoadError, RopeScaling,
+    SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType, WeightType,
 };
 pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_runtime::{

@@ -5,14 +5,14 @@ use crate::error::ForerunError;
 use crate::model_source::ModelSource;
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
-use forerun_formats::{Checkpoint, LoadError, WeightType};
+use forerun_formats::{Checkpoint, LoadError, ModelTypes};
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A checkpoint, and the type in which its matrices are kept.
-type SharedKey = (PathBuf, Option<WeightType>);
+type SharedKey = (PathBuf, ModelTypes);
 
 /// The weights that engines share.
 #[derive(Default)]
@@ -116,15 +116,15 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// Returns a model's weights, packed in the given type or the checkpoint's own. `model` is its
+    /// Returns a model's weights, in the given types or the checkpoint's own. `model` is its
     /// name in progress reports.
     pub(crate) fn load(
         &mut self,
         model: &ModelSource,
         checkpoint: &Checkpoint,
-        weight_type: Option<WeightType>,
+        types: ModelTypes,
     ) -> Result<Arc<Weights>, ForerunError> {
-        let key = (checkpoint.path().to_owned(), weight_type);
+        let key = (checkpoint.path().to_owned(), types);
         if let Some(weights) = self.shared.as_ref().and_then(|shared| shared.models.get(&key)) {
             return Ok(Arc::clone(weights));
         }
@@ -137,7 +137,7 @@ impl<'a> Loader<'a> {
                 flow = (self.on_progress)(Progress { step, done, total });
             }
         };
-        let weights = Arc::new(Weights::load_with(checkpoint, weight_type, &mut on_layer)?);
+        let weights = Arc::new(Weights::load_with(checkpoint, types, &mut on_layer)?);
         if flow.is_break() {
             return Err(ForerunError::Cancelled);
         }

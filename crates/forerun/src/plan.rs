@@ -20,7 +20,7 @@ use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
-use forerun_formats::{SpeculatorKind, WeightType};
+use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightType};
 use forerun_runtime::{Placement, available_cores, cores_within_quota};
 
 /// A validated plan: which models run, on which cores, by which method.
@@ -47,7 +47,7 @@ pub struct Plan {
     shape: DraftShape,
     length: DraftLength,
     pearl: PearlOptions,
-    weight_type: Option<WeightType>,
+    types: ModelTypes,
     cache_bytes: Option<usize>,
     placement: Placement,
     easyspec: Option<EasySpec>,
@@ -93,7 +93,7 @@ impl Plan {
             cores::check_device(found, &placement)?;
         }
         let draft_model = options.draft_model.filter(|_| drafter.has_model());
-        let Options { model, pearl, weight_type, cache_bytes, .. } = options;
+        let Options { model, pearl, weight_type, cache_type, cache_bytes, .. } = options;
         Ok(Self {
             model,
             draft_model,
@@ -103,7 +103,7 @@ impl Plan {
             shape,
             length,
             pearl,
-            weight_type,
+            types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
             placement,
             easyspec,
@@ -174,7 +174,17 @@ impl Plan {
     /// Returns the type in which weight matrices are kept. `None` is each checkpoint's own.
     #[must_use]
     pub fn weight_type(&self) -> Option<WeightType> {
-        self.weight_type
+        self.types.weights
+    }
+
+    /// Returns the type of cached keys and values. `None` is each model's default.
+    #[must_use]
+    pub fn cache_type(&self) -> Option<CacheType> {
+        self.types.cache
+    }
+
+    pub(crate) fn types(&self) -> ModelTypes {
+        self.types
     }
 
     /// Returns the memory of each model's caches in bytes, if it is not the default.

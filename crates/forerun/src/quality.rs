@@ -112,6 +112,7 @@ pub enum QualityError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct QualityBench {
+    types: Vec<WeightType>,
     weights: Vec<Weights>,
     draft_models: Vec<ModelSource>,
     windows: Vec<Vec<TokenId>>,
@@ -180,9 +181,9 @@ impl QualityBench {
             }
         }
         let load = |weight_type| Weights::load_as(&checkpoint, weight_type);
-        let weights = types.into_iter().map(load).chain(drafters.iter().map(Weights::load));
+        let weights = types.iter().copied().map(load).chain(drafters.iter().map(Weights::load));
         let weights = weights.collect::<Result<_, _>>()?;
-        Ok(Self { weights, draft_models: options.draft_models.clone(), windows, window })
+        Ok(Self { types, weights, draft_models: options.draft_models.clone(), windows, window })
     }
 
     /// Measures every weight type and drafter on every window. `progress` receives the number of tokens
@@ -195,9 +196,7 @@ impl QualityBench {
         team: &Arc<Team>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<QualityReport, QualityError> {
-        let n_types = self.weights.len() - self.draft_models.len();
-        let types: Vec<WeightType> =
-            self.weights[..n_types].iter().map(Weights::weight_type).collect();
+        let n_types = self.types.len();
         let mut probe = QualityProbe::new(self.weights.into_iter().map(Arc::new), team);
         let all = self.windows.iter().map(|window| window.len() - 1).sum();
         for window in &self.windows {
@@ -211,7 +210,7 @@ impl QualityBench {
             tokens: probe.tokens(),
             window: self.window,
             drafters: drafters.collect(),
-            types: types.into_iter().zip(qualities).collect(),
+            types: self.types.into_iter().zip(qualities).collect(),
         })
     }
 }

@@ -199,7 +199,7 @@ fn configurations_of_both_formats_are_understood() {
     assert_eq!(windows("qwen2-window"), [None, Some(24)]);
     assert_eq!(windows("qwen3-window"), [Some(13), None]);
     let own_types = ["llama2", "llama3", "llama-linear"]
-        .map(|family| Weights::load(&checkpoint(family)).unwrap().weight_type());
+        .map(|family| Weights::load(&checkpoint(family)).unwrap().weight_types()[0].0);
     assert_eq!(own_types, [WeightType::F32, WeightType::Bf16, WeightType::F16]);
     let suggested = config("qwen3").suggested_sampling.unwrap();
     assert_eq!((suggested.temperature, suggested.top_k, suggested.top_p), (0.6, 20, 0.9));

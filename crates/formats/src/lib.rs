@@ -28,6 +28,6 @@ pub use load_error::LoadError;
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::HeadTensor;
 pub use weight_type::{
-    CacheType, QUANT_BLOCK, UnknownCacheType, UnknownWeightType, WeightType, quantize_weights,
-    round_to_i8,
+    CacheType, ModelTypes, QUANT_BLOCK, UnknownCacheType, UnknownWeightType, WeightType,
+    quantize_weights, round_to_i8,
 };

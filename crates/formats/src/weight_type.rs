@@ -35,11 +35,19 @@ impl WeightType {
     /// 8-bit integers in blocks of 32 inputs with one half-precision scale each: GGUF's `Q8_0`.
     pub const INT8: Self = Self::Quantized(BlockType::Q8_0);
 
-    /// All types.
+    /// All types: floats, then int8, then the other block types.
     #[must_use]
     pub fn all() -> Vec<Self> {
-        let quantized = BlockType::ALL.into_iter().map(Self::Quantized);
-        [Self::F32, Self::Bf16, Self::F16].into_iter().chain(quantized).collect()
+        let floats = [Self::F32, Self::Bf16, Self::F16, Self::INT8];
+        let others = BlockType::ALL.into_iter().filter(|block| *block != BlockType::Q8_0);
+        floats.into_iter().chain(others.map(Self::Quantized)).collect()
+    }
+
+    /// Returns the names of all types, as a list in words.
+    fn names() -> String {
+        let names: Vec<String> = Self::all().iter().map(Self::to_string).collect();
+        let (last, others) = names.split_last().map_or(("", &[][..]), |(last, all)| (last, all));
+        format!("{} or {last}", others.join(", "))
     }
 }
 
@@ -65,9 +73,24 @@ impl CacheType {
     }
 }
 
+/// The types of a model in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ModelTypes {
+    /// The type of all matrices. By default each matrix has the smallest type that loses nothing.
+    pub weights: Option<WeightType>,
+    /// The type of cached keys and values. By default [`CacheType::for_weights`].
+    pub cache: Option<CacheType>,
+}
+
+impl From<WeightType> for ModelTypes {
+    fn from(weights: WeightType) -> Self {
+        Self { weights: Some(weights), cache: None }
+    }
+}
+
 /// The error for an unknown name of a cache type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a cache type; use f32, f16 or bf16")]
+#[error("{0:?} is not a cache type; use auto, f32, f16 or bf16")]
 pub struct UnknownCacheType(pub String);
 
 impl FromStr for CacheType {
@@ -92,9 +115,7 @@ impl fmt::Display for CacheType {
 
 /// The error for an unknown name of an element type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error(
-    "{0:?} is not a weight type; use auto, f32, bf16, f16, int8, q6_k, q5_k, q4_k or another block type of GGUF"
-)]
+#[error("{0:?} is not a weight type; use auto, {names}", names = WeightType::names())]
 pub struct UnknownWeightType(pub String);
 
 impl FromStr for WeightType {

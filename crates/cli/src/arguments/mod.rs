@@ -21,7 +21,7 @@ use forerun::{
     ModelSource, PearlOptions, Placement, TokenId, Tree, VerificationChoice, WeightType,
 };
 use std::path::PathBuf;
-use values::{ChosenType, layer_groups, token_bias};
+use values::{ChosenCacheType, ChosenType, layer_groups, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
@@ -377,6 +377,16 @@ pub(crate) struct AnswerArguments {
         help_heading = headings::MODEL
     )]
     pub(crate) dtype: ChosenType,
+
+    /// Type of the cached keys and values
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::cache_type_or_auto(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) kv_type: ChosenCacheType,
 
     /// Memory for the key/value cache of each model, such as `512M` or `8G` [default: 4G]
     ///

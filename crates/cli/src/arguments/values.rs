@@ -5,8 +5,8 @@ pub(crate) mod laboratory;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use forerun::{
-    CalibrationPolicy, DrafterKind, GgufType, LayerStrategy, Method, TokenId, VerificationChoice,
-    WeightType,
+    CacheType, CalibrationPolicy, DrafterKind, GgufType, LayerStrategy, Method, TokenId,
+    UnknownCacheType, VerificationChoice, WeightType,
 };
 use std::ffi::OsStr;
 use std::str::FromStr;
@@ -31,10 +31,32 @@ const AUTO_TYPE: Name = ("auto", "The checkpoint's own type");
 const F32: Name = ("f32", "32-bit floats");
 const BF16: Name = ("bf16", "16-bit brain floats");
 const F16: Name = ("f16", "16-bit IEEE floats");
-const INT8: Name = ("int8", "8-bit integers in blocks, quantised when the model is loaded");
 
-const AUTO_OR_WEIGHT_TYPES: [Name; 5] = [AUTO_TYPE, F32, BF16, F16, INT8];
-const WEIGHT_TYPES: [Name; 4] = [F32, BF16, F16, INT8];
+const WEIGHT_TYPES: [Name; 16] = [
+    F32,
+    BF16,
+    F16,
+    ("int8", "8-bit integers in blocks of 32, as GGUF's q8_0"),
+    ("q4_0", "4 bits, in blocks of 32 with a scale"),
+    ("q4_1", "4 bits, in blocks of 32 with a scale and a minimum"),
+    ("q5_0", "5 bits, in blocks of 32 with a scale"),
+    ("q5_1", "5 bits, in blocks of 32 with a scale and a minimum"),
+    ("q2_k", "2 bits, in blocks of 256"),
+    ("q3_k", "3 bits, in blocks of 256"),
+    ("q4_k", "4 bits, in blocks of 256"),
+    ("q5_k", "5 bits, in blocks of 256"),
+    ("q6_k", "6 bits, in blocks of 256"),
+    ("iq4_nl", "4 bits with uneven steps, in blocks of 32"),
+    ("iq4_xs", "4 bits with uneven steps, in blocks of 256"),
+    ("mxfp4", "4-bit floats, in blocks of 32"),
+];
+
+const CACHE_TYPES: [Name; 4] = [
+    ("auto", "f32 if all weights are f32, otherwise f16"),
+    F32,
+    ("f16", "16-bit IEEE floats: up to 65,504"),
+    ("bf16", "16-bit brain floats: the range of f32, less precise"),
+];
 
 const GGUF_TYPES: [Name; 3] =
     [F32, BF16, ("q8_0", "8-bit integers in blocks; the same numbers as `--dtype int8`")];
@@ -91,6 +113,17 @@ pub(crate) fn gguf_type() -> NamedValue<GgufType> {
     NamedValue { parse, names: GGUF_TYPES.to_vec() }
 }
 
+pub(crate) fn cache_type_or_auto() -> NamedValue<ChosenCacheType> {
+    let parse = |text: &str| match text {
+        "auto" => Ok(None),
+        other => other.parse().map(Some).map_err(|error: UnknownCacheType| error.to_string()),
+    };
+    NamedValue { parse, names: CACHE_TYPES.to_vec() }
+}
+
+/// The chosen type of cached keys and values; `None` (written `auto`) is each model's default.
+pub(crate) type ChosenCacheType = Option<CacheType>;
+
 /// The chosen weight type; `None` (written `auto`) keeps each checkpoint's own type.
 pub(crate) type ChosenType = Option<WeightType>;
 
@@ -99,7 +132,7 @@ pub(crate) fn weight_type_or_auto() -> NamedValue<ChosenType> {
         "auto" => Ok(None),
         _ => parse(text).map(Some),
     };
-    NamedValue { parse, names: AUTO_OR_WEIGHT_TYPES.to_vec() }
+    NamedValue { parse, names: [&[AUTO_TYPE], &WEIGHT_TYPES[..]].concat() }
 }
 
 pub(crate) fn weight_type() -> NamedValue<WeightType> {
@@ -185,5 +218,6 @@ mod tests {
         assert_all_names_are_described(&gguf_type());
         assert_all_names_are_described(&weight_type_or_auto());
         assert_all_names_are_described(&weight_type());
+        assert_all_names_are_described(&cache_type_or_auto());
     }
 }

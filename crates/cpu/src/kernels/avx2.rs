@@ -185,11 +185,7 @@ impl<const T: usize> Blocks<T> {
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    unsafe fn blocks<const R: usize>(
-        operands: &Operands<'_>,
-        tile: &[u8],
-        sums: &mut TileSums,
-    ) {
+    unsafe fn blocks<const R: usize>(operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
         let Operands { inputs, start, activations, .. } = *operands;
         let format = &Self::FORMAT;
         let (first_place, blocks) = (start / BLOCK, inputs / BLOCK);
@@ -313,14 +309,16 @@ impl<const T: usize> Blocks<T> {
                 let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.add(8).cast()));
                 [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
             };
-            let product =
-                |a: [__m256; 2], b: [__m256; 2]| [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])];
+            let product = |a: [__m256; 2], b: [__m256; 2]| {
+                [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])]
+            };
             let none = [_mm256_setzero_ps(); 2];
             match Self::FORMAT.scales {
                 Scales::Half => [half(scales), none],
                 Scales::HalfAndMinimum => [half(scales), half(scales.add(2 * LANES))],
                 Scales::Exponent => {
-                    let low = half_powers_of_two(_mm256_cvtepu8_epi32(_mm_loadl_epi64(scales.cast())));
+                    let low =
+                        half_powers_of_two(_mm256_cvtepu8_epi32(_mm_loadl_epi64(scales.cast())));
                     let high = _mm_loadl_epi64(scales.add(8).cast());
                     [[low, half_powers_of_two(_mm256_cvtepu8_epi32(high))], none]
                 }

@@ -52,11 +52,7 @@ unsafe fn by_rows_of_floats<W: Widen>(operands: &Operands<'_>, sums: &mut [TileS
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn by_block_type(
-    block_type: BlockType,
-    operands: &Operands<'_>,
-    sums: &mut [TileSums; 2],
-) {
+unsafe fn by_block_type(block_type: BlockType, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     use BlockType as T;
     // SAFETY: as in `compute`.
     unsafe {
@@ -309,8 +305,9 @@ impl<const T: usize> Blocks<T> {
         // SAFETY: the caller guarantees the scales of 32 inputs and of 256 inputs.
         unsafe {
             let half = |at: *const u8| _mm512_cvtph_ps(_mm256_loadu_si256(at.cast()));
-            let integer =
-                |at: *const u8| _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())));
+            let integer = |at: *const u8| {
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast())))
+            };
             let none = _mm512_setzero_ps();
             match Self::FORMAT.scales {
                 Scales::Half => [half(scales), none],
@@ -326,8 +323,7 @@ impl<const T: usize> Blocks<T> {
                     [_mm512_castsi512_ps(bits), none]
                 }
                 Scales::Super32 { minima } | Scales::Super16 { minima } => {
-                    let scale =
-                        _mm512_mul_ps(half(supers), integer(scales.add(part * LANES)));
+                    let scale = _mm512_mul_ps(half(supers), integer(scales.add(part * LANES)));
                     if !minima {
                         return [scale, none];
                     }

@@ -206,7 +206,13 @@ impl BlockFormat {
 
     /// Returns the scale of an input's weight in a tile, and what is added to the weight. This is the
     /// negative zero for types without minima: adding it changes nothing.
-    pub(super) fn scale(&self, tile: &[u8], planes: &Planes, input: usize, lane: usize) -> [f32; 2] {
+    pub(super) fn scale(
+        &self,
+        tile: &[u8],
+        planes: &Planes,
+        input: usize,
+        lane: usize,
+    ) -> [f32; 2] {
         let scales = &tile[planes.scales + input / BLOCK * self.scale_bytes()..];
         let supers = &tile[planes.supers + input / SUPER_BLOCK * self.super_bytes()..];
         let half = |bytes: &[u8], index: usize| {

@@ -86,14 +86,16 @@ impl BlockRows {
             }
             Scales::Exponent => scales[lane] = exponent(block.scale()),
             Scales::Super32 { minima } | Scales::Super16 { minima } => {
-                let supers = &mut supers[first_block * BLOCK / SUPER_BLOCK * format.super_bytes()..];
+                let supers =
+                    &mut supers[first_block * BLOCK / SUPER_BLOCK * format.super_bytes()..];
                 half(block.scale(), 0, supers);
                 if minima {
                     half(block.minimum(), 1, supers);
                 }
                 let parts = format.scales_per_block();
                 let places = scales.chunks_exact_mut(format.scale_bytes());
-                let groups = block.scales().chunks_exact(parts).zip(block.minima().chunks_exact(parts));
+                let groups =
+                    block.scales().chunks_exact(parts).zip(block.minima().chunks_exact(parts));
                 for (place, (scales, minimum)) in places.zip(groups) {
                     for part in 0..parts {
                         place[part * LANES + lane] = scales[part].cast_unsigned();

@@ -273,7 +273,7 @@ fn engine_logits(
     let speculator = Speculator::open(&folder.join("drafter"), &checkpoint).unwrap().unwrap();
     let team = Arc::new(Team::single_thread());
     let width = checkpoint.config().hidden_size;
-    let weights = SpeculatorWeights::load(&speculator, &target, Some(WeightType::F32)).unwrap();
+    let weights = SpeculatorWeights::load(&speculator, &target, WeightType::F32.into()).unwrap();
     let logits = match (kind, weights) {
         (TrainedDrafterKind::Medusa, SpeculatorWeights::Heads(weights)) => {
             let mut heads = CpuHeads::model(weights, &team);
