@@ -6,6 +6,7 @@
 
 mod architecture;
 mod block_type;
+mod blocks;
 pub mod checkpoint;
 pub mod config;
 mod embedded_model;

@@ -1,5 +1,6 @@
 //! The types in which models are computed, and the rounding of weights to them.
 
+use crate::block_type::BlockType;
 use half::f16;
 use std::fmt;
 use std::str::FromStr;
@@ -13,6 +14,31 @@ pub enum Dtype {
     Bf16,
     /// IEEE 754 16-bit floats.
     F16,
+    /// Blocks of quantised values, in GGUF files.
+    Block(BlockType),
+}
+
+impl Dtype {
+    /// Returns the number of bytes of a row of `columns` values, which must be whole blocks.
+    #[must_use]
+    pub(crate) fn row_bytes(self, columns: usize) -> usize {
+        match self {
+            Self::F32 => columns * size_of::<f32>(),
+            Self::Bf16 | Self::F16 => columns * size_of::<u16>(),
+            Self::Block(block) => columns / block.weights() * block.bytes(),
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32 => f.write_str("f32"),
+            Self::Bf16 => f.write_str("bf16"),
+            Self::F16 => f.write_str("f16"),
+            Self::Block(block) => block.fmt(f),
+        }
+    }
 }
 
 /// The element type of packed weights. Each type counts as a model of its own: outputs are bit-identical
@@ -60,7 +86,8 @@ impl fmt::Display for WeightType {
 pub const QUANT_BLOCK: usize = 32;
 
 impl WeightType {
-    /// Returns the smallest weight type that represents the values of all `dtypes` exactly.
+    /// Returns the smallest weight type that represents the values of all `dtypes` exactly. Blocks are
+    /// their values in f32.
     #[must_use]
     pub fn lossless(dtypes: impl IntoIterator<Item = Dtype>) -> Self {
         let mut dtypes = dtypes.into_iter();
@@ -70,7 +97,7 @@ impl WeightType {
             Some(first) if dtypes.any(|dtype| dtype != first) => Self::F32,
             Some(Dtype::Bf16) => Self::Bf16,
             Some(Dtype::F16) => Self::F16,
-            Some(Dtype::F32) | None => Self::F32,
+            Some(Dtype::F32 | Dtype::Block(_)) | None => Self::F32,
         }
     }
 }
