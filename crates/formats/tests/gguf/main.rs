@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod builder;
+mod damaged;
+mod golden;
+mod options;
 mod places;
 mod round_trip;
 

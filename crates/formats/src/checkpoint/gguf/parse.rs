@@ -182,12 +182,15 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// Reads a name: a length of at most `limit`, then UTF-8.
+    /// Reads a name: a length from 1 to `limit`, then UTF-8.
     fn name(&mut self, field: &dyn fmt::Display, limit: u64) -> Result<&'a str, LoadError> {
         let length = self.u64(field)?;
         if length > limit {
             let found = format_args!("{length} bytes long");
             return Err(self.invalid(field, found, format_args!("at most {limit} bytes")));
+        }
+        if length == 0 {
+            return Err(self.invalid(field, "empty", "a name"));
         }
         let bytes = self.take(length, field)?;
         str::from_utf8(bytes).map_err(|_| self.invalid(field, "not UTF-8", "a name in UTF-8"))
@@ -224,10 +227,6 @@ impl<'a> Cursor<'a> {
     /// Reads a key and skips its value.
     fn entry(&mut self, index: u64) -> Result<(&'a str, StoredValue), LoadError> {
         let key = self.name(&format_args!("the key of metadata entry {index}"), MAX_KEY_BYTES)?;
-        if key.is_empty() {
-            let field = format_args!("the key of metadata entry {index}");
-            return Err(self.invalid(field, "empty", "a name"));
-        }
         let value_type = self.value_type(key)?;
         Ok((key, self.value(key, value_type)?))
     }
