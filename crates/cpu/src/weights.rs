@@ -95,7 +95,7 @@ impl<'a> WeightPacker<'a> {
         source: &'a dyn TensorSource,
         weight_type: Option<WeightType>,
     ) -> Result<Self, LoadError> {
-        Ok(Self { source, weight_type, float_type: source.lossless_type()? })
+        Ok(Self { source, weight_type, float_type: source.float_type()? })
     }
 
     /// Reads a norm, a bias, or another tensor that no matrix kernel reads.
@@ -159,7 +159,7 @@ fn pack(weight_type: WeightType, tensors: &[TensorRows<'_>]) -> Result<PackedMat
         WeightType::Quantized(block_type) if tensors.iter().all(is_stored) => {
             PackedMatrix::pack_blocks(block_type, size, |output| {
                 let (tensor, index) = rows[output];
-                tensor.read_blocks(index)
+                Ok::<_, LoadError>(tensor.stored(index)?.unwrap_or_default())
             })?
         }
         _ => PackedMatrix::pack_rows(weight_type, size, |output, row: &mut [f32]| {

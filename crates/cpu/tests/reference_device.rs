@@ -171,7 +171,7 @@ fn heads_on_both(
     arithmetic: Arithmetic,
     team: &Arc<Team>,
 ) -> [Box<dyn LanguageModel>; 2] {
-    let cpu = SpeculatorWeights::load(speculator, target, arithmetic.weight_type.into()).unwrap();
+    let cpu = SpeculatorWeights::load(speculator, target, arithmetic.types).unwrap();
     let SpeculatorWeights::Heads(cpu) = cpu else { panic!("heads") };
     let prefix = heads.prefix.clone().map(|layer| {
         let target = Some(&**reference);

@@ -61,7 +61,7 @@ pub enum Input {
 }
 
 /// A layer: `hidden += attention(norm(hidden)); hidden += mlp(norm(hidden))`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
     /// The norm before attention.
     pub attention_norm: AttentionNorm,
@@ -83,7 +83,7 @@ pub enum AttentionNorm {
 }
 
 /// Causal attention with grouped queries and RoPE.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Attention {
     /// Number of query heads.
     pub n_heads: usize,
@@ -104,7 +104,7 @@ pub struct Attention {
 }
 
 /// Rotary position embedding (Su et al. 2021) of the pairs `(i, i + head_dim/2)`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Base of the frequencies.
     pub theta: f32,
@@ -183,13 +183,13 @@ impl Rope {
     /// Returns the frequency of pair `pair` (of `head_dim / 2`), in radians per position.
     #[must_use]
     pub fn frequency(&self, pair: usize, head_dim: usize) -> f32 {
-        self.scaling.scaled(self.unscaled_frequency(pair, head_dim)) as f32
+        self.scaling.scaled(self.unscaled_frequency(pair, head_dim), pair) as f32
     }
 
     /// Returns the divisor of the frequency of a pair: 1 if RoPE is not scaled.
     pub(crate) fn divisor(&self, pair: usize, head_dim: usize) -> f32 {
         let frequency = self.unscaled_frequency(pair, head_dim);
-        (frequency / self.scaling.scaled(frequency)) as f32
+        (frequency / self.scaling.scaled(frequency, pair)) as f32
     }
 
     fn unscaled_frequency(&self, pair: usize, head_dim: usize) -> f64 {

@@ -19,7 +19,7 @@ pub enum LoadError {
     /// The path given for the checkpoint does not exist.
     #[error(
         "{path}: no such file or directory; give a directory with config.json and model.safetensors, \
-         a llama2.c .bin file, or a hub id (owner/name or owner/name@revision)"
+         a GGUF file, a llama2.c .bin file, or a hub id (owner/name or owner/name@revision)"
     )]
     NotFound {
         /// The path as given.
@@ -27,7 +27,8 @@ pub enum LoadError {
     },
     /// A directory contains no recognisable checkpoint, or several.
     #[error(
-        "{path}: expected a directory with config.json, or with exactly one llama2.c .bin file; found {found}"
+        "{path}: expected a directory with config.json, or with exactly one GGUF model or llama2.c .bin \
+         file; found {found}"
     )]
     NotACheckpoint {
         /// The directory.
@@ -146,6 +147,30 @@ pub enum LoadError {
         found: String,
         /// The supported values.
         supported: &'static str,
+    },
+    /// A field of a GGUF file is invalid: an option of its metadata, or a part of a tensor's description.
+    #[error("{file}: {field} is {found}; expected {expected}")]
+    GgufField {
+        /// The file.
+        file: PathBuf,
+        /// The field: `option "llama.block_count"`, for example.
+        field: String,
+        /// The field's value.
+        found: String,
+        /// The expected value.
+        expected: String,
+    },
+    /// A field of a GGUF file has a valid value that this engine does not support.
+    #[error("{file}: {field} is {found}, which is not supported yet; supported: {supported}")]
+    GgufUnsupported {
+        /// The file.
+        file: PathBuf,
+        /// The field.
+        field: String,
+        /// The field's value.
+        found: String,
+        /// The supported values, or what to use instead.
+        supported: String,
     },
     /// A shard's name in the index is not a plain file name.
     #[error(

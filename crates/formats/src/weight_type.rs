@@ -14,6 +14,31 @@ pub enum Dtype {
     Bf16,
     /// IEEE 754 16-bit floats.
     F16,
+    /// Blocks of quantised values, in GGUF files.
+    Block(BlockType),
+}
+
+impl Dtype {
+    /// Returns the number of bytes of a row of `columns` values, which must be whole blocks.
+    #[must_use]
+    pub(crate) fn row_bytes(self, columns: usize) -> usize {
+        match self {
+            Self::F32 => columns * size_of::<f32>(),
+            Self::Bf16 | Self::F16 => columns * size_of::<u16>(),
+            Self::Block(block) => columns / block.weights() * block.bytes(),
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32 => f.write_str("f32"),
+            Self::Bf16 => f.write_str("bf16"),
+            Self::F16 => f.write_str("f16"),
+            Self::Block(block) => block.fmt(f),
+        }
+    }
 }
 
 /// The type of a matrix's packed weights. Each type counts as a model of its own: outputs are bit-identical
@@ -145,17 +170,18 @@ impl fmt::Display for WeightType {
 pub const QUANT_BLOCK: usize = 32;
 
 impl WeightType {
-    /// Returns the smallest weight type that represents the values of all `dtypes` exactly.
+    /// Returns the smallest float type that represents the values of all float `dtypes` exactly. Blocks
+    /// have a type of their own.
     #[must_use]
     pub fn lossless(dtypes: impl IntoIterator<Item = Dtype>) -> Self {
-        let mut dtypes = dtypes.into_iter();
+        let mut dtypes = dtypes.into_iter().filter(|dtype| !matches!(dtype, Dtype::Block(_)));
         let first = dtypes.next();
         match first {
             // Neither 16-bit type represents all values of the other.
             Some(first) if dtypes.any(|dtype| dtype != first) => Self::F32,
             Some(Dtype::Bf16) => Self::Bf16,
             Some(Dtype::F16) => Self::F16,
-            Some(Dtype::F32) | None => Self::F32,
+            Some(Dtype::F32 | Dtype::Block(_)) | None => Self::F32,
         }
     }
 }

@@ -4,12 +4,17 @@
 //! mutates one file of a tiny valid checkpoint. If the result still opens, it is read completely.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[expect(dead_code, reason = "tests of GGUF files use all of it")]
+#[path = "gguf/builder.rs"]
+mod builder;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use forerun_formats::checkpoint::gguf::GgufMetadata;
 use forerun_formats::checkpoint::{
     Checkpoint, LayerTensor, LoadError, Tensor, WeightFile, WeightIndex,
 };
@@ -50,6 +55,9 @@ struct Files {
     single: Vec<u8>,
     shards: [Vec<u8>; 2],
     llama2c: Vec<u8>,
+    /// A tiny file, which is mostly metadata, and one with blocks.
+    gguf: [Vec<u8>; 2],
+    gguf_parts: [Vec<u8>; 2],
 }
 
 /// A Llama, and a Qwen3 with all its options.
@@ -94,25 +102,43 @@ impl Files {
                 safetensors_file(&config, is_in_second),
             ],
             llama2c: header.chain(weights).collect(),
+            gguf: [
+                gguf_model(config.family.model_type()).bytes(),
+                include_bytes!("gguf/goldens/llama.gguf").to_vec(),
+            ],
+            gguf_parts: gguf_parts(),
         }
     }
 
     /// Chooses the file that a case mutates. Returns its kind and its bytes.
     fn choose(&mut self, random: &mut Random) -> (&'static str, &mut Vec<u8>) {
-        match random.below(8) {
+        match random.below(12) {
             0 => ("config", &mut self.config),
             1 => ("generation config", &mut self.generation_config),
             2 | 3 => ("index", &mut self.index),
             4 | 5 => ("single", &mut self.single),
             6 => ("shard", &mut self.shards[random.below(2)]),
-            _ => ("llama2.c", &mut self.llama2c),
+            7 => ("llama2.c", &mut self.llama2c),
+            8 | 9 => ("tiny GGUF", &mut self.gguf[0]),
+            10 => ("GGUF with blocks", &mut self.gguf[1]),
+            _ => ("GGUF part", &mut self.gguf_parts[random.below(2)]),
         }
     }
 
     /// Reads a checkpoint that contains the mutated file.
     fn read(&self, mutated: &str) -> Result<(), LoadError> {
-        if mutated == "llama2.c" {
-            return read_all(&Checkpoint::from_llama2c(weight_file(&self.llama2c))?);
+        let gguf = |files: &[Vec<u8>]| {
+            let parts = files.iter().map(|bytes| weight_file(bytes)).collect();
+            read_all(&Checkpoint::from_gguf(parts)?)
+        };
+        match mutated {
+            "llama2.c" => {
+                return read_all(&Checkpoint::from_llama2c(weight_file(&self.llama2c))?);
+            }
+            "tiny GGUF" => return gguf(&self.gguf[..1]),
+            "GGUF with blocks" => return gguf(&self.gguf[1..]),
+            "GGUF part" => return gguf(&self.gguf_parts),
+            _ => {}
         }
         let path = Path::new("directory");
         let mut config = Config::parse(&String::from_utf8_lossy(&self.config), path)?;
@@ -131,6 +157,54 @@ impl Files {
         let shards = index.shards().iter().map(shard).collect();
         read_all(&Checkpoint::from_safetensors(path, config, Some(&index), shards)?)
     }
+}
+
+/// Returns a model with options of every type, biases, and divisors of RoPE's frequencies.
+fn gguf_model(architecture: &str) -> builder::Builder {
+    let mut model = builder::Builder::model(architecture);
+    let tokens = ["a", "b", "é", "<s>", "</s>"].map(|token| builder::sized(token.as_bytes()));
+    model.set("tokenizer.ggml.tokens", builder::array_of(builder::TEXT, 5, &tokens.concat()));
+    model.set("tokenizer.ggml.token_type", builder::u32s(&[1, 1, 1, 3, 3]));
+    model.set("tokenizer.ggml.eos_token_id", builder::u32_value(4));
+    model.set("tokenizer.ggml.add_bos_token", builder::bool_value(true));
+    model.set("general.alignment", builder::u32_value(32));
+    model.set("general.sampling.temp", builder::f32_value(0.5));
+    model.set(&format!("{architecture}.rope.freq_base"), builder::f32_value(1e4));
+    model.set(&format!("{architecture}.rope.scaling.type"), builder::text("linear"));
+    model.set(&format!("{architecture}.attention.head_count"), builder::u32s(&[2]));
+    model.set(&format!("{architecture}.attention.sliding_window"), builder::u32_value(8));
+    let pattern = format!("{architecture}.attention.sliding_window_pattern");
+    model.set(&pattern, builder::bools(&[true]));
+    let nested = builder::array_of(builder::ARRAY, 1, &builder::u32s(&[1, 2]).1);
+    model.set("nested", nested);
+    for (name, dimensions) in [
+        ("blk.0.attn_q.bias", &[4][..]),
+        ("blk.0.attn_k.bias", &[2]),
+        ("blk.0.attn_v.bias", &[2]),
+        ("rope_freqs.weight", &[1]),
+    ] {
+        model.add(name, dimensions);
+    }
+    model.tensor("rope_freqs.weight").bytes = 2.0_f32.to_le_bytes().into();
+    if architecture == "qwen3" {
+        model.add("blk.0.attn_q_norm.weight", &[2]);
+        model.add("blk.0.attn_k_norm.weight", &[2]);
+    }
+    model
+}
+
+/// Returns the two parts of a split model.
+fn gguf_parts() -> [Vec<u8>; 2] {
+    let whole = gguf_model("llama");
+    let part = |number: u16, tensors: std::ops::Range<usize>| {
+        let mut part = whole.clone();
+        part.tensors = whole.tensors[tensors].to_vec();
+        part.set("split.no", (builder::U16, number.to_le_bytes().into()));
+        part.set("split.count", (builder::U16, 2_u16.to_le_bytes().into()));
+        part.set("split.tensors.count", builder::u32_value(whole.tensors.len() as u32));
+        part.bytes()
+    };
+    [part(0, 0..7), part(1, 7..whole.tensors.len())]
 }
 
 fn weight_file(bytes: &[u8]) -> WeightFile {
@@ -172,7 +246,28 @@ fn read_all(checkpoint: &Checkpoint) -> Result<(), LoadError> {
     let pairs = config.head_dim / 2;
     assert!((0..pairs).all(|pair| config.rope().frequency(pair, config.head_dim).is_finite()));
     assert!(checkpoint.weights_bytes() > 0);
+    if let Some(metadata) = checkpoint.gguf() {
+        metadata.keys().for_each(|key| read_option(metadata, key));
+    }
     Ok(())
+}
+
+/// Reads an option as every type. At most one of them fits.
+fn read_option(metadata: GgufMetadata<'_>, key: &str) {
+    let read = [
+        metadata.text(key).is_ok_and(|text| text.is_some()),
+        metadata.u32(key).is_ok_and(|number| number.is_some()),
+        metadata.f32(key).is_ok_and(|number| number.is_some()),
+        metadata.bool(key).is_ok_and(|flag| flag.is_some()),
+    ];
+    let arrays = [
+        metadata.strings(key).ok().flatten().map(|all| (all.len(), all.count())),
+        metadata.f32s(key).ok().flatten().map(|all| (all.len(), all.count())),
+        metadata.i32s(key).ok().flatten().map(|all| (all.len(), all.count())),
+        metadata.bools(key).ok().flatten().map(|all| (all.len(), all.count())),
+    ];
+    assert!(arrays.iter().flatten().all(|(length, count)| length == count), "{key}");
+    assert!(read.iter().filter(|read| **read).count() <= 1, "{key}");
 }
 
 /// A SplitMix64 generator.
@@ -323,7 +418,7 @@ fn mutated_checkpoints_never_make_the_loaders_panic() {
 
     let all = CONFIGS.map(Files::valid);
     for valid in &all {
-        for kind in ["config", "index", "llama2.c"] {
+        for kind in ["config", "index", "llama2.c", "tiny GGUF", "GGUF with blocks", "GGUF part"] {
             valid.read(kind).unwrap();
         }
     }
@@ -335,7 +430,13 @@ fn mutated_checkpoints_never_make_the_loaders_panic() {
         let mut files = valid.clone();
         let (kind, file) = files.choose(&mut random);
         for _ in 0..random.pick(&[1, 1, 2, 3, 8]) {
-            let other = random.pick(&[&valid.single, &valid.config, &valid.index, &valid.llama2c]);
+            let other = random.pick(&[
+                &valid.single,
+                &valid.config,
+                &valid.index,
+                &valid.llama2c,
+                &valid.gguf[0],
+            ]);
             mutate(file, other, &mut random);
         }
         let input = file.clone();

@@ -2,17 +2,14 @@
 
 use crate::matrix::{Matrix, MatrixRow};
 use forerun_formats::blocks::UnpackedBlock;
-use forerun_formats::{BlockType, CacheType, QUANT_BLOCK as BLOCK, WeightType};
+use forerun_formats::{BlockType, ModelTypes, QUANT_BLOCK as BLOCK};
 use forerun_vector::Isa;
-use half::{bf16, f16};
 
 /// How a device adds and rounds. Each device documents its own order, and the reference repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// The type of matrices.
-    pub weight_type: WeightType,
-    /// The type of cached keys and values.
-    pub cache_type: CacheType,
+    /// The types of matrices, and of cached keys and values.
+    pub types: ModelTypes,
     /// Whether the products of linear layers and of attention are added without being rounded first.
     pub fused: bool,
     /// Number of partial sums of a linear layer's products: product `i` belongs to sum `i mod n`. It is a
@@ -26,25 +23,15 @@ pub struct Arithmetic {
 impl Arithmetic {
     /// Returns the arithmetic of the CPU's kernels with an instruction set.
     #[must_use]
-    pub fn cpu(weight_type: WeightType, isa: Isa) -> Self {
-        let cache_type = CacheType::for_weights([weight_type]);
-        Self { weight_type, cache_type, fused: isa.is_fused(), product_lanes: 1, sum_lanes: 16 }
+    pub fn cpu(types: impl Into<ModelTypes>, isa: Isa) -> Self {
+        let (types, fused) = (types.into(), isa.is_fused());
+        Self { types, fused, product_lanes: 1, sum_lanes: 16 }
     }
 
     /// Computes `sum + a · b`.
     #[must_use]
     pub fn add_product(&self, sum: f32, a: f32, b: f32) -> f32 {
         if self.fused { a.mul_add(b, sum) } else { sum + a * b }
-    }
-
-    /// Rounds a key or a value as the cache does.
-    #[must_use]
-    pub fn cached(&self, value: f32) -> f32 {
-        match self.cache_type {
-            CacheType::F32 => value,
-            CacheType::F16 => f16::from_f32(value).to_f32(),
-            CacheType::Bf16 => bf16::from_f32(value).to_f32(),
-        }
     }
 
     /// Sums terms in partial sums.

@@ -34,8 +34,8 @@ impl ReferenceHeads {
         for tensor in architecture.tensors() {
             let Tensor::DraftHead(head, part) = tensor else { continue };
             let shape = architecture.shape(head, part);
-            let values = source.rows(tensor, &shape)?.read_all()?;
-            let matrix = Matrix::new(arithmetic.weight_type, values, shape[1]);
+            let rows = source.rows(tensor, &shape)?;
+            let matrix = Matrix::read(&rows, arithmetic.types.weights, source.float_type()?)?;
             matrices.insert((head, part), matrix);
             let bias = Tensor::DraftHead(head, part.bias());
             if source.has(bias) {

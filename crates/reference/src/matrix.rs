@@ -1,12 +1,14 @@
 //! Row-major matrices with the values that a weight type can hold.
 
 use forerun_formats::blocks::quantize;
-use forerun_formats::{BlockType, WeightType};
+use forerun_formats::checkpoint::TensorRows;
+use forerun_formats::{BlockType, LoadError, WeightType};
 use half::{bf16, f16};
 
 /// A matrix `[outputs, inputs]`, row by row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matrix {
+    weight_type: WeightType,
     inputs: usize,
     values: Values,
 }
@@ -44,13 +46,42 @@ impl Matrix {
                 return Self::from_blocks(block_type, bytes, inputs);
             }
         }
-        Self { inputs, values: Values::Floats(weights) }
+        Self { weight_type, inputs, values: Values::Floats(weights) }
+    }
+
+    /// Reads a matrix. Without a weight type, stored blocks stay as they are, and floats become
+    /// `float_type`.
+    ///
+    /// # Errors
+    /// If a value is not finite.
+    pub(crate) fn read(
+        rows: &TensorRows<'_>,
+        weight_type: Option<WeightType>,
+        float_type: WeightType,
+    ) -> Result<Self, LoadError> {
+        let stored = rows.block_type().map(WeightType::Quantized);
+        let weight_type = weight_type.or(stored).unwrap_or(float_type);
+        match rows.block_type() {
+            Some(block_type) if stored == Some(weight_type) => {
+                let stored = |row| Ok(rows.stored(row)?.unwrap_or_default());
+                let blocks = (0..rows.len()).map(stored).collect::<Result<Vec<_>, LoadError>>()?;
+                Ok(Self::from_blocks(block_type, blocks.concat(), rows.columns()))
+            }
+            _ => Ok(Self::new(weight_type, rows.read_all()?, rows.columns())),
+        }
+    }
+
+    /// Returns the type.
+    #[must_use]
+    pub fn weight_type(&self) -> WeightType {
+        self.weight_type
     }
 
     /// Creates a matrix from the stored blocks of its rows. Each row has whole blocks.
     #[must_use]
     pub fn from_blocks(block_type: BlockType, bytes: Vec<u8>, inputs: usize) -> Self {
-        Self { inputs, values: Values::Blocks(block_type, bytes) }
+        let weight_type = WeightType::Quantized(block_type);
+        Self { weight_type, inputs, values: Values::Blocks(block_type, bytes) }
     }
 
     /// Returns the number of inputs.

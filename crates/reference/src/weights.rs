@@ -5,9 +5,11 @@ use crate::matrix::Matrix;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, Checkpoint, Head, LoadError, TensorSource, WeightType,
+    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, LoadError, ModelTypes,
+    TensorSource, WeightType,
 };
 use forerun_vector::{Isa, exp};
+use half::{bf16, f16};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use std::sync::Arc;
 pub struct ReferenceModel {
     architecture: Architecture,
     arithmetic: Arithmetic,
+    cache_type: CacheType,
     tensors: HashMap<Tensor, Values>,
 }
 
@@ -27,14 +30,15 @@ enum Values {
 }
 
 impl ReferenceModel {
-    /// Reads all tensors, to compute as the CPU does in the smallest weight type that loses nothing and
-    /// with the best instruction set.
+    /// Reads all tensors, to compute as the CPU does in the types of the checkpoint and with the best
+    /// instruction set.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load(checkpoint: &Checkpoint) -> Result<Self, LoadError> {
         let isa = Isa::from_environment().unwrap_or_else(|_| Isa::best());
-        Self::load_as(checkpoint, checkpoint.lossless_type()?, isa)
+        let arithmetic = Arithmetic::cpu(ModelTypes::default(), isa);
+        Self::load_with(checkpoint.architecture().clone(), checkpoint, arithmetic, None)
     }
 
     /// Reads all tensors, to compute as the CPU does with this weight type and instruction set.
@@ -60,16 +64,18 @@ impl ReferenceModel {
         arithmetic: Arithmetic,
         target: Option<&Self>,
     ) -> Result<Self, LoadError> {
+        let float_type = source.float_type()?;
         let read = |tensor| {
             let shape = architecture.shape(tensor);
-            let values = source.rows(tensor, &shape)?.read_all()?;
+            let rows = source.rows(tensor, &shape)?;
             let is_matrix = shape.len() == 2
                 && !matches!(tensor, Tensor::MaskEmbeddings | Tensor::MaskFeatures);
             let values = match is_matrix {
                 true => {
-                    Values::Matrix(Arc::new(Matrix::new(arithmetic.weight_type, values, shape[1])))
+                    let matrix = Matrix::read(&rows, arithmetic.types.weights, float_type)?;
+                    Values::Matrix(Arc::new(matrix))
                 }
-                false => Values::Floats(values.into()),
+                false => Values::Floats(rows.read_all()?.into()),
             };
             Ok::<_, LoadError>((tensor, values))
         };
@@ -91,7 +97,13 @@ impl ReferenceModel {
                 tensors.insert(Tensor::Head, shared()?.tensors[&Tensor::Head].clone());
             }
         }
-        Ok(Self { architecture, arithmetic, tensors })
+        let matrices = tensors.values().filter_map(|values| match values {
+            Values::Matrix(matrix) => Some(matrix.weight_type()),
+            Values::Floats(_) => None,
+        });
+        let cache_type =
+            arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
+        Ok(Self { architecture, arithmetic, cache_type, tensors })
     }
 
     /// Returns what the model computes.
@@ -157,7 +169,13 @@ impl ReferenceModel {
         let [values, bias] = [T::Value, T::ValueBias].map(|part| Tensor::Layer(layer, part));
         let values = self.project(values, bias, input);
         [keys, values].map(|mut row| {
-            row.iter_mut().for_each(|value| *value = self.arithmetic.cached(*value));
+            row.iter_mut().for_each(|value| {
+                *value = match self.cache_type {
+                    CacheType::F32 => *value,
+                    CacheType::F16 => f16::from_f32(*value).to_f32(),
+                    CacheType::Bf16 => bf16::from_f32(*value).to_f32(),
+                };
+            });
             row
         })
     }

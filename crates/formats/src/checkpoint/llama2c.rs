@@ -61,7 +61,7 @@ fn reject_other_formats(bytes: &[u8], file: &Path) -> Result<(), LoadError> {
         let version = rest.first_chunk().map_or(0, |version| u32::from_le_bytes(*version));
         format!("llama2.c version {version} (magic \"ak42\"): export the model with `--version 0`")
     } else if bytes.starts_with(b"GGUF") {
-        "GGUF, which is not supported yet".to_owned()
+        "a GGUF file".to_owned()
     } else if bytes.starts_with(b"PK\x03\x04") {
         "a zip archive, probably written by PyTorch: convert it to safetensors".to_owned()
     } else if bytes.get(8..10) == Some(b"{\"") {

@@ -1,5 +1,5 @@
-//! Checkpoints: a model's weights and configuration, read from a Hugging Face directory or a llama2.c
-//! file. [`gguf`] writes them for other engines.
+//! Checkpoints: a model's weights and configuration, read from a Hugging Face directory, a GGUF file or a
+//! llama2.c file. [`gguf`] also writes them for other engines.
 //!
 //! Opening a checkpoint maps its files, reads only their headers, and checks that every tensor exists
 //! with the right dtype and shape. [`Checkpoint::rows`] then reads one tensor row by row, and
@@ -20,7 +20,6 @@ mod tensor_rows;
 mod weight_file;
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fmt, fs, io};
@@ -39,6 +38,7 @@ use crate::architecture::Architecture;
 use crate::config::Config;
 use crate::embedded_model::EmbeddedModel;
 use crate::weight_type::WeightType;
+use gguf::{GgufMetadata, GgufModel};
 use llama2c::Llama2c;
 use sha2::{Digest, Sha256};
 pub(crate) use weight_file::read_text;
@@ -55,12 +55,12 @@ pub trait TensorSource: Sync {
     /// When the tensor is missing, or has the wrong dtype or shape.
     fn rows(&self, tensor: Tensor, shape: &[usize]) -> Result<TensorRows<'_>, LoadError>;
 
-    /// Returns the smallest weight type that represents all stored matrices exactly.
+    /// Returns the smallest float type that represents all matrices exactly that are stored as floats.
     ///
     /// # Errors
     ///
     /// When a matrix has an unsupported type.
-    fn lossless_type(&self) -> Result<WeightType, LoadError>;
+    fn float_type(&self) -> Result<WeightType, LoadError>;
 }
 
 impl TensorSource for Checkpoint {
@@ -73,7 +73,7 @@ impl TensorSource for Checkpoint {
         self.rows(tensor)
     }
 
-    fn lossless_type(&self) -> Result<WeightType, LoadError> {
+    fn float_type(&self) -> Result<WeightType, LoadError> {
         let is_matrix = |tensor: &Tensor| self.shape(*tensor).len() == 2;
         let matrices = self.architecture.tensors().filter(is_matrix);
         let dtypes = matrices.map(|tensor| self.dtype(tensor)).collect::<Result<Vec<_>, _>>()?;
@@ -98,11 +98,15 @@ pub struct Checkpoint {
     architecture: Architecture,
     files: Vec<WeightFile>,
     locations: HashMap<Tensor, Location>,
+    /// The metadata of the first file, if it is a GGUF file.
+    gguf: Option<gguf::StoredMetadata>,
 }
 
 impl Checkpoint {
-    /// Opens a Hugging Face directory, a llama2.c `.bin` file, or a directory that contains exactly
-    /// one llama2.c `.bin` file (not counting tokenizers, `tok*.bin`).
+    /// Opens a Hugging Face directory, a GGUF file of any name, a llama2.c `.bin` file, or a directory that
+    /// contains exactly one GGUF model or llama2.c `.bin` file (not counting tokenizers, `tok*.bin`, and
+    /// projectors of images, `mmproj*.gguf`). A split GGUF model opens by any of its parts; the others
+    /// must be beside it.
     ///
     /// # Errors
     ///
@@ -114,15 +118,24 @@ impl Checkpoint {
             _ => LoadError::Read { path: path.to_owned(), cause },
         })?;
         if !metadata.is_dir() {
-            return match pickle::is_pickle(path) {
-                true => Err(pickle::pickle_error(path.to_owned())),
-                false => Self::from_llama2c(WeightFile::map(path.to_owned())?),
-            };
+            return Self::open_file(path);
         }
-        if path.join("config.json").exists() {
+        if path.join("config.json").exists() && (has_safetensors(path) || !has_gguf(path)) {
             return Self::open_huggingface(path);
         }
-        Self::from_llama2c(WeightFile::map(only_llama2c_file(path)?)?)
+        Self::open_file(&only_model_file(path)?)
+    }
+
+    /// Opens a model that is one file, or a part of a split one.
+    fn open_file(path: &Path) -> Result<Self, LoadError> {
+        if pickle::is_pickle(path) {
+            return Err(pickle::pickle_error(path.to_owned()));
+        }
+        let file = WeightFile::map(path.to_owned())?;
+        match gguf::is_gguf(&file) {
+            true => Self::from_gguf(gguf::with_other_parts(file)?),
+            false => Self::from_llama2c(file),
+        }
     }
 
     /// Opens a model that is part of the program. Its weights are read in place.
@@ -193,7 +206,8 @@ impl Checkpoint {
         config.validate(path)?;
         let locations = huggingface::locate(&mut config, index, &shards)?;
         let architecture = config.architecture();
-        Ok(Self { path: path.to_owned(), config, architecture, files: shards, locations })
+        let (path, files) = (path.to_owned(), shards);
+        Ok(Self { path, config, architecture, files, locations, gguf: None })
     }
 
     /// Creates a checkpoint from a llama2.c file of version 0.
@@ -204,7 +218,25 @@ impl Checkpoint {
     pub fn from_llama2c(file: WeightFile) -> Result<Self, LoadError> {
         let Llama2c { config, locations } = Llama2c::parse(file.bytes(), file.path())?;
         let (path, architecture) = (file.path().to_owned(), config.architecture());
-        Ok(Self { path, config, architecture, files: vec![file], locations })
+        Ok(Self { path, config, architecture, files: vec![file], locations, gguf: None })
+    }
+
+    /// Creates a checkpoint from a GGUF file, or from all parts of a split one in their order.
+    ///
+    /// # Errors
+    ///
+    /// When a file is broken, the model is not supported, or a tensor is missing, unexpected, or has the
+    /// wrong type or shape.
+    pub fn from_gguf(parts: Vec<WeightFile>) -> Result<Self, LoadError> {
+        let GgufModel { config, locations, metadata } = GgufModel::read(&parts)?;
+        let path = parts.first().map_or(Path::new(""), WeightFile::path).to_owned();
+        let (architecture, gguf) = (config.architecture(), Some(metadata));
+        Ok(Self { path, config, architecture, files: parts, locations, gguf })
+    }
+
+    /// Returns the metadata of a GGUF file, such as its tokenizer; `None` for other formats.
+    pub fn gguf(&self) -> Option<GgufMetadata<'_>> {
+        Some(self.gguf.as_ref()?.of(self.files.first()?))
     }
 
     /// Returns the model's sizes and constants.
@@ -309,26 +341,40 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// Returns the llama2.c file of a directory without `config.json`.
-fn only_llama2c_file(directory: &Path) -> Result<PathBuf, LoadError> {
-    let list = || {
-        let entries = fs::read_dir(directory)?;
-        entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()
-    };
-    let mut models =
-        list().map_err(|cause| LoadError::Read { path: directory.to_owned(), cause })?;
-    models.retain(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        path.extension() == Some(OsStr::new("bin")) && !name.starts_with("tok")
-    });
-    models.sort();
+/// Whether a directory has the weights of a Hugging Face directory.
+fn has_safetensors(directory: &Path) -> bool {
+    let names = ["model.safetensors", "model.safetensors.index.json"];
+    names.iter().any(|name| directory.join(name).exists())
+}
+
+/// Whether a directory has a GGUF model. Its `config.json`, if there is one, is not needed then.
+fn has_gguf(directory: &Path) -> bool {
+    file_names(directory).is_ok_and(|names| names.iter().any(|name| is_gguf_model(name)))
+}
+
+fn is_gguf_model(name: &str) -> bool {
+    name.ends_with(".gguf") && !name.starts_with("mmproj")
+}
+
+/// Returns the names of a directory's files that are UTF-8, sorted.
+fn file_names(directory: &Path) -> io::Result<Vec<String>> {
+    let entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
+    let mut names: Vec<String> =
+        entries.iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Returns the only GGUF model, or its first part, or the only llama2.c file of a directory.
+fn only_model_file(directory: &Path) -> Result<PathBuf, LoadError> {
+    let mut models = file_names(directory)
+        .map_err(|cause| LoadError::Read { path: directory.to_owned(), cause })?;
+    models.retain(|name| is_gguf_model(name) || name.ends_with(".bin") && !name.starts_with("tok"));
+    models.dedup_by(|other, first| gguf::model_name(other) == gguf::model_name(first));
     let found = match models.as_slice() {
-        [model] => return Ok(model.clone()),
-        [] => "neither".to_owned(),
-        files => {
-            let names: Vec<_> = files.iter().filter_map(|path| path.file_name()).collect();
-            crate::load_error::shortened(&format!("several .bin files: {names:?}"))
-        }
+        [model] => return Ok(directory.join(model)),
+        [] => "none of them".to_owned(),
+        names => crate::load_error::shortened(&format!("several models: {names:?}")),
     };
     Err(LoadError::NotACheckpoint { path: directory.to_owned(), found })
 }

@@ -292,7 +292,7 @@ impl RandomTensor {
 
     fn element_bytes(&self) -> usize {
         match self.dtype {
-            RandomDtype::F32 => size_of::<f32>(),
+            RandomDtype::F32 | RandomDtype::Block(_) => size_of::<f32>(),
             RandomDtype::Bf16 | RandomDtype::F16 => size_of::<u16>(),
         }
     }
@@ -303,7 +303,9 @@ impl RandomTensor {
         for bytes in bytes.chunks_exact_mut(self.element_bytes()) {
             let value = self.mean + self.deviation * normal.next();
             match self.dtype {
-                RandomDtype::F32 => bytes.copy_from_slice(&value.to_le_bytes()),
+                RandomDtype::F32 | RandomDtype::Block(_) => {
+                    bytes.copy_from_slice(&value.to_le_bytes())
+                }
                 RandomDtype::Bf16 => bytes.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
                 RandomDtype::F16 => bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
             }
@@ -317,7 +319,7 @@ const CHUNK_VALUES: usize = 1 << 16;
 impl View for RandomTensor {
     fn dtype(&self) -> safetensors::Dtype {
         match self.dtype {
-            RandomDtype::F32 => safetensors::Dtype::F32,
+            RandomDtype::F32 | RandomDtype::Block(_) => safetensors::Dtype::F32,
             RandomDtype::Bf16 => safetensors::Dtype::BF16,
             RandomDtype::F16 => safetensors::Dtype::F16,
         }
@@ -439,7 +441,7 @@ impl TensorSource for RandomTensors {
         })
     }
 
-    fn lossless_type(&self) -> Result<WeightType, LoadError> {
+    fn float_type(&self) -> Result<WeightType, LoadError> {
         Ok(WeightType::F32)
     }
 }

@@ -58,11 +58,11 @@ pub struct SerializedTensor {
 }
 
 impl SerializedTensor {
-    /// Converts values to a type.
+    /// Converts values to a type. Safetensors has no blocks, so f32 takes their place.
     #[must_use]
     pub fn new(values: &[f32], shape: Vec<usize>, dtype: FloatType) -> Self {
         let stored = match dtype {
-            FloatType::F32 => Dtype::F32,
+            FloatType::F32 | FloatType::Block(_) => Dtype::F32,
             FloatType::Bf16 => Dtype::BF16,
             FloatType::F16 => Dtype::F16,
         };
@@ -92,7 +92,9 @@ impl View for SerializedTensor {
 fn to_bytes(values: &[f32], dtype: FloatType) -> Vec<u8> {
     let values = values.iter();
     match dtype {
-        FloatType::F32 => values.flat_map(|value| value.to_le_bytes()).collect(),
+        FloatType::F32 | FloatType::Block(_) => {
+            values.flat_map(|value| value.to_le_bytes()).collect()
+        }
         FloatType::Bf16 => values.flat_map(|&value| bf16::from_f32(value).to_le_bytes()).collect(),
         FloatType::F16 => values.flat_map(|&value| f16::from_f32(value).to_le_bytes()).collect(),
     }

@@ -5,6 +5,8 @@ use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
 
 use super::{Dtype, WeightFile};
+use crate::block_type::BlockType;
+use crate::blocks;
 use crate::load_error::LoadError;
 
 /// A tensor of a mapped file, for reading row by row. The rows are the outputs of a matrix; a norm or a
@@ -19,7 +21,7 @@ pub struct TensorRows<'a> {
     /// The number of values in a row.
     pub(super) columns: usize,
     /// The number of rows of a head, if RoPE rotates the rows (2i, 2i+1) of each head rather than
-    /// (i, i + head_dim/2).
+    /// (i, i + head_dim/2). The values of a bias, which is one row, have the order of the rows.
     pub(super) interleaved: Option<usize>,
 }
 
@@ -45,7 +47,43 @@ impl TensorRows<'_> {
         self.columns
     }
 
-    /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened.
+    /// Returns the type of the blocks that the rows consist of, if they are quantised in blocks.
+    #[must_use]
+    pub fn block_type(&self) -> Option<BlockType> {
+        match self.dtype {
+            Dtype::Block(block) => Some(block),
+            _ => None,
+        }
+    }
+
+    /// Returns the stored blocks of a row, if the rows consist of blocks. The order of rows is that of
+    /// [`Self::read`], and the file's pages are released in the same way.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError::NonFinite`] if a scale is NaN or infinite.
+    ///
+    /// # Panics
+    ///
+    /// If `row` is out of range.
+    pub fn stored(&self, row: usize) -> Result<Option<&[u8]>, LoadError> {
+        let Some(block_type) = self.block_type() else { return Ok(None) };
+        let place = self.place(row);
+        let stored = &self.file.bytes()[place.clone()];
+        self.release_before(&place);
+        match blocks::first_non_finite(block_type, stored) {
+            None => Ok(Some(stored)),
+            Some((block, found)) => Err(LoadError::NonFinite {
+                file: self.file.path().to_owned(),
+                tensor: self.tensor.clone(),
+                index: row * self.columns + block * block_type.weights(),
+                found,
+            }),
+        }
+    }
+
+    /// Reads a row into `out`, `[columns]`. The values are exact: f32 as stored, bf16 and f16 widened,
+    /// and blocks as ggml restores them in f32.
     /// Rows of queries and keys are in the half-split order of RoPE for every file format.
     ///
     /// Rows should be read in ascending order: the file's pages are released after them, so that they
@@ -60,9 +98,8 @@ impl TensorRows<'_> {
     /// If `row` is out of range, or `out` does not have the length of a row.
     pub fn read(&self, row: usize, out: &mut [f32]) -> Result<(), LoadError> {
         assert_eq!(out.len(), self.columns, "a row of {}", self.tensor);
-        let start = self.bytes.start + self.stored_row(row) * self.row_bytes();
-        let end = start + self.row_bytes();
-        let bytes = &self.file.bytes()[start..end];
+        let place = self.place(row);
+        let bytes = &self.file.bytes()[place.clone()];
         match self.dtype {
             Dtype::F32 => {
                 for (value, bytes) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
@@ -76,11 +113,14 @@ impl TensorRows<'_> {
                 }
             }
             Dtype::F16 => widen_f16(bytes, out),
+            Dtype::Block(block) => blocks::dequantize(block, bytes, out),
         }
-        // Other threads may read rows next to this one. They map a released page again.
-        let blocks = [start, end].map(|byte| byte / RELEASED * RELEASED);
-        if blocks[0] < blocks[1] {
-            self.file.release(blocks[0].max(self.bytes.start)..blocks[1]);
+        self.release_before(&place);
+        if self.len() == 1 && self.interleaved.is_some() {
+            let stored = out.to_vec();
+            for (index, value) in out.iter_mut().enumerate() {
+                *value = stored[self.stored_index(index)];
+            }
         }
         match first_non_finite(out) {
             None => Ok(()),
@@ -91,21 +131,6 @@ impl TensorRows<'_> {
                 found: out[column],
             }),
         }
-    }
-
-    /// Returns the block type of the stored rows, if they are quantised.
-    #[must_use]
-    pub fn block_type(&self) -> Option<crate::BlockType> {
-        None
-    }
-
-    /// Returns the stored blocks of a row.
-    ///
-    /// # Errors
-    ///
-    /// None yet.
-    pub fn read_blocks(&self, _row: usize) -> Result<&[u8], LoadError> {
-        Ok(&[])
     }
 
     /// Reads all rows, one after another.
@@ -128,17 +153,28 @@ impl TensorRows<'_> {
     }
 
     fn row_bytes(&self) -> usize {
-        let element = match self.dtype {
-            Dtype::F32 => size_of::<f32>(),
-            Dtype::Bf16 | Dtype::F16 => size_of::<u16>(),
-        };
-        self.columns * element
+        self.dtype.row_bytes(self.columns)
     }
 
-    /// Returns the index of a row in the file.
-    fn stored_row(&self, row: usize) -> usize {
-        let Some(head_dim) = self.interleaved else { return row };
-        let (head, within, half) = (row / head_dim, row % head_dim, head_dim / 2);
+    /// Returns the place of a row in the file.
+    fn place(&self, row: usize) -> Range<usize> {
+        let start = self.bytes.start + self.stored_index(row) * self.row_bytes();
+        start..start + self.row_bytes()
+    }
+
+    /// Releases the pages up to the end of a row that has been read, if they are many.
+    fn release_before(&self, row: &Range<usize>) {
+        // Other threads may read rows next to this one. They map a released page again.
+        let [start, end] = [row.start, row.end].map(|byte| byte / RELEASED * RELEASED);
+        if start < end {
+            self.file.release(start.max(self.bytes.start)..end);
+        }
+    }
+
+    /// Returns the index in the file of a row, or of a value of a bias.
+    fn stored_index(&self, index: usize) -> usize {
+        let Some(head_dim) = self.interleaved else { return index };
+        let (head, within, half) = (index / head_dim, index % head_dim, head_dim / 2);
         head * head_dim + within % half * 2 + within / half
     }
 }
@@ -227,6 +263,37 @@ mod tests {
         let split = TensorRows { interleaved: Some(4), ..rows(&file, Dtype::F32, 2) };
         let order: Vec<f32> = split.read_all().unwrap().chunks(2).map(|row| row[0]).collect();
         assert_eq!(order, [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn an_interleaved_bias_becomes_halves_within_each_head() {
+        let values: Vec<u8> = (0..8u8).map(f32::from).flat_map(f32::to_le_bytes).collect();
+        let file = file(&values);
+        let bias = TensorRows { interleaved: Some(4), ..rows(&file, Dtype::F32, 8) };
+        assert_eq!(bias.read_all().unwrap(), [0.0, 2.0, 1.0, 3.0, 4.0, 6.0, 5.0, 7.0]);
+    }
+
+    #[test]
+    fn blocks_can_be_read_as_values_and_as_stored() {
+        // Rows of one block, two heads of two rows: f16 scales 1, 2, 3 and 4, and quants −16…15.
+        let scales = [1.0, 2.0, 3.0, 4.0_f32];
+        let block = |scale| {
+            let quants = (-16..16).map(|quant: i8| quant as u8);
+            f16::from_f32(scale).to_le_bytes().into_iter().chain(quants)
+        };
+        let bytes: Vec<u8> = scales.into_iter().flat_map(block).collect();
+        let file = file(&bytes);
+        let rows = rows(&file, Dtype::Block(BlockType::Q8_0), 32);
+        let split = TensorRows { interleaved: Some(4), ..rows };
+        assert_eq!((split.len(), split.block_type()), (4, Some(BlockType::Q8_0)));
+        let mut values = [0.0; 32];
+        for (row, stored) in [0, 2, 1, 3].into_iter().enumerate() {
+            assert_eq!(split.stored(row).unwrap().unwrap(), &bytes[34 * stored..][..34]);
+            split.read(row, &mut values).unwrap();
+            assert_eq!((values[0], values[31]), (-16.0 * scales[stored], 15.0 * scales[stored]));
+        }
+        let floats = TensorRows { dtype: Dtype::F32, columns: 2, ..split };
+        assert_eq!((floats.stored(0).unwrap(), floats.block_type()), (None, None));
     }
 
     #[test]

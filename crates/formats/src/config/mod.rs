@@ -24,7 +24,7 @@ pub use sampling::SuggestedSampling;
 
 /// The largest number of layers that is accepted: tens of times that of any model, and small enough
 /// to describe each layer.
-const MAX_LAYERS: usize = 1 << 12;
+pub(crate) const MAX_LAYERS: usize = 1 << 12;
 
 /// The description of a Llama-like model without its weights. The fields have the names that
 /// `config.json` uses, if it has such a field.
@@ -171,7 +171,7 @@ impl Config {
                 return invalid(option, &value, "a positive, finite number");
             }
         }
-        self.rope_scaling.validate(file)?;
+        self.rope_scaling.validate(self.head_dim, file)?;
         if let Some(SlidingWindow { size, layers }) = &self.sliding_window {
             if *size == 0 || *size > MAX_SIZE {
                 return invalid("sliding_window", size, &format!("a size from 1 to {MAX_SIZE}"));
@@ -287,6 +287,6 @@ impl Config {
     /// Returns the rotary position embedding of queries and keys.
     #[must_use]
     pub fn rope(&self) -> Rope {
-        Rope { theta: self.rope_theta, scaling: self.rope_scaling }
+        Rope { theta: self.rope_theta, scaling: self.rope_scaling.clone() }
     }
 }

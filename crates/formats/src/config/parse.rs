@@ -363,7 +363,8 @@ mod tests {
         let noted = parsed(json!({"rope_theta": 1e5, "rope_scaling": {
             "type": "linear", "factor": 4, "original_max_position_embeddings": 2048}}));
         assert_eq!(old, noted);
-        assert_eq!((old.rope_theta, old.rope_scaling), (1e5, RopeScaling::Linear { factor: 4.0 }));
+        let linear = RopeScaling::Linear { factor: 4.0 };
+        assert_eq!((old.rope_theta, &old.rope_scaling), (1e5, &linear));
         assert_eq!((old.rope().frequency(0, 8), new.rope().frequency(1, 8)), (0.25, 0.014_058_533));
         let both = json!({"rope_type": "llama3", "type": "llama3", "factor": 8.0,
                           "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -2,13 +2,14 @@
 
 use std::f64::consts::TAU;
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::json_options::{JsonOptions, MAX_SIZE};
 use crate::load_error::LoadError;
 
 /// The scaling of RoPE's frequencies, for texts longer than those of the original training: the
 /// `rope_type` of `config.json` with its options.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum RopeScaling {
     /// No scaling (`default`).
     #[default]
@@ -30,14 +31,19 @@ pub enum RopeScaling {
         /// The length of the context before it was extended, in positions.
         original_max_position_embeddings: usize,
     },
+    /// Each pair's frequency is divided by its own number, `[head_dim / 2]`, as stored in GGUF files.
+    Divisors(Arc<[f32]>),
 }
 
 impl RopeScaling {
-    /// Returns the scaled value of a frequency (radians per position).
-    pub(crate) fn scaled(self, frequency: f64) -> f64 {
-        match self {
+    /// Returns the scaled value of the frequency of a pair (radians per position).
+    pub(crate) fn scaled(&self, frequency: f64, pair: usize) -> f64 {
+        match *self {
             Self::None => frequency,
             Self::Linear { factor } => frequency / f64::from(factor),
+            Self::Divisors(ref divisors) => {
+                frequency / divisors.get(pair).map_or(1.0, |divisor| f64::from(*divisor))
+            }
             Self::Llama3 {
                 factor,
                 low_freq_factor,
@@ -53,17 +59,29 @@ impl RopeScaling {
         }
     }
 
-    /// Checks that the options are valid.
-    pub(super) fn validate(self, file: &Path) -> Result<(), LoadError> {
+    /// Checks that the options are valid for heads of this size.
+    pub(super) fn validate(&self, head_dim: usize, file: &Path) -> Result<(), LoadError> {
         let invalid = |option, found: &dyn std::fmt::Display, expected: &str| {
             let (file, found, expected) = (file.to_owned(), found.to_string(), expected.to_owned());
             Err(LoadError::InvalidOption { file, option, found, expected })
         };
-        let (Self::Linear { factor } | Self::Llama3 { factor, .. }) = self else { return Ok(()) };
+        if let Self::Divisors(divisors) = self {
+            // Frequencies divided by normal numbers are finite.
+            let valid = |divisor: &&f32| divisor.is_normal() && **divisor > 0.0;
+            return match divisors.iter().find(|divisor| !valid(divisor)) {
+                Some(divisor) => invalid("rope_freqs", divisor, "positive, finite divisors"),
+                None if divisors.len() != head_dim / 2 => {
+                    let expected = format!("one for each of the {} pairs of a head", head_dim / 2);
+                    invalid("rope_freqs", &format!("{} divisors", divisors.len()), &expected)
+                }
+                None => Ok(()),
+            };
+        }
+        let &(Self::Linear { factor } | Self::Llama3 { factor, .. }) = self else { return Ok(()) };
         if !(factor.is_finite() && factor >= 1.0) {
             return invalid("factor", &factor, "a finite number of at least 1");
         }
-        if let Self::Llama3 {
+        if let &Self::Llama3 {
             low_freq_factor: low,
             high_freq_factor: high,
             original_max_position_embeddings: original,
@@ -171,15 +189,15 @@ mod tests {
             original_max_position_embeddings: 8192,
         };
         let frequency = |rotations: f64| rotations * TAU / 8192.0;
-        assert_eq!(scaling.scaled(frequency(5.0)), frequency(5.0));
-        assert_eq!(scaling.scaled(frequency(0.5)), frequency(0.5) / 8.0);
+        assert_eq!(scaling.scaled(frequency(5.0), 0), frequency(5.0));
+        assert_eq!(scaling.scaled(frequency(0.5), 0), frequency(0.5) / 8.0);
         // In the middle between the two, half of each.
-        let halfway = scaling.scaled(frequency(2.5));
+        let halfway = scaling.scaled(frequency(2.5), 0);
         assert!((halfway / frequency(2.5) - (1.0 + 1.0 / 8.0) / 2.0).abs() < 1e-12);
         // The function is continuous.
         for edge in [1.0, 4.0] {
             let [above, below] =
-                [edge + 1e-9, edge - 1e-9].map(|rotations| scaling.scaled(frequency(rotations)));
+                [edge + 1e-9, edge - 1e-9].map(|rotations| scaling.scaled(frequency(rotations), 0));
             assert!((above - below).abs() < 1e-11);
         }
     }
@@ -187,8 +205,23 @@ mod tests {
     fn message(text: &str) -> String {
         let file = Path::new("config.json");
         let options = JsonOptions::parse(text, file).unwrap();
-        let read = read(&options).and_then(|(_, scaling)| scaling.validate(file));
+        let read = read(&options).and_then(|(_, scaling)| scaling.validate(8, file));
         read.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_pair_has_its_own_divisor() {
+        let scaling = RopeScaling::Divisors([1.0, 2.5, 8.0, 8.0].into());
+        assert_eq!([0, 1, 2].map(|pair| scaling.scaled(1.0, pair)), [1.0, 0.4, 0.125]);
+        let file = Path::new("a.gguf");
+        assert!(scaling.validate(8, file).is_ok());
+        let message = scaling.validate(10, file).unwrap_err().to_string();
+        assert!(message.contains("4 divisors; expected one for each of the 5 pairs"), "{message}");
+        for divisor in [0.0, -1.0, f32::NAN, f32::INFINITY, 1e-40] {
+            let scaling = RopeScaling::Divisors([1.0, divisor].into());
+            let message = scaling.validate(4, file).unwrap_err().to_string();
+            assert!(message.contains("positive, finite divisors"), "{message}");
+        }
     }
 
     #[test]

@@ -22,7 +22,7 @@ impl Config {
             "max_position_embeddings": self.max_position_embeddings,
             "rms_norm_eps": self.rms_norm_eps,
             "rope_theta": self.rope_theta,
-            "rope_scaling": rope_scaling_json(self.rope_scaling),
+            "rope_scaling": rope_scaling_json(&self.rope_scaling),
             "attention_bias": self.output_bias,
             "mlp_bias": self.mlp_bias,
             "sliding_window": self.sliding_window.as_ref().map(|window| window.size),
@@ -31,7 +31,8 @@ impl Config {
             "bos_token_id": self.bos_token_id,
             "eos_token_id": self.eos_token_ids,
             "torch_dtype": match dtype {
-                Dtype::F32 => "float32",
+                // No type of config.json holds blocks, so their values are written.
+                Dtype::F32 | Dtype::Block(_) => "float32",
                 Dtype::Bf16 => "bfloat16",
                 Dtype::F16 => "float16",
             },
@@ -48,7 +49,7 @@ impl Config {
     }
 }
 
-fn rope_scaling_json(scaling: RopeScaling) -> Value {
+fn rope_scaling_json(scaling: &RopeScaling) -> Value {
     match scaling {
         RopeScaling::None => Value::Null,
         RopeScaling::Linear { factor } => json!({"rope_type": "linear", "factor": factor}),
@@ -63,6 +64,13 @@ fn rope_scaling_json(scaling: RopeScaling) -> Value {
             "low_freq_factor": low_freq_factor,
             "high_freq_factor": high_freq_factor,
             "original_max_position_embeddings": original_max_position_embeddings,
+        }),
+        // The same computation under transformers' name for stored divisors.
+        RopeScaling::Divisors(divisors) => json!({
+            "rope_type": "longrope",
+            "short_factor": **divisors,
+            "long_factor": **divisors,
+            "attention_factor": 1.0,
         }),
     }
 }

@@ -43,8 +43,12 @@ impl Speculator {
     ) -> Result<Architecture, LoadError> {
         let model = config.architecture();
         let attention_norm = AttentionNorm::EmbeddingAndHidden;
-        let layers: Vec<Layer> =
-            model.layers.iter().take(1).map(|layer| Layer { attention_norm, ..*layer }).collect();
+        let layers: Vec<Layer> = model
+            .layers
+            .iter()
+            .take(1)
+            .map(|layer| Layer { attention_norm, ..layer.clone() })
+            .collect();
         self.reject_other_tensors(&layers, prefix)?;
         let (head, head_tokens) = self.head(config)?;
         Ok(Architecture {

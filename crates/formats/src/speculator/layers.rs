@@ -44,7 +44,7 @@ impl Speculator {
         let layer = |(index, layer): (usize, &Layer)| {
             let has_norm = has(Tensor::Layer(index, LayerTensor::AttentionNorm));
             let attention_norm = if has_norm { AttentionNorm::Hidden } else { AttentionNorm::None };
-            Layer { attention_norm, ..*layer }
+            Layer { attention_norm, ..layer.clone() }
         };
         Ok(Architecture {
             input: if on_tokens { Input::Embedding } else { Input::EmbeddingAndFeature },

@@ -328,7 +328,7 @@ impl TensorSource for Speculator {
         self.tensors.rows(&name, shape, hint)
     }
 
-    fn lossless_type(&self) -> Result<WeightType, LoadError> {
+    fn float_type(&self) -> Result<WeightType, LoadError> {
         Ok(WeightType::lossless(self.tensors.matrix_dtypes()?))
     }
 }

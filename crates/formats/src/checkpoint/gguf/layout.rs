@@ -4,10 +4,11 @@ use forerun_output::OutputFile;
 use std::io::{self, Write};
 use std::path::Path;
 
+use super::parse::{DEFAULT_ALIGNMENT as ALIGNMENT, MAGIC};
+use super::value::ValueType;
+
 /// The format version of the files that are written.
 const VERSION: u32 = 3;
-/// The alignment of tensors in bytes: the format's default.
-const ALIGNMENT: u64 = 32;
 
 /// A value in a GGUF file's metadata.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,46 +27,37 @@ pub enum GgufValue {
     Texts(Vec<String>),
 }
 
-/// The format's codes of the value types (`gguf_metadata_value_type`).
-mod code {
-    pub(super) const U32: u32 = 4;
-    pub(super) const I32: u32 = 5;
-    pub(super) const F32: u32 = 6;
-    pub(super) const BOOL: u32 = 7;
-    pub(super) const STRING: u32 = 8;
-    pub(super) const ARRAY: u32 = 9;
-}
-
 impl GgufValue {
     /// Appends the type code and the value to `out`.
     fn encode(&self, out: &mut Vec<u8>) {
-        let mut array = |element: u32, length: usize| {
-            out.extend([code::ARRAY, element].iter().flat_map(|code| code.to_le_bytes()));
+        let mut array = |element: ValueType, length: usize| {
+            let codes = [ValueType::Array, element].map(|value_type| value_type.code());
+            out.extend(codes.iter().flat_map(|code| code.to_le_bytes()));
             out.extend((length as u64).to_le_bytes());
         };
         match self {
             Self::U32(value) => {
-                out.extend(code::U32.to_le_bytes());
+                out.extend(ValueType::U32.code().to_le_bytes());
                 out.extend(value.to_le_bytes());
             }
             Self::F32(value) => {
-                out.extend(code::F32.to_le_bytes());
+                out.extend(ValueType::F32.code().to_le_bytes());
                 out.extend(value.to_le_bytes());
             }
             Self::Bool(value) => {
-                out.extend(code::BOOL.to_le_bytes());
+                out.extend(ValueType::Bool.code().to_le_bytes());
                 out.push(u8::from(*value));
             }
             Self::Text(text) => {
-                out.extend(code::STRING.to_le_bytes());
+                out.extend(ValueType::Text.code().to_le_bytes());
                 encode_text(text, out);
             }
             Self::I32s(values) => {
-                array(code::I32, values.len());
+                array(ValueType::I32, values.len());
                 out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             }
             Self::Texts(texts) => {
-                array(code::STRING, texts.len());
+                array(ValueType::Text, texts.len());
                 texts.iter().for_each(|text| encode_text(text, out));
             }
         }
@@ -101,7 +93,7 @@ impl GgufWriter {
         metadata: &[(String, GgufValue)],
         tensors: &[TensorInfo],
     ) -> io::Result<Self> {
-        let mut head = b"GGUF".to_vec();
+        let mut head = MAGIC.to_vec();
         head.extend(VERSION.to_le_bytes());
         head.extend((tensors.len() as u64).to_le_bytes());
         head.extend((metadata.len() as u64).to_le_bytes());

@@ -1,9 +1,16 @@
-//! GGUF, the file format of llama.cpp: writes a Llama-like model as a GGUF file.
+//! GGUF, the file format of llama.cpp: reads models from GGUF files, and writes them.
 //!
-//! Source: `docs/gguf.md` of ggml (version 3), and the tensor names of llama.cpp's architecture
-//! `llama`. All matrices have one type. Norms and biases are f32, as in llama.cpp.
+//! Source: `docs/gguf.md` of ggml (version 3), and llama.cpp's names of architectures, options and
+//! tensors. In written files, all matrices have one type. Norms and biases are f32, as in llama.cpp.
 
+mod config;
 mod layout;
+mod metadata;
+mod names;
+mod parse;
+mod reader;
+mod unread;
+mod value;
 
 use std::fmt;
 use std::io::Write;
@@ -14,11 +21,14 @@ use half::bf16;
 
 use super::{Checkpoint, LoadError};
 use crate::config::{Config, Family, RopeScaling};
-use crate::tensor::{LayerTensor, Tensor};
+use crate::tensor::Tensor;
 use crate::weight_type::{QUANT_BLOCK as BLOCK, quantize_weights};
 use layout::{GgufWriter, TensorInfo};
+use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbours};
 
 pub use layout::GgufValue;
+pub use metadata::GgufMetadata;
+pub(super) use reader::{GgufModel, StoredMetadata, is_gguf, model_name, with_other_parts};
 
 /// The type of the matrices in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +113,8 @@ impl FromStr for GgufType {
 ///
 /// # Errors
 ///
-/// [`LoadError::UnsupportedOption`] if llama.cpp's `llama` cannot compute the model, or if its rows do
-/// not divide into blocks. Other errors if weights cannot be read or the file cannot be written.
+/// [`LoadError::UnsupportedOption`] if llama.cpp cannot compute the model, or if its rows do not divide
+/// into blocks. Other errors if weights cannot be read or the file cannot be written.
 pub fn write_gguf(
     checkpoint: &Checkpoint,
     file: &Path,
@@ -141,17 +151,14 @@ pub fn write_gguf(
     writer.finish().map_err(failed)
 }
 
-/// The name of the tensor that holds one divisor of RoPE's frequency for each pair.
-const ROPE_DIVISORS: &str = "rope_freqs.weight";
-
-/// Rejects models that llama.cpp's `llama` would compute differently.
+/// Rejects models that llama.cpp would compute differently.
 fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<(), LoadError> {
     let unsupported = |option, found: String, supported| {
         Err(LoadError::UnsupportedOption { file: path.to_owned(), option, found, supported })
     };
-    if !matches!(config.family, Family::Llama | Family::Mistral) {
-        let found = config.family.model_type().to_owned();
-        return unsupported("model_type", found, "llama and mistral in a GGUF file");
+    if config.family == Family::Qwen3 && (config.qkv_bias || config.output_bias) {
+        let supported = "no biases of a Qwen3 in a GGUF file";
+        return unsupported("attention_bias", "true".to_owned(), supported);
     }
     if let Some(window) = &config.sliding_window
         && window.size < config.max_position_embeddings
@@ -176,37 +183,46 @@ fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<
 fn model_metadata(config: &Config, gguf_type: GgufType) -> Vec<(String, GgufValue)> {
     let size = |size: usize| GgufValue::U32(u32::try_from(size).unwrap_or(u32::MAX));
     let float = GgufValue::F32;
-    let mut all = vec![
-        ("general.architecture", GgufValue::Text("llama".into())),
+    let architecture = architecture(config.family);
+    let general = [
+        ("general.architecture", GgufValue::Text(architecture.into())),
         ("general.type", GgufValue::Text("model".into())),
         ("general.file_type", GgufValue::U32(gguf_type.file_type())),
         ("general.quantization_version", GgufValue::U32(2)),
-        ("llama.context_length", size(config.max_position_embeddings)),
-        ("llama.embedding_length", size(config.hidden_size)),
-        ("llama.block_count", size(config.num_hidden_layers)),
-        ("llama.feed_forward_length", size(config.intermediate_size)),
-        ("llama.attention.head_count", size(config.num_attention_heads)),
-        ("llama.attention.head_count_kv", size(config.num_key_value_heads)),
-        ("llama.attention.key_length", size(config.head_dim)),
-        ("llama.attention.value_length", size(config.head_dim)),
-        ("llama.attention.layer_norm_rms_epsilon", float(config.rms_norm_eps)),
-        ("llama.rope.dimension_count", size(config.head_dim)),
-        ("llama.rope.freq_base", float(config.rope_theta)),
-        ("llama.vocab_size", size(config.vocab_size)),
+    ];
+    let mut model = vec![
+        ("context_length", size(config.max_position_embeddings)),
+        ("embedding_length", size(config.hidden_size)),
+        ("block_count", size(config.num_hidden_layers)),
+        ("feed_forward_length", size(config.intermediate_size)),
+        ("attention.head_count", size(config.num_attention_heads)),
+        ("attention.head_count_kv", size(config.num_key_value_heads)),
+        ("attention.key_length", size(config.head_dim)),
+        ("attention.value_length", size(config.head_dim)),
+        ("attention.layer_norm_rms_epsilon", float(config.rms_norm_eps)),
+        ("rope.dimension_count", size(config.head_dim)),
+        ("rope.freq_base", float(config.rope_theta)),
+        ("vocab_size", size(config.vocab_size)),
     ];
     if let RopeScaling::Linear { factor } = config.rope_scaling {
-        all.push(("llama.rope.scaling.type", GgufValue::Text("linear".into())));
-        all.push(("llama.rope.scaling.factor", float(factor)));
+        model.push(("rope.scaling.type", GgufValue::Text("linear".into())));
+        model.push(("rope.scaling.factor", float(factor)));
     }
-    all.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    let general = general.into_iter().map(|(key, value)| (key.to_owned(), value));
+    let model = model.into_iter().map(|(name, value)| (format!("{architecture}.{name}"), value));
+    general.chain(model).collect()
 }
 
 /// Returns the divisor of each frequency, `[head_dim / 2]`, if the frequencies are scaled one by one.
 fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
-    let RopeScaling::Llama3 { .. } = config.rope_scaling else { return None };
-    Some(
-        (0..config.head_dim / 2).map(|pair| config.rope().divisor(pair, config.head_dim)).collect(),
-    )
+    match &config.rope_scaling {
+        RopeScaling::None | RopeScaling::Linear { .. } => None,
+        RopeScaling::Divisors(divisors) => Some(divisors.to_vec()),
+        RopeScaling::Llama3 { .. } => {
+            let divisor = |pair| config.rope().divisor(pair, config.head_dim);
+            Some((0..config.head_dim / 2).map(divisor).collect())
+        }
+    }
 }
 
 /// Describes a tensor. Vectors are stored as f32, matrices in the file's type.
@@ -218,42 +234,8 @@ fn tensor_info(name: String, shape: &[usize], gguf_type: GgufType) -> TensorInfo
     TensorInfo { name, shape: shape.to_vec(), code: stored.code(), bytes }
 }
 
-/// Returns a tensor's name in GGUF.
-fn gguf_name(tensor: Tensor) -> String {
-    let (layer, part) = match tensor {
-        Tensor::Embedding => return "token_embd.weight".into(),
-        Tensor::FinalNorm => return "output_norm.weight".into(),
-        Tensor::Head => return "output.weight".into(),
-        Tensor::Layer(layer, part) => (layer, part),
-        // Complete models have no other tensors.
-        other => return other.to_string(),
-    };
-    let part = match part {
-        LayerTensor::AttentionNorm => "attn_norm.weight",
-        LayerTensor::HiddenNorm => "attn_norm_2.weight",
-        LayerTensor::Query => "attn_q.weight",
-        LayerTensor::Key => "attn_k.weight",
-        LayerTensor::Value => "attn_v.weight",
-        LayerTensor::QueryBias => "attn_q.bias",
-        LayerTensor::KeyBias => "attn_k.bias",
-        LayerTensor::ValueBias => "attn_v.bias",
-        LayerTensor::QueryNorm => "attn_q_norm.weight",
-        LayerTensor::KeyNorm => "attn_k_norm.weight",
-        LayerTensor::Output => "attn_output.weight",
-        LayerTensor::OutputBias => "attn_output.bias",
-        LayerTensor::MlpNorm => "ffn_norm.weight",
-        LayerTensor::Gate => "ffn_gate.weight",
-        LayerTensor::Up => "ffn_up.weight",
-        LayerTensor::GateBias => "ffn_gate.bias",
-        LayerTensor::UpBias => "ffn_up.bias",
-        LayerTensor::Down => "ffn_down.weight",
-        LayerTensor::DownBias => "ffn_down.bias",
-    };
-    format!("blk.{layer}.{part}")
-}
-
-/// Writes a tensor's rows. llama.cpp's `llama` rotates neighbouring values of a head, (2i, 2i + 1).
-/// The rows of queries and keys are in half-split order here, so they are reordered.
+/// Writes a tensor's rows. The rows of queries and keys are in half-split order here. They are reordered
+/// for an architecture that rotates neighbouring values of a head.
 fn write_tensor(
     checkpoint: &Checkpoint,
     tensor: Tensor,
@@ -261,10 +243,10 @@ fn write_tensor(
     writer: &mut GgufWriter,
     file: &Path,
 ) -> Result<(), LoadError> {
-    use LayerTensor::{Key, KeyBias, Query, QueryBias};
     let failed = |cause| LoadError::Write { path: file.to_owned(), cause };
-    let rotated = matches!(tensor, Tensor::Layer(_, Query | QueryBias | Key | KeyBias));
-    let head_dim = rotated.then(|| checkpoint.config().head_dim);
+    let config = checkpoint.config();
+    let reordered = rotates_neighbours(config.family) && is_rotated(tensor);
+    let head_dim = reordered.then_some(config.head_dim);
     let source_row = |row| head_dim.map_or(row, |head_dim| half_split_row(row, head_dim));
     let mut bytes = Vec::new();
     if checkpoint.shape(tensor).len() == 1 {

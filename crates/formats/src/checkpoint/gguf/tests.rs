@@ -4,6 +4,7 @@
 
 use super::*;
 use crate::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use crate::tensor::LayerTensor;
 use std::collections::BTreeMap;
 
 /// A reader that follows the format's specification and shares nothing with the writer.
@@ -254,7 +255,8 @@ fn models_that_llama_cpp_would_compute_differently_are_rejected() {
         error
     };
     let qwen = Config { family: Family::Qwen3, qk_norm: true, ..config() };
-    assert!(message(qwen, GgufType::F32).contains("\"model_type\" is qwen3"));
+    let biased = Config { qkv_bias: true, output_bias: true, ..qwen };
+    assert!(message(biased, GgufType::F32).contains("\"attention_bias\" is true"));
     let window = crate::checkpoint::random::example_families().remove(1);
     assert!(message(window, GgufType::F32).contains("\"sliding_window\" is 21"));
     let error = message(example_config(), GgufType::Q8_0);

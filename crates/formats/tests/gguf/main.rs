@@ -1,0 +1,21 @@
+//! GGUF files are read as the models that they hold, and damaged ones are rejected with a message that
+//! names the field.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod builder;
+mod damaged;
+mod golden;
+mod options;
+mod places;
+mod round_trip;
+
+use forerun_formats::Checkpoint;
+use forerun_formats::checkpoint::{LoadError, Tensor};
+
+/// Reads every tensor.
+fn read_all(checkpoint: &Checkpoint) -> Result<(), LoadError> {
+    for tensor in checkpoint.architecture().tensors().chain([Tensor::Head]) {
+        checkpoint.tensor(tensor)?;
+    }
+    Ok(())
+}
