@@ -9,7 +9,9 @@ use forerun_cpu::{CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transf
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
 use forerun_model::{CachedTransformer, Forward};
-use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
+use forerun_runtime::{
+    BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, TeamSpec, WorkerSpec,
+};
 use std::sync::Arc;
 
 /// The loaded models of a plan.
@@ -42,25 +44,25 @@ pub(crate) fn worker_specs(
     let halves = plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper;
     let spec = |worker: WorkerDescription| {
         let roles = worker.roles();
-        let (cores, devices) = match &worker.device {
-            WorkerDevice::Thread => (Vec::new(), Vec::new()),
-            WorkerDevice::Own(group) => (group.cores().to_vec(), Vec::new()),
-            WorkerDevice::InTurn(groups) => {
-                let devices: Result<_, StartError> =
-                    groups.iter().map(&mut shared_device).collect();
-                (Vec::new(), devices?)
-            }
+        let devices: Result<Vec<_>, StartError> = match &worker.device {
+            WorkerDevice::InTurn(groups) => groups.iter().map(&mut shared_device).collect(),
+            WorkerDevice::Thread | WorkerDevice::Own(_) => Ok(Vec::new()),
+        };
+        let team = match &worker.device {
+            WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(group.cores().to_vec()),
+            WorkerDevice::Own(group) => TeamSpec::Unpinned(group.cores().len()),
+            WorkerDevice::Thread | WorkerDevice::InTurn(_) => TeamSpec::Unpinned(1),
         };
         let models = WorkerModels {
             loaded: Arc::clone(loaded),
             roles: roles.clone(),
             on_tokens: on_tokens.clone(),
-            devices,
+            devices: devices?,
             halves,
             cache_bytes: plan.cache_bytes(),
         };
         let build: BuildEngine = Box::new(move |team| models.engine(&team));
-        Ok(WorkerSpec { name: worker.name, cores, roles, build })
+        Ok(WorkerSpec { name: worker.name, team, roles, build })
     };
     plan.workers().into_iter().map(spec).collect()
 }
