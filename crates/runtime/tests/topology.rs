@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun_runtime::{Placement, Topology};
+use forerun_runtime::{CpuQuota, Placement, Topology};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -213,7 +213,7 @@ fn a_container_sees_only_its_own_groups() {
         let mount = format!("29 23 0:26 {mounted} /sys/fs/cgroup ro - cgroup2 cgroup rw");
         let machine = server().with_cgroup(&format!("0::{group}"), &mount);
         let machine = machine.with(&format!("{folder}/cpu.max"), "200000 100000");
-        machine.topology(0..16).quota().map(|quota| quota.threads())
+        machine.topology(0..16).quota().map(CpuQuota::threads)
     };
     // The container's group is mounted, and named as on the host.
     assert_eq!(quota("/docker/1a", "/docker/1a", "sys/fs/cgroup"), Some(2));

@@ -71,7 +71,7 @@ impl CgroupWithQuota {
             let folder = Path::new(root).join(format!("forerun-test-{}", std::process::id()));
             fs::create_dir(&folder).ok()?;
             let group = Self(folder);
-            // A new file would mean that the folder is not one of a cgroup.
+            // Only a folder of a cgroup has this file.
             let set = fs::OpenOptions::new().write(true).open(group.0.join(quota));
             set.and_then(|mut file| file.write_all(value.as_bytes())).ok()?;
             Some(group)
