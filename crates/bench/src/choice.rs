@@ -2,7 +2,7 @@
 
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, Drafting, LayerStrategy, Method, ModelSource,
-    PearlOptions, Placement, Tree, WeightType, cores_within_quota,
+    PearlOptions, Placement, Tree, WeightType, default_cores,
 };
 use std::collections::BTreeSet;
 
@@ -55,11 +55,11 @@ impl Choice {
         })
     }
 
-    /// Returns the cores of the placement, or the cores within the CPU quota if there is no placement.
+    /// Returns the cores of the placement, or the default ones if there is no placement.
     pub(crate) fn cores(&self) -> BTreeSet<usize> {
         match &self.placement {
             Some(placement) => cores_in(placement),
-            None => cores_within_quota().into_iter().collect(),
+            None => default_cores().into_iter().collect(),
         }
     }
 }

@@ -269,6 +269,7 @@ fn build(
         cache_bytes: None,
         threads: None,
         placement,
+        pin: false,
         layers: choice.layers.clone(),
         calibration: choice.calibration,
     };
@@ -318,7 +319,11 @@ fn flags(models: &Models, plan: &Plan, choice: &Choice) -> String {
     if let Some(weight_type) = plan.weight_type() {
         flags += &format!(" --dtype {weight_type}");
     }
-    flags + &format!(" --placement {} --temperature {}", plan.placement(), choice.temperature)
+    // A default placement is not pinned, as a given one would be.
+    if plan.is_pinned() {
+        flags += &format!(" --placement {}", plan.placement());
+    }
+    flags + &format!(" --temperature {}", choice.temperature)
 }
 
 #[cfg(test)]

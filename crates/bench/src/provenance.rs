@@ -1,6 +1,6 @@
 //! The provenance of measurements: command, version, commit, machine, date.
 
-use forerun::{Isa, cores_within_quota};
+use forerun::{Isa, default_cores};
 use serde::{Deserialize, Serialize};
 use std::fs;
 
@@ -17,7 +17,7 @@ pub struct Provenance {
     pub started: String,
     /// The name of the processor.
     pub processor: String,
-    /// The number of cores that the program may use.
+    /// The number of cores that the program uses by default.
     pub cores: usize,
     /// The instruction set that the kernels use.
     pub instruction_set: String,
@@ -38,7 +38,7 @@ impl Provenance {
             commit: option_env!("FORERUN_COMMIT").map(str::to_owned),
             started: jiff::Zoned::now().strftime("%Y-%m-%d %H:%M:%S %:z").to_string(),
             processor: field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),
-            cores: cores_within_quota().len(),
+            cores: default_cores().len(),
             instruction_set: Isa::from_environment()
                 .map_or("unknown".into(), |isa| isa.to_string()),
             kernel: kernel(),

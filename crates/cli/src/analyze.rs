@@ -24,7 +24,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     if let Some(file) = &arguments.search {
         forerun_output::check(file).with_context(|| cannot_write(file))?;
     }
-    let cores = bench::cores(arguments.threads)?;
+    let threads = bench::threads(arguments.threads)?;
     let mut prompts =
         suite::read(std::slice::from_ref(&arguments.prompts), arguments.data.as_deref())?;
     if let Some(count) = arguments.limit {
@@ -42,13 +42,12 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     };
     let analysis = LayerAnalysis::open(&options, &texts)?;
     let rows = strategies(arguments, analysis.config().num_hidden_layers)?;
-    // Pinned after loading, which uses all cores.
-    let team = Arc::new(Team::pinned(&cores)?);
+    let team = Arc::new(Team::unpinned(threads)?);
     let strategies = rows.iter().map(|(_, strategy)| strategy.clone()).collect();
     let report = analysis.compare(&team, strategies, |_, _| ())?;
     print(arguments, &team, &rows, &report)?;
     if arguments.rounds > 0 {
-        let one_core = Arc::new(Team::pinned(&cores[..1])?);
+        let one_core = Arc::new(Team::single_thread());
         print_costs(arguments, &analysis, [&team, &one_core], &rows)?;
     }
     if arguments.search.is_some() {

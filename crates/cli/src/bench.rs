@@ -3,7 +3,7 @@
 use crate::arguments::KernelBenchArguments;
 use anyhow::Context;
 use forerun::measure::{BandwidthProbe, LinearProbe};
-use forerun::{Isa, Team, WeightType, available_cores};
+use forerun::{Isa, Team, Topology, WeightType};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -65,22 +65,22 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     Ok(ExitCode::SUCCESS)
 }
 
-/// Creates a team pinned to the first `threads` cores, or to all cores.
+/// Starts a team of `threads` threads, or of as many as are used by default.
 pub(crate) fn team(threads: Option<usize>) -> anyhow::Result<Team> {
-    Ok(Team::pinned(&cores(threads)?)?)
+    Ok(Team::unpinned(self::threads(threads)?)?)
 }
 
-/// Returns the first `threads` cores, or all cores.
-pub(crate) fn cores(threads: Option<usize>) -> anyhow::Result<Vec<usize>> {
-    let cores = available_cores();
-    let threads = threads.unwrap_or(cores.len());
-    let used = cores.get(..threads).filter(|used| !used.is_empty()).with_context(|| {
+/// Checks a number of threads. By default it is that of a default placement.
+pub(crate) fn threads(threads: Option<usize>) -> anyhow::Result<usize> {
+    let topology = Topology::of_this_machine();
+    let Some(count) = threads else { return Ok(topology.default_cores().len()) };
+    let cores = topology.cores_for(count).with_context(|| {
+        let most = topology.processors().len();
         format!(
-            "--threads is {threads}, but this machine has {} cores: use a number from 1 to {0}",
-            cores.len()
+            "--threads is {count}, but this machine has {most} cores: use a number from 1 to {most}"
         )
     })?;
-    Ok(used.to_vec())
+    Ok(cores.len())
 }
 
 /// The median and the quartiles of measurements.

@@ -4,7 +4,7 @@ use crate::arguments::RunBenchArguments;
 use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL};
 use crate::{note, progress};
 use forerun::{
-    LayerStrategy, ModelSource, Request, SamplingOptions, VerificationChoice, cores_within_quota,
+    LayerStrategy, ModelSource, Request, SamplingOptions, VerificationChoice, default_cores,
     synthetic_pair_label,
 };
 use forerun_bench::summary::{RunDescription, SYNTHETIC_PAIR};
@@ -248,9 +248,7 @@ fn sweeps(arguments: &RunBenchArguments, file: &SweepFile) -> Vec<Sweep> {
         ..Sweep::default()
     };
     let mut sweeps = file.sweeps.clone();
-    sweeps.extend(
-        arguments.preset.into_iter().flat_map(|preset| preset.sweeps(&cores_within_quota())),
-    );
+    sweeps.extend(arguments.preset.into_iter().flat_map(|preset| preset.sweeps(&default_cores())));
     if sweeps.is_empty() || flags != Sweep::default() {
         sweeps.push(flags);
     }

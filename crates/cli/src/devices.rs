@@ -5,9 +5,7 @@ use crate::bench::{self, Quartiles};
 use crate::progress;
 use forerun::measure::BandwidthProbe;
 use forerun::model_cost::ModelProbe;
-use forerun::{
-    Checkpoint, Isa, ModelSource, Placement, Weights, available_cores, cores_within_quota,
-};
+use forerun::{Checkpoint, DeviceGroup, Isa, ModelSource, Placement, Topology, Weights};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -86,18 +84,21 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
 }
 
 fn cores() -> anyhow::Result<ExitCode> {
-    let cores = available_cores();
+    let topology = Topology::of_this_machine();
     let mut out = std::io::stdout().lock();
     if let Some(name) = processor() {
         writeln!(out, "processor            {name}")?;
     }
     writeln!(out, "instruction sets     {}", instruction_sets())?;
-    writeln!(out, "cores to use         {}", cores.len())?;
-    for core in &cores {
-        writeln!(out, "  cpu:{core}")?;
+    let processors = topology.processors();
+    writeln!(out, "logical processors   {}", processors.len())?;
+    writeln!(out, "  {}", DeviceGroup::new(&processors))?;
+    let cores = topology.default_cores();
+    writeln!(out, "default threads      {}", cores.len())?;
+    for limit in topology.limits() {
+        writeln!(out, "  {limit}")?;
     }
-    let cores = cores_within_quota();
-    writeln!(out, "default placement")?;
+    writeln!(out, "default placement    not pinned to cores (`--pin` pins it)")?;
     writeln!(out, "  pearl, dsi  {}", Placement::automatic(&cores, true, 1))?;
     writeln!(out, "  others      {}", Placement::automatic(&cores, false, 1))?;
     Ok(ExitCode::SUCCESS)

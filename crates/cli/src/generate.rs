@@ -164,6 +164,7 @@ pub(crate) fn options(arguments: &AnswerArguments) -> Options {
         cache_bytes: arguments.cache_bytes,
         threads: arguments.threads,
         placement: arguments.placement.clone(),
+        pin: arguments.pin,
         layers: arguments.easyspec.layers(),
         calibration: arguments.easyspec.calibration,
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> {
     let QualityBenchArguments { model, text, tokens, window, dtypes, draft_model, threads } =
         arguments;
-    let cores = bench::cores(threads)?;
+    let threads = bench::threads(threads)?;
     let content = std::fs::read_to_string(&text)
         .with_context(|| format!("cannot read the text {}", text.display()))?;
     let locate =
@@ -25,8 +25,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         window,
     };
     let bench = QualityBench::open(&options, &content)?;
-    // Pinned after loading, which uses all cores.
-    let team = Arc::new(forerun::Team::pinned(&cores)?);
+    let team = Arc::new(forerun::Team::unpinned(threads)?);
     let report = bench.run(&team, show_progress())?;
 
     let mut out = std::io::stdout().lock();

@@ -606,8 +606,12 @@ fn drafters_of_other_targets_and_broken_drafters_are_errors_with_a_reason() {
     let message = |path: &Path| {
         let opened = Speculator::open(path, &target.checkpoint);
         let loaded = opened.and_then(|speculator| {
-            SpeculatorWeights::load(&speculator.unwrap(), &target.weights, forerun_formats::ModelTypes::default())
-                .map(drop)
+            SpeculatorWeights::load(
+                &speculator.unwrap(),
+                &target.weights,
+                forerun_formats::ModelTypes::default(),
+            )
+            .map(drop)
         });
         loaded.unwrap_err().to_string()
     };

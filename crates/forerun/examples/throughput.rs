@@ -5,7 +5,7 @@
 //! answer with the gain that a forward pass allows: the rows of `n` sequences cost less than `n` passes.
 //! Without a drafter the method is plain decoding, of which a pass has one row for each sequence.
 use forerun::model_cost::ModelProbe;
-use forerun::{Canceller, available_cores};
+use forerun::{Canceller, default_cores};
 use forerun::{
     Checkpoint, Forerun, Method, ModelSource, Options, Plan, Request, Team, WeightType, Weights,
 };
@@ -89,7 +89,7 @@ fn pass_costs(
     weight_type: WeightType,
 ) -> Result<Vec<(usize, f64)>, Box<dyn std::error::Error>> {
     let weights = Weights::load_as(&Checkpoint::open(target.as_ref())?, weight_type)?;
-    let team = Arc::new(Team::pinned(&available_cores())?);
+    let team = Arc::new(Team::unpinned(default_cores().len())?);
     let mut probe = ModelProbe::new(Arc::new(weights), team, PROMPT + TOKENS / 2, 16);
     let mut cost = |rows: usize| {
         let mut seconds: Vec<f64> = (0..9).map(|_| probe.run(rows)).collect();

@@ -112,6 +112,6 @@ pub use forerun_formats::{
 };
 pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_runtime::{
-    ClusterHandle, Placement, PlacementError, Runtime, ThreadCluster, Workers, available_cores,
-    cores_within_quota,
+    ClusterHandle, CpuQuota, DeviceGroup, Placement, PlacementError, Runtime, ThreadCluster,
+    ThreadLimit, Topology, Workers, available_cores, default_cores,
 };

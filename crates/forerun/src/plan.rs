@@ -21,7 +21,7 @@ use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
 use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightType};
-use forerun_runtime::{Placement, available_cores, cores_within_quota};
+use forerun_runtime::{Placement, Topology};
 
 /// A validated plan: which models run, on which cores, by which method.
 ///
@@ -50,6 +50,7 @@ pub struct Plan {
     types: ModelTypes,
     cache_bytes: Option<usize>,
     placement: Placement,
+    pinned: bool,
     easyspec: Option<EasySpec>,
 }
 
@@ -62,19 +63,18 @@ impl Plan {
     /// # Errors
     /// Returns an error that names the options that do not work together, and a way out.
     pub fn new(options: Options) -> Result<Self, PlanError> {
-        Self::build(options, &available_cores(), &cores_within_quota())
+        Self::build(options, &Topology::of_this_machine())
     }
 
-    /// Checks options as [`Plan::new`] does, but for a machine with the given cores.
+    /// Checks options as [`Plan::new`] does, but for a machine with the given cores, all alike.
     ///
     /// # Errors
     /// As [`Plan::new`].
     pub fn on_cores(options: Options, cores: &[usize]) -> Result<Self, PlanError> {
-        Self::build(options, cores, cores)
+        Self::build(options, &Topology::uniform(cores))
     }
 
-    /// Returns a plan on any of `cores`, by default on the cores `granted` by the CPU quota.
-    fn build(options: Options, cores: &[usize], granted: &[usize]) -> Result<Self, PlanError> {
+    fn build(options: Options, topology: &Topology) -> Result<Self, PlanError> {
         // A missing or broken checkpoint is reported when it is opened.
         let on_disk = options.draft_model.as_ref().and_then(ModelSource::path);
         let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
@@ -88,7 +88,8 @@ impl Plan {
         let additional_drafters = drafters::additional_drafters(&options, method)?;
         let easyspec = drafters::easyspec(&options, method, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
-        let placement = cores::placement(&options, method, models, [cores, granted])?;
+        let placement = cores::placement(&options, method, models, topology)?;
+        let pinned = options.pin || options.placement.is_some();
         if let Some(found) = found {
             cores::check_device(found, &placement)?;
         }
@@ -106,6 +107,7 @@ impl Plan {
             types: ModelTypes { weights: weight_type, cache: cache_type },
             cache_bytes,
             placement,
+            pinned,
             easyspec,
         })
     }
@@ -198,6 +200,13 @@ impl Plan {
     pub fn placement(&self) -> &Placement {
         &self.placement
     }
+
+    /// Returns whether each thread stays on its core of the placement. Otherwise, the system places the
+    /// threads, and the placement is their number.
+    #[must_use]
+    pub fn is_pinned(&self) -> bool {
+        self.pinned
+    }
 }
 
 #[cfg(test)]
@@ -231,10 +240,18 @@ mod tests {
             (options.threads, options.placement) = (Some(1), "target=cpu:0".parse().ok());
         });
         assert!(both_options.is_err_and(|error| error.contains("leave one out")));
-        // A quota of one core does not forbid a second thread.
-        let options = Options { model: "target".into(), threads: Some(2), ..Options::default() };
-        let quota = Plan::build(options, &[0, 1], &[1]).map_err(|error| error.to_string())?;
-        assert_eq!(quota.placement().to_string(), "drafter=cpu:1+cpu:0,target=cpu:1+cpu:0,shared");
+        Ok(())
+    }
+
+    #[test]
+    fn threads_are_pinned_only_on_request() -> Result<(), String> {
+        assert!(!plan(|_| ())?.is_pinned());
+        assert!(!plan(|options| options.threads = Some(1))?.is_pinned());
+        assert!(plan(|options| options.pin = true)?.is_pinned());
+        let named = plan(|options| options.placement = "target=cpu:0".parse().ok())?;
+        assert!(named.is_pinned() && named.workers().iter().all(|worker| worker.pinned));
+        let drafted = plan(|options| options.drafter = Some(DrafterKind::PromptLookup))?;
+        assert!(drafted.workers().iter().all(|worker| !worker.pinned));
         Ok(())
     }
 

@@ -9,7 +9,9 @@ use forerun_cpu::{CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transf
 use forerun_decode::PearlSchedule;
 use forerun_formats::FeatureSource;
 use forerun_model::{CachedTransformer, Forward};
-use forerun_runtime::{BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, WorkerSpec};
+use forerun_runtime::{
+    BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, TeamSpec, WorkerSpec,
+};
 use std::sync::Arc;
 
 /// The loaded models of a plan.
@@ -42,27 +44,32 @@ pub(crate) fn worker_specs(
     let halves = plan.method() == Method::Pearl && plan.pearl().schedule == PearlSchedule::Paper;
     let spec = |worker: WorkerDescription| {
         let roles = worker.roles();
-        let (cores, devices) = match &worker.device {
-            WorkerDevice::Thread => (Vec::new(), Vec::new()),
-            WorkerDevice::Own(group) => (group.cores().to_vec(), Vec::new()),
-            WorkerDevice::InTurn(groups) => {
-                let devices: Result<_, StartError> =
-                    groups.iter().map(&mut shared_device).collect();
-                (Vec::new(), devices?)
-            }
+        let devices: Result<Vec<_>, StartError> = match &worker.device {
+            WorkerDevice::InTurn(groups) => groups.iter().map(&mut shared_device).collect(),
+            WorkerDevice::Thread | WorkerDevice::Own(_) => Ok(Vec::new()),
         };
+        let team = team(&worker);
         let models = WorkerModels {
             loaded: Arc::clone(loaded),
             roles: roles.clone(),
             on_tokens: on_tokens.clone(),
-            devices,
+            devices: devices?,
             halves,
             cache_bytes: plan.cache_bytes(),
         };
         let build: BuildEngine = Box::new(move |team| models.engine(&team));
-        Ok(WorkerSpec { name: worker.name, cores, roles, build })
+        Ok(WorkerSpec { name: worker.name, team, roles, build })
     };
     plan.workers().into_iter().map(spec).collect()
+}
+
+/// Returns the team of a worker. One that moves between devices leads their teams.
+fn team(worker: &WorkerDescription) -> TeamSpec {
+    match &worker.device {
+        WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(group.cores().to_vec()),
+        WorkerDevice::Own(group) => TeamSpec::Unpinned(group.cores().len()),
+        WorkerDevice::Thread | WorkerDevice::InTurn(_) => TeamSpec::Unpinned(1),
+    }
 }
 
 /// The models of one worker.
@@ -134,5 +141,39 @@ impl WorkerModels {
             Some(features) => pipeline.with_features(features),
             None => pipeline,
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Options, PlanError};
+
+    /// Returns the teams of a plan on the cores 2, 3 and 4.
+    fn teams(change: impl FnOnce(&mut Options)) -> Result<Vec<TeamSpec>, PlanError> {
+        let mut options = Options {
+            model: "target".into(),
+            draft_model: Some("drafter".into()),
+            method: Some(Method::Pearl),
+            ..Options::default()
+        };
+        change(&mut options);
+        let plan = Plan::on_cores(options, &[2, 3, 4])?;
+        Ok(plan.workers().iter().map(team).collect())
+    }
+
+    #[test]
+    fn default_teams_have_as_many_threads_as_cores_and_are_not_pinned() -> Result<(), PlanError> {
+        let pinned = |cores: &[&[usize]]| {
+            cores.iter().map(|cores| TeamSpec::Pinned(cores.to_vec())).collect::<Vec<_>>()
+        };
+        assert_eq!(teams(|_| ())?, [TeamSpec::Unpinned(1), TeamSpec::Unpinned(2)]);
+        assert_eq!(teams(|options| options.pin = true)?, pinned(&[&[2], &[3, 4]]));
+        let named = |text: &str| teams(|options| options.placement = text.parse().ok());
+        assert_eq!(named("drafter=cpu:4,target=cpu:2-3")?, pinned(&[&[4], &[2, 3]]));
+        // The drafter and the target are on both devices, whose teams they lead in turn.
+        let in_turn = named("drafter=cpu:2/cpu:3,target=cpu:2/cpu:3,shared")?;
+        assert_eq!(in_turn, [TeamSpec::Unpinned(1), TeamSpec::Unpinned(1)]);
+        Ok(())
     }
 }

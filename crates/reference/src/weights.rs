@@ -101,8 +101,7 @@ impl ReferenceModel {
             Values::Matrix(matrix) => Some(matrix.weight_type()),
             Values::Floats(_) => None,
         });
-        let cache_type =
-            arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
+        let cache_type = arithmetic.types.cache.unwrap_or_else(|| CacheType::for_weights(matrices));
         Ok(Self { architecture, arithmetic, cache_type, tensors })
     }
 

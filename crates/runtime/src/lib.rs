@@ -1,6 +1,6 @@
 //! Workers, device groups, placement, and the cluster of threads.
 //!
-//! This crate may use threads, clocks and cores. It runs jobs on the workers of their roles. What is
+//! This crate may use threads, clocks, cores, and the files in which the system describes them. It runs jobs on the workers of their roles. What is
 //! drafted, verified and committed is decided elsewhere.
 
 mod engine;
@@ -13,6 +13,7 @@ mod shared_device;
 pub mod testing;
 mod thread_cluster;
 mod timed;
+mod topology;
 mod worker;
 mod worker_loop;
 mod workers;
@@ -20,11 +21,10 @@ mod workers;
 pub use engine::Engine;
 #[cfg(any(test, feature = "testing"))]
 pub use inline::InlineCluster;
-pub use placement::{
-    DeviceGroup, DeviceGroups, Placement, PlacementError, available_cores, cores_within_quota,
-};
+pub use placement::{DeviceGroup, DeviceGroups, Placement, PlacementError};
 pub use shared_device::{DeviceLease, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};
 pub use timed::TimedModel;
-pub use worker::{BuildEngine, WorkerSpec};
+pub use topology::{CpuQuota, ThreadLimit, Topology, available_cores, default_cores};
+pub use worker::{BuildEngine, TeamSpec, WorkerSpec};
 pub use workers::{ClusterHandle, Workers};

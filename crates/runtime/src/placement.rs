@@ -32,6 +32,12 @@ pub struct Placement {
 }
 
 impl DeviceGroup {
+    /// Creates the group of these cores.
+    #[must_use]
+    pub fn new(cores: &[usize]) -> Self {
+        Self { cores: cores.to_vec() }
+    }
+
     /// Returns the cores, in the order of the team's members.
     #[must_use]
     pub fn cores(&self) -> &[usize] {
@@ -91,7 +97,7 @@ impl DeviceGroups {
     }
 
     fn single(cores: &[usize]) -> Self {
-        Self(vec![DeviceGroup { cores: cores.to_vec() }])
+        Self(vec![DeviceGroup::new(cores)])
     }
 
     fn parse(text: &str, available: &[usize]) -> Option<Result<Self, PlacementError>> {
@@ -364,26 +370,6 @@ impl fmt::Display for Placement {
         }
         f.write_str(&parts.join(","))
     }
-}
-
-/// Returns the cores that this process may use, in ascending order.
-#[must_use]
-pub fn available_cores() -> Vec<usize> {
-    #[cfg(target_os = "linux")]
-    if let Ok(set) = rustix::thread::sched_getaffinity(None) {
-        return (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
-    }
-    (0..std::thread::available_parallelism().map_or(1, usize::from)).collect()
-}
-
-/// Returns the available cores, but no more than the CPU quota of the process allows. With a larger team
-/// than a container's quota, threads would wait for each other.
-#[must_use]
-pub fn cores_within_quota() -> Vec<usize> {
-    let quota = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut cores = available_cores();
-    cores.truncate(quota);
-    cores
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::recorder::Recorder;
 use crate::worker_loop::WorkerLoop;
 use forerun_core::{Completion, Job, JobCost, JobError, Role, SequenceId, Ticket};
-use forerun_cpu::Team;
+use forerun_cpu::{Team, TeamError};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
@@ -20,12 +20,31 @@ pub type BuildEngine = Box<dyn FnOnce(Arc<Team>) -> Result<Engine, String> + Sen
 pub struct WorkerSpec {
     /// The worker's name, which is also its lane in the trace, such as `target cpu:1`.
     pub name: String,
-    /// The cores to which the worker's team is pinned. Empty for a single thread without pinning.
-    pub cores: Vec<usize>,
+    /// The worker's team.
+    pub team: TeamSpec,
     /// The roles of the worker. Its engine must have a drafter or target for each.
     pub roles: Vec<Role>,
     /// Loads the engine.
     pub build: BuildEngine,
+}
+
+/// The threads of a team to start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TeamSpec {
+    /// A number of threads, which the system places. There is always one.
+    Unpinned(usize),
+    /// A thread on each of these cores, which stays there.
+    Pinned(Vec<usize>),
+}
+
+impl TeamSpec {
+    /// Starts the threads. The calling thread is the first.
+    fn start(&self) -> Result<Team, TeamError> {
+        match self {
+            Self::Unpinned(threads) => Team::unpinned(*threads),
+            Self::Pinned(cores) => Team::pinned(cores),
+        }
+    }
 }
 
 /// A message to a worker.
@@ -109,8 +128,8 @@ pub(crate) fn start(
     let (queue, messages) = mpsc::channel();
     let (report, ready) = mpsc::channel();
     let body = move || {
-        let WorkerSpec { name, cores, roles, build } = spec;
-        let load = AssertUnwindSafe(|| load(&cores, build));
+        let WorkerSpec { name, team, roles, build } = spec;
+        let load = AssertUnwindSafe(|| load(&team, build));
         let loaded = catch_unwind(load).unwrap_or_else(|panic| Err(panic_message(&*panic)));
         let loaded = loaded.and_then(|engine| match roles.iter().find(|&&r| !engine.has_role(r)) {
             None => Ok(engine),
@@ -129,13 +148,8 @@ pub(crate) fn start(
     Ok(Worker { queue, thread, ready })
 }
 
-fn load(cores: &[usize], build: BuildEngine) -> Result<Engine, String> {
-    let team = if cores.is_empty() {
-        Team::single_thread()
-    } else {
-        Team::pinned(cores).map_err(|error| error.to_string())?
-    };
-    build(Arc::new(team))
+fn load(team: &TeamSpec, build: BuildEngine) -> Result<Engine, String> {
+    build(Arc::new(team.start().map_err(|error| error.to_string())?))
 }
 
 /// Returns the message of a panic.

@@ -16,7 +16,7 @@ use forerun_lm::fake::{one_hot, output_by_prefix};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_runtime::{Canceller, Engine, Runtime, WorkerSpec};
+use forerun_runtime::{Canceller, Engine, Runtime, TeamSpec, WorkerSpec, available_cores};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,13 +83,13 @@ fn runtime(fake: &Fake) -> Runtime {
     Runtime::start(vec![
         WorkerSpec {
             name: "drafter".into(),
-            cores: Vec::new(),
+            team: TeamSpec::Unpinned(1),
             roles: vec![Role::Drafter(0)],
             build: Box::new(move |_| Ok(Engine::new().with_drafter(0, ModelDrafter::new(drafter)))),
         },
         WorkerSpec {
             name: "target".into(),
-            cores: Vec::new(),
+            team: TeamSpec::Unpinned(1),
             roles: vec![Role::Target(0)],
             build: Box::new(move |_| Ok(Engine::new().with_target(0, target))),
         },
@@ -351,20 +351,41 @@ fn handles_keep_the_workers_running_after_the_runtime_is_dropped() {
 
 #[test]
 fn a_worker_that_cannot_load_reports_the_reason() {
-    let start = |cores: Vec<usize>, build: forerun_runtime::BuildEngine| {
+    let start = |team: TeamSpec, build: forerun_runtime::BuildEngine| {
         let roles = vec![Role::Target(0)];
-        let spec = WorkerSpec { name: "target cpu:0".into(), cores, roles, build };
+        let spec = WorkerSpec { name: "target cpu:0".into(), team, roles, build };
         Runtime::start(vec![spec]).err().unwrap().to_string()
     };
-    let message = start(Vec::new(), Box::new(|_| Err("no weights".into())));
+    let message = start(TeamSpec::Unpinned(1), Box::new(|_| Err("no weights".into())));
     assert_eq!(message, "target cpu:0: no weights");
-    let message = start(Vec::new(), Box::new(|_| panic!("the model panics")));
+    let message = start(TeamSpec::Unpinned(1), Box::new(|_| panic!("the model panics")));
     assert!(message.contains("the model panics"), "{message}");
-    let message = start(Vec::new(), Box::new(|_| Ok(Engine::new())));
+    let message = start(TeamSpec::Unpinned(1), Box::new(|_| Ok(Engine::new())));
     assert!(message.contains("Target(0)"), "{message}");
     if cfg!(target_os = "linux") {
-        let message = start(vec![100_000], Box::new(|_| Ok(Engine::new())));
+        let message = start(TeamSpec::Pinned(vec![100_000]), Box::new(|_| Ok(Engine::new())));
         assert!(message.contains("core 100000"), "{message}");
+    }
+}
+
+#[test]
+fn a_worker_is_pinned_only_if_its_team_names_cores() {
+    let all = available_cores();
+    let cores_of_worker = |team: TeamSpec| {
+        let (send, receive) = std::sync::mpsc::channel();
+        let build: forerun_runtime::BuildEngine = Box::new(move |team| {
+            send.send((team.members(), available_cores())).unwrap();
+            Ok(Engine::new().with_target(0, Fake::default()))
+        });
+        let roles = vec![Role::Target(0)];
+        let spec = WorkerSpec { name: "target".into(), team, roles, build };
+        drop(Runtime::start(vec![spec]).unwrap());
+        receive.recv().unwrap()
+    };
+    assert_eq!(cores_of_worker(TeamSpec::Unpinned(2)), (2, all.clone()));
+    if cfg!(target_os = "linux") {
+        let last = vec![all[all.len() - 1]];
+        assert_eq!(cores_of_worker(TeamSpec::Pinned(last.clone())), (1, last));
     }
 }
 
@@ -460,7 +481,7 @@ fn jobs_and_completions_survive_serialisation() {
 fn run_dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
     let worker = |own: Role| WorkerSpec {
         name: format!("{own:?}"),
-        cores: Vec::new(),
+        team: TeamSpec::Unpinned(1),
         roles: vec![own],
         build: Box::new(move |_| {
             let calls_left = if own == role { calls_left } else { usize::MAX };

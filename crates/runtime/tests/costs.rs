@@ -9,7 +9,7 @@ use forerun_core::{
 use forerun_draft::ModelDrafter;
 use forerun_lm::fake::{TableModel, output_by_prefix};
 use forerun_lm::{BatchEntry, ForwardOutput, LanguageModel, ModelError, unfinished};
-use forerun_runtime::{Engine, Runtime, ThreadCluster, WorkerSpec};
+use forerun_runtime::{Engine, Runtime, TeamSpec, ThreadCluster, WorkerSpec};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -73,7 +73,7 @@ impl LanguageModel for ChunkedModel {
 fn runtime() -> Runtime {
     let worker = |name: &str, role| WorkerSpec {
         name: name.into(),
-        cores: Vec::new(),
+        team: TeamSpec::Unpinned(1),
         roles: vec![role],
         build: Box::new(move |_| {
             let engine = Engine::new();

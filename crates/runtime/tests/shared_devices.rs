@@ -16,7 +16,9 @@ use forerun_lm::fake::{one_hot, output_by_prefix};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, complete_each,
 };
-use forerun_runtime::{ClusterHandle, DeviceLease, Engine, Runtime, SharedDevice, WorkerSpec};
+use forerun_runtime::{
+    ClusterHandle, DeviceLease, Engine, Runtime, SharedDevice, TeamSpec, WorkerSpec,
+};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -82,7 +84,7 @@ fn runtime(targets: usize) -> Runtime {
         let devices = devices.clone();
         WorkerSpec {
             name: format!("{role:?}"),
-            cores: Vec::new(),
+            team: TeamSpec::Unpinned(1),
             roles: vec![role],
             build: Box::new(move |_| {
                 let engine = Engine::new();

@@ -15,7 +15,7 @@ use forerun_core::{
 use forerun_decode::Statistics;
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError};
-use forerun_runtime::{Engine, Runtime, WorkerSpec};
+use forerun_runtime::{Engine, Runtime, TeamSpec, WorkerSpec};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -74,7 +74,12 @@ impl Simulation {
             })
         };
         // Threads that only wait need no dedicated cores.
-        WorkerSpec { name, cores: Vec::new(), roles, build: Box::new(move |_| Ok(engine())) }
+        WorkerSpec {
+            name,
+            team: TeamSpec::Unpinned(1),
+            roles,
+            build: Box::new(move |_| Ok(engine())),
+        }
     }
 }
 

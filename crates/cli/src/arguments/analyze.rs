@@ -91,7 +91,7 @@ pub(crate) struct LayersArguments {
     #[arg(long, value_name = "N", default_value_t = 128, help_heading = headings::PROMPTS)]
     pub(crate) tokens: usize,
 
-    /// Number of cores to use [default: all]
+    /// Number of threads [default: see `forerun devices`]
     #[arg(long, value_name = "N", help_heading = headings::MEASUREMENT)]
     pub(crate) threads: Option<usize>,
 

@@ -173,7 +173,7 @@ pub(crate) struct DevicesArguments {
     )]
     pub(crate) dtype: ChosenType,
 
-    /// Number of cores to use [default: all]
+    /// Number of threads [default: see `forerun devices`]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 
@@ -267,7 +267,7 @@ pub(crate) struct QualityBenchArguments {
     #[arg(long, value_name = "W")]
     pub(crate) window: Option<usize>,
 
-    /// Number of cores to use [default: all]
+    /// Number of threads [default: see `forerun devices`]
     #[arg(long, value_name = "N")]
     pub(crate) threads: Option<usize>,
 }
@@ -576,7 +576,7 @@ pub(crate) struct AnswerArguments {
     )]
     pub(crate) suggested_sampling: bool,
 
-    /// Number of cores to use, with one thread on each [default: all within the CPU quota]
+    /// Number of threads, one for each core [default: see `forerun devices`]
     #[arg(long, short = 't', value_name = "N", help_heading = headings::DEVICES)]
     pub(crate) threads: Option<usize>,
 
@@ -589,9 +589,16 @@ pub(crate) struct AnswerArguments {
     ///
     /// By default, drafter and target share all cores. With `--method pearl` or `dsi`, the drafter
     /// has the first core, and the target or its replicas have the others. `forerun devices` shows
-    /// the defaults.
+    /// the defaults. Only the threads of a given placement stay on their cores.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
+
+    /// Keep each thread on its core, also in the default placement.
+    ///
+    /// Use it only if no other program needs the cores. Otherwise, the system moves threads to free
+    /// cores.
+    #[arg(long, help_heading = headings::DEVICES)]
+    pub(crate) pin: bool,
 }
 
 /// Options of `--drafter easyspec`.

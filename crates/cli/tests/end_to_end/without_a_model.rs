@@ -3,7 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Finished, Run};
+use forerun::{DeviceGroup, Placement, Topology};
 use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Runs `forerun generate` without a model, and checks that no temporary files are left.
 fn generate(options: &[&str]) -> Finished {
@@ -38,14 +42,68 @@ fn the_files_of_the_demonstration_pair_are_deleted_after_an_error() {
 }
 
 #[test]
-fn devices_lists_the_cores_and_the_default_placements() {
+fn devices_lists_the_cores_and_the_default_placements_with_reasons() {
     let output = Run::forerun().with(&["devices"]).succeed().output();
-    for core in forerun::available_cores() {
-        assert!(output.lines().any(|line| line.trim() == format!("cpu:{core}")), "{output}");
+    let topology = Topology::of_this_machine();
+    let cores = topology.default_cores();
+    let shared = Placement::automatic(&cores, false, 1);
+    let mut lines = vec![
+        format!("logical processors   {}", topology.processors().len()),
+        format!("  {}", DeviceGroup::new(&topology.processors())),
+        format!("default threads      {}", cores.len()),
+        "default placement    not pinned to cores (`--pin` pins it)".into(),
+        format!("  others      {shared}"),
+    ];
+    lines.extend(topology.limits().iter().map(|limit| format!("  {limit}")));
+    for expected in lines {
+        assert!(output.lines().any(|line| line == expected), "{expected}: {output}");
     }
-    for words in ["instruction sets", "default placement", "drafter=cpu:", "target=cpu:"] {
-        assert!(output.contains(words), "{words}: {output}");
+    assert!(output.contains("instruction sets"), "{output}");
+}
+
+/// A cgroup of this test, with a quota of one and a half processors.
+struct CgroupWithQuota(PathBuf);
+
+impl CgroupWithQuota {
+    /// Creates the group, if this process may.
+    fn create() -> Option<Self> {
+        let create = |root: &str, quota: &str, value: &str| {
+            let folder = Path::new(root).join(format!("forerun-test-{}", std::process::id()));
+            fs::create_dir(&folder).ok()?;
+            let group = Self(folder);
+            // Only a folder of a cgroup has this file.
+            let set = fs::OpenOptions::new().write(true).open(group.0.join(quota));
+            set.and_then(|mut file| file.write_all(value.as_bytes())).ok()?;
+            Some(group)
+        };
+        create("/sys/fs/cgroup", "cpu.max", "150000 100000")
+            .or_else(|| create("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "150000"))
     }
+}
+
+impl Drop for CgroupWithQuota {
+    fn drop(&mut self) {
+        drop(fs::remove_dir(&self.0));
+    }
+}
+
+#[test]
+fn devices_names_the_quota_of_a_cgroup() {
+    let Some(group) = CgroupWithQuota::create() else {
+        eprintln!("skipped: this process may not create a cgroup with a CPU quota");
+        return;
+    };
+    let script = r#"echo $$ > "$0/cgroup.procs" || exit 77; exec "$1" devices"#;
+    let mut shell = Command::new("sh");
+    let command = shell.args(["-c", script]).arg(&group.0).arg(env!("CARGO_BIN_EXE_forerun"));
+    let output = command.output().unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: this process may not move to another cgroup");
+        return;
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("default threads      1\n"), "{text}");
+    assert!(text.contains("\n  cgroup quota 1.5 → at most 1 thread\n"), "{text}");
 }
 
 #[test]

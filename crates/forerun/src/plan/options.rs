@@ -71,14 +71,17 @@ pub struct Options {
     /// recently used ones are dropped, and computed again if they are needed. By default 4 GiB, and
     /// 1 GiB for a drafter on the target's hidden states.
     pub cache_bytes: Option<usize>,
-    /// The number of cores that an automatic placement uses, one thread on each. By default all cores
-    /// that this process may use, within its CPU quota.
+    /// The number of threads of an automatic placement. By default one for each performance core of a
+    /// NUMA node, within the CPU quota ([`Topology::default_cores`](crate::Topology::default_cores)).
     pub threads: Option<usize>,
     /// The cores of each role, as in `drafter=cpu:0,target=cpu:1-3`.
     ///
-    /// By default target and drafter take turns on all cores. If they run at the same time, the
+    /// By default target and drafter take turns on the same cores. If they run at the same time, the
     /// drafter has the first core and the target the others.
     pub placement: Option<Placement>,
+    /// Whether each thread stays on its core, also without `placement`. Threads of a `placement` always
+    /// do. Pin threads only if no other program uses the cores.
+    pub pin: bool,
     /// The drafter's layers that [`DrafterKind::EasySpec`] computes at the same time.
     pub layers: Option<LayerStrategy>,
     /// When [`DrafterKind::EasySpec`] recomputes approximate rows of the drafter's cache exactly.

@@ -35,6 +35,8 @@ pub struct WorkerDescription {
     pub name: String,
     /// The device.
     pub device: WorkerDevice,
+    /// Whether the device's threads stay on their cores. Otherwise, a group is a number of threads.
+    pub pinned: bool,
     /// The models, at least one.
     pub models: Vec<WorkerModel>,
 }
@@ -42,7 +44,7 @@ pub struct WorkerDescription {
 /// The device of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkerDevice {
-    /// A thread of its own, which is not pinned. Enough for drafters without a model.
+    /// A thread of its own. Enough for drafters without a model.
     Thread,
     /// A group of cores that no other worker uses.
     Own(DeviceGroup),
@@ -81,6 +83,7 @@ impl Plan {
         let own_workers = own_workers.map(|(index, _)| WorkerDescription {
             name: "drafter".into(),
             device: WorkerDevice::Thread,
+            pinned: false,
             models: vec![WorkerModel { role: Role::Drafter(index), checkpoint: None }],
         });
         let fixed = self.placement().devices().into_iter().filter_map(|(group, mut roles)| {
@@ -120,7 +123,8 @@ impl Plan {
             (false, true) => format!("target {groups}"),
             (false, false) => format!("target and drafter {groups}"),
         };
-        Some(WorkerDescription { name, device, models: [targets, drafters].concat() })
+        let (pinned, models) = (self.is_pinned(), [targets, drafters].concat());
+        Some(WorkerDescription { name, device, pinned, models })
     }
 
     fn worker_model(&self, role: Role, checkpoint: Option<&ModelSource>) -> WorkerModel {

@@ -6,7 +6,6 @@ use crate::{
 };
 use forerun_core::trace::{SpanKind, SpanOutcome, Trace};
 use forerun_core::{SamplingOptions, TokenId, Verification};
-use forerun_runtime::{Placement, cores_within_quota};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -34,7 +33,7 @@ pub struct AcceptanceCalibration {
     pub distinct_4_grams: f64,
 }
 
-/// Measures the acceptance of the pair on disk, by speculative decoding of random prompts on all cores.
+/// Measures the acceptance of the pair on disk, by speculative decoding of random prompts.
 pub(super) fn measure_pair(
     options: &SyntheticPairOptions,
     [target, drafter]: [&Path; 2],
@@ -46,7 +45,6 @@ pub(super) fn measure_pair(
         draft_model: Some(drafter.into()),
         method: Some(Method::Speculative),
         draft_tokens: DraftTokens::Fixed(DRAFT_TOKENS),
-        placement: Some(Placement::automatic(&cores_within_quota(), false, 1)),
         ..Options::default()
     })?;
     let engine = Forerun::open_with(&plan, &mut Loader::new().offline(true))?;

@@ -10,7 +10,7 @@ use forerun_cpu::layer_probe::{LayerProbe, Strategy};
 use forerun_cpu::{Team, Weights};
 use forerun_formats::Checkpoint;
 use forerun_lm::LayerGroups;
-use forerun_runtime::cores_within_quota;
+use forerun_runtime::default_cores;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub(super) fn calibrate_residual(
     drafter: &Path,
     on_step: &mut dyn FnMut(&CalibrationStep),
 ) -> Result<ResidualCalibration, SyntheticPairError> {
-    let team = Arc::new(Team::unpinned(cores_within_quota().len())?);
+    let team = Arc::new(Team::unpinned(default_cores().len())?);
     let mut try_scale = |scale: f32, other_texts: bool| {
         weights(options, scale).write_drafter(drafter)?;
         let overlap = measure(options, drafter, &team, other_texts)?;
