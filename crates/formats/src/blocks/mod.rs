@@ -30,8 +30,8 @@ const MAX_GROUPS: usize = 16;
 /// The largest exponent of [`BlockType::MXFP4`] for which all levels are finite in f32.
 const MXFP4_FINITE: u8 = 252;
 
-/// The parts of a block as numbers, with the quants in the order of the weights. The
-/// [module](self) says how they make up the weights.
+/// The parts of a block as numbers, with the quants in the order of the weights. The [module](self) says how
+/// they make up the weights.
 #[derive(Clone, Debug)]
 pub struct UnpackedBlock {
     block_type: BlockType,
