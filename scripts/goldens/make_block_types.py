@@ -71,7 +71,7 @@ def golden_weights(rng):
         np.tile([0.5, -0.5], 16) * 1e-6,
         np.linspace(-1, 1, 32),
         np.arange(32) - 16.0,
-        rng.normal(size=32) * 1e5,
+        rng.normal(size=32) * 2e4,
         rng.normal(size=32) * 1e-7,
     ]
     rows += list(rng.normal(size=(22, 32)) * 0.02)

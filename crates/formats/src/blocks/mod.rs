@@ -12,6 +12,7 @@
 //! order, but compilers may fuse the last product and the difference there, which changes the last bit.
 
 mod layout;
+mod quantize;
 
 use half::f16;
 
@@ -20,6 +21,7 @@ use layout::{
     Groups, Layout, Minimum, Scale, read_planes, read_six_bit, write_planes, write_six_bit,
 };
 pub use layout::{IQ4_LEVELS, Levels, MXFP4_LEVELS};
+pub use quantize::quantize;
 
 /// The most weights and groups of a block.
 const MAX_WEIGHTS: usize = 256;
@@ -28,8 +30,8 @@ const MAX_GROUPS: usize = 16;
 /// The largest exponent of [`BlockType::MXFP4`] for which all levels are finite in f32.
 const MXFP4_FINITE: u8 = 252;
 
-/// The parts of a block as numbers, with the quants in the order of the weights. The
-/// [module](self) says how they make up the weights.
+/// The parts of a block as numbers, with the quants in the order of the weights. The [module](self) says how
+/// they make up the weights.
 #[derive(Clone, Debug)]
 pub struct UnpackedBlock {
     block_type: BlockType,
@@ -181,6 +183,16 @@ impl Levels {
         match self {
             Self::Offset(offset) => quant.wrapping_sub(offset) as i8,
             Self::Table(table) => table[usize::from(quant % 16)],
+        }
+    }
+
+    /// Returns the quant of a level, which must be one of the type's.
+    fn quant(self, level: i8) -> u8 {
+        match self {
+            Self::Offset(offset) => (level as u8).wrapping_add(offset),
+            Self::Table(table) => {
+                table.iter().position(|entry| *entry == level).unwrap_or_default() as u8
+            }
         }
     }
 }
