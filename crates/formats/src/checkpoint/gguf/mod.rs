@@ -160,6 +160,10 @@ fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<
         let supported = "no biases of a Qwen3 in a GGUF file";
         return unsupported("attention_bias", "true".to_owned(), supported);
     }
+    if !rotates_neighbours(config.family) && rope_divisors(config).is_some() {
+        let supported = "\"default\" and \"linear\" for a Qwen in a GGUF file";
+        return unsupported("rope_scaling", "llama3".to_owned(), supported);
+    }
     if let Some(window) = &config.sliding_window
         && window.size < config.max_position_embeddings
     {

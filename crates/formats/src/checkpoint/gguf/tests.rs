@@ -257,6 +257,9 @@ fn models_that_llama_cpp_would_compute_differently_are_rejected() {
     let qwen = Config { family: Family::Qwen3, qk_norm: true, ..config() };
     let biased = Config { qkv_bias: true, output_bias: true, ..qwen };
     assert!(message(biased, GgufType::F32).contains("\"attention_bias\" is true"));
+    let scaled = crate::checkpoint::random::example_families().remove(3);
+    let scaled = Config { qkv_bias: false, output_bias: false, ..scaled };
+    assert!(message(scaled, GgufType::F32).contains("\"rope_scaling\" is llama3"));
     let window = crate::checkpoint::random::example_families().remove(1);
     assert!(message(window, GgufType::F32).contains("\"sliding_window\" is 21"));
     let error = message(example_config(), GgufType::Q8_0);
