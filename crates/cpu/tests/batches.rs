@@ -12,7 +12,7 @@ use forerun_cpu::{Isa, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_formats::{Checkpoint, Config, FeatureSource, WeightType};
+use forerun_formats::{BlockType, Checkpoint, Config, FeatureSource, WeightType};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, ModelError,
     Progress,
@@ -24,8 +24,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 const LAYERS: usize = 2;
-const TYPES: [WeightType; 4] =
-    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
+const TYPES: [WeightType; 7] = [
+    WeightType::F32,
+    WeightType::Bf16,
+    WeightType::F16,
+    WeightType::INT8,
+    WeightType::Quantized(BlockType::Q4_K),
+    WeightType::Quantized(BlockType::Q6_K),
+    WeightType::Quantized(BlockType::MXFP4),
+];
 
 /// A plain Llama model, then the features of other families.
 fn configs() -> Vec<Config> {

@@ -10,9 +10,9 @@ use forerun_formats::checkpoint::random::{
 };
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, Checkpoint, Config, DraftHeads, FeatureSource, Head,
-    Input, Layer, Mlp, Rope, RopeScaling, Speculator, SpeculatorArchitecture, TensorSource,
-    WeightType,
+    Architecture, Attention, AttentionNorm, BlockType, Checkpoint, Config, DraftHeads,
+    FeatureSource, Head, Input, Layer, Mlp, Rope, RopeScaling, Speculator, SpeculatorArchitecture,
+    TensorSource, WeightType,
 };
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
@@ -21,8 +21,9 @@ use forerun_model::{CachedTransformer, EagleModel, HeadsModel};
 use forerun_reference::{Arithmetic, ReferenceDevice, ReferenceHeads, ReferenceModel};
 use std::sync::Arc;
 
+/// The types that are tested on every instruction set. The others take turns.
 const TYPES: [WeightType; 4] =
-    [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
+    [WeightType::F32, WeightType::Bf16, WeightType::INT8, WeightType::Quantized(BlockType::Q4_K)];
 
 /// A model on both devices.
 struct Devices {
@@ -93,8 +94,10 @@ fn outputs(model: &mut impl LayeredModel, n_layers: usize) -> Vec<u32> {
 
 /// Asserts that both devices compute the same bits.
 fn assert_same(architecture: &Architecture, source: &dyn TensorSource, name: &str) {
-    for weight_type in TYPES {
-        for isa in Isa::available() {
+    let mut turns = Isa::available().into_iter().cycle();
+    for weight_type in WeightType::all() {
+        let on_all = TYPES.contains(&weight_type);
+        for isa in turns.by_ref().take(if on_all { Isa::available().len() } else { 1 }) {
             let Devices { mut cpu, mut reference } =
                 devices(architecture, source, (weight_type, isa));
             let n_layers = architecture.layers.len();
@@ -208,7 +211,8 @@ fn drafters_have_the_same_bits_on_both_devices() {
             .write(&path)
             .unwrap();
         let speculator = Speculator::open(&path, &checkpoint).unwrap().unwrap();
-        for (weight_type, isa) in TYPES.into_iter().zip(Isa::available().into_iter().cycle()) {
+        let types = WeightType::all();
+        for (weight_type, isa) in types.into_iter().zip(Isa::available().into_iter().cycle()) {
             let arithmetic = Arithmetic::cpu(weight_type, isa);
             let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
             let target = Weights::load_as(&checkpoint, weight_type).unwrap();

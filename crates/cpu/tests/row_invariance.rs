@@ -11,7 +11,7 @@ use forerun_cpu::{Isa, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_formats::{Checkpoint, Config, WeightType};
+use forerun_formats::{BlockType, Checkpoint, Config, WeightType};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
@@ -27,6 +27,17 @@ struct Models {
     weights: Arc<Weights>,
 }
 
+/// Floats, bytes, and block types with minima, with scales for 16 weights, and with a table.
+const TYPES: [WeightType; 7] = [
+    WeightType::F32,
+    WeightType::Bf16,
+    WeightType::F16,
+    WeightType::INT8,
+    WeightType::Quantized(BlockType::Q4_K),
+    WeightType::Quantized(BlockType::Q6_K),
+    WeightType::Quantized(BlockType::MXFP4),
+];
+
 /// A weight type, an instruction set, and an index into [`configs`]. Each combination counts as a model
 /// of its own.
 type Kind = (WeightType, Isa, usize);
@@ -41,8 +52,7 @@ fn configs() -> Vec<Config> {
 
 /// Every combination of weight type, instruction set of this processor, and configuration.
 fn kinds() -> Vec<Kind> {
-    let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8];
-    let with_types = |isa| types.map(|weight_type| (weight_type, isa));
+    let with_types = |isa| TYPES.map(|weight_type| (weight_type, isa));
     let pairs = Isa::available().into_iter().flat_map(with_types);
     let configs = 0..configs().len();
     pairs

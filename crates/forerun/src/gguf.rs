@@ -45,8 +45,8 @@ pub enum ExportError {
 /// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer) as a GGUF file.
 ///
 /// # Errors
-/// If the model cannot be opened, is not of an architecture that llama.cpp computes as `llama`, has an
-/// unsupported tokenizer, or if the file cannot be written.
+/// If the model cannot be opened, has an option that llama.cpp does not compute, has an unsupported tokenizer,
+/// or if the file cannot be written.
 ///
 /// ```no_run
 /// use forerun::{GgufType, Loader, ModelSource, export_gguf};

@@ -15,6 +15,7 @@ use forerun::{
 };
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{Isa, Transformer};
+use forerun_formats::checkpoint::gguf::{GgufType, write_gguf};
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceModel;
@@ -102,17 +103,33 @@ fn every_golden_folder_is_tested() {
     assert_eq!(names, FAMILIES);
 }
 
+/// Checks the slow reference's rows for a checkpoint of a family.
+fn assert_reference(family: &str, checkpoint: &Checkpoint) {
+    let reference = ReferenceModel::load_as(checkpoint, WeightType::F32, Isa::best()).unwrap();
+    for golden in goldens(family) {
+        let all = [&golden.prompt[..], &golden.generated[..199]].concat();
+        let rows = reference.logits(&all);
+        let rows = rows[golden.prompt.len() - 1..].iter().map(|row| &row[..]);
+        assert_rows(family, &golden, rows);
+    }
+}
+
 #[test]
 fn the_reference_agrees_with_the_peer() {
     for family in FAMILIES {
-        let checkpoint = checkpoint(family);
-        let reference = ReferenceModel::load_as(&checkpoint, WeightType::F32, Isa::best()).unwrap();
-        for golden in goldens(family) {
-            let all = [&golden.prompt[..], &golden.generated[..199]].concat();
-            let rows = reference.logits(&all);
-            let rows = rows[golden.prompt.len() - 1..].iter().map(|row| &row[..]);
-            assert_rows(family, &golden, rows);
-        }
+        assert_reference(family, &checkpoint(family));
+    }
+}
+
+/// The same models in GGUF files: the order of the rows of queries and keys, biases, norms, and RoPE's
+/// divisors and factors keep their meaning. llama.cpp computes no windows for these architectures.
+#[test]
+fn models_in_gguf_files_agree_with_the_peer() {
+    let folder = tempfile::tempdir().unwrap();
+    for family in ["llama-bias", "llama-linear", "llama2", "llama3", "qwen2", "qwen3"] {
+        let file = folder.path().join(format!("{family}.gguf"));
+        write_gguf(&checkpoint(family), &file, GgufType::F32, &[]).unwrap();
+        assert_reference(family, &Checkpoint::open(&file).unwrap());
     }
 }
 

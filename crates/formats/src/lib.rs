@@ -29,5 +29,5 @@ pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::HeadTensor;
 pub use weight_type::{
     CacheType, ModelTypes, QUANT_BLOCK, UnknownCacheType, UnknownWeightType, WeightType,
-    quantize_weights, round_to_i8,
+    round_to_i8,
 };

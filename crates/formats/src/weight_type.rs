@@ -1,7 +1,6 @@
 //! The types in which models are computed, and the rounding of weights to them.
 
 use crate::block_type::BlockType;
-use half::f16;
 use std::fmt;
 use std::str::FromStr;
 
@@ -193,47 +192,4 @@ impl WeightType {
 pub fn round_to_i8(value: f32) -> i8 {
     const SHIFT: f32 = 12_582_912.0;
     (value + SHIFT).to_bits() as i8
-}
-
-/// Quantises a block of finite weights to integers in −127…127. Returns them with the scale that restores
-/// the weights.
-#[inline]
-pub fn quantize_weights(weights: &[f32]) -> (impl Iterator<Item = i8> + '_, f16) {
-    // The bits of positive floats sort like the floats, and the compiler can vectorise the maximum of
-    // integers.
-    let peak = weights.iter().fold(0, |peak, weight| weight.abs().to_bits().max(peak));
-    let scale = f16::from_f32(f32::from_bits(peak) / 127.0);
-    let inverse = if scale.to_f32() > 0.0 { 1.0 / scale.to_f32() } else { 0.0 };
-    let quantize = move |weight: &f32| round_to_i8((weight * inverse).clamp(-127.0, 127.0));
-    (weights.iter().map(quantize), scale)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Values of both signs and of many magnitudes.
-    fn values(count: usize) -> Vec<f32> {
-        let value = |index: u32| {
-            let hash = index.wrapping_mul(2_654_435_761).rotate_left(13);
-            (hash as f32 / 2_147_483_648.0 - 1.0) * 2.0_f32.powi(hash as i32 % 12)
-        };
-        (0..count as u32).map(value).collect()
-    }
-    #[test]
-    fn weights_are_quantised_to_the_nearest_step_of_a_127th_of_their_peak() {
-        for scale in [1.0e-30_f32, 1.0e-6, 0.02, 1.0, 300.0] {
-            let weights: Vec<f32> = values(32).iter().map(|value| value * scale).collect();
-            let peak = weights.iter().fold(0.0_f32, |peak, weight| peak.max(weight.abs()));
-            let (quants, step) = quantize_weights(&weights);
-            assert_eq!(step, f16::from_f32(peak / 127.0));
-            // If the step is too small for f16, all weights become zero.
-            let inverse = if step.to_f32() > 0.0 { 1.0 / step.to_f32() } else { 0.0 };
-            for (quant, weight) in quants.zip(&weights) {
-                let nearest = (weight * inverse).round_ties_even().clamp(-127.0, 127.0);
-                assert_eq!(f32::from(quant), nearest, "{weight} at {step}");
-            }
-        }
-        assert_eq!(quantize_weights(&[]).1, f16::ZERO);
-    }
 }

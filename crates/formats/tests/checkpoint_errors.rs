@@ -191,11 +191,7 @@ fn paths_without_a_checkpoint_are_rejected() {
     assert!(message.contains("no/such/checkpoint: no such file or directory"), "{message}");
     assert!(message.contains("a hub id (owner/name"), "{message}");
 
-    assert_rejected(
-        |_| (),
-        |_| (),
-        &["expected a directory with config.json", "found none of them"],
-    );
+    assert_rejected(|_| (), |_| (), &["expected a directory with config.json", "found neither"]);
     let second = |dir: &Path| fs::write(dir.join("second.bin"), "").unwrap();
     assert_rejected(write_llama2c, second, &["several models", "model.bin", "second.bin"]);
     assert_rejected(

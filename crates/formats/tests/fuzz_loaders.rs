@@ -12,6 +12,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use forerun_formats::checkpoint::gguf::GgufMetadata;
@@ -42,6 +43,9 @@ unsafe impl GlobalAlloc for RecordingAllocator {
 
 #[global_allocator]
 static ALLOCATOR: RecordingAllocator = RecordingAllocator;
+
+/// Held by the tests that look at the largest allocation.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// A limit far above the needs of the tiny files and far below the sizes in corrupted files.
 const ALLOCATION_LIMIT: usize = 1 << 20;
@@ -409,8 +413,26 @@ fn environment_number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is {text:?}; expected a number")))
 }
 
+/// A vocabulary of 150,000 tokens is neither copied nor indexed.
+#[test]
+fn large_arrays_are_read_in_place() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let token = |index: u64| builder::sized(format!("token {index}").as_bytes());
+    let tokens: Vec<u8> = (0..150_000).flat_map(token).collect();
+    let mut model = builder::Builder::llama();
+    model.set("tokenizer.ggml.tokens", builder::array_of(builder::TEXT, 150_000, &tokens));
+    let file = weight_file(&model.bytes());
+    LARGEST_ALLOCATION.store(0, Ordering::Relaxed);
+    let checkpoint = Checkpoint::from_gguf(vec![file]).unwrap();
+    let tokens = checkpoint.gguf().unwrap().strings("tokenizer.ggml.tokens").unwrap().unwrap();
+    assert_eq!(tokens.last(), Some("token 149999"));
+    let allocated = LARGEST_ALLOCATION.load(Ordering::Relaxed);
+    assert!(allocated <= 1 << 16, "allocated {allocated} bytes");
+}
+
 #[test]
 fn mutated_checkpoints_never_make_the_loaders_panic() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cases = environment_number("FORERUN_FUZZ_CASES").unwrap_or(20_000);
     let from_clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
     let seed = environment_number("FORERUN_FUZZ_SEED").unwrap_or_else(from_clock);

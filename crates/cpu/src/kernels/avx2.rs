@@ -281,8 +281,7 @@ impl<const T: usize> Blocks<T> {
                     let values = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), *quants);
                     *quants = _mm256_xor_si256(values, zero);
                 }
-                if upper_bits > 0 {
-                    let per_byte = 8 / upper_bits;
+                if let Some(per_byte) = 8_usize.checked_div(upper_bits) {
                     let vector = load(upper, group / per_byte, half);
                     let by = bits as i32 - (group % per_byte * upper_bits) as i32;
                     let mask = ((1 << upper_bits) - 1) << bits;

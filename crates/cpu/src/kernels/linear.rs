@@ -313,7 +313,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(96))]
+        #![proptest_config(ProptestConfig::with_cases(48))]
 
         /// Every type and instruction set, with sizes that leave tiles partly empty, against plain
         /// loops.
@@ -325,7 +325,7 @@ mod tests {
             let x = values(rows * inputs, seed);
             let matrix = values(inputs * outputs, seed ^ 0xABCD);
             let bias = values(outputs, seed ^ 0xB1A5);
-            for weight_type in TYPES {
+            for weight_type in WeightType::all() {
                 let packed = PackedMatrix::pack(weight_type, &matrix, inputs);
                 let packed = packed.with_bias(biased.then(|| bias.clone()));
                 let slow = Matrix::new(weight_type, matrix.clone(), inputs);

@@ -295,18 +295,3 @@ fn half_power_exponent(scale: f32) -> u8 {
         bits => (bits >> 23) as u8 + 1,
     }
 }
-
-/// Temporary: replaced by the quantisers.
-pub fn quantize(
-    block_type: BlockType,
-    weights: &[f32],
-    _importance: Option<&[f32]>,
-    out: &mut Vec<u8>,
-) {
-    assert_eq!(block_type, BlockType::Q8_0);
-    for block in weights.chunks(32) {
-        let (quants, scale) = crate::quantize_weights(block);
-        out.extend(scale.to_le_bytes());
-        out.extend(quants.map(|quant| quant as u8));
-    }
-}

@@ -373,7 +373,7 @@ fn only_model_file(directory: &Path) -> Result<PathBuf, LoadError> {
     models.dedup_by(|other, first| gguf::model_name(other) == gguf::model_name(first));
     let found = match models.as_slice() {
         [model] => return Ok(directory.join(model)),
-        [] => "none of them".to_owned(),
+        [] => "neither".to_owned(),
         names => crate::load_error::shortened(&format!("several models: {names:?}")),
     };
     Err(LoadError::NotACheckpoint { path: directory.to_owned(), found })

@@ -4,7 +4,7 @@ use super::builder::*;
 use forerun_formats::checkpoint::Tensor;
 
 /// Changes a valid file, and checks that it is rejected with a message that contains all the words.
-fn rejected(change: impl Fn(&mut Builder), words: &[&str]) {
+fn rejected(change: impl FnOnce(&mut Builder), words: &[&str]) {
     let mut builder = Builder::llama();
     assert!(builder.read().is_ok());
     change(&mut builder);
@@ -26,7 +26,7 @@ fn assert_message(bytes: Vec<u8>, words: &[&str]) {
 fn option(key: &str, value: Value, words: &[&str]) {
     let quoted = format!("\"{key}\"");
     let words: Vec<&str> = [&*quoted].into_iter().chain(words.iter().copied()).collect();
-    rejected(|builder| builder.set(key, value.clone()), &words);
+    rejected(|builder| builder.set(key, value), &words);
 }
 
 const HUGE: u64 = 1 << 63;

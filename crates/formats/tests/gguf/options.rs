@@ -121,7 +121,7 @@ fn neutral_values_of_other_options_are_accepted() {
     for (name, value) in [
         ("expert_count", u32_value(0)),
         ("logit_scale", f32_value(1.0)),
-        ("attention.scale", f32_value(0.707_106_8)),
+        ("attention.scale", f32_value(std::f32::consts::FRAC_1_SQRT_2)),
         ("attention.causal", bool_value(true)),
         ("use_parallel_residual", bool_value(false)),
         ("rope.dimension_sections", u32s(&[0, 0])),

@@ -64,6 +64,14 @@ fn a_folder_may_have_one_model() {
     write("config.json", br#"{"model_type": "llama"}"#);
     assert!(Checkpoint::open(folder.path()).unwrap().gguf().is_some());
     fs::remove_file(folder.path().join("config.json")).unwrap();
+    write("model-00001-of-00002.gguf", b"a part");
+    write("model-00002-of-00002.gguf", b"its other part");
+    let split = message(folder.path());
+    let several = "several models: [\"model-00001-of-00002.gguf\", \"model.gguf\"]";
+    assert!(split.contains(several), "{split}");
+    for part in ["model-00001-of-00002.gguf", "model-00002-of-00002.gguf"] {
+        fs::remove_file(folder.path().join(part)).unwrap();
+    }
     write("other.gguf", &Builder::llama().bytes());
     let message = message(folder.path());
     assert!(message.contains("several models: [\"model.gguf\", \"other.gguf\"]"), "{message}");

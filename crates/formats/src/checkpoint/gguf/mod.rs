@@ -22,7 +22,8 @@ use half::bf16;
 use super::{Checkpoint, LoadError};
 use crate::config::{Config, Family, RopeScaling};
 use crate::tensor::Tensor;
-use crate::weight_type::{QUANT_BLOCK as BLOCK, quantize_weights};
+use crate::weight_type::QUANT_BLOCK as BLOCK;
+use crate::{BlockType, blocks};
 use layout::{GgufWriter, TensorInfo};
 use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbours};
 
@@ -78,11 +79,7 @@ impl GgufType {
                 out.extend(row.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()));
             }
             Self::Q8_0 => {
-                for block in row.chunks(BLOCK) {
-                    let (quants, scale) = quantize_weights(block);
-                    out.extend(scale.to_le_bytes());
-                    out.extend(quants.map(|quant| quant as u8));
-                }
+                blocks::quantize(BlockType::Q8_0, row, None, out);
             }
         }
     }
@@ -159,6 +156,10 @@ fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<
     if config.family == Family::Qwen3 && (config.qkv_bias || config.output_bias) {
         let supported = "no biases of a Qwen3 in a GGUF file";
         return unsupported("attention_bias", "true".to_owned(), supported);
+    }
+    if !rotates_neighbours(config.family) && rope_divisors(config).is_some() {
+        let supported = "\"default\" and \"linear\" for a Qwen in a GGUF file";
+        return unsupported("rope_scaling", "llama3".to_owned(), supported);
     }
     if let Some(window) = &config.sliding_window
         && window.size < config.max_position_embeddings

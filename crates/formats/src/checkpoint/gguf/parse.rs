@@ -186,7 +186,7 @@ impl<'a> Cursor<'a> {
     fn name(&mut self, field: &dyn fmt::Display, limit: u64) -> Result<&'a str, LoadError> {
         let length = self.u64(field)?;
         if length > limit {
-            let found = format_args!("{length} bytes long");
+            let found = format!("{length} bytes long");
             return Err(self.invalid(field, found, format_args!("at most {limit} bytes")));
         }
         if length == 0 {
@@ -284,7 +284,7 @@ impl<'a> Cursor<'a> {
     ) -> Result<Range<usize>, LoadError> {
         if value_type == ValueType::Array {
             if depth == MAX_NESTING {
-                let expected = format_args!("at most {MAX_NESTING} levels");
+                let expected = format!("at most {MAX_NESTING} levels");
                 return Err(self.invalid(option(key), "an array in many arrays", expected));
             }
             let (value_type, length) = self.array_head(key)?;
@@ -323,7 +323,7 @@ impl<'a> Cursor<'a> {
         let of = |field: &str| format!("the {field} of {}", tensor_name(name));
         let count = self.u32(&of("number of dimensions"))?;
         if count == 0 || count > MAX_DIMENSIONS {
-            let expected = format_args!("1 to {MAX_DIMENSIONS}");
+            let expected = format!("1 to {MAX_DIMENSIONS}");
             return Err(self.invalid(of("number of dimensions"), count, expected));
         }
         let mut dimensions = Vec::new();
@@ -346,7 +346,7 @@ impl<'a> Cursor<'a> {
         let of = |field: &str| format!("the {field} of {}", tensor_name(name));
         let dtype = self.dtype(*code, of("type"))?;
         if !offset.is_multiple_of(alignment) {
-            let expected = format_args!("a multiple of the alignment, {alignment}");
+            let expected = format!("a multiple of the alignment, {alignment}");
             return Err(self.invalid(of("offset"), offset, expected));
         }
         let absurd = || {
@@ -396,7 +396,8 @@ impl<'a> Cursor<'a> {
         };
         dtype.ok_or_else(|| match unsupported_type(code) {
             Some(name) => {
-                let supported = "use a Q4_K_M file of the model, or its original safetensors";
+                let supported = "floats, q4_0 to q6_k, iq4_nl, iq4_xs and mxfp4: use a Q4_K_M file \
+                                 of the model, or its original safetensors";
                 unsupported(self.file, field, name, supported)
             }
             None => self.invalid(field, code, "a type of ggml: is the file damaged or too new?"),

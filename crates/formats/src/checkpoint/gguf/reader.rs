@@ -109,16 +109,17 @@ fn part_ending(number: u32, count: u32) -> String {
     format!("-{:05}-of-{count:05}.gguf", number + 1)
 }
 
-/// Returns the name of a file without the ending of a part: equal for all parts of a model.
-pub(crate) fn model_name(name: &str) -> &str {
+/// Returns the name of a file without the number of a part, and the number of parts: equal for all parts
+/// of a model.
+pub(crate) fn model_name(name: &str) -> (&str, &str) {
     let without_ending = || {
         let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
         let (rest, number) = rest.rsplit_once('-')?;
         let is_number =
             |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-        (is_number(count) && is_number(number)).then_some(rest)
+        (is_number(count) && is_number(number)).then_some((rest, count))
     };
-    without_ending().unwrap_or(name)
+    without_ending().unwrap_or((name, ""))
 }
 
 /// The place of a file among the parts of a split one.

@@ -209,8 +209,8 @@ fn each_type_has_its_stored_form() {
         let peak = block.iter().fold(0.0_f32, |peak, value| peak.max(value.abs()));
         assert_eq!(scale, half::f16::from_f32(peak / 127.0).to_f32());
         for (value, quant) in block.iter().zip(&stored[2..]) {
-            // The nearest step of the stored scale, ties to even, within 127 steps.
-            let steps = (value * (1.0 / scale)).clamp(-127.0, 127.0).round_ties_even();
+            // As in ggml, the nearest step of the scale before it is rounded to f16.
+            let steps = (value * (1.0 / (peak / 127.0))).round();
             assert_eq!(f32::from(*quant as i8), steps, "{value} in steps of {scale}");
         }
     }
@@ -257,6 +257,9 @@ fn models_that_llama_cpp_would_compute_differently_are_rejected() {
     let qwen = Config { family: Family::Qwen3, qk_norm: true, ..config() };
     let biased = Config { qkv_bias: true, output_bias: true, ..qwen };
     assert!(message(biased, GgufType::F32).contains("\"attention_bias\" is true"));
+    let scaled = crate::checkpoint::random::example_families().remove(3);
+    let scaled = Config { qkv_bias: false, output_bias: false, ..scaled };
+    assert!(message(scaled, GgufType::F32).contains("\"rope_scaling\" is llama3"));
     let window = crate::checkpoint::random::example_families().remove(1);
     assert!(message(window, GgufType::F32).contains("\"sliding_window\" is 21"));
     let error = message(example_config(), GgufType::Q8_0);
