@@ -3,7 +3,7 @@
 use crate::arguments::KernelBenchArguments;
 use anyhow::Context;
 use forerun::measure::{BandwidthProbe, LinearProbe};
-use forerun::{Isa, Team, Topology, WeightType};
+use forerun::{Isa, Team, Topology};
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -24,7 +24,7 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", team.members())?;
     writeln!(out, "bandwidth {:.2} GB/s (best of 5 reads of 512 MB)", best / 1e9)?;
     writeln!(out, "medians [quartiles]; ratios are relative to one row, measured alternately")?;
-    for weight_type in [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::INT8] {
+    for &weight_type in &arguments.dtype {
         let mut layer = LinearProbe::new(weight_type, outputs, inputs);
         best = read(&team, 3).max(best);
         let mut one_row = Vec::new();

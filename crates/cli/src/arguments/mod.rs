@@ -216,6 +216,16 @@ pub(crate) enum Bench {
 /// Options of `forerun bench kernels`.
 #[derive(Args, Debug)]
 pub(crate) struct KernelBenchArguments {
+    /// Weight types, separated by commas
+    #[arg(
+        long,
+        value_name = "TYPES",
+        value_delimiter = ',',
+        default_value = "f32,bf16,f16,int8,q6_k,q5_k,q4_k,mxfp4",
+        value_parser = values::weight_type()
+    )]
+    pub(crate) dtype: Vec<WeightType>,
+
     /// Number of outputs of the layer.
     #[arg(long, value_name = "N", default_value_t = 5632)]
     pub(crate) outputs: usize,

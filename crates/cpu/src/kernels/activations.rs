@@ -18,12 +18,12 @@ pub(crate) struct Activations {
     pub(crate) floats: Vec<f32>,
     pub(crate) quants: Vec<i8>,
     pub(crate) scales: Vec<f32>,
-    /// The sum of each block's quants.
-    pub(crate) sums: Vec<i32>,
+    /// The negative sum of each block's quants.
+    pub(crate) negative_sums: Vec<i32>,
     /// The sum of each block's activations: the sum of its quants, times their scale.
     pub(crate) scaled_sums: Vec<f32>,
-    /// The sums of each block's first and last 16 quants.
-    pub(crate) half_sums: Vec<[i32; 2]>,
+    /// The negative sums of each block's first and last 16 quants.
+    pub(crate) negative_half_sums: Vec<[i32; 2]>,
 }
 
 impl Activations {
@@ -73,9 +73,9 @@ impl Activations {
         QuantizedRows {
             quants: &self.quants[places.start * BLOCK..places.end * BLOCK],
             scales: &self.scales[places.clone()],
-            sums: &self.sums[places.clone()],
+            negative_sums: &self.negative_sums[places.clone()],
             scaled_sums: &self.scaled_sums[places.clone()],
-            half_sums: &self.half_sums[places],
+            negative_half_sums: &self.negative_half_sums[places],
         }
     }
 
@@ -83,7 +83,7 @@ impl Activations {
     pub(super) fn scaled_sum(&self, place: usize, part: usize, parts: usize) -> f32 {
         match parts {
             1 => self.scaled_sums[place],
-            _ => self.half_sums[place][part] as f32 * self.scales[place],
+            _ => -self.negative_half_sums[place][part] as f32 * self.scales[place],
         }
     }
 
@@ -102,9 +102,9 @@ impl Activations {
         let blocks = self.inputs / BLOCK;
         self.quants.resize(self.rows * self.inputs, 0);
         self.scales.resize(self.rows * blocks, 0.0);
-        self.sums.resize(self.rows * blocks, 0);
+        self.negative_sums.resize(self.rows * blocks, 0);
         self.scaled_sums.resize(self.rows * blocks, 0.0);
-        self.half_sums.resize(self.rows * blocks, [0; 2]);
+        self.negative_half_sums.resize(self.rows * blocks, [0; 2]);
         for block in 0..self.blocks() {
             let (rows, first_row) = self.block(block);
             let places = first_row * blocks..(first_row + rows) * blocks;
@@ -115,9 +115,9 @@ impl Activations {
                 rows,
                 quants: &mut quants[places.clone()],
                 scales: &mut self.scales[places.clone()],
-                sums: &mut self.sums[places.clone()],
+                negative_sums: &mut self.negative_sums[places.clone()],
                 scaled_sums: &mut self.scaled_sums[places.clone()],
-                half_sums: &mut self.half_sums[places],
+                negative_half_sums: &mut self.negative_half_sums[places],
             };
             vectorize(isa, quantize);
         }
@@ -129,9 +129,9 @@ impl Activations {
 pub(super) struct QuantizedRows<'a> {
     quants: &'a [i8],
     scales: &'a [f32],
-    sums: &'a [i32],
+    negative_sums: &'a [i32],
     scaled_sums: &'a [f32],
-    half_sums: &'a [[i32; 2]],
+    negative_half_sums: &'a [[i32; 2]],
 }
 
 impl QuantizedRows<'_> {
@@ -151,14 +151,14 @@ impl QuantizedRows<'_> {
         unsafe { *self.scales.get_unchecked(place) }
     }
 
-    /// Returns the sum of the quants in one of `parts` equal parts of a block: one or two.
+    /// Returns the negative sum of the quants in one of `parts` equal parts of a block: one or two.
     #[inline(always)]
-    pub(super) unsafe fn sum(&self, place: usize, part: usize, parts: usize) -> i32 {
+    pub(super) unsafe fn negative_sum(&self, place: usize, part: usize, parts: usize) -> i32 {
         // SAFETY: the caller guarantees that the place and the part exist.
         unsafe {
             match parts {
-                1 => *self.sums.get_unchecked(place),
-                _ => *self.half_sums.get_unchecked(place).get_unchecked(part),
+                1 => *self.negative_sums.get_unchecked(place),
+                _ => *self.negative_half_sums.get_unchecked(place).get_unchecked(part),
             }
         }
     }
@@ -170,7 +170,7 @@ impl QuantizedRows<'_> {
         unsafe {
             match parts {
                 1 => *self.scaled_sums.get_unchecked(place),
-                _ => self.sum(place, part, parts) as f32 * self.scale(place),
+                _ => -self.negative_sum(place, part, parts) as f32 * self.scale(place),
             }
         }
     }
@@ -208,9 +208,9 @@ struct Quantize<'a> {
     rows: usize,
     quants: &'a mut [[i8; BLOCK]],
     scales: &'a mut [f32],
-    sums: &'a mut [i32],
+    negative_sums: &'a mut [i32],
     scaled_sums: &'a mut [f32],
-    half_sums: &'a mut [[i32; 2]],
+    negative_half_sums: &'a mut [[i32; 2]],
 }
 
 impl Vectorized for Quantize<'_> {
@@ -225,9 +225,9 @@ impl Vectorized for Quantize<'_> {
                 let (first, second) = self.quants[place].split_at(BLOCK / 2);
                 let sum = |half: &[i8]| half.iter().map(|&quant| i32::from(quant)).sum::<i32>();
                 let halves = [sum(first), sum(second)];
-                self.half_sums[place] = halves;
-                self.sums[place] = halves[0] + halves[1];
-                self.scaled_sums[place] = self.sums[place] as f32 * self.scales[place];
+                self.negative_half_sums[place] = halves.map(|sum| -sum);
+                self.negative_sums[place] = -halves[0] - halves[1];
+                self.scaled_sums[place] = (halves[0] + halves[1]) as f32 * self.scales[place];
             }
         }
     }

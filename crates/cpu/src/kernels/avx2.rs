@@ -1,7 +1,7 @@
 //! Linear kernels for AVX2 with FMA and F16C: one tile × up to four rows in registers.
 
 use super::LANES;
-use super::block_format::{BlockFormat, GROUPS, SUPER_BLOCK, Scales};
+use super::block_format::{BlockFormat, GROUPS, Scales};
 use super::operands::{Operands, TileSums};
 use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use std::arch::x86_64::*;
@@ -190,8 +190,7 @@ impl<const T: usize> Blocks<T> {
         let format = &Self::FORMAT;
         let (first_place, blocks) = (start / BLOCK, inputs / BLOCK);
         let x = activations.quantized(first_place..first_place + R * blocks);
-        let planes = format.planes(inputs);
-        debug_assert!(tile.len() >= planes.end);
+        debug_assert!(tile.len() >= format.tile_bytes(inputs));
         let tile = tile.as_ptr();
         let mut total = [[_mm256_setzero_ps(); 2]; R];
         for block in 0..blocks {
@@ -199,17 +198,15 @@ impl<const T: usize> Blocks<T> {
             // number of blocks of R rows.
             unsafe {
                 let place = |row: usize| block * R + row;
-                let lower = tile.add(block * format.lower_bytes());
-                let upper = tile.add(planes.upper + block * format.upper_bytes());
-                let scales = tile.add(planes.scales + block * format.scale_bytes());
-                let supers = planes.supers + block * BLOCK / SUPER_BLOCK * format.super_bytes();
-                let supers = tile.add(supers);
+                let at = format.place(inputs, block);
+                let (lower, upper) = (tile.add(at.lower), tile.add(at.upper));
+                let (scales, supers) = (tile.add(at.scales), tile.add(at.supers));
                 let parts = format.scales_per_block();
                 for part in 0..parts {
                     let mut dots = [[_mm256_setzero_si256(); 2]; R];
                     if format.zero != 0 && !Self::SIGNED {
                         for (row, dots) in dots.iter_mut().enumerate() {
-                            let offset = -format.zero * x.sum(place(row), part, parts);
+                            let offset = format.zero * x.negative_sum(place(row), part, parts);
                             *dots = [_mm256_set1_epi32(offset); 2];
                         }
                     }

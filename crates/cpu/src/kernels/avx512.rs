@@ -1,7 +1,8 @@
 //! Linear kernels for AVX-512 with VNNI: two tiles × up to twelve rows in registers.
 
 use super::LANES;
-use super::block_format::{BlockFormat, GROUPS, SUPER_BLOCK, Scales};
+use super::activations::QuantizedRows;
+use super::block_format::{BlockFormat, CHUNK, GROUPS, Scales};
 use super::operands::{Operands, PrefetchPlan, TileSums};
 use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
 use std::arch::x86_64::*;
@@ -9,8 +10,6 @@ use std::ops::Range;
 
 /// How far ahead activations are prefetched, in bytes.
 const PREFETCH_X: usize = 1024;
-/// How far ahead upper bits and scales of block types are prefetched, in blocks of 32 inputs.
-const PREFETCH_BLOCKS: usize = 8;
 
 /// Adds the products of an input range to the sums of both tiles, for every row of the block. The first
 /// range starts from zero.
@@ -172,6 +171,17 @@ unsafe fn floats<const R: usize, W: Widen>(operands: &Operands<'_>, sums: &mut [
     store(&[left, right], sums);
 }
 
+/// One tile of a block type, and what to prefetch during its computation.
+struct Tile {
+    start: *const u8,
+    inputs: usize,
+    /// The address to prefetch for the first line of `first_chunk`.
+    prefetch: *const u8,
+    /// How far to advance that address for every line.
+    stride: usize,
+    first_chunk: usize,
+}
+
 /// The kernel of a block type, given by its place in [`BlockType::ALL`].
 struct Blocks<const T: usize>;
 
@@ -190,77 +200,124 @@ impl<const T: usize> Blocks<T> {
                 5 => Self::blocks::<5>(operands, sums),
                 6 => Self::blocks::<6>(operands, sums),
                 7 => Self::blocks::<7>(operands, sums),
-                _ => Self::blocks::<8>(operands, sums),
+                8 => Self::blocks::<8>(operands, sums),
+                9 => Self::blocks::<9>(operands, sums),
+                10 => Self::blocks::<10>(operands, sums),
+                11 => Self::blocks::<11>(operands, sums),
+                _ => Self::blocks::<12>(operands, sums),
             }
         }
+    }
+
+    /// Whether both tiles are read at the same time, because few rows wait for memory. More rows need all
+    /// registers for one tile.
+    const fn together(rows: usize) -> bool {
+        rows < 4 || (rows <= 8 && Self::FORMAT.bits == 8)
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
     unsafe fn blocks<const R: usize>(operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
         let Operands { tiles, inputs, start, ref input_range, activations, .. } = *operands;
-        let format = &Self::FORMAT;
-        let planes = format.planes(inputs);
+        debug_assert!(tiles.iter().all(|tile| tile.len() >= Self::FORMAT.tile_bytes(inputs)));
         let plan = operands.prefetch_plan();
         let (first_place, blocks) = (start / BLOCK, inputs / BLOCK);
         let x = activations.quantized(first_place..first_place + R * blocks);
-        debug_assert!(tiles.iter().all(|tile| tile.len() >= planes.end));
+        let range = input_range.start / BLOCK..input_range.end / BLOCK;
+        let tile = |side: usize| Tile {
+            start: tiles[side].as_ptr(),
+            inputs,
+            prefetch: plan.from[side],
+            stride: plan.stride,
+            first_chunk: input_range.start / CHUNK,
+        };
         let mut totals = load::<R>(input_range, sums);
-        let first_block = input_range.start / BLOCK;
-        for block in first_block..input_range.end / BLOCK {
-            // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same
-            // number of blocks of R rows. A prefetch may use any address.
-            unsafe {
-                let place = |row: usize| block * R + row;
-                for (side, tile) in tiles.iter().enumerate() {
-                    let tile = tile.as_ptr();
-                    let lower = tile.add(block * format.lower_bytes());
-                    let upper = tile.add(planes.upper + block * format.upper_bytes());
-                    let lines = format.lower_bytes() / 64;
-                    for line in 0..lines {
-                        let line = (block - first_block) * lines + line;
-                        let at = plan.from[side].wrapping_add(line * plan.stride);
-                        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        // SAFETY: each tile holds `blocks` blocks of 16 outputs, and the activations hold the same number of
+        // blocks of R rows.
+        unsafe {
+            if Self::together(R) {
+                let (first, second) = (tile(0), tile(1));
+                let [mut left, mut right] = totals;
+                for block in range {
+                    Self::add_block::<R>(&first, block, x, &mut left);
+                    Self::add_block::<R>(&second, block, x, &mut right);
+                }
+                totals = [left, right];
+            } else {
+                for (side, totals) in totals.iter_mut().enumerate() {
+                    let (tile, mut sums) = (tile(side), *totals);
+                    for block in range.clone() {
+                        Self::add_block::<R>(&tile, block, x, &mut sums);
                     }
-                    for line in 0..format.upper_bytes() / 64 {
-                        let ahead = PREFETCH_BLOCKS * format.upper_bytes() + line * 64;
-                        _mm_prefetch::<_MM_HINT_T0>(upper.wrapping_add(ahead).cast());
-                    }
-                    let scales = tile.add(planes.scales + block * format.scale_bytes());
-                    let ahead = scales.wrapping_add(PREFETCH_BLOCKS * format.scale_bytes());
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.cast());
-                    let supers = planes.supers + block * BLOCK / SUPER_BLOCK * format.super_bytes();
-                    let supers = tile.add(supers);
-                    let parts = format.scales_per_block();
-                    for part in 0..parts {
-                        let mut dots = [_mm512_setzero_si512(); R];
-                        if format.zero != 0 {
-                            for (row, dot) in dots.iter_mut().enumerate() {
-                                let sum = _mm512_set1_epi32(x.sum(place(row), part, parts));
-                                let shift = _mm_cvtsi32_si128(format.zero.ilog2() as i32);
-                                *dot = _mm512_sub_epi32(*dot, _mm512_sll_epi32(sum, shift));
-                            }
-                        }
-                        for group in part * GROUPS / parts..(part + 1) * GROUPS / parts {
-                            let weights = Self::quants(lower, upper, group);
-                            for (row, dot) in dots.iter_mut().enumerate() {
-                                let x = _mm512_set1_epi32(x.group(place(row), group));
-                                *dot = _mm512_dpbusd_epi32(*dot, weights, x);
-                            }
-                        }
-                        let [scale, minimum] = Self::scale(scales, supers, part);
-                        for (row, (total, dot)) in totals[side].iter_mut().zip(dots).enumerate() {
-                            let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale(place(row))));
-                            *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
-                            if format.scales.has_minima() {
-                                let sum = _mm512_set1_ps(x.scaled_sum(place(row), part, parts));
-                                *total = _mm512_fmadd_ps(minimum, sum, *total);
-                            }
-                        }
-                    }
+                    *totals = sums;
                 }
             }
         }
         store(&totals, sums);
+    }
+
+    /// Adds the products of 32 inputs. It is part of functions that enable the processor's features.
+    #[inline(always)]
+    unsafe fn add_block<const R: usize>(
+        tile: &Tile,
+        block: usize,
+        x: QuantizedRows<'_>,
+        totals: &mut [__m512; R],
+    ) {
+        let format = &Self::FORMAT;
+        let place = |row: usize| block * R + row;
+        // SAFETY: the caller guarantees the features, the block and its activations. A prefetch may use any
+        // address.
+        unsafe {
+            let at = format.place(tile.inputs, block);
+            let [lower, upper, scales, supers] =
+                [at.lower, at.upper, at.scales, at.supers].map(|at| tile.start.add(at));
+            let (chunk, within) = (block * BLOCK / CHUNK, block % (CHUNK / BLOCK));
+            let chunk_lines = (chunk - tile.first_chunk) * format.whole_chunk_bytes() / 64;
+            let lines = format.whole_chunk_bytes().div_ceil(64 * CHUNK / BLOCK);
+            let prefetch = |lines_of_block: Range<usize>| {
+                for line in lines_of_block {
+                    let line = chunk_lines + within * lines + line;
+                    let at = tile.prefetch.wrapping_add(line * tile.stride);
+                    _mm_prefetch::<_MM_HINT_T0>(at.cast());
+                }
+            };
+            // Measured: bytes are faster if prefetches alternate with products, other types if they come
+            // first.
+            let spread = Self::together(R) && format.bits == 8;
+            if !spread {
+                prefetch(0..lines);
+            }
+            let parts = format.scales_per_block();
+            for part in 0..parts {
+                let mut dots = [_mm512_setzero_si512(); R];
+                if format.zero != 0 {
+                    let shift = _mm_cvtsi32_si128(format.zero.ilog2() as i32);
+                    for (row, dot) in dots.iter_mut().enumerate() {
+                        let sum = _mm512_set1_epi32(x.negative_sum(place(row), part, parts));
+                        *dot = _mm512_sll_epi32(sum, shift);
+                    }
+                }
+                for group in part * GROUPS / parts..(part + 1) * GROUPS / parts {
+                    if spread {
+                        prefetch(group * lines / GROUPS..(group + 1) * lines / GROUPS);
+                    }
+                    let weights = Self::quants(lower, upper, group);
+                    for (row, dot) in dots.iter_mut().enumerate() {
+                        let x = _mm512_set1_epi32(x.group(place(row), group));
+                        *dot = _mm512_dpbusd_epi32(*dot, weights, x);
+                    }
+                }
+                let [scale, minimum] = Self::scale(scales, supers, part);
+                for (row, (total, dot)) in totals.iter_mut().zip(dots).enumerate() {
+                    let scale = _mm512_mul_ps(scale, _mm512_set1_ps(x.scale(place(row))));
+                    *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), scale, *total);
+                    if format.scales.has_minima() {
+                        let sum = _mm512_set1_ps(x.scaled_sum(place(row), part, parts));
+                        *total = _mm512_fmadd_ps(minimum, sum, *total);
+                    }
+                }
+            }
+        }
     }
 
     /// Returns the quants of a group of four inputs, each in the byte of its output and input.

@@ -1,12 +1,15 @@
 //! How tiles store the block types: what a quant means, and where its bits and scales are.
 //!
-//! A tile of a block type has up to four planes, one after another. Each is in ascending order of inputs:
+//! A tile of a block type is a sequence of chunks of 256 inputs; the last chunk may have fewer blocks of 32
+//! inputs. A chunk has up to four parts, one after another. Each is in ascending order of inputs:
 //!
-//! * the lower bits of the quants: `[inputs/32][vectors][16][4]` bytes. A byte holds one 8-bit quant, the
-//!   lower four bits of two quants, or the lower two bits of four quants;
-//! * the upper bits of the quants, in the same way: `[inputs/32][vectors][16][4]` bytes;
-//! * the scales, and the minima after them: `[inputs/n][1 or 2][16]`;
-//! * the scales of 256 inputs: `[inputs/256][1 or 2][16]` as f16.
+//! * the lower bits of the quants: `[blocks][vectors][16][4]` bytes. A byte holds one 8-bit quant, the lower
+//!   four bits of two quants, or the lower two bits of four quants;
+//! * the upper bits of the quants, in the same way: `[blocks][vectors][16][4]` bytes;
+//! * the scales, and the minima after them: `[blocks][1, 2 or 4][16]`;
+//! * the scales of the scales, and of the minima: `[1 or 2][16]` as f16.
+//!
+//! A chunk is padded to whole cache lines.
 //!
 //! Quants come in groups of four inputs, so that one 64-byte vector holds a group of 16 outputs. If a byte
 //! holds several quants, they belong to successive groups, with the first group in the lowest bits.
@@ -17,8 +20,10 @@ use half::f16;
 
 /// The groups of four inputs in 32 inputs.
 pub(super) const GROUPS: usize = BLOCK / 4;
-/// The inputs that share a scale of scales.
-pub(super) const SUPER_BLOCK: usize = 256;
+/// The blocks in a chunk. They share the scale of scales.
+const CHUNK_BLOCKS: usize = 8;
+/// The inputs in a chunk.
+pub(super) const CHUNK: usize = CHUNK_BLOCKS * BLOCK;
 
 /// What the quants and scales of a block type mean. A weight is `scale · (quant − zero)`, plus or minus a
 /// minimum. With a table, the quant is the table's entry.
@@ -98,7 +103,7 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the number of quants' bits in the plane of lower bits.
+    /// Returns the number of quants' bits among the lower bits.
     pub(super) const fn lower_bits(&self) -> usize {
         match self.bits {
             8 => 8,
@@ -107,17 +112,17 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the number of quants' bits in the plane of upper bits.
+    /// Returns the number of quants' bits among the upper bits.
     pub(super) const fn upper_bits(&self) -> usize {
         self.bits - self.lower_bits()
     }
 
-    /// Returns the bytes of 32 inputs in the plane of lower bits.
+    /// Returns the bytes of 32 inputs among the lower bits.
     pub(super) const fn lower_bytes(&self) -> usize {
         self.lower_bits() * BLOCK / 8 * LANES
     }
 
-    /// Returns the bytes of 32 inputs in the plane of upper bits.
+    /// Returns the bytes of 32 inputs among the upper bits.
     pub(super) const fn upper_bytes(&self) -> usize {
         self.upper_bits() * BLOCK / 8 * LANES
     }
@@ -130,7 +135,7 @@ impl BlockFormat {
         }
     }
 
-    /// Returns the bytes of 32 inputs in the plane of scales.
+    /// Returns the bytes of 32 inputs among the scales.
     pub(super) const fn scale_bytes(&self) -> usize {
         LANES
             * match self.scales {
@@ -142,8 +147,8 @@ impl BlockFormat {
             }
     }
 
-    /// Returns the bytes of 256 inputs in the plane of scales of scales.
-    pub(super) const fn super_bytes(&self) -> usize {
+    /// Returns the bytes of a chunk's scales of scales.
+    const fn super_bytes(&self) -> usize {
         match self.scales {
             Scales::Super32 { minima } | Scales::Super16 { minima } => {
                 LANES * 2 * (1 + minima as usize)
@@ -152,40 +157,68 @@ impl BlockFormat {
         }
     }
 
-    /// Returns where the planes begin in a tile with this number of inputs, a multiple of 32.
-    pub(super) const fn planes(&self, inputs: usize) -> Planes {
-        let blocks = inputs / BLOCK;
-        let upper = blocks * self.lower_bytes();
+    /// Returns the bytes of a chunk with this number of blocks: whole cache lines, because kernels load
+    /// aligned vectors.
+    const fn chunk_bytes(&self, blocks: usize) -> usize {
+        let block = self.lower_bytes() + self.upper_bytes() + self.scale_bytes();
+        (blocks * block + self.super_bytes()).next_multiple_of(64)
+    }
+
+    /// Returns the bytes of a whole chunk.
+    pub(super) const fn whole_chunk_bytes(&self) -> usize {
+        self.chunk_bytes(CHUNK_BLOCKS)
+    }
+
+    /// Returns the bytes of a tile with this number of inputs, a multiple of 32.
+    pub(super) const fn tile_bytes(&self, inputs: usize) -> usize {
+        let last = inputs % CHUNK / BLOCK;
+        let rest = if last > 0 { self.chunk_bytes(last) } else { 0 };
+        inputs / CHUNK * self.whole_chunk_bytes() + rest
+    }
+
+    /// Returns where the parts of a block of 32 inputs begin in a tile with this number of inputs.
+    #[inline(always)]
+    pub(super) const fn place(&self, inputs: usize, block: usize) -> BlockPlace {
+        let chunk = block / CHUNK_BLOCKS;
+        let within = block % CHUNK_BLOCKS;
+        let left = inputs / BLOCK - chunk * CHUNK_BLOCKS;
+        let blocks = if left < CHUNK_BLOCKS { left } else { CHUNK_BLOCKS };
+        let start = chunk * self.whole_chunk_bytes();
+        let upper = start + blocks * self.lower_bytes();
         let scales = upper + blocks * self.upper_bytes();
-        let supers = scales + blocks * self.scale_bytes();
-        let end = supers + inputs.div_ceil(SUPER_BLOCK) * self.super_bytes();
-        Planes { upper, scales, supers, end }
+        BlockPlace {
+            lower: start + within * self.lower_bytes(),
+            upper: upper + within * self.upper_bytes(),
+            scales: scales + within * self.scale_bytes(),
+            supers: scales + blocks * self.scale_bytes(),
+        }
     }
 }
 
-/// Where the planes after the first begin in a tile, and where the last ends, in bytes.
+/// Where the parts of a block of 32 inputs begin in a tile, in bytes.
 #[derive(Clone, Copy)]
-pub(super) struct Planes {
+pub(super) struct BlockPlace {
+    pub(super) lower: usize,
     pub(super) upper: usize,
     pub(super) scales: usize,
+    /// The scales of the block's chunk.
     pub(super) supers: usize,
-    pub(super) end: usize,
 }
 
 impl BlockFormat {
     /// Returns a quant of a tile: what is multiplied by the scale, plus the format's zero.
-    pub(super) fn quant(&self, tile: &[u8], planes: &Planes, input: usize, lane: usize) -> u8 {
-        let (block, group, within) = (input / BLOCK, input % BLOCK / 4, input % 4);
-        let bits = |start: usize, bytes: usize, width: usize| {
+    pub(super) fn quant(&self, tile: &[u8], place: BlockPlace, input: usize, lane: usize) -> u8 {
+        let (group, within) = (input % BLOCK / 4, input % 4);
+        let bits = |start: usize, width: usize| {
             let per_byte = 8 / width;
             let byte = group / per_byte * 64 + lane * 4 + within;
-            let shifted = tile[start + block * bytes + byte] >> (group % per_byte * width);
+            let shifted = tile[start + byte] >> (group % per_byte * width);
             shifted & (0xff >> (8 - width))
         };
-        let lower = bits(0, self.lower_bytes(), self.lower_bits());
+        let lower = bits(place.lower, self.lower_bits());
         let upper = match self.upper_bits() {
             0 => 0,
-            width => bits(planes.upper, self.upper_bytes(), width) << self.lower_bits(),
+            width => bits(place.upper, width) << self.lower_bits(),
         };
         match self.table {
             Some(table) => table[usize::from(lower)],
@@ -196,10 +229,10 @@ impl BlockFormat {
     /// Writes the weights of one output of a tile to `row`: `[inputs]`, of which a tile has
     /// `padded_inputs`. Every operation is rounded, as the block types define it.
     pub(super) fn weights(&self, tile: &[u8], padded_inputs: usize, lane: usize, row: &mut [f32]) {
-        let planes = self.planes(padded_inputs);
         for (input, weight) in row.iter_mut().enumerate() {
-            let level = i32::from(self.quant(tile, &planes, input, lane)) - self.zero;
-            let [scale, minimum] = self.scale(tile, &planes, input, lane);
+            let place = self.place(padded_inputs, input / BLOCK);
+            let level = i32::from(self.quant(tile, place, input, lane)) - self.zero;
+            let [scale, minimum] = self.scale(tile, place, input, lane);
             *weight = scale * level as f32 + minimum;
         }
     }
@@ -209,12 +242,11 @@ impl BlockFormat {
     pub(super) fn scale(
         &self,
         tile: &[u8],
-        planes: &Planes,
+        place: BlockPlace,
         input: usize,
         lane: usize,
     ) -> [f32; 2] {
-        let scales = &tile[planes.scales + input / BLOCK * self.scale_bytes()..];
-        let supers = &tile[planes.supers + input / SUPER_BLOCK * self.super_bytes()..];
+        let (scales, supers) = (&tile[place.scales..], &tile[place.supers..]);
         let half = |bytes: &[u8], index: usize| {
             let at = (index * LANES + lane) * 2;
             f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()

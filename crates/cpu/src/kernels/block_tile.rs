@@ -1,7 +1,7 @@
 //! Packs blocks of quantised weights into tiles.
 
 use super::LANES;
-use super::block_format::{BlockFormat, Planes, SUPER_BLOCK, Scales};
+use super::block_format::{BlockFormat, Scales};
 use forerun_formats::blocks::{UnpackedBlock, quantize};
 use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK};
 use half::f16;
@@ -10,7 +10,8 @@ use half::f16;
 pub(super) struct BlockRows {
     block_type: BlockType,
     format: BlockFormat,
-    planes: Planes,
+    /// The inputs of a tile, a multiple of 32.
+    inputs: usize,
     block: UnpackedBlock,
     /// Scratch memory: a row in whole blocks, and its stored form.
     row: Vec<f32>,
@@ -23,7 +24,7 @@ impl BlockRows {
         Self {
             block_type,
             format,
-            planes: format.planes(inputs.next_multiple_of(BLOCK)),
+            inputs: inputs.next_multiple_of(BLOCK),
             block: UnpackedBlock::new(block_type),
             row: vec![0.0; inputs.next_multiple_of(block_type.weights())],
             stored: Vec::new(),
@@ -42,66 +43,51 @@ impl BlockRows {
 
     /// Packs the stored blocks of one output into a tile whose bits for it are zero.
     pub(super) fn pack(&mut self, lane: usize, stored: &[u8], tile: &mut [u8]) {
+        let per_block = self.block_type.weights() / BLOCK;
         for (index, bytes) in stored.chunks_exact(self.block_type.bytes()).enumerate() {
             self.block.read(bytes);
-            let first_block = index * self.block_type.weights() / BLOCK;
-            self.pack_quants(first_block, lane, tile);
-            self.pack_scales(first_block, lane, tile);
+            // The tile may have fewer inputs than whole blocks.
+            for part in 0..per_block.min(self.inputs / BLOCK - index * per_block) {
+                self.pack_part(part, index * per_block + part, lane, tile);
+            }
         }
     }
 
-    fn pack_quants(&self, first_block: usize, lane: usize, tile: &mut [u8]) {
-        let Self { format, planes, .. } = self;
+    /// Packs 32 inputs of the block: its part with this number, which is a block of the tile.
+    fn pack_part(&self, part: usize, tile_block: usize, lane: usize, tile: &mut [u8]) {
+        let Self { format, block, .. } = self;
+        let place = format.place(self.inputs, tile_block);
         // Bytes are stored with 128 added.
         let flipped = if format.bits == 8 { 0x80 } else { 0 };
-        let blocks = self.block.quants().as_chunks::<BLOCK>().0;
-        let lower_blocks = tile[..planes.upper].chunks_exact_mut(format.lower_bytes());
-        for (quants, tile) in blocks.iter().zip(lower_blocks.skip(first_block)) {
-            add_bits(&quants.map(|quant| quant ^ flipped), format.lower_bits(), lane, tile);
-        }
+        let (quants, _) = block.quants().as_chunks::<BLOCK>();
+        let quants = quants[part].map(|quant| quant ^ flipped);
+        add_bits(&quants, format.lower_bits(), lane, &mut tile[place.lower..]);
         if format.upper_bits() > 0 {
-            let upper = &mut tile[planes.upper..planes.scales];
-            let upper_blocks = upper.chunks_exact_mut(format.upper_bytes());
-            for (quants, tile) in blocks.iter().zip(upper_blocks.skip(first_block)) {
-                let upper = quants.map(|quant| quant >> format.lower_bits());
-                add_bits(&upper, format.upper_bits(), lane, tile);
-            }
+            let upper = quants.map(|quant| quant >> format.lower_bits());
+            add_bits(&upper, format.upper_bits(), lane, &mut tile[place.upper..]);
         }
-    }
-
-    fn pack_scales(&self, first_block: usize, lane: usize, tile: &mut [u8]) {
-        let Self { format, planes, block, .. } = self;
-        let half = |value: f32, index: usize, bytes: &mut [u8]| {
-            let at = (index * LANES + lane) * 2;
-            bytes[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
+        let mut half = |at: usize, index: usize, value: f32| {
+            let at = at + (index * LANES + lane) * 2;
+            tile[at..at + 2].copy_from_slice(&f16::from_f32(value).to_le_bytes());
         };
-        let (_, scales) = tile.split_at_mut(planes.scales);
-        let (scales, supers) = scales.split_at_mut(planes.supers - planes.scales);
-        let scales = &mut scales[first_block * format.scale_bytes()..];
         match format.scales {
-            Scales::Half => half(block.scale(), 0, scales),
+            Scales::Half => half(place.scales, 0, block.scale()),
             Scales::HalfAndMinimum => {
-                half(block.scale(), 0, scales);
-                half(-block.minimum(), 1, scales);
+                half(place.scales, 0, block.scale());
+                half(place.scales, 1, -block.minimum());
             }
-            Scales::Exponent => scales[lane] = exponent(block.scale()),
+            Scales::Exponent => tile[place.scales + lane] = exponent(block.scale()),
             Scales::Super32 { minima } | Scales::Super16 { minima } => {
-                let supers =
-                    &mut supers[first_block * BLOCK / SUPER_BLOCK * format.super_bytes()..];
-                half(block.scale(), 0, supers);
+                half(place.supers, 0, block.scale());
                 if minima {
-                    half(block.minimum(), 1, supers);
+                    half(place.supers, 1, block.minimum());
                 }
-                let parts = format.scales_per_block();
-                let places = scales.chunks_exact_mut(format.scale_bytes());
-                let groups =
-                    block.scales().chunks_exact(parts).zip(block.minima().chunks_exact(parts));
-                for (place, (scales, minimum)) in places.zip(groups) {
-                    for part in 0..parts {
-                        place[part * LANES + lane] = scales[part].cast_unsigned();
-                        if minima {
-                            place[(parts + part) * LANES + lane] = minimum[part];
-                        }
+                let groups = format.scales_per_block();
+                for group in 0..groups {
+                    let at = place.scales + group * LANES + lane;
+                    tile[at] = block.scales()[part * groups + group].cast_unsigned();
+                    if minima {
+                        tile[at + groups * LANES] = block.minima()[part * groups + group];
                     }
                 }
             }

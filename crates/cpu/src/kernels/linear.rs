@@ -7,7 +7,8 @@
 
 use super::Isa;
 use super::activations::Activations;
-use super::operands::{MAX_ROW_BLOCK, Operands, PREFETCH, TileSums, input_bytes};
+use super::block_format::CHUNK;
+use super::operands::{MAX_ROW_BLOCK, Operands, TileSums, prefetched_inputs};
 use super::packed::PackedMatrix;
 use super::{LANES, shared::SharedSlice};
 use crate::team::Team;
@@ -54,7 +55,7 @@ impl<'a> Product<'a> {
         let Product { x, weights, activations, out } = self;
         if let Some(first) = weights.first() {
             let (weight_type, inputs) = (first.weight_type(), first.inputs());
-            activations.pack(isa, weight_type, x, inputs, row_block(isa, weight_type));
+            activations.pack(isa, weight_type, x, inputs, row_block(isa));
             let outputs: usize = weights.iter().map(PackedMatrix::outputs).sum();
             debug_assert_eq!(out.len(), x.len() / inputs * outputs);
         }
@@ -186,7 +187,7 @@ fn add_products(
     let tiles = pair.map(|tile| weights.tile(tile));
     let mut first = 0;
     while first < inputs {
-        let last = inputs.saturating_sub(PREFETCH / input_bytes(weight_type));
+        let last = last_range(weight_type, inputs);
         let end = match (isa, group.len()) {
             (Isa::Avx512, 1) if first < last => last,
             (Isa::Avx512, 2..) => inputs.min(first + RANGE_INPUTS),
@@ -208,6 +209,14 @@ fn add_products(
             compute(isa, &operands, sums);
         }
         first = end;
+    }
+}
+
+/// Returns the first of the inputs during which the next tiles are prefetched.
+fn last_range(weight_type: WeightType, inputs: usize) -> usize {
+    match weight_type {
+        WeightType::Quantized(_) => inputs.saturating_sub(CHUNK) / CHUNK * CHUNK,
+        _ => inputs.saturating_sub(prefetched_inputs(weight_type)),
     }
 }
 
@@ -236,11 +245,10 @@ fn store(
 }
 
 /// Returns the number of rows for which a kernel reads the weights once.
-fn row_block(isa: Isa, weight_type: WeightType) -> usize {
-    match (isa, weight_type) {
-        (Isa::Avx512, WeightType::Quantized(_)) => 8,
-        (Isa::Avx512, _) => MAX_ROW_BLOCK,
-        (Isa::Avx2 | Isa::Portable, _) => 4,
+fn row_block(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => MAX_ROW_BLOCK,
+        Isa::Avx2 | Isa::Portable => 4,
     }
 }
 

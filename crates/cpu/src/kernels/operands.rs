@@ -2,15 +2,12 @@
 
 use super::LANES;
 use super::activations::Activations;
-use super::block_format::BlockFormat;
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType};
+use super::block_format::{BlockFormat, CHUNK};
+use forerun_formats::WeightType;
 use std::ops::Range;
 
 /// Largest number of rows that a kernel computes at a time.
 pub(crate) const MAX_ROW_BLOCK: usize = 12;
-
-/// How far ahead a kernel prefetches weights if its group has a single row block, in bytes of one tile.
-pub(super) const PREFETCH: usize = 2048;
 
 /// The sums of one tile and one row block.
 pub(crate) type TileSums = [[f32; LANES]; MAX_ROW_BLOCK];
@@ -50,12 +47,13 @@ impl Operands<'_> {
     /// of the next two tiles.
     pub(crate) fn prefetch_plan(&self) -> PrefetchPlan {
         let Self { input_range, block_index, group_blocks, .. } = self;
-        let input_bytes = input_bytes(self.weight_type);
-        let share = input_range.len() * input_bytes * block_index / group_blocks;
+        let offset = |input| input_offset(self.weight_type, input);
+        let range_bytes = offset(input_range.end) - offset(input_range.start);
+        let share = range_bytes * block_index / group_blocks;
         let from = self.tiles.map(|tile| {
             let start = match (input_range.end < self.inputs, group_blocks) {
-                (true, 1) => input_range.start * input_bytes + PREFETCH,
-                (true, _) => input_range.end * input_bytes + share,
+                (true, 1) => offset(input_range.start + prefetched_inputs(self.weight_type)),
+                (true, _) => offset(input_range.end) + share,
                 (false, _) => 2 * tile.len() + share,
             };
             tile.as_ptr().wrapping_add(start)
@@ -64,12 +62,22 @@ impl Operands<'_> {
     }
 }
 
-/// Returns the size of one input in a tile, in bytes.
-pub(super) fn input_bytes(weight_type: WeightType) -> usize {
+/// Returns where an input begins in a tile, in bytes. For block types it is the first input of a chunk, or
+/// the end.
+fn input_offset(weight_type: WeightType, input: usize) -> usize {
     match weight_type {
-        WeightType::F32 => LANES * 4,
-        WeightType::Bf16 | WeightType::F16 => LANES * 2,
-        // The lower bits of quants.
-        WeightType::Quantized(block_type) => BlockFormat::of(block_type).lower_bytes() / BLOCK,
+        WeightType::F32 => input * LANES * 4,
+        WeightType::Bf16 | WeightType::F16 => input * LANES * 2,
+        WeightType::Quantized(block_type) => BlockFormat::of(block_type).tile_bytes(input),
+    }
+}
+
+/// Returns how many inputs ahead a kernel prefetches weights if its group has a single row block: 2 KB of
+/// floats, or a chunk of a block type.
+pub(super) fn prefetched_inputs(weight_type: WeightType) -> usize {
+    match weight_type {
+        WeightType::F32 => 32,
+        WeightType::Bf16 | WeightType::F16 => 64,
+        WeightType::Quantized(_) => CHUNK,
     }
 }

@@ -26,7 +26,7 @@ struct CacheLine([u8; 64]);
 /// A tile holds, in ascending order of inputs:
 /// * f32, f16: `[inputs][16]`;
 /// * bf16: `[inputs/2][16][2]`, so that one 64-byte vector holds two inputs;
-/// * block types: the planes of `block_format.rs`.
+/// * block types: the chunks of `block_format.rs`.
 pub struct PackedMatrix {
     lines: Vec<CacheLine>,
     weight_type: WeightType,
@@ -329,7 +329,7 @@ fn tile_bytes(weight_type: WeightType, inputs: usize) -> usize {
     let bytes = match weight_type {
         WeightType::F32 => padded * LANES * 4,
         WeightType::Bf16 | WeightType::F16 => padded * LANES * 2,
-        WeightType::Quantized(block_type) => BlockFormat::of(block_type).planes(padded).end,
+        WeightType::Quantized(block_type) => BlockFormat::of(block_type).tile_bytes(padded),
     };
     bytes.next_multiple_of(64)
 }

@@ -46,19 +46,19 @@ fn floats(operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
 fn blocks(block_type: BlockType, operands: &Operands<'_>, tile: &[u8], sums: &mut TileSums) {
     let Operands { rows, inputs, start, activations, .. } = *operands;
     let format = BlockFormat::of(block_type);
-    let planes = format.planes(inputs);
     let parts = format.scales_per_block();
     let part_inputs = BLOCK / parts;
     for part in 0..inputs / part_inputs {
         let (block, within) = (part / parts, part % parts);
         let first_input = part * part_inputs;
+        let place = format.place(inputs, block);
         for lane in 0..LANES {
             let mut weights = [0; BLOCK];
             for (input, weight) in (first_input..).zip(&mut weights[..part_inputs]) {
-                let quant = format.quant(tile, &planes, input, lane);
+                let quant = format.quant(tile, place, input, lane);
                 *weight = i32::from(quant) - format.zero;
             }
-            let [scale, minimum] = format.scale(tile, &planes, first_input, lane);
+            let [scale, minimum] = format.scale(tile, place, first_input, lane);
             for (row, sums) in sums.iter_mut().enumerate().take(rows) {
                 let place = start / BLOCK + block * rows + row;
                 let x = &activations.quants[place * BLOCK + within * part_inputs..][..part_inputs];
