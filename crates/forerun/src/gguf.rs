@@ -74,10 +74,8 @@ pub fn export_gguf(
     let opened = open_model(model, loader)?;
     let TokenizerMetadata { entries, pre_tokenizer_unsupported } = tokenizer_metadata(&opened)?;
     let name = ("general.name", GgufValue::Text(model.name()));
-    let mut metadata: Vec<_> = std::iter::once(name)
-        .chain(entries)
-        .map(|(key, value)| (key.to_owned(), value))
-        .collect();
+    let mut metadata: Vec<_> =
+        std::iter::once(name).chain(entries).map(|(key, value)| (key.to_owned(), value)).collect();
     metadata.extend(chat_template(&opened)?);
     write_gguf(&opened.checkpoint, file, gguf_type, &metadata)?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());

@@ -138,8 +138,7 @@ mod tests {
             [("o/n:Q4_K_M", "Q4_K_M", "main"), ("o/n:q8_0@v1", "q8_0", "v1")]
         {
             let id = ModelId::parse(text);
-            let found =
-                id.as_ref().map(|id| (id.repository(), id.quantization(), id.revision()));
+            let found = id.as_ref().map(|id| (id.repository(), id.quantization(), id.revision()));
             assert_eq!(found, Some(("o/n", Some(quantization), revision)), "{text}");
             assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(text));
         }

@@ -101,7 +101,9 @@ impl Tokenizer {
     /// # Errors
     /// If there is none, it is malformed, or a GGUF file has one of an unsupported kind.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
-        if let Some(file) = GgufFile::find(checkpoint)?.filter(|file| gguf::has_tokenizer(file.metadata())) {
+        if let Some(file) =
+            GgufFile::find(checkpoint)?.filter(|file| gguf::has_tokenizer(file.metadata()))
+        {
             return Self::from_gguf(file.metadata());
         }
         let folder = folder_of(checkpoint);
@@ -138,7 +140,9 @@ impl Tokenizer {
     /// precedence, because it describes rules that llama.cpp lacks.
     fn from_gguf(metadata: GgufMetadata<'_>) -> Result<Self, TokenizerError> {
         let gguf::GgufTokenizer { inner, bos, eos, control } = match metadata.text(gguf::JSON)? {
-            Some(json) => return Self::parse(metadata.path().to_owned(), json, |_| gguf::bos(metadata)),
+            Some(json) => {
+                return Self::parse(metadata.path().to_owned(), json, |_| gguf::bos(metadata));
+            }
             None => gguf::read(metadata)?,
         };
         let tokenizer = Self::with(inner, metadata.path().to_owned(), bos, control);

@@ -177,7 +177,9 @@ fn tokens_in_metadata(metadata: GgufMetadata<'_>) -> Result<BTreeMap<String, Str
         ("cls", "cls"),
         ("mask", "mask"),
     ];
-    let Some(texts) = metadata.strings("tokenizer.ggml.tokens")? else { return Ok(BTreeMap::new()) };
+    let Some(texts) = metadata.strings("tokenizer.ggml.tokens")? else {
+        return Ok(BTreeMap::new());
+    };
     let texts: Vec<&str> = texts.collect();
     let mut tokens = BTreeMap::new();
     for (key, name) in NAMES {

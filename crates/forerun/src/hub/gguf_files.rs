@@ -34,9 +34,8 @@ pub(super) fn all(files: &[String]) -> Vec<&str> {
 /// `F16`, and `Q4_K_M` contains `Q4_K`.
 fn named<'a>(models: &[&'a str], quantization: &str) -> Option<&'a str> {
     let quantization = quantization.to_ascii_lowercase();
-    let is_inner = |byte: Option<&u8>| {
-        byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
-    };
+    let is_inner =
+        |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
     let contains = |name: &str| name.to_ascii_lowercase().contains(&quantization);
     let contains_whole = |name: &str| {
         let name = name.to_ascii_lowercase();

@@ -60,7 +60,8 @@ pub(super) struct GgufTokenizer {
 
 /// Returns whether a file has a tokenizer. Files of models that other files complete have none.
 pub(crate) fn has_tokenizer(metadata: GgufMetadata<'_>) -> bool {
-    let named = || metadata.text(MODEL).is_ok_and(|model| matches!(model, Some("none" | "no_vocab")));
+    let named =
+        || metadata.text(MODEL).is_ok_and(|model| matches!(model, Some("none" | "no_vocab")));
     metadata.contains(JSON) || metadata.contains(MODEL) && !named()
 }
 
@@ -155,7 +156,8 @@ impl<'a> Tokens<'a> {
         }
         let tokens = (0..).zip(texts).zip(types.into_iter().zip(scores));
         let tokens = tokens.map(|((id, text), (kind, score))| Token { id, text, kind, score });
-        let is_used = |token: &Token<'_>| token.kind != token_type::UNUSED && !token.text.is_empty();
+        let is_used =
+            |token: &Token<'_>| token.kind != token_type::UNUSED && !token.text.is_empty();
         Ok(Self(tokens.filter(is_used).collect()))
     }
 

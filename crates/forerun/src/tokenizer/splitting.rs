@@ -89,8 +89,7 @@ const DEEPSEEK_3: [&str; 3] = [
 ];
 
 /// Words up to punctuation, as BLOOM splits them.
-const VIKING_WORD: &str =
-    r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+";
+const VIKING_WORD: &str = r" ?[^(\s|.,!?\x{2026}\x{3002}\x{FF0C}\x{3001}\x{964}\x{6D4}\x{60C})]+";
 
 /// The letters, syllables and signs of DeepSeek's Chinese and Korean words.
 const DEEPSEEK_SYLLABLES: &str = r"[\x{4E00}-\x{9FA5}\x{800}-\x{4E00}\x{AC00}-\x{D7FF}]+";
@@ -101,14 +100,20 @@ const fn rule(names: &'static [&'static str], regexes: &'static [&'static str]) 
 
 /// All rules. Those of one model may have several names.
 const SPLITTINGS: &[Splitting] = &[
-    rule(
-        &["default"],
-        &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]"],
-    ),
+    rule(&["default"], &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2, r"\p{N}+", r"[0-9][0-9][0-9]"]),
     rule(
         &[
-            "gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "exaone4", "gigachat", "a.x-4.0",
-            "mellum", "granite-docling",
+            "gpt-2",
+            "phi-2",
+            "mpt",
+            "olmo",
+            "jais",
+            "trillion",
+            "exaone4",
+            "gigachat",
+            "a.x-4.0",
+            "mellum",
+            "granite-docling",
         ],
         &[GPT_2],
     ),
@@ -117,7 +122,13 @@ const SPLITTINGS: &[Splitting] = &[
         adds_bos: true,
         ..rule(
             &[
-                "llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0",
+                "llama-bpe",
+                "llama3",
+                "llama-v3",
+                "falcon3",
+                "falcon-h1",
+                "pixtral",
+                "midm-2.0",
                 "lfm2",
             ],
             &[LLAMA_3],
@@ -131,7 +142,13 @@ const SPLITTINGS: &[Splitting] = &[
     ),
     rule(
         &[
-            "smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b",
+            "smollm",
+            "starcoder",
+            "refact",
+            "command-r",
+            "codeshell",
+            "exaone",
+            "minerva-7b",
             "mellum2",
         ],
         &[DIGIT, GPT_2],
@@ -149,10 +166,7 @@ const SPLITTINGS: &[Splitting] = &[
             r"\p{N}+",
         ],
     ),
-    rule(
-        &["deepseek-coder"],
-        &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_SYLLABLES, DIGIT],
-    ),
+    rule(&["deepseek-coder"], &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_SYLLABLES, DIGIT]),
     rule(&["deepseek-v3", "hunyuan-dense", "joyai-llm"], &DEEPSEEK_3),
     rule(&["falcon"], &[r"[\p{P}\$\+<=>\^~\|`]+", GPT_2, r"[0-9][0-9][0-9]"]),
     rule(&["bloom", "poro-chat", "gpt3-finnish"], &[VIKING_WORD]),

@@ -374,7 +374,9 @@ fn file_names(directory: &Path) -> io::Result<Vec<String>> {
 fn only_model_file(directory: &Path) -> Result<PathBuf, LoadError> {
     let mut models = file_names(directory)
         .map_err(|cause| LoadError::Read { path: directory.to_owned(), cause })?;
-    models.retain(|name| gguf::is_model_name(name) || name.ends_with(".bin") && !name.starts_with("tok"));
+    models.retain(|name| {
+        gguf::is_model_name(name) || name.ends_with(".bin") && !name.starts_with("tok")
+    });
     models.dedup_by(|other, first| gguf::model_name(other) == gguf::model_name(first));
     let found = match models.as_slice() {
         [model] => return Ok(directory.join(model)),

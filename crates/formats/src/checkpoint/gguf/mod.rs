@@ -28,9 +28,9 @@ use layout::{GgufWriter, TensorInfo};
 use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbours};
 
 pub use file::{GgufFile, is_model_name, part_names};
+pub(super) use file::{is_gguf, model_name, with_other_parts};
 pub use layout::GgufValue;
 pub use metadata::GgufMetadata;
-pub(super) use file::{is_gguf, model_name, with_other_parts};
 pub(super) use reader::{GgufModel, StoredMetadata};
 
 /// The type of the matrices in a GGUF file.
