@@ -158,7 +158,8 @@ fn in_metadata(metadata: GgufMetadata<'_>) -> Result<Vec<(String, String)>, Load
     };
     let mut templates = Vec::new();
     for key in metadata.keys() {
-        if let (Some(name), Some(text)) = (name(key), metadata.text(key)?) {
+        let Some(name) = name(key) else { continue };
+        if let Some(text) = metadata.text(key)? {
             templates.push((name, text.to_owned()));
         }
     }
