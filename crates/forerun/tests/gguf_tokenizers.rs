@@ -111,7 +111,6 @@ fn check_equal(json: &Tokenizer, gguf: &Tokenizer, what: &str) {
 }
 
 fn config() -> Config {
-    // Some ids have no token.
     Config { vocab_size: 1500, ..example_config() }
 }
 
@@ -170,7 +169,10 @@ fn a_rule_that_llama_cpp_lacks_is_kept() {
             "type": "Split", "pattern": {"Regex": "[a-z]{2}"}, "behavior": "Isolated",
             "invert": false,
         });
-        let bytes = json!({"type": "ByteLevel", "add_prefix_space": false, "use_regex": false});
+        let bytes = json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false,
+        });
         set_rules(json, &[split, bytes], false, false);
     });
     assert!(exported.unsupported);
@@ -185,18 +187,21 @@ fn added_tokens_keep_their_ids_and_are_control_tokens_or_text() {
             "normalized": false, "special": special,
         })
     };
-    let exported = Exported::with(&example_config(), |json| {
-        let tokens = json["added_tokens"].as_array_mut().unwrap();
-        tokens.push(added(258, "<|end|>", true));
-    });
-    exported.check("a control token");
-    let config = Config { vocab_size: 262, ..example_config() };
+    let config = Config { vocab_size: 264, ..example_config() };
     let exported = Exported::with(&config, |json| {
-        let tokens = json["added_tokens"].as_array_mut().unwrap();
         let new = [(259, "<|end|>", true), (260, "[INST]", false), (261, "  ", false)];
-        tokens.extend(new.map(|(id, text, special)| added(id, text, special)));
-        json["model"]["vocab"].as_object_mut().unwrap().retain(|_, id| id.as_u64() < Some(259));
+        let vocabulary = json["model"]["vocab"].as_object_mut().unwrap();
+        vocabulary.retain(|_, id| id.as_u64() < Some(259));
+        // The library takes ids from here.
+        for (id, text) in [(256, "<s>"), (257, "</s>")] {
+            vocabulary.insert(text.to_owned(), id.into());
+        }
+        for (id, text, _) in new {
+            vocabulary.insert(text.to_owned(), id.into());
+        }
         json["model"]["merges"].as_array_mut().unwrap().truncate(1);
+        let tokens = json["added_tokens"].as_array_mut().unwrap();
+        tokens.extend(new.map(|(id, text, special)| added(id, text, special)));
     });
     exported.check("several added tokens");
     let tokenizer = Tokenizer::from_checkpoint(&exported.gguf()).unwrap();

@@ -139,7 +139,10 @@ impl<'a> Tokens<'a> {
         let texts: Vec<&str> = texts.collect();
         let types = metadata.i32s("tokenizer.ggml.token_type")?.map(Iterator::collect);
         let scores = metadata.f32s("tokenizer.ggml.scores")?.map(Iterator::collect);
-        let mut types: Vec<i32> = types.unwrap_or_else(|| vec![token_type::NORMAL; texts.len()]);
+        let types: Vec<i32> = match types {
+            Some(types) => types,
+            None => Self::types_by_ids(metadata, texts.len())?,
+        };
         let scores: Vec<f32> = scores.unwrap_or_else(|| vec![0.0; texts.len()]);
         for (what, found) in [("types", types.len()), ("scores", scores.len())] {
             if found != texts.len() {
@@ -147,18 +150,24 @@ impl<'a> Tokens<'a> {
                 return Err(broken(metadata, reason));
             }
         }
-        // Some files do not mark the tokens that begin and end texts.
+        let tokens = (0..).zip(texts).zip(types.into_iter().zip(scores));
+        let tokens = tokens.map(|((id, text), (kind, score))| Token { id, text, kind, score });
+        let is_used =
+            |token: &Token<'_>| token.kind != token_type::UNUSED && !token.text.is_empty();
+        Ok(Self(tokens.filter(is_used).collect()))
+    }
+
+    /// Returns the types of tokens in a file without them: those that begin and end texts are control
+    /// tokens.
+    fn types_by_ids(metadata: GgufMetadata<'_>, tokens: usize) -> Result<Vec<i32>, TokenizerError> {
+        let mut types = vec![token_type::NORMAL; tokens];
         for name in ["bos", "eos", "eot", "eom"] {
             let id = metadata.u32(&format!("tokenizer.ggml.{name}_token_id"))?;
             if let Some(kind) = id.and_then(|id| types.get_mut(id as usize)) {
                 *kind = token_type::CONTROL;
             }
         }
-        let tokens = (0..).zip(texts).zip(types.into_iter().zip(scores));
-        let tokens = tokens.map(|((id, text), (kind, score))| Token { id, text, kind, score });
-        let is_used =
-            |token: &Token<'_>| token.kind != token_type::UNUSED && !token.text.is_empty();
-        Ok(Self(tokens.filter(is_used).collect()))
+        Ok(types)
     }
 
     /// Returns the tokens by their texts.
