@@ -2,7 +2,10 @@
 
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
-use crate::{ForerunError, Loader};
+use crate::tokenizer::gguf::{JSON, SPACE, token_type};
+use crate::tokenizer::llama2c;
+use crate::tokenizer::splitting::{DIGIT, GPT_2, Splitting};
+use crate::{ChatTemplate, ChatTemplateError, ForerunError, Loader};
 use forerun_formats::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
 use forerun_formats::{Config, LoadError};
 use serde_json::Value;
@@ -28,6 +31,9 @@ pub enum ExportError {
     /// The model cannot be read, or the file cannot be written.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The chat template cannot be read.
+    #[error(transparent)]
+    ChatTemplate(#[from] ChatTemplateError),
     /// The kind of tokenizer is not supported.
     #[error(
         "cannot export the tokenizer {file}: it has {found}, but only {supported} is supported"
@@ -42,7 +48,8 @@ pub enum ExportError {
     },
 }
 
-/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer) as a GGUF file.
+/// Exports a model (a Hugging Face directory with a byte-level BPE tokenizer, or a llama2.c file) as a GGUF
+/// file, with its default chat template.
 ///
 /// # Errors
 /// If the model cannot be opened, has an option that llama.cpp does not compute, has an unsupported tokenizer,
@@ -65,78 +72,129 @@ pub fn export_gguf(
     loader: &mut Loader<'_>,
 ) -> Result<GgufExport, ExportError> {
     let opened = open_model(model, loader)?;
-    let (mut metadata, pre_tokenizer_unsupported) = tokenizer_metadata(&opened)?;
-    metadata.insert(0, ("general.name".to_owned(), GgufValue::Text(model.name())));
+    let TokenizerMetadata { entries, pre_tokenizer_unsupported } = tokenizer_metadata(&opened)?;
+    let name = ("general.name", GgufValue::Text(model.name()));
+    let mut metadata: Vec<_> =
+        std::iter::once(name).chain(entries).map(|(key, value)| (key.to_owned(), value)).collect();
+    metadata.extend(chat_template(&opened)?);
     write_gguf(&opened.checkpoint, file, gguf_type, &metadata)?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
     Ok(GgufExport { bytes, pre_tokenizer_unsupported })
 }
 
-/// Rules of splitting text into words that llama.cpp supports: the regular expression in
-/// `tokenizer.json`, whether words that are tokens are not merged (`ignore_merges`), and llama.cpp's
-/// name.
-const SPLITTINGS: [(&str, bool, &str); 2] = [
-    (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        true,
-        "llama-bpe",
-    ),
-    (
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        false,
-        "qwen2",
-    ),
-];
+/// What describes a tokenizer in a GGUF file.
+struct TokenizerMetadata {
+    entries: Vec<(&'static str, GgufValue)>,
+    pre_tokenizer_unsupported: bool,
+}
 
-/// The `token_type` of ordinary tokens.
-const NORMAL: i32 = 1;
-/// The `token_type` of control tokens, which have no text.
-const CONTROL: i32 = 3;
-/// The `token_type` of added tokens with a text.
-const USER_DEFINED: i32 = 4;
-/// The `token_type` of ids without a token.
-const UNUSED: i32 = 5;
-
-/// Returns the tokenizer's metadata, and whether llama.cpp lacks its rule of splitting words.
-fn tokenizer_metadata(model: &OpenModel) -> Result<(Vec<(String, GgufValue)>, bool), ExportError> {
+/// Returns the metadata of a model's tokenizer.
+fn tokenizer_metadata(model: &OpenModel) -> Result<TokenizerMetadata, ExportError> {
     let file = model.tokenizer.file();
-    let unsupported = |found: &str| ExportError::Tokenizer {
+    let read = |cause| LoadError::Read { path: file.to_owned(), cause };
+    let vocab_size = model.checkpoint.config().vocab_size;
+    let mut metadata = if file.extension().is_some_and(|ending| ending == "bin") {
+        let pieces = llama2c::read_pieces(&std::fs::read(file).map_err(read)?);
+        scored_pieces(&pieces.map_err(|reason| unsupported(file, &reason))?, vocab_size)
+    } else {
+        byte_level(&std::fs::read_to_string(file).map_err(read)?, file, vocab_size)?
+    };
+    metadata.entries.extend(ends(model)?);
+    Ok(metadata)
+}
+
+fn unsupported(file: &Path, found: &str) -> ExportError {
+    ExportError::Tokenizer {
         file: file.to_owned(),
         found: found.to_owned(),
-        supported: "byte-level BPE without a normalizer, as tokenizer.json",
-    };
-    let text = std::fs::read_to_string(file)
-        .map_err(|cause| LoadError::Read { path: file.to_owned(), cause })?;
-    let json: Value = serde_json::from_str(&text).map_err(|_| unsupported("another format"))?;
+        supported: "byte-level BPE as tokenizer.json, without a normalizer other than NFC, or a \
+                    tokenizer of llama2.c",
+    }
+}
+
+/// Returns the metadata of a byte-level BPE tokenizer, given its `tokenizer.json`.
+fn byte_level(
+    text: &str,
+    file: &Path,
+    vocab_size: usize,
+) -> Result<TokenizerMetadata, ExportError> {
+    let unsupported = |found: &str| unsupported(file, found);
+    let json: Value = serde_json::from_str(text).map_err(|_| unsupported("another format"))?;
     let bpe = &json["model"];
     if bpe["type"] != "BPE" || bpe["byte_fallback"] == true {
         return Err(unsupported("another model than byte-level BPE"));
     }
-    if !json["normalizer"].is_null() {
+    if !json["normalizer"].is_null() && json["normalizer"]["type"] != "NFC" {
         return Err(unsupported("a normalizer"));
     }
     let splitting = splitting(&json).ok_or_else(|| unsupported("no byte-level pre-tokenizer"))?;
-    let Tokens { texts, types } = Tokens::of(&json, model.checkpoint.config().vocab_size);
+    let Tokens { texts, types } = Tokens::of(&json, vocab_size);
     let merges = merges(bpe).ok_or_else(|| unsupported("merges of an unknown form"))?;
-    let mut metadata = vec![
+    let mut entries = vec![
         ("tokenizer.ggml.model", GgufValue::Text("gpt2".into())),
         ("tokenizer.ggml.pre", GgufValue::Text(splitting.unwrap_or("gpt-2").into())),
         ("tokenizer.ggml.tokens", GgufValue::Texts(texts)),
         ("tokenizer.ggml.token_type", GgufValue::I32s(types)),
         ("tokenizer.ggml.merges", GgufValue::Texts(merges)),
     ];
-    metadata.extend(ends(model)?);
-    let metadata = metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    Ok((metadata, splitting.is_none()))
+    if splitting.is_none() {
+        // For engines that can use any rule.
+        entries.push((JSON, GgufValue::Text(text.to_owned())));
+    }
+    Ok(TokenizerMetadata { entries, pre_tokenizer_unsupported: splitting.is_none() })
+}
+
+/// Returns the metadata of a tokenizer of llama2.c.
+fn scored_pieces(pieces: &[llama2c::Piece], vocab_size: usize) -> TokenizerMetadata {
+    const UNUSED_SCORE: f32 = 0.0;
+    let kind = |id| match id {
+        0 => token_type::UNKNOWN,
+        1 | 2 => token_type::CONTROL,
+        3..llama2c::FIRST_PIECE => token_type::BYTE,
+        _ => token_type::NORMAL,
+    };
+    let (mut texts, mut types, mut scores) = (Vec::new(), Vec::new(), Vec::new());
+    for id in 0..vocab_size {
+        let (text, kind, score) = match pieces.get(id) {
+            // llama2.c prints the texts of its control tokens between line breaks.
+            Some((text, score)) if id < 3 => (text.trim().to_owned(), kind(id), *score),
+            Some((text, score)) => (text.replace(' ', SPACE), kind(id), *score),
+            None => (padding(id as u64), token_type::UNUSED, UNUSED_SCORE),
+        };
+        texts.push(text);
+        types.push(kind);
+        scores.push(score);
+    }
+    let entries = vec![
+        ("tokenizer.ggml.model", GgufValue::Text("llama".into())),
+        ("tokenizer.ggml.pre", GgufValue::Text("default".into())),
+        ("tokenizer.ggml.tokens", GgufValue::Texts(texts)),
+        ("tokenizer.ggml.token_type", GgufValue::I32s(types)),
+        ("tokenizer.ggml.scores", GgufValue::F32s(scores)),
+        ("tokenizer.ggml.unknown_token_id", GgufValue::U32(0)),
+        ("tokenizer.ggml.add_space_prefix", GgufValue::Bool(true)),
+    ];
+    TokenizerMetadata { entries, pre_tokenizer_unsupported: false }
+}
+
+/// Returns the text of an id without a token.
+fn padding(id: u64) -> String {
+    format!("[PAD{id}]")
 }
 
 /// Returns the metadata of BOS and end-of-sequence tokens.
 fn ends(model: &OpenModel) -> Result<Vec<(&'static str, GgufValue)>, ExportError> {
     let Config { bos_token_id, eos_token_ids, .. } = model.checkpoint.config();
+    let special = ChatTemplate::special_tokens(model.tokenizer.file())?;
+    let template_end = special.get("eos_token").and_then(|text| model.tokenizer.token(text));
+    // The chat template knows only the first one.
+    let mut end_ids = eos_token_ids.clone();
+    end_ids.sort_by_key(|id| Some(*id) != template_end);
     let named = [
         ("tokenizer.ggml.bos_token_id", *bos_token_id),
-        ("tokenizer.ggml.eos_token_id", eos_token_ids.first().copied()),
-        ("tokenizer.ggml.eot_token_id", eos_token_ids.get(1).copied()),
+        ("tokenizer.ggml.eos_token_id", end_ids.first().copied()),
+        ("tokenizer.ggml.eot_token_id", end_ids.get(1).copied()),
+        ("tokenizer.ggml.eom_token_id", end_ids.get(2).copied()),
     ];
     let mut ends: Vec<_> =
         named.into_iter().filter_map(|(key, id)| Some((key, GgufValue::U32(id?)))).collect();
@@ -159,20 +217,29 @@ fn splitting(json: &Value) -> Option<Option<&'static str>> {
     if bytes["add_prefix_space"] == true {
         return None;
     }
-    // The default is true.
-    let splits_as_gpt2 = bytes["use_regex"] != false;
-    Some(match steps[..] {
-        [_] if splits_as_gpt2 => Some("gpt-2"),
-        [split, _] if !splits_as_gpt2 => {
-            let (regex, whole) =
-                (split["pattern"]["Regex"].as_str(), &json["model"]["ignore_merges"]);
-            let known = SPLITTINGS
-                .iter()
-                .find(|rule| Some(rule.0) == regex && rule.1 == (whole.as_bool() == Some(true)));
-            known.map(|rule| rule.2)
+    let mut regexes = Vec::new();
+    for step in steps {
+        match step["type"].as_str()? {
+            "Split" if step["behavior"] == "Isolated" && step["invert"] != true => {
+                // Splitting at a text is no rule of llama.cpp.
+                regexes.push(step["pattern"]["Regex"].as_str().unwrap_or_default());
+            }
+            "Digits" if step["individual_digits"] == true => regexes.push(DIGIT),
+            // The default is true.
+            "ByteLevel" if step["use_regex"] != false => regexes.push(GPT_2),
+            "ByteLevel" => {}
+            _ => return Some(None),
         }
-        _ => None,
-    })
+    }
+    let nfc = json["normalizer"]["type"] == "NFC";
+    let known = Splitting::of(&regexes, nfc, json["model"]["ignore_merges"] == true);
+    Some(known.map(|rule| rule.names[0]))
+}
+
+/// Returns the entry of the model's own chat template. A model without a default template has none.
+fn chat_template(model: &OpenModel) -> Result<Option<(String, GgufValue)>, ExportError> {
+    let source = ChatTemplate::default_source(model.tokenizer.file())?;
+    Ok(source.map(|text| ("tokenizer.chat_template".to_owned(), GgufValue::Text(text))))
 }
 
 /// The vocabulary, by id.
@@ -187,16 +254,19 @@ impl Tokens {
         let mut named: BTreeMap<u64, (String, i32)> = BTreeMap::new();
         for (text, id) in json["model"]["vocab"].as_object().into_iter().flatten() {
             if let Some(id) = id.as_u64() {
-                named.insert(id, (text.clone(), NORMAL));
+                named.insert(id, (text.clone(), token_type::NORMAL));
             }
         }
         for token in json["added_tokens"].as_array().into_iter().flatten() {
             if let (Some(id), Some(text)) = (token["id"].as_u64(), token["content"].as_str()) {
-                let kind = if token["special"] == true { CONTROL } else { USER_DEFINED };
+                let kind = match token["special"] == true {
+                    true => token_type::CONTROL,
+                    false => token_type::USER_DEFINED,
+                };
                 named.insert(id, (text.to_owned(), kind));
             }
         }
-        let mut token = |id| named.remove(&id).unwrap_or_else(|| (format!("[PAD{id}]"), UNUSED));
+        let mut token = |id| named.remove(&id).unwrap_or_else(|| (padding(id), token_type::UNUSED));
         let (texts, types) = (0..vocab_size as u64).map(&mut token).unzip();
         Self { texts, types }
     }
@@ -225,15 +295,22 @@ mod tests {
         assert_eq!(of(bytes(true), false), Some(Some("gpt-2")));
         assert_eq!(of(bytes(false), false), Some(None));
         assert_eq!(of(json!({"type": "Metaspace"}), false), None);
+        let sequence = |steps: &[Value]| json!({"type": "Sequence", "pretokenizers": steps});
         let split = |regex: &str| {
-            let split = json!({"type": "Split", "pattern": {"Regex": regex}});
-            json!({"type": "Sequence", "pretokenizers": [split, bytes(false)]})
+            let pattern = json!({"Regex": regex});
+            let split = json!({"type": "Split", "pattern": pattern, "behavior": "Isolated"});
+            sequence(&[split, bytes(false)])
         };
-        let [(llama, ..), (qwen, ..)] = SPLITTINGS;
-        assert_eq!(of(split(llama), true), Some(Some("llama-bpe")));
-        assert_eq!(of(split(llama), false), Some(None));
-        assert_eq!(of(split(qwen), false), Some(Some("qwen2")));
+        let regex = |name| Splitting::named(Some(name)).map_or("", |rule| rule.regexes[0]);
+        assert_eq!(of(split(regex("llama3")), true), Some(Some("llama-bpe")));
+        assert_eq!(of(split(regex("llama3")), false), Some(Some("dbrx")));
+        assert_eq!(of(split(regex("qwen2")), false), Some(Some("deepseek-r1-qwen")));
         assert_eq!(of(split("."), false), Some(None));
+        let digits = |each: bool| json!({"type": "Digits", "individual_digits": each});
+        assert_eq!(of(sequence(&[digits(true), bytes(true)]), false), Some(Some("smollm")));
+        assert_eq!(of(sequence(&[digits(false), bytes(true)]), false), Some(None));
+        let nfc = json!({"pre_tokenizer": split(regex("qwen2")), "normalizer": {"type": "NFC"}});
+        assert_eq!(splitting(&nfc), Some(Some("qwen2")));
     }
 
     #[test]
@@ -247,7 +324,7 @@ mod tests {
         });
         let Tokens { texts, types } = Tokens::of(&json, 5);
         assert_eq!(texts, ["a", "b", "<s>", "new", "[PAD4]"]);
-        assert_eq!(types, [NORMAL, NORMAL, CONTROL, USER_DEFINED, UNUSED]);
+        assert_eq!(types, [1, 1, 3, 4, 5]);
         assert_eq!(merges(&json["model"]), Some(vec!["a b".into(), "b a".into()]));
     }
 }

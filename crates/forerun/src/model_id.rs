@@ -8,18 +8,22 @@ const FILE_ENDINGS: [&str; 4] = [".bin", ".safetensors", ".gguf", ".json"];
 /// The maximum length of an owner or a name on the hub.
 const MAX_LENGTH: usize = 96;
 
-/// The id of a hub model: `owner/name` or `owner/name@revision`.
+/// The id of a hub model: `owner/name`, `owner/name@revision`, or, for a GGUF file in a repository,
+/// `owner/name:Q4_K_M` or `owner/name:Q4_K_M@revision`.
 ///
 /// ```
 /// use forerun::ModelId;
 ///
 /// let id = ModelId::parse("owner/name@v1.0").unwrap();
 /// assert_eq!((id.repository(), id.revision()), ("owner/name", "v1.0"));
+/// let id = ModelId::parse("owner/name:Q4_K_M").unwrap();
+/// assert_eq!((id.repository(), id.quantization()), ("owner/name", Some("Q4_K_M")));
 /// assert_eq!(ModelId::parse("./models/target"), None);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId {
     repository: String,
+    quantization: Option<String>,
     revision: String,
 }
 
@@ -28,16 +32,33 @@ impl ModelId {
     /// allow, so that no id leads out of the cache's folders.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let (repository, revision) = text.split_once('@').unwrap_or((text, "main"));
+        let (model, revision) = text.split_once('@').unwrap_or((text, "main"));
+        let (repository, quantization) = match model.split_once(':') {
+            Some((repository, quantization)) => (repository, Some(quantization)),
+            None => (model, None),
+        };
+        if quantization.is_some_and(|quantization| !is_ref_part(quantization)) {
+            return None;
+        }
         let (owner, name) = repository.split_once('/')?;
         let is_file = FILE_ENDINGS.iter().any(|ending| name.ends_with(ending));
         if !is_name(owner) || !is_name(name) || is_file || !revision.split('/').all(is_ref_part) {
             return None;
         }
-        Some(Self { repository: repository.to_owned(), revision: revision.to_owned() })
+        Some(Self {
+            repository: repository.to_owned(),
+            quantization: quantization.map(str::to_owned),
+            revision: revision.to_owned(),
+        })
     }
 
-    /// Returns the id without the revision: `owner/name`.
+    /// Returns what the name of the GGUF file must contain, such as `Q4_K_M`.
+    #[must_use]
+    pub fn quantization(&self) -> Option<&str> {
+        self.quantization.as_deref()
+    }
+
+    /// Returns the id without the quantization and the revision: `owner/name`.
     #[must_use]
     pub fn repository(&self) -> &str {
         &self.repository
@@ -64,9 +85,13 @@ impl ModelId {
 
 impl fmt::Display for ModelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.repository)?;
+        if let Some(quantization) = &self.quantization {
+            write!(f, ":{quantization}")?;
+        }
         match self.revision.as_str() {
-            "main" => f.write_str(&self.repository),
-            revision => write!(f, "{}@{revision}", self.repository),
+            "main" => Ok(()),
+            revision => write!(f, "@{revision}"),
         }
     }
 }
@@ -109,7 +134,21 @@ mod tests {
             assert_eq!(found, Some((repository, revision)), "{text}");
             assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(text));
         }
+        for (text, quantization, revision) in
+            [("o/n:Q4_K_M", "Q4_K_M", "main"), ("o/n:q8_0@v1", "q8_0", "v1")]
+        {
+            let id = ModelId::parse(text);
+            let found = id.as_ref().map(|id| (id.repository(), id.quantization(), id.revision()));
+            assert_eq!(found, Some(("o/n", Some(quantization), revision)), "{text}");
+            assert_eq!(id.map(|id| id.to_string()).as_deref(), Some(text));
+        }
         let paths = [
+            "o/n:",
+            "o/n:a/b",
+            "o/n:..",
+            "o/n@v1:Q4_0",
+            "o:x/n",
+            "C:/n",
             "name",
             "a/b/c",
             "/a",

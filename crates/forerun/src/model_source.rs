@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 /// A checkpoint on disk, a model of the Hugging Face hub, or one that is part of the program.
 ///
 /// Converting from a text or a path decides which one is meant: a path that exists is a checkpoint on
-/// disk. Otherwise, with the feature `hub`, a text such as `owner/name` or `owner/name@revision` is a
-/// hub id. Everything else is a path, which may not exist until the model is opened.
+/// disk. Otherwise, with the feature `hub`, a text such as `owner/name`, `owner/name@revision` or
+/// `owner/name:Q4_K_M` is a hub id. Everything else is a path, which may not exist until the model is opened.
 ///
 /// ```
 /// use forerun::ModelSource;
@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ModelSource {
-    /// A Hugging Face directory, or a llama2.c file.
+    /// A Hugging Face directory, a GGUF file, or a llama2.c file.
     Path(PathBuf),
     /// A model of the hub.
     Hub(ModelId),

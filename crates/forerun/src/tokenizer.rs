@@ -1,11 +1,15 @@
 //! Tokenizers: text to tokens and back.
 
+pub(crate) mod gguf;
+pub(crate) mod llama2c;
+mod scored_pieces;
+pub(crate) mod splitting;
+
 use forerun_core::TokenId;
-use forerun_formats::EmbeddedModel;
-use std::collections::{HashMap, HashSet};
+use forerun_formats::checkpoint::gguf::{GgufFile, GgufMetadata};
+use forerun_formats::{EmbeddedModel, LoadError};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use tokenizers::models::bpe::BPE;
-use tokenizers::{DecoderWrapper, NormalizerWrapper};
 
 /// The file of a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -28,6 +32,8 @@ pub struct Tokenizer {
     file: PathBuf,
     /// The BOS token to add to every text, if `inner` does not add it.
     bos: Option<TokenId>,
+    /// The EOS token to add to every text, if `inner` does not add it.
+    eos: Option<TokenId>,
     /// Control tokens, which have no text.
     control: HashSet<TokenId>,
     /// The most bytes of a text that one token stands for.
@@ -49,9 +55,27 @@ pub enum TokenizerError {
     /// There is no tokenizer file.
     #[error(
         "no tokenizer for {0}: expected tokenizer.json (Hugging Face) or tok*.bin (llama2.c) in its \
-         folder"
+         folder, or a tokenizer within a GGUF file"
     )]
     Missing(PathBuf),
+    /// A GGUF file is malformed.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A GGUF file has a kind of tokenizer that is not supported.
+    #[error(
+        "cannot use the tokenizer of {file}: its {option} is {found:?}, and only these are supported: \
+         {supported}"
+    )]
+    Unsupported {
+        /// The GGUF file.
+        file: PathBuf,
+        /// The option of its metadata.
+        option: &'static str,
+        /// The option's value.
+        found: String,
+        /// The supported values.
+        supported: String,
+    },
     /// A file cannot be read or parsed.
     #[error("cannot load the tokenizer {file}: {reason}")]
     Broken {
@@ -71,11 +95,17 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Loads the tokenizer in a checkpoint's folder: `tokenizer.json`, or llama2.c's `tok*.bin`.
+    /// Loads the tokenizer within a GGUF file, or else that in the checkpoint's folder: `tokenizer.json`, or
+    /// llama2.c's `tok*.bin`.
     ///
     /// # Errors
-    /// If there is none, or it is malformed.
+    /// If there is none, it is malformed, or a GGUF file has one of an unsupported kind.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
+        if let Some(file) =
+            GgufFile::find(checkpoint)?.filter(|file| gguf::has_tokenizer(file.metadata()))
+        {
+            return Self::from_gguf(file.metadata());
+        }
         let folder = folder_of(checkpoint);
         let json = folder.join(TOKENIZER);
         if json.is_file() {
@@ -106,6 +136,19 @@ impl Tokenizer {
         Self::from_json(file, json, model.text(CONFIG))
     }
 
+    /// Builds the tokenizer that a GGUF file's metadata describe. A whole `tokenizer.json` among them takes
+    /// precedence, because it describes rules that llama.cpp lacks.
+    fn from_gguf(metadata: GgufMetadata<'_>) -> Result<Self, TokenizerError> {
+        let gguf::GgufTokenizer { inner, bos, eos, control } = match metadata.text(gguf::JSON)? {
+            Some(json) => {
+                return Self::parse(metadata.path().to_owned(), json, |_| gguf::bos(metadata));
+            }
+            None => gguf::read(metadata)?,
+        };
+        let tokenizer = Self::with(inner, metadata.path().to_owned(), bos, control);
+        Ok(Self { eos, ..tokenizer })
+    }
+
     /// Reads a `tokenizer.json` and, if there is one, the `tokenizer_config.json` beside it.
     fn read_json(file: PathBuf) -> Result<Self, TokenizerError> {
         let broken = |file: PathBuf, error: std::io::Error| TokenizerError::Broken {
@@ -127,6 +170,20 @@ impl Tokenizer {
 
     /// Parses the contents of a `tokenizer.json` and of its `tokenizer_config.json`.
     fn from_json(file: PathBuf, json: &str, config: Option<&str>) -> Result<Self, TokenizerError> {
+        let at = file.clone();
+        Self::parse(file, json, |inner| match config {
+            Some(config) => configured_bos(inner, &at, config),
+            None => Ok(None),
+        })
+    }
+
+    /// Parses the contents of a `tokenizer.json`. `configured_bos` returns the token to put in front of
+    /// every text if the tokenizer itself adds none.
+    fn parse(
+        file: PathBuf,
+        json: &str,
+        configured_bos: impl FnOnce(&tokenizers::Tokenizer) -> Result<Option<TokenId>, TokenizerError>,
+    ) -> Result<Self, TokenizerError> {
         let broken = |error: tokenizers::Error| TokenizerError::Broken {
             file: file.clone(),
             reason: error.to_string(),
@@ -137,10 +194,7 @@ impl Tokenizer {
         inner.with_truncation(None).map_err(broken)?;
         let empty = inner.encode("", true).map_err(broken)?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
-        let bos = match config {
-            Some(config) if !adds_special_tokens => configured_bos(&inner, &file, config)?,
-            _ => None,
-        };
+        let bos = if adds_special_tokens { None } else { configured_bos(&inner)? };
         // Since tokenizers 0.23, `decode` looks for the normalized text of a token among the special
         // tokens, and does not skip a special token with a text that the normalizer changes.
         let added = inner.get_added_tokens_decoder().into_iter();
@@ -157,7 +211,7 @@ impl Tokenizer {
         // Neither the alphabet of byte-level tokenizers nor that of sentencepiece is shorter than the
         // text that it stands for.
         let longest_token = inner.get_vocab(true).keys().map(String::len).max().unwrap_or(0);
-        Self { inner, file, bos, control, longest_token }
+        Self { inner, file, bos, eos: None, control, longest_token }
     }
 
     #[cfg(test)]
@@ -165,24 +219,22 @@ impl Tokenizer {
         Self::with(inner, PathBuf::new(), None, HashSet::new())
     }
 
-    /// Loads llama2.c's format: the length of the longest piece (i32), then for each token its score
-    /// (f32), length (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS; 3 to 258 are the
-    /// bytes.
     fn from_llama2c(file: PathBuf) -> Result<Self, TokenizerError> {
         let broken = |reason: String| TokenizerError::Broken { file: file.clone(), reason };
         let bytes = std::fs::read(&file).map_err(|error| broken(error.to_string()))?;
-        let pieces = read_pieces(&bytes).map_err(&broken)?;
-        let inner = byte_pair_tokenizer(&pieces).map_err(|error| broken(error.to_string()))?;
+        let pieces = llama2c::read_pieces(&bytes).map_err(&broken)?;
+        let inner =
+            llama2c::byte_pair_tokenizer(&pieces).map_err(|error| broken(error.to_string()))?;
         Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
     }
 
-    /// Encodes a text, with BOS in front if the checkpoint's files say so.
+    /// Encodes a text, with BOS in front, and EOS at the end, if the checkpoint's files say so.
     ///
     /// # Errors
     /// If the text cannot be encoded.
     pub fn encode(&self, text: &str) -> Result<Vec<TokenId>, TokenizerError> {
-        let tokens = self.encode_text(text, true)?;
-        Ok(self.bos.into_iter().chain(tokens).collect())
+        let tokens = self.encode_part(text, true)?;
+        Ok(tokens.into_iter().chain(self.eos).collect())
     }
 
     /// Returns how long a text is, if it certainly has `limit` tokens or more. Neither time nor memory
@@ -216,13 +268,14 @@ impl Tokenizer {
     }
 
     /// Encodes a part of a text. Only a part that is `first` gets the special tokens that the
-    /// tokenizer adds to every text.
+    /// tokenizer adds to every text; none gets EOS.
     pub(crate) fn encode_part(
         &self,
         text: &str,
         first: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
-        if first { self.encode(text) } else { self.encode_text(text, false) }
+        let bos = self.bos.filter(|_| first);
+        Ok(bos.into_iter().chain(self.encode_text(text, first)?).collect())
     }
 
     fn encode_text(
@@ -373,117 +426,11 @@ enum SpecialToken {
     Object { content: String },
 }
 
-/// A piece and its score.
-type Piece = (String, f32);
-
-fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
-    fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
-        let (head, tail) = bytes.split_first_chunk()?;
-        *bytes = tail;
-        Some(*head)
-    }
-    let mut rest = bytes;
-    let mut pieces = Vec::new();
-    take::<4>(&mut rest).ok_or("it is shorter than its header")?;
-    while !rest.is_empty() {
-        let truncated = || format!("it ends inside token {}", pieces.len());
-        let score = f32::from_le_bytes(take(&mut rest).ok_or_else(truncated)?);
-        let length = i32::from_le_bytes(take(&mut rest).ok_or_else(truncated)?);
-        let length = usize::try_from(length)
-            .map_err(|_| format!("token {} has length {length}", pieces.len()))?;
-        let (piece, tail) = rest.split_at_checked(length).ok_or_else(truncated)?;
-        rest = tail;
-        let piece = std::str::from_utf8(piece)
-            .map_err(|_| format!("token {} is not valid UTF-8", pieces.len()))?;
-        pieces.push((piece.to_owned(), score));
-    }
-    if pieces.len() <= FIRST_PIECE {
-        return Err(format!("it has {} tokens, fewer than the 256 bytes need", pieces.len()));
-    }
-    Ok(pieces)
-}
-
-/// The first token that is neither a control token nor a byte.
-const FIRST_PIECE: usize = 259;
-
-/// Builds a BPE tokenizer with merges in the order of scores: of all adjacent pairs that form a piece,
-/// the one with the highest score is merged first, as in llama2.c's encoder.
-fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Tokenizer> {
-    let vocab: HashMap<&str, TokenId> =
-        pieces.iter().enumerate().map(|(id, (piece, _))| (&piece[..], id as TokenId)).collect();
-    let mut merges: Vec<(f32, String, String)> = Vec::new();
-    for (piece, score) in &pieces[FIRST_PIECE..] {
-        for (cut, _) in piece.char_indices().skip(1) {
-            let (left, right) = piece.split_at(cut);
-            if vocab.contains_key(left) && vocab.contains_key(right) {
-                merges.push((*score, left.to_owned(), right.to_owned()));
-            }
-        }
-    }
-    merges.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let bpe = BPE::builder()
-        .vocab_and_merges(
-            vocab
-                .iter()
-                .map(|(piece, &id)| ((*piece).to_owned(), id))
-                .collect::<tokenizers::models::bpe::Vocab>(),
-            merges.into_iter().map(|(_, left, right)| (left, right)).collect(),
-        )
-        .unk_token(pieces[0].0.clone())
-        .byte_fallback(true)
-        .build()?;
-    let mut tokenizer = tokenizers::Tokenizer::new(bpe);
-    // A text starts with a space, as in sentencepiece.
-    let prepend = tokenizers::normalizers::Prepend::new(" ".into());
-    tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)))?;
-    let decoders = vec![
-        DecoderWrapper::from(tokenizers::decoders::byte_fallback::ByteFallback::new()),
-        DecoderWrapper::from(tokenizers::decoders::fuse::Fuse::new()),
-        DecoderWrapper::from(tokenizers::decoders::strip::Strip::new(' ', 1, 0)),
-    ];
-    let decoder = tokenizers::decoders::sequence::Sequence::new(decoders);
-    tokenizer.with_decoder(Some(DecoderWrapper::from(decoder)));
-    Ok(tokenizer)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::llama2c::tests::pieces;
+    use super::llama2c::{byte_pair_tokenizer, read_pieces};
     use super::*;
-
-    fn pieces() -> Vec<u8> {
-        let mut bytes = 7_i32.to_le_bytes().to_vec();
-        let mut push = |piece: &str, score: f32| {
-            bytes.extend(score.to_le_bytes());
-            bytes.extend((piece.len() as i32).to_le_bytes());
-            bytes.extend(piece.as_bytes());
-        };
-        for control in ["<unk>", "\n<s>\n", "\n</s>\n"] {
-            push(control, 0.0);
-        }
-        for byte in 0..256 {
-            push(&format!("<0x{byte:02X}>"), 0.0);
-        }
-        // 259 " a", 260 "b", 261 "ab", 262 " ", 263 "a"
-        for (rank, piece) in [" a", "b", "ab", " ", "a"].into_iter().enumerate() {
-            push(piece, -(rank as f32));
-        }
-        bytes
-    }
-
-    #[test]
-    fn pieces_merge_by_score_and_unknown_characters_become_bytes() {
-        let tokenizer = read_pieces(&pieces())
-            .and_then(|pieces| byte_pair_tokenizer(&pieces).map_err(|error| error.to_string()));
-        let encode = |text| {
-            let tokenizer = tokenizer.as_ref().map_err(Clone::clone)?;
-            let encoding = tokenizer.encode(text, false).map_err(|error| error.to_string())?;
-            Ok::<_, String>(encoding.get_ids().to_vec())
-        };
-        // " ab": " a" merges before "ab" could.
-        assert_eq!(encode("ab"), Ok(vec![259, 260]));
-        assert_eq!(encode("bab"), Ok(vec![262, 260, 261]));
-        assert_eq!(encode("aé"), Ok(vec![259, 3 + 0xC3, 3 + 0xA9]));
-    }
 
     /// Characters of one to four bytes, all encoded as byte tokens. The stream ends after any of them.
     #[test]
@@ -597,20 +544,5 @@ mod tests {
         assert_eq!(pieces, 4);
         assert_eq!(end_of_piece(&"é".repeat(PIECE)), PIECE);
         assert_eq!(end_of_piece(&"→".repeat(PIECE)), PIECE - 1);
-    }
-
-    #[test]
-    fn broken_tokenizer_files_are_errors() {
-        let whole = pieces();
-        for (bytes, word) in [
-            (&whole[..2], "shorter than its header"),
-            (&whole[..105], "ends inside token"),
-            (&whole[..4], "fewer than the 256 bytes"),
-        ] {
-            assert!(read_pieces(bytes).is_err_and(|reason| reason.contains(word)), "{word}");
-        }
-        let mut negative = whole.clone();
-        negative[8..12].copy_from_slice(&(-1_i32).to_le_bytes());
-        assert!(read_pieces(&negative).is_err_and(|reason| reason.contains("length -1")));
     }
 }

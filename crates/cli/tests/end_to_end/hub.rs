@@ -334,3 +334,77 @@ fn the_cache_is_laid_out_as_other_tools_expect() {
     hub.generate("owner/name").variable("HF_HUB_CACHE", elsewhere.path()).succeed();
     assert!(elsewhere.path().join("models--owner--name/refs/main").is_file());
 }
+
+fn export(model: &Path, file: &Path) {
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    let run = Run::forerun().with(&["export", "--type", "f32"]).with_path("--model", model);
+    run.with_path("--gguf", file).succeed();
+}
+
+/// A repository of GGUF files. Both models are stored as f32, whatever their names say.
+#[test]
+fn a_quantization_names_a_gguf_file() {
+    let models = Models::pair();
+    let files = models.folder().join("gguf");
+    export(&models.target(), &files.join("x-Q4_K_M.gguf"));
+    export(&models.drafter(), &files.join("Q8_0/x-Q8_0.gguf"));
+    fs::write(files.join("mmproj-Q4_0.gguf"), "not needed").unwrap();
+    fs::write(files.join("README.md"), "not needed").unwrap();
+    let hub = Hub::serving(&files);
+    let (target, drafter) = (text_from(&models.target()), text_from(&models.drafter()));
+    let generate = |id: &str| hub.generate(id);
+    generate("owner/name:Q8_0").with(&["--offline"]).finish().assert_refused("empty", &["cache"]);
+    for offline in [&[][..], &["--offline"]] {
+        for (id, expected) in [
+            ("owner/name:q8_0", &drafter),
+            ("owner/name:Q4_K_M", &target),
+            ("owner/name:Q4_K_M@main", &target),
+            ("owner/name", &target),
+        ] {
+            hub.take_requests();
+            assert_text(&generate(id).with(offline).succeed(), expected);
+        }
+    }
+    assert!(hub.take_requests().is_empty());
+    let words = ["no GGUF file whose name contains \"Q5\"", "x-Q4_K_M.gguf", "Q8_0/x-Q8_0.gguf"];
+    generate("owner/name:Q5").finish().assert_refused("unknown", &words);
+    let words = ["not in the cache", "no GGUF file of type Q5"];
+    generate("owner/name:Q5").with(&["--offline"]).finish().assert_refused("unknown", &words);
+    let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
+    let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
+    assert!(!snapshot.join("mmproj-Q4_0.gguf").exists());
+    assert!(!snapshot.join("README.md").exists());
+}
+
+/// Safetensors take precedence, and a drafter may be a GGUF file of the same repository.
+#[test]
+fn a_repository_may_have_both_formats() {
+    let models = Models::pair();
+    export(&models.drafter(), &models.target().join("drafter-F32.gguf"));
+    let hub = Hub::serving(&models.target());
+    let (target, drafter) = (text_from(&models.target()), text_from(&models.drafter()));
+    assert_text(&hub.generate("owner/name").succeed(), &target);
+    assert_text(&hub.generate("owner/name:F32").succeed(), &drafter);
+    let drafted = hub.generate("owner/name").with(&["--draft-model", "owner/name:F32"]);
+    assert_text(&drafted.on_one_core().with(&["--offline"]).succeed(), &target);
+}
+
+/// The parts are those of another engine's model, whose vocabulary has no tokenizer.
+#[test]
+fn all_parts_of_a_split_file_are_downloaded() {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../formats/tests/gguf/goldens");
+    let folder = tempfile::tempdir().unwrap();
+    let parts = [1, 2, 3].map(|number| format!("split-0000{number}-of-00003.gguf"));
+    for part in &parts {
+        fs::copy(goldens.join(part), folder.path().join(part)).unwrap();
+    }
+    let hub = Hub::serving(folder.path());
+    let finished = hub.generate("owner/name:split").finish();
+    finished.assert_refused("no tokenizer", &["tokenizer", "split-00001-of-00003.gguf"]);
+    let snapshots = fs::read_dir(hub.cached().join("snapshots")).unwrap();
+    let snapshot = snapshots.map(|entry| entry.unwrap().path()).next().unwrap();
+    assert!(parts.iter().all(|part| snapshot.join(part).is_file()));
+    fs::remove_file(snapshot.join(&parts[1])).unwrap();
+    let offline = hub.generate("owner/name:split").with(&["--offline"]).finish();
+    offline.assert_refused("a missing part", &["no split-00002-of-00003.gguf"]);
+}

@@ -154,14 +154,15 @@ fn repositories_without_safetensors_are_refused_before_downloading() {
     let models = Models::pair();
     let model = models.target();
     fs::rename(model.join("model.safetensors"), model.join("pytorch_model.bin")).unwrap();
-    fs::write(model.join("model.gguf"), "").unwrap();
+    fs::write(model.join("model.onnx"), "").unwrap();
     let hub = Hub::serving(&model);
-    let words = ["owner/name has no safetensors weights", ".gguf and .bin", "choose"];
+    let words = ["owner/name has no safetensors weights", ".bin and .onnx", "GGUF files"];
     hub.generate("owner/name").finish().assert_refused("other weights", &words);
     fs::remove_file(model.join("config.json")).unwrap();
     hub.publish("owner/name", "main", &model);
     hub.generate("owner/name").finish().assert_refused("no config", &["has no config.json"]);
-    assert_eq!(hub.take_requests().len(), 2);
+    hub.generate("owner/name:Q8_0").finish().assert_refused("no GGUF", &["has no GGUF file"]);
+    assert_eq!(hub.take_requests().len(), 3);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod easyspec;
 mod easyspec_laboratory;
 #[cfg(target_os = "linux")]
 mod files;
+mod gguf;
 #[cfg(feature = "hub")]
 mod hub;
 #[cfg(feature = "hub")]

@@ -1,7 +1,8 @@
 //! The files of a checkpoint that hold chat templates and special tokens.
 
 use super::ChatTemplateError;
-use forerun_formats::EmbeddedModel;
+use forerun_formats::checkpoint::gguf::GgufMetadata;
+use forerun_formats::{EmbeddedModel, LoadError};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,27 +34,26 @@ pub(super) enum Files<'a> {
     Folder(&'a Path),
     /// In the program.
     Embedded(&'a EmbeddedModel),
+    /// In the metadata of a GGUF file.
+    Gguf(GgufMetadata<'a>),
 }
 
 impl<'a> Files<'a> {
-    /// Returns the folder, for messages.
-    fn folder(self) -> &'a Path {
-        match self {
-            Self::Folder(folder) => folder,
-            Self::Embedded(model) => model.path(),
-        }
-    }
-
     /// Returns the text of a file with its path, or `None` if there is no such file.
     fn read(self, name: &str) -> Result<Option<(PathBuf, Cow<'a, str>)>, ChatTemplateError> {
-        let file = self.folder().join(name);
         match self {
-            Self::Folder(_) if !file.is_file() => Ok(None),
-            Self::Folder(_) => {
+            Self::Folder(folder) => {
+                let file = folder.join(name);
+                if !file.is_file() {
+                    return Ok(None);
+                }
                 let text = read_text(&file)?;
                 Ok(Some((file, text.into())))
             }
-            Self::Embedded(model) => Ok(model.text(name).map(|text| (file, text.into()))),
+            Self::Embedded(model) => {
+                Ok(model.text(name).map(|text| (model.path().join(name), text.into())))
+            }
+            Self::Gguf(_) => Ok(None),
         }
     }
 
@@ -101,6 +101,13 @@ pub(super) fn names(files: Files<'_>) -> Result<Vec<String>, ChatTemplateError> 
 /// templates in the tokenizer's configuration.
 fn all(files: Files<'_>) -> Result<BTreeMap<String, (PathBuf, Source)>, ChatTemplateError> {
     let mut templates = BTreeMap::new();
+    if let Files::Gguf(metadata) = files {
+        for (name, text) in in_metadata(metadata).map_err(|error| of_gguf(metadata, &error))? {
+            let file = metadata.path().to_owned();
+            let source = Source { text, origin: file.display().to_string() };
+            templates.insert(name, (file, source));
+        }
+    }
     if let Some((file, config)) = files.read_json(CONFIG)? {
         for (name, text) in in_config(&file, config)? {
             let source = Source { text, origin: file.display().to_string() };
@@ -142,10 +149,56 @@ fn in_config(file: &Path, mut config: Value) -> Result<Vec<(String, String)>, Ch
     }
 }
 
+/// Returns the templates in a GGUF file's metadata, by name.
+fn in_metadata(metadata: GgufMetadata<'_>) -> Result<Vec<(String, String)>, LoadError> {
+    const TEMPLATE: &str = "tokenizer.chat_template";
+    let name = |key: &str| match key.strip_prefix(TEMPLATE)? {
+        "" => Some(DEFAULT.to_owned()),
+        rest => rest.strip_prefix('.').map(str::to_owned),
+    };
+    let mut templates = Vec::new();
+    for key in metadata.keys() {
+        let Some(name) = name(key) else { continue };
+        if let Some(text) = metadata.text(key)? {
+            templates.push((name, text.to_owned()));
+        }
+    }
+    Ok(templates)
+}
+
+/// Returns the special tokens that a GGUF file's metadata name.
+fn tokens_in_metadata(metadata: GgufMetadata<'_>) -> Result<BTreeMap<String, String>, LoadError> {
+    // The name of the separator is misspelt in the format.
+    const NAMES: [(&str, &str); 7] = [
+        ("bos", "bos"),
+        ("eos", "eos"),
+        ("unknown", "unk"),
+        ("padding", "pad"),
+        ("seperator", "sep"),
+        ("cls", "cls"),
+        ("mask", "mask"),
+    ];
+    let Some(texts) = metadata.strings("tokenizer.ggml.tokens")? else {
+        return Ok(BTreeMap::new());
+    };
+    let texts: Vec<&str> = texts.collect();
+    let mut tokens = BTreeMap::new();
+    for (key, name) in NAMES {
+        let id = metadata.u32(&format!("tokenizer.ggml.{key}_token_id"))?;
+        if let Some(text) = id.and_then(|id| texts.get(id as usize)) {
+            tokens.insert(format!("{name}_token"), (*text).to_owned());
+        }
+    }
+    Ok(tokens)
+}
+
 /// Returns the special tokens that templates can use, by names such as `bos_token`.
 pub(super) fn special_tokens(
     files: Files<'_>,
 ) -> Result<BTreeMap<String, String>, ChatTemplateError> {
+    if let Files::Gguf(metadata) = files {
+        return tokens_in_metadata(metadata).map_err(|error| of_gguf(metadata, &error));
+    }
     let mut tokens = BTreeMap::new();
     for file in [TOKENS, CONFIG] {
         let Some((_, Value::Object(entries))) = files.read_json(file)? else { continue };
@@ -166,6 +219,10 @@ pub(super) fn read_template(file: &Path) -> Result<Source, ChatTemplateError> {
 
 fn read_text(file: &Path) -> Result<String, ChatTemplateError> {
     std::fs::read_to_string(file).map_err(|error| unreadable(file, &error))
+}
+
+fn of_gguf(metadata: GgufMetadata<'_>, error: &LoadError) -> ChatTemplateError {
+    unreadable(metadata.path(), error)
 }
 
 fn unreadable(file: &Path, error: &dyn std::error::Error) -> ChatTemplateError {

@@ -13,10 +13,12 @@ mod jinja;
 #[cfg(test)]
 mod goldens;
 
+use crate::tokenizer::gguf::has_tokenizer;
 use crate::tokenizer::{LongText, Tokenizer, TokenizerError, folder_of};
 use files::{Files, Source};
 use forerun_core::TokenId;
 use forerun_formats::EmbeddedModel;
+use forerun_formats::checkpoint::gguf::GgufFile;
 use jinja::Jinja;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -153,13 +155,31 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Loads the template that a checkpoint ships (`chat_template.jinja`, or `chat_template` in
-    /// `tokenizer_config.json`). A checkpoint without one gets the plain template.
+    /// Loads the template that a checkpoint ships: in a GGUF file with a tokenizer, or else in its folder
+    /// (`chat_template.jinja`, or `chat_template` in `tokenizer_config.json`). A checkpoint without one
+    /// gets the plain template.
     ///
     /// # Errors
     /// If a file is malformed, or there are several templates and none is the default.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, ChatTemplateError> {
-        Self::from_files(Files::Folder(folder_of(checkpoint)))
+        with_files(checkpoint, Self::from_files)
+    }
+
+    /// Returns the text of the default template that a checkpoint ships, if there is one.
+    pub(crate) fn default_source(checkpoint: &Path) -> Result<Option<String>, ChatTemplateError> {
+        let source = with_files(checkpoint, |files| files::shipped(files, None));
+        match source {
+            // Files with several templates need no default one.
+            Err(ChatTemplateError::NoDefault { .. }) => Ok(None),
+            source => Ok(source?.map(|source| source.text)),
+        }
+    }
+
+    /// Returns a checkpoint's special tokens, by names such as `eos_token`.
+    pub(crate) fn special_tokens(
+        checkpoint: &Path,
+    ) -> Result<BTreeMap<String, String>, ChatTemplateError> {
+        with_files(checkpoint, files::special_tokens)
     }
 
     /// Loads the template of a model that is part of the program, as [`ChatTemplate::from_checkpoint`]
@@ -184,7 +204,7 @@ impl ChatTemplate {
     /// # Errors
     /// If there is no such template, or it is malformed.
     pub fn choose(checkpoint: &Path, choice: &str) -> Result<Self, ChatTemplateError> {
-        Self::choose_among(Files::Folder(folder_of(checkpoint)), choice)
+        with_files(checkpoint, |files| Self::choose_among(files, choice))
     }
 
     /// Loads the template that `choice` names, as [`ChatTemplate::choose`] does, for a model that is part
@@ -303,6 +323,21 @@ impl ChatTemplate {
             return Err(ChatTemplateError::Empty.into());
         }
         Ok(tokens)
+    }
+}
+
+/// Calls a function with the files that hold a checkpoint's templates.
+fn with_files<T>(
+    checkpoint: &Path,
+    load: impl FnOnce(Files<'_>) -> Result<T, ChatTemplateError>,
+) -> Result<T, ChatTemplateError> {
+    let found = GgufFile::find(checkpoint).map_err(|error| ChatTemplateError::Unreadable {
+        file: checkpoint.to_owned(),
+        reason: error.to_string(),
+    })?;
+    match found.filter(|file| has_tokenizer(file.metadata())) {
+        Some(file) => load(Files::Gguf(file.metadata())),
+        None => load(Files::Folder(folder_of(checkpoint))),
     }
 }
 

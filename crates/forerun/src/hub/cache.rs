@@ -4,6 +4,7 @@
 //! to blobs. Partial downloads are `blobs/ETAG.incomplete`, so that one tool can resume another's.
 
 use super::error::HubError;
+use super::gguf_files;
 use crate::model_id::ModelId;
 use forerun_formats::checkpoint::{DRAFTER_FILES, WeightIndex};
 use hf_hub::{Repo, RepoType};
@@ -55,26 +56,29 @@ impl CachedModel {
         self.repo.pointer_path(commit)
     }
 
-    /// Returns the snapshot of the revision.
+    /// Returns the folder of the revision's model, or its GGUF file.
     ///
     /// # Errors
     /// Describes what is missing.
-    pub(super) fn snapshot_of_revision(&self) -> Result<PathBuf, String> {
+    pub(super) fn model_of_revision(&self) -> Result<PathBuf, String> {
+        model_in(self.snapshot_of_revision()?, self.id.quantization())
+    }
+
+    /// Returns the snapshot of the revision, which may lack files.
+    fn snapshot_of_revision(&self) -> Result<PathBuf, String> {
         let revision = self.id.revision();
-        let snapshot = if self.id.is_pinned() {
-            self.snapshot(revision)
-        } else {
-            let file = self.folder.join("refs").join(revision);
-            let unknown = |_| format!("it has no revision {revision}");
-            let commit = fs::read_to_string(file).map_err(unknown)?;
-            let commit = commit.trim();
-            // It is used as the name of a folder.
-            if commit.is_empty() || !commit.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-                return Err(format!("its revision {revision} names no valid commit"));
-            }
-            self.snapshot(commit)
-        };
-        missing_file(&snapshot).map_or(Ok(snapshot), |file| Err(format!("it has no {file}")))
+        if self.id.is_pinned() {
+            return Ok(self.snapshot(revision));
+        }
+        let file = self.folder.join("refs").join(revision);
+        let unknown = |_| format!("it has no revision {revision}");
+        let commit = fs::read_to_string(file).map_err(unknown)?;
+        let commit = commit.trim();
+        // It is used as the name of a folder.
+        if commit.is_empty() || !commit.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+            return Err(format!("its revision {revision} names no valid commit"));
+        }
+        Ok(self.snapshot(commit))
     }
 
     /// Records the commit that the revision points to.
@@ -109,10 +113,12 @@ impl CachedModel {
     pub(super) fn link(&self, etag: &str, commit: &str, name: &str) -> Result<(), HubError> {
         let path = self.snapshot(commit).join(name);
         // Renaming replaces a link that another process may have created in the meantime.
-        let new = path.with_file_name(format!(".{name}.{}", std::process::id()));
+        let last = name.rsplit('/').next().unwrap_or(name);
+        let new = path.with_file_name(format!(".{last}.{}", std::process::id()));
+        let folders = name.split('/').count() - 1;
         let link = || {
             create_folder_of(&path)?;
-            link_file(etag, &self.blob(etag), &new)?;
+            link_file(etag, folders, &self.blob(etag), &new)?;
             fs::rename(&new, &path)
         };
         link().map_err(|cause| HubError::Cache { path: path.clone(), cause })
@@ -123,15 +129,48 @@ pub(super) fn create_folder_of(file: &Path) -> std::io::Result<()> {
     file.parent().map_or(Ok(()), fs::create_dir_all)
 }
 
+/// Links a blob to `path`, which is so many folders deep in a snapshot.
 #[cfg(unix)]
-fn link_file(etag: &str, _blob: &Path, path: &Path) -> std::io::Result<()> {
-    std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), path)
+fn link_file(etag: &str, folders: usize, _blob: &Path, path: &Path) -> std::io::Result<()> {
+    let up = "../".repeat(folders + 2);
+    std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(etag), path)
 }
 
 #[cfg(not(unix))]
-fn link_file(_etag: &str, blob: &Path, path: &Path) -> std::io::Result<()> {
+fn link_file(_etag: &str, _folders: usize, blob: &Path, path: &Path) -> std::io::Result<()> {
     // Symbolic links need rights that users seldom have on other systems.
     fs::hard_link(blob, path)
+}
+
+/// Returns the model in a snapshot: the snapshot itself, or a GGUF file in it.
+fn model_in(snapshot: PathBuf, quantization: Option<&str>) -> Result<PathBuf, String> {
+    let missing = missing_file(&snapshot);
+    if quantization.is_none() && missing.is_none() {
+        return Ok(snapshot);
+    }
+    let mut files = Vec::new();
+    collect_files(&snapshot, "", &mut files);
+    let Some(parts) = gguf_files::choose(&files, quantization) else {
+        let gguf = || quantization.map(|quantization| format!("GGUF file of type {quantization}"));
+        return Err(format!("it has no {}", gguf().or(missing).unwrap_or_default()));
+    };
+    match parts.iter().find(|name| !snapshot.join(name).is_file()) {
+        Some(name) => Err(format!("it has no {name}")),
+        None => Ok(snapshot.join(&parts[0])),
+    }
+}
+
+/// Collects the names of the files in a snapshot and its folders, in the form that repositories have.
+fn collect_files(folder: &Path, prefix: &str, files: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let (name, path) = (format!("{prefix}{name}"), entry.path());
+        if path.is_file() {
+            files.push(name);
+        } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect_files(&path, &format!("{name}/"), files);
+        }
+    }
 }
 
 /// Returns the first missing file that a snapshot needs to be a model.

@@ -126,8 +126,9 @@ pub enum HubError {
     },
     /// The repository has no checkpoint in a supported format.
     #[error(
-        "the hub model {model} has no {missing}{}: choose a repository with config.json and \
-         safetensors weights, or download it, convert its weights to safetensors and name the folder",
+        "the hub model {model} has no {missing}{}: choose a repository with GGUF files, or with \
+         config.json and safetensors weights; or download it, convert its weights to safetensors and \
+         name the folder",
         if others.is_empty() { String::new() } else { format!(", but {others}") }
     )]
     NotAModel {
@@ -137,6 +138,19 @@ pub enum HubError {
         missing: &'static str,
         /// The weights in other formats, in words. Empty if there are none.
         others: String,
+    },
+    /// The repository has GGUF files, but none of the requested quantization.
+    #[error(
+        "the hub model {repository} has no GGUF file whose name contains {quantization:?}: choose \
+         another one of its files: {available}"
+    )]
+    NoQuantization {
+        /// The id without the quantization and the revision.
+        repository: String,
+        /// The requested quantization.
+        quantization: String,
+        /// The names of its GGUF files.
+        available: String,
     },
     /// The connection ended within a file.
     #[error(

@@ -9,6 +9,7 @@
 mod cache;
 mod client;
 mod error;
+mod gguf_files;
 mod transfer;
 
 pub use error::HubError;
@@ -74,20 +75,20 @@ impl Hub {
         Ok(Self { cache: Cache::new(folder), client, offline })
     }
 
-    /// Returns the folder with a model's files, after downloading those that are missing.
+    /// Returns the folder with a model's files, or its GGUF file, after downloading what is missing.
     pub(crate) fn fetch(
         &self,
         id: &ModelId,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<PathBuf, FetchError> {
         let cached_model = self.cache.model(id);
-        let cached = cached_model.snapshot_of_revision();
+        let cached = cached_model.model_of_revision();
         if self.offline {
             return cached.map_err(|missing| self.not_cached(id, missing).into());
         }
         // A commit never changes, so there is nothing to ask the hub.
-        if let (true, Ok(snapshot)) = (id.is_pinned(), &cached) {
-            return Ok(snapshot.clone());
+        if let (true, Ok(model)) = (id.is_pinned(), &cached) {
+            return Ok(model.clone());
         }
         let repository = self.client.repository(id).map_err(|error| match error {
             HubError::Unreachable { model, address, reason, .. } => {
@@ -97,10 +98,10 @@ impl Hub {
         })?;
         let mut download =
             Download { hub: self, id, cached_model: &cached_model, repository, on_progress };
-        download.run()?;
+        let model = download.run()?;
         // Last, so that the old snapshot of the revision stays in use until the new one is complete.
         cached_model.set_revision(&download.repository.commit)?;
-        Ok(cached_model.snapshot(&download.repository.commit))
+        Ok(model)
     }
 
     fn not_cached(&self, id: &ModelId, missing: String) -> HubError {
@@ -124,21 +125,39 @@ struct Download<'a, 'p> {
 }
 
 impl Download<'_, '_> {
-    /// Small files come first: they may show that the large ones are useless.
-    fn run(&mut self) -> Result<(), FetchError> {
-        if !self.has(CONFIG) {
-            return Err(self.not_a_model(CONFIG).into());
+    /// Downloads the model, and returns its folder or GGUF file. The weights of Hugging Face's layout take
+    /// precedence, unless a quantization is requested.
+    fn run(&mut self) -> Result<PathBuf, FetchError> {
+        let snapshot = self.cached_model.snapshot(&self.repository.commit);
+        let quantization = self.id.quantization();
+        let has_weights = self.single().is_some() || self.has(INDEX);
+        if quantization.is_none() && self.has(CONFIG) && has_weights {
+            self.huggingface()?;
+            return Ok(snapshot);
         }
-        let single = DRAFTER_FILES.into_iter().find(|name| self.has(name));
-        if single.is_none() && !self.has(INDEX) {
-            return Err(self.not_a_model("safetensors weights").into());
+        let Some(parts) = gguf_files::choose(&self.repository.files, quantization) else {
+            return Err(self.no_model().into());
+        };
+        for name in &parts {
+            self.file(name)?;
         }
+        Ok(snapshot.join(&parts[0]))
+    }
+
+    /// Returns the name of the file with all weights, if there is one.
+    fn single(&self) -> Option<&'static str> {
+        DRAFTER_FILES.into_iter().find(|name| self.has(name))
+    }
+
+    /// Downloads the files of Hugging Face's layout. Small files come first: they may show that the large
+    /// ones are useless.
+    fn huggingface(&mut self) -> Result<(), FetchError> {
         for name in SMALL_FILES {
             if self.has(name) {
                 self.file(name)?;
             }
         }
-        if let Some(single) = single {
+        if let Some(single) = self.single() {
             return self.file(single);
         }
         self.file(INDEX)?;
@@ -171,9 +190,26 @@ impl Download<'_, '_> {
         Ok(cached_model.link(&file.etag, commit, name)?)
     }
 
+    /// Returns the error for a repository without the requested model.
+    fn no_model(&self) -> HubError {
+        let available = gguf_files::all(&self.repository.files);
+        if let Some(quantization) = self.id.quantization().filter(|_| !available.is_empty()) {
+            return HubError::NoQuantization {
+                repository: self.id.repository().to_owned(),
+                quantization: quantization.to_owned(),
+                available: available.join(", "),
+            };
+        }
+        match self.id.quantization() {
+            Some(_) => self.not_a_model("GGUF file"),
+            None if self.has(CONFIG) => self.not_a_model("safetensors weights"),
+            None => self.not_a_model(CONFIG),
+        }
+    }
+
     fn not_a_model(&self, missing: &'static str) -> HubError {
         let ends = |ending: &str| self.repository.files.iter().any(|file| file.ends_with(ending));
-        let others = [".gguf", ".bin", ".pth", ".pt", ".onnx", ".safetensors"];
+        let others = [".bin", ".pth", ".pt", ".onnx", ".safetensors"];
         let others: Vec<&str> = others.into_iter().filter(|ending| ends(ending)).collect();
         let others = match others.len() {
             0 => String::new(),

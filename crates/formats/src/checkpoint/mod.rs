@@ -113,17 +113,10 @@ impl Checkpoint {
     /// When a file is missing, unreadable or broken, the configuration needs something unsupported,
     /// or a tensor is missing or has the wrong dtype or shape.
     pub fn open(path: &Path) -> Result<Self, LoadError> {
-        let metadata = fs::metadata(path).map_err(|cause| match cause.kind() {
-            io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
-            _ => LoadError::Read { path: path.to_owned(), cause },
-        })?;
-        if !metadata.is_dir() {
-            return Self::open_file(path);
+        match model_file(path)? {
+            Some(file) => Self::open_file(&file),
+            None => Self::open_huggingface(path),
         }
-        if path.join("config.json").exists() && (has_safetensors(path) || !has_gguf(path)) {
-            return Self::open_huggingface(path);
-        }
-        Self::open_file(&only_model_file(path)?)
     }
 
     /// Opens a model that is one file, or a part of a split one.
@@ -341,6 +334,22 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
+/// Returns the file of the model that `path` names: the path itself, or the only model in a directory.
+/// `None` for a Hugging Face directory.
+fn model_file(path: &Path) -> Result<Option<PathBuf>, LoadError> {
+    let metadata = fs::metadata(path).map_err(|cause| match cause.kind() {
+        io::ErrorKind::NotFound => LoadError::NotFound { path: path.to_owned() },
+        _ => LoadError::Read { path: path.to_owned(), cause },
+    })?;
+    if !metadata.is_dir() {
+        return Ok(Some(path.to_owned()));
+    }
+    if path.join("config.json").exists() && (has_safetensors(path) || !has_gguf(path)) {
+        return Ok(None);
+    }
+    only_model_file(path).map(Some)
+}
+
 /// Whether a directory has the weights of a Hugging Face directory.
 fn has_safetensors(directory: &Path) -> bool {
     let names = ["model.safetensors", "model.safetensors.index.json"];
@@ -349,11 +358,7 @@ fn has_safetensors(directory: &Path) -> bool {
 
 /// Whether a directory has a GGUF model. Its `config.json`, if there is one, is not needed then.
 fn has_gguf(directory: &Path) -> bool {
-    file_names(directory).is_ok_and(|names| names.iter().any(|name| is_gguf_model(name)))
-}
-
-fn is_gguf_model(name: &str) -> bool {
-    name.ends_with(".gguf") && !name.starts_with("mmproj")
+    file_names(directory).is_ok_and(|names| names.iter().any(|name| gguf::is_model_name(name)))
 }
 
 /// Returns the names of a directory's files that are UTF-8, sorted.
@@ -369,7 +374,9 @@ fn file_names(directory: &Path) -> io::Result<Vec<String>> {
 fn only_model_file(directory: &Path) -> Result<PathBuf, LoadError> {
     let mut models = file_names(directory)
         .map_err(|cause| LoadError::Read { path: directory.to_owned(), cause })?;
-    models.retain(|name| is_gguf_model(name) || name.ends_with(".bin") && !name.starts_with("tok"));
+    models.retain(|name| {
+        gguf::is_model_name(name) || name.ends_with(".bin") && !name.starts_with("tok")
+    });
     models.dedup_by(|other, first| gguf::model_name(other) == gguf::model_name(first));
     let found = match models.as_slice() {
         [model] => return Ok(directory.join(model)),

@@ -90,13 +90,10 @@ impl Hub {
         hub
     }
 
-    /// Publishes the files of a directory, and returns their commit.
+    /// Publishes the files of a directory and its subdirectories, and returns their commit.
     pub(crate) fn publish(&self, id: &str, revision: &str, folder: &Path) -> String {
-        let read = |entry: fs::DirEntry| {
-            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
-        };
-        let files: Files =
-            fs::read_dir(folder).unwrap().map(|entry| read(entry.unwrap())).collect();
+        let mut files = Files::new();
+        read_folder(folder, "", &mut files);
         let all: Vec<u8> =
             files.iter().flat_map(|(name, b)| [name.as_bytes(), b].concat()).collect();
         let commit = hash(&all)[..40].to_owned();
@@ -173,6 +170,19 @@ impl Hub {
     /// Creates a run of `forerun generate` with a model of this hub.
     pub(crate) fn generate(&self, id: &str) -> Run {
         self.run().with(&Self::GENERATE).with(&["--model", id])
+    }
+}
+
+/// Reads the files of a directory, with the prefix of their names in the repository.
+fn read_folder(folder: &Path, prefix: &str, files: &mut Files) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = format!("{prefix}{}", path.file_name().unwrap().to_str().unwrap());
+        if path.is_dir() {
+            read_folder(&path, &format!("{name}/"), files);
+        } else {
+            files.insert(name, fs::read(path).unwrap());
+        }
     }
 }
 

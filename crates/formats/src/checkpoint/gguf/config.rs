@@ -296,7 +296,37 @@ fn with_end_tokens(config: Config, metadata: GgufMetadata<'_>) -> Result<Config,
     for name in ["eos", "eot", "eom"] {
         eos_token_ids.extend(token(name)?.filter(|id| !eos_token_ids.contains(id)));
     }
+    for id in ends_by_text(metadata)? {
+        if (id as usize) < config.vocab_size && !eos_token_ids.contains(&id) {
+            eos_token_ids.push(id);
+        }
+    }
     Ok(Config { bos_token_id, eos_token_ids, ..config })
+}
+
+/// Returns the control tokens with the text of a known end. The metadata of many files name one end only,
+/// although a chat ends at another one. llama.cpp finds the others in the same way.
+fn ends_by_text(metadata: GgufMetadata<'_>) -> Result<Vec<u32>, LoadError> {
+    const CONTROL: i32 = 3;
+    const ENDS: [&str; 12] = [
+        "</s>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<end_of_turn>",
+        "<end_of_utterance>",
+        "<EOT>",
+        "<eos>",
+        "<｜end▁of▁sentence｜>",
+    ];
+    let tokens = metadata.strings("tokenizer.ggml.tokens")?.into_iter().flatten();
+    let types = metadata.i32s("tokenizer.ggml.token_type")?.into_iter().flatten();
+    let numbered = (0..).zip(tokens.zip(types));
+    let ends = numbered.filter(|(_, (text, kind))| *kind == CONTROL && ENDS.contains(text));
+    Ok(ends.map(|(id, _)| id).collect())
 }
 
 /// Reads the sampling that the authors suggest. Absent options have no effect.

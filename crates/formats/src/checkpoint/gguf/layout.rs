@@ -23,6 +23,8 @@ pub enum GgufValue {
     Text(String),
     /// An array of integers.
     I32s(Vec<i32>),
+    /// An array of floats.
+    F32s(Vec<f32>),
     /// An array of strings.
     Texts(Vec<String>),
 }
@@ -54,6 +56,10 @@ impl GgufValue {
             }
             Self::I32s(values) => {
                 array(ValueType::I32, values.len());
+                out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+            Self::F32s(values) => {
+                array(ValueType::F32, values.len());
                 out.extend(values.iter().flat_map(|value| value.to_le_bytes()));
             }
             Self::Texts(texts) => {

@@ -4,6 +4,7 @@
 //! tensors. In written files, all matrices have one type. Norms and biases are f32, as in llama.cpp.
 
 mod config;
+mod file;
 mod layout;
 mod metadata;
 mod names;
@@ -27,9 +28,11 @@ use crate::{BlockType, blocks};
 use layout::{GgufWriter, TensorInfo};
 use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbours};
 
+pub use file::{GgufFile, is_model_name, part_names};
+pub(super) use file::{is_gguf, model_name, with_other_parts};
 pub use layout::GgufValue;
 pub use metadata::GgufMetadata;
-pub(super) use reader::{GgufModel, StoredMetadata, is_gguf, model_name, with_other_parts};
+pub(super) use reader::{GgufModel, StoredMetadata};
 
 /// The type of the matrices in a GGUF file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

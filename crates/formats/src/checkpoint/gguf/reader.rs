@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::config::{TensorFacts, add_divisors, read_config};
 use super::metadata::GgufMetadata;
 use super::names::{ROPE_DIVISORS, gguf_name, is_rotated, rotates_neighbours};
-use super::parse::{GgufHead, MAGIC, StoredTensor, invalid, tensor_name};
+use super::parse::{GgufHead, StoredTensor, invalid, tensor_name};
 use super::value::StoredValue;
 use crate::architecture::Architecture;
 use crate::checkpoint::{Location, WeightFile};
@@ -17,7 +17,7 @@ use crate::tensor::{LayerTensor, Tensor};
 use crate::weight_type::Dtype;
 
 /// The metadata of a GGUF file, to be read together with the file.
-pub(crate) struct StoredMetadata(BTreeMap<String, StoredValue>);
+pub(crate) struct StoredMetadata(pub(super) BTreeMap<String, StoredValue>);
 
 impl StoredMetadata {
     /// Returns the metadata of `file`, in which they are stored.
@@ -69,64 +69,11 @@ impl GgufModel {
     }
 }
 
-/// Whether a file begins as GGUF files do.
-pub(crate) fn is_gguf(file: &WeightFile) -> bool {
-    file.bytes().starts_with(&MAGIC)
-}
-
-/// Maps the other parts of a split file, which are beside it. Returns all parts in their order.
-///
-/// # Errors
-///
-/// When the file is broken, its name does not fit its place among the parts, or another part is missing.
-pub(crate) fn with_other_parts(file: WeightFile) -> Result<Vec<WeightFile>, LoadError> {
-    let head = GgufHead::parse(file.bytes(), file.path())?;
-    let Split { number, count, .. } = Split::read(GgufMetadata::new(&file, &head.metadata))?;
-    if count == 1 {
-        return Ok(vec![file]);
-    }
-    let name = file.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let ending = part_ending(number, count);
-    let Some(prefix) = name.strip_suffix(&ending) else {
-        let expected =
-            format!("a name that ends in {ending}: it is part {} of {count}", number + 1);
-        return Err(invalid(file.path(), "the file's name", name, expected));
-    };
-    let path = file.path().to_owned();
-    let mut file = Some(file);
-    (0..count)
-        .map(|part| match file.take_if(|_| part == number) {
-            Some(file) => Ok(file),
-            None => {
-                WeightFile::map(path.with_file_name(prefix.to_owned() + &part_ending(part, count)))
-            }
-        })
-        .collect()
-}
-
-/// Returns the ending of the name of a part, counted from 0.
-fn part_ending(number: u32, count: u32) -> String {
-    format!("-{:05}-of-{count:05}.gguf", number + 1)
-}
-
-/// Returns the name of a file without the number of a part, and the number of parts: equal for all parts
-/// of a model.
-pub(crate) fn model_name(name: &str) -> (&str, &str) {
-    let without_ending = || {
-        let (rest, count) = name.strip_suffix(".gguf")?.rsplit_once("-of-")?;
-        let (rest, number) = rest.rsplit_once('-')?;
-        let is_number =
-            |text: &str| text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-        (is_number(count) && is_number(number)).then_some((rest, count))
-    };
-    without_ending().unwrap_or((name, ""))
-}
-
 /// The place of a file among the parts of a split one.
-struct Split {
+pub(super) struct Split {
     /// The number of this part, from 0.
-    number: u32,
-    count: u32,
+    pub(super) number: u32,
+    pub(super) count: u32,
     /// The number of tensors of all parts.
     tensors: Option<u32>,
 }
@@ -137,7 +84,7 @@ impl Split {
     const TENSORS: &str = "split.tensors.count";
 
     /// Reads the place. A file without such metadata is its only part.
-    fn read(metadata: GgufMetadata<'_>) -> Result<Self, LoadError> {
+    pub(super) fn read(metadata: GgufMetadata<'_>) -> Result<Self, LoadError> {
         // llama.cpp writes a count of 0 into merged files.
         let count = metadata.u32(Self::COUNT)?.unwrap_or(0).max(1);
         if count > u32::from(u16::MAX) {
