@@ -304,7 +304,7 @@ impl RandomTensor {
             let value = self.mean + self.deviation * normal.next();
             match self.dtype {
                 RandomDtype::F32 | RandomDtype::Block(_) => {
-                    bytes.copy_from_slice(&value.to_le_bytes())
+                    bytes.copy_from_slice(&value.to_le_bytes());
                 }
                 RandomDtype::Bf16 => bytes.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
                 RandomDtype::F16 => bytes.copy_from_slice(&f16::from_f32(value).to_le_bytes()),

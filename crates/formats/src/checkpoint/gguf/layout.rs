@@ -33,7 +33,7 @@ impl GgufValue {
     /// Appends the type code and the value to `out`.
     fn encode(&self, out: &mut Vec<u8>) {
         let mut array = |element: ValueType, length: usize| {
-            let codes = [ValueType::Array, element].map(|value_type| value_type.code());
+            let codes = [ValueType::Array, element].map(ValueType::code);
             out.extend(codes.iter().flat_map(|code| code.to_le_bytes()));
             out.extend((length as u64).to_le_bytes());
         };
