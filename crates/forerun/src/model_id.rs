@@ -22,9 +22,9 @@ const MAX_LENGTH: usize = 96;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ModelId {
-    repository: String,
-    quantization: Option<String>,
-    revision: String,
+    repository: Box<str>,
+    quantization: Option<Box<str>>,
+    revision: Box<str>,
 }
 
 impl ModelId {
@@ -46,9 +46,9 @@ impl ModelId {
             return None;
         }
         Some(Self {
-            repository: repository.to_owned(),
-            quantization: quantization.map(str::to_owned),
-            revision: revision.to_owned(),
+            repository: repository.into(),
+            quantization: quantization.map(Box::from),
+            revision: revision.into(),
         })
     }
 
@@ -89,7 +89,7 @@ impl fmt::Display for ModelId {
         if let Some(quantization) = &self.quantization {
             write!(f, ":{quantization}")?;
         }
-        match self.revision.as_str() {
+        match &*self.revision {
             "main" => Ok(()),
             revision => write!(f, "@{revision}"),
         }

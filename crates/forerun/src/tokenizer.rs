@@ -60,7 +60,7 @@ pub enum TokenizerError {
     Missing(PathBuf),
     /// A GGUF file is malformed.
     #[error(transparent)]
-    Load(#[from] LoadError),
+    Load(Box<LoadError>),
     /// A GGUF file has a kind of tokenizer that is not supported.
     #[error(
         "cannot use the tokenizer of {file}: its {option} is {found:?}, and only these are supported: \
@@ -92,6 +92,12 @@ pub enum TokenizerError {
         /// The library's message.
         reason: String,
     },
+}
+
+impl From<LoadError> for TokenizerError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(Box::new(error))
+    }
 }
 
 impl Tokenizer {

@@ -19,7 +19,8 @@ pub enum LoadError {
     /// The path given for the checkpoint does not exist.
     #[error(
         "{path}: no such file or directory; give a directory with config.json and model.safetensors, \
-         a GGUF file, a llama2.c .bin file, or a hub id (owner/name or owner/name@revision)"
+         a GGUF file, a llama2.c .bin file, or a hub id (owner/name, owner/name@revision or \
+         owner/name:Q4_K_M)"
     )]
     NotFound {
         /// The path as given.

@@ -362,10 +362,10 @@ pub(crate) struct ChatArguments {
 /// Options of the models and of how they answer.
 #[derive(Args, Debug)]
 pub(crate) struct AnswerArguments {
-    /// Target model: a Hugging Face directory, a llama2.c file, or a hub id.
+    /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
     ///
-    /// A hub id is `owner/name` or `owner/name@revision`. Its files are downloaded to the Hugging
-    /// Face cache on first use. Without `--model`, `generate` and `chat` use the built-in
+    /// A hub id is `owner/name` or `owner/name@revision`, and `owner/name:Q4_K_M` for a GGUF file. Its
+    /// files are downloaded to the Hugging Face cache on first use. Without `--model`, `generate` and `chat` use the built-in
     /// demonstration pair.
     #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
     pub(crate) model: Option<ModelSource>,
