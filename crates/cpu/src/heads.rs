@@ -94,6 +94,28 @@ pub enum SpeculatorWeights {
 }
 
 impl SpeculatorWeights {
+    /// Returns the memory that a drafter needs at least, in bytes, as [`Weights::least_memory`] does.
+    #[must_use]
+    pub fn least_memory(architecture: &SpeculatorArchitecture, weight_type: WeightType) -> usize {
+        match architecture {
+            SpeculatorArchitecture::Layers(layers) => Weights::least_memory(layers, weight_type),
+            SpeculatorArchitecture::Heads(heads) => {
+                let matrix = |tensor| match tensor {
+                    Tensor::DraftHead(head, tensor) => match heads.shape(head, tensor)[..] {
+                        [outputs, inputs] => {
+                            PackedMatrix::packed_bytes(weight_type, [outputs, inputs])
+                        }
+                        _ => 0,
+                    },
+                    _ => 0,
+                };
+                let prefix = heads.prefix.as_ref();
+                let prefix = prefix.map_or(0, |layer| Weights::least_memory(layer, weight_type));
+                prefix + heads.tensors().map(matrix).sum::<usize>()
+            }
+        }
+    }
+
     /// Reads and packs a drafter. `target` must be the target that it was opened for. Without a weight
     /// type, its matrices have the smallest type that loses nothing.
     ///

@@ -1,6 +1,8 @@
 //! A model's weights, packed in the layout that the kernels read.
 
+use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, PackedMatrix, Rope};
+use forerun_cache::PageStorage;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
@@ -51,6 +53,14 @@ pub(crate) enum PackedNorm {
     Hidden(Vec<f32>),
     EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32> },
 }
+
+/// The matrices of a layer, with those together that are packed as one matrix.
+const PACKED_TOGETHER: [&[LayerTensor]; 4] = [
+    &[LayerTensor::Query, LayerTensor::Key, LayerTensor::Value],
+    &[LayerTensor::Output],
+    &[LayerTensor::Gate, LayerTensor::Up],
+    &[LayerTensor::Down],
+];
 
 /// Reads and packs tensors in one type.
 pub(crate) struct WeightPacker<'a> {
@@ -137,12 +147,12 @@ impl LayerPacker<'_> {
             },
             shape: AttentionShape::new(attention),
             rope: rope_index,
-            qkv: self.projection(&[T::Query, T::Key, T::Value], &qkv_biases)?,
+            qkv: self.projection(PACKED_TOGETHER[0], &qkv_biases)?,
             qk_norms: attention.head_norms.then(head_norms).transpose()?,
-            output: self.projection(&[T::Output], &[T::OutputBias])?,
+            output: self.projection(PACKED_TOGETHER[1], &[T::OutputBias])?,
             mlp_norm: self.vector(T::MlpNorm)?,
-            gate_up: self.projection(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
-            down: self.projection(&[T::Down], &[T::DownBias])?,
+            gate_up: self.projection(PACKED_TOGETHER[2], &[T::GateBias, T::UpBias])?,
+            down: self.projection(PACKED_TOGETHER[3], &[T::DownBias])?,
         })
     }
 }
@@ -253,6 +263,37 @@ impl Weights {
         &self.architecture
     }
 
+    /// Returns the memory that a model needs at least, in bytes: its packed weights, and one page of its
+    /// cache. Matrices that it shares with its target count as nothing.
+    #[must_use]
+    pub fn least_memory(architecture: &Architecture, weight_type: WeightType) -> usize {
+        let shapes = architecture.layers.iter().map(|layer| AttentionShape::new(&layer.attention));
+        let page = CpuPages::new(shapes, weight_type).page_bytes();
+        Self::packed_bytes(architecture, weight_type).saturating_add(page)
+    }
+
+    /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
+    fn packed_bytes(architecture: &Architecture, weight_type: WeightType) -> usize {
+        let bytes = |tensors: &[Tensor]| {
+            let shapes: Vec<_> =
+                tensors.iter().map(|&tensor| architecture.shape(tensor)).collect();
+            let outputs = shapes.iter().filter_map(|shape| shape.first()).sum();
+            let inputs = shapes.iter().filter_map(|shape| shape.get(1)).copied().max().unwrap_or(0);
+            PackedMatrix::packed_bytes(weight_type, [outputs, inputs])
+        };
+        let layers = (0..architecture.layers.len()).flat_map(|index| {
+            let tensor = move |tensor| Tensor::Layer(index, tensor);
+            PACKED_TOGETHER.map(|tensors| tensors.iter().copied().map(tensor).collect::<Vec<_>>())
+        });
+        let whole = [
+            (!architecture.shares_embedding).then_some(Tensor::Embedding),
+            (architecture.head == Head::Own).then_some(Tensor::Head),
+            architecture.fusion_inputs().map(|_| Tensor::Fusion),
+        ];
+        let whole: usize = whole.iter().flatten().map(|&tensor| bytes(&[tensor])).sum();
+        whole + layers.map(|tensors| bytes(&tensors)).sum::<usize>()
+    }
+
     /// Returns the size of the packed weights in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -296,5 +337,32 @@ impl Weights {
         let size = self.architecture.hidden_size;
         let mask = token as usize - self.architecture.vocab_size;
         &self.mask_features[mask * size..][..size]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forerun_formats::Config;
+    use forerun_formats::checkpoint::random::{
+        RandomDtype, example_config, write_random_checkpoint,
+    };
+
+    #[test]
+    fn the_packed_size_is_known_before_packing() {
+        let types = [WeightType::F32, WeightType::Bf16, WeightType::F16, WeightType::Int8];
+        for tied in [false, true] {
+            let config = Config { tie_word_embeddings: tied, ..example_config() };
+            let folder = tempfile::tempdir().unwrap();
+            write_random_checkpoint(folder.path(), &config, RandomDtype::F32, 1).unwrap();
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            for weight_type in types {
+                let weights = Weights::load_as(&checkpoint, weight_type).unwrap();
+                let architecture = checkpoint.architecture();
+                let expected = Weights::packed_bytes(architecture, weight_type);
+                assert_eq!(weights.bytes(), expected, "{weight_type}, tied: {tied}");
+                assert!(Weights::least_memory(architecture, weight_type) > expected);
+            }
+        }
     }
 }

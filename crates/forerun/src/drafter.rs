@@ -5,6 +5,7 @@ use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
 use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::memory;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::plan::Plan;
@@ -68,6 +69,21 @@ impl<'p> OpenDrafter<'p> {
             DrafterCheckpoint::Model { .. } => None,
             DrafterCheckpoint::Speculator(speculator) => {
                 speculator.kind().features(target.checkpoint.config())
+            }
+        }
+    }
+
+    /// Returns the memory that it needs at least in addition to the target, in bytes.
+    ///
+    /// # Errors
+    /// If a tensor is missing or broken.
+    pub(crate) fn memory(&self, plan: &Plan) -> Result<usize, LoadError> {
+        match &self.checkpoint {
+            DrafterCheckpoint::Model { model, .. } => {
+                memory::of_model(&model.checkpoint, plan.weight_type())
+            }
+            DrafterCheckpoint::Speculator(speculator) => {
+                memory::of_speculator(speculator, plan.weight_type())
             }
         }
     }

@@ -3,9 +3,11 @@
 //! This crate may use threads, clocks and cores. It runs jobs on the workers of their roles. What is
 //! drafted, verified and committed is decided elsewhere.
 
+mod cgroup;
 mod engine;
 #[cfg(any(test, feature = "testing"))]
 mod inline;
+mod memory;
 mod placement;
 mod recorder;
 mod shared_device;
@@ -20,6 +22,7 @@ mod workers;
 pub use engine::Engine;
 #[cfg(any(test, feature = "testing"))]
 pub use inline::InlineCluster;
+pub use memory::available_memory;
 pub use placement::{
     DeviceGroup, DeviceGroups, Placement, PlacementError, available_cores, cores_within_quota,
 };

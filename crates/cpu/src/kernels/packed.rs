@@ -1,7 +1,7 @@
 //! Weight matrices in the layout of the kernels: tiles of 16 outputs, in one of four element types.
 
 use super::LANES;
-use forerun_formats::{QUANT_BLOCK as BLOCK, WeightType, quantize_weights};
+use forerun_formats::{LoadError, QUANT_BLOCK as BLOCK, WeightType, quantize_weights};
 use half::{bf16, f16};
 use std::convert::Infallible;
 use std::mem::MaybeUninit;
@@ -52,7 +52,9 @@ impl PackedMatrix {
             row.copy_from_slice(rows[output]);
             Ok::<(), Infallible>(())
         };
-        let Ok(packed) = Self::pack_rows(weight_type, [rows.len(), inputs], copy);
+        let shape = [rows.len(), inputs];
+        let lines = Vec::with_capacity(Self::packed_bytes(weight_type, shape) / 64);
+        let Ok(packed) = Self::pack_into(lines, weight_type, shape, copy);
         packed
     }
 
@@ -63,15 +65,35 @@ impl PackedMatrix {
     /// floats.
     ///
     /// # Errors
-    /// If rows cannot be read: the error of the first such row.
-    pub(crate) fn pack_rows<E: Send>(
+    /// If rows cannot be read (the error of the first such row), or the memory cannot be allocated.
+    pub(crate) fn pack_rows(
+        weight_type: WeightType,
+        shape: [usize; 2],
+        read: impl Fn(usize, &mut [f32]) -> Result<(), LoadError> + Sync,
+    ) -> Result<Self, LoadError> {
+        let bytes = Self::packed_bytes(weight_type, shape);
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(bytes / 64).map_err(|_| LoadError::OutOfMemory { bytes })?;
+        Self::pack_into(lines, weight_type, shape, read)
+    }
+
+    /// Returns the size of a packed matrix `[outputs, inputs]` in bytes, as [`Self::bytes`] does.
+    pub(crate) fn packed_bytes(
+        weight_type: WeightType,
+        [outputs, inputs]: [usize; 2],
+    ) -> usize {
+        outputs.div_ceil(LANES).saturating_mul(tile_bytes(weight_type, inputs))
+    }
+
+    /// Packs rows into `lines`, which is empty and has the capacity for them.
+    fn pack_into<E: Send>(
+        mut lines: Vec<CacheLine>,
         weight_type: WeightType,
         [outputs, inputs]: [usize; 2],
         read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
         let tile_bytes = tile_bytes(weight_type, inputs);
-        let count = outputs.div_ceil(LANES) * tile_bytes / 64;
-        let mut lines: Vec<CacheLine> = Vec::with_capacity(count);
+        let count = Self::packed_bytes(weight_type, [outputs, inputs]) / 64;
         let tiles = lines.spare_capacity_mut()[..count].chunks_exact_mut(tile_bytes / 64);
         let tiles = Mutex::new(tiles.enumerate());
         let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
@@ -381,7 +403,8 @@ mod tests {
                 row.fill(1.0);
                 if bad.contains(&output) { Err(output) } else { Ok(()) }
             };
-            PackedMatrix::pack_rows(WeightType::Int8, [4000, 256], read)
+            let lines = Vec::with_capacity(4000 / 16 * 8 * (512 + 32) / 64);
+            PackedMatrix::pack_into(lines, WeightType::Int8, [4000, 256], read)
                 .map(|packed| packed.bytes())
         };
         for _ in 0..20 {
@@ -389,5 +412,13 @@ mod tests {
         }
         assert_eq!(read(&[0]), Err(0));
         assert_eq!(read(&[]), Ok(4000 / 16 * 8 * (512 + 32)));
+    }
+
+    #[test]
+    fn too_little_memory_is_an_error() {
+        let rows = usize::MAX / 4096;
+        let packed = PackedMatrix::pack_rows(WeightType::F32, [rows, 64], |_, _| Ok(()));
+        let error = packed.map(|packed| packed.bytes()).unwrap_err();
+        assert!(matches!(error, LoadError::OutOfMemory { bytes } if bytes >= usize::MAX / 17));
     }
 }
