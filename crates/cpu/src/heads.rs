@@ -92,6 +92,32 @@ pub enum SpeculatorWeights {
 }
 
 impl SpeculatorWeights {
+    /// Returns the memory that a drafter needs at least, in bytes, as [`Weights::least_memory`] does.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn least_memory(speculator: &Speculator, types: ModelTypes) -> Result<usize, LoadError> {
+        match speculator.architecture()? {
+            SpeculatorArchitecture::Layers(layers) => {
+                Weights::least_memory(&layers, speculator, types)
+            }
+            SpeculatorArchitecture::Heads(heads) => {
+                let packer = WeightPacker::new(speculator, types.weights)?;
+                let prefix = match &heads.prefix {
+                    Some(layer) => Weights::least_memory(layer, speculator, types)?,
+                    None => 0,
+                };
+                heads.tensors().try_fold(prefix, |sum, tensor| match tensor {
+                    Tensor::DraftHead(head, part) => {
+                        let bytes = packer.matrix_bytes(tensor, &heads.shape(head, part))?;
+                        Ok(sum.saturating_add(bytes))
+                    }
+                    _ => Ok(sum),
+                })
+            }
+        }
+    }
+
     /// Reads and packs a drafter. `target` must be the target that it was opened for.
     ///
     /// # Errors

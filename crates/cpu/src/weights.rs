@@ -1,6 +1,8 @@
 //! A model's weights, packed in the layout that the kernels read.
 
+use crate::cpu_pages::CpuPages;
 use crate::kernels::{AttentionShape, PackedMatrix, Rope};
+use forerun_cache::PageStorage;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
@@ -79,6 +81,14 @@ pub(crate) enum PackedNorm {
     EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32> },
 }
 
+/// The matrices of a layer, with those together that are packed as one projection.
+const PACKED_TOGETHER: [&[LayerTensor]; 4] = [
+    &[LayerTensor::Query, LayerTensor::Key, LayerTensor::Value],
+    &[LayerTensor::Output],
+    &[LayerTensor::Gate, LayerTensor::Up],
+    &[LayerTensor::Down],
+];
+
 /// Reads and packs tensors.
 pub(crate) struct WeightPacker<'a> {
     pub(crate) source: &'a dyn TensorSource,
@@ -118,14 +128,7 @@ impl<'a> WeightPacker<'a> {
     fn projection(&self, tensors: &[(Tensor, Vec<usize>)]) -> Result<Projection, LoadError> {
         let tensors = tensors.iter().map(|(tensor, shape)| self.source.rows(*tensor, shape));
         let tensors: Vec<TensorRows<'_>> = tensors.collect::<Result<_, _>>()?;
-        let types: Vec<WeightType> = tensors.iter().map(|rows| self.weight_type(rows)).collect();
-        let quantised =
-            types.iter().filter(|kind| matches!(kind, WeightType::Quantized(_))).count();
-        let types = match quantised {
-            // The kernels read activations either as floats or quantised. Floats hold all weights.
-            1.. if quantised < types.len() => vec![WeightType::F32; types.len()],
-            _ => types,
-        };
+        let types = self.projection_types(&tensors);
         let runs = types.chunk_by(|a, b| a == b);
         let mut tensors = tensors.as_slice();
         let matrices = runs.map(|run| {
@@ -134,6 +137,39 @@ impl<'a> WeightPacker<'a> {
             pack(run[0], first)
         });
         Ok(Projection(matrices.collect::<Result<_, _>>()?))
+    }
+
+    /// Returns the bytes of a projection that is packed from these tensors.
+    fn projection_bytes(&self, tensors: &[(Tensor, Vec<usize>)]) -> Result<usize, LoadError> {
+        let tensors = tensors.iter().map(|(tensor, shape)| self.source.rows(*tensor, shape));
+        let tensors: Vec<TensorRows<'_>> = tensors.collect::<Result<_, _>>()?;
+        let types = self.projection_types(&tensors);
+        let (mut bytes, mut first) = (0_usize, 0);
+        for run in types.chunk_by(|a, b| a == b) {
+            let rows = &tensors[first..first + run.len()];
+            first += run.len();
+            let outputs = rows.iter().map(TensorRows::len).sum();
+            let size = [outputs, rows[0].columns()];
+            bytes = bytes.saturating_add(PackedMatrix::packed_bytes(run[0], size));
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the bytes of a packed matrix.
+    pub(crate) fn matrix_bytes(&self, tensor: Tensor, shape: &[usize]) -> Result<usize, LoadError> {
+        self.projection_bytes(&[(tensor, shape.to_vec())])
+    }
+
+    /// Returns the type of each tensor of a projection.
+    fn projection_types(&self, tensors: &[TensorRows<'_>]) -> Vec<WeightType> {
+        let types: Vec<WeightType> = tensors.iter().map(|rows| self.weight_type(rows)).collect();
+        let quantised =
+            types.iter().filter(|kind| matches!(kind, WeightType::Quantized(_))).count();
+        match quantised {
+            // The kernels read activations either as floats or quantised. Floats hold all weights.
+            1.. if quantised < types.len() => vec![WeightType::F32; types.len()],
+            _ => types,
+        }
     }
 
     fn weight_type(&self, rows: &TensorRows<'_>) -> WeightType {
@@ -223,12 +259,12 @@ impl LayerPacker<'_> {
             },
             shape: AttentionShape::new(attention),
             rope: rope_index,
-            qkv: self.projection(&[T::Query, T::Key, T::Value], &qkv_biases)?,
+            qkv: self.projection(PACKED_TOGETHER[0], &qkv_biases)?,
             qk_norms: attention.head_norms.then(head_norms).transpose()?,
-            output: self.projection(&[T::Output], &[T::OutputBias])?,
+            output: self.projection(PACKED_TOGETHER[1], &[T::OutputBias])?,
             mlp_norm: self.vector(T::MlpNorm)?,
-            gate_up: self.projection(&[T::Gate, T::Up], &[T::GateBias, T::UpBias])?,
-            down: self.projection(&[T::Down], &[T::DownBias])?,
+            gate_up: self.projection(PACKED_TOGETHER[2], &[T::GateBias, T::UpBias])?,
+            down: self.projection(PACKED_TOGETHER[3], &[T::DownBias])?,
         })
     }
 }
@@ -340,6 +376,45 @@ impl Weights {
         &self.architecture
     }
 
+    /// Returns the memory that a model needs at least, in bytes: its packed weights, and one page of its
+    /// cache. Matrices that it shares with its target count as nothing.
+    ///
+    /// # Errors
+    /// When a tensor is missing, or has the wrong dtype or shape.
+    pub fn least_memory(
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        types: ModelTypes,
+    ) -> Result<usize, LoadError> {
+        let shapes = architecture.layers.iter().map(|layer| AttentionShape::new(&layer.attention));
+        let page = CpuPages::new(shapes, types.cache.unwrap_or(CacheType::F16)).page_bytes();
+        Ok(Self::packed_bytes(architecture, source, types.weights)?.saturating_add(page))
+    }
+
+    /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
+    fn packed_bytes(
+        architecture: &Architecture,
+        source: &dyn TensorSource,
+        weight_type: Option<WeightType>,
+    ) -> Result<usize, LoadError> {
+        let packer = WeightPacker::new(source, weight_type)?;
+        let with_shape = |tensor| (tensor, architecture.shape(tensor));
+        let layers = (0..architecture.layers.len()).flat_map(|index| {
+            PACKED_TOGETHER.map(|tensors| -> Vec<_> {
+                tensors.iter().map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
+            })
+        });
+        let whole = [
+            (!architecture.shares_embedding).then_some(Tensor::Embedding),
+            (architecture.head == Head::Own).then_some(Tensor::Head),
+            architecture.fusion_inputs().map(|_| Tensor::Fusion),
+        ];
+        let whole = whole.into_iter().flatten().map(|tensor| vec![with_shape(tensor)]);
+        whole.chain(layers).try_fold(0_usize, |sum, tensors| {
+            Ok(sum.saturating_add(packer.projection_bytes(&tensors)?))
+        })
+    }
+
     /// Returns the size of the packed weights in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
@@ -400,5 +475,33 @@ impl Weights {
         let size = self.architecture.hidden_size;
         let mask = token as usize - self.architecture.vocab_size;
         &self.mask_features[mask * size..][..size]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forerun_formats::Config;
+    use forerun_formats::checkpoint::random::{
+        RandomDtype, example_config, write_random_checkpoint,
+    };
+
+    #[test]
+    fn the_packed_size_is_known_before_packing() {
+        for tied in [false, true] {
+            let config = Config { tie_word_embeddings: tied, ..example_config() };
+            let folder = tempfile::tempdir().unwrap();
+            write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
+            let checkpoint = Checkpoint::open(folder.path()).unwrap();
+            for weight_type in WeightType::all() {
+                let weights = Weights::load_as(&checkpoint, weight_type).unwrap();
+                let architecture = checkpoint.architecture();
+                let expected =
+                    Weights::packed_bytes(architecture, &checkpoint, Some(weight_type)).unwrap();
+                assert_eq!(weights.bytes(), expected, "{weight_type}, tied: {tied}");
+                let least = Weights::least_memory(architecture, &checkpoint, weight_type.into());
+                assert!(least.unwrap() > expected);
+            }
+        }
     }
 }

@@ -148,11 +148,14 @@ impl<'a> Chat<'a> {
     /// Sets the system message, from the next answer on. An empty text removes it.
     ///
     /// # Errors
-    /// If the model's template does not support system messages. The old one then stays.
+    /// If the model's template does not support system messages, or has no text for any message. The old
+    /// system message then stays.
     pub fn set_system(&mut self, text: &str) -> Result<(), ChatError> {
         let system = (!text.is_empty()).then(|| text.to_owned());
         let sample = system.clone().map(Message::system).into_iter().chain([Message::user("x")]);
-        self.template.render(&sample.collect::<Vec<_>>(), true)?;
+        if self.template.render(&sample.collect::<Vec<_>>(), true)?.is_empty() {
+            return Err(ChatTemplateError::Empty.into());
+        }
         self.system = system;
         Ok(())
     }

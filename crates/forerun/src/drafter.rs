@@ -5,13 +5,14 @@ use crate::drafter_builders::{self, UnsuitableModel, UseWeights};
 use crate::drafter_parts::{DraftModel, DrafterDevice, DrafterParts, Site};
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::memory;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_embedded, open_located};
 use crate::plan::Plan;
 use crate::registry::{DrafterKind, is_model};
 use crate::translation::Translation;
 use forerun_core::DraftShape;
-use forerun_cpu::Weights;
+use forerun_cpu::{SpeculatorWeights, Weights};
 use forerun_decode::DraftPattern;
 use forerun_draft::TwoDeviceDrafter;
 use forerun_formats::{FeatureSource, LoadError, Speculator, SpeculatorKind};
@@ -68,6 +69,21 @@ impl<'p> OpenDrafter<'p> {
             DrafterCheckpoint::Model { .. } => None,
             DrafterCheckpoint::Speculator(speculator) => {
                 speculator.kind().features(target.checkpoint.config())
+            }
+        }
+    }
+
+    /// Returns the memory that it needs at least in addition to the target, in bytes.
+    ///
+    /// # Errors
+    /// If a tensor is missing or broken.
+    pub(crate) fn memory(&self, plan: &Plan) -> Result<usize, LoadError> {
+        match &self.checkpoint {
+            DrafterCheckpoint::Model { model, .. } => {
+                memory::of_model(&model.checkpoint, plan.types())
+            }
+            DrafterCheckpoint::Speculator(speculator) => {
+                SpeculatorWeights::least_memory(speculator, plan.types())
             }
         }
     }

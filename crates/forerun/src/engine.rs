@@ -6,6 +6,7 @@ use crate::decoding::LearnedDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
 use crate::loader::Loader;
+use crate::memory;
 use crate::open_model::open_model;
 use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
@@ -106,6 +107,14 @@ impl Forerun {
         let drafters = OpenDrafter::all(plan, &target, loader)?;
         let translates = drafters.iter().any(OpenDrafter::translates);
         let features = drafters.iter().find_map(|drafter| drafter.features(&target));
+        if !loader.shares_weights() {
+            // All at once, so that a drafter that does not fit is found before the target is loaded.
+            let needed = memory::of_model(&target.checkpoint, plan.types())?;
+            let needed = drafters.iter().try_fold(needed, |needed, drafter| {
+                Ok::<_, ForerunError>(needed.saturating_add(drafter.memory(plan)?))
+            })?;
+            memory::check(needed)?;
+        }
         let weights = loader.load(plan.model(), &target.checkpoint, plan.types())?;
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);

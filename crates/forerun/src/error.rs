@@ -22,6 +22,19 @@ pub enum ForerunError {
     /// A checkpoint cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// The models do not fit in memory.
+    #[error(
+        "the models need {} MiB of memory, but only {} MiB are available (limits of control groups and of \
+         `ulimit -v` count, swap does not): set `weight_type = int8`, choose smaller models, or free memory",
+        needed.div_ceil(1 << 20),
+        available >> 20
+    )]
+    Memory {
+        /// The memory that weights, caches and passes need at least, in bytes.
+        needed: u64,
+        /// The available memory in bytes.
+        available: u64,
+    },
     /// A model that is part of the program, where one on disk is needed.
     #[error("{0} is part of this program and has no path: give the path of a model")]
     Embedded(&'static str),

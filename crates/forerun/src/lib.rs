@@ -41,6 +41,7 @@ mod gguf;
 mod hub;
 mod layer_analysis;
 mod loader;
+mod memory;
 mod model_id;
 mod model_source;
 mod open_model;

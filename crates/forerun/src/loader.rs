@@ -2,6 +2,7 @@
 
 use crate::drafter_parts::DrafterParts;
 use crate::error::ForerunError;
+use crate::memory;
 use crate::model_source::ModelSource;
 use crate::progress::{Progress, Step};
 use forerun_cpu::Weights;
@@ -116,6 +117,11 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// Returns whether engines share weights, so that a plan may need less memory than its models.
+    pub(crate) fn shares_weights(&self) -> bool {
+        self.shared.is_some()
+    }
+
     /// Returns a model's weights, in the given types or the checkpoint's own. `model` is its
     /// name in progress reports.
     pub(crate) fn load(
@@ -137,6 +143,7 @@ impl<'a> Loader<'a> {
                 flow = (self.on_progress)(Progress { step, done, total });
             }
         };
+        memory::check(memory::of_model(checkpoint, types)?)?;
         let weights = Arc::new(Weights::load_with(checkpoint, types, &mut on_layer)?);
         if flow.is_break() {
             return Err(ForerunError::Cancelled);

@@ -16,6 +16,16 @@ pub enum LoadError {
     /// A drafter's layers use the embedding or the head of a target, and none was given.
     #[error("the model shares matrices with its target: load it together with the target")]
     NoTarget,
+    /// Memory for the weights could not be allocated.
+    #[error(
+        "there is no memory for a matrix of {} MiB: set `weight_type = int8`, choose a smaller model, or \
+         free memory",
+        bytes >> 20
+    )]
+    OutOfMemory {
+        /// The size of the packed matrix in bytes.
+        bytes: usize,
+    },
     /// The path given for the checkpoint does not exist.
     #[error(
         "{path}: no such file or directory; give a directory with config.json and model.safetensors, \

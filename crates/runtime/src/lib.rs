@@ -3,9 +3,11 @@
 //! This crate may use threads, clocks, cores, and the files in which the system describes them. It runs jobs on the workers of their roles. What is
 //! drafted, verified and committed is decided elsewhere.
 
+mod cgroup;
 mod engine;
 #[cfg(any(test, feature = "testing"))]
 mod inline;
+mod memory;
 mod placement;
 mod recorder;
 mod shared_device;
@@ -21,6 +23,7 @@ mod workers;
 pub use engine::Engine;
 #[cfg(any(test, feature = "testing"))]
 pub use inline::InlineCluster;
+pub use memory::available_memory;
 pub use placement::{DeviceGroup, DeviceGroups, Placement, PlacementError};
 pub use shared_device::{DeviceLease, SharedDevice};
 pub use thread_cluster::{Canceller, Runtime, StartError, ThreadCluster};

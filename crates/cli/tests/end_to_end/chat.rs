@@ -250,8 +250,11 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     refuse(file.to_str().unwrap(), &["t.jinja", "line 1"]);
     write("{{ raise_exception('never') }}");
     refuse(file.to_str().unwrap(), &["the model's chat template refuses", "never"]);
-    // A template that renders no text, or does not finish, is reported, and the chat continues.
     write("{% if messages|length > 1 %}x{% endif %}");
+    refuse(file.to_str().unwrap(), &["the chat template has no text", "--chat-template"]);
+    // A template that renders no text for some message, does not finish, or grows without bounds, is
+    // reported, and the chat continues.
+    write("{% if messages[0].content != 'a' %}x{% endif %}");
     let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
     let finished = run.succeed();
     assert!(finished.errors.contains("has no text for these messages"), "{}", finished.errors);
@@ -264,6 +267,15 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     let finished = run.succeed();
     assert!(finished.errors.contains("t.jinja cannot render"), "{}", finished.errors);
     assert!(finished.errors.contains("does not finish within"), "{}", finished.errors);
+    assert!(finished.errors.contains("started a new conversation"), "{}", finished.errors);
+    write(
+        "{% set ns = namespace(s='ab') %}{% if messages[0].content == 'a' %}{% for i in range(60) %}\
+         {% set ns.s = ns.s ~ ns.s %}{% endfor %}{% endif %}{{ ns.s }}",
+    );
+    let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
+    let finished = run.succeed();
+    assert!(finished.errors.contains("t.jinja cannot render"), "{}", finished.errors);
+    assert!(finished.errors.contains("builds or reads more than"), "{}", finished.errors);
     assert!(finished.errors.contains("started a new conversation"), "{}", finished.errors);
     // If the template refuses a later message, the message is removed and the chat continues.
     write(

@@ -24,6 +24,8 @@ mod hub;
 mod hub_failures;
 #[cfg(target_os = "linux")]
 mod interrupts;
+#[cfg(target_os = "linux")]
+mod memory;
 mod methods;
 #[cfg(not(all(feature = "plots", feature = "train")))]
 mod missing;

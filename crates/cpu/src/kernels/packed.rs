@@ -3,7 +3,7 @@
 use super::LANES;
 use super::block_format::BlockFormat;
 use super::block_tile::BlockRows;
-use forerun_formats::{BlockType, QUANT_BLOCK as BLOCK, WeightType};
+use forerun_formats::{BlockType, LoadError, QUANT_BLOCK as BLOCK, WeightType};
 use half::{bf16, f16};
 use std::convert::Infallible;
 use std::mem::MaybeUninit;
@@ -53,7 +53,9 @@ impl PackedMatrix {
             row.copy_from_slice(rows[output]);
             Ok::<(), Infallible>(())
         };
-        let Ok(packed) = Self::pack_rows(weight_type, [rows.len(), inputs], copy);
+        let shape = [rows.len(), inputs];
+        let lines = Vec::with_capacity(Self::packed_bytes(weight_type, shape) / 64);
+        let Ok(packed) = Self::pack_into(lines, weight_type, shape, copy);
         packed
     }
 
@@ -64,8 +66,31 @@ impl PackedMatrix {
     /// floats.
     ///
     /// # Errors
-    /// If rows cannot be read: the error of the first such row.
-    pub(crate) fn pack_rows<E: Send>(
+    /// If rows cannot be read (the error of the first such row), or the memory cannot be allocated.
+    pub(crate) fn pack_rows(
+        weight_type: WeightType,
+        shape: [usize; 2],
+        read: impl Fn(usize, &mut [f32]) -> Result<(), LoadError> + Sync,
+    ) -> Result<Self, LoadError> {
+        Self::pack_into(Self::reserve(weight_type, shape)?, weight_type, shape, read)
+    }
+
+    /// Allocates the memory of a packed matrix.
+    fn reserve(weight_type: WeightType, shape: [usize; 2]) -> Result<Vec<CacheLine>, LoadError> {
+        let bytes = Self::packed_bytes(weight_type, shape);
+        let mut lines = Vec::new();
+        lines.try_reserve_exact(bytes / 64).map_err(|_| LoadError::OutOfMemory { bytes })?;
+        Ok(lines)
+    }
+
+    /// Returns the size of a packed matrix `[outputs, inputs]` in bytes, as [`Self::bytes`] does.
+    pub(crate) fn packed_bytes(weight_type: WeightType, [outputs, inputs]: [usize; 2]) -> usize {
+        outputs.div_ceil(LANES).saturating_mul(tile_bytes(weight_type, inputs))
+    }
+
+    /// Packs rows into `lines`, as [`Self::pack_tiles`] does.
+    fn pack_into<E: Send>(
+        lines: Vec<CacheLine>,
         weight_type: WeightType,
         [outputs, inputs]: [usize; 2],
         read: impl Fn(usize, &mut [f32]) -> Result<(), E> + Sync,
@@ -76,19 +101,19 @@ impl PackedMatrix {
             rows.pack(weight_type, tile);
             Ok(())
         };
-        Self::pack_tiles(weight_type, [outputs, inputs], new_rows, pack)
+        Self::pack_tiles(lines, weight_type, [outputs, inputs], new_rows, pack)
     }
 
     /// Packs the stored blocks of rows on all cores. `read(output)` must return the blocks of one output.
     /// The number of inputs must be a multiple of the blocks' weights.
     ///
     /// # Errors
-    /// If rows cannot be read: the error of the first such row.
-    pub(crate) fn pack_blocks<'a, E: Send>(
+    /// If rows cannot be read (the error of the first such row), or the memory cannot be allocated.
+    pub(crate) fn pack_blocks<'a>(
         block_type: BlockType,
         [outputs, inputs]: [usize; 2],
-        read: impl Fn(usize) -> Result<&'a [u8], E> + Sync,
-    ) -> Result<Self, E> {
+        read: impl Fn(usize) -> Result<&'a [u8], LoadError> + Sync,
+    ) -> Result<Self, LoadError> {
         let new_rows = || BlockRows::new(block_type, inputs);
         let pack = |rows: &mut BlockRows, outputs: Range<usize>, tile: &mut [u8]| {
             for (lane, output) in outputs.enumerate() {
@@ -96,21 +121,21 @@ impl PackedMatrix {
             }
             Ok(())
         };
-        let weight_type = WeightType::Quantized(block_type);
-        Self::pack_tiles(weight_type, [outputs, inputs], new_rows, pack)
+        let (weight_type, shape) = (WeightType::Quantized(block_type), [outputs, inputs]);
+        Self::pack_tiles(Self::reserve(weight_type, shape)?, weight_type, shape, new_rows, pack)
     }
 
-    /// Packs tiles on all cores. `pack(rows, outputs, tile)` must pack at most 16 outputs into a tile that
+    /// Packs tiles on all cores, into `lines`, which is empty and has the capacity for them. `pack(rows, outputs, tile)` must pack at most 16 outputs into a tile that
     /// is filled with zeros. Each core has its own `rows`.
     fn pack_tiles<R, E: Send>(
+        mut lines: Vec<CacheLine>,
         weight_type: WeightType,
         [outputs, inputs]: [usize; 2],
         new_rows: impl Fn() -> R + Sync,
         pack: impl Fn(&mut R, Range<usize>, &mut [u8]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
         let tile_bytes = tile_bytes(weight_type, inputs);
-        let count = outputs.div_ceil(LANES) * tile_bytes / 64;
-        let mut lines: Vec<CacheLine> = Vec::with_capacity(count);
+        let count = Self::packed_bytes(weight_type, [outputs, inputs]) / 64;
         let tiles = lines.spare_capacity_mut()[..count].chunks_exact_mut(tile_bytes / 64);
         let tiles = Mutex::new(tiles.enumerate());
         let failure: Mutex<Option<(usize, E)>> = Mutex::new(None);
@@ -398,7 +423,8 @@ mod tests {
                 row.fill(1.0);
                 if bad.contains(&output) { Err(output) } else { Ok(()) }
             };
-            PackedMatrix::pack_rows(WeightType::INT8, [4000, 256], read)
+            let lines = Vec::with_capacity(4000 / 16 * 8 * (512 + 32) / 64);
+            PackedMatrix::pack_into(lines, WeightType::INT8, [4000, 256], read)
                 .map(|packed| packed.bytes())
         };
         for _ in 0..20 {
@@ -406,5 +432,13 @@ mod tests {
         }
         assert_eq!(read(&[0]), Err(0));
         assert_eq!(read(&[]), Ok(4000 / 16 * 8 * (512 + 32)));
+    }
+
+    #[test]
+    fn too_little_memory_is_an_error() {
+        let rows = usize::MAX / 4096;
+        let packed = PackedMatrix::pack_rows(WeightType::F32, [rows, 64], |_, _| Ok(()));
+        let error = packed.map(|packed| packed.bytes()).unwrap_err();
+        assert!(matches!(error, LoadError::OutOfMemory { bytes } if bytes >= usize::MAX / 17));
     }
 }

@@ -1,26 +1,30 @@
 //! A Jinja environment with the settings and functions of `transformers`' environment.
 
+use super::budget::Limit;
 use super::files::Source;
+use super::metered::{Metered, without_constants};
 use super::{ChatTemplateError, Message};
 use jiff::civil::DateTime;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, Output, State, escape_formatter};
+use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::Arc;
 
 /// The name of an environment's only template.
 const NAME: &str = "chat";
 
-/// The maximum number of steps of a rendering, far more than thousands of messages need. A template is
-/// an untrusted program.
-const MAX_STEPS: u64 = 10_000_000;
+/// The maximum number of steps of a rendering, with those that pay for others. Thousands of messages need
+/// far less. A template is an untrusted program.
+const MAX_STEPS: u64 = 4_000_000;
 
-/// A compiled template.
+/// A template. It is compiled for each rendering, which takes far less time than a token.
 pub(super) struct Jinja {
-    environment: Environment<'static>,
+    text: String,
     origin: String,
+    clock: Arc<dyn Fn() -> DateTime + Send + Sync>,
 }
 
 impl Jinja {
@@ -28,32 +32,19 @@ impl Jinja {
         Self::at(source, || jiff::Zoned::now().datetime())
     }
 
-    /// Compiles a template, with a clock for templates that write the date.
+    /// Checks a template, and keeps it with a clock for templates that write the date.
     pub(super) fn at(
         source: Source,
         clock: impl Fn() -> DateTime + Send + Sync + 'static,
     ) -> Result<Self, ChatTemplateError> {
         let Source { text, origin } = source;
-        let build = || {
-            let mut environment = Environment::new();
-            let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?;
-            environment.set_syntax(syntax);
-            environment.set_fuel(Some(MAX_STEPS));
-            environment.set_auto_escape_callback(|_| AutoEscape::None);
-            environment.set_formatter(print_as_python);
-            environment
-                .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-            environment.add_filter("tojson", to_json);
-            environment.add_function("raise_exception", raise_exception);
-            environment.add_function("strftime_now", move |format: &str| {
-                let time = jiff::fmt::strtime::format(format, clock());
-                time.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
-            });
-            environment.add_template_owned(NAME, without_generation_tags(text))?;
-            Ok(environment)
+        let check = || {
+            let text = without_constants(&without_generation_tags(text), &syntax()?)?;
+            Metered::compile(NAME, &text, syntax()?)?;
+            Ok(text)
         };
-        match build() {
-            Ok(environment) => Ok(Self { environment, origin }),
+        match check() {
+            Ok(text) => Ok(Self { text, origin, clock: Arc::new(clock) }),
             Err(error) => Err(ChatTemplateError::Syntax { origin, reason: describe(&error) }),
         }
     }
@@ -77,7 +68,9 @@ impl Jinja {
             ("add_generation_prompt", Value::from(answer)),
         ];
         let context = Value::from_pairs(tokens.chain(variables));
-        let rendered = self.environment.get_template(NAME).and_then(|t| t.render(context));
+        let environment = self.environment(Limit::new(messages));
+        let metered = syntax().and_then(|syntax| Metered::compile(NAME, &self.text, syntax));
+        let rendered = metered.and_then(|metered| metered.render(&environment, context));
         rendered.map_err(|error| match refusal(&error) {
             Some(message) => ChatTemplateError::Refused(message),
             None => {
@@ -85,6 +78,30 @@ impl Jinja {
             }
         })
     }
+
+    fn environment(&self, limit: Limit) -> Environment<'static> {
+        let clock = Arc::clone(&self.clock);
+        let mut environment = Environment::new();
+        environment.set_fuel(Some(MAX_STEPS));
+        environment.set_formatter(move |out, state, value| {
+            limit.pay_text(state, value)?;
+            print_as_python(out, state, value)
+        });
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_filter("tojson", to_json);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_function("strftime_now", move |format: &str| {
+            let time = jiff::fmt::strtime::format(format, clock());
+            time.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+        });
+        limit.install(&mut environment);
+        environment
+    }
+}
+
+fn syntax() -> Result<SyntaxConfig, Error> {
+    SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()
 }
 
 /// The reason that a template gives when it refuses messages.

@@ -7,8 +7,10 @@
 //! same text within a message is encoded as ordinary text, so that a message cannot end its own turn.
 //! Engines that tokenize the rendered text as a whole cannot distinguish the two.
 
+mod budget;
 mod files;
 mod jinja;
+mod metered;
 
 #[cfg(test)]
 mod goldens;

@@ -55,8 +55,21 @@ impl Run {
     /// background jobs of a shell do.
     #[cfg(target_os = "linux")]
     pub(crate) fn with_default_interrupts(self) -> Self {
-        let mut command = Command::new("env");
-        command.arg("--default-signal=INT").arg(self.command.get_program());
+        self.through("env", &["--default-signal=INT"])
+    }
+
+    /// Limits the address space, in bytes, as `ulimit -v` does.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn with_address_space(self, bytes: u64) -> Self {
+        let script = format!("ulimit -v {} && exec \"$0\" \"$@\"", bytes >> 10);
+        self.through("sh", &["-c", &script])
+    }
+
+    /// Starts the binary through another program, which gets these arguments before the command line.
+    #[cfg(target_os = "linux")]
+    fn through(self, program: &str, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(arguments).arg(self.command.get_program());
         command.args(self.command.get_args());
         for (name, value) in self.command.get_envs() {
             match value {

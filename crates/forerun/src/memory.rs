@@ -1,0 +1,27 @@
+//! Checks that models fit in memory, before they are loaded.
+
+use crate::error::ForerunError;
+use forerun_cpu::Weights;
+use forerun_formats::{Checkpoint, LoadError, ModelTypes};
+use forerun_runtime::available_memory;
+
+/// Memory for activations, threads and everything else that is small, in bytes.
+const RESERVE: usize = 64 << 20;
+
+/// Returns the memory that a model needs at least.
+pub(crate) fn of_model(checkpoint: &Checkpoint, types: ModelTypes) -> Result<usize, LoadError> {
+    Weights::least_memory(checkpoint.architecture(), checkpoint, types)
+}
+
+/// Checks that models which need this memory can be loaded. Systems that do not say how much memory they
+/// have pass.
+///
+/// # Errors
+/// If less is available.
+pub(crate) fn check(models: usize) -> Result<(), ForerunError> {
+    let needed = models.saturating_add(RESERVE) as u64;
+    match available_memory() {
+        Some(available) if available < needed => Err(ForerunError::Memory { needed, available }),
+        _ => Ok(()),
+    }
+}
