@@ -275,8 +275,7 @@ impl Weights {
     /// Returns the size of packed weights, as [`Self::bytes`] returns it after packing.
     fn packed_bytes(architecture: &Architecture, weight_type: WeightType) -> usize {
         let bytes = |tensors: &[Tensor]| {
-            let shapes: Vec<_> =
-                tensors.iter().map(|&tensor| architecture.shape(tensor)).collect();
+            let shapes: Vec<_> = tensors.iter().map(|&tensor| architecture.shape(tensor)).collect();
             let outputs = shapes.iter().filter_map(|shape| shape.first()).sum();
             let inputs = shapes.iter().filter_map(|shape| shape.get(1)).copied().max().unwrap_or(0);
             PackedMatrix::packed_bytes(weight_type, [outputs, inputs])
@@ -341,6 +340,7 @@ impl Weights {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::Config;
@@ -354,7 +354,7 @@ mod tests {
         for tied in [false, true] {
             let config = Config { tie_word_embeddings: tied, ..example_config() };
             let folder = tempfile::tempdir().unwrap();
-            write_random_checkpoint(folder.path(), &config, RandomDtype::F32, 1).unwrap();
+            write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
             let checkpoint = Checkpoint::open(folder.path()).unwrap();
             for weight_type in types {
                 let weights = Weights::load_as(&checkpoint, weight_type).unwrap();

@@ -7,7 +7,7 @@ use forerun::{ChatTemplate, Message};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// The most memory that a rendering may need, in KiB. The budget is 32 MiB, and strings grow by doubling.
-const MAX_GROWTH: u64 = 160 << 10;
+const MAX_GROWTH: u64 = 128 << 10;
 
 /// Returns the largest resident size of this process so far, in KiB.
 fn peak() -> Result<u64, Box<dyn std::error::Error>> {
@@ -16,7 +16,7 @@ fn peak() -> Result<u64, Box<dyn std::error::Error>> {
     Ok(peak.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Repeats a step 60 times, with `s` in a namespace and in a variable.
+/// Repeats a step 60 times, with a string, a list and a map in a namespace.
 fn sixty(step: &str) -> String {
     format!(
         "{{% set ns = namespace(s='ab', l=['ab'], m={{}}) %}}{{% for i in range(60) %}}{step}{{% endfor %}}{{{{ ns.s }}}}"
@@ -44,14 +44,23 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         (sixty("{% set ns.s = '%s%s' | format(ns.s, ns.s) %}"), BUILDS),
         (sixty("{% set ns.s = '{0}{0}'.format(ns.s) %}"), BUILDS),
         (sixty("{% set ns.s %}{{ ns.s }}{{ ns.s }}{% endset %}"), BUILDS),
-        (sixty("{% set ns.s %}{% filter upper %}{{ ns.s }}{{ ns.s }}{% endfilter %}{% endset %}"), BUILDS),
+        (
+            sixty(
+                "{% set ns.s %}{% filter upper %}{{ ns.s }}{{ ns.s }}{% endfilter %}{% endset %}",
+            ),
+            BUILDS,
+        ),
         (sixty("{% set ns.s = ns.s | tojson | tojson | tojson %}"), BUILDS),
         (sixty("{% set ns.l = ns.l + ns.l %}"), BUILDS),
         (sixty("{% set ns.l = ns.l * 2 %}"), BUILDS),
         (sixty("{% set ns.l = [ns.l, ns.l] %}"), BUILDS),
         (sixty("{% set ns.m = {'a': ns.m, 'b': ns.m} %}"), BUILDS),
         (sixty("{% set ns.m = dict(a=ns.m, b=ns.m) %}"), BUILDS),
-        ("{% macro m(s) %}{{ s }}{{ s }}{% endmacro %}".to_owned() + &sixty("{% set ns.s = m(ns.s) %}"), BUILDS),
+        (
+            "{% macro m(s) %}{{ s }}{{ s }}{% endmacro %}".to_owned()
+                + &sixty("{% set ns.s = m(ns.s) %}"),
+            BUILDS,
+        ),
         ("{{ 'a' * 10**9 }}".to_owned(), BUILDS),
         ("{{ 'a' * 99999999 }}".to_owned(), BUILDS),
         ("{{ 99999999.0 * 'é' }}".to_owned(), BUILDS),
@@ -59,7 +68,7 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         ("{{ [1] * 99999999 }}".to_owned(), BUILDS),
         ("{{ '%999999999s' | format('a') }}".to_owned(), BUILDS),
         ("{{ '%*d' | format(999999999, 1) }}".to_owned(), BUILDS),
-        ("{{ '{:>{}}'.format('a', 999999999) }}".to_owned(), BUILDS),
+        ("{{ '{:>999999999}'.format('a') }}".to_owned(), BUILDS),
         ("{{ 'a' | indent(999999999, true) }}".to_owned(), BUILDS),
         ("{{ ('\\n' * 99999) | indent(width=99999, blank=true) }}".to_owned(), BUILDS),
         ("{{ [1, 2] | tojson(indent=999999999) }}".to_owned(), BUILDS),
@@ -69,12 +78,21 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         ("{{ ('a' * 9999999) | list }}".to_owned(), BUILDS),
         ("{% set s = 'a' * 9999999 %}".to_owned() + &loops(2, "{{ s == s ~ '' }}"), BUILDS),
         ("{% set s = 'a' * 9999999 %}".to_owned() + &loops(2, "{{ 'b' in s }}"), BUILDS),
-        ("{% set s = 'a' * 9999999 %}".to_owned() + &loops(2, "{% if s | length %}{% endif %}"), BUILDS),
-        ("{% set s = 'a' * 9999999 %}".to_owned() + &loops(2, "{% if s.strip() %}{% endif %}"), BUILDS),
+        (
+            "{% set s = 'a' * 9999999 %}".to_owned() + &loops(2, "{% if s | length %}{% endif %}"),
+            BUILDS,
+        ),
+        (
+            "{% set s = 'a' * 9999999 %}".to_owned() + &loops(2, "{% if s.strip() %}{% endif %}"),
+            BUILDS,
+        ),
         (loops(2, &"x".repeat(1000)), BUILDS),
         (format!("{{% set s %}}{}{{% endset %}}", loops(2, &"x".repeat(1000))), BUILDS),
         (loops(3, ""), STEPS),
-        (format!("{{% set ns = namespace(s=[]) %}}{}", loops(1, "{% set ns.s = [ns.s] %}")), "levels deep"),
+        (
+            format!("{{% set ns = namespace(s=[]) %}}{}", loops(1, "{% set ns.s = [ns.s] %}")),
+            "levels deep",
+        ),
         (
             format!("{{% set ns = namespace(s=[]) %}}{}", loops(1, "{% set ns.s = {'a': ns.s} %}")),
             "levels deep",
@@ -90,7 +108,10 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         (
             format!(
                 "{{% set ns = namespace() %}}{}",
-                loops(1, "{% set n = namespace() %}{% set n.next = ns.first %}{% set ns.first = n %}")
+                loops(
+                    1,
+                    "{% set n = namespace() %}{% set n.next = ns.first %}{% set ns.first = n %}"
+                )
             ),
             "levels deep",
         ),
@@ -106,7 +127,8 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
     let before = peak()?;
     for (template, expected) in cases {
         std::fs::write(&file, &template)?;
-        let rendered = ChatTemplate::choose(folder.path(), choice)?.render(&[Message::user("Hi")], true);
+        let rendered =
+            ChatTemplate::choose(folder.path(), choice)?.render(&[Message::user("Hi")], true);
         let error = rendered.map(|text| text.len()).expect_err(&template).to_string();
         assert!(error.contains(expected) && error.len() < 500, "{template}: {error}");
         let growth = peak()? - before;

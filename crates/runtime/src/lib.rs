@@ -1,6 +1,6 @@
 //! Workers, device groups, placement, and the cluster of threads.
 //!
-//! This crate may use threads, clocks and cores. It runs jobs on the workers of their roles. What is
+//! This crate may use threads, clocks and cores, and read what the system says about its memory. It runs jobs on the workers of their roles. What is
 //! drafted, verified and committed is decided elsewhere.
 
 mod cgroup;

@@ -55,6 +55,7 @@ fn field(file: &Path, name: &str) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
 
@@ -88,7 +89,10 @@ mod tests {
         write("sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000\n");
         write("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "3000000\n");
         write("sys/fs/cgroup/memory/a/b/memory.usage_in_bytes", "2000000\n");
-        write("sys/fs/cgroup/memory/a/b/memory.stat", "inactive_file 1\ntotal_inactive_file 2000\n");
+        write(
+            "sys/fs/cgroup/memory/a/b/memory.stat",
+            "inactive_file 1\ntotal_inactive_file 2000\n",
+        );
         assert_eq!(available(), Some(1_002_000));
         // `ulimit -v`.
         write(

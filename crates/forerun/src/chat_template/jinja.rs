@@ -87,7 +87,8 @@ impl Jinja {
             limit.pay_text(state, value)?;
             print_as_python(out, state, value)
         });
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.add_filter("tojson", to_json);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", move |format: &str| {
