@@ -479,6 +479,7 @@ impl Weights {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use forerun_formats::Config;

@@ -7,7 +7,7 @@ use forerun::{ChatTemplate, Message};
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// The most memory that a rendering may need, in KiB. The budget is 32 MiB, and strings grow by doubling.
-const MAX_GROWTH: u64 = 160 << 10;
+const MAX_GROWTH: u64 = 128 << 10;
 
 /// Returns the largest resident size of this process so far, in KiB.
 fn peak() -> Result<u64, Box<dyn std::error::Error>> {
@@ -16,7 +16,7 @@ fn peak() -> Result<u64, Box<dyn std::error::Error>> {
     Ok(peak.trim().trim_end_matches(" kB").parse()?)
 }
 
-/// Repeats a step 60 times, with `s` in a namespace and in a variable.
+/// Repeats a step 60 times, with a string, a list and a map in a namespace.
 fn sixty(step: &str) -> String {
     format!(
         "{{% set ns = namespace(s='ab', l=['ab'], m={{}}) %}}{{% for i in range(60) %}}{step}{{% endfor %}}{{{{ ns.s }}}}"
@@ -68,7 +68,7 @@ fn hostile_templates_are_errors_with_little_memory() -> Outcome {
         ("{{ [1] * 99999999 }}".to_owned(), BUILDS),
         ("{{ '%999999999s' | format('a') }}".to_owned(), BUILDS),
         ("{{ '%*d' | format(999999999, 1) }}".to_owned(), BUILDS),
-        ("{{ '{:>{}}'.format('a', 999999999) }}".to_owned(), BUILDS),
+        ("{{ '{:>999999999}'.format('a') }}".to_owned(), BUILDS),
         ("{{ 'a' | indent(999999999, true) }}".to_owned(), BUILDS),
         ("{{ ('\\n' * 99999) | indent(width=99999, blank=true) }}".to_owned(), BUILDS),
         ("{{ [1, 2] | tojson(indent=999999999) }}".to_owned(), BUILDS),

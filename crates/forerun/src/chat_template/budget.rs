@@ -4,7 +4,7 @@
 //! factors aside). So neither memory nor time depends on what a template does.
 
 use super::Message;
-use minijinja::value::{DynObject, ObjectRepr, Rest, Value, ValueKind};
+use minijinja::value::{DynObject, ObjectRepr, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 /// The filter that pays for an operation: `operands… | =pay(operation)`. It returns the operands from
@@ -57,21 +57,25 @@ impl Limit {
         let namespace = globals.find(|(name, _)| *name == "namespace").map(|(_, value)| value);
         drop(globals);
         if let Some(namespace) = namespace {
-            environment.add_function("namespace", move |state: &mut State, args: Rest<Value>| {
-                let left = &mut self.budget(state).namespaces;
-                *left = left.checked_sub(1).ok_or_else(|| {
-                    failure(format!("it creates more than {MAX_NAMESPACES} namespaces"))
-                })?;
-                namespace.call(state, &args)
-            });
+            environment.add_function(
+                "namespace",
+                move |state: &mut State, args: Rest<ValueOrKwargs>| {
+                    let left = &mut self.budget(state).namespaces;
+                    *left = left.checked_sub(1).ok_or_else(|| {
+                        failure(format!("it creates more than {MAX_NAMESPACES} namespaces"))
+                    })?;
+                    namespace.call(state, &args.into_values())
+                },
+            );
         }
-        environment.add_filter(PAY, move |state: &mut State, mut operands: Rest<Value>| {
+        environment.add_filter(PAY, move |state: &mut State, operands: Rest<ValueOrKwargs>| {
+            let mut operands = operands.into_values();
             let operation = operands.pop().unwrap_or_default();
             let left = self.budget(state);
             let cost = cost(operation.as_str().unwrap_or_default(), &operands, left.bytes)?;
             left.pay(cost, self)?;
             operands.reverse();
-            Ok::<_, Error>(Value::from(operands.0))
+            Ok::<_, Error>(Value::from(operands))
         });
         environment.add_filter(SETTLE, move |state: &mut State, value: Value| {
             if value.as_object().is_none() {
@@ -89,8 +93,8 @@ impl Limit {
                 _ => value,
             };
             let left = self.budget(state);
-            let cost = Size::of(&value, left.bytes)?.nodes;
-            left.pay(cost, self)?;
+            let Size { nodes, .. } = Size::of(&value, left.bytes)?;
+            left.pay(nodes.saturating_mul(SCALAR), self)?;
             Ok::<_, Error>(value)
         });
     }
@@ -131,6 +135,11 @@ struct Size {
 }
 
 impl Size {
+    /// Returns the length of the text in bytes.
+    fn text(&self) -> usize {
+        self.strings.saturating_add(self.nodes.saturating_mul(SCALAR))
+    }
+
     /// Returns the size of a value, or a part of it that is larger than `limit`.
     fn of(value: &Value, limit: usize) -> Result<Self, Error> {
         let mut size = Self::default();
@@ -148,11 +157,12 @@ impl Size {
         if depth == MAX_DEPTH {
             return Err(failure(format!("it nests values more than {MAX_DEPTH} levels deep")));
         }
+        // Returns whether to go on.
         let mut add = |value: &Value| {
-            if self.nodes.max(self.strings) <= limit {
+            if self.text() <= limit {
                 self.add(value, depth + 1, limit)?;
             }
-            Ok::<_, Error>(self.nodes.max(self.strings) <= limit)
+            Ok::<_, Error>(self.text() <= limit)
         };
         match object.repr() {
             ObjectRepr::Plain => {}
@@ -177,8 +187,7 @@ impl Size {
 
 /// Returns the length of a value's text.
 fn text(value: &Value, limit: usize) -> Result<usize, Error> {
-    let Size { strings, nodes } = Size::of(value, limit)?;
-    Ok(strings.saturating_add(nodes.saturating_mul(SCALAR)))
+    Ok(Size::of(value, limit)?.text())
 }
 
 /// Returns the length of a string. Other values are read without their items.
@@ -286,8 +295,8 @@ fn cost(operation: &str, operands: &[Value], limit: usize) -> Result<usize, Erro
             let numbers = pattern.split(|character: char| !character.is_ascii_digit());
             let in_pattern = numbers.filter(|digits| !digits.is_empty());
             let in_pattern = in_pattern.map(|digits| digits.parse().unwrap_or(usize::MAX)).max();
-            let by_argument = pattern.contains('*') || pattern.contains(":{");
-            let arguments = rest.iter().filter(|_| by_argument).filter_map(Value::as_usize).max();
+            let arguments = rest.iter().filter(|_| pattern.contains('*'));
+            let arguments = arguments.filter_map(Value::as_usize).max();
             let width = in_pattern.max(arguments).unwrap_or(0);
             let fields = pattern.matches(['%', '{']).count();
             let field = width.saturating_add(all_text()?);

@@ -136,10 +136,8 @@ fn paid_for<'source>(
         I::In => paying("in", 2, original()),
         I::GetItem => paying("[]", 2, original()),
         I::PushLoop(_) => paying("for", 1, original()),
-        I::BuildList(Some(_)) | I::BuildTuple(Some(_)) | I::BuildMap(_) => {
-            settled(vec![original()])
-        }
-        I::BuildList(None) | I::BuildTuple(None) | I::UnpackLists(_) => return Err(unpacked()),
+        I::BuildList(_) | I::BuildTuple(_) | I::BuildMap(_) => settled(vec![original()]),
+        I::UnpackLists(_) => return Err(unpacked()),
         I::SetAttr(_) => vec![I::Swap, settle(), I::Swap, original()],
         I::ApplyFilter(name, count, _) => {
             settled(paying(&format!("|{name}"), several(count)?, original()))
@@ -147,6 +145,8 @@ fn paid_for<'source>(
         I::PerformTest(name, count, _) => {
             paying(&format!("is {name}"), several(count)?, original())
         }
+        // A range is lazy, but small.
+        I::CallFunction("range", count) => paying("range()", several(count)?, original()),
         I::CallFunction(name, count) => {
             settled(paying(&format!("{name}()"), several(count)?, original()))
         }
