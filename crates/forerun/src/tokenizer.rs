@@ -1,11 +1,11 @@
 //! Tokenizers: text to tokens and back.
 
 use forerun_core::TokenId;
-use forerun_formats::EmbeddedModel;
+use forerun_formats::{Checkpoint, EmbeddedModel, LoadError};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::BPE;
-use tokenizers::{DecoderWrapper, NormalizerWrapper};
+use tokenizers::{DecoderWrapper, ModelWrapper, NormalizerWrapper};
 
 /// The file of a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -52,6 +52,23 @@ pub enum TokenizerError {
          folder"
     )]
     Missing(PathBuf),
+    /// The model, whose size decides between its tokenizers, cannot be opened.
+    #[error(transparent)]
+    Model(#[from] LoadError),
+    /// None of the tokenizers belongs to the model.
+    #[error(
+        "no tokenizer for {model}, which has {expected} tokens: {}; copy the model's own tokenizer to \
+         its folder, as tokenizer.json (Hugging Face) or tok*.bin (llama2.c)",
+        sizes(found)
+    )]
+    Size {
+        /// The model's checkpoint.
+        model: PathBuf,
+        /// The number of the model's tokens.
+        expected: usize,
+        /// The llama2.c tokenizers in its folder, and the numbers of their tokens.
+        found: Vec<(PathBuf, usize)>,
+    },
     /// A file cannot be read or parsed.
     #[error("cannot load the tokenizer {file}: {reason}")]
     Broken {
@@ -59,6 +76,17 @@ pub enum TokenizerError {
         file: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A character without a token, in a vocabulary without an unknown token.
+    #[error(
+        "cannot encode {character:?}: {file} has neither a token for it nor an unknown token, so leave \
+         it out"
+    )]
+    Character {
+        /// The tokenizer's file.
+        file: PathBuf,
+        /// The text's first such character.
+        character: char,
     },
     /// A text cannot be encoded.
     #[error("cannot encode the text with {file}: {reason}")]
@@ -71,29 +99,45 @@ pub enum TokenizerError {
 }
 
 impl Tokenizer {
-    /// Loads the tokenizer in a checkpoint's folder: `tokenizer.json`, or llama2.c's `tok*.bin`.
+    /// Loads the tokenizer in a checkpoint's folder: `tokenizer.json`, or else the llama2.c tokenizer
+    /// (`tok*.bin`) with as many tokens as the model.
     ///
     /// # Errors
-    /// If there is none, or it is malformed.
+    /// If there is none, or it is malformed. For a llama2.c tokenizer, if the model cannot be opened.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
+        let vocab_size = || Ok(Checkpoint::open(checkpoint)?.config().vocab_size);
+        Self::find(checkpoint, vocab_size)
+    }
+
+    /// Loads the tokenizer of an open checkpoint. See [`Tokenizer::from_checkpoint`].
+    pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TokenizerError> {
+        Self::find(checkpoint.path(), || Ok(checkpoint.config().vocab_size))
+    }
+
+    fn find(
+        checkpoint: &Path,
+        vocab_size: impl FnOnce() -> Result<usize, TokenizerError>,
+    ) -> Result<Self, TokenizerError> {
         let folder = folder_of(checkpoint);
         let json = folder.join(TOKENIZER);
         if json.is_file() {
             return Self::read_json(json);
         }
-        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let name = |path: &PathBuf| path.file_name().and_then(|n| n.to_str()).map(str::to_owned);
-        let mut bins: Vec<PathBuf> = files
-            .map(|entry| entry.path())
-            .filter(|path| {
-                name(path).is_some_and(|name| name.starts_with("tok") && name.ends_with(".bin"))
-            })
-            .collect();
-        bins.sort();
-        match bins.into_iter().next() {
-            Some(file) => Self::from_llama2c(file),
-            None => Err(TokenizerError::Missing(checkpoint.to_owned())),
+        let files = llama2c_files(folder);
+        if files.is_empty() {
+            return Err(TokenizerError::Missing(checkpoint.to_owned()));
         }
+        let expected = vocab_size()?;
+        let (mut found, mut broken) = (Vec::new(), None);
+        for file in files {
+            match read_llama2c(&file) {
+                Ok(pieces) if pieces.len() == expected => return Self::from_llama2c(file, &pieces),
+                Ok(pieces) => found.push((file, pieces.len())),
+                Err(error) => broken = broken.or(Some(error)),
+            }
+        }
+        let model = checkpoint.to_owned();
+        Err(broken.unwrap_or(TokenizerError::Size { model, expected, found }))
     }
 
     /// Loads the `tokenizer.json` of a model that is part of the program.
@@ -135,6 +179,7 @@ impl Tokenizer {
         // Files may have the truncation and padding of training. A prompt must stay whole.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(broken)?;
+        refuse_unknown_characters(&mut inner);
         let empty = inner.encode("", true).map_err(broken)?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
         let bos = match config {
@@ -165,14 +210,12 @@ impl Tokenizer {
         Self::with(inner, PathBuf::new(), None, HashSet::new())
     }
 
-    /// Loads llama2.c's format: the length of the longest piece (i32), then for each token its score
-    /// (f32), length (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS; 3 to 258 are the
-    /// bytes.
-    fn from_llama2c(file: PathBuf) -> Result<Self, TokenizerError> {
-        let broken = |reason: String| TokenizerError::Broken { file: file.clone(), reason };
-        let bytes = std::fs::read(&file).map_err(|error| broken(error.to_string()))?;
-        let pieces = read_pieces(&bytes).map_err(&broken)?;
-        let inner = byte_pair_tokenizer(&pieces).map_err(|error| broken(error.to_string()))?;
+    /// Builds the tokenizer of a llama2.c file from its pieces.
+    fn from_llama2c(file: PathBuf, pieces: &[Piece]) -> Result<Self, TokenizerError> {
+        let inner = byte_pair_tokenizer(pieces).map_err(|error| TokenizerError::Broken {
+            file: file.clone(),
+            reason: error.to_string(),
+        })?;
         Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
     }
 
@@ -231,11 +274,33 @@ impl Tokenizer {
         add_special_tokens: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let encoding = self.inner.encode(text, add_special_tokens);
-        let encoding = encoding.map_err(|error| TokenizerError::Encode {
-            file: self.file.clone(),
-            reason: error.to_string(),
+        let encoding = encoding.map_err(|error| {
+            let file = self.file.clone();
+            match self.first_unknown_character(text) {
+                Some(character) => TokenizerError::Character { file, character },
+                None => TokenizerError::Encode { file, reason: error.to_string() },
+            }
         })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Returns the first character outside of added tokens that cannot be encoded.
+    fn first_unknown_character(&self, text: &str) -> Option<char> {
+        let added = self.inner.get_added_tokens_decoder();
+        let added: Vec<&str> = added.values().map(|token| token.content.as_str()).collect();
+        let (mut rest, mut known) = (text, HashSet::new());
+        while let Some(character) = rest.chars().next() {
+            let token =
+                added.iter().filter(|token| rest.starts_with(**token)).map(|t| t.len()).max();
+            if token.is_none() && known.insert(character) {
+                let alone = self.inner.encode(character.to_string(), false);
+                if alone.is_err() {
+                    return Some(character);
+                }
+            }
+            rest = &rest[token.unwrap_or(0).max(character.len_utf8())..];
+        }
+        None
     }
 
     /// Returns the texts that are encoded as special tokens anywhere in a text.
@@ -336,6 +401,20 @@ pub(crate) fn folder_of(checkpoint: &Path) -> &Path {
     checkpoint.parent().unwrap_or(Path::new("."))
 }
 
+/// Makes characters without a token an error in a byte-pair vocabulary without an unknown token, where
+/// the library drops them.
+fn refuse_unknown_characters(inner: &mut tokenizers::Tokenizer) {
+    let ModelWrapper::BPE(model) = inner.get_model() else { return };
+    // Byte-level vocabularies, which have a token for every byte, need no copy of their model.
+    let drops = || inner.encode("\u{10FFFD}", false).is_ok_and(|encoding| encoding.is_empty());
+    if model.unk_token.is_none() && drops() {
+        let mut model = model.clone();
+        // This is no token, so the library fails where it needs one.
+        model.unk_token = Some(String::new());
+        inner.with_model(model);
+    }
+}
+
 /// Returns the token that `tokenizer_config.json` puts in front of every text, for a tokenizer that
 /// adds none: its `bos_token`, if it has `"add_bos_token": true`. The configuration is in the folder
 /// of the tokenizer's `file`.
@@ -376,6 +455,33 @@ enum SpecialToken {
 /// A piece and its score.
 type Piece = (String, f32);
 
+/// Returns the llama2.c tokenizers in a folder, in the order of their names.
+fn llama2c_files(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_tokenizer = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("tok") && name.ends_with(".bin"))
+    };
+    let mut files: Vec<PathBuf> = files.map(|entry| entry.path()).filter(is_tokenizer).collect();
+    files.sort();
+    files
+}
+
+/// Lists files with the numbers of their tokens.
+fn sizes(files: &[(PathBuf, usize)]) -> String {
+    let sizes = files.iter().map(|(file, tokens)| format!("{} has {tokens}", file.display()));
+    sizes.collect::<Vec<_>>().join(", ")
+}
+
+fn read_llama2c(file: &Path) -> Result<Vec<Piece>, TokenizerError> {
+    let broken = |reason| TokenizerError::Broken { file: file.to_owned(), reason };
+    let bytes = std::fs::read(file).map_err(|error| broken(error.to_string()))?;
+    read_pieces(&bytes).map_err(broken)
+}
+
+/// Reads llama2.c's format: the length of the longest piece (i32), then for each token its score (f32),
+/// length (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS. Next come the 256 bytes, unless
+/// the vocabulary has none.
 fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
     fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (head, tail) = bytes.split_first_chunk()?;
@@ -397,22 +503,23 @@ fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
             .map_err(|_| format!("token {} is not valid UTF-8", pieces.len()))?;
         pieces.push((piece.to_owned(), score));
     }
-    if pieces.len() <= FIRST_PIECE {
-        return Err(format!("it has {} tokens, fewer than the 256 bytes need", pieces.len()));
+    if pieces.len() <= CONTROL_TOKENS {
+        return Err(format!("it has {} tokens, but its first three have no text", pieces.len()));
     }
     Ok(pieces)
 }
 
-/// The first token that is neither a control token nor a byte.
-const FIRST_PIECE: usize = 259;
+/// The number of control tokens, which come first: unknown, BOS and EOS.
+const CONTROL_TOKENS: usize = 3;
 
 /// Builds a BPE tokenizer with merges in the order of scores: of all adjacent pairs that form a piece,
-/// the one with the highest score is merged first, as in llama2.c's encoder.
+/// the one with the highest score is merged first, as in llama2.c's encoder. A character that is no
+/// piece is encoded as its bytes, or as the unknown token if the bytes are not among the pieces.
 fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Tokenizer> {
     let vocab: HashMap<&str, TokenId> =
         pieces.iter().enumerate().map(|(id, (piece, _))| (&piece[..], id as TokenId)).collect();
     let mut merges: Vec<(f32, String, String)> = Vec::new();
-    for (piece, score) in &pieces[FIRST_PIECE..] {
+    for (piece, score) in &pieces[CONTROL_TOKENS..] {
         for (cut, _) in piece.char_indices().skip(1) {
             let (left, right) = piece.split_at(cut);
             if vocab.contains_key(left) && vocab.contains_key(right) {
@@ -433,14 +540,17 @@ fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Token
         .byte_fallback(true)
         .build()?;
     let mut tokenizer = tokenizers::Tokenizer::new(bpe);
-    // A text starts with a space, as in sentencepiece.
-    let prepend = tokenizers::normalizers::Prepend::new(" ".into());
-    tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)))?;
-    let decoders = vec![
+    let mut decoders = vec![
         DecoderWrapper::from(tokenizers::decoders::byte_fallback::ByteFallback::new()),
         DecoderWrapper::from(tokenizers::decoders::fuse::Fuse::new()),
-        DecoderWrapper::from(tokenizers::decoders::strip::Strip::new(' ', 1, 0)),
     ];
+    // A text starts with a space, as in sentencepiece, if the vocabulary has one.
+    if vocab.contains_key(" ") {
+        let prepend = tokenizers::normalizers::Prepend::new(" ".into());
+        tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)))?;
+        let strip = tokenizers::decoders::strip::Strip::new(' ', 1, 0);
+        decoders.push(DecoderWrapper::from(strip));
+    }
     let decoder = tokenizers::decoders::sequence::Sequence::new(decoders);
     tokenizer.with_decoder(Some(DecoderWrapper::from(decoder)));
     Ok(tokenizer)
@@ -605,7 +715,7 @@ mod tests {
         for (bytes, word) in [
             (&whole[..2], "shorter than its header"),
             (&whole[..105], "ends inside token"),
-            (&whole[..4], "fewer than the 256 bytes"),
+            (&whole[..4], "it has 0 tokens"),
         ] {
             assert!(read_pieces(bytes).is_err_and(|reason| reason.contains(word)), "{word}");
         }
