@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Converts a model's error to the job's error, which includes the worker's name.
-pub(crate) fn job_error(error: ModelError, job: &Job, worker: &str) -> JobError {
-    let message = match (&error, job) {
+pub(crate) fn job_error(error: &ModelError, job: &Job, worker: &str) -> JobError {
+    let message = match (error, job) {
         (ModelError::Cancelled, _) => return JobError::Cancelled,
         // A worker may have both models.
         (ModelError::CacheRange { .. }, Job::Draft { .. }) => format!("the drafter's {error}"),
