@@ -16,7 +16,7 @@ use crate::transformer::Transformer;
 use crate::weights::Weights;
 use forerun_formats::{Architecture, FeatureSource};
 use forerun_lm::DeviceChoice;
-use forerun_model::{Cancelled, Forward, Pass, PassOutput};
+use forerun_model::{CacheOverflow, Cancelled, Forward, Pass, PassOutput};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -51,6 +51,8 @@ pub struct PipelineError {
 /// A model whose layers are split into pipeline stages, each on its own device.
 pub struct PipelineParallelModel {
     stages: Vec<Stage>,
+    /// The keys and values of the last pass that the cache cannot hold.
+    overflows: Vec<CacheOverflow>,
 }
 
 /// A range of the layers, and the device that runs them.
@@ -86,7 +88,7 @@ impl PipelineParallelModel {
         };
         let stages =
             partition_layers(n_layers, stages, layer, head).into_iter().zip(devices).map(stage);
-        Ok(Self { stages: stages.collect() })
+        Ok(Self { stages: stages.collect(), overflows: Vec::new() })
     }
 
     /// Returns the same model, configured so that new storages store each token's features.
@@ -94,7 +96,7 @@ impl PipelineParallelModel {
     pub fn with_features(self, features: &FeatureSource) -> Self {
         let with =
             |stage: Stage| Stage { model: stage.model.with_features(features.clone()), ..stage };
-        Self { stages: self.stages.into_iter().map(with).collect() }
+        Self { stages: self.stages.into_iter().map(with).collect(), ..self }
     }
 
     /// Returns the layers of each stage.
@@ -141,6 +143,7 @@ impl Forward for PipelineParallelModel {
         storage: &mut CpuPages,
     ) -> Result<PassOutput<'_>, Cancelled> {
         let last = self.stages.len() - 1;
+        self.overflows.clear();
         for index in 0..=last {
             let (before, from_here) = self.stages.split_at_mut(index);
             let Stage { layers, model, device } = &mut from_here[0];
@@ -154,8 +157,9 @@ impl Forward for PipelineParallelModel {
                 }
             });
             outcome?;
+            self.overflows.extend_from_slice(model.output().overflows);
         }
-        Ok(self.stages[last].model.output())
+        Ok(PassOutput { overflows: &self.overflows, ..self.stages[last].model.output() })
     }
 }
 

@@ -14,7 +14,9 @@ use attention_block::{AttentionBlock, AttentionInput, Group};
 use forerun_core::{Node, TokenId};
 use forerun_formats::{Architecture, FeatureSource, Input};
 use forerun_lm::LayerOrder;
-use forerun_model::{Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass};
+use forerun_model::{
+    CacheOverflow, Cancelled, Forward, Pass, PassOutput, RowFeature, SequencePass,
+};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,6 +50,8 @@ struct Scratch {
     activations: Activations,
     /// One block for each layer of the largest group so far.
     blocks: Vec<AttentionBlock>,
+    /// The keys and values of the pass that the cache cannot hold.
+    overflows: Vec<CacheOverflow>,
 }
 
 /// The rows of the projection to the first layer's input.
@@ -168,7 +172,8 @@ impl Transformer {
 
     /// Returns the results of the last pass.
     pub(crate) fn output(&self) -> PassOutput<'_> {
-        PassOutput { logits: &self.scratch.logits, hidden: &self.scratch.hidden }
+        let Scratch { logits, hidden, overflows, .. } = &self.scratch;
+        PassOutput { logits, hidden, overflows }
     }
 
     fn hidden_size(&self) -> usize {
@@ -199,8 +204,9 @@ impl Transformer {
             assert_eq!(groups.n_layers(), self.weights.layers.len(), "groups of all layers");
         }
         let n_ropes = self.weights.ropes.len();
-        let Scratch { hidden: inputs, embeddings, fusion, rope_tables, tree_mask, .. } =
-            &mut self.scratch;
+        let Scratch {
+            hidden: inputs, embeddings, fusion, rope_tables, tree_mask, overflows, ..
+        } = &mut self.scratch;
         rope_tables.resize_with(n_ropes, Vec::new);
         rope_tables
             .iter_mut()
@@ -208,6 +214,7 @@ impl Transformer {
             .for_each(Vec::clear);
         fusion.rows.clear();
         tree_mask.clear();
+        overflows.clear();
         inputs.extend_from_slice(hidden.unwrap_or_default());
         for sequence in pass.sequences {
             let (held, tree) = (sequence.held(), sequence.tree);
@@ -303,7 +310,7 @@ impl Transformer {
     /// layers, each into its own block, from the same hidden state. Writes the rows' keys and values.
     fn attention_blocks(&mut self, layers: Range<usize>, storage: &mut CpuPages) {
         let Self { weights, team, scratch, sub_teams, group_parallelism, .. } = self;
-        let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, .. } = scratch;
+        let Scratch { blocks, hidden, embeddings, rope_tables, tree_mask, overflows, .. } = scratch;
         let input = AttentionInput {
             ropes: &weights.ropes,
             epsilon: weights.architecture().norm_epsilon,
@@ -317,7 +324,11 @@ impl Transformer {
         }
         let blocks = &mut blocks[..layers.len()];
         let mut group = Group { team, sub_teams, input, weights: &weights.layers[layers.clone()] };
-        group.run(*group_parallelism, blocks, storage.layers_mut(layers));
+        group.run(*group_parallelism, blocks, storage.layers_mut(layers.clone()));
+        for (layer, block) in layers.zip(blocks) {
+            let of_block = block.overflows.iter();
+            overflows.extend(of_block.map(|&(row, part)| CacheOverflow { row, layer, part }));
+        }
     }
 
     /// Computes the second half of a group: layer by layer, `hidden += attention; hidden +=

@@ -10,12 +10,12 @@ use forerun_cache::PAGE_ROWS;
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use forerun_cpu::{Isa, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::{
-    RandomDtype, example_config, example_families, write_random_checkpoint,
+    RandomDtype, example_config, example_families, scale_tensor, write_random_checkpoint,
 };
 use forerun_formats::{BlockType, Checkpoint, Config, FeatureSource, WeightType};
 use forerun_lm::{
-    BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, ModelError,
-    Progress,
+    BatchEntry, CachePart, ForwardOutput, ForwardRequest, LanguageModel, LayerGroups, LayerOrder,
+    ModelError, Progress,
 };
 use forerun_model::CachedTransformer;
 use proptest::prelude::*;
@@ -273,6 +273,66 @@ fn long_prompts_make_progress_with_a_small_budget() {
         model.forward(&mut batch.collect::<Vec<_>>());
         if progress.iter().all(|progress| progress.result.is_some()) {
             break;
+        }
+    }
+}
+
+/// Keys and values that are just too large for an f16 cache for some tokens only: these requests fail,
+/// whatever shares their pass, and the others have the bits of a model that they have alone.
+#[test]
+fn numbers_beyond_the_caches_range_fail_only_their_own_request() {
+    for (tensor, part) in [("k_proj", CachePart::Key), ("v_proj", CachePart::Value)] {
+        let dir = tempfile::tempdir().unwrap();
+        write_random_checkpoint(dir.path(), &example_config(), 5, RandomDtype::F32).unwrap();
+        let file = dir.path().join("model.safetensors");
+        // The largest of 24 normally distributed numbers is between 1 and 4 for nearly all tokens.
+        let name = format!("model.layers.1.self_attn.{tensor}.weight");
+        scale_tensor(&file, &name, 30_000.0).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        for weight_type in TYPES {
+            let weights = Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap());
+            let tokens: Vec<TokenId> = (0..12).collect();
+            let tree = TokenTree::new();
+            let run = |model: &mut CachedTransformer<Transformer>, tokens: &[TokenId]| {
+                let mut progress: Vec<_> = tokens.iter().map(|_| Progress::default()).collect();
+                let mut batch: Vec<_> = tokens
+                    .iter()
+                    .zip(&mut progress)
+                    .map(|(token, progress)| {
+                        let sequence = SequenceId(u64::from(*token));
+                        let tokens = std::slice::from_ref(token);
+                        BatchEntry {
+                            request: ForwardRequest::new(sequence, tokens, &tree),
+                            progress,
+                        }
+                    })
+                    .collect();
+                model.forward(&mut batch);
+                progress.into_iter().map(|p| p.result.unwrap()).collect::<Vec<_>>()
+            };
+            let new_model = || model(&weights, Isa::best(), 2);
+            let alone: Vec<_> =
+                tokens.iter().flat_map(|&token| run(&mut new_model(), &[token])).collect();
+            let mut model = new_model();
+            // A request that failed fails again: the cache does not hold its row.
+            for _ in 0..2 {
+                let together = run(&mut model, &tokens);
+                for (alone, together) in alone.iter().zip(together) {
+                    match (alone, together) {
+                        (Ok(alone), Ok(together)) => assert_eq!(alone.logits, together.logits),
+                        (Err(alone), Err(together)) => assert_eq!(*alone, together),
+                        (alone, together) => panic!("{alone:?}, {together:?}"),
+                    }
+                }
+            }
+            let failed = alone.iter().filter(|result| result.is_err()).count();
+            let errors = alone.iter().filter_map(|result| result.as_ref().err());
+            let expected = ModelError::CacheRange { layer: 1, part };
+            assert!(errors.into_iter().all(|error| *error == expected));
+            match weight_type {
+                WeightType::F32 => assert_eq!(failed, 0),
+                _ => assert!((1..tokens.len()).contains(&failed), "{weight_type:?}: {failed}"),
+            }
         }
     }
 }

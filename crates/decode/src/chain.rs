@@ -6,8 +6,8 @@ use forerun_core::{Cluster, TokenId};
 
 /// The tokens that a drafter has drafted after the committed ones.
 pub(crate) struct Chain {
-    /// The drafter's jobs and tokens; `None` after the drafter failed.
-    pub(crate) drafting: Option<DraftAhead>,
+    /// The drafter's jobs and tokens.
+    pub(crate) drafting: DraftAhead,
     /// All rows before this position along the chain have been submitted or have arrived.
     pub(crate) next_row: usize,
 }
@@ -15,17 +15,17 @@ pub(crate) struct Chain {
 impl Chain {
     /// Creates an empty chain for the drafter with this index.
     pub(crate) fn new(drafter: usize) -> Self {
-        Self { drafting: Some(DraftAhead::new(drafter)), next_row: 0 }
+        Self { drafting: DraftAhead::new(drafter), next_row: 0 }
     }
 
     /// Returns the tokens after the committed ones.
     pub(crate) fn tokens(&self) -> &[TokenId] {
-        self.drafting.as_ref().map_or(&[], DraftAhead::tokens)
+        self.drafting.tokens()
     }
 
     /// Returns whether a chain with a requested length of `length` tokens will not grow further.
     pub(crate) fn is_done(&self, sequence: &Sequence, length: usize) -> bool {
-        self.drafting.as_ref().is_none_or(|drafting| drafting.is_done(sequence, length))
+        self.drafting.is_done(sequence, length)
     }
 
     /// Moves the chain past the committed tokens. If the chain does not contain all of them, it
@@ -33,13 +33,9 @@ impl Chain {
     pub(crate) fn advance(&mut self, committed: &[TokenId], cluster: &mut dyn Cluster) -> bool {
         let agreed = common_prefix_len(self.tokens(), committed);
         let (continues, has_other) = (agreed == committed.len(), self.tokens().len() > agreed);
-        if let Some(drafting) = &mut self.drafting {
-            drafting.accept(agreed, cluster);
-            if !continues {
-                drafting.restart(has_other, cluster);
-            }
-        }
+        self.drafting.accept(agreed, cluster);
         if !continues {
+            self.drafting.restart(has_other, cluster);
             self.next_row = 0;
         }
         continues

@@ -20,6 +20,10 @@ pub(crate) struct DraftAhead {
     running: Option<Ticket>,
     /// Whether the drafter has nothing to add to this chain.
     exhausted: bool,
+    /// Whether a failure of the drafter was reported.
+    reported: bool,
+    /// Whether the drafter has failed on committed tokens, and gets no more jobs.
+    failed: bool,
     /// Whether every job drafts a single token.
     one_token_per_job: bool,
 }
@@ -41,21 +45,28 @@ impl DraftAhead {
             jobs: VecDeque::new(),
             running: None,
             exhausted: false,
+            reported: false,
+            failed: false,
             one_token_per_job: false,
         }
     }
 
-    /// Returns a copy that drafts a single token in every job.
+    /// From now on, drafts a single token in every job.
     ///
     /// The proposals of some drafters, such as prompt lookup, depend on where a job starts and how
     /// many tokens it requests. Both would otherwise depend on measured times.
-    pub(crate) fn one_token_per_job(self) -> Self {
-        Self { one_token_per_job: true, ..self }
+    pub(crate) fn draft_one_token_per_job(&mut self) {
+        self.one_token_per_job = true;
     }
 
     /// Returns the drafter's index.
     pub(crate) fn drafter(&self) -> usize {
         self.drafter
+    }
+
+    /// Returns whether the drafter has failed for good. The chain is empty then, and stays empty.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed
     }
 
     /// Returns whether a job is in flight.
@@ -84,10 +95,10 @@ impl DraftAhead {
     }
 
     /// Submits a job that extends the chain towards `length` tokens, by up to `per_job` tokens.
-    /// Does nothing if a job is in flight or the chain is done.
+    /// Does nothing if a job is in flight or the chain is done. Reports a drafter that is gone.
     pub(crate) fn continue_to(
         &mut self,
-        sequence: &Sequence,
+        sequence: &mut Sequence,
         length: usize,
         per_job: usize,
         cluster: &mut dyn Cluster,
@@ -96,19 +107,21 @@ impl DraftAhead {
             let missing = useful_length(sequence, length) - self.len();
             let per_job = if self.one_token_per_job { 1 } else { per_job.max(1) };
             let shape = DraftShape::Chain { length: missing.min(per_job) };
-            let job = jobs::submit_draft(self.drafter, sequence, self.tokens(), shape, cluster);
-            self.running = Some(job?);
+            match jobs::submit_draft(self.drafter, sequence, self.tokens(), shape, cluster) {
+                Ok(ticket) => self.running = Some(ticket),
+                Err(error) => self.fail(sequence, error)?,
+            }
         }
         Ok(())
     }
 
     /// Returns whether a chain with a requested length of `length` tokens will not grow further.
     pub(crate) fn is_done(&self, sequence: &Sequence, length: usize) -> bool {
-        self.exhausted || self.len() >= useful_length(sequence, length)
+        self.failed || self.exhausted || self.len() >= useful_length(sequence, length)
     }
 
     /// Handles a completion if it is of the job in flight. Returns the number of drafted tokens and
-    /// the time that they took.
+    /// the time that they took. Reports a job that failed.
     pub(crate) fn handle_completion(
         &mut self,
         sequence: &mut Sequence,
@@ -118,16 +131,41 @@ impl DraftAhead {
             return Ok(None);
         }
         self.running = None;
+        match self.extend(sequence, completion) {
+            Ok(drafted) => Ok(Some(drafted)),
+            Err(error) => self.fail(sequence, error).map(|()| None),
+        }
+    }
+
+    /// Adds the tokens of a completed job to the chain.
+    fn extend(
+        &mut self,
+        sequence: &mut Sequence,
+        completion: Completion,
+    ) -> Result<(usize, JobTime), DecodeError> {
         let reply = jobs::draft_reply(sequence, completion)?;
         let drafted = reply.output.tree.len();
-        self.exhausted = drafted == 0;
-        self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
         if !self.chain.extend(reply.output) {
             return Err(DecodeError::Answer(
                 "the draft is not a chain, or of another kind than the chain before it",
             ));
         }
-        Ok(Some((drafted, reply.time)))
+        self.exhausted = drafted == 0;
+        self.jobs.push_back(DraftJob { ticket: reply.ticket, remaining: drafted, accepted: 0 });
+        Ok((drafted, reply.time))
+    }
+
+    /// Continues after a failed job.
+    ///
+    /// After draft tokens, only the chain ends. The failure may depend on these tokens, so to drop them
+    /// untested, or to give up the drafter because of them, would change the distribution of the text.
+    fn fail(&mut self, sequence: &mut Sequence, error: DecodeError) -> Result<(), DecodeError> {
+        let reason = jobs::drafter_failure(error)?;
+        if !std::mem::replace(&mut self.reported, true) {
+            sequence.report_failed_drafter(self.drafter, &reason);
+        }
+        (self.failed, self.exhausted) = (self.len() == 0, true);
+        Ok(())
     }
 
     /// Removes the first `count` tokens of the chain, which were committed. The others stay valid.

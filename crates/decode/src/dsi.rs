@@ -17,7 +17,8 @@
 //!   drafters that agree share rows.
 //! * If drafts have accumulated because all replicas are busy, one job takes all of them.
 //! * If the token of a row has not been drafted yet, the row gives the target's own token at once.
-//! * A replica that fails is no longer used, and another one takes its rows.
+//! * A replica that fails is no longer used, and another one takes its rows. A drafter that fails is
+//!   no longer used, either. The tokens that it has drafted are verified.
 //! * The paper terminates threads. Here a worker checks between layers whether its job was
 //!   cancelled.
 //! * With several drafters, the paper has all of them draft after every token of each, which gives
@@ -27,7 +28,6 @@
 //!   has to be dropped.
 
 use crate::chain::{Chain, common_prefix_len};
-use crate::draft_ahead::DraftAhead;
 use crate::replicas::Replicas;
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, DsiLookahead, MethodEntry,
@@ -121,7 +121,7 @@ impl Dsi {
     #[must_use]
     pub fn reproducible(mut self) -> Self {
         for chain in &mut self.chains {
-            chain.drafting = chain.drafting.take().map(DraftAhead::one_token_per_job);
+            chain.drafting.draft_one_token_per_job();
         }
         Self { waits_for_drafters: true, ..self }
     }
@@ -142,23 +142,10 @@ impl Dsi {
         // The scores that wait for draft tokens may have more rows than the policy allows by now.
         let waiting = self.arrived_at(sequence.tokens().len()).filter(|_| self.waits_for_drafters);
         let length = waiting.map_or(max_ahead, |(_, rows)| max_ahead.max(rows));
-        let mut index = 0;
-        while let Some(chain) = self.chains.get_mut(index) {
-            let drafting = chain.drafting.as_mut();
-            let submitted = drafting.map_or(Ok(()), |drafting| {
-                drafting.continue_to(sequence, length, per_job, cluster)
-            });
-            match submitted {
-                // The next chain may now have this index.
-                Err(DecodeError::Cluster(gone @ ClusterError::WorkerGone(_))) => {
-                    self.drop_drafter(index, &gone.to_string(), sequence, cluster);
-                }
-                result => {
-                    result?;
-                    index += 1;
-                }
-            }
+        for chain in &mut self.chains {
+            chain.drafting.continue_to(sequence, length, per_job, cluster)?;
         }
+        self.drop_failed_chains();
         // If the row at the frontier is missing, submit it along the longest chain.
         let frontier = sequence.tokens().len();
         let lengths = self.chains.iter().map(|chain| chain.tokens().len()).enumerate();
@@ -249,26 +236,17 @@ impl Dsi {
             cluster.observe(wasted(ticket));
             return Ok(());
         }
-        for index in 0..self.chains.len() {
-            let drafting = self.chains[index].drafting.as_mut();
-            let Some(drafting) = drafting.filter(|drafting| drafting.is_running(ticket)) else {
-                continue;
-            };
-            match drafting.handle_completion(sequence, completion) {
-                Err(DecodeError::Job(
-                    failed @ (JobError::Failed { .. } | JobError::Panicked { .. }),
-                )) => self.drop_drafter(index, &failed.to_string(), sequence, cluster),
-                result => {
-                    // The sizing rule refers to the first drafter, whose rows have priority.
-                    if let Some((tokens, time)) = result?.filter(|_| index == 0) {
-                        self.lookahead.observe_draft(tokens, &time);
-                    }
-                }
-            }
+        let is_running = |chain: &Chain| chain.drafting.is_running(ticket);
+        let Some(index) = self.chains.iter().position(is_running) else {
+            // A cancelled draft job, which may have finished before.
+            cluster.observe(wasted(ticket));
             return Ok(());
+        };
+        let drafted = self.chains[index].drafting.handle_completion(sequence, completion)?;
+        // The sizing rule refers to the first drafter, whose rows have priority.
+        if let Some((tokens, time)) = drafted.filter(|_| index == 0) {
+            self.lookahead.observe_draft(tokens, &time);
         }
-        // A cancelled draft job, which may have finished before.
-        cluster.observe(wasted(ticket));
         Ok(())
     }
 
@@ -330,23 +308,17 @@ impl Dsi {
         common.map_or(rows, |common| rows.min(common + 1))
     }
 
-    /// Continues without a failed drafter. Without any drafter, the target decodes alone.
-    fn drop_drafter(
-        &mut self,
-        index: usize,
-        reason: &str,
-        sequence: &mut Sequence,
-        cluster: &mut dyn Cluster,
-    ) {
-        let Some(drafting) = self.chains[index].drafting.take() else { return };
-        let message = format!("drafter {} failed: {reason}", drafting.drafter());
-        sequence.statistics_mut().failures.push(message);
-        if self.chains.len() > 1 {
-            self.chains.remove(index);
-        }
-        self.drop_rows(|_| false, cluster);
-        for chain in &mut self.chains {
-            chain.next_row = 0;
+    /// Removes the chains of failed drafters, which are empty. If all drafters have failed, one chain
+    /// is left, and the target decodes alone.
+    fn drop_failed_chains(&mut self) {
+        while self.chains.len() > 1
+            && let Some(index) = self.chains.iter().position(|chain| chain.drafting.has_failed())
+        {
+            let failed = self.chains.remove(index);
+            // Its only row, the one after the committed tokens, is a row of all chains.
+            for chain in &mut self.chains {
+                chain.next_row = chain.next_row.max(failed.next_row);
+            }
         }
     }
 
@@ -409,7 +381,7 @@ impl Decoder for Dsi {
         let (frontier, ticket) = ready;
         let Some((task, scores)) = self.arrived.remove(&ready) else { return Ok(()) };
         let count = self.rows_to_verify(scores.rows.len());
-        let drafting = self.chains.iter().filter_map(|chain| chain.drafting.as_ref());
+        let drafting = self.chains.iter().map(|chain| &chain.drafting);
         let chains: Vec<_> =
             drafting.map(|drafting| (drafting.drafter(), drafting.chain())).collect();
         let path = task.path(frontier);
@@ -445,13 +417,11 @@ impl Decoder for Dsi {
     }
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
-        for drafting in self.chains.iter_mut().filter_map(|chain| chain.drafting.as_mut()) {
-            drafting.restart(false, cluster);
-        }
-        self.drop_rows(|_| false, cluster);
         for chain in &mut self.chains {
+            chain.drafting.restart(false, cluster);
             chain.next_row = 0;
         }
+        self.drop_rows(|_| false, cluster);
     }
 }
 

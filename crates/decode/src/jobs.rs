@@ -3,8 +3,8 @@
 use crate::estimates::JobTime;
 use crate::{DecodeError, Sequence};
 use forerun_core::{
-    Cluster, Completion, Draft, DraftShape, Features, Job, JobOutput, Role, ScoreJob, Scores,
-    Ticket, TokenId, TokenTree,
+    Cluster, ClusterError, Completion, Draft, DraftShape, Features, Job, JobError, JobOutput, Role,
+    ScoreJob, Scores, Ticket, TokenId, TokenTree,
 };
 use std::sync::Arc;
 
@@ -81,6 +81,19 @@ pub(crate) fn draft_reply(
     }
 }
 
+/// Returns why a drafter has failed, by the error of its job.
+///
+/// # Errors
+/// The error itself, if the drafter is not its cause, as after a cancellation.
+pub(crate) fn drafter_failure(error: DecodeError) -> Result<String, DecodeError> {
+    match error {
+        DecodeError::Job(JobError::Failed { .. } | JobError::Panicked { .. })
+        | DecodeError::Cluster(ClusterError::WorkerGone(Role::Drafter(_)))
+        | DecodeError::Answer(_) => Ok(error.to_string()),
+        _ => Err(error),
+    }
+}
+
 /// Returns the scores of a completed job for a tree of `nodes` nodes, and counts its time.
 ///
 /// # Errors
@@ -108,13 +121,14 @@ pub(crate) fn score_reply(
     }
 }
 
-/// Has the first drafter propose candidates after the sequence, and waits for them.
+/// Has a drafter propose candidates after the sequence, and waits for them.
 pub(crate) fn draft(
+    drafter: usize,
     sequence: &mut Sequence,
     cluster: &mut dyn Cluster,
     shape: DraftShape,
 ) -> Result<JobReply<Draft>, DecodeError> {
-    let ticket = submit_draft(0, sequence, &[], shape, cluster)?;
+    let ticket = submit_draft(drafter, sequence, &[], shape, cluster)?;
     let completion = wait_for(ticket, cluster)?;
     draft_reply(sequence, completion)
 }

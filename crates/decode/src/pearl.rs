@@ -16,6 +16,8 @@
 //! * By default a round ends with the target's forward pass. A drafter that finishes early continues
 //!   for a while. If it is late, the tokens that it has are verified, and it is not interrupted. In
 //!   the paper's schedule, [`PearlSchedule::Paper`], each waits for the other.
+//! * A drafter that fails is no longer used, and the target decodes alone. The tokens that it has
+//!   drafted are verified.
 //! * Caches are not rolled back explicitly.
 //! * Every draw has its own key. The published code uses one random number for two positions.
 
@@ -66,7 +68,8 @@ impl Pearl {
             // Otherwise timing decides whether a late token is tested or the bonus token drawn.
             self.options.schedule = PearlSchedule::Paper;
         }
-        Self { drafting: self.drafting.one_token_per_job(), ..self }
+        self.drafting.draft_one_token_per_job();
+        self
     }
 
     /// Returns the draft-length policy with the times and acceptance it has learned.
@@ -82,12 +85,14 @@ impl Pearl {
         length: usize,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        while !self.drafting.is_done(sequence, length) {
+        loop {
             self.drafting.continue_to(sequence, length, length, cluster)?;
+            if self.drafting.is_done(sequence, length) {
+                return Ok(());
+            }
             let completion = cluster.next_completion()?;
             self.drafting.handle_completion(sequence, completion)?;
         }
-        Ok(())
     }
 }
 
@@ -97,7 +102,10 @@ impl Decoder for Pearl {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        let gamma = self.draft_length.next_length(self.drafting.len());
+        let gamma = match self.drafting.has_failed() {
+            true => 0,
+            false => self.draft_length.next_length(self.drafting.len()),
+        };
         if self.drafting.len() == 0 && !self.options.pre_verify {
             self.draft_alone(sequence, gamma, cluster)?;
         }
@@ -119,9 +127,12 @@ impl Decoder for Pearl {
         };
         let (min_length, max_length) = (unverified + min_new, unverified + max_new);
         let mut scores = None;
-        while scores.is_none() || !self.drafting.is_done(sequence, min_length) {
+        loop {
             if scores.is_none() || self.drafting.len() < min_length {
                 self.drafting.continue_to(sequence, max_length, per_job, cluster)?;
+            }
+            if scores.is_some() && self.drafting.is_done(sequence, min_length) {
+                break;
             }
             let completion = cluster.next_completion()?;
             if completion.ticket == scoring {
@@ -153,7 +164,7 @@ impl Decoder for Pearl {
 
     fn stop(&mut self, cluster: &mut dyn Cluster) {
         self.drafting.restart(false, cluster);
-        // A score job is in flight only if the drafter has failed.
+        // A score job is in flight only if a step has failed.
         if let Some(ticket) = self.scoring.take() {
             cluster.cancel(ticket);
         }

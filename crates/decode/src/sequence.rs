@@ -213,6 +213,11 @@ impl Sequence {
         &mut self.statistics
     }
 
+    /// Reports that a drafter has failed.
+    pub(crate) fn report_failed_drafter(&mut self, drafter: usize, reason: &str) {
+        self.statistics.failures.push(format!("drafter {drafter} failed: {reason}"));
+    }
+
     /// Returns how many tokens may still be committed.
     #[must_use]
     pub fn remaining(&self) -> usize {

@@ -11,11 +11,16 @@
 //! 3. The longest accepted path is committed, followed by one token of the target's own: the
 //!    correction if a candidate was rejected, else the bonus token.
 //!
-//! Deviation: γ can adapt to measured times and acceptance, down to 0.
+//! Deviations:
+//!
+//! * γ can adapt to measured times and acceptance, down to 0.
+//! * If the drafter fails, the target decodes alone for the rest of the answer.
 
 use crate::{
     AnswerDecoder, DecodeError, Decoder, DecoderOptions, Drafting, MethodEntry, Sequence,
-    SpeculativeDraftLength, jobs, speculative_draft_length::Round,
+    SpeculativeDraftLength,
+    jobs::{self, JobReply},
+    speculative_draft_length::Round,
 };
 use forerun_core::{Cluster, Draft, Need, Outcome, trace::SpanOutcome, verify};
 
@@ -40,19 +45,46 @@ pub(crate) const METHOD: MethodEntry = MethodEntry {
 /// Drafts and verifies alternately.
 pub struct Speculative {
     draft_length: SpeculativeDraftLength,
+    /// Whether the drafter has failed. It gets no more jobs of this answer.
+    drafter_failed: bool,
 }
+
+/// The drafter that this method uses.
+const DRAFTER: usize = 0;
 
 impl Speculative {
     /// Creates a decoder with this draft-length policy.
     #[must_use]
     pub fn new(draft_length: SpeculativeDraftLength) -> Self {
-        Self { draft_length }
+        Self { draft_length, drafter_failed: false }
     }
 
     /// Returns the draft-length policy with the times and acceptance it has learned.
     #[must_use]
     pub fn draft_length(&self) -> &SpeculativeDraftLength {
         &self.draft_length
+    }
+
+    /// Returns the drafter's reply; `None` without a draft.
+    fn draft(
+        &mut self,
+        sequence: &mut Sequence,
+        cluster: &mut dyn Cluster,
+    ) -> Result<Option<JobReply<Draft>>, DecodeError> {
+        // The target adds a token of its own, so a draft never needs the last position.
+        let shape =
+            self.draft_length.next_shape().truncated(sequence.remaining().saturating_sub(1));
+        if self.drafter_failed || shape.depth() == 0 {
+            return Ok(None);
+        }
+        match jobs::draft(DRAFTER, sequence, cluster, shape) {
+            Ok(reply) => Ok(Some(reply)),
+            Err(error) => {
+                sequence.report_failed_drafter(DRAFTER, &jobs::drafter_failure(error)?);
+                self.drafter_failed = true;
+                Ok(None)
+            }
+        }
     }
 }
 
@@ -62,13 +94,7 @@ impl Decoder for Speculative {
         sequence: &mut Sequence,
         cluster: &mut dyn Cluster,
     ) -> Result<(), DecodeError> {
-        // The target adds a token of its own, so a draft never needs the last position.
-        let shape =
-            self.draft_length.next_shape().truncated(sequence.remaining().saturating_sub(1));
-        let reply = match shape.depth() {
-            0 => None,
-            _ => Some(jobs::draft(sequence, cluster, shape)?),
-        };
+        let reply = self.draft(sequence, cluster)?;
         let empty = Draft::empty();
         let draft = reply.as_ref().map_or(&empty, |reply| &reply.output);
         let score = jobs::score(sequence, cluster, &draft.tree)?;

@@ -7,7 +7,7 @@
 //!   ParallelSpec (arXiv 2410.05589, algorithm 1).
 //!
 //! Sampled candidates are never dropped or reordered depending on their values, because that would
-//! change the distribution of the output.
+//! change the distribution of the output. So a model that fails after some of them ends the draft there.
 
 use crate::DraftContext;
 use forerun_core::{
@@ -142,6 +142,15 @@ impl<'a> Growth<'a> {
         Ok(())
     }
 
+    /// Returns the draft before a depth that the model failed to compute. Candidates that were drawn
+    /// stay, because the failure may depend on them.
+    fn finish_after(self, error: ModelError) -> Result<Draft, ModelError> {
+        match self.tree.is_empty() || error == ModelError::Cancelled {
+            true => Err(error),
+            false => Ok(self.finish()),
+        }
+    }
+
     /// Returns the draft.
     pub(crate) fn finish(self) -> Draft {
         match self.kind {
@@ -225,7 +234,7 @@ pub(crate) fn grow_from_model(
                 None => Ok(()),
             };
             match advanced {
-                Err(error) => done(growing.index, Err(error)),
+                Err(error) => done(growing.index, growing.growth.finish_after(error)),
                 Ok(()) if growing.growth.next_rows().is_none() => {
                     done(growing.index, Ok(growing.growth.finish()));
                 }

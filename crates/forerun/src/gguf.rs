@@ -147,18 +147,19 @@ fn byte_level(
 /// Returns the metadata of a tokenizer of llama2.c.
 fn scored_pieces(pieces: &[llama2c::Piece], vocab_size: usize) -> TokenizerMetadata {
     const UNUSED_SCORE: f32 = 0.0;
-    let kind = |id| match id {
+    let kind = |id, text: &str| match id {
         0 => token_type::UNKNOWN,
         1 | 2 => token_type::CONTROL,
-        3..llama2c::FIRST_PIECE => token_type::BYTE,
+        3.. if text.len() == 6 && text.starts_with("<0x") && text.ends_with('>') => token_type::BYTE,
         _ => token_type::NORMAL,
     };
+    let starts_with_space = pieces.iter().any(|(text, _)| text == " ");
     let (mut texts, mut types, mut scores) = (Vec::new(), Vec::new(), Vec::new());
     for id in 0..vocab_size {
         let (text, kind, score) = match pieces.get(id) {
             // llama2.c prints the texts of its control tokens between line breaks.
-            Some((text, score)) if id < 3 => (text.trim().to_owned(), kind(id), *score),
-            Some((text, score)) => (text.replace(' ', SPACE), kind(id), *score),
+            Some((text, score)) if id < 3 => (text.trim().to_owned(), kind(id, text), *score),
+            Some((text, score)) => (text.replace(' ', SPACE), kind(id, text), *score),
             None => (padding(id as u64), token_type::UNUSED, UNUSED_SCORE),
         };
         texts.push(text);
@@ -172,7 +173,7 @@ fn scored_pieces(pieces: &[llama2c::Piece], vocab_size: usize) -> TokenizerMetad
         ("tokenizer.ggml.token_type", GgufValue::I32s(types)),
         ("tokenizer.ggml.scores", GgufValue::F32s(scores)),
         ("tokenizer.ggml.unknown_token_id", GgufValue::U32(0)),
-        ("tokenizer.ggml.add_space_prefix", GgufValue::Bool(true)),
+        ("tokenizer.ggml.add_space_prefix", GgufValue::Bool(starts_with_space)),
     ];
     TokenizerMetadata { entries, pre_tokenizer_unsupported: false }
 }

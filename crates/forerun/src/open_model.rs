@@ -64,7 +64,8 @@ fn in_cache(cause: ForerunError) -> ForerunError {
 
 fn open_files(path: &Path) -> Result<OpenModel, ForerunError> {
     let checkpoint = Checkpoint::open(path)?;
-    with_tokenizer(checkpoint, Tokenizer::from_checkpoint(path)?)
+    let tokenizer = Tokenizer::of_checkpoint(&checkpoint)?;
+    with_tokenizer(checkpoint, tokenizer)
 }
 
 fn with_tokenizer(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Result<OpenModel, ForerunError> {

@@ -7,7 +7,7 @@ pub(crate) mod splitting;
 
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::gguf::{GgufFile, GgufMetadata};
-use forerun_formats::{EmbeddedModel, LoadError};
+use forerun_formats::{Checkpoint, EmbeddedModel, LoadError};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -58,7 +58,7 @@ pub enum TokenizerError {
          folder, or a tokenizer within a GGUF file"
     )]
     Missing(PathBuf),
-    /// A GGUF file is malformed.
+    /// A GGUF file is malformed, or the model, whose size decides between its tokenizers, cannot be opened.
     #[error(transparent)]
     Load(Box<LoadError>),
     /// A GGUF file has a kind of tokenizer that is not supported.
@@ -76,6 +76,20 @@ pub enum TokenizerError {
         /// The supported values.
         supported: String,
     },
+    /// None of the tokenizers belongs to the model.
+    #[error(
+        "no tokenizer for {model}, which has {expected} tokens: {}; copy the model's own tokenizer to \
+         its folder, as tokenizer.json (Hugging Face) or tok*.bin (llama2.c)",
+        sizes(found)
+    )]
+    Size {
+        /// The model's checkpoint.
+        model: PathBuf,
+        /// The number of the model's tokens.
+        expected: usize,
+        /// The llama2.c tokenizers in its folder, and the numbers of their tokens.
+        found: Vec<(PathBuf, usize)>,
+    },
     /// A file cannot be read or parsed.
     #[error("cannot load the tokenizer {file}: {reason}")]
     Broken {
@@ -83,6 +97,17 @@ pub enum TokenizerError {
         file: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// A character without a token, in a vocabulary without an unknown token.
+    #[error(
+        "cannot encode {character:?}: {file} has neither a token for it nor an unknown token, so leave \
+         it out"
+    )]
+    Character {
+        /// The tokenizer's file.
+        file: PathBuf,
+        /// The text's first such character.
+        character: char,
     },
     /// A text cannot be encoded.
     #[error("cannot encode the text with {file}: {reason}")]
@@ -102,11 +127,25 @@ impl From<LoadError> for TokenizerError {
 
 impl Tokenizer {
     /// Loads the tokenizer within a GGUF file, or else that in the checkpoint's folder: `tokenizer.json`, or
-    /// llama2.c's `tok*.bin`.
+    /// the llama2.c tokenizer (`tok*.bin`) with as many tokens as the model.
     ///
     /// # Errors
-    /// If there is none, it is malformed, or a GGUF file has one of an unsupported kind.
+    /// If there is none, it is malformed, or a GGUF file has one of an unsupported kind. For a llama2.c
+    /// tokenizer, if the model cannot be opened.
     pub fn from_checkpoint(checkpoint: &Path) -> Result<Self, TokenizerError> {
+        let vocab_size = || Ok(Checkpoint::open(checkpoint)?.config().vocab_size);
+        Self::find(checkpoint, vocab_size)
+    }
+
+    /// Loads the tokenizer of an open checkpoint. See [`Tokenizer::from_checkpoint`].
+    pub(crate) fn of_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TokenizerError> {
+        Self::find(checkpoint.path(), || Ok(checkpoint.config().vocab_size))
+    }
+
+    fn find(
+        checkpoint: &Path,
+        vocab_size: impl FnOnce() -> Result<usize, TokenizerError>,
+    ) -> Result<Self, TokenizerError> {
         if let Some(file) =
             GgufFile::find(checkpoint)?.filter(|file| gguf::has_tokenizer(file.metadata()))
         {
@@ -117,19 +156,21 @@ impl Tokenizer {
         if json.is_file() {
             return Self::read_json(json);
         }
-        let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let name = |path: &PathBuf| path.file_name().and_then(|n| n.to_str()).map(str::to_owned);
-        let mut bins: Vec<PathBuf> = files
-            .map(|entry| entry.path())
-            .filter(|path| {
-                name(path).is_some_and(|name| name.starts_with("tok") && name.ends_with(".bin"))
-            })
-            .collect();
-        bins.sort();
-        match bins.into_iter().next() {
-            Some(file) => Self::from_llama2c(file),
-            None => Err(TokenizerError::Missing(checkpoint.to_owned())),
+        let files = llama2c::files(folder);
+        if files.is_empty() {
+            return Err(TokenizerError::Missing(checkpoint.to_owned()));
         }
+        let expected = vocab_size()?;
+        let (mut found, mut broken) = (Vec::new(), None);
+        for file in files {
+            match llama2c::read(&file) {
+                Ok(pieces) if pieces.len() == expected => return Self::from_llama2c(file, &pieces),
+                Ok(pieces) => found.push((file, pieces.len())),
+                Err(error) => broken = broken.or(Some(error)),
+            }
+        }
+        let model = checkpoint.to_owned();
+        Err(broken.unwrap_or(TokenizerError::Size { model, expected, found }))
     }
 
     /// Loads the `tokenizer.json` of a model that is part of the program.
@@ -198,6 +239,7 @@ impl Tokenizer {
         // Files may have the truncation and padding of training. A prompt must stay whole.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(broken)?;
+        refuse_unknown_characters(&mut inner);
         let empty = inner.encode("", true).map_err(broken)?;
         let adds_special_tokens = empty.get_special_tokens_mask().contains(&1);
         let bos = if adds_special_tokens { None } else { configured_bos(&inner)? };
@@ -225,12 +267,13 @@ impl Tokenizer {
         Self::with(inner, PathBuf::new(), None, HashSet::new())
     }
 
-    fn from_llama2c(file: PathBuf) -> Result<Self, TokenizerError> {
-        let broken = |reason: String| TokenizerError::Broken { file: file.clone(), reason };
-        let bytes = std::fs::read(&file).map_err(|error| broken(error.to_string()))?;
-        let pieces = llama2c::read_pieces(&bytes).map_err(&broken)?;
+    /// Builds the tokenizer of a llama2.c file from its pieces.
+    fn from_llama2c(file: PathBuf, pieces: &[llama2c::Piece]) -> Result<Self, TokenizerError> {
         let inner =
-            llama2c::byte_pair_tokenizer(&pieces).map_err(|error| broken(error.to_string()))?;
+            llama2c::byte_pair_tokenizer(pieces).map_err(|error| TokenizerError::Broken {
+                file: file.clone(),
+                reason: error.to_string(),
+            })?;
         Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
     }
 
@@ -290,11 +333,33 @@ impl Tokenizer {
         add_special_tokens: bool,
     ) -> Result<Vec<TokenId>, TokenizerError> {
         let encoding = self.inner.encode(text, add_special_tokens);
-        let encoding = encoding.map_err(|error| TokenizerError::Encode {
-            file: self.file.clone(),
-            reason: error.to_string(),
+        let encoding = encoding.map_err(|error| {
+            let file = self.file.clone();
+            match self.first_unknown_character(text) {
+                Some(character) => TokenizerError::Character { file, character },
+                None => TokenizerError::Encode { file, reason: error.to_string() },
+            }
         })?;
         Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Returns the first character outside of added tokens that cannot be encoded.
+    fn first_unknown_character(&self, text: &str) -> Option<char> {
+        let added = self.inner.get_added_tokens_decoder();
+        let added: Vec<&str> = added.values().map(|token| token.content.as_str()).collect();
+        let (mut rest, mut known) = (text, HashSet::new());
+        while let Some(character) = rest.chars().next() {
+            let token =
+                added.iter().filter(|token| rest.starts_with(**token)).map(|t| t.len()).max();
+            if token.is_none() && known.insert(character) {
+                let alone = self.inner.encode(character.to_string(), false);
+                if alone.is_err() {
+                    return Some(character);
+                }
+            }
+            rest = &rest[token.unwrap_or(0).max(character.len_utf8())..];
+        }
+        None
     }
 
     /// Returns the texts that are encoded as special tokens anywhere in a text.
@@ -393,6 +458,20 @@ pub(crate) fn folder_of(checkpoint: &Path) -> &Path {
         return checkpoint;
     }
     checkpoint.parent().unwrap_or(Path::new("."))
+}
+
+/// Makes characters without a token an error in a byte-pair vocabulary without an unknown token, where
+/// the library drops them.
+fn refuse_unknown_characters(inner: &mut tokenizers::Tokenizer) {
+    let ModelWrapper::BPE(model) = inner.get_model() else { return };
+    // Byte-level vocabularies, which have a token for every byte, need no copy of their model.
+    let drops = || inner.encode("\u{10FFFD}", false).is_ok_and(|encoding| encoding.is_empty());
+    if model.unk_token.is_none() && drops() {
+        let mut model = model.clone();
+        // This is no token, so the library fails where it needs one.
+        model.unk_token = Some(String::new());
+        inner.with_model(model);
+    }
 }
 
 /// Returns the token that `tokenizer_config.json` puts in front of every text, for a tokenizer that

@@ -616,17 +616,12 @@ fn a_process_that_dies_is_an_error_that_names_the_worker() {
     let pair = Pair::generated();
     let mut cases: Vec<_> = Method::all()
         .filter(|method| *method != Method::Dsi)
-        .map(|method| (with_model(&pair, method), Role::Target(0)))
+        .map(|method| with_model(&pair, method))
         .collect();
-    let of_drafter = [
-        with_model(&pair, Method::Speculative),
-        on_tokens(&pair, Method::Pearl, DrafterKind::PromptLookup),
-    ];
-    cases.extend(of_drafter.map(|options| (options, Role::Drafter(0))));
     // DSI needs one target.
-    let dsi = on_tokens(&pair, Method::Dsi, DrafterKind::PromptLookup);
-    cases.push((dsi, Role::Target(0)));
-    for (options, role) in cases {
+    cases.push(on_tokens(&pair, Method::Dsi, DrafterKind::PromptLookup));
+    let role = Role::Target(0);
+    for options in cases {
         let plan = Plan::new(options).unwrap();
         let expected = format!("{}: the connection is closed", name_of(&plan, role));
         for at in [1, 6] {
@@ -653,19 +648,35 @@ fn a_process_that_dies_is_an_error_that_names_the_worker() {
 }
 
 #[test]
-fn dsi_goes_on_without_a_drafter_whose_process_dies_and_reports_it() {
+fn answers_go_on_without_a_drafter_whose_process_dies_and_report_it() {
     let pair = Pair::generated();
-    let plan = Plan::new(on_tokens(&pair, Method::Dsi, DrafterKind::PromptLookup)).unwrap();
     let request = requests(1)[0].clone();
-    let expected = complete(&Forerun::open(&plan).unwrap(), &pair.prompts[0], &request);
-    without_hanging(move || {
-        let conditions = Conditions { dies: Some((Role::Drafter(0), 2)), ..Conditions::default() };
-        let (engine, _) = open_remote(&plan, &conditions);
-        for _ in 0..2 {
-            let answer = engine.complete(&pair.prompts[0], &request).unwrap();
-            let failures = answer.statistics.failures.join(", ");
-            assert!(failures.contains("drafter: the connection is closed"), "{failures}");
-            assert_eq!(Content::from(answer), expected);
-        }
-    });
+    let mut all = vec![
+        on_tokens(&pair, Method::Pearl, DrafterKind::PromptLookup),
+        on_tokens(&pair, Method::Dsi, DrafterKind::PromptLookup),
+    ];
+    // On the same cores, target and drafter would be in one process.
+    if let [first, second, ..] = available_cores()[..] {
+        let placement = format!("drafter=cpu:{first},target=cpu:{second}").parse().unwrap();
+        let speculative = with_model(&pair, Method::Speculative);
+        all.push(Options { placement: Some(placement), ..speculative });
+    }
+    for options in all {
+        // An adapting draft length might not draft at all.
+        let options = Options { draft_tokens: DraftTokens::Fixed(3), ..options };
+        let plan = Plan::new(options).unwrap();
+        let expected = complete(&Forerun::open(&plan).unwrap(), &pair.prompts[0], &request);
+        let closed = format!("{}: the connection is closed", name_of(&plan, Role::Drafter(0)));
+        let (prompt, request) = (pair.prompts[0].clone(), request.clone());
+        without_hanging(move || {
+            let dies = Some((Role::Drafter(0), 2));
+            let (engine, _) = open_remote(&plan, &Conditions { dies, ..Conditions::default() });
+            for _ in 0..2 {
+                let answer = engine.complete(&prompt, &request).unwrap();
+                let failures = answer.statistics.failures.join(", ");
+                assert!(failures.contains(&closed), "{}: {failures}", plan.method());
+                assert_eq!(Content::from(answer), expected, "{}", plan.method());
+            }
+        });
+    }
 }

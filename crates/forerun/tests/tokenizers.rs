@@ -1,17 +1,17 @@
 //! Tokenizers of the model families: pieces that begin with spaces, and byte tokens (Llama 2); byte-level
-//! BPE (GPT-2, Llama 3, Qwen); and BOS in front of a text.
+//! BPE (GPT-2, Llama 3, Qwen); characters; and BOS in front of a text. A model's tokenizer among several.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod common;
 
-use forerun::{TextStream, TokenId, Tokenizer};
+use forerun::{Forerun, Options, Plan, TextStream, TokenId, Tokenizer};
 use forerun_formats::checkpoint::random::{
     BOS, RandomDtype, example_config, write_random_checkpoint,
 };
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Texts that must be unchanged after encoding and decoding, including spaces and line breaks.
@@ -122,4 +122,136 @@ fn a_configuration_that_names_no_token_is_refused() {
     assert!(unknown.contains("\"<begin>\" is not a token"), "{unknown}");
     let broken = message(json!({"add_bos_token": "yes"}));
     assert!(broken.contains("tokenizer_config.json: invalid type"), "{broken}");
+}
+
+/// Writes a llama2.c model with a vocabulary of this size to a folder.
+fn write_llama2c_model(folder: &Path, vocab_size: usize) -> PathBuf {
+    // The sizes of the hidden state, the MLP, layers, heads, key/value heads, vocabulary and context.
+    let header = [8, 6, 1, 2, 1, vocab_size as i32, 3];
+    let layer = 2 * 8 + 2 * 8 * 8 + 2 * 4 * 8 + 3 * 8 * 6;
+    let floats = vocab_size * 8 + layer + 8 + 2 * 3 * 2;
+    let mut bytes: Vec<u8> = header.iter().flat_map(|size| size.to_le_bytes()).collect();
+    bytes.resize(bytes.len() + 4 * floats, 0);
+    let file = folder.join("model.bin");
+    fs::write(&file, bytes).unwrap();
+    file
+}
+
+/// Writes a llama2.c tokenizer: unknown token, BOS and EOS, then these pieces.
+fn write_llama2c_tokenizer(file: &Path, pieces: &[&str]) {
+    let mut bytes = 9_i32.to_le_bytes().to_vec();
+    for piece in ["<unk>", "\n<s>\n", "\n</s>\n"].iter().chain(pieces) {
+        bytes.extend(0_f32.to_le_bytes());
+        bytes.extend((piece.len() as i32).to_le_bytes());
+        bytes.extend(piece.as_bytes());
+    }
+    fs::write(file, bytes).unwrap();
+}
+
+#[test]
+fn of_several_llama2c_tokenizers_the_one_of_the_models_size_is_used() {
+    let folder = TempDir::new().unwrap();
+    write_llama2c_tokenizer(&folder.path().join("tok5.bin"), &[" ", "a"]);
+    write_llama2c_tokenizer(&folder.path().join("tokenizer.bin"), &[" ", "b", "a", "c"]);
+    for (vocab_size, tokens) in [(5, [1, 3, 4]), (7, [1, 3, 5])] {
+        let model = write_llama2c_model(folder.path(), vocab_size);
+        for path in [&model, folder.path()] {
+            let tokenizer = Tokenizer::from_checkpoint(path).unwrap();
+            assert_eq!(tokenizer.vocab_size(), vocab_size);
+            assert_eq!(tokenizer.encode("a").unwrap(), tokens);
+        }
+    }
+    // A damaged file does not hide the right one.
+    fs::write(folder.path().join("tok0.bin"), [1]).unwrap();
+    assert!(Tokenizer::from_checkpoint(folder.path()).is_ok());
+    fs::remove_file(folder.path().join("tok0.bin")).unwrap();
+
+    let model = write_llama2c_model(folder.path(), 6);
+    let error = Tokenizer::from_checkpoint(&model).err().unwrap().to_string();
+    let (few, many) = (folder.path().join("tok5.bin"), folder.path().join("tokenizer.bin"));
+    let expected = format!(
+        "no tokenizer for {}, which has 6 tokens: {} has 5, {} has 7; copy the model's own tokenizer",
+        model.display(),
+        few.display(),
+        many.display(),
+    );
+    assert!(error.starts_with(&expected), "{error}");
+    let options = Options { model: model.clone().into(), ..Options::default() };
+    let error = Forerun::open(&Plan::new(options).unwrap()).err().unwrap().to_string();
+    assert!(error.starts_with(&expected), "{error}");
+}
+
+#[test]
+fn llama2c_tokenizers_without_byte_tokens_use_the_unknown_token() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tokenizer.bin");
+    for (pieces, prefix) in [(&["a", "b", "é", " "][..], &[1, 6][..]), (&["a", "b", "é"], &[1])] {
+        write_llama2c_tokenizer(&file, pieces);
+        write_llama2c_model(folder.path(), 3 + pieces.len());
+        let tokenizer = Tokenizer::from_checkpoint(folder.path()).unwrap();
+        let tokens = tokenizer.encode("aéx😀b").unwrap();
+        assert_eq!(tokens, [prefix, &[3, 5, 0, 0, 4]].concat());
+        assert_eq!(tokenizer.decode(&tokens), "aéb");
+    }
+}
+
+/// Returns character-level tokenizers of three kinds, whose vocabulary is `a`, `b` and perhaps an unknown
+/// token.
+fn character_level(unknown: bool) -> [(&'static str, Value); 3] {
+    let tokens =
+        if unknown { json!({"a": 0, "b": 1, "<unk>": 2}) } else { json!({"a": 0, "b": 1}) };
+    let mut pieces = vec![json!(["a", -1.0]), json!(["b", -1.0]), json!(["<unk>", 0.0])];
+    pieces.truncate(if unknown { 3 } else { 2 });
+    let name = unknown.then_some("<unk>");
+    let models = [
+        ("BPE", json!({"type": "BPE", "vocab": tokens, "merges": [], "unk_token": name})),
+        ("WordLevel", json!({"type": "WordLevel", "vocab": tokens, "unk_token": "<unk>"})),
+        ("Unigram", json!({"type": "Unigram", "vocab": pieces, "unk_id": unknown.then_some(2)})),
+    ];
+    let special = json!({
+        "id": 3, "content": "<end>", "special": true, "normalized": false,
+        "single_word": false, "lstrip": false, "rstrip": false,
+    });
+    models.map(|(kind, model)| {
+        let tokenizer = json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": if unknown { json!([special]) } else { json!([]) },
+            "normalizer": null,
+            "pre_tokenizer": {
+                "type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated", "invert": false,
+            },
+            "post_processor": null,
+            "decoder": {"type": "Fuse"},
+            "model": model,
+        });
+        (kind, tokenizer)
+    })
+}
+
+#[test]
+fn character_level_tokenizers_use_the_unknown_token_or_name_the_character() {
+    let folder = TempDir::new().unwrap();
+    let load = |json: &Value| {
+        fs::write(folder.path().join("tokenizer.json"), json.to_string()).unwrap();
+        Tokenizer::from_checkpoint(folder.path()).unwrap()
+    };
+    for (kind, json) in character_level(true) {
+        let tokenizer = load(&json);
+        let tokens = tokenizer.encode("baé<end>a").unwrap();
+        assert_eq!(tokens, [1, 0, 2, 3, 0], "{kind}");
+    }
+    for (kind, mut json) in character_level(false) {
+        let encode =
+            |json: &Value, text| load(json).encode(text).map_err(|error| error.to_string());
+        assert_eq!(encode(&json, "abba"), Ok(vec![0, 1, 1, 0]), "{kind}");
+        // The characters of an added token need no tokens of their own.
+        json["added_tokens"] = character_level(true)[0].1["added_tokens"].clone();
+        json["added_tokens"][0]["id"] = 2.into();
+        assert_eq!(encode(&json, "a<end>b"), Ok(vec![0, 2, 1]), "{kind}");
+        let error = encode(&json, "ab<end>aéx").unwrap_err();
+        assert!(error.starts_with("cannot encode 'é': "), "{kind}: {error}");
+        assert!(error.contains("tokenizer.json has neither a token for it"), "{kind}: {error}");
+    }
 }

@@ -1,6 +1,25 @@
 //! The errors of a forward request.
 
 use forerun_core::{SamplingError, TokenId};
+use std::fmt;
+
+/// One of the two vectors that a cache holds for each token and attention head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachePart {
+    /// The key, after RoPE.
+    Key,
+    /// The value.
+    Value,
+}
+
+impl fmt::Display for CachePart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key => "key",
+            Self::Value => "value",
+        })
+    }
+}
 
 /// An error that prevents a model from answering a request.
 #[derive(Clone, Debug, thiserror::Error, PartialEq)]
@@ -46,6 +65,18 @@ pub enum ModelError {
         token: usize,
         /// Its width; 0 if its features are missing.
         found: usize,
+    },
+    /// A key or a value is too large for the number type of the model's cache. A caller that knows
+    /// whose cache it is says so in front of the message.
+    #[error(
+        "f16 key/value cache cannot hold a {part} of layer {layer}, which is beyond ±65504: set \
+         `weight_type = f32`, whose cache is f32"
+    )]
+    CacheRange {
+        /// The layer, counted from 0.
+        layer: usize,
+        /// What is too large.
+        part: CachePart,
     },
     /// The logits cannot be sampled from.
     #[error(transparent)]

@@ -11,7 +11,7 @@ mod layer_order;
 mod model;
 mod request;
 
-pub use error::ModelError;
+pub use error::{CachePart, ModelError};
 pub use layer_order::{LayerGroups, LayerGroupsError, LayerOrder};
 pub use model::{FeatureModel, LanguageModel, LayeredModel};
 pub use request::{

@@ -1,6 +1,6 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
-use crate::forward::{Forward, Pass, SequencePass};
+use crate::forward::{Forward, Outcomes, Pass, SequencePass};
 use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
@@ -205,8 +205,9 @@ impl<F: Forward> CachedTransformer<F> {
         Ok(ForwardOutput { features: Some(features.ok_or(ModelError::NoFeatures)?), ..output })
     }
 
-    /// Runs the planned passes as one, and records their rows. Returns their logits.
-    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<Vec<f32>, ModelError> {
+    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the logits
+    /// of all of them, and whether each succeeded.
+    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
         let (storage, sequences) = self.pool.storage_and_sequences();
         let parts = planned.iter().map(|plan| {
             let cache = &sequences[&plan.request.sequence];
@@ -216,8 +217,13 @@ impl<F: Forward> CachedTransformer<F> {
         let (order, device) = (planned[0].order, planned[0].request.device);
         let pass = Pass { sequences: &parts, order, device };
         let output = self.transformer.forward(&pass, storage);
-        let logits = output.map_err(|_cancelled| ModelError::Cancelled)?.logits.to_vec();
-        for plan in planned {
+        let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+        let logits = output.logits.to_vec();
+        let outcomes = output.outcomes(planned.iter().map(|plan| plan.rows));
+        for (plan, outcome) in planned.iter().zip(&outcomes) {
+            if outcome.is_err() {
+                continue;
+            }
             let PlannedPass { request, nodes, keep, tokens_after, missing, .. } = plan;
             self.pool.record(request.sequence, nodes, order.exact_among(nodes.len()));
             // Other sequences can use the pages of a prompt at once.
@@ -226,7 +232,7 @@ impl<F: Forward> CachedTransformer<F> {
                 self.pool.seek(request.sequence, &request.tokens[..*tokens_after], &tree, *keep);
             }
         }
-        Ok(logits)
+        Ok((logits, outcomes))
     }
 }
 
@@ -300,8 +306,8 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         if planned.is_empty() {
             return;
         }
-        let mut logits = match self.run(&planned) {
-            Ok(logits) => logits,
+        let (mut logits, outcomes) = match self.run(&planned) {
+            Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
@@ -309,10 +315,15 @@ impl<F: Forward> LanguageModel for CachedTransformer<F> {
         };
         let mut first = 0;
         let is_alone = planned.len() == 1;
-        for plan in planned {
-            let progress = &mut *batch[plan.entry].progress;
+        for (plan, outcome) in planned.into_iter().zip(outcomes) {
             let outputs = plan.nodes.len() - plan.first_output;
             let end = first + outputs * vocab_size;
+            if let Err(error) = outcome {
+                batch[plan.entry].complete(Err(error));
+                first = end;
+                continue;
+            }
+            let progress = &mut *batch[plan.entry].progress;
             match is_alone && progress.logits.is_empty() {
                 true => progress.logits = std::mem::take(&mut logits),
                 false => progress.logits.extend_from_slice(&logits[first..end]),

@@ -19,7 +19,7 @@
 //! with the exact rows.
 
 use crate::cached_transformer::{PREFILL_ROWS, check_request};
-use crate::forward::{Forward, Pass, RowFeature, SequencePass};
+use crate::forward::{Forward, Outcomes, Pass, RowFeature, SequencePass};
 use forerun_cache::{CachePool, Keep, PageStorage, SequenceCache};
 use forerun_core::{Features, Node, SequenceId, TokenId, TokenTree, row_of};
 use forerun_formats::Architecture;
@@ -223,8 +223,9 @@ impl<F: Forward> EagleModel<F> {
         (done..tree.len()).find(|node| !has_input(node)).unwrap_or(tree.len())
     }
 
-    /// Runs the planned passes as one, and records their rows. Returns their logits.
-    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<Vec<f32>, ModelError> {
+    /// Runs the planned passes as one, and records the rows of those that succeed. Returns the logits
+    /// of all of them, and whether each succeeded.
+    fn run(&mut self, planned: &[PlannedPass<'_>]) -> Result<(Vec<f32>, Outcomes), ModelError> {
         let Self { transformer, pool, rounds } = self;
         let features = planned.iter().map(|plan| {
             let round = rounds.get(&plan.request.sequence);
@@ -244,10 +245,14 @@ impl<F: Forward> EagleModel<F> {
         let size = transformer.architecture().hidden_size;
         let output = transformer.forward(&Pass { sequences: &parts, order, device }, storage);
         let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+        let outcomes = output.outcomes(planned.iter().map(PlannedPass::rows));
         let mut end = 0;
-        for plan in planned {
+        for (plan, outcome) in planned.iter().zip(&outcomes) {
             let PlannedPass { request, nodes, missing, level, .. } = plan;
             end += plan.rows();
+            if outcome.is_err() {
+                continue;
+            }
             pool.record(request.sequence, nodes, missing.len());
             let (Some(level), Some(round)) = (level, rounds.get_mut(&request.sequence)) else {
                 continue;
@@ -259,7 +264,7 @@ impl<F: Forward> EagleModel<F> {
                 .extend_from_slice(&output.hidden[(end - predictions) * size..end * size]);
             round.tree.copy_from(request.tree, level.end);
         }
-        Ok(output.logits.to_vec())
+        Ok((output.logits.to_vec(), outcomes))
     }
 
     /// Converts the head's logits to logits of the whole vocabulary.
@@ -304,8 +309,8 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
         if planned.is_empty() {
             return;
         }
-        let logits = match self.run(&planned) {
-            Ok(logits) => logits,
+        let (logits, outcomes) = match self.run(&planned) {
+            Ok(output) => output,
             Err(error) => {
                 planned.iter().for_each(|plan| batch[plan.entry].complete(Err(error.clone())));
                 return;
@@ -313,11 +318,15 @@ impl<F: Forward> LanguageModel for EagleModel<F> {
         };
         let mut logits = &logits[..];
         let head_size = self.architecture().head_size();
-        for plan in planned {
-            let progress = &mut *batch[plan.entry].progress;
+        for (plan, outcome) in planned.into_iter().zip(outcomes) {
             let outputs = plan.nodes.len() - plan.first_output;
             let (rows, rest) = logits.split_at(outputs * head_size);
             logits = rest;
+            if let Err(error) = outcome {
+                batch[plan.entry].complete(Err(error));
+                continue;
+            }
+            let progress = &mut *batch[plan.entry].progress;
             progress.logits.extend(self.expand_logits(rows));
             progress.computed_tokens += plan.rows();
             if plan.level.is_some_and(|level| level.end == plan.request.tree.len()) {

@@ -3,7 +3,7 @@
 use forerun_cache::{PageStorage, SequenceCache};
 use forerun_core::{Node, TokenId, TokenTree};
 use forerun_formats::{Architecture, DraftHeads};
-use forerun_lm::{DeviceChoice, LayerOrder};
+use forerun_lm::{CachePart, DeviceChoice, LayerOrder, ModelError};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The error of a forward pass that was cancelled between two layers.
@@ -98,6 +98,41 @@ pub struct PassOutput<'a> {
     /// The hidden states of all new nodes after the last layer, before any norm: `[rows, hidden]`. A
     /// model that reads tokens only may leave them out.
     pub hidden: &'a [f32],
+    /// The keys and values that the storage could not hold. Rows of other sequences are not affected.
+    pub overflows: &'a [CacheOverflow],
+}
+
+/// A key or a value that is too large for the number type of its cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheOverflow {
+    /// The row, counted over all new nodes of the pass.
+    pub row: usize,
+    /// The layer.
+    pub layer: usize,
+    /// What is too large.
+    pub part: CachePart,
+}
+
+/// For each part of a pass, whether it succeeded.
+pub(crate) type Outcomes = Vec<Result<(), ModelError>>;
+
+impl PassOutput<'_> {
+    /// Returns whether the parts of the pass succeeded: [`ModelError::CacheRange`] if the storage cannot
+    /// hold a key or a value. `rows` are the numbers of their rows.
+    pub(crate) fn outcomes(&self, rows: impl Iterator<Item = usize>) -> Outcomes {
+        let mut end = 0;
+        let outcome = |rows| {
+            end += rows;
+            let part = end - rows..end;
+            match self.overflows.iter().find(|overflow| part.contains(&overflow.row)) {
+                Some(&CacheOverflow { layer, part, .. }) => {
+                    Err(ModelError::CacheRange { layer, part })
+                }
+                None => Ok(()),
+            }
+        };
+        rows.map(outcome).collect()
+    }
 }
 
 /// A model on a device, or on several: it computes forward passes. The caller owns the caches.

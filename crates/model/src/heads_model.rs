@@ -49,6 +49,13 @@ struct ReadyRequest<'a> {
     state: Vec<f32>, // [hidden]
 }
 
+/// The requests whose states are known after a pass, and the batch entries of those that failed.
+#[derive(Default)]
+struct States<'a> {
+    ready: Vec<ReadyRequest<'a>>,
+    failed: Vec<(usize, ModelError)>,
+}
+
 impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
     /// Creates a model from heads on a device. `prefix` is their prefix layer, if they have one. It must
     /// store the last hidden state as features.
@@ -119,13 +126,13 @@ impl<H: ForwardHeads, F: Forward> HeadsModel<H, F> {
     fn states<'a>(
         &mut self,
         checked: Vec<(usize, ForwardRequest<'a>, &'a Features)>,
-    ) -> Result<Vec<ReadyRequest<'a>>, ModelError> {
+    ) -> Result<States<'a>, ModelError> {
         let Some(prefix) = &mut self.prefix else {
             let ready = checked.into_iter().map(|(entry, request, features)| {
                 let last = features.rows_from(request.tokens.len() - 2).next();
                 ReadyRequest { entry, request, state: last.unwrap_or_default().to_vec() }
             });
-            return Ok(ready.collect());
+            return Ok(States { ready: ready.collect(), failed: Vec::new() });
         };
         prefix.states(checked)
     }
@@ -179,7 +186,7 @@ impl<F: Forward> PrefixLayer<F> {
     fn states<'a>(
         &mut self,
         checked: Vec<(usize, ForwardRequest<'a>, &'a Features)>,
-    ) -> Result<Vec<ReadyRequest<'a>>, ModelError> {
+    ) -> Result<States<'a>, ModelError> {
         let Self { transformer, pool } = self;
         pool.start_pass();
         let (none, mut rows_left) = (TokenTree::new(), PREFILL_ROWS);
@@ -207,13 +214,22 @@ impl<F: Forward> PrefixLayer<F> {
             },
         );
         let parts: Vec<SequencePass<'_>> = parts.collect();
+        let mut outcomes = vec![Ok(()); checked.len()];
         if !parts.is_empty() {
             let (order, device) = (LayerOrder::Sequential, DeviceChoice::default());
             let pass = Pass { sequences: &parts, order, device };
-            transformer.forward(&pass, storage).map_err(|_cancelled| ModelError::Cancelled)?;
+            let output = transformer.forward(&pass, storage);
+            let output = output.map_err(|_cancelled| ModelError::Cancelled)?;
+            // Requests without missing tokens have no rows.
+            outcomes = output.outcomes(missing.iter().map(|(tree, ..)| tree.len()));
         }
-        let mut ready = Vec::new();
-        for ((entry, request, _), (tree, _, end)) in checked.into_iter().zip(missing) {
+        let mut states = States::default();
+        let checked = checked.into_iter().zip(missing).zip(outcomes);
+        for (((entry, request, _), (tree, _, end)), outcome) in checked {
+            if let Err(error) = outcome {
+                states.failed.push((entry, error));
+                continue;
+            }
             let read = &request.tokens[..request.tokens.len() - 1];
             pool.record(request.sequence, &tree, tree.len());
             pool.seek(request.sequence, &read[..end], &none, Keep::Exact);
@@ -221,10 +237,14 @@ impl<F: Forward> PrefixLayer<F> {
                 let table = pool.sequence(request.sequence).map(|cache| cache.table());
                 let last = pool.storage().features(table.unwrap_or_default(), end - 1..end);
                 let state = last.and_then(|rows| rows.row(0).map(<[f32]>::to_vec));
-                ready.push(ReadyRequest { entry, request, state: state.unwrap_or_default() });
+                states.ready.push(ReadyRequest {
+                    entry,
+                    request,
+                    state: state.unwrap_or_default(),
+                });
             }
         }
-        Ok(ready)
+        Ok(states)
     }
 }
 
@@ -248,13 +268,14 @@ impl<H: ForwardHeads, F: Forward> LanguageModel for HeadsModel<H, F> {
             }
         }
         let entries: Vec<usize> = checked.iter().map(|(entry, ..)| *entry).collect();
-        let ready = match self.states(checked) {
-            Ok(ready) => ready,
+        let States { ready, failed } = match self.states(checked) {
+            Ok(states) => states,
             Err(error) => {
                 entries.iter().for_each(|&entry| batch[entry].complete(Err(error.clone())));
                 return;
             }
         };
+        failed.into_iter().for_each(|(entry, error)| batch[entry].complete(Err(error)));
         let vocab_size = self.vocab_size();
         let logits = self.rows(&ready);
         for (ReadyRequest { entry, request, .. }, logits) in ready.into_iter().zip(logits) {

@@ -14,7 +14,8 @@ mod sequence_runner;
 pub use cached_transformer::CachedTransformer;
 pub use eagle_model::EagleModel;
 pub use forward::{
-    Cancelled, Forward, ForwardHeads, HeadRow, Pass, PassOutput, RowFeature, SequencePass,
+    CacheOverflow, Cancelled, Forward, ForwardHeads, HeadRow, Pass, PassOutput, RowFeature,
+    SequencePass,
 };
 pub use heads_model::HeadsModel;
 pub use sequence_runner::SequenceRunner;

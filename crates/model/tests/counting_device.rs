@@ -97,7 +97,7 @@ impl Forward for CountingDevice {
         }
         pages.passes.push(counts);
         self.logits = vec![0.0; heads * architecture.head_size()];
-        Ok(PassOutput { logits: &self.logits, hidden: &[] })
+        Ok(PassOutput { logits: &self.logits, hidden: &[], overflows: &[] })
     }
 }
 

@@ -180,7 +180,7 @@ impl Forward for ReferenceDevice {
         self.logits =
             outputs.flat_map(|row| self.model.head(&self.model.final_norm(&row.hidden))).collect();
         self.hidden = rows.into_iter().flat_map(|row| row.hidden).collect();
-        Ok(PassOutput { logits: &self.logits, hidden: &self.hidden })
+        Ok(PassOutput { logits: &self.logits, hidden: &self.hidden, overflows: &[] })
     }
 }
 

@@ -13,11 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Converts a model's error to the job's error, which includes the worker's name.
-pub(crate) fn job_error(error: ModelError, worker: &str) -> JobError {
-    match error {
-        ModelError::Cancelled => JobError::Cancelled,
-        error => JobError::Failed { worker: worker.to_owned(), message: error.to_string() },
-    }
+pub(crate) fn job_error(error: &ModelError, job: &Job, worker: &str) -> JobError {
+    let message = match (error, job) {
+        (ModelError::Cancelled, _) => return JobError::Cancelled,
+        // A worker may have both models.
+        (ModelError::CacheRange { .. }, Job::Draft { .. }) => format!("the drafter's {error}"),
+        (ModelError::CacheRange { .. }, Job::Score(_)) => format!("the target's {error}"),
+        _ => error.to_string(),
+    };
+    JobError::Failed { worker: worker.to_owned(), message }
 }
 
 /// The random draws of one of several drafters.

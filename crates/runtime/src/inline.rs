@@ -87,7 +87,7 @@ impl Cluster for InlineCluster {
         } else {
             self.engine.execute(role, &job, &*self.randomness, &cancel)
         };
-        let output = output.map_err(|error| job_error(error, "inline"));
+        let output = output.map_err(|error| job_error(&error, &job, "inline"));
         let started_ns = self.completed * 1_000;
         self.completed += 1;
         let (finished_ns, cost) = (started_ns + 1_000, JobCost::default());

@@ -264,7 +264,7 @@ impl Answers {
     /// Answers a job that has run.
     fn end(&self, job: &Job, mut answer: PendingAnswer, output: Result<JobOutput, ModelError>) {
         answer.device_uses.extend(self.device_uses.take());
-        self.complete(job, answer, output.map_err(|error| job_error(error, &self.name)));
+        self.complete(job, answer, output.map_err(|error| job_error(&error, job, &self.name)));
     }
 
     fn complete(&self, job: &Job, answer: PendingAnswer, output: Result<JobOutput, JobError>) {

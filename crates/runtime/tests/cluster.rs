@@ -8,8 +8,8 @@ use forerun_core::{
     TargetFeedback, Ticket, TokenId, TokenTree, VerifiedDraft, trace::SpanOutcome,
 };
 use forerun_decode::{
-    DecodeError, DraftLength, Dsi, DsiLookahead, Finish, Limits, Sequence, Speculative,
-    SpeculativeDraftLength, generate,
+    DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Finish, Limits, Pearl, PearlDraftLength,
+    Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_draft::ModelDrafter;
 use forerun_lm::fake::{one_hot, output_by_prefix};
@@ -267,10 +267,12 @@ fn a_panic_is_an_error_for_its_sequence_and_the_worker_keeps_running() {
     let mut cluster = runtime.cluster();
     let mut failing = sequence(0, &[PANIC], 10);
     let error = speculate(&mut cluster, &mut failing).unwrap_err();
-    let message = error.to_string();
-    assert!(message.contains("drafter panicked"), "{message}");
-    assert!(message.contains("panics on this token"), "{message}");
-    assert_eq!(fake.released.load(Ordering::Relaxed), 1, "incomplete caches are dropped");
+    let drafter = failing.statistics().failures.join(", ");
+    for (worker, message) in [("drafter", drafter), ("target", error.to_string())] {
+        assert!(message.contains(&format!("{worker} panicked")), "{message}");
+        assert!(message.contains("panics on this token"), "{message}");
+    }
+    assert_eq!(fake.released.load(Ordering::Relaxed), 2, "incomplete caches are dropped");
     cluster.submit(Role::Target(0), score(1, &[PANIC])).unwrap();
     let output = cluster.next_completion().unwrap().output;
     assert!(matches!(output, Err(JobError::Panicked { worker, .. }) if worker == "target"));
@@ -477,8 +479,8 @@ fn jobs_and_completions_survive_serialisation() {
     assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), outcome);
 }
 
-/// Generates with DSI while the worker of `role` panics after `calls_left` calls.
-fn run_dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
+/// Generates with a decoder while the worker of `role` panics after `calls_left` calls.
+fn run_with_a_panic(decoder: &mut dyn Decoder, role: Role, calls_left: usize) -> Sequence {
     let worker = |own: Role| WorkerSpec {
         name: format!("{own:?}"),
         team: TeamSpec::Unpinned(1),
@@ -496,23 +498,52 @@ fn run_dsi_with_a_panic(role: Role, calls_left: usize) -> Sequence {
     let roles = drafters.chain((0..3).map(Role::Target));
     let runtime = Runtime::start(roles.map(worker).collect()).unwrap();
     let mut sequence = sequence(0, &[0], 60);
-    let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
-    // A reproducible decoder waits for late drafters, so that it sees a failure before the answer ends.
-    let mut decoder = Dsi::new(3, lookahead).with_drafters(2).reproducible();
     let go_on = |_: &[_]| ControlFlow::Continue(());
-    let finish = generate(&mut decoder, &mut sequence, &mut runtime.cluster(), go_on);
+    let finish = generate(decoder, &mut sequence, &mut runtime.cluster(), go_on);
     assert_eq!(finish, Ok(Finish::MaxTokens), "{role:?}");
+    let text: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
+    assert_eq!(sequence.generated(), text, "{role:?} {calls_left}");
     sequence
 }
 
 #[test]
+fn decoding_continues_without_a_drafter_that_panics_and_reports_it() {
+    let fixed = DraftLength::Fixed;
+    let speculative = || -> Box<dyn Decoder> {
+        let chain = DraftShape::Chain { length: 3 };
+        Box::new(Speculative::new(SpeculativeDraftLength::new(chain, fixed)))
+    };
+    let pearl = |options: &str| -> Box<dyn Decoder> {
+        Box::new(Pearl::new(options.parse().unwrap(), PearlDraftLength::new(3, fixed, true)))
+    };
+    for calls_left in [0, 1, 4, 7] {
+        for (name, mut decoder) in [
+            ("speculative", speculative()),
+            ("eager", pearl("eager")),
+            ("paper", pearl("paper")),
+            ("paper,no-pre-verify", pearl("paper,no-pre-verify")),
+            ("paper,no-post-verify", pearl("paper,no-post-verify")),
+        ] {
+            let sequence = run_with_a_panic(&mut *decoder, Role::Drafter(0), calls_left);
+            let [failure] = &sequence.statistics().failures[..] else {
+                panic!("{name} {calls_left}: {:?}", sequence.statistics().failures)
+            };
+            assert!(failure.starts_with("drafter 0 failed: Drafter(0) panicked: "), "{failure}");
+            assert!(failure.contains("no calls left"), "{failure}");
+        }
+    }
+}
+
+#[test]
 fn dsi_continues_without_a_failed_worker_and_reports_it() {
-    let text: Vec<TokenId> = (0..60).map(|step| (1 + step) % 5).collect();
     let (mut certain, mut reported) = (0, 0);
     for calls_left in [0, 1, 4] {
         for role in [Role::Target(0), Role::Target(1), Role::Drafter(0), Role::Drafter(1)] {
-            let sequence = run_dsi_with_a_panic(role, calls_left);
-            assert_eq!(sequence.generated(), text, "{role:?} {calls_left}");
+            let lookahead = DsiLookahead::new(2, DraftLength::Fixed, 3);
+            // A reproducible decoder waits for late drafters, so that it sees a failure before the answer
+            // ends.
+            let mut decoder = Dsi::new(3, lookahead).with_drafters(2).reproducible();
+            let sequence = run_with_a_panic(&mut decoder, role, calls_left);
             let failures = &sequence.statistics().failures;
             // The number of jobs of each replica depends on timing, but the first replica always gets the
             // first job.

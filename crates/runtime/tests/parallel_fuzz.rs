@@ -1,16 +1,16 @@
-//! Randomised tests of PEARL and DSI: with jobs in any order and of any duration; with drafters that fail,
+//! Randomised tests of speculative decoding, PEARL and DSI: with jobs in any order and of any duration; with drafters that fail,
 //! have a short context or a small vocabulary, or find nothing; with replicas that fail; and with answers
 //! that end anywhere.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use forerun_core::{
-    Cluster, ClusterError, Completion, Draft, Job, JobError, Key, KeyedRandomness, Outcome,
-    Purpose, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
+    Cluster, ClusterError, Completion, Draft, DraftShape, Job, JobError, Key, KeyedRandomness,
+    Outcome, Purpose, Role, Sampling, SamplingOptions, SequenceId, Ticket, TokenId, Verification,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
-    PearlDraftLength, PearlSchedule, Sequence, generate,
+    PearlDraftLength, PearlSchedule, Sequence, Speculative, SpeculativeDraftLength, generate,
 };
 use forerun_draft::{DraftContext, Drafter, ModelDrafter, PromptLookup};
 use forerun_lm::fake::TableModel;
@@ -226,6 +226,15 @@ fn decoder(dice: &mut Dice, replicas: usize, drafters: usize) -> (Box<dyn Decode
         );
         return (Box::new(if reproducible { dsi.reproducible() } else { dsi }), name);
     }
+    if dice.one_in(3) {
+        let shape = match dice.below(3) {
+            0 => DraftShape::Top { width: 2, depth: length, budget: Some(5) },
+            1 => DraftShape::Sampled { branching: vec![2, 1] },
+            _ => DraftShape::Chain { length },
+        };
+        let name = format!("speculative {shape:?}, {mode:?}");
+        return (Box::new(Speculative::new(SpeculativeDraftLength::new(shape, mode))), name);
+    }
     let options = forerun_decode::PearlOptions {
         schedule: if dice.one_in(2) { PearlSchedule::Eager } else { PearlSchedule::Paper },
         pre_verify: !dice.one_in(3),
@@ -263,12 +272,12 @@ fn check(seed: u64) {
         let role = if dice.one_in(2) { Role::Drafter(index) } else { Role::Target(index) };
         lost_workers.push((role, dice.below(30) as u64));
     }
-    // Whether these failures may end the answer with an error.
+    // Whether these failures may end the answer with an error. Those of drafters never do.
+    let is_lost = |lost: Role| lost_workers.iter().any(|&(role, _)| role == lost);
     let may_end = match replicas {
-        0 => drafter_fails || target_fails || !lost_workers.is_empty(),
-        1 => target_fails || lost_workers.iter().any(|&(role, _)| role == Role::Target(0)),
+        0 | 1 => target_fails || is_lost(Role::Target(0)),
         // Target 0 never fails by itself.
-        _ => target_fails && lost_workers.iter().any(|&(role, _)| role == Role::Target(0)),
+        _ => target_fails && is_lost(Role::Target(0)),
     };
     let mut cluster = ShuffledCluster {
         cluster: cluster.with_random_order(dice.below(1_000) as u64),

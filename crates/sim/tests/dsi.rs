@@ -344,6 +344,34 @@ fn a_second_drafter_saves_time_on_average() {
     }
 }
 
+/// Every method decodes on without its drafter, wherever in the answer that dies.
+#[test]
+fn every_method_continues_without_a_dead_drafter_and_reports_it() {
+    for (method, name) in forerun_sim::SimulatedMethod::NAMES.into_iter().skip(1) {
+        for at_ns in (1..40).map(|at| at * 37 * MS / 10) {
+            let simulation = forerun_sim::Simulation {
+                method,
+                drafters: vec![Cost::constant(3 * MS)],
+                targets: vec![Cost::constant(10 * MS)],
+                acceptance: vec![AcceptanceModel::Iid(0.8)],
+                draft_tokens: 3,
+                max_tokens: 60,
+                seed: at_ns,
+                cancellation: Cancellation::Immediate,
+                faults: vec![Fault { device: 0, at_ns, kind: FaultKind::Die }],
+            };
+            // The simulation checks the text.
+            let answer = simulation.run().unwrap();
+            let [failure] = &answer.statistics.failures[..] else {
+                panic!("{name} {at_ns}: {:?}", answer.statistics.failures)
+            };
+            assert!(failure.starts_with("drafter 0 failed: "), "{name} {at_ns}: {failure}");
+            let late = answer.trace.spans.iter().filter(|span| span.start_ns > at_ns);
+            assert!(late.into_iter().all(|span| span.lane == 1), "{name} {at_ns}");
+        }
+    }
+}
+
 #[test]
 fn a_dead_drafter_and_a_dead_replica_are_reported() {
     let dies = |device, at| Fault { device, at_ns: at * MS, kind: FaultKind::Die };

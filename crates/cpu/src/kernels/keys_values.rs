@@ -5,6 +5,7 @@ use super::LANES;
 use super::attention_shape::AttentionShape;
 use forerun_cache::{PAGE_ROWS, PageId, PageTable, RowPlace};
 use forerun_formats::CacheType;
+use forerun_lm::CachePart;
 use forerun_vector::{Lanes, Vectorized, vectorize};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -158,12 +159,29 @@ impl KeysValues {
         }
     }
 
-    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`.
-    pub(crate) fn write(&mut self, isa: Isa, place: RowPlace, keys: &[f32], values: &[f32]) {
+    /// Writes a key (after RoPE) and a value, each `[n_kv_heads, head_dim]`. Returns which of them is
+    /// too large for this precision, if one is.
+    pub(crate) fn write(
+        &mut self,
+        isa: Isa,
+        place: RowPlace,
+        keys: &[f32],
+        values: &[f32],
+    ) -> Option<CachePart> {
         match self {
-            Self::Full(cached) => vectorize(isa, Write { cached, place, keys, values }),
-            Self::Half(cached) => vectorize(isa, Write { cached, place, keys, values }),
-            Self::Brain(cached) => vectorize(isa, Write { cached, place, keys, values }),
+            Self::Full(cached) => {
+                vectorize(isa, Write { cached, place, keys, values });
+                None
+            }
+            Self::Half(cached) => {
+                vectorize(isa, Write { cached, place, keys, values });
+                let mut parts = [(CachePart::Key, keys), (CachePart::Value, values)].into_iter();
+                parts.find(|(_, numbers)| exceeds_half(numbers)).map(|(part, _)| part)
+            }
+            Self::Brain(cached) => {
+                vectorize(isa, Write { cached, place, keys, values });
+                None
+            }
         }
     }
 
@@ -385,10 +403,34 @@ impl<C: Cached> Vectorized for Write<'_, C> {
     }
 }
 
+/// Returns whether a finite number rounds to an infinite one in half precision.
+fn exceeds_half(numbers: &[f32]) -> bool {
+    // Halfway between the largest number and the next power of two.
+    const LIMIT: f32 = 65_520.0;
+    numbers.iter().fold(false, |found, x| found | (x.abs() >= LIMIT) & x.is_finite())
+}
+
 /// Loads up to 16 numbers, padded with zeros.
 #[inline(always)]
 fn zero_padded<L: Lanes>(values: &[f32]) -> L {
     let mut lanes = [0.0; LANES];
     lanes[..values.len()].copy_from_slice(values);
     L::load(&lanes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_become_infinite_in_half_precision_are_found() {
+        let largest = f32::from_bits(65_520_f32.to_bits() - 1);
+        for x in [0.0, 1.0, 65_504.0, largest, 65_520.0, 1e6, f32::MAX] {
+            for x in [x, -x] {
+                assert_eq!(exceeds_half(&[1.0, x]), f16::from_f32(x).is_infinite(), "{x}");
+            }
+        }
+        // They were not finite before.
+        assert!(!exceeds_half(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN]));
+    }
 }

@@ -7,6 +7,7 @@ use crate::kernels::{
 };
 use crate::team::{SubTeams, Team};
 use crate::weights::{LayerWeights, PackedNorm};
+use forerun_lm::CachePart;
 use std::collections::BTreeMap;
 
 /// How a team parallelises the attention of a group's layers. The results are bit-identical.
@@ -29,6 +30,8 @@ pub(super) struct AttentionBlock {
     attended: Vec<f32>,         // [rows, n_heads, head_dim]
     pub(super) delta: Vec<f32>, // [rows, hidden]
     scratch: Vec<f32>,          // of the attention kernel
+    /// The rows with a key or a value that the cache cannot hold.
+    pub(super) overflows: Vec<(usize, CachePart)>,
     activations: Activations,
 }
 
@@ -63,6 +66,7 @@ impl AttentionBlock {
         let AttentionInput { hidden, tree_mask, .. } = *input;
         let (shape, rows) = (weights.shape, tree_mask.rows());
         let q_width = shape.q_width();
+        self.overflows.clear();
         self.qkv.resize(rows * (q_width + 2 * shape.kv_width()), 0.0);
         self.attended.resize(rows * q_width, 0.0);
         self.delta.resize(hidden.len(), 0.0);
@@ -123,7 +127,9 @@ impl AttentionBlock {
                 norm_heads(team.isa(), keys, key_norm, epsilon);
             }
             rope.rotate(team.isa(), rotated, table);
-            cached.write(team.isa(), tree_mask.place(row), &rotated[q_width..], values);
+            let place = tree_mask.place(row);
+            let overflow = cached.write(team.isa(), place, &rotated[q_width..], values);
+            self.overflows.extend(overflow.map(|part| (row, part)));
         }
         let queries = Queries { rows: &self.qkv, stride: width };
         let (scratch, attended) = (&mut self.scratch, &mut self.attended);

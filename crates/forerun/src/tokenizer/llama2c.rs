@@ -1,14 +1,42 @@
 //! The tokenizer files of llama2.c.
 
+use super::TokenizerError;
 use super::scored_pieces::byte_pair_model;
+use std::path::{Path, PathBuf};
 use tokenizers::models::bpe::Vocab;
 use tokenizers::{DecoderWrapper, NormalizerWrapper};
 
 /// A piece and its score.
 pub(crate) type Piece = (String, f32);
 
+/// Returns the tokenizers in a folder, in the order of their names.
+pub(super) fn files(folder: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let is_tokenizer = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.starts_with("tok") && name.ends_with(".bin"))
+    };
+    let mut files: Vec<PathBuf> = files.map(|entry| entry.path()).filter(is_tokenizer).collect();
+    files.sort();
+    files
+}
+
+/// Lists files with the numbers of their tokens.
+pub(super) fn sizes(files: &[(PathBuf, usize)]) -> String {
+    let sizes = files.iter().map(|(file, tokens)| format!("{} has {tokens}", file.display()));
+    sizes.collect::<Vec<_>>().join(", ")
+}
+
+/// Reads the pieces of a file.
+pub(crate) fn read(file: &Path) -> Result<Vec<Piece>, TokenizerError> {
+    let broken = |reason| TokenizerError::Broken { file: file.to_owned(), reason };
+    let bytes = std::fs::read(file).map_err(|error| broken(error.to_string()))?;
+    read_pieces(&bytes).map_err(broken)
+}
+
 /// Reads the format: the length of the longest piece (i32), then for each token its score (f32), length
-/// (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS; 3 to 258 are the bytes.
+/// (i32) and bytes. Tokens 0, 1 and 2 are unknown, BOS and EOS. Next come the 256 bytes, unless the
+/// vocabulary has none.
 pub(crate) fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
     fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
         let (head, tail) = bytes.split_first_chunk()?;
@@ -30,30 +58,34 @@ pub(crate) fn read_pieces(bytes: &[u8]) -> Result<Vec<Piece>, String> {
             .map_err(|_| format!("token {} is not valid UTF-8", pieces.len()))?;
         pieces.push((piece.to_owned(), score));
     }
-    if pieces.len() <= FIRST_PIECE {
-        return Err(format!("it has {} tokens, fewer than the 256 bytes need", pieces.len()));
+    if pieces.len() <= CONTROL_TOKENS {
+        return Err(format!("it has {} tokens, but its first three have no text", pieces.len()));
     }
     Ok(pieces)
 }
 
-/// The first token that is neither a control token nor a byte.
-pub(crate) const FIRST_PIECE: usize = 259;
+/// The number of control tokens, which come first: unknown, BOS and EOS.
+pub(crate) const CONTROL_TOKENS: usize = 3;
 
-/// Builds a tokenizer that merges pieces in the order of their scores, as llama2.c's encoder does.
+/// Builds a tokenizer that merges pieces in the order of their scores, as llama2.c's encoder does. A
+/// character that is no piece is encoded as its bytes, or as the unknown token if these are not pieces.
 pub(super) fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokenizers::Tokenizer> {
     let vocabulary =
         pieces.iter().zip(0..).map(|((piece, _), id)| (piece.clone(), id)).collect::<Vocab>();
-    let scored = pieces[FIRST_PIECE..].iter().map(|(piece, score)| (&**piece, *score));
+    let scored = pieces[CONTROL_TOKENS..].iter().map(|(piece, score)| (&**piece, *score));
     let mut tokenizer =
         tokenizers::Tokenizer::new(byte_pair_model(vocabulary, scored, Some(&pieces[0].0))?);
-    // A text starts with a space, as in sentencepiece.
-    let prepend = tokenizers::normalizers::Prepend::new(" ".into());
-    tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)))?;
-    let decoders = vec![
+    let mut decoders = vec![
         DecoderWrapper::from(tokenizers::decoders::byte_fallback::ByteFallback::new()),
         DecoderWrapper::from(tokenizers::decoders::fuse::Fuse::new()),
-        DecoderWrapper::from(tokenizers::decoders::strip::Strip::new(' ', 1, 0)),
     ];
+    // A text starts with a space, as in sentencepiece, if the vocabulary has one.
+    if tokenizer.token_to_id(" ").is_some() {
+        let prepend = tokenizers::normalizers::Prepend::new(" ".into());
+        tokenizer.with_normalizer(Some(NormalizerWrapper::from(prepend)))?;
+        let strip = tokenizers::decoders::strip::Strip::new(' ', 1, 0);
+        decoders.push(DecoderWrapper::from(strip));
+    }
     let decoder = tokenizers::decoders::sequence::Sequence::new(decoders);
     tokenizer.with_decoder(Some(DecoderWrapper::from(decoder)));
     Ok(tokenizer)
@@ -105,7 +137,7 @@ pub(super) mod tests {
         for (bytes, word) in [
             (&whole[..2], "shorter than its header"),
             (&whole[..105], "ends inside token"),
-            (&whole[..4], "fewer than the 256 bytes"),
+            (&whole[..4], "it has 0 tokens"),
         ] {
             assert!(read_pieces(bytes).is_err_and(|reason| reason.contains(word)), "{word}");
         }

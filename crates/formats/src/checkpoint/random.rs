@@ -17,6 +17,7 @@ use half::{bf16, f16};
 use safetensors::tensor::View;
 use serde_json::{Value, json};
 
+use super::safetensors_file::SafetensorsFile;
 use super::tensor_rows::TensorRows;
 use super::weight_file::WeightFile;
 use super::{Dtype, TensorSource, write_safetensors};
@@ -114,6 +115,28 @@ pub fn write_random_checkpoint(
     dtype: RandomDtype,
 ) -> Result<(), LoadError> {
     RandomWeights::new(config, seed, dtype).write(dir)
+}
+
+/// Multiplies a tensor of a safetensors file in f32, so that tests can make a model's numbers large.
+///
+/// # Errors
+///
+/// When the file cannot be read or written, or has no such tensor.
+pub fn scale_tensor(file: &Path, tensor: &str, factor: f32) -> Result<(), LoadError> {
+    let read = |cause| LoadError::Read { path: file.to_owned(), cause };
+    let mut bytes = fs::read(file).map_err(read)?;
+    let parsed = SafetensorsFile::parse(&bytes, file)?;
+    let missing = || LoadError::MissingTensor {
+        file: file.to_owned(),
+        tensor: tensor.to_owned(),
+        hint: "it cannot be scaled",
+    };
+    let range = parsed.tensors.get(tensor).ok_or_else(missing)?.bytes.clone();
+    let (numbers, _) = bytes[range].as_chunks_mut::<4>();
+    for number in numbers {
+        *number = (f32::from_le_bytes(*number) * factor).to_le_bytes();
+    }
+    fs::write(file, bytes).map_err(|cause| write_error(file, cause))
 }
 
 /// Writes a target and a drafter for it, in f32. The drafter is that of [`write_random_checkpoint`]. The
