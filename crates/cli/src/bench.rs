@@ -92,6 +92,10 @@ impl Quartiles {
         let at = |share: f64| values[((values.len() - 1) as f64 * share).round() as usize];
         Self([at(0.25), at(0.5), at(0.75)])
     }
+
+    pub(crate) fn median(&self) -> f64 {
+        self.0[1]
+    }
 }
 
 impl std::fmt::Display for Quartiles {

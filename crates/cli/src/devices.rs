@@ -43,17 +43,19 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     let weights = Arc::new(weights);
     let probe = |past| ModelProbe::new(Arc::clone(&weights), Arc::clone(&team), past, most_rows);
     let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
+    let rounds = arguments.rounds.max(1);
     let mut measured = Vec::new();
     for rows in ROWS {
-        let (mut times, mut ratios, mut shares) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..arguments.rounds.max(1) {
+        let mut passes = Passes { rows, ..Passes::default() };
+        for _ in 0..rounds {
             let one = probe.run(1);
             let time = probe.run(rows);
-            times.push(time * 1e3);
-            ratios.push(time / one);
-            shares.push((1.0 - fresh.run(rows) / time) * 100.0);
+            passes.times_ms.push(time * 1e3);
+            passes.ratios.push(time / one);
+            // With a short past, noise can be larger than its cost.
+            passes.past_shares.push(((1.0 - fresh.run(rows) / time) * 100.0).max(0.0));
         }
-        measured.push((rows, times, ratios, shares));
+        measured.push(passes);
     }
     let best = before.max(read());
     let cache_bytes = probe.past_bytes() as f64;
@@ -70,17 +72,45 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
         weight_bytes / 1e6,
         cache_bytes / 1e6,
     )?;
-    writeln!(out, "bandwidth {:.2} GB/s, so at least {roofline_ms:.2} ms per pass", best / 1e9)?;
-    writeln!(out, "medians [quartiles] of {} passes", arguments.rounds.max(1))?;
-    for (rows, times, ratios, shares) in measured {
-        let share = times.iter().map(|time| roofline_ms / time * 100.0).collect();
-        let [times, ratios, share, past] = [times, ratios, share, shares].map(Quartiles::of);
-        writeln!(
-            out,
-            "{rows:>4} rows {times} ms, ×{ratios} of one row, roofline {share} %, past {past} %"
-        )?;
-    }
+    writeln!(out, "medians [quartiles] of {rounds} passes")?;
+    write!(out, "{}", table(measured, best, roofline_ms))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Measured passes of the same number of rows.
+#[derive(Default)]
+struct Passes {
+    rows: usize,
+    times_ms: Vec<f64>,
+    /// Times relative to a pass of one row.
+    ratios: Vec<f64>,
+    /// Shares of the time for attention to the past, in percent.
+    past_shares: Vec<f64>,
+}
+
+/// Renders the measured passes, and compares them with the time in which `bandwidth` bytes per second
+/// bring weights and cache from memory.
+fn table(measured: Vec<Passes>, bandwidth: f64, roofline_ms: f64) -> String {
+    let is_faster = |passes: &Passes| Quartiles::of(passes.times_ms.clone()).median() < roofline_ms;
+    let in_caches = measured.iter().any(is_faster);
+    let mut text = format!("bandwidth {:.2} GB/s", bandwidth / 1e9);
+    text += &match in_caches {
+        true => ", which is no limit: the weights fit the CPU's caches\n".to_owned(),
+        false => format!(", so at least {roofline_ms:.2} ms per pass\n"),
+    };
+    for Passes { rows, times_ms, ratios, past_shares } in measured {
+        let roofline = match in_caches {
+            true => String::new(),
+            false => {
+                let shares = times_ms.iter().map(|time| roofline_ms / time * 100.0).collect();
+                format!(", roofline {} %", Quartiles::of(shares))
+            }
+        };
+        let [times, ratios, past] = [times_ms, ratios, past_shares].map(Quartiles::of);
+        text +=
+            &format!("{rows:>4} rows {times} ms, ×{ratios} of one row{roofline}, past {past} %\n");
+    }
+    text
 }
 
 fn cores() -> anyhow::Result<ExitCode> {
@@ -126,4 +156,25 @@ fn instruction_sets() -> String {
 #[cfg(not(target_arch = "x86_64"))]
 fn instruction_sets() -> String {
     std::env::consts::ARCH.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passes(rows: usize, time_ms: f64) -> Passes {
+        Passes { rows, times_ms: vec![time_ms], ratios: vec![1.0], past_shares: vec![0.0] }
+    }
+
+    #[test]
+    fn weights_in_the_caches_have_no_roofline() {
+        let text = table(vec![passes(1, 0.5), passes(64, 8.0)], 10e9, 2.0);
+        assert!(
+            text.starts_with("bandwidth 10.00 GB/s, which is no limit: the weights fit"),
+            "{text}"
+        );
+        assert!(!text.contains("roofline") && text.contains("  64 rows 8.00"), "{text}");
+        let text = table(vec![passes(1, 4.0)], 10e9, 2.0);
+        assert!(text.contains("so at least 2.00 ms") && text.contains("roofline 50.00"), "{text}");
+    }
 }
