@@ -88,6 +88,22 @@ impl TrainingProgress {
 /// Formats the rates by position, and the mean number of tokens per target forward pass that
 /// follows from them.
 fn rates(all: &[PositionAcceptance], rate: fn(&PositionAcceptance) -> f64) -> String {
-    let each: Vec<String> = all.iter().map(|rates| format!("{:.3}", rate(rates))).collect();
+    let shown = |rate: f64| match rate.is_finite() {
+        true => format!("{rate:.3}"),
+        // No draft reached the position.
+        false => "–".to_owned(),
+    };
+    let each: Vec<String> = all.iter().map(|rates| shown(rate(rates))).collect();
     format!("{} ({:.2} tokens)", each.join(" "), mean_accepted_tokens(all.iter().map(rate)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_without_drafts_have_no_rate() {
+        let all = [0.5, f64::NAN].map(|rate| PositionAcceptance { overlap: rate, agreement: rate });
+        assert_eq!(rates(&all, |rates| rates.agreement), "0.500 – (1.50 tokens)");
+    }
 }
