@@ -62,6 +62,34 @@ fn damaged_checkpoints_are_refused_with_their_path() {
     }
 }
 
+#[test]
+fn files_that_are_no_models_are_named() {
+    let models = Models::pair();
+    let header = [16, 64, 2, 3, 4, 256, 32_i32].map(i32::to_le_bytes).concat();
+    let files: [(&str, &[u8], &[&str]); 6] = [
+        ("config.json", b"{\n  \"hidden_size\": 64,\n  \"x\": 1\n}\n", &["JSON", "directory"]),
+        ("list.json", b"[1]", &["JSON", "directory"]),
+        ("notes.txt", b"The quick brown fox jumps over the lazy dog.\n", &["a text", "GGUF file"]),
+        (
+            "cat.png",
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x10\0\0\0\x10",
+            &["an image", "GGUF file"],
+        ),
+        (
+            "cat.jpg",
+            &[b"\xff\xd8\xff\xe0\0\x10JFIF\0".as_slice(), &[0; 40]].concat(),
+            &["an image"],
+        ),
+        ("llama2c.bin", &header, &["n_heads", "divisor"]),
+    ];
+    for (name, bytes, words) in files {
+        let file = models.folder().join(name);
+        fs::write(&file, bytes).unwrap();
+        let run = Run::forerun().with(&["generate", "-p", "x"]).with_path("--model", &file);
+        run.finish().assert_refused(name, &[words, &[name]].concat());
+    }
+}
+
 fn empty(model: &Path) {
     fs::remove_dir_all(model).unwrap();
     fs::create_dir(model).unwrap();

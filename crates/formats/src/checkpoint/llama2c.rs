@@ -14,6 +14,10 @@ use crate::tensor::{LayerTensor, Tensor};
 /// The size of the header in bytes.
 const HEADER: usize = 7 * size_of::<i32>();
 
+/// What to do about a file that is no model.
+const GIVE_A_MODEL: &str = "give a directory with config.json and model.safetensors, a GGUF file, or a \
+                            llama2.c .bin file";
+
 /// The layers' tensors in the file's order. The file holds each tensor for all layers, then the next.
 const FILE_ORDER: [LayerTensor; 9] = [
     LayerTensor::AttentionNorm,
@@ -67,10 +71,32 @@ fn reject_other_formats(bytes: &[u8], file: &Path) -> Result<(), LoadError> {
     } else if bytes.get(8..10) == Some(b"{\"") {
         "a file that looks like safetensors: give the directory that holds its config.json"
             .to_owned()
+    } else if is_image(bytes) {
+        format!("an image: {GIVE_A_MODEL}")
+    } else if is_text(bytes) {
+        match bytes.trim_ascii_start().first() {
+            Some(b'{' | b'[') => {
+                "a JSON file: give the directory that holds it and the weights".into()
+            }
+            _ => format!("a text: {GIVE_A_MODEL}"),
+        }
     } else {
         return Ok(());
     };
     Err(LoadError::Format { file: file.to_owned(), expected: "a llama2.c v0 checkpoint", found })
+}
+
+fn is_image(bytes: &[u8]) -> bool {
+    let signatures: [&[u8]; 3] = [b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8"];
+    signatures.iter().any(|signature| bytes.starts_with(signature))
+}
+
+/// Returns whether the bytes that would be the header are text. The sizes in a real header are far below
+/// 2^24, so it holds zeros.
+fn is_text(bytes: &[u8]) -> bool {
+    let start = &bytes[..bytes.len().min(HEADER)];
+    let is_control = |byte: &u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
+    !start.is_empty() && !start.iter().any(is_control)
 }
 
 fn read_header(bytes: &[u8], file: &Path) -> Result<Config, LoadError> {
