@@ -21,6 +21,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
+/// The number of prompts of each category of the suite `default`, unless options say otherwise.
+const DEFAULT_LIMIT: usize = 2;
+
 /// Runs a comparison and writes its report.
 pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
     // All errors that do not need a model are found before a model is loaded.
@@ -183,15 +186,21 @@ fn request_flags(arguments: &RunBenchArguments, configurations: &[Configuration]
     let RunBenchArguments { max_tokens, top_k, top_p, seed, .. } = arguments;
     let mut flags = format!("--max-tokens {max_tokens} --seed {seed}");
     if temperatures(configurations) != [0.0] {
-        // Only coupled answers are compared.
-        flags += &format!(" --top-k {top_k} --top-p {top_p} --verify coupled");
+        // Only coupled answers are compared, and the seed makes them coupled.
+        flags += &format!(" --top-k {top_k} --top-p {top_p}");
     }
     flags + if arguments.ignore_eos { " --ignore-eos" } else { "" }
 }
 
+/// Returns the number of prompts of each category, if it is limited.
+fn limit(arguments: &RunBenchArguments) -> Option<usize> {
+    let is_short = !arguments.full && arguments.suite == ["default"];
+    arguments.limit.or_else(|| is_short.then_some(DEFAULT_LIMIT))
+}
+
 fn prompts(arguments: &RunBenchArguments) -> Result<Vec<Prompt>, BenchError> {
     let prompts = suite::read(&arguments.suite, arguments.data.as_deref())?;
-    let prompts = match arguments.limit {
+    let prompts = match limit(arguments) {
         Some(count) => suite::limit(prompts, count),
         None => prompts,
     };
@@ -293,7 +302,7 @@ fn setting(
         temperature => format!("temperature {temperature}, {filters}, {verification}"),
     };
     let sampling: Vec<String> = temperatures(configurations).into_iter().map(sampling).collect();
-    let limit = arguments.limit.map_or(String::new(), |n| format!(", {n} of each category"));
+    let limit = limit(arguments).map_or(String::new(), |n| format!(", {n} of each category"));
     let ends = if arguments.ignore_eos { ", end-of-text tokens ignored" } else { "" };
     let style = match arguments.prompts_as {
         PromptStyle::Auto => "chat if the checkpoint has a template, else text",
@@ -415,6 +424,24 @@ fn duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_default_suite_is_shortened() {
+        use crate::arguments::{Arguments, Bench, Command};
+        use clap::Parser;
+        let limit = |options: &[&str]| {
+            let line = [&["forerun", "bench", "run"], options].concat();
+            match Arguments::try_parse_from(line).map(|arguments| arguments.command) {
+                Ok(Command::Bench(Bench::Run(arguments))) => Ok(limit(&arguments)),
+                _ => Err(()),
+            }
+        };
+        assert_eq!(limit(&[]), Ok(Some(DEFAULT_LIMIT)));
+        assert_eq!(limit(&["--full"]), Ok(None));
+        assert_eq!(limit(&["--limit", "5"]), Ok(Some(5)));
+        assert_eq!(limit(&["--suite", "prompts.txt"]), Ok(None));
+        assert_eq!(limit(&["--full", "--limit", "5"]), Err(()));
+    }
 
     #[test]
     fn a_duration_has_at_most_two_units() {

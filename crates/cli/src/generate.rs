@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow, bail};
 use forerun::{
     Answer, Canceller, EmbeddedModel, Finish, Forerun, ForerunError, Options, Plan, Request,
     RequestError, SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
+    VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -106,6 +107,12 @@ pub(crate) fn suggested_sampling(
 }
 
 pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
+    let is_greedy = arguments.temperature == 0.0 && !arguments.suggested_sampling;
+    if is_greedy && arguments.verify != VerificationChoice::Auto {
+        bail!(
+            "--verify has no effect without --temperature above 0: set that, or leave --verify out"
+        );
+    }
     let mut logit_bias = BTreeMap::new();
     for &(token, bias) in &arguments.logit_bias {
         if logit_bias.insert(token, bias).is_some() {
@@ -278,6 +285,12 @@ fn report(
     } else {
         writeln!(out)?;
         out.flush()?;
+        if answer.finish == Finish::Context {
+            let size = engine.config().max_position_embeddings;
+            note(format_args!(
+                "the answer ended because the model's context of {size} tokens is full"
+            ));
+        }
         let additional = plan.additional_drafters().iter().map(|drafter| format!(" + {drafter}"));
         let drafters = plan.drafter().to_string() + &additional.collect::<String>();
         note(format_args!("{}, {drafters}: {}", plan.method(), answer.summary()));

@@ -89,3 +89,16 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn is_closed(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::BrokenPipe
 }
+
+#[cfg(test)]
+mod tests {
+    use forerun::TeamError;
+
+    /// A cause that is part of the message must not be in the chain of causes as well.
+    #[test]
+    fn the_systems_error_is_printed_once() {
+        let cause = std::io::Error::from_raw_os_error(11);
+        let error = anyhow::Error::from(TeamError::Pin { core: 3, cause });
+        assert_eq!(format!("{error:#}").matches("os error 11").count(), 1, "{error:#}");
+    }
+}

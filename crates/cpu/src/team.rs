@@ -62,14 +62,14 @@ struct Cursor(AtomicUsize);
 pub enum TeamError {
     /// The operating system refused to pin a thread.
     #[error(
-        "cannot pin a thread to core {core}: {source}; check that the core is online and that this \
+        "cannot pin a thread to core {core}: {cause}; check that the core is online and that this \
          process may use it"
     )]
     Pin {
         /// The core.
         core: usize,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The operating system refused to start a thread.
     #[error("cannot start a thread of a device group: {0}")]
@@ -418,7 +418,7 @@ fn pin_this_thread(core: usize) -> Result<(), TeamError> {
         set.set(core);
         sched_setaffinity(None, &set)
     };
-    pin(core).map_err(|source| TeamError::Pin { core, source: source.into() })
+    pin(core).map_err(|error| TeamError::Pin { core, cause: error.into() })
 }
 
 /// Does nothing: threads are pinned on Linux only. Other systems' schedulers keep busy threads apart.

@@ -3,6 +3,7 @@
 mod cores;
 mod drafters;
 mod drafts;
+mod effects;
 mod error;
 mod method;
 mod options;
@@ -80,13 +81,14 @@ impl Plan {
         let found = on_disk.and_then(|path| SpeculatorKind::of(path).ok()?);
         let (method, drafter) = drafters::method_and_drafter(&options, found)?;
         let (shape, length) = drafts::shape(&options, drafter)?;
+        effects::check(&options, method, drafter)?;
         let found = found.filter(|&found| DrafterKind::of(found) == drafter);
         if let Some(found) = found {
             method::check_layout(found, method)?;
         }
         method::check_needs(&options, method, drafter)?;
         let additional_drafters = drafters::additional_drafters(&options, method)?;
-        let easyspec = drafters::easyspec(&options, method, drafter)?;
+        let easyspec = drafters::easyspec(&options, drafter)?;
         let models = drafters::count_models(drafter, &additional_drafters);
         let placement = cores::placement(&options, method, models, topology)?;
         let pinned = options.pin || options.placement.is_some();
@@ -399,6 +401,35 @@ mod tests {
             },
             "no drafter group",
         );
+    }
+
+    #[test]
+    fn options_without_effect_are_refused_with_the_option_that_they_need() {
+        let refuse = |change: fn(&mut Options), option: &str, needed: &str| {
+            let message = plan(change).err().unwrap_or_default();
+            let expected = format!("`{option}` has no effect without {needed}");
+            assert!(message.starts_with(&expected), "{message}");
+            // One option switches to the baseline, for which no option of drafts counts.
+            let baseline = plan(|options| {
+                change(options);
+                options.method = Some(Method::Autoregressive);
+            });
+            assert_eq!(baseline.err(), None);
+        };
+        let drafter = "`draft_model` or `drafter`";
+        refuse(|o| o.tree = "top:2x2".parse().unwrap_or_default(), "tree", drafter);
+        refuse(|o| o.draft_tokens = DraftTokens::Fixed(3), "draft_tokens", drafter);
+        let additional = |o: &mut Options| {
+            o.additional_drafters = "prompt-lookup".parse().into_iter().collect();
+        };
+        refuse(additional, "additional_drafters", drafter);
+        let pearl = |o: &mut Options| {
+            o.drafter = Some(DrafterKind::PromptLookup);
+            o.pearl = "paper".parse().unwrap_or_default();
+        };
+        refuse(pearl, "pearl", "`method = pearl`");
+        let calibration = |o: &mut Options| o.calibration = Some(CalibrationPolicy::Never);
+        refuse(calibration, "calibration", "`drafter = easyspec`");
     }
 
     /// Phrases do not count as draft tokens, so they do not lower the largest number of those.

@@ -16,12 +16,12 @@ use std::time::Instant;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The operating system refused to start a thread.
-    #[error("cannot start the thread of worker {worker}: {source}")]
+    #[error("cannot start the thread of worker {worker}: {cause}")]
     Thread {
         /// The worker's name.
         worker: String,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// A worker could not pin its team or load its models.
     #[error("{worker}: {message}")]
@@ -63,7 +63,7 @@ impl Runtime {
             let started = worker::start(lane, spec, clock, Arc::clone(&recorder));
             workers.push(
                 started
-                    .map_err(|source| StartError::Thread { worker: names[lane].clone(), source })?,
+                    .map_err(|cause| StartError::Thread { worker: names[lane].clone(), cause })?,
             );
         }
         let (mut queues, mut threads) = (Vec::new(), Vec::new());

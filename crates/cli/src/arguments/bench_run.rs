@@ -155,9 +155,15 @@ pub(crate) struct RunBenchArguments {
     #[arg(long, value_name = "DIR", help_heading = headings::PROMPTS)]
     pub(crate) data: Option<PathBuf>,
 
-    /// Use N prompts of each category, evenly chosen.
-    #[arg(long, value_name = "N", help_heading = headings::PROMPTS)]
+    /// Use N prompts of each category, evenly chosen [default: 2 of the suite `default`, all of others]
+    ///
+    /// Without other options, a run on the demonstration pair then takes about two minutes.
+    #[arg(long, value_name = "N", conflicts_with = "full", help_heading = headings::PROMPTS)]
     pub(crate) limit: Option<usize>,
+
+    /// Use all prompts, also those of the suite `default`.
+    #[arg(long, help_heading = headings::PROMPTS)]
+    pub(crate) full: bool,
 
     /// How prompts are put to the model.
     ///

@@ -110,6 +110,9 @@ fn the_context_is_used_to_its_last_token() {
     let answer = run.with(&["--json", "--ignore-eos"]).succeed().json();
     assert_eq!(answer["usage"]["completion_tokens"], 1);
     assert_eq!(answer["finish_reason"], "context");
+    let run = Run::generate(&models).with(&["-p", "Hello", "--ignore-eos"]);
+    let errors = run.finish().errors;
+    assert!(errors.contains("the model's context of 32 tokens is full"), "{errors}");
 }
 
 #[test]

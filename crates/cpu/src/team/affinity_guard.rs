@@ -20,7 +20,7 @@ impl AffinityGuard {
     pub fn pin_to(core: usize) -> Result<Self, TeamError> {
         #[cfg(target_os = "linux")]
         let previous = rustix::thread::sched_getaffinity(None)
-            .map_err(|source| TeamError::Pin { core, source: source.into() })?;
+            .map_err(|error| TeamError::Pin { core, cause: error.into() })?;
         pin_this_thread(core)?;
         Ok(Self {
             #[cfg(target_os = "linux")]

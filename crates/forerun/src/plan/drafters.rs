@@ -99,29 +99,18 @@ pub(super) fn count_models(drafter: DrafterKind, additional: &[AdditionalDrafter
     usize::from(drafter.has_model()) + additional.iter().filter(is_model).count()
 }
 
-/// Returns EasySpec's options if it drafts, and refuses them for other drafters.
+/// Returns EasySpec's options, if it drafts.
 pub(super) fn easyspec(
     options: &Options,
-    method: Method,
     drafter: DrafterKind,
 ) -> Result<Option<EasySpec>, PlanError> {
-    if drafter == DrafterKind::EasySpec {
-        if options.layers == Some(LayerStrategy::Parallel(0)) {
-            let (option, expected) = ("layer_parallel_size", "1 or more layers at a time");
-            return Err(PlanError::Range { option, found: "0".into(), expected });
-        }
-        let layers = options.layers.clone().unwrap_or_default();
-        return Ok(Some(EasySpec { layers, calibration: options.calibration.unwrap_or_default() }));
+    if drafter != DrafterKind::EasySpec {
+        return Ok(None);
     }
-    let option = match (&options.layers, options.calibration) {
-        (Some(LayerStrategy::Parallel(_)), _) => "layer_parallel_size",
-        (Some(LayerStrategy::Groups(_)), _) => "layer_groups",
-        (None, Some(_)) => "calibration",
-        (None, None) => return Ok(None),
-    };
-    // Plain decoding ignores the drafter, and so the drafter's options.
-    match method {
-        _ if !method.drafts() && options.drafter == Some(DrafterKind::EasySpec) => Ok(None),
-        _ => Err(PlanError::EasySpecOnly(option)),
+    if options.layers == Some(LayerStrategy::Parallel(0)) {
+        let (option, expected) = ("layer_parallel_size", "1 or more layers at a time");
+        return Err(PlanError::Range { option, found: "0".into(), expected });
     }
+    let layers = options.layers.clone().unwrap_or_default();
+    Ok(Some(EasySpec { layers, calibration: options.calibration.unwrap_or_default() }))
 }

@@ -15,10 +15,14 @@ pub enum PlanError {
     /// The drafter needs a draft model, but none is named.
     #[error("the drafter \"{0}\" needs a checkpoint: set `draft_model`")]
     NoDraftModel(DrafterKind),
-    /// An option of EasySpec is set for another drafter. The option is `layer_parallel_size`,
-    /// `layer_groups` or `calibration`.
-    #[error("`{0}` is an option of `drafter = easyspec`: set that, or leave `{0}` out")]
-    EasySpecOnly(&'static str),
+    /// An option has no effect without another one.
+    #[error("`{option}` has no effect without {needed}: set that, or leave `{option}` out")]
+    NoEffect {
+        /// The option's name.
+        option: &'static str,
+        /// The other option, in backticks.
+        needed: &'static str,
+    },
     /// The method needs a drafter, but none is set.
     #[error(
         "the method {0} needs a drafter: set `draft_model`, or `drafter = prompt-lookup`, or \

@@ -60,7 +60,7 @@ pub struct Options {
     pub draft_tokens: DraftTokens,
     /// The shape of drafts: a chain or a tree.
     pub tree: Tree,
-    /// The variant of PEARL. Other methods ignore it.
+    /// The variant of PEARL, for [`Method::Pearl`].
     pub pearl: PearlOptions,
     /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
     pub weight_type: Option<WeightType>,
