@@ -8,8 +8,9 @@ use crate::arguments::Arguments;
 use clap::{Command, CommandFactory};
 
 /// Fields whose flag is spelt differently.
-const OTHER_NAMES: [(&str, &str); 7] = [
+const OTHER_NAMES: [(&str, &str); 8] = [
     ("weight_type", "dtype"),
+    ("cache_type", "kv-type"),
     ("additional_drafters", "also-draft"),
     ("layer_parallel_size", "lp"),
     ("layer_parallel_overlap", "fuzzy-overlap"),

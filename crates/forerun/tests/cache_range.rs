@@ -51,7 +51,7 @@ fn a_target_beyond_the_range_of_its_cache_is_named() {
             let error = error.unwrap_err();
             let expected = format!(
                 "the target's f16 key/value cache cannot hold a {part} of layer 4, which is beyond \
-                 ±65504: set `weight_type = f32`"
+                 ±65504: set `cache_type = bf16`"
             );
             assert!(error.contains(&expected), "{method}: {error}");
             let (_, failures) =

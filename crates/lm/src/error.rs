@@ -70,7 +70,7 @@ pub enum ModelError {
     /// whose cache it is says so in front of the message.
     #[error(
         "f16 key/value cache cannot hold a {part} of layer {layer}, which is beyond ±65504: set \
-         `weight_type = f32`, whose cache is f32"
+         `cache_type = bf16`"
     )]
     CacheRange {
         /// The layer, counted from 0.

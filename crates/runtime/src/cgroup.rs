@@ -1,46 +1,82 @@
-//! The control group of this process, as Linux shows it in files.
+//! The control groups of this process, as Linux shows them in files.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
-/// The version of a control group's interface.
+/// A version of control groups. A process may be in groups of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
-    /// One hierarchy for each controller.
+    /// One hierarchy for each controller, or for a few together.
     V1,
     /// One hierarchy for all controllers.
     V2,
 }
 
-/// Returns the folders of this process's control groups, with their ancestors, that may limit
+/// Returns the folders of this process's control groups, and of their ancestors, that may limit
 /// `controller` (`memory`, `cpu`). `root` is the root of the file system.
 ///
-/// A limit of any folder holds. A container may show only the end of the path: then missing folders are
-/// left out, and the folder at which the hierarchy is mounted is the container's own.
+/// A limit of any of these folders holds. Not all of them need to exist.
 pub(crate) fn folders(root: &Path, controller: &str) -> Vec<(Version, PathBuf)> {
-    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    groups.lines().flat_map(|line| folders_of(root, line, controller)).collect()
+    let read = |path| fs::read_to_string(root.join(path)).unwrap_or_default();
+    let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
+    let mounts: Vec<Mount<'_>> =
+        mounts.lines().filter_map(|line| Mount::parse(line, controller)).collect();
+    let mut folders = Vec::new();
+    for (version, group) in groups.lines().filter_map(|line| parse_group(line, controller)) {
+        for mount in mounts.iter().filter(|mount| mount.version == version) {
+            folders.extend(mount.folders(root, group).map(|folder| (version, folder)));
+        }
+    }
+    folders
 }
 
-/// Returns the folders of a line: `0::/path` or `number:controller,controller:/path`.
-fn folders_of(root: &Path, line: &str, controller: &str) -> Vec<(Version, PathBuf)> {
+/// Parses a line of `/proc/self/cgroup`, such as `4:cpu,cpuacct:/docker/1a`. Returns `None` for groups
+/// that `controller` does not limit.
+fn parse_group<'a>(line: &'a str, controller: &str) -> Option<(Version, &'a Path)> {
     let mut fields = line.splitn(3, ':').skip(1);
-    let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else {
-        return Vec::new();
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    let version = match controllers {
+        "" => Version::V2,
+        _ => controllers.split(',').any(|name| name == controller).then_some(Version::V1)?,
     };
-    let mounted = root.join("sys/fs/cgroup");
-    let (version, mounts) = match controllers {
-        // Systems with both versions mount the second one in a folder of its own.
-        "" => (Version::V2, [mounted.join("unified"), mounted]),
-        names if names.split(',').any(|name| name == controller) => {
-            (Version::V1, [mounted.join(controller), mounted.join(names)])
-        }
-        _ => return Vec::new(),
-    };
-    let Some(mount) = mounts.into_iter().find(|mount| mount.is_dir()) else { return Vec::new() };
-    let path = Path::new(path.trim_start_matches('/'));
-    let folders = path.ancestors().map(|folder| mount.join(folder));
-    folders.filter(|folder| folder.is_dir()).map(|folder| (version, folder)).collect()
+    Some((version, Path::new(path)))
+}
+
+/// A mounted hierarchy of control groups.
+struct Mount<'a> {
+    version: Version,
+    /// The group at the mount point.
+    group: &'a Path,
+    point: &'a Path,
+}
+
+impl<'a> Mount<'a> {
+    /// Parses a line of `/proc/self/mountinfo`. Returns `None` for other mounts.
+    fn parse(line: &'a str, controller: &str) -> Option<Self> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut system = system.split(' ');
+        let version = match system.next()? {
+            "cgroup2" => Version::V2,
+            "cgroup" => {
+                let limits = system.nth(1)?.split(',').any(|option| option == controller);
+                limits.then_some(Version::V1)?
+            }
+            _ => return None,
+        };
+        let mut mount = mount.split(' ').skip(3);
+        let (group, point) = (Path::new(mount.next()?), Path::new(mount.next()?));
+        Some(Self { version, group, point })
+    }
+
+    /// Returns the folders of a group and of its ancestors, as far as they are mounted.
+    fn folders(&self, root: &Path, group: &Path) -> impl Iterator<Item = PathBuf> {
+        let point = root.join(self.point.strip_prefix("/").unwrap_or(self.point));
+        // A group outside the mounted ones is seen in some containers. Then the mounted one is the best guess.
+        let below = group.strip_prefix(self.group).ok();
+        let below =
+            below.filter(|path| path.components().all(|c| matches!(c, Component::Normal(_))));
+        below.unwrap_or(Path::new("")).ancestors().map(move |path| point.join(path))
+    }
 }
 
 #[cfg(test)]
@@ -49,40 +85,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_lead_from_the_process_to_the_root() {
+    fn folders_lead_from_the_process_to_the_mounted_group() {
         let root = tempfile::tempdir().unwrap();
-        let write = |path: &str, text: &str| {
-            let file = root.path().join(path);
-            fs::create_dir_all(file.parent().unwrap()).unwrap();
-            fs::write(file, text).unwrap();
+        fs::create_dir_all(root.path().join("proc/self")).unwrap();
+        let write = |groups: &str, mounts: &str| {
+            fs::write(root.path().join("proc/self/cgroup"), groups).unwrap();
+            fs::write(root.path().join("proc/self/mountinfo"), mounts).unwrap();
         };
         let found = |controller: &str| -> Vec<(Version, String)> {
             let folders = folders(root.path(), controller).into_iter();
-            let name = |folder: &Path| folder.strip_prefix(root.path()).unwrap().to_owned();
-            folders.map(|(version, path)| (version, name(&path).display().to_string())).collect()
+            let name = |folder: &Path| {
+                let name = folder.strip_prefix(root.path()).unwrap().display().to_string();
+                name.trim_end_matches('/').to_owned()
+            };
+            folders.map(|(version, path)| (version, name(&path))).collect()
+        };
+        let expected = |version, paths: &[&str]| -> Vec<(Version, String)> {
+            paths.iter().map(|path| (version, format!("sys/fs/cgroup{path}"))).collect()
         };
         assert_eq!(found("memory"), []);
-        write("proc/self/cgroup", "0::/user.slice/app\n");
-        assert_eq!(found("memory"), []);
-        write("sys/fs/cgroup/user.slice/app/memory.max", "max\n");
-        let expected =
-            ["sys/fs/cgroup/user.slice/app", "sys/fs/cgroup/user.slice", "sys/fs/cgroup"];
-        assert_eq!(found("cpu"), expected.map(|path| (Version::V2, path.to_owned())));
-        // The path of the machine, which a container does not see.
-        write("proc/self/cgroup", "0::/docker/0123\n");
-        assert_eq!(found("memory"), [(Version::V2, "sys/fs/cgroup".to_owned())]);
-        write("proc/self/cgroup", "9:cpu,cpuacct:/a\n4:memory:/b\n1:name=systemd:/c\n0::/d\n");
-        write("sys/fs/cgroup/memory/b/memory.limit_in_bytes", "1\n");
-        write("sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", "1\n");
-        write("sys/fs/cgroup/unified/d/cgroup.procs", "1\n");
-        let unified = ["unified/d", "unified"].map(|path| (Version::V2, path));
-        for (controller, first) in
-            [("memory", ["memory/b", "memory"]), ("cpu", ["cpu,cpuacct/a", "cpu,cpuacct"])]
-        {
-            let expected = first.map(|path| (Version::V1, path)).into_iter().chain(unified);
-            let expected =
-                expected.map(|(version, path)| (version, format!("sys/fs/cgroup/{path}")));
-            assert_eq!(found(controller), expected.collect::<Vec<_>>());
+        let unified = "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n";
+        write("0::/user.slice/app\n", unified);
+        let paths = ["/user.slice/app", "/user.slice", ""];
+        assert_eq!(found("cpu"), expected(Version::V2, &paths));
+        // A container's own group is mounted, but the process may see the machine's path.
+        let own = "30 23 0:26 /docker/0123 /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        for group in ["0::/docker/0123\n", "0::/../elsewhere\n"] {
+            write(group, own);
+            assert_eq!(found("memory"), expected(Version::V2, &[""]));
         }
+        let split = "31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                     32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n";
+        write("9:cpu,cpuacct:/a\n4:memory:/b\n1:name=systemd:/c\n0::/d\n", split);
+        assert_eq!(found("memory"), expected(Version::V1, &["/memory/b", "/memory"]));
+        assert_eq!(found("cpu"), expected(Version::V1, &["/cpu,cpuacct/a", "/cpu,cpuacct"]));
     }
 }

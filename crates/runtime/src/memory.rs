@@ -73,6 +73,7 @@ mod tests {
         assert_eq!(available(), Some(8000 * 1024));
         // Control groups of version 2: the process's own is not limited, its parent is.
         write("proc/self/cgroup", "0::/slice/app\n");
+        write("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
         write("sys/fs/cgroup/slice/app/memory.max", "max\n");
         write("sys/fs/cgroup/slice/app/memory.current", "4000000\n");
         assert_eq!(available(), Some(8000 * 1024));
@@ -85,6 +86,8 @@ mod tests {
         assert_eq!(available(), Some(0));
         // Version 1. Without a limit, the largest number of pages stands there.
         write("proc/self/cgroup", "4:memory:/a/b\n");
+        let mount = "31 30 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
+        write("proc/self/mountinfo", mount);
         write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
         write("sys/fs/cgroup/memory/memory.usage_in_bytes", "7000000\n");
         write("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "3000000\n");
