@@ -10,6 +10,7 @@ use forerun_formats::checkpoint::gguf::{GgufFile, GgufMetadata};
 use forerun_formats::{Checkpoint, EmbeddedModel, LoadError};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
+use tokenizers::ModelWrapper;
 
 /// The file of a tokenizer.
 const TOKENIZER: &str = "tokenizer.json";
@@ -80,7 +81,7 @@ pub enum TokenizerError {
     #[error(
         "no tokenizer for {model}, which has {expected} tokens: {}; copy the model's own tokenizer to \
          its folder, as tokenizer.json (Hugging Face) or tok*.bin (llama2.c)",
-        sizes(found)
+        llama2c::sizes(found)
     )]
     Size {
         /// The model's checkpoint.
