@@ -261,7 +261,7 @@ fn templates_that_cannot_be_used_are_refused_before_loading() {
     assert!(finished.errors.contains("started a new conversation"), "{}", finished.errors);
     write(
         "{% if messages[0].content == 'a' %}{% for i in range(9999) %}{% for j in range(9999) %}{% for k in range(9999) %}\
-         {% endfor %}{% endfor %}{% endfor %}{% endif %}",
+         {% endfor %}{% endfor %}{% endfor %}{% endif %}x",
     );
     let run = piped(&models, "a\n/reset\n", &["--chat-template", file.to_str().unwrap()]);
     let finished = run.succeed();

@@ -45,6 +45,7 @@ impl Operands<'_> {
     /// Returns what to prefetch. A single block stays ahead of itself, and in its last input range
     /// prefetches the next two tiles. Several blocks share the next input range, or the first input range
     /// of the next two tiles.
+    #[inline]
     pub(crate) fn prefetch_plan(&self) -> PrefetchPlan {
         let Self { input_range, block_index, group_blocks, .. } = self;
         let offset = |input| input_offset(self.weight_type, input);
@@ -64,6 +65,7 @@ impl Operands<'_> {
 
 /// Returns where an input begins in a tile, in bytes. For block types it is the first input of a chunk, or
 /// the end.
+#[inline]
 fn input_offset(weight_type: WeightType, input: usize) -> usize {
     match weight_type {
         WeightType::F32 => input * LANES * 4,
@@ -74,6 +76,7 @@ fn input_offset(weight_type: WeightType, input: usize) -> usize {
 
 /// Returns how many inputs ahead a kernel prefetches weights if its group has a single row block: 2 KB of
 /// floats, or a chunk of a block type.
+#[inline]
 pub(super) fn prefetched_inputs(weight_type: WeightType) -> usize {
     match weight_type {
         WeightType::F32 => 32,
