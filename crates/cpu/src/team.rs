@@ -13,6 +13,8 @@
 //! (`solo.rs`).
 
 mod affinity_guard;
+#[cfg(target_os = "linux")]
+mod preferred_cores;
 mod solo;
 mod sub_teams;
 
@@ -49,7 +51,15 @@ pub struct Team {
     /// The next piece of each member's range in [`Team::for_each_piece`].
     cursors: Vec<Cursor>,
     /// Held by the leader during a run: a team runs one function at a time.
-    leader_lock: Mutex<Solo>,
+    leader_lock: Mutex<Leader>,
+}
+
+/// What a team's leader remembers between runs.
+#[derive(Default)]
+struct Leader {
+    solo: Solo,
+    #[cfg(target_os = "linux")]
+    cores: Option<preferred_cores::PreferredCores>,
 }
 
 /// The next unclaimed piece of a range, on a cache line of its own.
@@ -117,7 +127,7 @@ impl Team {
             helpers: Vec::new(),
             handles: Vec::new(),
             cursors: vec![Cursor::default()],
-            leader_lock: Mutex::new(Solo::default()),
+            leader_lock: Mutex::new(Leader::default()),
         }
     }
 
@@ -163,6 +173,24 @@ impl Team {
             } else {
                 team.add_helper(number, Some(core))?;
             }
+        }
+        Ok(team)
+    }
+
+    /// Creates a team with one member per core. The members, of which the calling thread is the first, keep
+    /// to their cores as long as no other load needs these; then the system places them. Also if the system
+    /// refuses a core, or does not say how long threads wait.
+    ///
+    /// # Errors
+    /// [`TeamError::Spawn`] if a thread cannot be started.
+    pub fn preferring(cores: &[usize]) -> Result<Self, TeamError> {
+        let team = Self::unpinned(cores.len())?;
+        #[cfg(target_os = "linux")]
+        if !team.helpers.is_empty() {
+            let thread = Mutex::new(vec![rustix::thread::gettid(); cores.len()]);
+            team.run(&|member| lock(&thread)[member] = rustix::thread::gettid());
+            let cores = preferred_cores::PreferredCores::take(&lock(&thread), cores);
+            lock(&team.leader_lock).cores = cores;
         }
         Ok(team)
     }
@@ -250,8 +278,12 @@ impl Team {
         if self.helpers.is_empty() {
             return (0..count).for_each(|piece| work(0, piece));
         }
-        let mut solo = lock(&self.leader_lock);
-        if solo.is_active() {
+        let mut leader = lock(&self.leader_lock);
+        #[cfg(target_os = "linux")]
+        if let Some(cores) = &mut leader.cores {
+            cores.before_run();
+        }
+        if leader.solo.is_active() {
             return (0..count).for_each(|piece| work(0, piece));
         }
         let members = self.members();
@@ -268,12 +300,12 @@ impl Team {
             }
         };
         let waited = self.lead(&pieces, Attendance::Optional);
-        solo.after_run(waited);
+        leader.solo.after_run(waited);
     }
 
     /// Returns whether the leader works alone for now, because helpers have lost their cores.
     fn is_solo(&self) -> bool {
-        lock(&self.leader_lock).is_active()
+        lock(&self.leader_lock).solo.is_active()
     }
 
     /// Splits `0..count` into one contiguous range per member, at multiples of `grain`, and calls

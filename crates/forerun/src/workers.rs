@@ -67,7 +67,7 @@ pub(crate) fn worker_specs(
 fn team(worker: &WorkerDescription) -> TeamSpec {
     match &worker.device {
         WorkerDevice::Own(group) if worker.pinned => TeamSpec::Pinned(group.cores().to_vec()),
-        WorkerDevice::Own(group) => TeamSpec::Unpinned(group.cores().len()),
+        WorkerDevice::Own(group) => TeamSpec::Preferring(group.cores().to_vec()),
         WorkerDevice::Thread | WorkerDevice::InTurn(_) => TeamSpec::Unpinned(1),
     }
 }
@@ -163,11 +163,12 @@ mod tests {
     }
 
     #[test]
-    fn default_teams_have_as_many_threads_as_cores_and_are_not_pinned() -> Result<(), PlanError> {
+    fn only_named_cores_and_the_option_pin_teams() -> Result<(), PlanError> {
+        let preferring = |cores: &[usize]| TeamSpec::Preferring(cores.to_vec());
         let pinned = |cores: &[&[usize]]| {
             cores.iter().map(|cores| TeamSpec::Pinned(cores.to_vec())).collect::<Vec<_>>()
         };
-        assert_eq!(teams(|_| ())?, [TeamSpec::Unpinned(1), TeamSpec::Unpinned(2)]);
+        assert_eq!(teams(|_| ())?, [preferring(&[2]), preferring(&[3, 4])]);
         assert_eq!(teams(|options| options.pin = true)?, pinned(&[&[2], &[3, 4]]));
         let named = |text: &str| teams(|options| options.placement = text.parse().ok());
         assert_eq!(named("drafter=cpu:4,target=cpu:2-3")?, pinned(&[&[4], &[2, 3]]));

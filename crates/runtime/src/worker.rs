@@ -33,6 +33,8 @@ pub struct WorkerSpec {
 pub enum TeamSpec {
     /// A number of threads, which the system places. There is always one.
     Unpinned(usize),
+    /// A thread on each of these cores, as long as no other load needs them.
+    Preferring(Vec<usize>),
     /// A thread on each of these cores, which stays there.
     Pinned(Vec<usize>),
 }
@@ -42,6 +44,7 @@ impl TeamSpec {
     fn start(&self) -> Result<Team, TeamError> {
         match self {
             Self::Unpinned(threads) => Team::unpinned(*threads),
+            Self::Preferring(cores) => Team::preferring(cores),
             Self::Pinned(cores) => Team::pinned(cores),
         }
     }

@@ -1,7 +1,6 @@
 //! A team split into sub-teams, which run different work at the same time.
 
-use super::solo::Solo;
-use super::{Cursor, OPEN, Run, Shared, Team, helper_loop, lock};
+use super::{Cursor, Leader, OPEN, Run, Shared, Team, helper_loop, lock};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,7 +35,7 @@ impl Team {
                 cursors: members.clone().map(|_| Cursor::default()).collect(),
                 helpers,
                 handles: Vec::new(),
-                leader_lock: Mutex::new(Solo::default()),
+                leader_lock: Mutex::new(Leader::default()),
             };
             let seen = members.clone().map(|_| AtomicUsize::new(0)).collect();
             SubTeam { members, team, seen, cursor: Cursor::default() }
