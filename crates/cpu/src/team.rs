@@ -10,7 +10,8 @@
 //! On a busy machine a helper may not be scheduled for milliseconds. So helpers *join* such a run: the
 //! leader takes all pieces that nobody has taken, and waits only for helpers that are in the middle of a
 //! piece. If it has to wait for long, a helper has lost its core, and the leader works alone for a while
-//! (`solo.rs`).
+//! (`solo.rs`). If threads wait for their cores for much of the time, the team is smaller for a while
+//! (`preferred_cores.rs`).
 
 mod affinity_guard;
 #[cfg(target_os = "linux")]
@@ -62,6 +63,16 @@ struct Leader {
     cores: Option<preferred_cores::PreferredCores>,
 }
 
+impl Leader {
+    /// Returns how many of the team's members should take part in the next run.
+    fn active_members(&mut self, members: usize) -> usize {
+        #[cfg(target_os = "linux")]
+        let members =
+            self.cores.as_mut().map_or(members, preferred_cores::PreferredCores::before_run);
+        if members > 1 && self.solo.is_active() { 1 } else { members }
+    }
+}
+
 /// The next unclaimed piece of a range, on a cache line of its own.
 #[repr(align(64))]
 #[derive(Default)]
@@ -93,7 +104,9 @@ struct Shared {
     current: UnsafeCell<Option<Run>>,
     /// The number of helpers inside the current run, plus [`OPEN`] while they may enter.
     inside: AtomicUsize,
-    /// Helpers that have not entered and left the current run yet.
+    /// The number of members that are invited to the current run. Other helpers sleep.
+    invited: AtomicUsize,
+    /// Invited helpers that have not entered and left the current run yet.
     absent: AtomicUsize,
     stop: AtomicBool,
     /// The first panic of a helper in this run.
@@ -236,12 +249,12 @@ impl Team {
             return work(0);
         }
         let _leader = lock(&self.leader_lock);
-        self.lead(work, Attendance::All);
+        self.lead(work, self.members(), Attendance::All);
     }
 
-    /// Executes one run; the calling thread must hold `leader_lock`. Returns how long the leader waited
-    /// for helpers after its own work.
-    fn lead(&self, work: &Work<'_>, attendance: Attendance) -> Duration {
+    /// Executes one run with the first `members`; the calling thread must hold `leader_lock`. Returns how long
+    /// the leader waited for helpers after its own work.
+    fn lead(&self, work: &Work<'_>, members: usize, attendance: Attendance) -> Duration {
         let shared = &self.shared;
         // SAFETY: only the lifetime changes. Helpers use the reference only while they are inside the
         // run. This function neither returns nor unwinds (it catches the leader's own panic) before the
@@ -250,12 +263,12 @@ impl Team {
         let run = Run { work: static_work, leader: thread::current() };
         // SAFETY: this thread is the leader. The last run is closed, and no helper is inside.
         unsafe { *shared.current.get() = Some(run) };
-        shared.absent.store(self.helpers.len(), Ordering::Relaxed);
+        let helpers = &self.helpers[..members - 1];
+        shared.invited.store(members, Ordering::Relaxed);
+        shared.absent.store(helpers.len(), Ordering::Relaxed);
         shared.inside.store(OPEN, Ordering::Release);
         shared.run.fetch_add(1, Ordering::Release);
-        for helper in &self.helpers {
-            helper.unpark();
-        }
+        helpers.iter().for_each(Thread::unpark);
         let own = catch_unwind(AssertUnwindSafe(|| work(0)));
         let mut waited = Duration::ZERO;
         if attendance == Attendance::All {
@@ -272,21 +285,17 @@ impl Team {
 
     /// Calls `work(member, piece)` once for every piece of `0..count`.
     ///
-    /// Each member starts with a contiguous range of pieces, which depends only on `count` and the
-    /// number of members. A member that has finished its own range takes pieces from the others.
+    /// Each member that takes part starts with a contiguous range of pieces. A member that has finished its own
+    /// range takes pieces from the others.
     pub fn for_each_piece(&self, count: usize, work: impl Fn(usize, usize) + Sync) {
         if self.helpers.is_empty() {
             return (0..count).for_each(|piece| work(0, piece));
         }
         let mut leader = lock(&self.leader_lock);
-        #[cfg(target_os = "linux")]
-        if let Some(cores) = &mut leader.cores {
-            cores.before_run();
-        }
-        if leader.solo.is_active() {
+        let members = leader.active_members(self.members());
+        if members == 1 {
             return (0..count).for_each(|piece| work(0, piece));
         }
-        let members = self.members();
         let start = |member: usize| count * member / members;
         for (member, cursor) in self.cursors.iter().enumerate() {
             cursor.0.store(start(member), Ordering::Relaxed);
@@ -299,13 +308,13 @@ impl Team {
                 pieces.for_each(|piece| work(member, piece));
             }
         };
-        let waited = self.lead(&pieces, Attendance::Optional);
+        let waited = self.lead(&pieces, members, Attendance::Optional);
         leader.solo.after_run(waited);
     }
 
     /// Returns whether the leader works alone for now, because helpers have lost their cores.
     fn is_solo(&self) -> bool {
-        lock(&self.leader_lock).solo.is_active()
+        lock(&self.leader_lock).active_members(self.members()) == 1
     }
 
     /// Splits `0..count` into one contiguous range per member, at multiples of `grain`, and calls
@@ -347,6 +356,7 @@ impl Shared {
             run: AtomicUsize::new(0),
             current: UnsafeCell::new(None),
             inside: AtomicUsize::new(0),
+            invited: AtomicUsize::new(usize::MAX),
             absent: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
@@ -374,7 +384,7 @@ enum Attendance {
 /// the loop.
 fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
     loop {
-        wait_until(|| shared.run.load(Ordering::Acquire) != seen);
+        wait_until_invited(shared, number, seen);
         seen = shared.run.load(Ordering::Acquire);
         if shared.stop.load(Ordering::Relaxed) {
             return seen;
@@ -391,9 +401,27 @@ fn helper_loop(shared: &Shared, number: usize, mut seen: usize) -> usize {
         let leader = current.as_ref().map(|run| run.leader.clone());
         let _leave = LeaveOnDrop { shared, leader };
         let Some(Run { work, .. }) = current else { return seen };
+        if number >= shared.invited.load(Ordering::Relaxed) {
+            // It is a later run, of a smaller team.
+            continue;
+        }
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(number))) {
             lock(&shared.panic).get_or_insert(panic);
         }
+    }
+}
+
+/// Waits until there is a run after `seen` to which the helper is invited, or until the team stops. Between
+/// runs without it, it does not spin.
+fn wait_until_invited(shared: &Shared, number: usize, seen: usize) {
+    let is_new = || shared.run.load(Ordering::Acquire) != seen;
+    let is_called = || {
+        let is_invited = || number < shared.invited.load(Ordering::Relaxed);
+        is_new() && (is_invited() || shared.stop.load(Ordering::Relaxed))
+    };
+    wait_until(is_new);
+    while !is_called() {
+        thread::park();
     }
 }
 
@@ -480,6 +508,26 @@ mod tests {
             }
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 300));
             assert_eq!(team.runs(), if members == 1 { 0 } else { 300 });
+        }
+    }
+
+    #[test]
+    fn runs_of_fewer_members_leave_the_others_out() {
+        let team = Team::unpinned(3).unwrap();
+        for round in 0..300 {
+            let members = 1 + round * 7 % 3;
+            let counts: Vec<AtomicUsize> = (0..3).map(|_| AtomicUsize::new(0)).collect();
+            let count = |member: usize| _ = counts[member].fetch_add(1, Ordering::Relaxed);
+            {
+                let _leader = lock(&team.leader_lock);
+                team.lead(&count, members, Attendance::All);
+            }
+            if round % 50 == 20 {
+                // Long enough for the helpers to park.
+                thread::sleep(Duration::from_millis(2));
+            }
+            let counts: Vec<usize> = counts.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+            assert_eq!(counts, [1, usize::from(members > 1), usize::from(members > 2)]);
         }
     }
 

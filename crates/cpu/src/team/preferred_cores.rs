@@ -1,9 +1,9 @@
 //! Cores that a team keeps while no other load needs them.
 //!
 //! A thread that stays on its core keeps its caches, and is never placed on a core where another member
-//! spins. But beside other load it waits for its core while another one may be free. So the team watches
-//! how long its threads wait for a core, as the kernel counts it, and leaves its cores for a while if they
-//! wait for long.
+//! spins. But beside other load it waits for its core while another one may be free, and the others wait for
+//! it. So the team watches how long its threads wait for a core, as the kernel counts it. Threads that wait
+//! for long take no part in its work for a while, and the system places the others.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -18,9 +18,9 @@ const WINDOW: Duration = Duration::from_millis(20);
 /// A member that waits for this share of a window has lost its core. Beside one busy thread of the same
 /// priority, it waits for half of the time.
 const LOST_SHARE: f64 = 0.3;
-/// How long the team leaves its cores the first time.
+/// How long the team is smaller the first time.
 const FIRST: Duration = Duration::from_millis(250);
-/// How long it leaves them at most, before it tries them again.
+/// How long it is smaller at most, before it tries all members again.
 const LONGEST: Duration = Duration::from_secs(8);
 
 /// The cores of a team, one for each member.
@@ -29,6 +29,8 @@ pub(super) struct PreferredCores {
     members: Vec<Member>,
     /// Where the threads may run otherwise.
     anywhere: CpuSet,
+    /// The number of members that take part.
+    active: usize,
     turns: Turns,
     runs: u32,
     window_start: Instant,
@@ -54,9 +56,10 @@ impl PreferredCores {
             let waited_ns = waited_ns(&statistics)?;
             Some(Member { thread, core, statistics, waited_ns })
         };
-        let mut taken = Self {
+        let taken = Self {
             members: threads.iter().zip(cores).map(member).collect::<Option<_>>()?,
             anywhere: sched_getaffinity(None).ok()?,
+            active: cores.len(),
             turns: Turns::default(),
             runs: 0,
             window_start: Instant::now(),
@@ -68,8 +71,10 @@ impl PreferredCores {
         Some(taken)
     }
 
-    /// Takes note of a run of the team. Now and then leaves the cores, or returns to them.
-    pub(super) fn before_run(&mut self) {
+    /// Takes note of a run of the team. Now and then leaves the cores, or returns to them. Returns the number
+    /// of members that should take part in the next runs.
+    #[inline]
+    pub(super) fn before_run(&mut self) -> usize {
         self.runs = self.runs.wrapping_add(1);
         if self.runs.is_multiple_of(RUNS_PER_CLOCK_CHECK) {
             let window = self.window_start.elapsed();
@@ -77,27 +82,34 @@ impl PreferredCores {
                 self.end_window(window);
             }
         }
+        self.active
     }
 
     fn end_window(&mut self, window: Duration) {
-        let mut lost = 0.0_f64;
+        let mut lost = 0;
         for member in &mut self.members {
             let waited = waited_ns(&member.statistics).unwrap_or(member.waited_ns);
             let waiting = waited.saturating_sub(member.waited_ns);
-            lost = lost.max(waiting as f64 / window.as_nanos() as f64);
+            lost += usize::from(waiting as f64 > LOST_SHARE * window.as_nanos() as f64);
             member.waited_ns = waited;
         }
         let now = Instant::now();
         self.window_start = now;
-        match self.turns.after_window(lost > LOST_SHARE, now) {
-            Some(Turn::Leave) => self.leave(),
-            Some(Turn::Return) => _ = self.stay(),
+        match self.turns.after_window(lost > 0, now) {
+            Some(Turn::Leave) => {
+                self.leave();
+                self.active = (self.members.len() - lost).max(1);
+            }
+            Some(Turn::Return) => {
+                self.stay();
+                self.active = self.members.len();
+            }
             None => (),
         }
     }
 
     /// Keeps every member on its core. Returns whether the system allows it.
-    fn stay(&mut self) -> bool {
+    fn stay(&self) -> bool {
         self.members.iter().all(|member| {
             let mut core = CpuSet::new();
             // The set holds only so many cores.
@@ -109,7 +121,7 @@ impl PreferredCores {
         })
     }
 
-    fn leave(&mut self) {
+    fn leave(&self) {
         for member in &self.members {
             // A failure is harmless: the thread then stays on its core and keeps working.
             sched_setaffinity(Some(member.thread), &self.anywhere).ok();
@@ -125,7 +137,7 @@ fn waited_ns(statistics: &File) -> Option<u64> {
     text.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// When a team stays on its cores. After a loss it leaves them for a period. If it loses them again soon after
+/// When a team stays on its cores. After a loss of some it leaves all of them for a period. If it loses them again soon after
 /// its return, the period doubles.
 #[derive(Debug, Default)]
 struct Turns {
@@ -190,7 +202,7 @@ mod tests {
             let all = sched_getaffinity(None).unwrap();
             let core = (0..CpuSet::MAX_CPU).find(|&core| all.is_set(core)).unwrap();
             let this = rustix::thread::gettid();
-            let mut cores = PreferredCores::take(&[this], &[core]).unwrap();
+            let cores = PreferredCores::take(&[this], &[core]).unwrap();
             let now = sched_getaffinity(None).unwrap();
             assert!(now.count() == 1 && now.is_set(core));
             cores.leave();
