@@ -128,7 +128,7 @@ fn cores() -> anyhow::Result<ExitCode> {
     for limit in topology.limits() {
         writeln!(out, "  {limit}")?;
     }
-    writeln!(out, "default placement    not pinned to cores (`--pin` pins it)")?;
+    writeln!(out, "default placement    leaves busy cores (`--pin` stays on them)")?;
     writeln!(out, "  pearl, dsi  {}", Placement::automatic(&cores, true, 1))?;
     writeln!(out, "  others      {}", Placement::automatic(&cores, false, 1))?;
     Ok(ExitCode::SUCCESS)

@@ -599,14 +599,13 @@ pub(crate) struct AnswerArguments {
     ///
     /// By default, drafter and target share all cores. With `--method pearl` or `dsi`, the drafter
     /// has the first core, and the target or its replicas have the others. `forerun devices` shows
-    /// the defaults. Only the threads of a given placement stay on their cores.
+    /// the defaults. The threads of a given placement stay on their cores, even beside other programs.
     #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
     pub(crate) placement: Option<Placement>,
 
     /// Keep each thread on its core, also in the default placement.
     ///
-    /// Use it only if no other program needs the cores. Otherwise, the system moves threads to free
-    /// cores.
+    /// Otherwise, the threads of a device leave their cores for a while when other programs need them.
     #[arg(long, help_heading = headings::DEVICES)]
     pub(crate) pin: bool,
 }
