@@ -106,11 +106,11 @@ fn exponent(scale: f32) -> u8 {
 
 /// Adds the lowest bits of 32 quants to the 32 inputs of one output in a plane. These bits must be zero.
 fn add_bits(quants: &[u8; BLOCK], width: usize, lane: usize, plane: &mut [u8]) {
-    let (per_byte, mask) = (8 / width, 0xff >> (8 - width));
-    for (group, quants) in quants.as_chunks::<4>().0.iter().enumerate() {
-        let at = group / per_byte * 64 + lane * 4;
-        for (byte, quant) in plane[at..at + 4].iter_mut().zip(quants) {
-            *byte |= (quant & mask) << (group % per_byte * width);
-        }
+    // Four bytes at a time.
+    let (per_byte, mask) = (8 / width, u32::from_ne_bytes([0xff >> (8 - width); 4]));
+    for (group, &quants) in quants.as_chunks::<4>().0.iter().enumerate() {
+        let bits = (u32::from_le_bytes(quants) & mask) << (group % per_byte * width);
+        let (places, _) = plane[group / per_byte * 64..].as_chunks_mut::<4>();
+        places[lane] = (u32::from_le_bytes(places[lane]) | bits).to_le_bytes();
     }
 }

@@ -251,19 +251,20 @@ pub fn dequantize(block_type: BlockType, bytes: &[u8], out: &mut [f32]) {
 /// level overflows in f32.
 #[must_use]
 pub fn first_non_finite(block_type: BlockType, bytes: &[u8]) -> Option<(usize, f32)> {
+    // On the stored bits, which is several times faster than to widen them.
+    let non_finite_half =
+        |block: &[u8], at: usize| (block[at + 1] & 0x7c == 0x7c).then(|| half_at(block, at));
     let layout = Layout::of(block_type);
     let non_finite = |block: &[u8]| -> Option<f32> {
         let scale = match layout.scale {
-            Scale::Half(at) => half_at(block, at),
-            Scale::HalfPower if block[0] == u8::MAX => f32::NAN,
-            Scale::HalfPower if block[0] > MXFP4_FINITE => f32::INFINITY,
-            Scale::HalfPower => 0.0,
+            Scale::Half(at) => non_finite_half(block, at),
+            Scale::HalfPower if block[0] == u8::MAX => Some(f32::NAN),
+            Scale::HalfPower => (block[0] > MXFP4_FINITE).then_some(f32::INFINITY),
         };
-        let minimum = match layout.minimum {
-            Minimum::None => 0.0,
-            Minimum::Half(at) | Minimum::Added(at) => half_at(block, at),
-        };
-        [scale, minimum].into_iter().find(|value| !value.is_finite())
+        scale.or_else(|| match layout.minimum {
+            Minimum::None => None,
+            Minimum::Half(at) | Minimum::Added(at) => non_finite_half(block, at),
+        })
     };
     let mut blocks = bytes.chunks_exact(block_type.bytes()).enumerate();
     blocks.find_map(|(index, block)| Some((index, non_finite(block)?)))
