@@ -29,7 +29,10 @@ pub(crate) fn write(
     listen: impl FnOnce() -> anyhow::Result<()>,
 ) -> anyhow::Result<bool> {
     let answers = &arguments.answers;
-    ensure!(answers.model.is_some(), "no --model given: name the model that writes the text");
+    ensure!(
+        answers.engine.model.is_some(),
+        "no --model given: name the model that writes the text"
+    );
     let base = request(answers)?;
     base.validate()?;
     let prompts = prompts(arguments)?;
@@ -37,8 +40,8 @@ pub(crate) fn write(
     forerun_output::check(&arguments.out).with_context(failed)?;
     let _lock = Lock::file(&arguments.out).with_context(failed)?;
     let done = count_written(&arguments.out, &prompts)?;
-    let plan = Plan::new(options(answers))?;
-    let mut loader = progress::loader(answers.offline, true);
+    let plan = Plan::new(options(&answers.engine))?;
+    let mut loader = progress::loader(answers.engine.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     let base = suggested_sampling(base, answers, &engine)?;

@@ -1,6 +1,6 @@
 //! `forerun generate`: continues a prompt and prints one line of statistics.
 
-use crate::arguments::{AnswerArguments, GenerateArguments};
+use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress};
@@ -48,10 +48,10 @@ pub(crate) fn run(mut arguments: GenerateArguments) -> anyhow::Result<ExitCode> 
     if prompt.is_empty() {
         return Err(ForerunError::EmptyPrompt.into());
     }
-    demonstration(&mut arguments.answers)?;
-    let plan = Plan::new(options(&arguments.answers))?;
+    demonstration(&mut arguments.answers.engine)?;
+    let plan = Plan::new(options(&arguments.answers.engine))?;
     // An interrupt during loading ends the process; the next run resumes a download.
-    let mut loader = progress::loader(arguments.answers.offline, !arguments.json);
+    let mut loader = progress::loader(arguments.answers.engine.offline, !arguments.json);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     if engine.translates_drafts() {
@@ -141,7 +141,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
 }
 
 /// Uses the demonstration pair if no model is given.
-pub(crate) fn demonstration(arguments: &mut AnswerArguments) -> anyhow::Result<()> {
+pub(crate) fn demonstration(arguments: &mut EngineArguments) -> anyhow::Result<()> {
     if arguments.model.is_some() {
         return Ok(());
     }
@@ -156,7 +156,7 @@ pub(crate) fn demonstration(arguments: &mut AnswerArguments) -> anyhow::Result<(
     Ok(())
 }
 
-pub(crate) fn options(arguments: &AnswerArguments) -> Options {
+pub(crate) fn options(arguments: &EngineArguments) -> Options {
     Options {
         model: arguments.model.clone().unwrap_or_default(),
         draft_model: arguments.draft_model.clone(),

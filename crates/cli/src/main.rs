@@ -24,8 +24,10 @@ mod note;
 mod progress;
 mod quality;
 // It lists the commands of all features.
-#[cfg(all(test, feature = "train", feature = "plots"))]
+#[cfg(all(test, feature = "train", feature = "plots", feature = "server"))]
 mod reference;
+#[cfg(feature = "server")]
+mod serve;
 mod shown_drafts;
 #[cfg(feature = "laboratory")]
 mod simulate;
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
     let outcome = interrupts::clean_up_on_signals().and_then(|()| match command {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Chat(arguments) => chat::run(*arguments),
+        #[cfg(feature = "server")]
+        Command::Serve(arguments) => serve::run(*arguments),
         Command::Devices(arguments) => devices::run(&arguments),
         Command::Bench(Bench::Kernels(arguments)) => bench::kernels(&arguments),
         Command::Bench(Bench::Quality(arguments)) => quality::run(arguments),
@@ -66,6 +70,8 @@ fn main() -> ExitCode {
         Command::Analyze(_) => missing::command("analyze", "laboratory"),
         #[cfg(not(feature = "laboratory"))]
         Command::Simulate(_) => missing::command("simulate", "laboratory"),
+        #[cfg(not(feature = "server"))]
+        Command::Serve(_) => missing::command("serve", "server"),
         #[cfg(not(feature = "train"))]
         Command::Train(_) => missing::command("train", "train"),
         #[cfg(not(feature = "train"))]

@@ -2,7 +2,7 @@
 //! get it.
 
 #![cfg_attr(
-    all(feature = "laboratory", feature = "plots", feature = "train"),
+    all(feature = "laboratory", feature = "plots", feature = "server", feature = "train"),
     expect(dead_code, reason = "this build has every command")
 )]
 

@@ -3,11 +3,11 @@
 use crate::answer::Answer;
 use crate::chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 use crate::engine::{Continuation, Forerun};
+use crate::engine_method::MethodError;
 use crate::error::ForerunError;
 use crate::plan::Method;
-use crate::registry::DrafterKind;
 use crate::request::Request;
-use forerun_core::{DraftShape, Need, TokenId};
+use forerun_core::TokenId;
 use forerun_decode::Finish;
 use forerun_runtime::Canceller;
 use std::ops::ControlFlow;
@@ -105,20 +105,6 @@ pub enum ChatError {
         /// The model's context length in tokens.
         context: usize,
     },
-    /// The method needs a drafter, and the engine has none.
-    #[error(
-        "the method {0} needs a drafter: restart with `draft_model` or with `drafter = prompt-lookup`"
-    )]
-    NoDrafter(Method),
-    /// The method drafts chains, and the engine was opened for trees.
-    #[error("the method {0} drafts chains: restart without `tree`")]
-    ChainsOnly(Method),
-    /// The method drafts ahead of the target, but the drafter depends on the target's last pass.
-    #[error(
-        "the drafter depends on the target's last pass, which the method {0} does not wait for: keep \
-         the method speculative, or restart with a drafter that reads only tokens"
-    )]
-    NeedsFeatures(Method),
 }
 
 impl<'a> Chat<'a> {
@@ -175,24 +161,8 @@ impl<'a> Chat<'a> {
     /// If the method needs a drafter and the engine has none, if it needs chains and the engine
     /// drafts trees, or if it drafts ahead of the target and the drafter depends on the target's last
     /// pass.
-    pub fn set_method(&mut self, method: Method) -> Result<(), ChatError> {
-        let drafter = self.engine.plan().drafter();
-        if !method.drafts() {
-            self.continuation.method = method;
-            return Ok(());
-        }
-        if drafter == DrafterKind::None {
-            return Err(ChatError::NoDrafter(method));
-        }
-        let reads_features = self.engine.reads_features() && !method.offers(Need::Features);
-        let learns = drafter.needs(Need::Feedback) && !method.offers(Need::Feedback);
-        if reads_features || learns {
-            return Err(ChatError::NeedsFeatures(method));
-        }
-        let is_chain = matches!(self.engine.plan().shape(), DraftShape::Chain { .. });
-        if !is_chain && !method.offers(Need::Trees) {
-            return Err(ChatError::ChainsOnly(method));
-        }
+    pub fn set_method(&mut self, method: Method) -> Result<(), MethodError> {
+        self.engine.check_method(method)?;
         self.continuation.method = method;
         Ok(())
     }
@@ -219,10 +189,7 @@ impl<'a> Chat<'a> {
         canceller: &Canceller,
         on_text: impl FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Reply, ChatError> {
-        let mut request = request.clone();
-        request.stop.extend(self.template.stop().map(str::to_owned));
-        let eos = self.template.eos_token().and_then(|token| self.engine.tokenizer().token(token));
-        request.stop_tokens.extend(eos.filter(|_| !request.ignore_eos));
+        let request = self.engine.chat_request(&self.template, request);
         let (prompt, forgotten) =
             self.prompt_that_fits(&Message::user(text), request.max_tokens)?;
         let answer =
@@ -280,5 +247,30 @@ impl<'a> Chat<'a> {
 impl Drop for Chat<'_> {
     fn drop(&mut self) {
         self.engine.release(self.continuation.sequence);
+    }
+}
+
+impl Forerun {
+    /// Returns a request that ends with a turn of a chat template.
+    #[must_use]
+    pub fn chat_request(&self, template: &ChatTemplate, request: &Request) -> Request {
+        let mut request = request.clone();
+        request.stop.extend(template.stop().map(str::to_owned));
+        let eos = template.eos_token().and_then(|token| self.tokenizer().token(token));
+        request.stop_tokens.extend(eos.filter(|_| !request.ignore_eos));
+        request
+    }
+
+    /// Encodes a conversation up to the beginning of an answer, as [`ChatTemplate::encode`] does.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::encode`], and if the conversation is certainly longer than the model's context.
+    pub fn encode_chat(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+    ) -> Result<Vec<TokenId>, EncodeError> {
+        let context = self.config().max_position_embeddings;
+        template.encode_within(messages, self.tokenizer(), context)
     }
 }

@@ -277,14 +277,33 @@ impl Forerun {
         request: &Request,
     ) -> Result<AnswerStream<'_>, ForerunError> {
         let prompt = self.encode_prompt(prompt)?;
-        let sequence = self.new_sequence();
-        let continuation = Continuation { sequence, method: self.plan.method() };
-        let mut stream = self.stream_with(continuation, prompt, request, &Canceller::new())?;
+        self.stream_tokens(prompt, request, self.plan.method(), &Canceller::new())
+    }
+
+    /// Continues the given tokens as [`Forerun::stream`] continues a text, with a method that
+    /// [`Forerun::check_method`] accepts. Nothing is added to the prompt. `canceller` stops the answer from
+    /// another thread.
+    ///
+    /// # Errors
+    /// As [`Forerun::stream`].
+    pub fn stream_tokens(
+        &self,
+        prompt: Vec<TokenId>,
+        request: &Request,
+        method: Method,
+        canceller: &Canceller,
+    ) -> Result<AnswerStream<'_>, ForerunError> {
+        let continuation = Continuation { sequence: self.new_sequence(), method };
+        let mut stream = self.stream_with(continuation, prompt, request, canceller)?;
         stream.releases = true;
         Ok(stream)
     }
 
-    fn encode_prompt(&self, prompt: &str) -> Result<Vec<TokenId>, ForerunError> {
+    /// Encodes a text as [`Forerun::generate`] does.
+    ///
+    /// # Errors
+    /// If the text is empty or too long for the context, or cannot be encoded.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<TokenId>, ForerunError> {
         if prompt.is_empty() {
             return Err(ForerunError::EmptyPrompt);
         }

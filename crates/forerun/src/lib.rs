@@ -35,6 +35,7 @@ mod drafter_builders;
 mod drafter_parts;
 mod easyspec;
 mod engine;
+mod engine_method;
 mod error;
 mod gguf;
 #[cfg(feature = "hub")]
@@ -64,6 +65,7 @@ pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
 pub use demonstration::RandomPair;
 pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun};
+pub use engine_method::MethodError;
 pub use error::ForerunError;
 pub use gguf::{ExportError, GgufExport, export_gguf};
 #[cfg(feature = "hub")]

@@ -8,7 +8,7 @@ mod input;
 mod interrupts;
 mod totals;
 
-use crate::arguments::{AnswerArguments, ChatArguments};
+use crate::arguments::{ChatArguments, EngineArguments};
 use crate::flags::with_flags;
 use crate::generate::{
     OUTPUT_FAILED, Output, TRANSLATED, demonstration, options, request, suggested_sampling,
@@ -32,8 +32,8 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
     // All errors that do not need a model are found before a model is loaded.
     let request = request(&arguments.answers)?;
     request.validate()?;
-    demonstration(&mut arguments.answers)?;
-    let (plan, method) = plan(&arguments.answers)?;
+    demonstration(&mut arguments.answers.engine)?;
+    let (plan, method) = plan(&arguments.answers.engine)?;
     // The template of a hub model is available only after the download.
     let local = match plan.model() {
         ModelSource::Embedded(model) => Some(embedded_template(&arguments, model)?),
@@ -42,7 +42,7 @@ pub(crate) fn run(mut arguments: ChatArguments) -> anyhow::Result<ExitCode> {
             path.map(|path| template(&arguments, path)).transpose()?
         }
     };
-    let mut loader = progress::loader(arguments.answers.offline, true);
+    let mut loader = progress::loader(arguments.answers.engine.offline, true);
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     if engine.translates_drafts() {
@@ -90,7 +90,7 @@ fn embedded_template(
 
 /// Returns the plan and the initial method. A drafter is loaded even if the initial method is plain
 /// decoding, so that the method can change.
-fn plan(arguments: &AnswerArguments) -> anyhow::Result<(Plan, Method)> {
+fn plan(arguments: &EngineArguments) -> anyhow::Result<(Plan, Method)> {
     let mut options = options(arguments);
     let requested = options.method;
     let has_drafter = options.draft_model.is_some() || options.drafter.is_some();

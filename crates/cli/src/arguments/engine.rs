@@ -1,0 +1,206 @@
+//! The options of models, drafts and devices.
+
+use super::headings;
+use super::values::{self, ChosenCacheType, ChosenType, layer_groups};
+use clap::Args;
+use forerun::{
+    AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method,
+    ModelSource, PearlOptions, Placement, Tree,
+};
+
+/// Options of the models, of how they draft, and of their devices.
+#[derive(Args, Debug)]
+pub(crate) struct EngineArguments {
+    /// Target model: a Hugging Face directory, a GGUF or llama2.c file, or a hub id.
+    ///
+    /// A hub id is `owner/name` or `owner/name@revision`, and `owner/name:Q4_K_M` for a GGUF file. Its
+    /// files are downloaded to the Hugging Face cache on first use. Without `--model`, `generate` and `chat` use the built-in
+    /// demonstration pair.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    pub(crate) model: Option<ModelSource>,
+
+    /// Draft model: a smaller model, or a drafter trained for the target.
+    ///
+    /// Drafters trained for a target (Medusa, Hydra, EAGLE, ParallelSpec) and PARD models are
+    /// recognised from the checkpoint. If the draft model's vocabulary differs from the target's,
+    /// drafts are translated through their text; this works for chains, not for trees.
+    #[arg(long, value_name = "MODEL", help_heading = headings::MODEL)]
+    pub(crate) draft_model: Option<ModelSource>,
+
+    /// Type of the weights in memory.
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::weight_type_or_auto(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) dtype: ChosenType,
+
+    /// Type of the cached keys and values
+    #[arg(
+        long,
+        value_name = "TYPE",
+        default_value = "auto",
+        value_parser = values::cache_type_or_auto(),
+        help_heading = headings::MODEL
+    )]
+    pub(crate) kv_type: ChosenCacheType,
+
+    /// Memory for the key/value cache of each model, such as `512M` or `8G` [default: 4G]
+    ///
+    /// If it is full, the least recently used tokens are dropped, and computed again when they are
+    /// needed. The text does not depend on it.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        value_parser = values::bytes,
+        help_heading = headings::MODEL
+    )]
+    pub(crate) cache_bytes: Option<usize>,
+
+    /// Use only hub models that are already in the cache.
+    ///
+    /// Setting the environment variable `HF_HUB_OFFLINE=1` has the same effect.
+    #[arg(long, help_heading = headings::MODEL)]
+    pub(crate) offline: bool,
+
+    /// When to draft and when to verify.
+    ///
+    /// The default is `speculative` if there is a drafter, otherwise `autoregressive`.
+    #[arg(
+        long,
+        value_name = "METHOD",
+        value_parser = values::method(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) method: Option<Method>,
+
+    /// What proposes tokens.
+    ///
+    /// The default is the kind of drafter that `--draft-model` contains, or `none` without a draft
+    /// model.
+    #[arg(
+        long,
+        value_name = "DRAFTER",
+        value_parser = values::drafter(),
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) drafter: Option<DrafterKind>,
+
+    /// Number of tokens to draft before the target verifies them.
+    ///
+    /// A number from 1 to 64: always this many.
+    ///
+    /// `auto`: chosen from measured times and acceptance. Drafting pauses when it would slow
+    /// generation down, and is retried periodically.
+    ///
+    /// `assisted`: two more tokens after a fully accepted draft, otherwise one fewer, as in Hugging
+    /// Face's assisted generation.
+    ///
+    /// With `--method pearl`, the number is the paper's γ. With `--method dsi`, it is the
+    /// lookahead: the number of tokens per verification.
+    #[arg(
+        long,
+        value_name = "N|auto|assisted",
+        default_value = "auto",
+        help_heading = headings::DRAFTING
+    )]
+    pub(crate) draft_tokens: DraftTokens,
+
+    /// Draft a tree of candidates instead of a chain.
+    ///
+    /// `top:4x5` drafts the 4 most probable nodes at each of 5 depths; without `x5`, the depth is
+    /// the number of `--draft-tokens`, or 5. `top:4x5:16` expands those nodes and keeps the 16 most
+    /// probable of all their children. `sampled:3,2,1` draws 3 children at the first depth, then 2
+    /// children of each, then 1.
+    ///
+    /// Trees need `--method speculative`.
+    #[arg(long, value_name = "TREE", default_value = "none", help_heading = headings::DRAFTING)]
+    pub(crate) tree: Tree,
+
+    /// Additional drafter for `--method dsi`: a model, or `prompt-lookup`.
+    ///
+    /// May be given several times. If several drafters agree with the target, the first one's
+    /// tokens are kept.
+    #[arg(long, value_name = "MODEL|prompt-lookup", help_heading = headings::DRAFTING)]
+    pub(crate) also_draft: Vec<AdditionalDrafter>,
+
+    /// Variant of `--method pearl`: when a round ends, and which parts of PEARL are left out.
+    ///
+    /// `eager`: a round ends with the target's forward pass. `paper`: drafter and target wait for
+    /// each other. Add `,no-pre-verify` or `,no-post-verify` to leave out that part, as in the
+    /// paper's ablations.
+    #[arg(long, value_name = "OPTIONS", default_value = "eager", help_heading = headings::DRAFTING)]
+    pub(crate) pearl: PearlOptions,
+
+    #[command(flatten)]
+    pub(crate) easyspec: EasySpecArguments,
+
+    /// Number of threads, one for each core [default: see `forerun devices`]
+    #[arg(long, short = 't', value_name = "N", help_heading = headings::DEVICES)]
+    pub(crate) threads: Option<usize>,
+
+    /// Cores that run the drafter and the target.
+    ///
+    /// `drafter=cpu:0,target=cpu:1-3` gives each its own cores,
+    /// `drafter=cpu:0-3,target=cpu:0-3,shared` the same ones, in alternation. `target=cpu:0/cpu:1`
+    /// puts half of the target's layers on each core. With `--method dsi`, several `target=` groups
+    /// are replicas, and several `drafter=` groups are drafters.
+    ///
+    /// By default, drafter and target share all cores. With `--method pearl` or `dsi`, the drafter
+    /// has the first core, and the target or its replicas have the others. `forerun devices` shows
+    /// the defaults. The threads of a given placement stay on their cores, even beside other programs.
+    #[arg(long, value_name = "PLACEMENT", help_heading = headings::DEVICES)]
+    pub(crate) placement: Option<Placement>,
+
+    /// Keep each thread on its core, also in the default placement.
+    ///
+    /// Otherwise, the threads of a device leave their cores for a while when other programs need them.
+    #[arg(long, help_heading = headings::DEVICES)]
+    pub(crate) pin: bool,
+}
+
+/// Options of `--drafter easyspec`.
+#[derive(Args, Debug)]
+pub(crate) struct EasySpecArguments {
+    /// Number of layers to compute at a time, in the paper's default groups [default: 4].
+    ///
+    /// 1 is ordinary drafting. Only with `--drafter easyspec`.
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with = "layer_groups",
+        help_heading = headings::EASYSPEC
+    )]
+    pub(crate) lp: Option<usize>,
+
+    /// Groups of layers to compute at a time, such as `0,1-3,4-7,8`, or `@FILE` with such groups.
+    ///
+    /// `forerun analyze layers --search FILE` writes such a file. Only with `--drafter easyspec`.
+    #[arg(
+        long,
+        value_name = "GROUPS|@FILE",
+        value_parser = layer_groups,
+        help_heading = headings::EASYSPEC
+    )]
+    pub(crate) layer_groups: Option<LayerStrategy>,
+
+    /// When the drafter's cache is made exact [default: every-round].
+    ///
+    /// Only with `--drafter easyspec`.
+    #[arg(
+        long,
+        value_name = "POLICY",
+        value_parser = values::calibration_policy(),
+        help_heading = headings::EASYSPEC
+    )]
+    pub(crate) calibration: Option<CalibrationPolicy>,
+}
+
+impl EasySpecArguments {
+    /// Returns the requested layer strategy, if any.
+    pub(crate) fn layers(&self) -> Option<LayerStrategy> {
+        self.lp.map(LayerStrategy::Parallel).or_else(|| self.layer_groups.clone())
+    }
+}

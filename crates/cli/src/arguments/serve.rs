@@ -1,0 +1,62 @@
+//! The options of `forerun serve`.
+
+use super::{EngineArguments, headings};
+use clap::Args;
+use std::net::IpAddr;
+
+/// Options of `forerun serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeArguments {
+    /// Address to listen on. `0.0.0.0` accepts connections from other machines.
+    #[arg(long, value_name = "IP", env = "FORERUN_HOST", default_value = "127.0.0.1", help_heading = headings::SERVER)]
+    pub(crate) host: IpAddr,
+
+    /// Port to listen on; 0 chooses a free one.
+    #[arg(long, value_name = "PORT", env = "FORERUN_PORT", default_value_t = 8080, help_heading = headings::SERVER)]
+    pub(crate) port: u16,
+
+    /// Name of the model in requests and answers [default: the name of its file or directory, or its hub id]
+    #[arg(long, visible_alias = "alias", value_name = "NAME", env = "FORERUN_SERVED_MODEL_NAME", help_heading = headings::SERVER)]
+    pub(crate) served_model_name: Option<String>,
+
+    /// Chat template: a Jinja file, or the name of a template that the checkpoint ships.
+    ///
+    /// `plain` renders messages as "User: …" and "Assistant: …". The default is the checkpoint's
+    /// template, or `plain` if it has none.
+    #[arg(long, value_name = "FILE|NAME", env = "FORERUN_CHAT_TEMPLATE", help_heading = headings::SERVER)]
+    pub(crate) chat_template: Option<String>,
+
+    /// Key that requests must have, as `Authorization: Bearer KEY`. May be given several times.
+    ///
+    /// A key on the command line is visible to other users of the machine; the environment variable
+    /// `FORERUN_API_KEY` is not. Several keys in it are separated by commas.
+    #[arg(long, value_name = "KEY", env = "FORERUN_API_KEY", value_delimiter = ',', hide_env_values = true, help_heading = headings::SERVER)]
+    pub(crate) api_key: Vec<String>,
+
+    /// Web origin whose pages may use the server, or `*`. May be given several times.
+    #[arg(long, value_name = "ORIGIN", env = "FORERUN_CORS_ORIGIN", value_delimiter = ',', help_heading = headings::SERVER)]
+    pub(crate) cors_origin: Vec<String>,
+
+    /// Number of answers that are generated at the same time.
+    #[arg(long, value_name = "N", env = "FORERUN_PARALLEL", default_value_t = 8, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024), help_heading = headings::LIMITS)]
+    pub(crate) parallel: usize,
+
+    /// Number of answers that may wait for a place. Further requests are refused with status 429.
+    #[arg(long, value_name = "N", env = "FORERUN_QUEUE", default_value_t = 64, help_heading = headings::LIMITS)]
+    pub(crate) queue: usize,
+
+    /// Longest body of a request, such as `8M`.
+    #[arg(long, value_name = "BYTES", env = "FORERUN_MAX_BODY_BYTES", default_value = "8M", value_parser = super::values::bytes, help_heading = headings::LIMITS)]
+    pub(crate) max_body_bytes: usize,
+
+    /// Longest time of a request, with waiting.
+    #[arg(long, value_name = "SECONDS", env = "FORERUN_REQUEST_SECONDS", default_value_t = 600, help_heading = headings::LIMITS)]
+    pub(crate) request_seconds: u64,
+
+    /// How long answers may take to finish when the server is stopped with Ctrl-C or SIGTERM.
+    #[arg(long, value_name = "SECONDS", env = "FORERUN_DRAIN_SECONDS", default_value_t = 30, help_heading = headings::LIMITS)]
+    pub(crate) drain_seconds: u64,
+
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+}

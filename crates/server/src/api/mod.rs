@@ -1,0 +1,120 @@
+//! The HTTP interface.
+
+mod completions;
+mod error;
+mod format;
+mod request;
+pub(crate) mod state;
+mod tokens;
+
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router, extract};
+use error::ApiError;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use state::{State, unix_seconds};
+use std::sync::Arc;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+/// Returns the routes of a server.
+pub(crate) fn router(state: Arc<State>) -> Router {
+    let guarded = Router::new()
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(completions::chat_completions))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{id}", get(model))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), require_key))
+        .layer(DefaultBodyLimit::max(state.options.max_body_bytes));
+    let router = Router::new()
+        .merge(guarded)
+        .route("/health", get(async || Json(json!({"status": "ok"}))))
+        .route("/metrics", get(metrics))
+        .fallback(async |request: Request| {
+            let (method, path) = (request.method(), request.uri().path());
+            ApiError::new(StatusCode::NOT_FOUND, format!("there is no {method} {path}"))
+        })
+        .method_not_allowed_fallback(async |request: Request| {
+            let (method, path) = (request.method(), request.uri().path());
+            let message = format!("{path} does not answer {method}");
+            ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message)
+        });
+    let router = match cors(&state.options.cors_origins) {
+        Some(cors) => router.layer(cors),
+        None => router,
+    };
+    router.with_state(state)
+}
+
+/// Returns what allows web pages of these origins to use the server.
+fn cors(origins: &[String]) -> Option<CorsLayer> {
+    let origin = match origins {
+        [] => return None,
+        origins if origins.iter().any(|origin| origin == "*") => AllowOrigin::any(),
+        origins => AllowOrigin::list(origins.iter().filter_map(|origin| origin.parse().ok())),
+    };
+    let methods = [Method::GET, Method::POST];
+    let headers = [header::AUTHORIZATION, header::CONTENT_TYPE];
+    Some(CorsLayer::new().allow_origin(origin).allow_methods(methods).allow_headers(headers))
+}
+
+/// Returns the hash of a key.
+pub(crate) fn key_hash(key: &str) -> [u8; 32] {
+    Sha256::digest(key).into()
+}
+
+/// Refuses requests without one of the server's keys.
+async fn require_key(
+    extract::State(state): extract::State<Arc<State>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    if state.keys.is_empty() {
+        return next.run(request).await;
+    }
+    let header = request.headers().get(header::AUTHORIZATION).map(HeaderValue::to_str);
+    let key = header.and_then(Result::ok).and_then(|text| text.strip_prefix("Bearer "));
+    let hash = key_hash(key.unwrap_or_default().trim());
+    // Every byte is compared, so that the time says nothing about the keys.
+    let differs = |known: &[u8; 32]| known.iter().zip(hash).fold(0, |sum, (a, b)| sum | (a ^ b));
+    if state.keys.iter().fold(false, |found, known| found | (differs(known) == 0)) {
+        return next.run(request).await;
+    }
+    let message = "this server requires an API key: send the header Authorization: Bearer KEY";
+    ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response()
+}
+
+fn description(state: &State) -> Value {
+    json!({
+        "id": state.options.model_name,
+        "object": "model",
+        "created": unix_seconds(state.started),
+        "owned_by": "forerun",
+        "max_model_len": state.generator.forerun.config().max_position_embeddings,
+    })
+}
+
+async fn models(extract::State(state): extract::State<Arc<State>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [description(&state)]}))
+}
+
+async fn model(
+    extract::State(state): extract::State<Arc<State>>,
+    extract::Path(id): extract::Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    if id != state.options.model_name {
+        let message = format!("the model {id:?} does not exist");
+        return Err(ApiError::new(StatusCode::NOT_FOUND, message).with_code("model_not_found"));
+    }
+    Ok(Json(description(&state)))
+}
+
+async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
+    let text = state.metrics.render(&state.options.model_name);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}

@@ -1,0 +1,110 @@
+//! Answers that are generated on threads of their own. The engine's workers compute all of them together.
+
+use crate::admission::Places;
+use crate::metrics::Metrics;
+use forerun::{
+    AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request, TokenId,
+};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::mpsc;
+
+/// Events that may wait for a slow client. Then its answer waits, too.
+const EVENTS_AHEAD: usize = 64;
+
+/// The model, and the answers in progress.
+pub(crate) struct Generator {
+    pub(crate) forerun: Forerun,
+    pub(crate) template: ChatTemplate,
+    metrics: Arc<Metrics>,
+    next: AtomicU64,
+    /// The cancellers of the answers in progress.
+    running: Mutex<HashMap<u64, Canceller>>,
+}
+
+/// One answer to generate.
+pub(crate) struct Task {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) request: Request,
+    pub(crate) method: Method,
+}
+
+/// The events of an answer. Dropping it cancels the answer.
+pub(crate) struct Events {
+    receiver: mpsc::Receiver<Result<AnswerEvent, ForerunError>>,
+    canceller: Canceller,
+}
+
+impl Events {
+    /// Returns the next event, or `None` after the last one.
+    pub(crate) async fn next(&mut self) -> Option<Result<AnswerEvent, ForerunError>> {
+        self.receiver.recv().await
+    }
+}
+
+impl Drop for Events {
+    fn drop(&mut self) {
+        self.canceller.cancel();
+    }
+}
+
+impl Generator {
+    pub(crate) fn new(forerun: Forerun, template: ChatTemplate, metrics: Arc<Metrics>) -> Self {
+        let (next, running) = (AtomicU64::new(0), Mutex::default());
+        Self { forerun, template, metrics, next, running }
+    }
+
+    /// Starts an answer. It holds its places until it has ended.
+    pub(crate) fn start(self: &Arc<Self>, task: Task, places: Arc<Places>) -> Events {
+        let (sender, receiver) = mpsc::channel(EVENTS_AHEAD);
+        let canceller = Canceller::new();
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.lock().insert(id, canceller.clone());
+        let (this, events) = (Arc::clone(self), Events { receiver, canceller: canceller.clone() });
+        tokio::task::spawn_blocking(move || {
+            let _places = places;
+            this.run(task, &canceller, &sender);
+            this.lock().remove(&id);
+        });
+        events
+    }
+
+    fn run(
+        &self,
+        Task { prompt, request, method }: Task,
+        canceller: &Canceller,
+        sender: &mpsc::Sender<Result<AnswerEvent, ForerunError>>,
+    ) {
+        let stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
+            Ok(stream) => stream,
+            Err(error) => {
+                self.metrics.failed.add(1);
+                return drop(sender.blocking_send(Err(error)));
+            }
+        };
+        for event in stream {
+            match &event {
+                Ok(AnswerEvent::Finished(_)) if canceller.is_cancelled() => {
+                    self.metrics.cancelled.add(1);
+                }
+                Ok(AnswerEvent::Finished(answer)) => self.metrics.finished(answer),
+                Ok(_) => {}
+                Err(_) => self.metrics.failed.add(1),
+            }
+            if sender.blocking_send(event).is_err() {
+                // The client went away. Dropping the stream cancels the answer.
+                canceller.cancel();
+            }
+        }
+    }
+
+    /// Ends all answers in progress.
+    pub(crate) fn cancel_all(&self) {
+        self.lock().values().for_each(Canceller::cancel);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Canceller>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,450 @@
+//! The server over real connections.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{
+    ChatTemplate, Forerun, Message, Options, Plan, RandomPair, Request, SamplingOptions,
+};
+use forerun_formats::Config;
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_server::{Server, ServerOptions};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+const MODEL: &str = "random";
+
+/// A running server.
+struct Running {
+    address: SocketAddr,
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
+    let (model, draft_model) = (target.into(), drafter.map(Into::into));
+    let options = Options { model, draft_model, ..Options::default() };
+    Forerun::open(&Plan::new(options).unwrap()).unwrap()
+}
+
+fn engine(pair: &RandomPair) -> Forerun {
+    open(pair.target(), Some(pair.drafter()))
+}
+
+/// An engine whose answers may be so long that no test sees their end.
+fn endless_engine() -> Forerun {
+    let config = Config { max_position_embeddings: 1 << 20, ..example_config() };
+    let folder = tempfile::tempdir().unwrap();
+    write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
+    open(folder.path(), None)
+}
+
+fn serve_with(pair: &RandomPair, change: impl FnOnce(&mut ServerOptions)) -> Running {
+    serve_engine(engine(pair), change)
+}
+
+fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Running {
+    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
+    options.drain = Duration::from_secs(60);
+    change(&mut options);
+    let server = Server::bind(engine, ChatTemplate::plain().unwrap(), options).unwrap();
+    let address = server.address().unwrap();
+    let (stop, stopped) = mpsc::channel();
+    let run = move || server.run(move || _ = stopped.recv()).unwrap();
+    Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
+}
+
+fn serve(pair: &RandomPair) -> Running {
+    serve_with(pair, |_| ())
+}
+
+/// A response: its status, its headers, and its body.
+struct Response {
+    status: u16,
+    headers: String,
+    body: String,
+}
+
+impl Response {
+    fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap()
+    }
+
+    /// Returns the data of server-sent events, without the last one, `[DONE]`.
+    fn events(&self) -> Vec<Value> {
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let mut data: Vec<&str> = data.collect();
+        assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
+        data.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+}
+
+impl Running {
+    fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        stream
+    }
+
+    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Response {
+        let mut reader = BufReader::new(self.request(method, path, headers, body));
+        let mut lines = String::new();
+        while !lines.ends_with("\r\n\r\n") {
+            assert_ne!(reader.read_line(&mut lines).unwrap(), 0, "{lines}");
+        }
+        let status = lines.split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines.to_lowercase();
+        let mut body = String::new();
+        if headers.contains("transfer-encoding: chunked") {
+            loop {
+                let mut size = String::new();
+                reader.read_line(&mut size).unwrap();
+                let size = usize::from_str_radix(size.trim(), 16).unwrap();
+                let mut chunk = vec![0; size + 2];
+                reader.read_exact(&mut chunk).unwrap();
+                body += std::str::from_utf8(&chunk[..size]).unwrap();
+                if size == 0 {
+                    break;
+                }
+            }
+        } else {
+            reader.read_to_string(&mut body).unwrap();
+        }
+        Response { status, headers, body }
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Response {
+        self.send("POST", path, "", &body.to_string())
+    }
+
+    fn get(&self, path: &str) -> Response {
+        self.send("GET", path, "", "")
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").body;
+        let mut lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
+        lines.next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    /// Waits until a metric has a value.
+    fn wait_for(&self, name: &str, value: f64) {
+        while self.metric(name) != value {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+fn completion(prompt: &str, max_tokens: usize) -> Value {
+    json!({"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true})
+}
+
+fn with(mut body: Value, fields: Value) -> Value {
+    let fields = fields.as_object().unwrap().clone();
+    body.as_object_mut().unwrap().extend(fields);
+    body
+}
+
+fn plain_request(max_tokens: usize) -> Request {
+    Request { max_tokens, ignore_eos: true, ..Request::default() }
+}
+
+#[test]
+fn completions_are_the_engines_streamed_or_not() {
+    let pair = RandomPair::make().unwrap();
+    let (server, engine) = (serve(&pair), engine(&pair));
+    let expected = engine.complete("Once upon", &plain_request(24)).unwrap();
+    let body = completion("Once upon", 24);
+    let response = server.post("/v1/completions", &body);
+    assert_eq!(response.status, 200, "{}", response.body);
+    let whole = response.json();
+    assert_eq!(whole["object"], "text_completion");
+    assert_eq!(whole["choices"][0]["text"], expected.text);
+    assert_eq!(whole["choices"][0]["finish_reason"], "length");
+    assert_eq!(whole["usage"]["completion_tokens"], 24);
+    assert_eq!(whole["usage"]["prompt_tokens"], expected.prompt_tokens);
+    assert!(whole["forerun"]["choices"][0]["target_forwards"].as_u64().unwrap() > 0);
+    // As a stream, with and without usage, and as tokens instead of a text.
+    let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let events = server.post("/v1/completions", &with(body.clone(), stream)).events();
+    let text: String =
+        events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(text, expected.text);
+    let last = events.last().unwrap();
+    assert_eq!((&last["choices"], &last["usage"]), (&json!([]), &whole["usage"]));
+    assert_eq!(events[events.len() - 2]["choices"][0]["finish_reason"], "length");
+    let tokens = engine.encode_prompt("Once upon").unwrap();
+    let events = server.post("/v1/completions", &with(body, json!({"prompt": tokens}))).json();
+    assert_eq!(events["choices"][0]["text"], expected.text);
+}
+
+#[test]
+fn chats_are_the_engines_streamed_or_not() {
+    let pair = RandomPair::make().unwrap();
+    let (server, engine) = (serve(&pair), engine(&pair));
+    let template = ChatTemplate::plain().unwrap();
+    let messages = [Message::system("Be brief."), Message::user("Hello?")];
+    let request = Request {
+        sampling: SamplingOptions { temperature: 0.8, top_p: 0.9, ..SamplingOptions::default() },
+        seed: Some(11),
+        logprobs: Some(2),
+        ..plain_request(20)
+    };
+    let prompt = engine.encode_chat(&template, &messages).unwrap();
+    let request = engine.chat_request(&template, &request);
+    let expected = engine.generate_tokens(prompt, &request, &Default::default(), |_| {
+        std::ops::ControlFlow::Continue(())
+    });
+    let expected = expected.unwrap();
+    let body = json!({
+        "model": MODEL,
+        "messages": [
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo?"}]},
+        ],
+        "max_completion_tokens": 20, "temperature": 0.8, "top_p": 0.9, "seed": 11,
+        "logprobs": true, "top_logprobs": 2, "ignore_eos": true,
+    });
+    let whole = server.post("/v1/chat/completions", &body);
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let choice = &whole.json()["choices"][0];
+    assert_eq!(choice["message"]["content"], expected.text);
+    let logprobs = choice["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(logprobs.len(), expected.tokens.len());
+    let events = server.post("/v1/chat/completions", &with(body, json!({"stream": true}))).events();
+    let deltas = events.iter().map(|event| &event["choices"][0]["delta"]);
+    let text: String = deltas.filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(text, expected.text);
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    let streamed: Vec<&Value> = events
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array())
+        .flatten()
+        .collect();
+    assert_eq!(streamed, logprobs.iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn answers_do_not_depend_on_who_else_is_served() {
+    let pair = RandomPair::make().unwrap();
+    let (server, engine) = (serve_with(&pair, |options| options.parallel = 6), engine(&pair));
+    let cases: Vec<(Value, String)> = (0..24)
+        .map(|case| {
+            let prompt = "The quick brown fox jumps over the lazy dog. ".repeat(1 + case % 3);
+            let temperature = [0.0, 0.7, 1.0][case % 3];
+            let request = Request {
+                sampling: SamplingOptions { temperature, ..SamplingOptions::default() },
+                seed: Some(case as u64),
+                ..plain_request(5 + case * 3 % 40)
+            };
+            let expected = engine.complete(&prompt, &request).unwrap().text;
+            let method =
+                [json!("off"), json!({"method": "speculative"}), Value::Null][case % 3].clone();
+            let fields = json!({"temperature": temperature, "seed": case, "speculation": method});
+            (with(completion(&prompt, request.max_tokens), fields), expected)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for (case, (body, expected)) in cases.iter().enumerate() {
+            let server = &server;
+            scope.spawn(move || {
+                if case % 5 == 4 {
+                    // A client that goes away disturbs nobody.
+                    let body = with(body.clone(), json!({"stream": true, "max_tokens": 100}));
+                    drop(server.request("POST", "/v1/completions", "", &body.to_string()));
+                }
+                let answer = server.post("/v1/completions", body).json();
+                assert_eq!(answer["choices"][0]["text"], **expected, "case {case}");
+            });
+        }
+    });
+    server.wait_for("vllm:num_requests_running", 0.0);
+    assert_eq!(server.metric("forerun_answers_failed_total"), 0.0);
+}
+
+#[test]
+fn several_choices_have_seeds_of_their_own() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let one = |seed: usize| {
+        let fields = json!({"temperature": 1, "seed": seed});
+        let answer = server.post("/v1/completions", &with(completion("A", 12), fields)).json();
+        answer["choices"][0]["text"].as_str().unwrap().to_owned()
+    };
+    let fields = json!({"temperature": 1, "seed": 7, "n": 2, "prompt": ["A", "A"]});
+    let body = with(completion("A", 12), fields);
+    let all = server.post("/v1/completions", &body).json();
+    let texts = |index: usize| all["choices"][index]["text"].as_str().unwrap().to_owned();
+    assert_eq!([texts(0), texts(1), texts(2), texts(3)], [one(7), one(8), one(7), one(8)]);
+    assert_eq!(all["usage"]["completion_tokens"], 48);
+    let events = server.post("/v1/completions", &with(body, json!({"stream": true}))).events();
+    for index in 0..4 {
+        let of_choice = events.iter().map(|event| &event["choices"][0]);
+        let of_choice = of_choice.filter(|choice| choice["index"] == index);
+        let text: String = of_choice.filter_map(|choice| choice["text"].as_str()).collect();
+        assert_eq!(text, texts(index));
+    }
+}
+
+#[test]
+fn wrong_requests_are_named() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve_with(&pair, |options| options.max_body_bytes = 100_000);
+    let chat = json!({"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]});
+    let cases = [
+        ("/v1/completions", json!({"model": MODEL}), 400, "prompt"),
+        ("/v1/completions", json!({"prompt": ""}), 400, "prompt"),
+        ("/v1/completions", json!({"prompt": [99_999_999]}), 400, "prompt"),
+        ("/v1/completions", json!({"prompt": "x ".repeat(20_000)}), 400, "prompt"),
+        ("/v1/completions", json!({"prompt": "x", "model": "gpt-5"}), 404, "model"),
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": 0}), 400, "max_tokens"),
+        ("/v1/completions", json!({"prompt": "x", "max_tokens": -1}), 400, "max_tokens"),
+        ("/v1/completions", json!({"prompt": "x", "temperature": "hot"}), 400, "temperature"),
+        ("/v1/completions", json!({"prompt": "x", "temperature": -1}), 400, "temperature"),
+        ("/v1/completions", json!({"prompt": "x", "top_k": -2}), 400, "top_k"),
+        ("/v1/completions", json!({"prompt": "x", "logit_bias": {"a": 1}}), 400, "logit_bias"),
+        ("/v1/completions", json!({"prompt": "x", "n": 0}), 400, "n"),
+        ("/v1/completions", json!({"prompt": "x", "n": 100}), 400, "n"),
+        ("/v1/completions", json!({"prompt": "x", "stop": ""}), 400, "stop"),
+        ("/v1/completions", json!({"prompt": "x", "logprobs": true}), 400, "logprobs"),
+        ("/v1/completions", json!({"prompt": "x", "suffix": "y"}), 400, "suffix"),
+        ("/v1/completions", json!({"prompt": "x", "speculation": "fast"}), 400, "speculation"),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "speculation": {"method": "none"}}),
+            400,
+            "speculation.method",
+        ),
+        ("/v1/chat/completions", json!({"messages": []}), 400, "messages"),
+        (
+            "/v1/chat/completions",
+            json!({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
+            400,
+            "messages[0].content",
+        ),
+        ("/v1/chat/completions", with(chat.clone(), json!({"tools": [{}]})), 400, "tools"),
+        (
+            "/v1/chat/completions",
+            with(chat.clone(), json!({"response_format": {"type": "json_object"}})),
+            400,
+            "response_format",
+        ),
+        ("/v1/chat/completions", with(chat, json!({"top_logprobs": 2})), 400, "top_logprobs"),
+    ];
+    for (path, body, status, param) in cases {
+        let short: String = body.to_string().chars().take(100).collect();
+        let response = server.post(path, &body);
+        assert_eq!(response.status, status, "{short}: {}", response.body);
+        let error = &response.json()["error"];
+        assert_eq!(error["param"], param, "{short}: {error}");
+        assert!(!error["message"].as_str().unwrap().is_empty());
+        assert_eq!(error["type"], "invalid_request_error");
+    }
+    let text = |body: &str| server.send("POST", "/v1/completions", "", body);
+    for body in ["", "{", "[]", "{\"prompt\": \"x\"} x", "null"] {
+        assert_eq!(text(body).status, 400, "{body}");
+    }
+    assert_eq!(text(&"x".repeat(200_000)).status, 413);
+    assert_eq!(server.get("/v1/nothing").status, 404);
+    assert_eq!(server.get("/v1/completions").status, 405);
+    assert!(server.get("/v1/completions").json()["error"]["message"].is_string());
+    // Unknown fields are ignored.
+    let body = with(completion("x", 2), json!({"user": "me", "metadata": {}, "store": false}));
+    assert_eq!(server.post("/v1/completions", &body).status, 200);
+}
+
+#[test]
+fn the_queue_is_limited_and_clients_that_leave_free_their_places() {
+    let server =
+        serve_engine(endless_engine(), |options| (options.parallel, options.queue) = (1, 1));
+    let endless = |server: &Running| {
+        let body = with(completion("x", 1_000_000), json!({"stream": true}));
+        server.request("POST", "/v1/completions", "", &body.to_string())
+    };
+    let first = endless(&server);
+    server.wait_for("vllm:num_requests_running", 1.0);
+    let second = endless(&server);
+    server.wait_for("vllm:num_requests_waiting", 1.0);
+    let refused = server.post("/v1/completions", &completion("x", 1));
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    assert!(refused.headers.contains("retry-after: 1"));
+    assert_eq!(refused.json()["error"]["type"], "rate_limit_error");
+    drop(second);
+    server.wait_for("vllm:num_requests_waiting", 0.0);
+    drop(first);
+    server.wait_for("vllm:num_requests_running", 0.0);
+    assert_eq!(server.post("/v1/completions", &completion("x", 1)).status, 200);
+}
+
+#[test]
+fn keys_are_required_if_there_are_any() {
+    let pair = RandomPair::make().unwrap();
+    let keys = vec!["first".to_owned(), "second".to_owned()];
+    let server = serve_with(&pair, |options| options.api_keys = keys);
+    let send = |header: &str| server.send("GET", "/v1/models", header, "");
+    for header in ["", "Authorization: Bearer third\r\n", "Authorization: first\r\n"] {
+        let response = send(header);
+        assert_eq!(response.status, 401);
+        assert_eq!(response.json()["error"]["code"], "invalid_api_key");
+    }
+    for key in ["first", "second"] {
+        let response = send(&format!("Authorization: Bearer {key}\r\n"));
+        assert_eq!(response.json()["data"][0]["id"], MODEL);
+    }
+    assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
+}
+
+#[test]
+fn tokens_and_texts_are_converted() {
+    let pair = RandomPair::make().unwrap();
+    let (server, engine) = (serve(&pair), engine(&pair));
+    let tokens = engine.encode_prompt("Once upon a time").unwrap();
+    for field in ["prompt", "content"] {
+        let body = server.post("/tokenize", &json!({field: "Once upon a time"})).json();
+        assert_eq!(body["tokens"], json!(tokens));
+        assert_eq!(body["count"], tokens.len());
+    }
+    let text = server.post("/detokenize", &json!({"tokens": tokens})).json();
+    assert_eq!(text["prompt"], engine.tokenizer().decode(&tokens));
+    assert_eq!(server.get(&format!("/v1/models/{MODEL}")).json()["object"], "model");
+    assert_eq!(server.get("/v1/models/other").status, 404);
+}
+
+#[test]
+fn a_server_that_stops_lets_answers_finish_and_then_cancels_them() {
+    for (drain, finishes) in [(Duration::from_secs(600), true), (Duration::ZERO, false)] {
+        let mut server = serve_engine(endless_engine(), |options| options.drain = drain);
+        let limit = if finishes { 60 } else { 1_000_000 };
+        let body = with(completion("x", limit), json!({"stream": true}));
+        let stream = server.request("POST", "/v1/completions", "", &body.to_string());
+        let mut reader = BufReader::new(stream);
+        let mut text = String::new();
+        // The answer has begun.
+        while !text.contains("data: ") {
+            reader.read_line(&mut text).unwrap();
+        }
+        drop(server.stop.take());
+        reader.read_to_string(&mut text).ok();
+        assert_eq!(text.contains("[DONE]"), finishes || text.contains("finish_reason\":\"stop\""));
+        server.thread.take().unwrap().join().unwrap();
+        assert!(TcpStream::connect(server.address).is_err());
+        server.thread = Some(std::thread::spawn(|| ()));
+    }
+}
