@@ -150,7 +150,9 @@ fn scored_pieces(pieces: &[llama2c::Piece], vocab_size: usize) -> TokenizerMetad
     let kind = |id, text: &str| match id {
         0 => token_type::UNKNOWN,
         1 | 2 => token_type::CONTROL,
-        3.. if text.len() == 6 && text.starts_with("<0x") && text.ends_with('>') => token_type::BYTE,
+        3.. if text.len() == 6 && text.starts_with("<0x") && text.ends_with('>') => {
+            token_type::BYTE
+        }
         _ => token_type::NORMAL,
     };
     let starts_with_space = pieces.iter().any(|(text, _)| text == " ");
