@@ -132,17 +132,19 @@ pub struct Validation;
 
 impl Validation {
     /// Returns fixed windows of the held-out text, in order and evenly spread. They have at most
-    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice.
+    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice. If
+    /// the text is shorter than a window, the only window is as long as the text.
     ///
     /// # Errors
-    /// If `context` is 0, or the held-out text is shorter than a window.
+    /// If `context` is 0, or the held-out text has fewer than two tokens.
     pub fn windows(
         dataset: &Dataset,
         context: usize,
         max_tokens: u64,
     ) -> Result<Vec<ValidationWindow>, DataError> {
         check_positive("context", context)?;
-        let tokens = check_length(dataset, Split::HeldOut, context, context as u64 + 1)?;
+        let tokens = check_length(dataset, Split::HeldOut, 1, 2)?;
+        let context = context.min((tokens.len() - 1) as usize);
         let available = (tokens.len() - 1) / context as u64;
         let chosen = (max_tokens / context as u64).clamp(1, available);
         let window = |number: u64| {
@@ -192,5 +194,12 @@ fn check_length(
         found: tokens.len(),
         context,
         needed,
+        cure: match split {
+            Split::Training => "Use more text, or a smaller `context`",
+            Split::HeldOut => {
+                "Hold out more with `held_out_share`, give held-out text with `validation`, or turn \
+                 evaluations off with `evaluation_tokens = 0`"
+            }
+        },
     })
 }
