@@ -119,6 +119,7 @@ impl Task {
         // Progress made before does not count for the speed.
         bar.set_position(before);
         bar.reset_eta();
+        bar.tick();
         let lines = Lines { repeated: !std::io::stderr().is_terminal(), last: None };
         let (name, since) = (name.to_owned(), Instant::now());
         Self { name, unit, total, bar, before, since, lines }
@@ -181,9 +182,9 @@ struct Left {
 }
 
 impl Left {
-    /// Returns the time for the rest; `None` if too little was measured.
+    /// Returns the time for the rest; `None` if there is none, or too little was measured.
     fn time(&self, rest: u64) -> Option<Duration> {
-        if self.done == 0 || self.elapsed < MEASURED {
+        if self.done == 0 || rest == 0 || self.elapsed < MEASURED {
             return None;
         }
         let seconds = self.elapsed.as_secs_f64() * rest as f64 / self.done as f64;
@@ -238,6 +239,7 @@ mod tests {
         let left = |elapsed, done, rest| Left { elapsed: seconds(elapsed), done }.time(rest);
         assert_eq!(left(10, 2, 20), Some(seconds(100)));
         assert_eq!(left(10, 0, 20), None);
+        assert_eq!(left(10, 5, 0), None);
         assert_eq!(left(1, 5, 20), None);
         assert_eq!(left(10, 1, u64::MAX).map(|left| left > seconds(1 << 40)), Some(true));
     }

@@ -48,8 +48,10 @@ pub fn terminal_summary(summary: &Summary) -> String {
             width = width.unwrap_or(0),
         )
     };
-    let lines = summary.configurations.iter().map(line).chain(verdict::verdict(summary));
-    lines.collect::<Vec<_>>().join("\n")
+    let lines = summary.configurations.iter().map(line);
+    let verdict = verdict::verdict(summary);
+    let gap = (!verdict.is_empty()).then(String::new);
+    lines.chain(gap).chain(verdict).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats a value such as `1.23 ± 0.04`, or a dash if it was not measured. Shares are in per cent.

@@ -35,11 +35,7 @@ struct Group<'a> {
 }
 
 impl<'a> Group<'a> {
-    fn of(
-        baseline: &'a str,
-        mut speeds: Vec<(&'a str, Measured)>,
-        repeats: usize,
-    ) -> Option<Self> {
+    fn of(baseline: &'a str, mut speeds: Vec<(&'a str, Measured)>, repeats: usize) -> Option<Self> {
         speeds.sort_by(|(_, a), (_, b)| b.mean.total_cmp(&a.mean));
         let noise = noise(speeds.iter().map(|(_, speed)| speed.deviation), repeats);
         let mut speeds = speeds.into_iter();
@@ -51,29 +47,32 @@ impl<'a> Group<'a> {
         let (name, speed) = self.fastest;
         let noise = self.noise.unwrap_or(0.0);
         let plain = match several {
-            true => format!("plain decoding ({})", self.baseline),
+            true => format!("plain decoding (\"{}\")", self.baseline),
             false => "plain decoding".to_owned(),
         };
         let value = shown(Metric::SpeedRatio, Some(speed));
         let mut sentence = match speed.mean - 1.0 {
-            gain if gain > noise => format!("{name} is {value} × {plain}"),
+            gain if gain > noise => format!("\"{name}\" is {value} × {plain}"),
             gain if gain >= -noise => {
-                format!("Nothing is faster than {plain}: {name} is {value} ×")
+                format!("Nothing is faster than {plain}: \"{name}\" is {value} ×")
             }
-            _ => format!("Everything is slower than {plain}: {name} is {value} ×"),
+            _ => format!("Everything is slower than {plain}: \"{name}\" is {value} ×"),
         };
-        let close = self.others.iter().take_while(|(_, other)| speed.mean - other.mean <= noise);
+        let close = self.others.iter().filter(|(_, other)| speed.mean - other.mean <= noise);
         let close: Vec<&str> = close.map(|(name, _)| *name).collect();
         sentence += &match &close[..] {
             [] => String::new(),
-            [one] => format!(", and {one} is as fast"),
-            [names @ .., last] => format!(", and {} and {last} are as fast", names.join(", ")),
+            [one] => format!(", and \"{one}\" may be as fast"),
+            [one, other] => format!(", and \"{one}\" and \"{other}\" may be as fast"),
+            more => format!(", and {} others may be as fast", more.len()),
         };
         sentence + &match self.noise {
             Some(noise) => format!("; differences below {} are noise.", number(noise)),
-            None => "; measured once, so it is not known which differences are noise (repeat it with \
+            None => {
+                "; measured once, so it is not known which differences are noise (repeat it with \
                      --repeats 3)."
-                .to_owned(),
+                    .to_owned()
+            }
         }
     }
 }
@@ -93,9 +92,10 @@ mod tests {
     use super::*;
 
     fn sentence(speeds: &[(&str, f64, Option<f64>)]) -> String {
-        let speeds = speeds.iter().map(|&(name, mean, deviation)| (name, Measured { mean, deviation }));
+        let speeds =
+            speeds.iter().map(|&(name, mean, deviation)| (name, Measured { mean, deviation }));
         Group::of("autoregressive", speeds.collect(), 2).map_or(String::new(), |group| {
-            assert!(group.sentence(true).contains("plain decoding (autoregressive)"));
+            assert!(group.sentence(true).contains("plain decoding (\"autoregressive\")"));
             group.sentence(false)
         })
     }
@@ -105,28 +105,38 @@ mod tests {
         // Twice the deviation of a difference of two means of two values is twice their deviation.
         assert_eq!(
             sentence(&[("speculative", 1.1, Some(0.02)), ("pearl", 1.24, Some(0.02))]),
-            "pearl is 1.24 ± 0.02 × plain decoding; differences below 0.04 are noise."
+            "\"pearl\" is 1.24 ± 0.02 × plain decoding; differences below 0.04 are noise."
         );
         assert_eq!(
             sentence(&[("a", 1.5, Some(0.1)), ("b", 1.45, Some(0.1)), ("c", 1.0, Some(0.1))]),
-            "a is 1.50 ± 0.10 × plain decoding, and b is as fast; differences below 0.20 are noise."
+            "\"a\" is 1.50 ± 0.10 × plain decoding, and \"b\" may be as fast; differences below \
+             0.20 are noise."
         );
-        let three = sentence(&[("a", 1.5, Some(0.1)), ("b", 1.4, Some(0.1)), ("c", 1.4, Some(0.1))]);
-        assert!(three.contains(", and b and c are as fast;"), "{three}");
+        let three =
+            sentence(&[("a", 1.5, Some(0.1)), ("b", 1.4, Some(0.1)), ("c", 1.4, Some(0.1))]);
+        let four = ["a", "b", "c", "d"].map(|name| (name, 1.5, Some(0.1)));
+        assert!(sentence(&four).contains(", and 3 others may be as fast;"));
+        assert!(three.contains(", and \"b\" and \"c\" may be as fast;"), "{three}");
     }
 
     #[test]
     fn no_gain_is_claimed_within_the_noise_or_below_one() {
         let within = sentence(&[("pearl", 1.03, Some(0.02))]);
-        assert!(within.starts_with("Nothing is faster than plain decoding: pearl is 1.03"), "{within}");
+        assert!(
+            within.starts_with("Nothing is faster than plain decoding: \"pearl\" is 1.03"),
+            "{within}"
+        );
         let below = sentence(&[("pearl", 0.7, Some(0.02))]);
-        assert!(below.starts_with("Everything is slower than plain decoding: pearl"), "{below}");
+        assert!(
+            below.starts_with("Everything is slower than plain decoding: \"pearl\""),
+            "{below}"
+        );
     }
 
     #[test]
     fn one_repeat_says_that_the_noise_is_unknown() {
         let once = sentence(&[("pearl", 1.2, None)]);
-        assert!(once.starts_with("pearl is 1.20 × plain decoding; measured once"), "{once}");
+        assert!(once.starts_with("\"pearl\" is 1.20 × plain decoding; measured once"), "{once}");
         assert_eq!(sentence(&[]), "");
     }
 }

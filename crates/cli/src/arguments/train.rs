@@ -40,9 +40,10 @@ pub(crate) struct TextArguments {
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = headings::TEXT)]
     pub(crate) validation: Vec<PathBuf>,
 
-    /// Share of the documents to hold out [default: 0 with `--validation`, else 0.01]
+    /// Share of the documents to hold out.
     ///
-    /// Of text with few documents, the end is held out. The default is up to 0.1 if the text is short.
+    /// If they are too few, the end of the text is held out. The default is 0 with `--validation`, else
+    /// 0.01, and up to 0.1 of a short text.
     #[arg(long, value_name = "SHARE", help_heading = headings::TEXT)]
     pub(crate) held_out: Option<f64>,
 
@@ -181,7 +182,7 @@ pub(crate) struct LmArguments {
     #[arg(long, value_name = "SHARE", default_value_t = 0.9, help_heading = headings::TRAINING)]
     pub(crate) distillation_share: f32,
 
-    /// Number of passes over the text [default: 10, or fewer that take 5000 steps]
+    /// Number of passes over the text [default: 10, in at most 5000 steps]
     #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
     pub(crate) epochs: Option<u64>,
 

@@ -126,11 +126,11 @@ fn the_errors_about_short_text_name_the_options_that_help() {
     let finished = run(&["--context=32", "--held-out=0"]).finish();
     let cures = ["--held-out", "--validation", "--evaluation-tokens 0"];
     finished.assert_refused("held-out", &[&["held-out tokens"], &cures[..]].concat());
-    let short = ["--context=32", "--steps=2", "--vocab-size=280"];
+    let short = ["--context=32", "--steps=2", "--vocab-size=260"];
     let run = |options: &[&str]| run(&short).with(options);
     run(&["--held-out=0", "--evaluation-tokens=0"]).succeed();
     let config = fs::read_to_string(folder.join("model").join("config.json")).unwrap();
-    assert!(config.contains("\"vocab_size\": 280"), "{config}");
+    assert!(config.contains("\"vocab_size\": 260"), "{config}");
     // With a checkpoint, the text stays as it is, unless the run starts over.
     let finished = run(&["--held-out=0.2", "--evaluation-tokens=0"]).finish();
     finished.assert_refused("held-out", &["held-out share", "--restart"]);

@@ -64,7 +64,11 @@ impl<'a> Batches<'a> {
         check_positive("context", context)?;
         // The offset is less than the context, so this number of windows fits after any offset.
         let needed = 2 * context as u64;
-        let tokens = check_length(dataset, Split::Training, context, needed)?;
+        let tokens = dataset.tokens(Split::Training);
+        if tokens.len() < needed {
+            let (folder, found) = (dataset.folder().to_owned(), tokens.len());
+            return Err(DataError::TooFewTokens { folder, found, context, needed });
+        }
         let windows = (tokens.len() - context as u64) / context as u64;
         Ok(Self { tokens, rows, context, seed, windows })
     }
@@ -143,7 +147,10 @@ impl Validation {
         max_tokens: u64,
     ) -> Result<Vec<ValidationWindow>, DataError> {
         check_positive("context", context)?;
-        let tokens = check_length(dataset, Split::HeldOut, 1, 2)?;
+        let tokens = dataset.tokens(Split::HeldOut);
+        if tokens.len() < 2 {
+            return Err(DataError::NoHeldOutText { folder: dataset.folder().to_owned() });
+        }
         let context = context.min((tokens.len() - 1) as usize);
         let available = (tokens.len() - 1) / context as u64;
         let chosen = (max_tokens / context as u64).clamp(1, available);
@@ -176,30 +183,4 @@ fn check_positive(option: &'static str, value: usize) -> Result<(), DataError> {
         return Ok(());
     }
     Err(DataError::Option { option, found: "0".to_owned(), expected: "at least 1".to_owned() })
-}
-
-fn check_length(
-    dataset: &Dataset,
-    split: Split,
-    context: usize,
-    needed: u64,
-) -> Result<&TokenStream, DataError> {
-    let tokens = dataset.tokens(split);
-    if tokens.len() >= needed {
-        return Ok(tokens);
-    }
-    Err(DataError::TooFewTokens {
-        folder: dataset.folder().to_owned(),
-        split: split.name(),
-        found: tokens.len(),
-        context,
-        needed,
-        cure: match split {
-            Split::Training => "Use more text, or a smaller `context`",
-            Split::HeldOut => {
-                "Hold out more with `held_out_share`, give held-out text with `validation`, or turn \
-                 evaluations off with `evaluation_tokens = 0`"
-            }
-        },
-    })
 }

@@ -141,22 +141,27 @@ pub enum DataError {
     },
     /// There is too little text for the requested context.
     #[error(
-        "the {split} tokens of {folder} are too few: there are {found} tokens, and a context of \
-         {context} requires {needed}. {cure}"
+        "the training tokens of {folder} are too few: there are {found} tokens, and a context of \
+         {context} requires {needed}. Use more text, or a smaller `context`"
     )]
     TooFewTokens {
         /// The data set's folder.
         folder: PathBuf,
-        /// The split: training or held-out.
-        split: &'static str,
-        /// Number of tokens in the split.
+        /// Number of training tokens.
         found: u64,
         /// The requested context, in tokens.
         context: usize,
         /// Number of tokens that the context requires.
         needed: u64,
-        /// What to do.
-        cure: &'static str,
+    },
+    /// There is no text for evaluations.
+    #[error(
+        "there are no held-out tokens in {folder}: hold out more with `held_out_share`, give held-out text \
+         with `validation`, or turn evaluations off with `evaluation_tokens = 0`"
+    )]
+    NoHeldOutText {
+        /// The data set's folder.
+        folder: PathBuf,
     },
 }
 
