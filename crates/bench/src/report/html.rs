@@ -83,11 +83,6 @@ fn configurations(summary: &Summary) -> String {
     legend(names.map(|(index, entry)| (format!("c{}", index % 8), entry.name.clone())))
 }
 
-/// Returns a picture that scrolls horizontally on a narrow screen, where its text would be too small.
-fn picture(svg: &str) -> String {
-    format!("<div class=\"wide\" tabindex=\"0\">\n{svg}</div>\n")
-}
-
 /// Returns a table that scrolls horizontally on a narrow screen. Headings that are metrics explain
 /// themselves.
 fn table(headings: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
@@ -166,7 +161,7 @@ fn speed(summary: &Summary) -> String {
     let note = "<p>Ratio of tokens per second to autoregressive decoding, compared for each prompt. Solid \
                 lines are standard deviations over repeats; the dashed line is autoregressive \
                 decoding.</p>\n";
-    note.to_owned() + &configurations(summary) + &picture(&bars("speed by category", &groups, 1.0))
+    note.to_owned() + &configurations(summary) + &bars("speed by category", &groups, 1.0)
 }
 
 fn acceptance(summary: &Summary) -> String {
@@ -182,7 +177,7 @@ fn acceptance(summary: &Summary) -> String {
     let names = all.iter().map(|(name, index, _)| (format!("c{}", index % 8), name.clone()));
     let note = "<p>Share of tested draft tokens that were accepted, by their depth in the draft. \
                 Tokens after a rejection are not tested.</p>\n";
-    note.to_owned() + &legend(names) + &picture(&curves("acceptance by position", &all))
+    note.to_owned() + &legend(names) + &curves("acceptance by position", &all)
 }
 
 fn time(summary: &Summary) -> String {
@@ -201,7 +196,7 @@ fn time(summary: &Summary) -> String {
                 caches).</p>\n";
     note.to_owned()
         + &legend(names.map(|(name, class)| (class.to_owned(), (*name).to_owned())))
-        + &picture(&stacks("shares of the time", &rows, &PARTS))
+        + &stacks("shares of the time", &rows, &PARTS)
 }
 
 fn timelines(summary: &Summary) -> String {
@@ -213,7 +208,9 @@ fn timelines(summary: &Summary) -> String {
         if let Some(trace) = entry.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
             content += &format!("<h3>{}</h3>\n", escaped(&entry.name));
             let label = format!("timeline of {}", entry.name);
-            content += &picture(&inline_timeline(&trace.with_devices_as_lanes(), &label));
+            let timeline = inline_timeline(&trace.with_devices_as_lanes(), &label);
+            // It scrolls on a narrow screen, where its text would be too small.
+            content += &format!("<div class=\"wide\" tabindex=\"0\">\n{timeline}</div>\n");
         }
     }
     content
@@ -243,7 +240,7 @@ fn layer_sweep(sweep: &LayerSweep<'_>) -> String {
         let label = format!("{} by layers at a time", metric.heading());
         let axes = Axes { label: &label, x: "lp", share: metric.is_share() };
         content += &format!("<h3>{}</h3>\n", escaped(&label));
-        content += &picture(&lines(&axes, &sweep.lines(metric)));
+        content += &lines(&axes, &sweep.lines(metric));
         let sizes = sweep.sizes.iter().map(|size| format!("lp {size}"));
         let headings: Vec<String> = std::iter::once(String::new()).chain(sizes).collect();
         let row = |(name, values): (&str, Vec<Option<Measured>>)| {

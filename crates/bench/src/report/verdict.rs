@@ -54,9 +54,9 @@ impl<'a> Group<'a> {
         let mut sentence = match speed.mean - 1.0 {
             gain if gain > noise => format!("\"{name}\" is {value} × {plain}"),
             gain if gain >= -noise => {
-                format!("Nothing is faster than {plain}: \"{name}\" is {value} ×")
+                format!("No configuration is clearly faster than {plain}: \"{name}\" is {value} ×")
             }
-            _ => format!("Everything is slower than {plain}: \"{name}\" is {value} ×"),
+            _ => format!("All configurations are slower than {plain}: \"{name}\" is {value} ×"),
         };
         let close = self.others.iter().filter(|(_, other)| speed.mean - other.mean <= noise);
         let close: Vec<&str> = close.map(|(name, _)| *name).collect();
@@ -123,12 +123,14 @@ mod tests {
     fn no_gain_is_claimed_within_the_noise_or_below_one() {
         let within = sentence(&[("pearl", 1.03, Some(0.02))]);
         assert!(
-            within.starts_with("Nothing is faster than plain decoding: \"pearl\" is 1.03"),
+            within.starts_with(
+                "No configuration is clearly faster than plain decoding: \"pearl\" is 1.03"
+            ),
             "{within}"
         );
         let below = sentence(&[("pearl", 0.7, Some(0.02))]);
         assert!(
-            below.starts_with("Everything is slower than plain decoding: \"pearl\""),
+            below.starts_with("All configurations are slower than plain decoding: \"pearl\""),
             "{below}"
         );
     }
