@@ -170,7 +170,7 @@ fn the_end_of_the_text_is_held_out_if_no_document_is_chosen() {
         [Split::Training, Split::HeldOut].map(|split| texts(&dataset, split, &sources.tokenizer))
     };
     let book = &books(31, 1, 2000)[0];
-    let [training, held_out] = prepare("book", &[book.clone()], &options);
+    let [training, held_out] = prepare("book", std::slice::from_ref(book), &options);
     assert_eq!([&training[..], &held_out[..]].concat().concat(), *book);
     let share = held_out[0].len() as f64 / book.len() as f64;
     assert_eq!((training.len(), held_out.len()), (1, 1));
@@ -185,7 +185,7 @@ fn the_end_of_the_text_is_held_out_if_no_document_is_chosen() {
     // All documents, or none of them.
     for (name, held_out_share, split) in [("all", 1.0, 1), ("none", 0.0, 0)] {
         let whole = PrepareOptions { held_out_share, ..options.clone() };
-        let file = write_books(&sources.path("whole.txt"), &[book.clone()]);
+        let file = write_books(&sources.path("whole.txt"), std::slice::from_ref(book));
         let folder = sources.path(name);
         let files = [file];
         let dataset =
