@@ -19,6 +19,7 @@ deny:
 # All tests, with the lossless matrix on a sample of prompts
 test:
     cargo nextest run --workspace --all-features --locked
+    cargo nextest run -p forerun-cli --no-default-features --locked missing without_a_model
     cargo test --workspace --all-features --doc --locked
 
 # The complete lossless matrix: 120 prompts, all pairs

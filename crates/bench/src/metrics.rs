@@ -165,6 +165,71 @@ impl Metric {
         }
     }
 
+    /// Returns what the metric means, in a sentence or two.
+    #[must_use]
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::SpeedRatio => {
+                "Speedup: tokens per second divided by those of plain (autoregressive) decoding for the \
+                 same prompt in the same repeat; geometric mean over prompts."
+            }
+            Self::TokensPerSecond => {
+                "Tokens of all answers divided by their time, including the prompts."
+            }
+            Self::TokensPerSecondVariance => "Variance of tokens per second over answers.",
+            Self::FirstTokenMs => "Time to first token: mean over answers.",
+            Self::PerTokenMs => {
+                "Time per output token after the first one: mean over answers of at least two tokens."
+            }
+            Self::InterTokenP50Ms => {
+                "Median time between two consecutive tokens of an answer. Tokens of one step arrive \
+                 together, so all but the first of them have 0."
+            }
+            Self::InterTokenP99Ms => {
+                "99th percentile of the time between two consecutive tokens of an answer."
+            }
+            Self::MeanAcceptedTokens => {
+                "Mean accepted tokens: committed tokens, including the target's own, per target pass \
+                 that committed any."
+            }
+            Self::TokensPerForward => {
+                "Committed tokens per target pass, including passes for prompts and cancelled ones."
+            }
+            Self::MeanRunLength => {
+                "Draft tokens accepted between two rejections (PEARL's mean accepted tokens)."
+            }
+            Self::AcceptanceRate => {
+                "Accepted draft tokens divided by tested ones. Tokens after a rejection are not tested."
+            }
+            Self::TargetForwards => "Number of forward passes of the target.",
+            Self::DrafterForwards => "Number of forward passes of drafters.",
+            Self::DraftShare => "Share of the time in which only a drafter computed.",
+            Self::VerifyShare => "Share of the time in which only the target computed.",
+            Self::BothShare => "Share of the time in which drafter and target computed.",
+            Self::WaitingShare => "Share of the time in which no job ran.",
+            Self::OtherShare => {
+                "Share of the time in which jobs ran, but did not compute (sampling, caches)."
+            }
+            Self::DraftMsPerToken => "Time in which a drafter computed, alone or not, per token.",
+            Self::VerifyMsPerToken => "Time in which the target computed, alone or not, per token.",
+            Self::DraftMsPerRound => "Median time of draft jobs in a round that drafted.",
+            Self::RoundP50 => {
+                "Median duration of a round divided by the longer of its drafting and verifying; 1 is \
+                 perfect overlap."
+            }
+            Self::RoundP90 => {
+                "90th percentile of the duration of a round divided by the longer of its drafting and \
+                 verifying."
+            }
+            Self::WastedDraftShare => "Share of draft tokens that were not accepted.",
+            Self::WastedDraftTokens => "Number of draft tokens that were not accepted.",
+            Self::WastedTargetRows => {
+                "Rows that the target computed beyond those that committed a token."
+            }
+            Self::PeakMemoryMb => "Peak memory of the process during an answer.",
+        }
+    }
+
     /// Returns whether tables show the metric in per cent.
     #[must_use]
     pub fn is_share(self) -> bool {

@@ -4,7 +4,6 @@ use crate::equality::difference;
 use crate::provenance::quoted;
 use crate::record::AnswerRecord;
 use crate::{BenchError, Journal, Participant, Prompt};
-use std::time::{Duration, Instant};
 
 /// Generates the answers of participants.
 pub trait Answerer {
@@ -41,12 +40,8 @@ pub struct RunSchedule {
 /// The progress of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'a> {
-    /// The number of answers so far, including those of earlier sessions.
+    /// The number of answers so far, including those of earlier sessions, without warm-ups.
     pub done: usize,
-    /// The total number of answers.
-    pub total: usize,
-    /// The estimated time for the remaining answers; `None` if it is unknown.
-    pub left: Option<Duration>,
     /// The participant that answered last.
     pub configuration: &'a str,
     /// The id of the prompt that was answered last.
@@ -75,13 +70,16 @@ pub fn run(
     }
     if journal.answers.len() < total {
         for prompt in prompts.iter().cycle().take(schedule.warm_ups.min(prompts.len())) {
-            for participant in 0..participants.len() {
-                answerer.answer(participant, prompt, 0, false)?;
+            for (index, participant) in participants.iter().enumerate() {
+                answerer.answer(index, prompt, 0, false)?;
+                on_progress(Progress {
+                    done: journal.answers.len(),
+                    configuration: &participant.name,
+                    prompt: &prompt.id,
+                });
             }
         }
     }
-    let started = Instant::now();
-    let before = journal.answers.len();
     for repeat in 0..schedule.repeats {
         for (prompt_index, prompt) in prompts.iter().enumerate() {
             for (index, participant) in participants.iter().enumerate() {
@@ -92,12 +90,8 @@ pub fn run(
                 let answer = answerer.answer(index, prompt, repeat, sample)?;
                 check(participants, prompts, schedule, &journal.answers, &answer)?;
                 journal.push(answer)?;
-                let done = journal.answers.len();
-                let each = started.elapsed().div_f64((done - before) as f64);
                 on_progress(Progress {
-                    done,
-                    total,
-                    left: Some(each.mul_f64(total.saturating_sub(done) as f64)),
+                    done: journal.answers.len(),
                     configuration: &participant.name,
                     prompt: &prompt.id,
                 });
@@ -213,11 +207,11 @@ mod tests {
         let (participants, prompts) = setting(temperature);
         script.names = participants.iter().map(|c| c.name.clone()).collect();
         let mut journal = Journal::open(folder, &json!(1), Provenance::default()).unwrap();
-        let (done, total) = (std::cell::Cell::new(journal.answers.len()), 2 * 2 * schedule.repeats);
+        let mut done = journal.answers.len();
         let progress = |progress: Progress<'_>| {
-            done.set(done.get() + 1);
-            assert_eq!((progress.done, progress.total), (done.get(), total));
-            assert!(progress.left.is_some());
+            // Warm-ups do not count.
+            assert!((done..=done + 1).contains(&progress.done));
+            done = progress.done;
         };
         let outcome = run(&participants, &prompts, schedule, &mut script, &mut journal, progress);
         (script, outcome)

@@ -44,7 +44,7 @@ fn layers(arguments: &LayersArguments) -> anyhow::Result<ExitCode> {
     let rows = strategies(arguments, analysis.config().num_hidden_layers)?;
     let team = Arc::new(Team::unpinned(threads)?);
     let strategies = rows.iter().map(|(_, strategy)| strategy.clone()).collect();
-    let report = analysis.compare(&team, strategies, |_, _| ())?;
+    let report = analysis.compare(&team, strategies, progress::counted("comparing", "prompts"))?;
     print(arguments, &team, &rows, &report)?;
     if arguments.rounds > 0 {
         let one_core = Arc::new(Team::single_thread());

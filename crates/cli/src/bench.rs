@@ -1,6 +1,7 @@
 //! `forerun bench kernels`: measures memory bandwidth and single linear layers.
 
 use crate::arguments::KernelBenchArguments;
+use crate::progress::{Task, Unit};
 use anyhow::Context;
 use forerun::measure::{BandwidthProbe, LinearProbe};
 use forerun::{Isa, Team, Topology};
@@ -24,7 +25,13 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
     writeln!(out, "{outputs}×{inputs}, {isa}, {} threads, {rounds} rounds", team.members())?;
     writeln!(out, "bandwidth {:.2} GB/s (best of 5 reads of 512 MB)", best / 1e9)?;
     writeln!(out, "medians [quartiles]; ratios are relative to one row, measured alternately")?;
+    // A measurement computes each number of rows and one row.
+    let rows_of_type: usize = ROWS.iter().map(|rows| rounds * (rows + 1)).sum();
+    let all_rows = (arguments.dtype.len() * rows_of_type) as u64;
+    let mut task = Task::new("measuring", Unit::Pieces("rows"), all_rows);
+    let mut measured_rows = 0;
     for &weight_type in &arguments.dtype {
+        task.message(weight_type.to_string());
         let mut layer = LinearProbe::new(weight_type, outputs, inputs);
         best = read(&team, 3).max(best);
         let mut one_row = Vec::new();
@@ -35,6 +42,8 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
                 let one = layer.run(&team, 1);
                 ratios.push(layer.run(&team, rows) / one);
                 one_row.push(one);
+                measured_rows += rows as u64 + 1;
+                task.update(measured_rows);
             }
             lines.push(format!("  {rows:>4} rows ×{}", Quartiles::of(ratios)));
         }
@@ -51,16 +60,15 @@ pub(crate) fn kernels(arguments: &KernelBenchArguments) -> anyhow::Result<ExitCo
         let bytes = layer.bytes() as f64;
         let shares = one_row.iter().map(|time| bytes / time / best * 100.0).collect();
         let times = one_row.iter().map(|time| time * 1e3).collect();
-        writeln!(
-            out,
+        let first = format!(
             "{weight_type}: one row {} ms, {} % of bandwidth",
             Quartiles::of(times),
             Quartiles::of(shares),
-        )?;
-        for line in lines {
-            writeln!(out, "{line}")?;
-        }
+        );
+        lines.insert(0, first);
+        task.suspend(|| writeln!(out, "{}", lines.join("\n")))?;
     }
+    drop(task);
     writeln!(out, "bandwidth at the end {:.2} GB/s (best of all)", best / 1e9)?;
     Ok(ExitCode::SUCCESS)
 }

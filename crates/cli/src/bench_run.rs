@@ -2,6 +2,7 @@
 
 use crate::arguments::RunBenchArguments;
 use crate::generate::{DEMONSTRATION_DRAFTER, DEMONSTRATION_TARGET, NO_MODEL};
+use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use forerun::{
     LayerStrategy, ModelSource, Request, SamplingOptions, VerificationChoice, default_cores,
@@ -16,10 +17,10 @@ use forerun_bench::{
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::fs::Metadata;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 /// The number of prompts of each category of the suite `default`, unless options say otherwise.
 const DEFAULT_LIMIT: usize = 2;
@@ -86,8 +87,13 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         let peer = format!("{}; {}, {} threads", info.version, info.weights, info.threads);
         setting.insert(format!("peer {}", spec.name), peer);
     }
-    let mut line = ProgressLine::new();
-    let on_progress = |progress: Progress<'_>| line.show(&progress);
+    let all = participants.len() * prompts.len() * schedule.repeats;
+    let before = journal.answers.len() as u64;
+    let mut task = Task::resumed("comparing", Unit::Pieces("answers"), before, all as u64);
+    let on_progress = |Progress { done, configuration, prompt }: Progress<'_>| {
+        task.message(format!("{configuration} | {prompt}"));
+        task.update(done as u64);
+    };
     forerun_bench::run(
         &participants,
         &prompts,
@@ -96,6 +102,7 @@ pub(crate) fn run(arguments: &RunBenchArguments) -> anyhow::Result<ExitCode> {
         &mut journal,
         on_progress,
     )?;
+    drop(task);
     let gap = |baseline, id: &str, position, tokens| {
         let prompt = prompts.iter().find(|prompt| prompt.id == id)?;
         engines_and_peers.engines().gap(baseline, prompt, position, tokens)
@@ -386,41 +393,6 @@ fn files(model: &ModelSource) -> Vec<(String, u64, Option<Duration>)> {
     files
 }
 
-/// A progress line on standard error: rewritten on a terminal, else a new line every 30 seconds.
-struct ProgressLine {
-    terminal: bool,
-    last_shown: Instant,
-}
-
-impl ProgressLine {
-    fn new() -> Self {
-        Self { terminal: std::io::stderr().is_terminal(), last_shown: Instant::now() }
-    }
-
-    fn show(&mut self, progress: &Progress<'_>) {
-        let Progress { done, total, left, configuration, prompt } = progress;
-        let left = left.map_or(String::new(), |left| format!(", {} left", duration(left)));
-        let line = format!("{done} of {total} answers{left} | {configuration} | {prompt}");
-        if self.terminal {
-            // The line is cleared at the end. A closed standard error is not a failure.
-            let line = if done < total { line } else { String::new() };
-            drop(write!(std::io::stderr(), "\r\x1b[K{line}"));
-        } else if self.last_shown.elapsed() >= Duration::from_secs(30) {
-            self.last_shown = Instant::now();
-            note(line);
-        }
-    }
-}
-
-/// Formats a duration, such as `1 h 05 min`, `3 min 20 s` or `12 s`.
-fn duration(duration: Duration) -> String {
-    match duration.as_secs() {
-        seconds @ 3600.. => format!("{} h {:02} min", seconds / 3600, seconds % 3600 / 60),
-        seconds @ 60.. => format!("{} min {:02} s", seconds / 60, seconds % 60),
-        seconds => format!("{seconds} s"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -441,11 +413,5 @@ mod tests {
         assert_eq!(limit(&["--limit", "5"]), Ok(Some(5)));
         assert_eq!(limit(&["--suite", "prompts.txt"]), Ok(None));
         assert_eq!(limit(&["--full", "--limit", "5"]), Err(()));
-    }
-
-    #[test]
-    fn a_duration_has_at_most_two_units() {
-        let formatted = [0, 59, 200, 3900].map(|seconds| duration(Duration::from_secs(seconds)));
-        assert_eq!(formatted, ["0 s", "59 s", "3 min 20 s", "1 h 05 min"]);
     }
 }

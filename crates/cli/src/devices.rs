@@ -2,7 +2,7 @@
 
 use crate::arguments::DevicesArguments;
 use crate::bench::{self, Quartiles};
-use crate::progress;
+use crate::progress::{self, Task, Unit};
 use forerun::measure::BandwidthProbe;
 use forerun::model_cost::ModelProbe;
 use forerun::{Checkpoint, DeviceGroup, Isa, ModelSource, Placement, Topology, Weights};
@@ -45,6 +45,10 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     let (mut probe, mut fresh) = (probe(arguments.past), probe(0));
     let rounds = arguments.rounds.max(1);
     let mut measured = Vec::new();
+    // A measurement computes the rows twice, and one row.
+    let all_rows: usize = ROWS.iter().map(|rows| rounds * (2 * rows + 1)).sum();
+    let mut task = Task::new("measuring", Unit::Pieces("rows"), all_rows as u64);
+    let mut measured_rows = 0;
     for rows in ROWS {
         let mut passes = Passes { rows, ..Passes::default() };
         for _ in 0..rounds {
@@ -54,9 +58,12 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
             passes.ratios.push(time / one);
             // With a short past, noise can be larger than its cost.
             passes.past_shares.push(((1.0 - fresh.run(rows) / time) * 100.0).max(0.0));
+            measured_rows += 2 * rows as u64 + 1;
+            task.update(measured_rows);
         }
         measured.push(passes);
     }
+    drop(task);
     let best = before.max(read());
     let cache_bytes = probe.past_bytes() as f64;
     let roofline_ms = (weight_bytes + cache_bytes) / best * 1e3;

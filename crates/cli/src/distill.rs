@@ -3,6 +3,7 @@
 use crate::arguments::DistillArguments;
 use crate::generate::{cannot_write, options, request, suggested_sampling};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
+use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
 use forerun::{Canceller, Finish, Forerun, Plan};
@@ -47,9 +48,8 @@ pub(crate) fn write(
     let base = suggested_sampling(base, answers, &engine)?;
     listen()?;
     let mut out = forerun_output::append(&arguments.out).with_context(failed)?;
-    let bar = progress::bar(prompts.len() as u64, "text {pos}/{len} {wide_bar} {msg} {eta} left");
-    bar.set_position(done as u64);
-    bar.reset_eta();
+    let unit = Unit::Pieces("texts");
+    let mut task = Task::resumed("writing", unit, done as u64, prompts.len() as u64);
     let mut tokens = 0;
     for (number, prompt) in prompts.iter().enumerate().skip(done) {
         let mut request = base.clone();
@@ -59,8 +59,7 @@ pub(crate) fn write(
         let on_text = |_: &str| ControlFlow::Continue(());
         let answer = engine.generate_interruptibly(prompt, &request, canceller, on_text)?;
         if canceller.is_cancelled() && answer.finish == Finish::Stopped {
-            bar.finish_and_clear();
-            note(format_args!(
+            task.note(format_args!(
                 "interrupted at text {number}: run the same command again to resume"
             ));
             return Ok(false);
@@ -68,11 +67,11 @@ pub(crate) fn write(
         tokens += answer.tokens.len();
         let line = json!({ "prompt": prompt, "text": format!("{prompt}{}", answer.text) });
         out.write_all(format!("{line}\n").as_bytes()).with_context(failed)?;
-        bar.set_message(format!("{tokens} tokens"));
-        bar.inc(1);
+        task.message(format!("{tokens} tokens"));
+        task.update(number as u64 + 1);
     }
     out.sync_all().with_context(failed)?;
-    bar.finish_and_clear();
+    drop(task);
     note(format_args!("wrote {} texts to {}", prompts.len(), arguments.out.display()));
     Ok(true)
 }

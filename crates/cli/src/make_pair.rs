@@ -2,10 +2,14 @@
 
 use crate::arguments::MakePairArguments;
 use crate::generate::DEMONSTRATION_TARGET;
-use crate::{export, note};
+use crate::{export, note, progress};
 use forerun::{CalibrationStep, Config, ResidualCalibration, SyntheticPairOptions, make_pair};
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// The usual number of steps of the search for an acceptance rate.
+const USUAL_STEPS: u32 = 8;
 
 /// Creates a pair and reports its measurements.
 pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
@@ -19,7 +23,17 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
         );
     }
     let options = options(arguments);
-    let pair = make_pair(&options, out, |step| note(step_line(step)))?;
+    let started = Instant::now();
+    let mut steps = 0;
+    let pair = make_pair(&options, out, |step| {
+        note(step_line(step));
+        steps += 1;
+        // The first step also makes the models.
+        if steps == 1 && started.elapsed() * USUAL_STEPS > Duration::from_secs(60) {
+            let time = progress::about(started.elapsed() * USUAL_STEPS);
+            note(format_args!("a search usually takes {USUAL_STEPS} steps: {time} in total"));
+        }
+    })?;
     let [target, drafter] = pair.bytes_read.map(|bytes| bytes as f64 / 1e6);
     let accepted = &pair.acceptance;
     let mut stdout = std::io::stdout().lock();

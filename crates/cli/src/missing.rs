@@ -21,7 +21,8 @@ pub(crate) struct Missing {
 /// Fails with the way to get a command.
 pub(crate) fn command(name: &str, feature: &str) -> anyhow::Result<ExitCode> {
     anyhow::bail!(
-        "`forerun {name}` is not part of this build: build with the feature {feature}, for example \
+        "`forerun {name}` is not part of this build: it needs the feature {feature}. In a clone of the \
+         repository, install it with `cargo install --locked --path crates/cli --features {feature}`, or run \
          `cargo run --release --features {feature} -- {name} ...`"
     )
 }

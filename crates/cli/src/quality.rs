@@ -4,7 +4,7 @@ use crate::arguments::QualityBenchArguments;
 use crate::{bench, progress};
 use anyhow::Context;
 use forerun::{ModelSource, QualityBench, QualityOptions};
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     };
     let bench = QualityBench::open(&options, &content)?;
     let team = Arc::new(forerun::Team::unpinned(threads)?);
-    let report = bench.run(&team, show_progress())?;
+    let report = bench.run(&team, progress::counted("measuring", "tokens"))?;
 
     let mut out = std::io::stdout().lock();
     writeln!(
@@ -65,17 +65,4 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         )?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns a function that shows progress in a line on standard error, if that is a terminal.
-fn show_progress() -> impl FnMut(usize, usize) {
-    let terminal = std::io::stderr().is_terminal();
-    move |done, all| {
-        if terminal {
-            // The line is cleared at the end. A closed standard error is not a failure.
-            let line = format!("{done} of {all} tokens");
-            let line = if done < all { line } else { String::new() };
-            drop(write!(std::io::stderr(), "\r\x1b[K{line}"));
-        }
-    }
 }

@@ -10,16 +10,25 @@ use crate::note;
 use anyhow::bail;
 use forerun_formats::Config;
 use forerun_formats::checkpoint::Checkpoint;
-use forerun_train::data::{Dataset, PrepareOptions, Split};
+use forerun_train::data::{Dataset, PrepareOptions};
 use forerun_train::tokenizer::{TokenizerOptions, train_tokenizer};
 use forerun_train::{Dtype, Llama, Trainer, export};
 use progress::DataProgress;
-use run::{dataset, listen, note_damaged, open_run, options, set_threads, train};
+use run::{
+    dataset, has_checkpoint, listen, note_damaged, note_size, open_run, options, set_threads,
+    steps_of, train,
+};
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+
+/// Default number of passes over the text of a language model.
+const EPOCHS: u64 = 10;
+
+/// Largest default number of steps.
+const MOST_STEPS: u64 = 5000;
 
 pub(crate) fn run(train: Train) -> anyhow::Result<ExitCode> {
     match train {
@@ -41,8 +50,9 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     };
     let tokenizer = tokenizer(arguments, &run)?;
     let dataset = dataset(text, &text.data, &run, &tokenizer, PrepareOptions::default().framing)?;
-    let LmArguments { step, steps, learning_rate, distillation_share, .. } = arguments;
-    let options = options(step, *steps, *learning_rate, *distillation_share);
+    let LmArguments { step, learning_rate, distillation_share, .. } = arguments;
+    let steps = steps(arguments, &dataset)?;
+    let options = options(step, steps, *learning_rate, *distillation_share);
     let config = config(arguments, &dataset);
     let create = || match &from {
         Some(checkpoint) => Llama::load(checkpoint),
@@ -50,24 +60,29 @@ fn language_model(arguments: &LmArguments) -> anyhow::Result<ExitCode> {
     };
     let teacher = teacher.as_ref();
     let origin = origin(arguments, &config);
-    let mut trainer = Trainer::open(&run, &dataset, &tokenizer, teacher, options, &origin, create)?;
+    let mut trainer =
+        Trainer::open(&run, &dataset, &tokenizer, teacher, options.clone(), &origin, create)?;
     note_damaged(&trainer);
-    note(format_args!(
-        "{:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
-        parameters(trainer.model()) as f64 / 1e6,
-        dataset.tokens(Split::Training).len(),
-        dataset.tokens(Split::HeldOut).len(),
-        trainer.step(),
-    ));
+    note_size("language model", &trainer, &dataset, &options);
     let interrupted = Arc::new(AtomicBool::new(false));
     listen(&interrupted, None)?;
-    if !train(&mut trainer, *steps, &interrupted)? {
+    if !train(&mut trainer, steps, &interrupted)? {
         return Ok(interrupts::interrupted().into());
     }
     let dtype = if text.f32 { Dtype::F32 } else { Dtype::Bf16 };
     export(trainer.model(), &tokenizer, &text.out, dtype)?;
     note(format_args!("wrote {}", text.out.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the number of steps. By default, it follows from the size of the text.
+fn steps(arguments: &LmArguments, dataset: &Dataset) -> anyhow::Result<u64> {
+    let LmArguments { steps, epochs, step, .. } = arguments;
+    Ok(match (*steps, *epochs) {
+        (Some(steps), _) => steps,
+        (None, Some(epochs)) => steps_of(epochs, dataset, step)?,
+        (None, None) => steps_of(EPOCHS, dataset, step)?.min(MOST_STEPS),
+    })
 }
 
 /// Returns everything that the model of a run is made of, by option. Options that are left out have
@@ -93,8 +108,8 @@ fn origin(arguments: &LmArguments, config: &Config) -> serde_json::Value {
     origin
 }
 
-/// Returns the chosen tokenizer, or that of the model or teacher. Otherwise trains one, unless an
-/// earlier run did.
+/// Returns the chosen tokenizer, or that of the model or teacher. Otherwise trains one, unless the run
+/// has a checkpoint with its tokenizer.
 fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
     let chosen = [&arguments.tokenizer, &arguments.from, &arguments.teacher];
     if let Some(path) = chosen.into_iter().flatten().next() {
@@ -105,7 +120,7 @@ fn tokenizer(arguments: &LmArguments, run: &Path) -> anyhow::Result<PathBuf> {
         return Ok(file);
     }
     let file = run.join("tokenizer").join("tokenizer.json");
-    if file.is_file() {
+    if file.is_file() && has_checkpoint(run) {
         return Ok(file);
     }
     let options =
@@ -133,8 +148,4 @@ fn config(arguments: &LmArguments, dataset: &Dataset) -> Config {
         eos_token_ids: vec![dataset.separator()],
         ..Config::plain_llama()
     }
-}
-
-fn parameters(model: &Llama) -> usize {
-    model.parameters().iter().map(|parameter| parameter.values.elem_count()).sum()
 }

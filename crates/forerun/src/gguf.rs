@@ -5,8 +5,8 @@ use crate::open_model::{OpenModel, open_model};
 use crate::tokenizer::gguf::{JSON, SPACE, token_type};
 use crate::tokenizer::llama2c;
 use crate::tokenizer::splitting::{DIGIT, GPT_2, Splitting};
-use crate::{ChatTemplate, ChatTemplateError, ForerunError, Loader};
-use forerun_formats::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
+use crate::{ChatTemplate, ChatTemplateError, ForerunError, Loader, Step};
+use forerun_formats::checkpoint::gguf::{GgufType, GgufValue, write_gguf_with};
 use forerun_formats::{Config, LoadError};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -77,7 +77,11 @@ pub fn export_gguf(
     let mut metadata: Vec<_> =
         std::iter::once(name).chain(entries).map(|(key, value)| (key.to_owned(), value)).collect();
     metadata.extend(chat_template(&opened)?);
-    write_gguf(&opened.checkpoint, file, gguf_type, &metadata)?;
+    let name = model.to_string();
+    let on_tensor = &mut |done: usize, total: usize| {
+        loader.report(Step::Export { model: &name }, done, total);
+    };
+    write_gguf_with(&opened.checkpoint, file, gguf_type, &metadata, on_tensor)?;
     let bytes = file.metadata().map_or(0, |metadata| metadata.len());
     Ok(GgufExport { bytes, pre_tokenizer_unsupported })
 }

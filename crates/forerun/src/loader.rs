@@ -39,7 +39,7 @@ struct Shared {
 ///     let percent = 100 * progress.done / progress.total.max(1);
 ///     match progress.step {
 ///         Step::Download { model, file } => eprintln!("{model}: {file} {percent} %"),
-///         Step::Load { model } => eprintln!("{model}: {percent} %"),
+///         Step::Load { model } | Step::Export { model } => eprintln!("{model}: {percent} %"),
 ///     }
 ///     ControlFlow::Continue(())
 /// });
@@ -115,6 +115,11 @@ impl<'a> Loader<'a> {
             #[cfg(not(feature = "hub"))]
             ModelSource::Hub(id) => Err(ForerunError::NoHub(id.to_string())),
         }
+    }
+
+    /// Reports progress that cannot be cancelled.
+    pub(crate) fn report(&mut self, step: Step<'_>, done: usize, total: usize) {
+        let _ = (self.on_progress)(Progress { step, done: done as u64, total: total as u64 });
     }
 
     /// Returns whether engines share weights, so that a plan may need less memory than its models.

@@ -1,4 +1,4 @@
-//! Progress reports while models are downloaded and loaded.
+//! Progress reports while models are downloaded, loaded and exported.
 
 /// A long-running step of opening a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +15,11 @@ pub enum Step<'a> {
         /// The model as the plan names it.
         model: &'a str,
     },
+    /// A model is written in another format. Progress counts tensors. It cannot be cancelled.
+    Export {
+        /// The model as it was given.
+        model: &'a str,
+    },
 }
 
 /// The progress of one step, passed to [`Loader::on_progress`](crate::Loader::on_progress).
@@ -22,8 +27,8 @@ pub enum Step<'a> {
 pub struct Progress<'a> {
     /// The step that is running.
     pub step: Step<'a>,
-    /// Bytes or layers done so far, including bytes that an earlier run has downloaded.
+    /// Bytes, layers or tensors done so far, including bytes that an earlier run has downloaded.
     pub done: u64,
-    /// Bytes or layers in total. The step is finished when `done` reaches it.
+    /// Bytes, layers or tensors in total. The step is finished when `done` reaches it.
     pub total: u64,
 }

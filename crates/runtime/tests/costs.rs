@@ -12,6 +12,7 @@ use forerun_lm::{BatchEntry, ForwardOutput, LanguageModel, ModelError, unfinishe
 use forerun_runtime::{Engine, Runtime, TeamSpec, ThreadCluster, WorkerSpec};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 const TABLE: TableModel = TableModel::new(7, 8, 4.0);
@@ -23,10 +24,11 @@ const CHUNK: usize = 4;
 const PASS: Duration = Duration::from_millis(2);
 
 /// A model whose passes take a while, and compute up to [`CHUNK`] tokens for each request of a batch.
-#[derive(Default)]
 struct ChunkedModel {
     /// The number of cached tokens.
     cached: BTreeMap<SequenceId, usize>,
+    /// Gets a message whenever a pass begins to wait for cancellation.
+    waits: Sender<()>,
 }
 
 impl LanguageModel for ChunkedModel {
@@ -43,6 +45,7 @@ impl LanguageModel for ChunkedModel {
         for (_, entry) in unfinished(batch) {
             let request = entry.request;
             if request.tokens.last() == Some(&HANG) {
+                self.waits.send(()).unwrap();
                 while !request.cancel.load(Ordering::Relaxed) {
                     std::thread::yield_now();
                 }
@@ -70,22 +73,72 @@ impl LanguageModel for ChunkedModel {
     }
 }
 
-fn runtime() -> Runtime {
-    let worker = |name: &str, role| WorkerSpec {
-        name: name.into(),
-        team: TeamSpec::Unpinned(1),
-        roles: vec![role],
-        build: Box::new(move |_| {
-            let engine = Engine::new();
-            let model = engine.timed(ChunkedModel::default());
-            Ok(match role {
-                Role::Drafter(index) => engine.with_drafter(index, ModelDrafter::new(model)),
-                Role::Target(index) => engine.with_target(index, model),
-            })
-        }),
-    };
-    let specs = vec![worker("drafter", Role::Drafter(0)), worker("target", Role::Target(0))];
-    Runtime::start(specs).unwrap()
+/// A drafter and a target.
+struct Workers {
+    cluster: ThreadCluster,
+    /// A message for every pass that waits for cancellation.
+    waits: Receiver<()>,
+    _runtime: Runtime,
+}
+
+impl Workers {
+    fn start() -> Self {
+        let (sender, waits) = channel();
+        let worker = |name: &str, role| {
+            let waits = sender.clone();
+            WorkerSpec {
+                name: name.into(),
+                team: TeamSpec::Unpinned(1),
+                roles: vec![role],
+                build: Box::new(move |_| {
+                    let engine = Engine::new();
+                    let model = engine.timed(ChunkedModel { cached: BTreeMap::new(), waits });
+                    Ok(match role {
+                        Role::Drafter(index) => {
+                            engine.with_drafter(index, ModelDrafter::new(model))
+                        }
+                        Role::Target(index) => engine.with_target(index, model),
+                    })
+                }),
+            }
+        };
+        let specs = vec![worker("drafter", Role::Drafter(0)), worker("target", Role::Target(0))];
+        let runtime = Runtime::start(specs).unwrap();
+        Self { cluster: runtime.cluster(), waits, _runtime: runtime }
+    }
+
+    /// Runs jobs that wait for the worker together. Returns the cost of each.
+    fn run_together(&mut self, role: Role, jobs: Vec<Job>) -> Vec<JobCost> {
+        // The worker is busy until all jobs are in its queue.
+        let busy = match role {
+            Role::Drafter(_) => draft(99, &[HANG], 1),
+            Role::Target(_) => Job::Score(ScoreJob {
+                sequence: SequenceId(99),
+                tokens: [HANG].into(),
+                prompt_len: 1,
+                tree: TokenTree::new(),
+                sampling: Sampling::greedy(),
+                logprobs: None,
+                features_from: None,
+            }),
+        };
+        let cluster = &mut self.cluster;
+        let busy = cluster.submit(role, busy).unwrap();
+        // It must have begun that job, or it could take the other jobs into the same batch.
+        self.waits.recv().unwrap();
+        let tickets: Vec<Ticket> =
+            jobs.into_iter().map(|job| cluster.submit(role, job).unwrap()).collect();
+        cluster.cancel(busy);
+        let mut costs = BTreeMap::new();
+        for _ in 0..=tickets.len() {
+            let completion = cluster.next_completion().unwrap();
+            let cost = completion.cost;
+            assert!(cost.busy_ns <= completion.duration_ns());
+            assert!(cost.busy_ns >= cost.passes * PASS.as_nanos() as u64);
+            costs.insert(completion.ticket, completion.cost);
+        }
+        tickets.iter().map(|ticket| costs[ticket]).collect()
+    }
 }
 
 fn score(sequence: u64, tokens: usize, tree: &[TokenId]) -> Job {
@@ -111,36 +164,6 @@ fn draft(sequence: u64, tokens: &[TokenId], length: usize) -> Job {
     }
 }
 
-/// Runs jobs that wait for the worker together. Returns the cost of each.
-fn run_together(cluster: &mut ThreadCluster, role: Role, jobs: Vec<Job>) -> Vec<JobCost> {
-    // The worker is busy until all jobs are in its queue.
-    let busy = match role {
-        Role::Drafter(_) => draft(99, &[HANG], 1),
-        Role::Target(_) => Job::Score(ScoreJob {
-            sequence: SequenceId(99),
-            tokens: [HANG].into(),
-            prompt_len: 1,
-            tree: TokenTree::new(),
-            sampling: Sampling::greedy(),
-            logprobs: None,
-            features_from: None,
-        }),
-    };
-    let busy = cluster.submit(role, busy).unwrap();
-    let tickets: Vec<Ticket> =
-        jobs.into_iter().map(|job| cluster.submit(role, job).unwrap()).collect();
-    cluster.cancel(busy);
-    let mut costs = BTreeMap::new();
-    for _ in 0..=tickets.len() {
-        let completion = cluster.next_completion().unwrap();
-        let cost = completion.cost;
-        assert!(cost.busy_ns <= completion.duration_ns());
-        assert!(cost.busy_ns >= cost.passes * PASS.as_nanos() as u64);
-        costs.insert(completion.ticket, completion.cost);
-    }
-    tickets.iter().map(|ticket| costs[ticket]).collect()
-}
-
 /// Returns a cost without its time.
 fn counts(cost: &JobCost) -> [u64; 4] {
     [cost.passes, cost.own_rows, cost.batch_rows, cost.batch_sequences]
@@ -148,10 +171,9 @@ fn counts(cost: &JobCost) -> [u64; 4] {
 
 #[test]
 fn score_jobs_of_one_pass_know_its_rows_and_sequences() {
-    let runtime = runtime();
-    let mut cluster = runtime.cluster();
+    let mut workers = Workers::start();
     let jobs = vec![score(1, 1, &[]), score(2, 2, &[3, 4, 5]), score(3, 1, &[6])];
-    let costs = run_together(&mut cluster, Role::Target(0), jobs);
+    let costs = workers.run_together(Role::Target(0), jobs);
     assert_eq!(
         costs.iter().map(counts).collect::<Vec<_>>(),
         [[1, 1, 8, 3], [1, 5, 8, 3], [1, 2, 8, 3]]
@@ -165,13 +187,12 @@ fn score_jobs_of_one_pass_know_its_rows_and_sequences() {
 
 #[test]
 fn a_job_alone_has_its_passes_to_itself() {
-    let runtime = runtime();
-    let mut cluster = runtime.cluster();
+    let mut workers = Workers::start();
     for (role, job, expected) in [
         (Role::Target(0), score(1, 10, &[2, 3]), [3, 12, 12, 3]),
         (Role::Drafter(0), draft(1, &[1, 2], 4), [4, 5, 5, 4]),
     ] {
-        let cost = run_together(&mut cluster, role, vec![job])[0];
+        let cost = workers.run_together(role, vec![job])[0];
         assert_eq!(counts(&cost), expected);
         assert_eq!((cost.share(1e3), cost.without_neighbours(1e3)), (1.0, 1.0));
     }
@@ -180,20 +201,18 @@ fn a_job_alone_has_its_passes_to_itself() {
 /// The parts of a prompt are passes of their own, which have other neighbours.
 #[test]
 fn a_prompt_counts_the_neighbours_of_each_of_its_passes() {
-    let runtime = runtime();
-    let mut cluster = runtime.cluster();
+    let mut workers = Workers::start();
     let jobs = vec![score(1, 10, &[]), score(2, 1, &[5])];
-    let costs = run_together(&mut cluster, Role::Target(0), jobs);
+    let costs = workers.run_together(Role::Target(0), jobs);
     assert_eq!(costs.iter().map(counts).collect::<Vec<_>>(), [[3, 10, 12, 4], [1, 2, 6, 2]]);
 }
 
 /// A short draft leaves the batch; the longer one goes on alone.
 #[test]
 fn drafts_count_the_neighbours_of_each_level() {
-    let runtime = runtime();
-    let mut cluster = runtime.cluster();
+    let mut workers = Workers::start();
     let jobs = vec![draft(1, &[1, 2], 2), draft(2, &[1], 4)];
-    let costs = run_together(&mut cluster, Role::Drafter(0), jobs);
+    let costs = workers.run_together(Role::Drafter(0), jobs);
     assert_eq!(costs.iter().map(counts).collect::<Vec<_>>(), [[2, 3, 5, 4], [4, 4, 7, 6]]);
     assert!(costs[0].busy_ns < costs[1].busy_ns);
 }

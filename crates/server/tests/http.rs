@@ -157,7 +157,7 @@ fn completion(prompt: &str, max_tokens: usize) -> Value {
 }
 
 fn with(mut body: Value, fields: Value) -> Value {
-    let fields = fields.as_object().unwrap().clone();
+    let Value::Object(fields) = fields else { panic!("{fields} is no object") };
     body.as_object_mut().unwrap().extend(fields);
     body
 }

@@ -133,6 +133,17 @@ fn validation_windows_are_fixed_and_spread() {
 }
 
 #[test]
+fn short_held_out_text_is_one_window() {
+    let tokens = all(shared(), Split::HeldOut);
+    let windows = Validation::windows(shared(), 1 << 20, 1).unwrap();
+    let [window] = &windows[..] else { panic!("{} windows", windows.len()) };
+    assert_eq!(
+        (&window.inputs[..], &window.targets[..]),
+        (&tokens[..tokens.len() - 1], &tokens[1..])
+    );
+}
+
+#[test]
 fn bits_per_byte_of_a_fair_coin() {
     // Eight tokens of four bytes, each with a probability of one half.
     let bits = bits_per_byte(8.0 * std::f64::consts::LN_2, 32);
@@ -147,8 +158,7 @@ fn too_little_text_is_rejected() {
         |result: Result<_, forerun_train::data::DataError>| result.err().unwrap().to_string();
     let message = error(Batches::new(shared(), 1, tokens / 2 + 1, 0).map(|_| ()));
     assert!(message.contains("the training tokens of") && message.contains("too few"), "{message}");
-    let message = error(Validation::windows(shared(), 1 << 20, 1).map(|_| ()));
-    assert!(message.contains("the held-out tokens of"), "{message}");
+    assert!(message.contains("a smaller `context`"), "{message}");
     assert!(error(Batches::new(shared(), 0, 4, 0).map(|_| ())).contains("`rows` is 0"));
     assert!(error(Batches::new(shared(), 4, 0, 0).map(|_| ())).contains("`context` is 0"));
 }

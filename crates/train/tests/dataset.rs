@@ -153,6 +153,49 @@ fn held_out_documents_are_selected_by_their_text() {
     assert!(chosen.iter().all(|text| more.contains(text)) && more.len() > chosen.len());
 }
 
+/// Of one document, the end is held out, and of a few short ones the last ones.
+#[test]
+fn the_end_of_the_text_is_held_out_if_no_document_is_chosen() {
+    let sources = Sources::new();
+    let options = PrepareOptions {
+        held_out_share: 0.1,
+        validation_files: Vec::new(),
+        ..sources.options.clone()
+    };
+    let prepare = |name: &str, books: &[String], options: &PrepareOptions| {
+        let file = write_books(&sources.path(&format!("{name}.txt")), books);
+        let folder = sources.path(name);
+        let dataset =
+            Dataset::prepare(&[file], &sources.tokenizer, &folder, options, &mut quiet).unwrap();
+        [Split::Training, Split::HeldOut].map(|split| texts(&dataset, split, &sources.tokenizer))
+    };
+    let book = &books(31, 1, 2000)[0];
+    let [training, held_out] = prepare("book", std::slice::from_ref(book), &options);
+    assert_eq!([&training[..], &held_out[..]].concat().concat(), *book);
+    let share = held_out[0].len() as f64 / book.len() as f64;
+    assert_eq!((training.len(), held_out.len()), (1, 1));
+    assert!((0.1..0.101).contains(&share), "{share}");
+
+    // The last two of ten equal texts, and none of the words of the others.
+    let words = vec!["naïve words".to_owned(); 10];
+    let fifth = PrepareOptions { held_out_share: 0.2, ..options.clone() };
+    let [training, held_out] = prepare("words", &words, &fifth);
+    assert_eq!((training, held_out), (words[..8].to_vec(), words[8..].to_vec()));
+
+    // All documents, or none of them.
+    for (name, held_out_share, split) in [("all", 1.0, 1), ("none", 0.0, 0)] {
+        let whole = PrepareOptions { held_out_share, ..options.clone() };
+        let file = write_books(&sources.path("whole.txt"), std::slice::from_ref(book));
+        let folder = sources.path(name);
+        let files = [file];
+        let dataset =
+            Dataset::prepare(&files, &sources.tokenizer, &folder, &whole, &mut quiet).unwrap();
+        let documents = [Split::Training, Split::HeldOut].map(|split| dataset.documents(split));
+        assert_eq!(documents[split], 1);
+        assert_eq!(documents[1 - split], 0);
+    }
+}
+
 #[test]
 fn a_killed_preparation_leaves_no_data_set() {
     let this = "a_killed_preparation_leaves_no_data_set";
@@ -260,7 +303,7 @@ fn a_data_set_of_other_inputs_is_rejected() {
     sources.tokenizer = original_tokenizer;
     let options = PrepareOptions { held_out_share: 0.1, ..sources.options.clone() };
     let error = sources.prepare_with("set", &options).err().unwrap().to_string();
-    assert!(error.contains("options") && error.contains("rebuild"), "{error}");
+    assert!(error.contains("options") && error.contains("remove the folder"), "{error}");
     write_books(&sources.training[0], &books(99, 3, 2000));
     let error = sources.prepare_with("set", &sources.options).err().unwrap().to_string();
     assert!(error.contains("source files differ"), "{error}");

@@ -1,6 +1,7 @@
 //! The report as one HTML file, without scripts, fonts or pictures from elsewhere.
 
 use super::layers::{self, LayerSweep};
+use super::verdict::verdict;
 use super::{
     OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, TEXT_AGREEMENT_HEADINGS,
     TEXT_AGREEMENT_NOTE, notes, over_prompts_headings, over_prompts_rows, peer_comparison_row,
@@ -16,6 +17,16 @@ const STYLE: &str = include_str!("style.css");
 /// Colours of the parts of the time, in the order of [`TimeBreakdown::NAMES`].
 const PARTS: [&str; 5] = ["draft", "verify", "both", "waiting", "other"];
 
+/// The metrics of the first table.
+const MAIN: [Metric; 6] = [
+    Metric::SpeedRatio,
+    Metric::TokensPerSecond,
+    Metric::FirstTokenMs,
+    Metric::PerTokenMs,
+    Metric::MeanAcceptedTokens,
+    Metric::AcceptanceRate,
+];
+
 /// Returns the report as an HTML page.
 #[must_use]
 pub fn html(summary: &Summary) -> String {
@@ -26,6 +37,9 @@ pub fn html(summary: &Summary) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" href=\"data:,\">\n\
          <title>{title}</title>\n<style>\n{STYLE}{TIMELINE_STYLE}\n</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
     );
+    for sentence in verdict(summary) {
+        page += &format!("<p class=\"verdict\">{}</p>\n", escaped(&sentence));
+    }
     page += "<ul class=\"notes\">\n";
     for note in notes(summary) {
         page += &format!("<li>{}</li>\n", escaped(&note));
@@ -44,6 +58,7 @@ pub fn html(summary: &Summary) -> String {
     page += &section("Sample timelines", &timelines(summary));
     page += &section("By category", &by_category(summary));
     page += &section("Over prompts", &over_prompts(summary));
+    page += &section("What the metrics mean", &meanings());
     page += &section("Where the numbers come from", &origin(summary));
     page + "</main>\n</body>\n</html>\n"
 }
@@ -68,27 +83,56 @@ fn configurations(summary: &Summary) -> String {
     legend(names.map(|(index, entry)| (format!("c{}", index % 8), entry.name.clone())))
 }
 
-/// Returns a table that scrolls horizontally on a narrow screen.
+/// Returns a table that scrolls horizontally on a narrow screen. Headings that are metrics explain
+/// themselves.
 fn table(headings: &[String], rows: impl Iterator<Item = Vec<String>>) -> String {
-    let cells = |tag: &str, cells: &[String]| {
-        let cell = |cell: &String| format!("<{tag}>{}</{tag}>", escaped(cell));
-        format!("<tr>{}</tr>\n", cells.iter().map(cell).collect::<String>())
+    let heading = |heading: &String| {
+        let metric = Metric::ALL.into_iter().find(|metric| metric.heading() == heading);
+        let text = escaped(heading);
+        let text = metric.map_or(text.clone(), |metric| {
+            format!("<abbr title=\"{}\">{text}</abbr>", escaped(metric.meaning()))
+        });
+        format!("<th scope=\"col\">{text}</th>")
     };
-    let rows: String = rows.map(|row| cells("td", &row)).collect();
-    format!("<div class=\"wide\"><table>\n{}{rows}</table></div>\n", cells("th", headings))
+    let headings: String = headings.iter().map(heading).collect();
+    let row = |row: Vec<String>| {
+        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    let rows: String = rows.map(row).collect();
+    // The focus lets a keyboard scroll it.
+    format!(
+        "<div class=\"wide\" tabindex=\"0\"><table>\n<tr>{headings}</tr>\n{rows}</table></div>\n"
+    )
+}
+
+/// Returns a table of metrics, with a row for each configuration.
+fn metrics_table(summary: &Summary, metrics: &[Metric], category: &str) -> String {
+    let first = std::iter::once("configuration".to_owned());
+    let headings = metrics.iter().map(|metric| metric.heading().to_owned());
+    let headings: Vec<String> = first.chain(headings).collect();
+    let row = |entry: &ConfigurationSummary| {
+        let cell = &entry.cells[category];
+        let values = metrics.iter().map(|&metric| shown(metric, cell.get(metric)));
+        std::iter::once(entry.name.clone()).chain(values).collect()
+    };
+    table(&headings, summary.configurations.iter().map(row))
 }
 
 fn overall(summary: &Summary) -> String {
-    let first = std::iter::once(String::new());
-    let names = summary.configurations.iter().map(|entry| entry.name.clone());
-    let headings: Vec<String> = first.chain(names).collect();
-    let row = |metric: &Metric| {
-        let value =
-            |entry: &ConfigurationSummary| shown(*metric, entry.cells[OVERALL].get(*metric));
-        let heading = std::iter::once(metric.heading().to_owned());
-        heading.chain(summary.configurations.iter().map(value)).collect()
+    let main = metrics_table(summary, &MAIN, OVERALL);
+    let all = metrics_table(summary, &Metric::ALL, OVERALL);
+    format!("{main}<details>\n<summary>All metrics</summary>\n{all}</details>\n")
+}
+
+/// Returns a list of all metrics with their meanings, for screens without a mouse.
+fn meanings() -> String {
+    let entry = |metric: Metric| {
+        let (heading, meaning) = (escaped(metric.heading()), escaped(metric.meaning()));
+        format!("<dt>{heading}</dt><dd>{meaning}</dd>\n")
     };
-    table(&headings, Metric::ALL.iter().map(row))
+    let entries: String = Metric::ALL.into_iter().map(entry).collect();
+    format!("<details>\n<summary>All metrics</summary>\n<dl>\n{entries}</dl>\n</details>\n")
 }
 
 fn peers(summary: &Summary) -> String {
@@ -164,7 +208,9 @@ fn timelines(summary: &Summary) -> String {
         if let Some(trace) = entry.sample.as_ref().filter(|trace| !trace.spans.is_empty()) {
             content += &format!("<h3>{}</h3>\n", escaped(&entry.name));
             let label = format!("timeline of {}", entry.name);
-            content += &inline_timeline(&trace.with_devices_as_lanes(), &label);
+            let timeline = inline_timeline(&trace.with_devices_as_lanes(), &label);
+            // It scrolls on a narrow screen, where its text would be too small.
+            content += &format!("<div class=\"wide\" tabindex=\"0\">\n{timeline}</div>\n");
         }
     }
     content
@@ -172,19 +218,10 @@ fn timelines(summary: &Summary) -> String {
 
 fn by_category(summary: &Summary) -> String {
     let mut content = String::new();
-    let metrics = Metric::ALL;
     for category in &summary.categories {
-        let first = std::iter::once("configuration".to_owned());
-        let headings: Vec<String> =
-            first.chain(metrics.map(|metric| metric.heading().to_owned())).collect();
-        let row = |entry: &ConfigurationSummary| {
-            let cell = &entry.cells[&category.name];
-            let name = std::iter::once(entry.name.clone());
-            name.chain(metrics.map(|metric| shown(metric, cell.get(metric)))).collect()
-        };
         let (name, count) = (escaped(&category.name), category.prompts);
         content += &format!("<h3>{name} ({count} prompts)</h3>\n");
-        content += &table(&headings, summary.configurations.iter().map(row));
+        content += &metrics_table(summary, &Metric::ALL, &category.name);
     }
     content
 }

@@ -1,6 +1,7 @@
 //! The report as Markdown.
 
 use super::layers::{self, LayerSweep};
+use super::verdict::verdict;
 use super::{
     OVER_PROMPTS_NOTE, PEER_COMPARISON_HEADINGS, PEER_COMPARISON_NOTE, TEXT_AGREEMENT_HEADINGS,
     TEXT_AGREEMENT_NOTE, notes, number, over_prompts_headings, over_prompts_rows,
@@ -25,6 +26,9 @@ const SHORT: [Metric; 7] = [
 #[must_use]
 pub fn markdown(summary: &Summary) -> String {
     let mut page = String::from("# Comparison of decoding methods\n\n");
+    for sentence in verdict(summary) {
+        page += &format!("**{sentence}**\n\n");
+    }
     for note in notes(summary) {
         page += &format!("* {note}\n");
     }

@@ -3,6 +3,7 @@
 mod html;
 mod layers;
 mod markdown;
+mod verdict;
 
 pub use html::html;
 pub use markdown::markdown;
@@ -32,7 +33,7 @@ pub fn write(folder: &Path, summary: &Summary) -> Result<(), BenchError> {
     write("report.html", html(summary))
 }
 
-/// Returns one line per configuration with its speed, for a terminal.
+/// Returns one line per configuration with its speed, and the result in words, for a terminal.
 #[must_use]
 pub fn terminal_summary(summary: &Summary) -> String {
     let width = summary.configurations.iter().map(|entry| entry.name.chars().count()).max();
@@ -47,7 +48,10 @@ pub fn terminal_summary(summary: &Summary) -> String {
             width = width.unwrap_or(0),
         )
     };
-    summary.configurations.iter().map(line).collect::<Vec<_>>().join("\n")
+    let lines = summary.configurations.iter().map(line);
+    let verdict = verdict::verdict(summary);
+    let gap = (!verdict.is_empty()).then(String::new);
+    lines.chain(gap).chain(verdict).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats a value such as `1.23 ± 0.04`, or a dash if it was not measured. Shares are in per cent.

@@ -11,7 +11,7 @@ pub(crate) enum Train {
     ///
     /// An interrupted run resumes with the same command.
     ///
-    /// Example: `forerun train lm --data books.txt --out models/small --steps 5000`
+    /// Example: `forerun train lm --data books.txt --out models/small`
     Lm(Box<LmArguments>),
     /// Train Medusa heads for a target.
     ///
@@ -40,7 +40,10 @@ pub(crate) struct TextArguments {
     #[arg(long, value_name = "FILE", num_args = 1.., help_heading = headings::TEXT)]
     pub(crate) validation: Vec<PathBuf>,
 
-    /// Share of the documents to hold out [default: 0 with `--validation`, else 0.01]
+    /// Share of the documents to hold out.
+    ///
+    /// If they are too few, the end of the text is held out. The default is 0 with `--validation`, else
+    /// 0.01, and up to 0.1 of a short text.
     #[arg(long, value_name = "SHARE", help_heading = headings::TEXT)]
     pub(crate) held_out: Option<f64>,
 
@@ -92,9 +95,10 @@ pub(crate) struct StepArguments {
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = headings::TRAINING)]
     pub(crate) accumulation: usize,
 
-    /// Number of warm-up steps, in which the learning rate rises.
-    #[arg(long, value_name = "N", default_value_t = 100, help_heading = headings::TRAINING)]
-    pub(crate) warmup: u64,
+    /// Number of warm-up steps, in which the learning rate rises [default: a tenth of the steps, at
+    /// most 100]
+    #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
+    pub(crate) warmup: Option<u64>,
 
     /// Final learning rate of the cosine schedule, as a share of the highest.
     #[arg(long, value_name = "SHARE", default_value_t = 0.1, help_heading = headings::TRAINING)]
@@ -178,9 +182,13 @@ pub(crate) struct LmArguments {
     #[arg(long, value_name = "SHARE", default_value_t = 0.9, help_heading = headings::TRAINING)]
     pub(crate) distillation_share: f32,
 
-    /// Total number of steps.
-    #[arg(long, value_name = "N", default_value_t = 5000, help_heading = headings::TRAINING)]
-    pub(crate) steps: u64,
+    /// Number of passes over the text [default: 10, in at most 5000 steps]
+    #[arg(long, value_name = "N", help_heading = headings::TRAINING)]
+    pub(crate) epochs: Option<u64>,
+
+    /// Total number of steps [default: as many as `--epochs` takes]
+    #[arg(long, value_name = "N", conflicts_with = "epochs", help_heading = headings::TRAINING)]
+    pub(crate) steps: Option<u64>,
 
     /// Highest learning rate.
     #[arg(long, value_name = "RATE", default_value_t = 1e-3, help_heading = headings::TRAINING)]

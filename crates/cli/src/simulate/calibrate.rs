@@ -3,6 +3,7 @@
 use super::passes::{CHAIN, PairBench, ROWS};
 use crate::arguments::CalibrateArguments;
 use crate::generate::cannot_write;
+use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
 use forerun::{Checkpoint, DraftTokens, Forerun, Method, Options, Plan, TokenId};
@@ -49,11 +50,13 @@ pub(super) fn run(arguments: &CalibrateArguments) -> anyhow::Result<ExitCode> {
     let prompts = prompts(arguments, &engine)?;
     let mut bench = PairBench::new(engine.cluster(), prompts, arguments.max_tokens);
     bench.write_texts()?;
+    let mut task = Task::new("measuring", Unit::Pieces("rounds"), arguments.rounds as u64);
     for round in 0..arguments.rounds {
-        note(format_args!("round {} of {}", round + 1, arguments.rounds));
         bench.measure_passes(round, longest + 1)?;
         bench.measure_answers(&arguments.check)?;
+        task.update(round as u64 + 1);
     }
+    drop(task);
     let models = [&arguments.model, &arguments.draft_model];
     let calibration = bench.calibration(models, layers, plan.placement());
     let comment = comment(arguments);

@@ -2,7 +2,8 @@
 
 use crate::arguments::{HeatmapArguments, SweepArguments};
 use crate::interrupts;
-use crate::{note, progress};
+use crate::note;
+use crate::progress::{Task, Unit};
 use forerun_sim::sweep::{Heatmaps, Progress, RowSource, Sweep, Table, run as simulate};
 use std::num::NonZero;
 use std::ops::ControlFlow;
@@ -37,7 +38,7 @@ pub(super) fn heatmaps(arguments: &HeatmapArguments) -> anyhow::Result<ExitCode>
 /// Simulates the rows that the table does not have yet.
 fn fill(
     sweep: &impl RowSource,
-    what: &str,
+    what: &'static str,
     out: &Path,
     threads: Option<NonZero<usize>>,
 ) -> anyhow::Result<ExitCode> {
@@ -49,21 +50,19 @@ fn fill(
     let stopped = Arc::new(AtomicBool::new(false));
     let interrupted = Arc::clone(&stopped);
     interrupts::listen(move || interrupted.swap(true, Ordering::Relaxed))?;
-    let template = format!("{{pos}}/{{len}} {what} {{wide_bar}} {{per_sec}} {{eta}} left");
-    let bar = progress::bar(sweep.count() as u64, &template);
-    bar.set_position(before as u64);
-    bar.reset_eta();
+    let mut task =
+        Task::resumed("simulating", Unit::Pieces(what), before as u64, sweep.count() as u64);
     let (started, mut last) =
         (Instant::now(), Progress { done: before, total: sweep.count(), rounds: 0 });
     let outcome = simulate(sweep, &mut table, thread_count(threads), |progress| {
-        bar.set_position(progress.done as u64);
+        task.update(progress.done as u64);
         last = progress;
         match stopped.load(Ordering::Relaxed) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
     });
-    bar.finish_and_clear();
+    drop(task);
     outcome?;
     let seconds = started.elapsed().as_secs_f64();
     note(format_args!(

@@ -1,6 +1,8 @@
 //! `forerun train medusa|eagle|parallel`: trains a drafter for a target.
 
-use super::run::{dataset, listen, note_damaged, open_run, set_threads, train};
+use super::run::{
+    dataset, listen, note_damaged, note_size, open_run, set_threads, steps_of, train,
+};
 use crate::arguments::{
     DistillArguments, DrafterArguments, EagleArguments, FeatureArguments, Integration,
     MedusaArguments, ParallelArguments,
@@ -9,7 +11,7 @@ use crate::interrupts;
 use crate::{distill, note};
 use anyhow::bail;
 use forerun::{Canceller, Tokenizer};
-use forerun_train::data::{Batches, Dataset, Framing, Split};
+use forerun_train::data::{Dataset, Framing};
 use forerun_train::drafter::{DrafterOptions, Target, TrainedDrafterKind};
 use forerun_train::{Dtype, TrainOptions, Trainer};
 use std::path::{Path, PathBuf};
@@ -71,19 +73,11 @@ fn run(mut drafter: DrafterOptions, arguments: &DrafterArguments) -> anyhow::Res
     let dataset = dataset(text, &data, &run, &tokenizer, framing)?;
     let options = options(&drafter, arguments, &dataset)?;
     let steps = options.schedule.steps;
-    let mut trainer = Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options, drafter)?;
+    let mut trainer =
+        Trainer::open_drafter(&run, &dataset, &tokenizer, &target, options.clone(), drafter)?;
     note_damaged(&trainer);
-    let parameters = trainer.learner().drafter().parameters();
-    let count: usize = parameters.iter().map(|parameter| parameter.values.elem_count()).sum();
-    note(format_args!(
-        "{} for {}: {:.2}M parameters, {} training tokens, {} held-out tokens; at step {} of {steps}",
-        drafter.kind,
-        target.name(),
-        count as f64 / 1e6,
-        dataset.tokens(Split::Training).len(),
-        dataset.tokens(Split::HeldOut).len(),
-        trainer.step(),
-    ));
+    let what = format!("{} for {}", drafter.kind, target.name());
+    note_size(&what, &trainer, &dataset, &options);
     if arguments.self_distillation.is_none() {
         listen(&interrupted, None)?;
     }
@@ -164,11 +158,7 @@ fn options(
     let step = &arguments.step;
     let steps = match arguments.steps {
         Some(steps) => steps,
-        None => {
-            let batches = Batches::new(dataset, step.sequences, step.context, step.seed)?;
-            let epochs = arguments.epochs.unwrap_or(epochs);
-            (epochs * batches.epoch_steps()).div_ceil(step.accumulation.max(1) as u64)
-        }
+        None => steps_of(arguments.epochs.unwrap_or(epochs), dataset, step)?,
     };
     let rate = arguments.learning_rate.unwrap_or(rate);
     let share = arguments.distillation_share.unwrap_or(soft_share);

@@ -1,87 +1,54 @@
-//! Progress of a training run: bars on a terminal; evaluations and checkpoints as lines.
+//! Progress of a training run: of its steps, and evaluations and checkpoints as lines.
 
-use crate::note;
-use crate::progress::bar;
+use crate::progress::{Task, Unit};
 use forerun_train::Event;
 use forerun_train::data::{Phase, Progress};
 use forerun_train::drafter::{PositionAcceptance, mean_accepted_tokens};
-use indicatif::ProgressBar;
-use std::io::IsTerminal;
 
-/// A progress bar of the preparation of the data, on a terminal.
+/// Progress of the preparation of the data.
 #[derive(Default)]
-pub(super) struct DataProgress(Option<(Phase, ProgressBar)>);
+pub(super) struct DataProgress(Option<(Phase, Task)>);
 
 impl DataProgress {
     pub(super) fn update(&mut self, progress: Progress) {
-        if !std::io::stderr().is_terminal() {
-            return;
-        }
-        let title = match progress.phase {
+        let name = match progress.phase {
             Phase::Hashing => "reading files",
             Phase::Counting => "counting text",
             Phase::Sampling => "sampling words",
             Phase::Merging => "merging tokens",
             Phase::Encoding => "encoding text",
         };
-        let current = match self.0.take() {
-            Some((phase, bar)) if phase == progress.phase => bar,
-            _ => bar(progress.total_bytes, "{msg} {wide_bar} {bytes}/{total_bytes} {eta} left")
-                .with_message(title),
+        let mut task = match self.0.take() {
+            Some((phase, task)) if phase == progress.phase => task,
+            _ => Task::new(name, Unit::Bytes, progress.total_bytes),
         };
-        current.set_position(progress.done_bytes);
-        if progress.done_bytes >= progress.total_bytes {
-            current.finish_and_clear();
+        if progress.done_bytes < progress.total_bytes {
+            task.update(progress.done_bytes);
+            self.0 = Some((progress.phase, task));
         }
-        self.0 = Some((progress.phase, current));
     }
 }
 
-/// Progress of the training: a bar on a terminal; evaluations and checkpoints as lines.
-pub(super) struct TrainingProgress {
-    bar: ProgressBar,
-}
-
-impl TrainingProgress {
-    pub(super) fn new(steps: u64, step: u64) -> Self {
-        let bar = bar(steps, "step {pos}/{len} {wide_bar} {msg} {eta} left");
-        bar.set_position(step);
-        bar.reset_eta();
-        Self { bar }
-    }
-
-    pub(super) fn event(&self, event: &Event) {
-        match event {
-            Event::Step(record) => {
-                self.bar.set_position(record.step);
-                self.bar.set_message(format!(
-                    "loss {:.3} {:.0} tokens/s",
-                    record.loss, record.tokens_per_s
-                ));
-            }
-            Event::TextEvaluated(record) => self.bar.suspend(|| {
-                note(format_args!(
-                    "step {}: held-out loss {:.4} nats/token, {:.4} bits/byte",
-                    record.step, record.validation_loss, record.bits_per_byte
-                ));
-            }),
-            Event::DraftsEvaluated(record) => self.bar.suspend(|| {
-                note(format_args!(
-                    "step {}: held-out loss {:.4}; accepted by position: sampled {}; greedy {}",
-                    record.step,
-                    record.validation_loss,
-                    rates(&record.acceptance, |rates| rates.overlap),
-                    rates(&record.acceptance, |rates| rates.agreement),
-                ));
-            }),
-            Event::Saved(path) => {
-                self.bar.suspend(|| note(format_args!("saved {}", path.display())));
-            }
+/// Shows an event of the training.
+pub(super) fn show(event: &Event, task: &mut Task) {
+    match event {
+        Event::Step(record) => {
+            let (loss, tokens_per_s) = (record.loss, record.tokens_per_s);
+            task.message(format!("loss {loss:.3} {tokens_per_s:.0} tokens/s"));
+            task.update(record.step);
         }
-    }
-
-    pub(super) fn finish(&self) {
-        self.bar.finish_and_clear();
+        Event::TextEvaluated(record) => task.note(format_args!(
+            "step {}: held-out loss {:.4} nats/token, {:.4} bits/byte",
+            record.step, record.validation_loss, record.bits_per_byte
+        )),
+        Event::DraftsEvaluated(record) => task.note(format_args!(
+            "step {}: held-out loss {:.4}; accepted by position: sampled {}; greedy {}",
+            record.step,
+            record.validation_loss,
+            rates(&record.acceptance, |rates| rates.overlap),
+            rates(&record.acceptance, |rates| rates.agreement),
+        )),
+        Event::Saved(path) => task.note(format_args!("saved {}", path.display())),
     }
 }
 

@@ -1,21 +1,28 @@
 //! The parts that the runs of all kinds of models have in common: text, options, interrupts.
 
-use super::progress::{DataProgress, TrainingProgress};
+use super::progress::{self, DataProgress};
 use crate::arguments::{StepArguments, TextArguments};
 use crate::interrupts;
 use crate::note;
-use anyhow::{Context, bail};
+use crate::progress::{Task, Unit};
+use anyhow::{Context, anyhow, bail};
 use forerun::Canceller;
 use forerun_output::Lock;
-use forerun_train::data::{Dataset, Framing, PrepareOptions};
+use forerun_train::data::{Batches, DataError, Dataset, Framing, PrepareOptions, Split};
 use forerun_train::{AdamWOptions, Learner, LearningRateSchedule, TrainOptions, Trainer};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Default share of the documents to hold out.
-const HELD_OUT: f64 = 0.01;
+/// Default share of the text to hold out: the least, and the most.
+const HELD_OUT: [f64; 2] = [0.01, 0.1];
+
+/// Bytes of text to hold out by default, if the share allows it.
+const HELD_OUT_BYTES: f64 = 65_536.0;
+
+/// Default number of warm-up steps, unless this is more than a tenth of the steps.
+const WARM_UP_STEPS: u64 = 100;
 
 /// Creates the directory of a run, and locks it. Removes an earlier run if `--restart` is given.
 pub(super) fn open_run(text: &TextArguments) -> anyhow::Result<(PathBuf, Lock)> {
@@ -70,15 +77,15 @@ pub(super) fn train<L: Learner>(
     steps: u64,
     interrupted: &AtomicBool,
 ) -> anyhow::Result<bool> {
-    let progress = TrainingProgress::new(steps, trainer.step());
+    let mut task = Task::resumed("training", Unit::Pieces("steps"), trainer.step(), steps);
     let done = trainer.run(&mut |event| {
-        progress.event(event);
+        progress::show(event, &mut task);
         if interrupted.load(Ordering::Relaxed) {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
     })?;
-    progress.finish();
+    drop(task);
     if !done {
         note(format_args!(
             "interrupted at step {}: run the same command again to resume",
@@ -106,17 +113,82 @@ pub(super) fn dataset(
     tokenizer: &Path,
     framing: Framing,
 ) -> anyhow::Result<Dataset> {
-    let default_share = if arguments.validation.is_empty() { HELD_OUT } else { 0.0 };
+    let default_share =
+        || if arguments.validation.is_empty() { default_held_out(data) } else { 0.0 };
     let options = PrepareOptions {
         validation_files: arguments.validation.clone(),
-        held_out_share: arguments.held_out.unwrap_or(default_share),
+        held_out_share: arguments.held_out.unwrap_or_else(default_share),
         framing,
+        // Before the first checkpoint, nothing depends on encoded text that only this run has.
+        rebuild: arguments.shards.is_none() && !has_checkpoint(run),
         ..PrepareOptions::default()
     };
     let folder = arguments.shards.clone().unwrap_or_else(|| run.join("shards"));
     let mut bar = DataProgress::default();
     let on_progress = &mut |progress| bar.update(progress);
-    Ok(Dataset::prepare(data, tokenizer, &folder, &options, on_progress)?)
+    let prepared = Dataset::prepare(data, tokenizer, &folder, &options, on_progress);
+    match prepared {
+        Err(error @ (DataError::OtherDataset { .. } | DataError::Corrupt { .. })) => {
+            let cure = match &arguments.shards {
+                Some(_) => "or give another --shards",
+                None => "or start the run over with --restart",
+            };
+            Err(anyhow!("{error}, {cure}"))
+        }
+        prepared => Ok(prepared?),
+    }
+}
+
+/// Returns whether a run has trained a model so far.
+pub(super) fn has_checkpoint(run: &Path) -> bool {
+    let checkpoints = std::fs::read_dir(run.join("checkpoints"));
+    checkpoints.is_ok_and(|mut entries| entries.next().is_some())
+}
+
+/// Returns the default share of the text to hold out. It is larger for short text, so that there is
+/// enough for an evaluation.
+fn default_held_out(files: &[PathBuf]) -> f64 {
+    let bytes: u64 = files.iter().flat_map(std::fs::metadata).map(|file| file.len()).sum();
+    let [least, most] = HELD_OUT;
+    (HELD_OUT_BYTES / (bytes as f64).max(1.0)).clamp(least, most)
+}
+
+/// Returns the number of steps of some passes over the text.
+pub(super) fn steps_of(
+    epochs: u64,
+    dataset: &Dataset,
+    step: &StepArguments,
+) -> anyhow::Result<u64> {
+    let batches = Batches::new(dataset, step.sequences, step.context, step.seed)?;
+    let batches = epochs.saturating_mul(batches.epoch_steps());
+    Ok(batches.div_ceil(step.accumulation.max(1) as u64))
+}
+
+/// Notes the size of a run that begins or resumes.
+pub(super) fn note_size<L: Learner>(
+    what: &str,
+    trainer: &Trainer<'_, L>,
+    dataset: &Dataset,
+    options: &TrainOptions,
+) {
+    let parameters = trainer.learner().parameters();
+    let count: usize = parameters.iter().map(|parameter| parameter.values.elem_count()).sum();
+    let tokens = dataset.tokens(Split::Training).len();
+    note(format_args!(
+        "{what}: {:.2}M parameters, {tokens} training tokens, {} held-out tokens",
+        count as f64 / 1e6,
+        dataset.tokens(Split::HeldOut).len(),
+    ));
+    let (steps, step_tokens) = (options.schedule.steps, options.step_tokens());
+    let passes = steps as f64 * step_tokens as f64 / tokens.max(1) as f64;
+    let resumed = match trainer.step() {
+        0 => String::new(),
+        step => format!("; resuming after step {step}"),
+    };
+    note(format_args!(
+        "{steps} steps of {step_tokens} tokens, {passes:.1} passes over the text (--steps or --epochs \
+         changes this){resumed}"
+    ));
 }
 
 /// Returns the options of a run of `steps` steps.
@@ -133,7 +205,7 @@ pub(super) fn options(
         schedule: LearningRateSchedule {
             peak: learning_rate,
             final_share: step.final_share,
-            warmup_steps: step.warmup,
+            warmup_steps: step.warmup.unwrap_or(WARM_UP_STEPS.min(steps / 10)),
             steps,
         },
         optimizer: AdamWOptions {

@@ -138,6 +138,12 @@ fn a_different_answer_is_reported_with_its_prompt_and_position() {
     refused.assert_refused("another answer", &words);
 }
 
+/// Returns the names of the configurations that a run prints, without the verdict after them.
+fn names(output: &str) -> Vec<&str> {
+    let lines = output.lines().take_while(|line| !line.is_empty());
+    lines.map(|line| line.split("  ").next().unwrap()).collect()
+}
+
 #[test]
 fn the_report_is_complete_and_makes_no_requests() {
     let models = Models::pair();
@@ -156,6 +162,10 @@ fn the_report_is_complete_and_makes_no_requests() {
         "<h2>By category</h2>",
         "<h2>Where the numbers come from</h2>",
         "all are the same, token by token",
+        "<p class=\"verdict\">",
+        "plain decoding",
+        "are noise",
+        "<th scope=\"col\"><abbr title=\"Mean accepted tokens",
         "<polyline",
         "speculative, model, 3, top:2x3",
         "speculative, prompt-lookup, 3",
@@ -219,7 +229,7 @@ fn several_draft_models_and_temperatures_are_compared_in_one_run() {
         run.with_path("--suite", &prompts).with_path("--sweep", &sweep)
     };
     let output = run().with_path("--out", &out).succeed().output();
-    let names: Vec<&str> = output.lines().map(|l| l.split("  ").next().unwrap()).collect();
+    let names = names(&output);
     let drafted = [
         "model, 2",
         "ouroboros, 2",
@@ -287,7 +297,7 @@ fn the_parallelspec_sweep_of_the_repository_runs() {
     let run = run.with(&["-n", "8", "--temperature", "0,1"]).with_path("--suite", &prompts);
     let run = run.with_path("--sweep", &sweep).with_path("--out", &models.folder().join("out"));
     let output = run.succeed().output();
-    let names: Vec<&str> = output.lines().map(|l| l.split("  ").next().unwrap()).collect();
+    let names = names(&output);
     for name in [
         "speculative, model, assisted, T 1",
         "speculative, ouroboros, 4, T 0",
@@ -350,7 +360,7 @@ fn a_sweep_file_is_compared_on_the_demonstration_pair() {
     let run = Run::forerun().with(&["bench", "run", "--limit", "1", "--repeats", "1", "-n", "4"]);
     let run = run.with(&["--warm-ups", "0"]).with_path("--sweep", &sweep).with_path("--out", &out);
     let output = run.succeed().output();
-    let names: Vec<&str> = output.lines().map(|l| l.split("  ").next().unwrap()).collect();
+    let names = names(&output);
     let expected = [
         "autoregressive, auto",
         "speculative, model, 1, auto",

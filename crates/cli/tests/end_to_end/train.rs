@@ -86,6 +86,57 @@ fn a_target_and_a_distilled_drafter_are_trained_from_text() {
     assert_eq!(generate(folder, &options).output(), plain);
 }
 
+/// Creates a run with the least that it needs: one short file of one document.
+fn train_on_one_document(folder: &Path, text: &str) -> Run {
+    let data = folder.join("one.txt");
+    fs::write(&data, text).unwrap();
+    let run = Run::forerun().with(&["train", "lm"]).with_path("--data", &data);
+    let run = run.with_path("--out", &folder.join("model")).with(&["--threads=1"]);
+    run.with(&["--hidden=32", "--layers=1"])
+}
+
+#[test]
+fn one_document_is_enough_and_the_number_of_steps_follows_from_its_size() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text: String = (0..4000).map(|n: usize| WORDS[n * n % 9]).collect();
+    let run = || train_on_one_document(folder, &text).with(&["--context=64", "--vocab-size=300"]);
+    let finished = run().succeed();
+    let lines: Vec<&str> = finished.errors.lines().take(2).collect();
+    assert!(lines[0].contains(" training tokens, "), "{lines:?}");
+    assert!(!lines[0].contains(", 0 held-out tokens"), "{lines:?}");
+    let (steps, rest) = lines[1].split_once(" steps of 512 tokens, ").unwrap();
+    let passes: f64 = rest.split(' ').next().unwrap().parse().unwrap();
+    assert!((9.0..=10.5).contains(&passes) && rest.contains("--epochs"), "{lines:?}");
+    let evaluated = format!("step {steps}: held-out loss");
+    assert!(finished.errors.contains(&evaluated), "{}", finished.errors);
+    let given = run().with(&["--epochs=2", "--restart"]).succeed();
+    assert!(given.errors.contains(", 2."), "{}", given.errors);
+}
+
+/// A first attempt that fails leaves nothing that hinders the next one.
+#[test]
+fn the_errors_about_short_text_name_the_options_that_help() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let text: String = (0..400).map(|n: usize| WORDS[n * n % 9]).collect();
+    let run = |options: &[&str]| train_on_one_document(folder, &text).with(options);
+    let finished = run(&["--context=4096"]).finish();
+    finished.assert_refused("context", &["training tokens", "too few", "--context"]);
+    let finished = run(&["--context=32", "--held-out=0"]).finish();
+    let cures = ["--held-out", "--validation", "--evaluation-tokens 0"];
+    finished.assert_refused("held-out", &[&["held-out tokens"], &cures[..]].concat());
+    let short = ["--context=32", "--steps=2", "--vocab-size=260"];
+    let run = |options: &[&str]| run(&short).with(options);
+    run(&["--held-out=0", "--evaluation-tokens=0"]).succeed();
+    let config = fs::read_to_string(folder.join("model").join("config.json")).unwrap();
+    assert!(config.contains("\"vocab_size\": 260"), "{config}");
+    // With a checkpoint, the text stays as it is, unless the run starts over.
+    let finished = run(&["--held-out=0.2", "--evaluation-tokens=0"]).finish();
+    finished.assert_refused("held-out", &["held-out share", "--restart"]);
+    run(&["--held-out=0.2", "--restart"]).succeed();
+}
+
 /// Trains a drafter of one of the four kinds for the target in the directory.
 fn train_drafter(folder: &Path, data: &Path, kind: &[&str], out: &str) -> Run {
     Run::forerun()

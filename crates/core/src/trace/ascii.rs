@@ -7,7 +7,8 @@ impl Trace {
     ///
     /// `D` is drafting and `S` is scoring with all tested candidates accepted. `d` and `s` are the
     /// same with a rejection. `x` is a cancelled or failed job, and `.` an idle lane. A column shows
-    /// the span at its middle.
+    /// the span at its middle. A span that is too short to be at any shows in the column that it starts
+    /// in, if that is idle in the middle.
     #[must_use]
     pub fn to_ascii(&self, column_ns: u64) -> String {
         let column_ns = column_ns.max(1);
@@ -15,6 +16,7 @@ impl Trace {
         let last = self.spans.iter().map(|span| span.end_ns).max().unwrap_or(0);
         let columns = (last - first).div_ceil(column_ns) as usize;
         let mut lanes = vec![vec!['.'; columns]; self.lanes.len()];
+        let mut short = Vec::new();
         for span in &self.spans {
             let mark = match (span.kind, span.outcome) {
                 (_, SpanOutcome::Wasted) => 'x',
@@ -23,11 +25,20 @@ impl Trace {
                 (SpanKind::Draft, _) => 'D',
                 (SpanKind::Score, _) => 'S',
             };
-            for (column, cell) in lanes[span.lane].iter_mut().enumerate() {
-                let middle = first + column as u64 * column_ns + column_ns / 2;
-                if (span.start_ns..span.end_ns).contains(&middle) {
-                    *cell = mark;
-                }
+            // The column whose middle is the first one at or after a time.
+            let column = |at_ns: u64| (at_ns - first + column_ns - 1 - column_ns / 2) / column_ns;
+            let (from, to) = (column(span.start_ns) as usize, column(span.end_ns) as usize);
+            let to = to.min(columns);
+            if from < to {
+                lanes[span.lane][from..to].fill(mark);
+            } else if span.start_ns < span.end_ns {
+                short.push((span.lane, ((span.start_ns - first) / column_ns) as usize, mark));
+            }
+        }
+        for (lane, column, mark) in short {
+            let cell = &mut lanes[lane][column];
+            if *cell == '.' {
+                *cell = mark;
             }
         }
         let width = self.lanes.iter().map(|lane| lane.chars().count()).max().unwrap_or(0);
@@ -48,5 +59,23 @@ target cpu:1  |....SSSS....ssss|
 ";
         assert_eq!(super::super::tests::sample().to_ascii(100), picture);
         assert_eq!(super::Trace::default().to_ascii(100), "");
+    }
+
+    /// On a busy machine, a job may take less time than a column.
+    #[test]
+    fn every_job_is_visible_however_short_it_is() {
+        let mut trace = super::super::tests::sample();
+        let [first, .., last] = &mut trace.spans[..] else { panic!("too few spans") };
+        // Two jobs that are at no column's middle: one in an idle column, one in a busy one.
+        (first.start_ns, first.end_ns) = (60, 61);
+        last.end_ns = last.start_ns + 1_000;
+        for column_ns in [100, 101, 640, 5_000] {
+            let picture = trace.to_ascii(column_ns);
+            for line in picture.lines() {
+                assert!(line.contains(['D', 'd', 'S', 's', 'x']), "{column_ns}: {picture}");
+            }
+        }
+        let picture = trace.to_ascii(100);
+        assert!(picture.starts_with("drafter cpu:0 |D"), "{picture}");
     }
 }

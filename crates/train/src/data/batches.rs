@@ -64,7 +64,11 @@ impl<'a> Batches<'a> {
         check_positive("context", context)?;
         // The offset is less than the context, so this number of windows fits after any offset.
         let needed = 2 * context as u64;
-        let tokens = check_length(dataset, Split::Training, context, needed)?;
+        let tokens = dataset.tokens(Split::Training);
+        if tokens.len() < needed {
+            let (folder, found) = (dataset.folder().to_owned(), tokens.len());
+            return Err(DataError::TooFewTokens { folder, found, context, needed });
+        }
         let windows = (tokens.len() - context as u64) / context as u64;
         Ok(Self { tokens, rows, context, seed, windows })
     }
@@ -132,17 +136,22 @@ pub struct Validation;
 
 impl Validation {
     /// Returns fixed windows of the held-out text, in order and evenly spread. They have at most
-    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice.
+    /// `max_tokens` targets in total, but there is at least one window. No token is a target twice. If
+    /// the text is shorter than a window, the only window is as long as the text.
     ///
     /// # Errors
-    /// If `context` is 0, or the held-out text is shorter than a window.
+    /// If `context` is 0, or the held-out text has fewer than two tokens.
     pub fn windows(
         dataset: &Dataset,
         context: usize,
         max_tokens: u64,
     ) -> Result<Vec<ValidationWindow>, DataError> {
         check_positive("context", context)?;
-        let tokens = check_length(dataset, Split::HeldOut, context, context as u64 + 1)?;
+        let tokens = dataset.tokens(Split::HeldOut);
+        if tokens.len() < 2 {
+            return Err(DataError::NoHeldOutText { folder: dataset.folder().to_owned() });
+        }
+        let context = context.min((tokens.len() - 1) as usize);
         let available = (tokens.len() - 1) / context as u64;
         let chosen = (max_tokens / context as u64).clamp(1, available);
         let window = |number: u64| {
@@ -174,23 +183,4 @@ fn check_positive(option: &'static str, value: usize) -> Result<(), DataError> {
         return Ok(());
     }
     Err(DataError::Option { option, found: "0".to_owned(), expected: "at least 1".to_owned() })
-}
-
-fn check_length(
-    dataset: &Dataset,
-    split: Split,
-    context: usize,
-    needed: u64,
-) -> Result<&TokenStream, DataError> {
-    let tokens = dataset.tokens(split);
-    if tokens.len() >= needed {
-        return Ok(tokens);
-    }
-    Err(DataError::TooFewTokens {
-        folder: dataset.folder().to_owned(),
-        split: split.name(),
-        found: tokens.len(),
-        context,
-        needed,
-    })
 }

@@ -102,7 +102,7 @@ pub enum DataError {
     )]
     NotPrepared(PathBuf),
     /// An index or a shard was changed after it was written.
-    #[error("{path} is corrupt: {reason}. Remove the data set's folder, or allow a rebuild")]
+    #[error("{path} is corrupt: {reason}. Remove the data set's folder")]
     Corrupt {
         /// The file.
         path: PathBuf,
@@ -111,8 +111,8 @@ pub enum DataError {
     },
     /// A folder contains a data set that was made from other inputs.
     #[error(
-        "{folder} contains another data set: the {difference} differ. Choose another folder, remove \
-         this one, or allow a rebuild"
+        "{folder} contains another data set: the {difference} differ. Use the same as before, or \
+         remove the folder"
     )]
     OtherDataset {
         /// The data set's folder.
@@ -141,20 +141,27 @@ pub enum DataError {
     },
     /// There is too little text for the requested context.
     #[error(
-        "the {split} tokens of {folder} are too few: there are {found} tokens, and a context of \
-         {context} requires {needed}. Use more text, or a shorter context"
+        "the training tokens of {folder} are too few: there are {found} tokens, and a context of \
+         {context} requires {needed}. Use more text, or a smaller `context`"
     )]
     TooFewTokens {
         /// The data set's folder.
         folder: PathBuf,
-        /// The split: training or held-out.
-        split: &'static str,
-        /// Number of tokens in the split.
+        /// Number of training tokens.
         found: u64,
         /// The requested context, in tokens.
         context: usize,
         /// Number of tokens that the context requires.
         needed: u64,
+    },
+    /// There is no text for evaluations.
+    #[error(
+        "there are no held-out tokens in {folder}: hold out more with `held_out_share`, give held-out text \
+         with `validation`, or turn evaluations off with `evaluation_tokens = 0`"
+    )]
+    NoHeldOutText {
+        /// The data set's folder.
+        folder: PathBuf,
     },
 }
 

@@ -46,7 +46,8 @@ pub struct PrepareOptions {
     /// Validation files. All their documents are held out.
     pub validation_files: Vec<PathBuf>,
     /// Share of the training files' documents that is held out in addition: from 0 to 1, rounded to
-    /// millionths.
+    /// millionths. If there are so few documents that none or all of them would be held out, it is this
+    /// share of their text, from the end.
     pub held_out_share: f64,
     /// The seed that, together with their text, selects these documents.
     pub seed: u64,
@@ -118,7 +119,8 @@ impl Dataset {
             Err(error) => return Err(error),
         }
         clear(folder)?;
-        let mut preparation = Preparation::new(folder, &encoder, recipe);
+        let held_out_from = held_out_from(files, &recipe, on_progress)?;
+        let mut preparation = Preparation::new(folder, &encoder, recipe, held_out_from);
         // The validation files come first, so that the training files can be checked against them.
         for validation in [true, false] {
             let files = if validation { &options.validation_files[..] } else { files };
@@ -193,6 +195,46 @@ fn recipe(
     })
 }
 
+/// Returns the byte of the training files' text at which held-out text begins. `None` if documents are
+/// held out by their hashes.
+fn held_out_from(
+    files: &[PathBuf],
+    recipe: &Recipe,
+    on_progress: OnProgress<'_>,
+) -> Result<Option<u64>, DataError> {
+    if [0, MILLION].contains(&recipe.held_out_ppm) {
+        return Ok(None);
+    }
+    let sources = recipe.sources.iter().filter(|source| !source.validation);
+    let total_bytes = sources.map(|source| source.bytes).sum();
+    let (mut bytes, mut read_bytes, mut held_out, mut kept) = (0, 0, false, false);
+    for path in files {
+        let mut documents = Documents::open(path)?;
+        while let Some(Document { text, .. }) = documents.next().transpose()? {
+            match recipe.holds_out(&digest(&text)) {
+                true => held_out = true,
+                false => kept = true,
+            }
+            if held_out && kept {
+                return Ok(None);
+            }
+            bytes += text.len() as u64;
+            let done_bytes = read_bytes + documents.read_bytes();
+            on_progress(Progress { phase: Phase::Counting, done_bytes, total_bytes });
+        }
+        read_bytes += documents.read_bytes();
+    }
+    let share = u128::from(bytes) * u128::from(recipe.held_out_ppm);
+    Ok(Some(bytes - share.div_ceil(u128::from(MILLION)) as u64))
+}
+
+/// Cuts a text at a character boundary, at most `at` bytes from its start.
+fn split(text: &str, at: u64) -> (&str, &str) {
+    let at = usize::try_from(at).unwrap_or(usize::MAX).min(text.len());
+    let at = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    text.split_at(at)
+}
+
 /// A data set in preparation.
 struct Preparation<'a> {
     folder: &'a Path,
@@ -202,6 +244,10 @@ struct Preparation<'a> {
     held_out: ShardWriter,
     /// Hashes of the validation files' documents.
     validation: HashSet<[u8; 32]>,
+    /// The byte of the training files' text at which held-out text begins.
+    held_out_from: Option<u64>,
+    /// Bytes of the training files' text so far.
+    text_bytes: u64,
     /// Number of files added.
     sources: usize,
     /// Number of bytes of these files.
@@ -209,12 +255,27 @@ struct Preparation<'a> {
 }
 
 impl<'a> Preparation<'a> {
-    fn new(folder: &'a Path, encoder: &'a Encoder, recipe: Recipe) -> Self {
+    fn new(
+        folder: &'a Path,
+        encoder: &'a Encoder,
+        recipe: Recipe,
+        held_out_from: Option<u64>,
+    ) -> Self {
         let writer = |held_out| ShardWriter::new(folder, held_out, recipe.shard_tokens);
         let (training, held_out) = (writer(false), writer(true));
         let index = Index::new(recipe, encoder.token_bytes().to_vec());
-        let validation = HashSet::new();
-        Self { folder, encoder, index, training, held_out, validation, sources: 0, done_bytes: 0 }
+        Self {
+            folder,
+            encoder,
+            index,
+            training,
+            held_out,
+            validation: HashSet::new(),
+            held_out_from,
+            text_bytes: 0,
+            sources: 0,
+            done_bytes: 0,
+        }
     }
 
     fn add_files(
@@ -250,10 +311,14 @@ impl<'a> Preparation<'a> {
 
     /// Encodes documents of one file, and writes each to the shards of its split.
     fn add(&mut self, batch: &[Document], path: &Path, validation: bool) -> Result<(), DataError> {
-        let texts: Vec<&str> = batch.iter().map(|document| &document.text[..]).collect();
+        let mut parts = Vec::new();
+        for document in batch {
+            parts.extend(self.split(document, path, validation)?);
+        }
+        let texts: Vec<&str> = parts.iter().map(|part| part.text).collect();
         let encoded = self.encoder.encode(&texts)?;
-        for (document, text_tokens) in batch.iter().zip(encoded) {
-            let (number, bytes) = (document.number, document.text.len() as u64);
+        for (Part { number, text, held_out }, text_tokens) in parts.into_iter().zip(encoded) {
+            let bytes = text.len() as u64;
             let decoded_bytes = self.encoder.text_bytes(&text_tokens);
             if decoded_bytes != bytes {
                 if self.encoder.is_exact() {
@@ -267,14 +332,6 @@ impl<'a> Preparation<'a> {
                 }
                 self.index.inexact = true;
             }
-            let digest = digest(&document.text);
-            if validation {
-                self.validation.insert(digest);
-            } else if self.validation.contains(&digest) {
-                let path = path.to_owned();
-                return Err(DataError::LeakedDocument { path, document: number });
-            }
-            let held_out = validation || self.is_held_out(&digest);
             let mut tokens = self.encoder.prefix().to_vec();
             tokens.extend(text_tokens);
             tokens.push(self.encoder.separator());
@@ -291,12 +348,30 @@ impl<'a> Preparation<'a> {
         Ok(())
     }
 
-    /// Returns whether a document of a training file is held out. This depends only on its text: adding
-    /// or removing other documents does not change it, and copies are in the same split.
-    fn is_held_out(&self, digest: &[u8; 32]) -> bool {
-        let (words, _) = digest.as_chunks::<8>();
-        let word = hash_words(&[self.index.recipe.seed, u64::from_le_bytes(words[0])]);
-        map_to_range(word, u64::from(MILLION)) < u64::from(self.index.recipe.held_out_ppm)
+    /// Returns a document's parts for training and for evaluation. Normally, there is one part.
+    fn split<'d>(
+        &mut self,
+        document: &'d Document,
+        path: &Path,
+        validation: bool,
+    ) -> Result<Vec<Part<'d>>, DataError> {
+        let Document { text, number } = document;
+        let part = |text, held_out| Part { number: *number, text, held_out };
+        let digest = digest(text);
+        if validation {
+            self.validation.insert(digest);
+            return Ok(vec![part(text, true)]);
+        }
+        if self.validation.contains(&digest) {
+            return Err(DataError::LeakedDocument { path: path.to_owned(), document: *number });
+        }
+        let Some(from) = self.held_out_from else {
+            return Ok(vec![part(text, self.index.recipe.holds_out(&digest))]);
+        };
+        let (training, held_out) = split(text, from.saturating_sub(self.text_bytes));
+        self.text_bytes += text.len() as u64;
+        let parts = [part(training, false), part(held_out, true)];
+        Ok(parts.into_iter().filter(|part| !part.text.is_empty()).collect())
     }
 
     /// Completes the last shards and writes the index.
@@ -308,6 +383,24 @@ impl<'a> Preparation<'a> {
         }
         sync_folder(self.folder).map_err(write_error(self.folder))?;
         self.index.write(self.folder)
+    }
+}
+
+/// A part of a document: text that is either trained on or held out.
+struct Part<'a> {
+    /// The number of the document in its file, counted from 1.
+    number: usize,
+    text: &'a str,
+    held_out: bool,
+}
+
+impl Recipe {
+    /// Returns whether a document of a training file is held out. This depends only on its text: adding
+    /// or removing other documents does not change it, and copies are in the same split.
+    fn holds_out(&self, digest: &[u8; 32]) -> bool {
+        let (words, _) = digest.as_chunks::<8>();
+        let word = hash_words(&[self.seed, u64::from_le_bytes(words[0])]);
+        map_to_range(word, u64::from(MILLION)) < u64::from(self.held_out_ppm)
     }
 }
 

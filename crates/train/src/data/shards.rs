@@ -18,16 +18,6 @@ pub enum Split {
     HeldOut,
 }
 
-impl Split {
-    /// Returns the name of the split in messages.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Training => "training",
-            Self::HeldOut => "held-out",
-        }
-    }
-}
-
 /// A prepared data set. [`Dataset::prepare`] creates it, [`Dataset::open`] opens an existing one.
 pub struct Dataset {
     folder: PathBuf,

@@ -147,7 +147,9 @@ impl Learner for DrafterLearner<'_> {
             weight: 1.0 / tokens as f32,
             train: false,
         };
-        let anchors = self.evaluation_anchors(options.context);
+        // Windows are shorter than the context if there is little held-out text.
+        let context = windows.first().map_or(0, |window| window.inputs.len());
+        let anchors = self.evaluation_anchors(context);
         let (mut loss, mut acceptance) = (0.0, Acceptance::default());
         for windows in windows.chunks(BATCH_WINDOWS) {
             let text = self.target.read(&Batch::from_windows(windows))?;

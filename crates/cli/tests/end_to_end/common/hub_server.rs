@@ -8,12 +8,11 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// A deviation from the behaviour of the real hub.
@@ -228,8 +227,8 @@ fn answer(mut stream: TcpStream, port: u16, state: &Mutex<State>) -> std::io::Re
     }
     stream.write_all(&reply.body[..reply.end.unwrap_or(reply.body.len())])?;
     if reply.stalls {
-        // Longer than the test.
-        thread::sleep(Duration::from_secs(30));
+        // The client's end closes the connection.
+        drop(stream.read(&mut [0]));
     }
     Ok(())
 }

@@ -121,6 +121,22 @@ pub fn write_gguf(
     gguf_type: GgufType,
     metadata: &[(String, GgufValue)],
 ) -> Result<(), LoadError> {
+    write_gguf_with(checkpoint, file, gguf_type, metadata, &mut |_, _| ())
+}
+
+/// Does the same as [`write_gguf`]. `on_tensor` receives the number of tensors written and the number of
+/// all tensors.
+///
+/// # Errors
+///
+/// See [`write_gguf`].
+pub fn write_gguf_with(
+    checkpoint: &Checkpoint,
+    file: &Path,
+    gguf_type: GgufType,
+    metadata: &[(String, GgufValue)],
+    on_tensor: &mut dyn FnMut(usize, usize),
+) -> Result<(), LoadError> {
     let config = checkpoint.config();
     check_supported(config, checkpoint.path(), gguf_type)?;
     let failed = |cause| LoadError::Write { path: file.to_owned(), cause };
@@ -139,7 +155,8 @@ pub fn write_gguf(
     all_metadata.extend(metadata.iter().cloned());
 
     let mut writer = GgufWriter::create(file, &all_metadata, &infos).map_err(failed)?;
-    for tensor in architecture.tensors() {
+    for (number, tensor) in architecture.tensors().enumerate() {
+        on_tensor(number, infos.len());
         write_tensor(checkpoint, tensor, gguf_type, &mut writer, file)?;
         writer.end_tensor().map_err(failed)?;
     }
@@ -148,7 +165,9 @@ pub fn write_gguf(
         GgufType::F32.encode(&divisors, &mut bytes);
         writer.write_all(&bytes).and_then(|()| writer.end_tensor()).map_err(failed)?;
     }
-    writer.finish().map_err(failed)
+    writer.finish().map_err(failed)?;
+    on_tensor(infos.len(), infos.len());
+    Ok(())
 }
 
 /// Rejects models that llama.cpp would compute differently.
