@@ -270,11 +270,9 @@ impl Tokenizer {
 
     /// Builds the tokenizer of a llama2.c file from its pieces.
     fn from_llama2c(file: PathBuf, pieces: &[llama2c::Piece]) -> Result<Self, TokenizerError> {
-        let inner =
-            llama2c::byte_pair_tokenizer(pieces).map_err(|error| TokenizerError::Broken {
-                file: file.clone(),
-                reason: error.to_string(),
-            })?;
+        let inner = llama2c::byte_pair_tokenizer(pieces).map_err(|error| {
+            TokenizerError::Broken { file: file.clone(), reason: error.to_string() }
+        })?;
         Ok(Self::with(inner, file, Some(1), HashSet::from([0, 1, 2])))
     }
 

@@ -19,9 +19,10 @@ use clap::{Args, Parser, Subcommand};
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method,
     ModelSource, PearlOptions, Placement, TokenId, Tree, VerificationChoice, WeightType,
+    WeightTypes,
 };
 use std::path::PathBuf;
-use values::{ChosenCacheType, ChosenType, layer_groups, token_bias};
+use values::{ChosenCacheType, ChosenTypes, layer_groups, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
@@ -169,9 +170,9 @@ pub(crate) struct DevicesArguments {
         long,
         value_name = "TYPE",
         default_value = "auto",
-        value_parser = values::weight_type_or_auto()
+        value_parser = values::weight_types_or_auto()
     )]
-    pub(crate) dtype: ChosenType,
+    pub(crate) dtype: ChosenTypes,
 
     /// Number of threads [default: see `forerun devices`]
     #[arg(long, value_name = "N")]
@@ -254,15 +255,16 @@ pub(crate) struct QualityBenchArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) text: PathBuf,
 
-    /// Weight types to compare with f32, which is always measured.
+    /// Weight types and mixes to compare with f32, which is always measured.
     #[arg(
         long,
+        alias = "dtypes",
         value_name = "TYPES",
         value_delimiter = ',',
         default_value = "f32,bf16,f16,int8",
-        value_parser = values::weight_type()
+        value_parser = values::weight_types_or_all()
     )]
-    pub(crate) dtypes: Vec<WeightType>,
+    pub(crate) dtype: Vec<Vec<WeightTypes>>,
 
     /// Drafters to compare with the model.
     #[arg(long, value_name = "MODEL", num_args = 1..)]
@@ -383,10 +385,10 @@ pub(crate) struct AnswerArguments {
         long,
         value_name = "TYPE",
         default_value = "auto",
-        value_parser = values::weight_type_or_auto(),
+        value_parser = values::weight_types_or_auto(),
         help_heading = headings::MODEL
     )]
-    pub(crate) dtype: ChosenType,
+    pub(crate) dtype: ChosenTypes,
 
     /// Type of the cached keys and values
     #[arg(
