@@ -161,6 +161,9 @@ struct TokenizerMetadata {
 /// Returns the metadata of a model's tokenizer.
 fn tokenizer_metadata(model: &OpenModel) -> Result<TokenizerMetadata, ExportError> {
     let file = model.tokenizer.file();
+    if model.checkpoint.gguf().is_some() {
+        return Err(unsupported(file, "the form of a GGUF file"));
+    }
     let read = |cause| LoadError::Read { path: file.to_owned(), cause };
     let vocab_size = model.checkpoint.config().vocab_size;
     let mut metadata = if file.extension().is_some_and(|ending| ending == "bin") {

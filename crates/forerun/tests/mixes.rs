@@ -117,6 +117,10 @@ fn types_that_do_not_fit_are_refused_and_mixes_fit() {
     assert_eq!(block_type(Tensor::Layer(0, LayerTensor::Query)), Some(BlockType::Q5_0));
     assert_eq!(block_type(Tensor::Head), Some(BlockType::Q8_0));
     assert_eq!(block_type(Tensor::FinalNorm), None);
+    // The tokenizer of a GGUF file is not exported again.
+    let [file, other] = ["model.gguf", "again.gguf"].map(|name| model.0.path().join(name));
+    let again = export_gguf(&file.into(), &other, Mix::Q4_K_M, &mut Loader::new());
+    assert!(again.unwrap_err().to_string().contains("the form of a GGUF file"));
 }
 
 #[test]

@@ -59,6 +59,7 @@ fn models_that_do_not_fit_are_refused_before_loading() {
         assert!(!finished.errors.contains("panicked"), "{}", finished.errors);
     }
     // The same limit is enough for small models.
-    let run = Run::generate_with_drafter(&Models::pair()).with(&["--prompt", "Hi", "-n", "1"]);
+    let models = Models::pair();
+    let run = Run::generate_with_drafter(&models).with(&["--prompt", "Hi", "-n", "1"]);
     run.with_address_space(1400 << 20).succeed();
 }
