@@ -2,7 +2,7 @@
 
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, Drafting, LayerStrategy, Method, ModelSource,
-    PearlOptions, Placement, Tree, WeightType, default_cores,
+    PearlOptions, Placement, Tree, WeightTypes, default_cores,
 };
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ pub(crate) struct Choice {
     pub(crate) tree: Tree,
     pub(crate) pearl: PearlOptions,
     pub(crate) placement: Option<Placement>,
-    pub(crate) weight_type: Option<WeightType>,
+    pub(crate) weight_type: Option<WeightTypes>,
     /// The layer groups of EasySpec's drafter.
     pub(crate) layers: Option<LayerStrategy>,
     /// The calibration policy of EasySpec's drafter.

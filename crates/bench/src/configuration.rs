@@ -348,7 +348,7 @@ mod tests {
         let sweep = Sweep {
             drafters: vec![DrafterKind::Model, DrafterKind::PromptLookup],
             draft_tokens: vec![DraftTokens::Fixed(2), DraftTokens::Auto],
-            weight_types: vec![None, Some(WeightType::INT8)],
+            weight_types: vec![None, Some(WeightType::INT8.into())],
             ..Sweep::default()
         };
         let all = configurations_of(sweep).unwrap();

@@ -4,7 +4,7 @@ use crate::layer_point::LayerPoint;
 use crate::peers::{PeerSpec, PeerTask};
 use crate::provenance::quoted;
 use crate::{BenchError, Configuration};
-use forerun::{DrafterKind, WeightType};
+use forerun::{DrafterKind, WeightTypes};
 
 /// The drafters that the protocol of peers has.
 const PEER_DRAFTERS: [DrafterKind; 3] =
@@ -70,7 +70,7 @@ pub fn participants(
         };
         let baseline = configurations.iter().position(is_baseline).ok_or_else(|| {
             let weights =
-                spec.weight_type.map_or("auto".into(), |weights: WeightType| weights.to_string());
+                spec.weight_type.map_or("auto".into(), |weights: WeightTypes| weights.to_string());
             invalid(format!(
                 "no configuration of forerun has its dtype, {weights}, at temperature 0: add this dtype \
                  to a sweep"
@@ -126,10 +126,11 @@ pub fn participants(
 mod tests {
     use super::*;
     use crate::{Models, Sweep, configurations};
+    use forerun::WeightType;
 
     fn ours() -> Vec<Configuration> {
         let models = Models { target: "t".into(), drafter: Some("d".into()), embedded: false };
-        let weight_types = vec![Some(WeightType::F32), Some(WeightType::INT8)];
+        let weight_types = vec![Some(WeightType::F32.into()), Some(WeightType::INT8.into())];
         configurations(&models, &[Sweep { weight_types, ..Sweep::default() }], false).unwrap()
     }
 
@@ -137,7 +138,7 @@ mod tests {
         PeerSpec {
             name: "peer".into(),
             command: vec!["run".into(), "a b".into()],
-            weight_type: Some(weight_type),
+            weight_type: Some(weight_type.into()),
             drafters: vec![DrafterKind::None, DrafterKind::Model],
             draft_tokens: vec![2, 4],
         }
@@ -167,7 +168,9 @@ mod tests {
             change(&mut peer);
             participants(&ours(), &[peer]).unwrap_err().to_string()
         };
-        assert!(error(|peer| peer.weight_type = Some(WeightType::Bf16)).contains("dtype, bf16"));
+        assert!(
+            error(|peer| peer.weight_type = Some(WeightType::Bf16.into())).contains("dtype, bf16")
+        );
         assert!(error(|peer| peer.draft_tokens.clear()).contains("draft-tokens"));
         assert!(error(|peer| peer.drafters = vec![DrafterKind::EasySpec]).contains("easyspec"));
         let twice = [peer(WeightType::F32), peer(WeightType::F32)];

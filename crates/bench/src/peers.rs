@@ -13,7 +13,7 @@ use crate::record::{AnswerRecord, Counts, TurnRecord};
 use crate::run::Answerer;
 use crate::times::TimeBreakdown;
 use crate::{BenchError, Engines, Participant, Prompt};
-use forerun::{Commit, DrafterKind, TokenId, WeightType};
+use forerun::{Commit, DrafterKind, TokenId, WeightTypes};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -36,7 +36,7 @@ pub struct PeerSpec {
     /// Its program and arguments.
     pub command: Vec<String>,
     /// The weight type of the peer. It is compared with our plain decoding of the same type.
-    pub weight_type: Option<WeightType>,
+    pub weight_type: Option<WeightTypes>,
     /// The drafters of the peer: none, model, prompt-lookup. Each is compared with ours of the same kind.
     pub drafters: Vec<DrafterKind>,
     /// The draft lengths.

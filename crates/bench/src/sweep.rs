@@ -3,7 +3,7 @@
 use crate::{BenchError, PeerSpec};
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
-    Placement, Tree, WeightType,
+    Placement, Tree, UnknownWeightType, WeightTypes,
 };
 use serde::Deserialize;
 use std::fs;
@@ -31,7 +31,7 @@ pub struct Sweep {
     /// The placements of drafter and target on cores, as in the options of a plan.
     pub placements: Vec<Placement>,
     /// The weight types, each with its own baseline. `None` keeps the type of each checkpoint.
-    pub weight_types: Vec<Option<WeightType>>,
+    pub weight_types: Vec<Option<WeightTypes>>,
     /// The layers that EasySpec's drafter computes at the same time; ignored by other drafters.
     pub layers: Vec<LayerStrategy>,
     /// The calibration policies of EasySpec's drafter.
@@ -200,12 +200,12 @@ impl FromStr for SweepFile {
 }
 
 /// Parses a weight type; `auto` is `None`.
-fn weight_type(text: &str) -> Result<Option<WeightType>, String> {
+fn weight_type(text: &str) -> Result<Option<WeightTypes>, String> {
     match text {
         "auto" => Ok(None),
-        _ => text.parse().map(Some).map_err(|_unknown| {
-            format!("dtype: {text:?} is not one of auto, f32, bf16, f16, int8")
-        }),
+        _ => {
+            text.parse().map(Some).map_err(|unknown: UnknownWeightType| format!("dtype: {unknown}"))
+        }
     }
 }
 
@@ -249,6 +249,7 @@ impl RawSweep {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use forerun::WeightType;
 
     #[test]
     fn single_values_and_lists_are_read() {
@@ -267,7 +268,7 @@ mod tests {
         let second = Sweep {
             methods: vec![Method::Speculative],
             drafters: vec![DrafterKind::PromptLookup],
-            weight_types: vec![None, Some(WeightType::INT8)],
+            weight_types: vec![None, Some(WeightType::INT8.into())],
             ..Sweep::default()
         };
         let third = Sweep {
@@ -293,7 +294,7 @@ mod tests {
         let peer = PeerSpec {
             name: "p".into(),
             command: vec!["run".into(), "-x".into()],
-            weight_type: Some(WeightType::INT8),
+            weight_type: Some(WeightType::INT8.into()),
             drafters: vec![DrafterKind::None, DrafterKind::Model],
             draft_tokens: vec![4],
         };

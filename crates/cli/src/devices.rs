@@ -28,7 +28,7 @@ fn costs(model: &ModelSource, arguments: &DevicesArguments) -> anyhow::Result<Ex
     Isa::from_environment()?;
     let checkpoint = Checkpoint::open(&progress::loader(arguments.offline, true).locate(model)?)?;
     let weights = match arguments.dtype {
-        Some(weight_type) => Weights::load_as(&checkpoint, weight_type)?,
+        Some(types) => Weights::load_as(&checkpoint, types)?,
         None => Weights::load(&checkpoint)?,
     };
     let weight_bytes = weights.bytes_read() as f64;

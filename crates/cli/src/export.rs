@@ -4,14 +4,20 @@ use crate::arguments::ExportArguments;
 use crate::generate::cannot_write;
 use crate::{note, progress};
 use anyhow::Context;
-use forerun::{GgufType, ModelSource, export_gguf};
-use std::path::Path;
+use forerun::{GgufOptions, ModelSource, export_gguf};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Writes the GGUF file.
 pub(crate) fn run(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
-    let ExportArguments { model, offline, gguf, gguf_type } = arguments;
-    write(model, gguf, *gguf_type, *offline)?;
+    let ExportArguments { model, offline, gguf, types, importance } = arguments;
+    let read = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file);
+        text.with_context(|| format!("cannot read the text {}", file.display()))
+    };
+    let text = importance.as_ref().map(read).transpose()?;
+    let options = GgufOptions { types: *types, importance: text.as_deref() };
+    write(model, gguf, options, *offline)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -20,14 +26,14 @@ pub(crate) fn run(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
 pub(crate) fn write(
     model: &ModelSource,
     file: &Path,
-    gguf_type: GgufType,
+    options: GgufOptions<'_>,
     offline: bool,
 ) -> anyhow::Result<()> {
     forerun_output::check(file).with_context(|| cannot_write(file))?;
     let mut loader = progress::loader(offline, true);
-    let written = export_gguf(model, file, gguf_type, &mut loader)?;
-    let size = written.bytes as f64 / 1e6;
-    note(format_args!("wrote {} ({gguf_type}, {size:.1} MB)", file.display()));
+    let written = export_gguf(model, file, options, &mut loader)?;
+    let (types, size) = (options.types.gguf_name(), written.bytes as f64 / 1e6);
+    note(format_args!("wrote {} ({types}, {size:.1} MB)", file.display()));
     if written.pre_tokenizer_unsupported {
         note(
             "warning: llama.cpp does not support this tokenizer's pre-tokenizer and will split text \

@@ -63,10 +63,10 @@ pub(crate) fn run(arguments: &MakePairArguments) -> anyhow::Result<ExitCode> {
              on texts not used by the search (scale of the drafter's layers {scale})"
         )?;
     }
-    for gguf_type in &arguments.gguf {
+    for types in &arguments.gguf {
         for (name, model) in [("target", &pair.target), ("drafter", &pair.drafter)] {
-            let file = out.join(format!("{name}-{gguf_type}.gguf"));
-            export::write(&model.as_path().into(), &file, *gguf_type, true)?;
+            let file = out.join(format!("{name}-{}.gguf", types.gguf_name()));
+            export::write(&model.as_path().into(), &file, (*types).into(), true)?;
         }
     }
     let (target, drafter) = (pair.target.display(), pair.drafter.display());

@@ -3,14 +3,14 @@
 use crate::arguments::QualityBenchArguments;
 use crate::{bench, progress};
 use anyhow::Context;
-use forerun::{ModelSource, QualityBench, QualityOptions};
+use forerun::{ModelSource, QualityBench, QualityOptions, TypeQuality};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Prints a model's loss on a text, and its divergence from f32, by weight type.
 pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> {
-    let QualityBenchArguments { model, text, tokens, window, dtypes, draft_model, threads } =
+    let QualityBenchArguments { model, text, tokens, window, dtype, draft_model, threads } =
         arguments;
     let threads = bench::threads(threads)?;
     let content = std::fs::read_to_string(&text)
@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         |model: &ModelSource| progress::loader(false, true).locate(model).map(ModelSource::Path);
     let options = QualityOptions {
         model: locate(&model)?,
-        weight_types: dtypes,
+        weight_types: dtype.concat(),
         draft_models: draft_model.iter().map(locate).collect::<Result<_, _>>()?,
         max_tokens: tokens,
         window,
@@ -39,23 +39,27 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
         team.isa(),
         team.members(),
     )?;
-    writeln!(out, "means over tokens; loss and KL(f32 ‖ row) in nats; overlap is 1 − TV")?;
     writeln!(
         out,
-        "{:<5} {:>9} {:>10} {:>12} {:>12} {:>9} {:>9}",
-        "type", "loss", "to f32", "perplexity", "KL", "top-1", "overlap"
+        "means over tokens; bits of a weight in a GGUF file; loss and KL(f32 ‖ row) in nats; overlap is 1 − TV"
     )?;
-    let exact = report.types[0].1;
-    let types =
-        report.types.iter().map(|(weight_type, quality)| (weight_type.to_string(), quality));
+    writeln!(
+        out,
+        "{:<7} {:>6} {:>9} {:>10} {:>12} {:>12} {:>9} {:>9}",
+        "type", "bits", "loss", "to f32", "perplexity", "KL", "top-1", "overlap"
+    )?;
+    let exact = report.types[0].quality;
+    let types = report.types.iter().map(|TypeQuality { types, bits_per_weight, quality }| {
+        (types.to_string(), format!("{bits_per_weight:.2}"), quality)
+    });
     let drafters = draft_model
         .iter()
         .zip(&report.drafters)
-        .map(|(model, (_, quality))| (model.name(), quality));
-    for (name, quality) in types.chain(drafters) {
+        .map(|(model, (_, quality))| (model.name(), String::new(), quality));
+    for (name, bits, quality) in types.chain(drafters) {
         writeln!(
             out,
-            "{name:<5} {:>9.5} {:>+8.4} % {:>12.4} {:>12.3e} {:>7.2} % {:>7.2} %",
+            "{name:<7} {bits:>6} {:>9.5} {:>+8.4} % {:>12.4} {:>12.3e} {:>7.2} % {:>7.2} %",
             quality.loss,
             (quality.loss / exact.loss - 1.0) * 100.0,
             quality.perplexity(),

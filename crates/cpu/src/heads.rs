@@ -6,7 +6,7 @@ use crate::transformer::Transformer;
 use crate::weights::{WeightPacker, Weights};
 use forerun_formats::checkpoint::Tensor;
 use forerun_formats::{
-    DraftHeads, FeatureSource, HeadTensor, LoadError, ModelTypes, Speculator,
+    DraftHeads, FeatureSource, HeadTensor, LoadError, MatrixTypes, ModelTypes, Speculator,
     SpeculatorArchitecture, TensorSource,
 };
 use forerun_model::{ForwardHeads, HeadRow, HeadsModel};
@@ -40,7 +40,8 @@ impl HeadWeights {
         target: &Weights,
         types: ModelTypes,
     ) -> Result<Self, LoadError> {
-        let packer = WeightPacker::new(source, types.weights)?;
+        let matrix_types = MatrixTypes::of_heads(types.weights, &architecture, source)?;
+        let packer = WeightPacker { source, types: matrix_types };
         let matrix = |head, tensor: HeadTensor| {
             let shape = architecture.shape(head, tensor);
             let bias = Tensor::DraftHead(head, tensor.bias());
@@ -102,7 +103,8 @@ impl SpeculatorWeights {
                 Weights::least_memory(&layers, speculator, types)
             }
             SpeculatorArchitecture::Heads(heads) => {
-                let packer = WeightPacker::new(speculator, types.weights)?;
+                let matrix_types = MatrixTypes::of_heads(types.weights, &heads, speculator)?;
+                let packer = WeightPacker { source: speculator, types: matrix_types };
                 let prefix = match &heads.prefix {
                     Some(layer) => Weights::least_memory(layer, speculator, types)?,
                     None => 0,

@@ -11,6 +11,7 @@ use crate::transformer::{Observed, STATES, Transformer};
 use crate::weights::Weights;
 use forerun_cache::Keep;
 use forerun_core::{SequenceId, TokenId, TokenTree};
+use forerun_formats::Architecture;
 use forerun_lm::{ForwardRequest, LanguageModel, LayerGroups, LayerOrder, ModelError};
 use forerun_model::{CachedTransformer, Forward, SequenceRunner};
 use std::sync::Arc;
@@ -102,6 +103,18 @@ struct StrategySums {
     acceptance: f64,
 }
 
+/// Checks that a text fits the model's context, and that its tokens are in the vocabulary.
+pub(crate) fn check_tokens(model: &Architecture, tokens: &[TokenId]) -> Result<(), ModelError> {
+    let (context, vocab_size) = (model.context_length, model.vocab_size);
+    if tokens.len() > context {
+        return Err(ModelError::Context { position: tokens.len() - 1, context });
+    }
+    match tokens.iter().find(|&&token| token as usize >= vocab_size) {
+        Some(&token) => Err(ModelError::Token { token, vocab_size }),
+        None => Ok(()),
+    }
+}
+
 /// Runs an observed pass that outputs all its rows.
 fn observe(
     runner: &mut SequenceRunner<Transformer>,
@@ -154,7 +167,7 @@ impl LayerProbe {
     /// # Errors
     /// If the text is longer than a model's context, or a token is not in a model's vocabulary.
     pub fn score(&mut self, tokens: &[TokenId]) -> Result<(), ModelError> {
-        self.check(tokens)?;
+        check_tokens(self.runner.transformer().architecture(), tokens)?;
         self.runner.seek(&[], &TokenTree::new(), Keep::Exact);
         for first in (0..tokens.len().saturating_sub(1)).step_by(self.depth + 1) {
             let end = tokens.len().min(first + 1 + self.depth);
@@ -165,19 +178,6 @@ impl LayerProbe {
         }
         Ok(())
     }
-
-    fn check(&self, tokens: &[TokenId]) -> Result<(), ModelError> {
-        let architecture = self.runner.transformer().architecture();
-        let (context, vocab_size) = (architecture.context_length, architecture.vocab_size);
-        if tokens.len() > context {
-            return Err(ModelError::Context { position: tokens.len() - 1, context });
-        }
-        match tokens.iter().find(|&&token| token as usize >= vocab_size) {
-            Some(&token) => Err(ModelError::Token { token, vocab_size }),
-            None => Ok(()),
-        }
-    }
-
     /// Runs one round: the token `first` exactly, and the tokens after it, up to `end`, with every
     /// strategy.
     fn round(&mut self, tokens: &[TokenId], first: usize, end: usize) -> Result<(), ModelError> {

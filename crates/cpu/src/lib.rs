@@ -7,6 +7,7 @@
 mod cpu_pages;
 mod feature_pages;
 mod heads;
+pub mod importance;
 mod kernels;
 pub mod layer_probe;
 pub mod measure;

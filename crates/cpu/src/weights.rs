@@ -7,8 +7,8 @@ use forerun_core::TokenId;
 use forerun_formats::checkpoint::LayerTensor;
 use forerun_formats::checkpoint::{Tensor, TensorRows};
 use forerun_formats::{
-    Architecture, AttentionNorm, CacheType, Checkpoint, Head, Layer, LoadError, ModelTypes,
-    TensorSource, WeightType,
+    Architecture, AttentionNorm, BlockType, CacheType, Checkpoint, Head, Layer, LoadError,
+    MatrixTypes, ModelTypes, TensorSource, WeightType, WeightTypes,
 };
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -49,8 +49,7 @@ pub(crate) struct LayerWeights {
     pub(crate) down: Projection, // [hidden, intermediate]
 }
 
-/// A linear layer as matrices whose outputs follow one another. Successive tensors of one type are one
-/// matrix. The matrices are either of one float type or all quantised.
+/// A linear layer as matrices whose outputs follow one another: one for each [`ProjectionPart`]. The matrices are either of one float type or all quantised.
 pub(crate) struct Projection(Vec<PackedMatrix>);
 
 impl Projection {
@@ -81,33 +80,13 @@ pub(crate) enum PackedNorm {
     EmbeddingAndHidden { embedding: Vec<f32>, hidden: Vec<f32> },
 }
 
-/// The matrices of a layer, with those together that are packed as one projection.
-const PACKED_TOGETHER: [&[LayerTensor]; 4] = [
-    &[LayerTensor::Query, LayerTensor::Key, LayerTensor::Value],
-    &[LayerTensor::Output],
-    &[LayerTensor::Gate, LayerTensor::Up],
-    &[LayerTensor::Down],
-];
-
 /// Reads and packs tensors.
 pub(crate) struct WeightPacker<'a> {
     pub(crate) source: &'a dyn TensorSource,
-    /// The type of all matrices. Without it, each matrix has the smallest type that loses nothing.
-    weight_type: Option<WeightType>,
-    /// The type of matrices that are stored as floats: the smallest that loses nothing for any of them.
-    float_type: WeightType,
+    pub(crate) types: MatrixTypes,
 }
 
-impl<'a> WeightPacker<'a> {
-    /// # Errors
-    /// When a matrix has an unsupported type.
-    pub(crate) fn new(
-        source: &'a dyn TensorSource,
-        weight_type: Option<WeightType>,
-    ) -> Result<Self, LoadError> {
-        Ok(Self { source, weight_type, float_type: source.float_type()? })
-    }
-
+impl WeightPacker<'_> {
     /// Reads a norm, a bias, or another tensor that no matrix kernel reads.
     pub(crate) fn floats(&self, tensor: Tensor, shape: &[usize]) -> Result<Vec<f32>, LoadError> {
         self.source.rows(tensor, shape)?.read_all()
@@ -119,92 +98,93 @@ impl<'a> WeightPacker<'a> {
         tensor: Tensor,
         shape: &[usize],
     ) -> Result<PackedMatrix, LoadError> {
-        let rows = self.source.rows(tensor, shape)?;
-        let weight_type = self.weight_type(&rows);
-        pack(weight_type, &[rows])
+        self.part(tensor, shape)?.pack()
     }
 
     /// Packs a projection from tensors with the same inputs.
     fn projection(&self, tensors: &[(Tensor, Vec<usize>)]) -> Result<Projection, LoadError> {
-        let tensors = tensors.iter().map(|(tensor, shape)| self.source.rows(*tensor, shape));
-        let tensors: Vec<TensorRows<'_>> = tensors.collect::<Result<_, _>>()?;
-        let types = self.projection_types(&tensors);
-        let runs = types.chunk_by(|a, b| a == b);
-        let mut tensors = tensors.as_slice();
-        let matrices = runs.map(|run| {
-            let (first, rest) = tensors.split_at(run.len());
-            tensors = rest;
-            pack(run[0], first)
-        });
-        Ok(Projection(matrices.collect::<Result<_, _>>()?))
+        let parts = self.parts(tensors)?;
+        Ok(Projection(parts.iter().map(ProjectionPart::pack).collect::<Result<_, _>>()?))
     }
 
     /// Returns the bytes of a projection that is packed from these tensors.
     fn projection_bytes(&self, tensors: &[(Tensor, Vec<usize>)]) -> Result<usize, LoadError> {
-        let tensors = tensors.iter().map(|(tensor, shape)| self.source.rows(*tensor, shape));
-        let tensors: Vec<TensorRows<'_>> = tensors.collect::<Result<_, _>>()?;
-        let types = self.projection_types(&tensors);
-        let (mut bytes, mut first) = (0_usize, 0);
-        for run in types.chunk_by(|a, b| a == b) {
-            let rows = &tensors[first..first + run.len()];
-            first += run.len();
-            let outputs = rows.iter().map(TensorRows::len).sum();
-            let size = [outputs, rows[0].columns()];
-            bytes = bytes.saturating_add(PackedMatrix::packed_bytes(run[0], size));
-        }
-        Ok(bytes)
+        let parts = self.parts(tensors)?;
+        Ok(parts.iter().map(ProjectionPart::packed_bytes).fold(0, usize::saturating_add))
     }
 
     /// Returns the bytes of a packed matrix.
     pub(crate) fn matrix_bytes(&self, tensor: Tensor, shape: &[usize]) -> Result<usize, LoadError> {
-        self.projection_bytes(&[(tensor, shape.to_vec())])
+        Ok(self.part(tensor, shape)?.packed_bytes())
     }
 
-    /// Returns the type of each tensor of a projection.
-    fn projection_types(&self, tensors: &[TensorRows<'_>]) -> Vec<WeightType> {
-        let types: Vec<WeightType> = tensors.iter().map(|rows| self.weight_type(rows)).collect();
-        let quantised =
-            types.iter().filter(|kind| matches!(kind, WeightType::Quantized(_))).count();
-        match quantised {
-            // The kernels read activations either as floats or quantised. Floats hold all weights.
-            1.. if quantised < types.len() => vec![WeightType::F32; types.len()],
-            _ => types,
+    fn part(&self, tensor: Tensor, shape: &[usize]) -> Result<ProjectionPart<'_>, LoadError> {
+        let rows = self.source.rows(tensor, shape)?;
+        let weight_type = self.types.of(tensor);
+        let block_type = rows.block_type();
+        let stored = block_type.filter(|stored| weight_type == WeightType::Quantized(*stored));
+        Ok(ProjectionPart { weight_type, stored, tensors: vec![rows] })
+    }
+
+    /// Joins successive tensors that are packed in the same way.
+    fn parts(
+        &self,
+        tensors: &[(Tensor, Vec<usize>)],
+    ) -> Result<Vec<ProjectionPart<'_>>, LoadError> {
+        let mut parts: Vec<ProjectionPart<'_>> = Vec::new();
+        for (tensor, shape) in tensors {
+            let part = self.part(*tensor, shape)?;
+            let is_same = |last: &&mut ProjectionPart<'_>| {
+                (last.weight_type, last.stored) == (part.weight_type, part.stored)
+            };
+            match parts.last_mut().filter(is_same) {
+                Some(last) => last.tensors.extend(part.tensors),
+                None => parts.push(part),
+            }
         }
-    }
-
-    fn weight_type(&self, rows: &TensorRows<'_>) -> WeightType {
-        let stored = || match rows.block_type() {
-            Some(block_type) => WeightType::Quantized(block_type),
-            None => self.float_type,
-        };
-        self.weight_type.unwrap_or_else(stored)
+        Ok(parts)
     }
 }
 
-/// Packs tensors with the same inputs as one matrix, with their outputs one after another. The tensors are
-/// read row by row, so only their packed form is in memory as a whole.
-fn pack(weight_type: WeightType, tensors: &[TensorRows<'_>]) -> Result<PackedMatrix, LoadError> {
-    let rows = tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
-    let (rows, inputs): (Vec<_>, _) =
-        (rows.collect(), tensors.first().map_or(0, TensorRows::columns));
-    let size = [rows.len(), inputs];
-    let is_stored = |rows: &TensorRows<'_>| {
-        rows.block_type().is_some_and(|stored| weight_type == WeightType::Quantized(stored))
-    };
-    let packed = match weight_type {
-        WeightType::Quantized(block_type) if tensors.iter().all(is_stored) => {
-            PackedMatrix::pack_blocks(block_type, size, |output| {
+/// Tensors with the same inputs that are packed as one matrix, with their outputs one after another.
+struct ProjectionPart<'a> {
+    weight_type: WeightType,
+    /// The type of the stored blocks, if they are packed as they are.
+    stored: Option<BlockType>,
+    tensors: Vec<TensorRows<'a>>,
+}
+
+impl ProjectionPart<'_> {
+    fn size(&self) -> [usize; 2] {
+        let outputs = self.tensors.iter().map(TensorRows::len).sum();
+        [outputs, self.tensors.first().map_or(0, TensorRows::columns)]
+    }
+
+    fn packed_bytes(&self) -> usize {
+        PackedMatrix::packed_bytes(self.weight_type, self.size())
+    }
+
+    /// Reads the tensors row by row, so that only their packed form is in memory as a whole.
+    fn pack(&self) -> Result<PackedMatrix, LoadError> {
+        let rows = self.tensors.iter().flat_map(|rows| (0..rows.len()).map(move |row| (rows, row)));
+        let rows: Vec<_> = rows.collect();
+        let packed = match self.stored {
+            Some(block_type) => PackedMatrix::pack_blocks(block_type, self.size(), |output| {
                 let (tensor, index) = rows[output];
                 Ok::<_, LoadError>(tensor.stored(index)?.unwrap_or_default())
-            })?
-        }
-        _ => PackedMatrix::pack_rows(weight_type, size, |output, row: &mut [f32]| {
-            let (tensor, index) = rows[output];
-            tensor.read(index, row)
-        })?,
-    };
-    tensors.iter().for_each(TensorRows::release);
-    Ok(packed)
+            })?,
+            None => PackedMatrix::pack_rows(
+                self.weight_type,
+                self.size(),
+                |output, row: &mut [f32]| {
+                    let (tensor, index) = rows[output];
+                    tensor.read(index, row)
+                },
+            )?,
+        };
+        self.tensors.iter().for_each(TensorRows::release);
+        Ok(packed)
+    }
 }
 
 /// Packs the layers of an architecture.
@@ -259,12 +239,12 @@ impl LayerPacker<'_> {
             },
             shape: AttentionShape::new(attention),
             rope: rope_index,
-            qkv: self.projection(PACKED_TOGETHER[0], &qkv_biases)?,
+            qkv: self.projection(LayerTensor::PROJECTIONS[0], &qkv_biases)?,
             qk_norms: attention.head_norms.then(head_norms).transpose()?,
-            output: self.projection(PACKED_TOGETHER[1], &[T::OutputBias])?,
+            output: self.projection(LayerTensor::PROJECTIONS[1], &[T::OutputBias])?,
             mlp_norm: self.vector(T::MlpNorm)?,
-            gate_up: self.projection(PACKED_TOGETHER[2], &[T::GateBias, T::UpBias])?,
-            down: self.projection(PACKED_TOGETHER[3], &[T::DownBias])?,
+            gate_up: self.projection(LayerTensor::PROJECTIONS[2], &[T::GateBias, T::UpBias])?,
+            down: self.projection(LayerTensor::PROJECTIONS[3], &[T::DownBias])?,
         })
     }
 }
@@ -278,13 +258,16 @@ impl Weights {
         Self::load_with(checkpoint, ModelTypes::default(), &mut |_| ())
     }
 
-    /// Reads all tensors and packs the matrices in a given type, on all cores. In addition to the packed
+    /// Reads all tensors and packs the matrices in given types, on all cores. In addition to the packed
     /// weights, this needs memory for a few rows only.
     ///
     /// # Errors
     /// If a value is not finite.
-    pub fn load_as(checkpoint: &Checkpoint, weight_type: WeightType) -> Result<Self, LoadError> {
-        Self::load_with(checkpoint, weight_type.into(), &mut |_| ())
+    pub fn load_as(
+        checkpoint: &Checkpoint,
+        types: impl Into<ModelTypes>,
+    ) -> Result<Self, LoadError> {
+        Self::load_with(checkpoint, types.into(), &mut |_| ())
     }
 
     /// Reads and packs all tensors, and reports progress. `on_layer` receives the number of layers packed so far.
@@ -322,7 +305,8 @@ impl Weights {
         target: Option<&Self>,
         on_layer: &mut dyn FnMut(usize),
     ) -> Result<Self, LoadError> {
-        let packer = WeightPacker::new(source, types.weights)?;
+        let matrix_types = MatrixTypes::of_model(types.weights, &architecture, source)?;
+        let packer = WeightPacker { source, types: matrix_types };
         let matrix = |tensor| packer.matrix(tensor, &architecture.shape(tensor));
         let floats = |tensor| packer.floats(tensor, &architecture.shape(tensor));
         let shared = || target.ok_or(LoadError::NoTarget);
@@ -395,12 +379,13 @@ impl Weights {
     fn packed_bytes(
         architecture: &Architecture,
         source: &dyn TensorSource,
-        weight_type: Option<WeightType>,
+        weights: Option<WeightTypes>,
     ) -> Result<usize, LoadError> {
-        let packer = WeightPacker::new(source, weight_type)?;
+        let types = MatrixTypes::of_model(weights, architecture, source)?;
+        let packer = WeightPacker { source, types };
         let with_shape = |tensor| (tensor, architecture.shape(tensor));
         let layers = (0..architecture.layers.len()).flat_map(|index| {
-            PACKED_TOGETHER.map(|tensors| -> Vec<_> {
+            LayerTensor::PROJECTIONS.map(|tensors| -> Vec<_> {
                 tensors.iter().map(|&tensor| with_shape(Tensor::Layer(index, tensor))).collect()
             })
         });
@@ -494,13 +479,13 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
             let checkpoint = Checkpoint::open(folder.path()).unwrap();
-            for weight_type in WeightType::all() {
-                let weights = Weights::load_as(&checkpoint, weight_type).unwrap();
+            for types in WeightTypes::all() {
+                let weights = Weights::load_as(&checkpoint, types).unwrap();
                 let architecture = checkpoint.architecture();
                 let expected =
-                    Weights::packed_bytes(architecture, &checkpoint, Some(weight_type)).unwrap();
-                assert_eq!(weights.bytes(), expected, "{weight_type}, tied: {tied}");
-                let least = Weights::least_memory(architecture, &checkpoint, weight_type.into());
+                    Weights::packed_bytes(architecture, &checkpoint, Some(types)).unwrap();
+                assert_eq!(weights.bytes(), expected, "{types}, tied: {tied}");
+                let least = Weights::least_memory(architecture, &checkpoint, types.into());
                 assert!(least.unwrap() > expected);
             }
         }

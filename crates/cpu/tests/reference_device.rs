@@ -5,14 +5,16 @@
 
 use forerun_core::{FeatureRows, Features, SequenceId, TokenId, TokenTree};
 use forerun_cpu::{CpuHeads, Isa, SpeculatorWeights, Team, Transformer, Weights};
+use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_formats::checkpoint::random::{
     RandomDtype, RandomTensors, example_config, example_families, write_random_checkpoint,
 };
 use forerun_formats::checkpoint::random_speculator::{RandomSpeculator, SpeculatorLayout};
+use forerun_formats::checkpoint::{LayerTensor, Tensor, TensorRows};
 use forerun_formats::{
     Architecture, Attention, AttentionNorm, BlockType, Checkpoint, Config, DraftHeads,
-    FeatureSource, Head, Input, Layer, Mlp, Rope, RopeScaling, Speculator, SpeculatorArchitecture,
-    TensorSource, WeightType,
+    FeatureSource, Head, Input, Layer, LoadError, MatrixTypes, Mix, Mlp, ModelTypes, Rope,
+    RopeScaling, Speculator, SpeculatorArchitecture, TensorSource, WeightType,
 };
 use forerun_lm::{
     BatchEntry, ForwardRequest, LanguageModel, LayerGroups, LayerOrder, LayeredModel, Progress,
@@ -34,14 +36,14 @@ struct Devices {
 fn devices(
     architecture: &Architecture,
     source: &dyn TensorSource,
-    (weight_type, isa): (WeightType, Isa),
+    (types, isa): (impl Into<ModelTypes>, Isa),
 ) -> Devices {
+    let types = types.into();
     let features = FeatureSource::Layers(vec![0, architecture.layers.len()]);
-    let weights =
-        Weights::load_architecture(architecture.clone(), source, None, weight_type.into());
+    let weights = Weights::load_architecture(architecture.clone(), source, None, types);
     let team = Arc::new(Team::unpinned(2).unwrap().with_isa(isa));
     let cpu = Transformer::new(Arc::new(weights.unwrap()), team).with_features(features.clone());
-    let arithmetic = Arithmetic::cpu(weight_type, isa);
+    let arithmetic = Arithmetic::cpu(types, isa);
     let model = ReferenceModel::load_with(architecture.clone(), source, arithmetic, None).unwrap();
     let reference = ReferenceDevice::new(Arc::new(model)).with_features(features);
     Devices { cpu: CachedTransformer::new(cpu), reference: CachedTransformer::new(reference) }
@@ -114,6 +116,83 @@ fn families_have_the_same_bits_on_both_devices() {
         write_random_checkpoint(dir.path(), &config, 5, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         assert_same(checkpoint.architecture(), &checkpoint, &format!("{config:?}"));
+    }
+}
+
+/// The sizes have blocks of 256 and of 32, and some projections have two types of blocks.
+#[test]
+fn mixes_have_the_same_bits_on_both_devices() {
+    let mut turns = Isa::available().into_iter().cycle();
+    for (hidden_size, intermediate_size) in [(256, 288), (96, 256)] {
+        let config = Config {
+            hidden_size,
+            intermediate_size,
+            num_attention_heads: 4,
+            num_key_value_heads: 1,
+            head_dim: hidden_size / 4,
+            tie_word_embeddings: hidden_size == 96,
+            ..example_config()
+        };
+        let architecture = config.architecture();
+        let source = RandomTensors::new(&architecture, 7);
+        for (mix, isa) in Mix::ALL.into_iter().zip(&mut turns) {
+            let types = MatrixTypes::of_model(Some(mix.into()), &architecture, &source).unwrap();
+            let [query, value] = [LayerTensor::Query, LayerTensor::Value]
+                .map(|part| types.of(Tensor::Layer(1, part)));
+            assert!(query != value || matches!(mix, Mix::Q3_K_S | Mix::Q5_K_S));
+            let Devices { mut cpu, mut reference } = devices(&architecture, &source, (mix, isa));
+            let same = outputs(&mut cpu, 2) == outputs(&mut reference, 2);
+            assert!(same, "{mix} with hidden size {hidden_size} on {isa}");
+        }
+    }
+}
+
+/// Projections of floats and blocks are computed in f32, and stored blocks are not quantised again.
+#[test]
+fn partly_quantised_projections_have_the_same_bits_on_both_devices() {
+    let config = Config {
+        hidden_size: 64,
+        intermediate_size: 64,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: 16,
+        ..example_config()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    write_random_checkpoint(folder.path(), &config, 5, RandomDtype::Bf16).unwrap();
+    let floats = Checkpoint::open(folder.path()).unwrap();
+    let file = folder.path().join("blocks.gguf");
+    let q5_0 = WeightType::Quantized(BlockType::Q5_0);
+    write_gguf(&floats, &file, q5_0, &[]).unwrap();
+    let source = PartlyQuantised { floats, blocks: Checkpoint::open(&file).unwrap() };
+    let architecture = source.floats.architecture();
+    let isa = Isa::best();
+    let q4_0 = WeightType::Quantized(BlockType::Q4_0);
+    for types in [ModelTypes::default(), q5_0.into(), q4_0.into()] {
+        let Devices { mut cpu, mut reference } = devices(architecture, &source, (types, isa));
+        assert_eq!(outputs(&mut cpu, 2), outputs(&mut reference, 2), "{types:?}");
+    }
+}
+
+/// A checkpoint whose queries and outputs of attention are stored as blocks.
+struct PartlyQuantised {
+    floats: Checkpoint,
+    blocks: Checkpoint,
+}
+
+impl TensorSource for PartlyQuantised {
+    fn has(&self, tensor: Tensor) -> bool {
+        self.floats.has(tensor)
+    }
+
+    fn rows(&self, tensor: Tensor, _shape: &[usize]) -> Result<TensorRows<'_>, LoadError> {
+        let has_blocks =
+            matches!(tensor, Tensor::Layer(_, LayerTensor::Query | LayerTensor::Output));
+        if has_blocks { self.blocks.rows(tensor) } else { self.floats.rows(tensor) }
+    }
+
+    fn float_type(&self) -> Result<WeightType, LoadError> {
+        self.floats.float_type()
     }
 }
 

@@ -11,12 +11,14 @@ use forerun_cpu::{Isa, Team, Transformer, Weights};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, example_families, write_random_checkpoint,
 };
-use forerun_formats::{BlockType, Checkpoint, Config, WeightType};
+use forerun_formats::checkpoint::{LayerTensor, Tensor, gguf::write_gguf};
+use forerun_formats::{BlockType, Checkpoint, Config, Mix, ModelTypes, WeightType};
 use forerun_lm::fake::row_prefix;
 use forerun_lm::{ForwardRequest, LanguageModel, ModelError};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceModel;
 use proptest::prelude::*;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -39,8 +41,8 @@ const TYPES: [WeightType; 7] = [
 ];
 
 /// A weight type, an instruction set, and an index into [`configs`]. Each combination counts as a model
-/// of its own.
-type Kind = (WeightType, Isa, usize);
+/// of its own. Without a weight type, the model is that of [`mixed_file`].
+type Kind = (Option<WeightType>, Isa, usize);
 
 /// A plain Llama model, then the features of other families: biases, norms of queries and keys, sliding
 /// windows, scaled RoPE.
@@ -56,8 +58,30 @@ fn kinds() -> Vec<Kind> {
     let pairs = Isa::available().into_iter().flat_map(with_types);
     let configs = 0..configs().len();
     pairs
-        .flat_map(|(weight_type, isa)| configs.clone().map(move |c| (weight_type, isa, c)))
+        .flat_map(|(weight_type, isa)| configs.clone().map(move |c| (Some(weight_type), isa, c)))
+        .chain([(None, Isa::best(), 0)])
         .collect()
+}
+
+/// Opens a GGUF file whose projection of queries, keys and values has Q4_K and Q6_K.
+fn mixed_file(folder: &Path) -> Checkpoint {
+    let config = Config {
+        hidden_size: 256,
+        intermediate_size: 256,
+        num_hidden_layers: 1,
+        num_attention_heads: 4,
+        num_key_value_heads: 1,
+        head_dim: 64,
+        ..configs().remove(0)
+    };
+    write_random_checkpoint(folder, &config, 5, RandomDtype::F32).unwrap();
+    let file = folder.join("mixed.gguf");
+    write_gguf(&Checkpoint::open(folder).unwrap(), &file, Mix::Q4_K_M, &[]).unwrap();
+    let checkpoint = Checkpoint::open(&file).unwrap();
+    let block_type = |part| checkpoint.rows(Tensor::Layer(0, part)).unwrap().block_type();
+    let types = [LayerTensor::Query, LayerTensor::Key, LayerTensor::Value].map(block_type);
+    assert_eq!(types.map(Option::unwrap), [BlockType::Q4_K, BlockType::Q4_K, BlockType::Q6_K]);
+    checkpoint
 }
 
 /// Random models, with sizes that leave tiles partly empty.
@@ -65,11 +89,18 @@ fn models(kind: Kind) -> &'static Models {
     static MODELS: OnceLock<Vec<(Kind, Models)>> = OnceLock::new();
     let load = |(weight_type, isa, config): Kind| {
         let dir = tempfile::tempdir().unwrap();
-        write_random_checkpoint(dir.path(), &configs()[config], 5, RandomDtype::F32).unwrap();
-        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let checkpoint = match weight_type {
+            None => mixed_file(dir.path()),
+            Some(_) => {
+                write_random_checkpoint(dir.path(), &configs()[config], 5, RandomDtype::F32)
+                    .unwrap();
+                Checkpoint::open(dir.path()).unwrap()
+            }
+        };
+        let types = weight_type.map_or(ModelTypes::default(), Into::into);
         Models {
-            reference: ReferenceModel::load_as(&checkpoint, weight_type, isa).unwrap(),
-            weights: Arc::new(Weights::load_as(&checkpoint, weight_type).unwrap()),
+            reference: ReferenceModel::load_as(&checkpoint, types, isa).unwrap(),
+            weights: Arc::new(Weights::load_as(&checkpoint, types).unwrap()),
         }
     };
     let loaded =
@@ -84,7 +115,7 @@ fn model(kind: Kind, members: usize) -> CachedTransformer<Transformer> {
 
 /// Any kind. Half of the cases use f32 on the best instruction set.
 fn any_kind() -> impl Strategy<Value = Kind> {
-    let full_precision = (0..configs().len()).prop_map(|c| (WeightType::F32, Isa::best(), c));
+    let full_precision = (0..configs().len()).prop_map(|c| (Some(WeightType::F32), Isa::best(), c));
     prop_oneof![full_precision, prop::sample::select(kinds())]
 }
 
@@ -215,8 +246,8 @@ proptest! {
 #[test]
 fn a_long_prompt_in_several_passes_gives_the_bits_of_one() {
     let tokens: Vec<TokenId> = (0..600).map(|index| index * 7 % 250).collect();
-    let kinds = (0..configs().len()).map(|config| (WeightType::F32, Isa::best(), config));
-    for (number, kind) in kinds.chain([(WeightType::INT8, Isa::best(), 0)]).enumerate() {
+    let kinds = (0..configs().len()).map(|config| (Some(WeightType::F32), Isa::best(), config));
+    for (number, kind) in kinds.chain([(Some(WeightType::INT8), Isa::best(), 0)]).enumerate() {
         let mut model = model(kind, 1 + number % 2);
         check_rows(kind, &mut model, &tokens, &TokenTree::chain(&[3, 4]), 0).unwrap();
     }
@@ -245,7 +276,7 @@ fn deep_trees_after_long_prompts_have_the_same_bits_for_every_kind() {
 /// last layer.
 #[test]
 fn a_cancelled_forward_leaves_the_cache_unchanged() {
-    let kind = (WeightType::F32, Isa::best(), 0);
+    let kind = (Some(WeightType::F32), Isa::best(), 0);
     let mut model = model(kind, 1);
     let tokens: Vec<TokenId> = (0..80).map(|index| index * 5 % 250).collect();
     let (tree, mut cancelled, mut finished) = (TokenTree::chain(&[5, 6]), 0, 0);
@@ -283,7 +314,7 @@ fn a_cancelled_forward_leaves_the_cache_unchanged() {
 
 #[test]
 fn invalid_requests_are_errors() {
-    let mut model = model((WeightType::F32, Isa::best(), 0), 1);
+    let mut model = model((Some(WeightType::F32), Isa::best(), 0), 1);
     let mut error = |tokens: &[TokenId], tree: &TokenTree| {
         let context = ForwardRequest { tree, ..ForwardRequest::next_token(SEQUENCE, tokens) };
         model.logits(&context).err().unwrap().to_string()

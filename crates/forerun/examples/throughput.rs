@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             model: source.clone(),
             draft_model: drafter.clone().map(ModelSource::from),
             method: Some(method),
-            weight_type: Some(weight_type),
+            weight_type: Some(weight_type.into()),
             ..Options::default()
         };
         let engine = Forerun::open(&Plan::new(options)?)?;

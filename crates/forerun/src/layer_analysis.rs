@@ -11,7 +11,7 @@ use forerun_cpu::layer_probe::{LayerProbe, Strategy, StrategyScore};
 use forerun_cpu::model_cost::ModelProbe;
 use forerun_cpu::{GroupParallelism, Isa, Team};
 use forerun_formats::Config;
-use forerun_formats::{ModelTypes, WeightType};
+use forerun_formats::{ModelTypes, WeightTypes};
 use forerun_lm::{LayerGroups, LayerGroupsError, LayerOrder, ModelError};
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,7 +30,7 @@ pub struct LayerAnalysisOptions {
     /// A target with the same vocabulary, to compute acceptance.
     pub target: Option<ModelSource>,
     /// The type in which weight matrices are kept. `None` is each checkpoint's own.
-    pub weight_type: Option<WeightType>,
+    pub weight_type: Option<WeightTypes>,
     /// The number of approximate rows after every exact one: a draft's depth without its first level.
     pub depth: usize,
     /// The maximum number of tokens of each text.

@@ -53,6 +53,7 @@ mod registry;
 mod request;
 mod synthetic_pair;
 mod text_stream;
+mod text_windows;
 mod tokenizer;
 mod translation;
 mod unknown_value;
@@ -67,7 +68,7 @@ pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
-pub use gguf::{ExportError, GgufExport, export_gguf};
+pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
 #[cfg(feature = "hub")]
 pub use hub::HubError;
 pub use layer_analysis::{
@@ -82,7 +83,7 @@ pub use plan::{
     WorkerDevice, WorkerModel,
 };
 pub use progress::{Progress, Step};
-pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport};
+pub use quality::{QualityBench, QualityError, QualityOptions, QualityReport, TypeQuality};
 pub use registry::{DrafterEntry, DrafterKind};
 pub use request::{MAX_LOGPROBS, Request, RequestError, VerificationChoice};
 pub use synthetic_pair::{
@@ -108,10 +109,10 @@ pub use forerun_draft::{
     CalibrationPolicy, DefaultShape, DraftContext, Drafter, DrafterTraits, UnknownCalibrationPolicy,
 };
 pub use forerun_formats::checkpoint::Dtype;
-pub use forerun_formats::checkpoint::gguf::GgufType;
 pub use forerun_formats::{
-    BlockType, CacheType, Checkpoint, Config, EmbeddedModel, Family, LoadError, RopeScaling,
+    BlockType, CacheType, Checkpoint, Config, EmbeddedModel, Family, LoadError, Mix, RopeScaling,
     SpeculatorKind, SuggestedSampling, UnknownCacheType, UnknownWeightType, WeightType,
+    WeightTypes,
 };
 pub use forerun_lm::{LayerGroups, LayerGroupsError, ModelError};
 pub use forerun_runtime::{

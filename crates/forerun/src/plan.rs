@@ -21,7 +21,7 @@ use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
 use forerun_core::DraftShape;
 use forerun_decode::{DraftLength, PearlOptions};
-use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightType};
+use forerun_formats::{CacheType, ModelTypes, SpeculatorKind, WeightTypes};
 use forerun_runtime::{Placement, Topology};
 
 /// A validated plan: which models run, on which cores, by which method.
@@ -177,7 +177,7 @@ impl Plan {
 
     /// Returns the type in which weight matrices are kept. `None` is each checkpoint's own.
     #[must_use]
-    pub fn weight_type(&self) -> Option<WeightType> {
+    pub fn weight_type(&self) -> Option<WeightTypes> {
         self.types.weights
     }
 

@@ -4,31 +4,22 @@ use crate::error::ForerunError;
 use crate::loader::Loader;
 use crate::model_source::ModelSource;
 use crate::open_model::{OpenModel, open_model};
-use crate::tokenizer::{Tokenizer, TokenizerError};
+use crate::text_windows::{DEFAULT_WINDOW, text_windows};
 use forerun_core::TokenId;
 use forerun_cpu::quality::{Quality, QualityProbe};
 use forerun_cpu::{Isa, Team, Weights};
-use forerun_formats::WeightType;
+use forerun_formats::{Checkpoint, MatrixTypes, WeightType, WeightTypes};
 use forerun_lm::ModelError;
 use std::path::PathBuf;
 use std::sync::Arc;
-
-/// The default window in tokens, if the context allows it.
-const DEFAULT_WINDOW: usize = 512;
-
-/// The number of bytes that are encoded first for each wanted token.
-const BYTES_PER_TOKEN: usize = 16;
-
-/// The number of tokens before a cut that are not used, since the whole text may have other tokens there.
-const MARGIN: usize = 16;
 
 /// The options of [`QualityBench::open`].
 #[derive(Clone, Debug)]
 pub struct QualityOptions {
     /// The model.
     pub model: ModelSource,
-    /// Weight types to compare with f32. F32 itself is always measured, and first.
-    pub weight_types: Vec<WeightType>,
+    /// Weight types and mixes to compare with f32. F32 itself is always measured, and first.
+    pub weight_types: Vec<WeightTypes>,
     /// Drafters with the model's vocabulary to compare with the model in f32. They keep their own types.
     pub draft_models: Vec<ModelSource>,
     /// The maximum number of tokens to predict. A longer text is cut.
@@ -90,36 +81,36 @@ pub enum QualityError {
     Model(#[from] ModelError),
 }
 
-/// A model loaded in several weight types, and the windows of a text, ready to be measured.
+/// A model, its weight types and drafters, and the windows of a text, ready to be measured.
 ///
 /// ```
-/// use forerun::{QualityBench, QualityOptions, RandomPair, Team, WeightType};
+/// use forerun::{QualityBench, QualityOptions, RandomPair, Team, TypeQuality, WeightType};
 /// use std::sync::Arc;
 ///
 /// let pair = RandomPair::make()?;
 /// let options = QualityOptions {
 ///     model: pair.target().into(),
-///     weight_types: vec![WeightType::INT8],
+///     weight_types: vec![WeightType::INT8.into()],
 ///     draft_models: vec![pair.drafter().into()],
 ///     max_tokens: 64,
 ///     window: None,
 /// };
 /// let bench = QualityBench::open(&options, "Once upon a time, there was a small model.")?;
 /// let report = bench.run(&Arc::new(Team::single_thread()), |_, _| ())?;
-/// for (weight_type, quality) in &report.types {
-///     println!("{weight_type}: loss {:.4}, KL {:.2e}", quality.loss, quality.kl_divergence);
+/// for TypeQuality { types, quality, .. } in &report.types {
+///     println!("{types}: loss {:.4}, KL {:.2e}", quality.loss, quality.kl_divergence);
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct QualityBench {
-    types: Vec<WeightType>,
-    weights: Vec<Weights>,
-    draft_models: Vec<ModelSource>,
+    checkpoint: Checkpoint,
+    types: Vec<WeightTypes>,
+    drafters: Vec<(ModelSource, Checkpoint)>,
     windows: Vec<Vec<TokenId>>,
     window: usize,
 }
 
-/// The quality of each weight type and drafter on the same tokens.
+/// The quality of each choice of weight types and of each drafter on the same tokens.
 #[derive(Clone, Debug)]
 pub struct QualityReport {
     /// The number of tokens that each of them predicted.
@@ -127,18 +118,28 @@ pub struct QualityReport {
     /// The largest number of tokens that a model saw at a time.
     pub window: usize,
     /// The weight types: f32, then those of the options in their order, without duplicates.
-    pub types: Vec<(WeightType, Quality)>,
+    pub types: Vec<TypeQuality>,
     /// The drafters in the order of the options.
     pub drafters: Vec<(ModelSource, Quality)>,
 }
 
+/// The quality of a model whose matrices have these types.
+#[derive(Clone, Copy, Debug)]
+pub struct TypeQuality {
+    /// The types.
+    pub types: WeightTypes,
+    /// The mean size of a weight of a matrix in a file, in bits.
+    pub bits_per_weight: f64,
+    /// The quality.
+    pub quality: Quality,
+}
+
 impl QualityBench {
-    /// Encodes the text, cuts it into windows, and loads the model in every weight type.
+    /// Opens the models, encodes the text and cuts it into windows.
     ///
     /// # Errors
-    /// If a model or its tokenizer cannot be loaded, the text has nothing to predict, a drafter has
-    /// another vocabulary, or the window does not fit a model's context. Options are checked before
-    /// weights are loaded.
+    /// If a model or its tokenizer cannot be opened, the text has nothing to predict, a drafter has
+    /// another vocabulary, or the window does not fit a model's context.
     pub fn open(options: &QualityOptions, text: &str) -> Result<Self, QualityError> {
         Isa::from_environment()?;
         if text.is_empty() {
@@ -156,130 +157,72 @@ impl QualityBench {
                 let (drafter, model) = (path.clone(), options.model.clone());
                 return Err(QualityError::Vocabulary { drafter, model });
             }
-            drafters.push(drafter.checkpoint);
+            drafters.push((path.clone(), drafter.checkpoint));
         }
         let OpenModel { checkpoint, tokenizer } = target;
         let context = checkpoint.config().max_position_embeddings;
         let window = options.window.unwrap_or(DEFAULT_WINDOW.min(context));
-        let drafter_checkpoints = options.draft_models.iter().zip(&drafters);
-        let checkpoints = [(&options.model, &checkpoint)].into_iter().chain(drafter_checkpoints);
+        let of_drafters = drafters.iter().map(|(model, checkpoint)| (model, checkpoint));
+        let checkpoints = [(&options.model, &checkpoint)].into_iter().chain(of_drafters);
         for (model, checkpoint) in checkpoints {
             let context = checkpoint.config().max_position_embeddings;
             if !(2..=context).contains(&window) {
                 return Err(QualityError::Window { window, context, model: model.clone() });
             }
         }
-        let tokens = first_tokens(&tokenizer, text, options.max_tokens.saturating_add(1))?;
-        if tokens.len() < 2 {
+        let windows = text_windows(&tokenizer, text, options.max_tokens, window)?;
+        if windows.is_empty() {
             return Err(QualityError::ShortText { tokenizer: tokenizer.file().to_owned() });
         }
-        let windows = windows(&tokens, bos(&tokenizer, &tokens)?, window);
-        let mut types = vec![WeightType::F32];
-        for &weight_type in &options.weight_types {
-            if !types.contains(&weight_type) {
-                types.push(weight_type);
+        let mut types = vec![WeightTypes::from(WeightType::F32)];
+        for &chosen in &options.weight_types {
+            if !types.contains(&chosen) {
+                types.push(chosen);
             }
         }
-        let load = |weight_type| Weights::load_as(&checkpoint, weight_type);
-        let weights = types.iter().copied().map(load).chain(drafters.iter().map(Weights::load));
-        let weights = weights.collect::<Result<_, _>>()?;
-        Ok(Self { types, weights, draft_models: options.draft_models.clone(), windows, window })
+        Ok(Self { checkpoint, types, drafters, windows, window })
     }
 
-    /// Measures every weight type and drafter on every window. `progress` receives the number of tokens
-    /// predicted so far and the number of all tokens.
+    /// Measures every weight type and drafter on every window. The model in f32 and one other model are in
+    /// memory at a time. `progress` receives the number of tokens predicted so far by all of them, and the
+    /// number that they will predict.
     ///
     /// # Errors
-    /// If a forward pass fails.
+    /// If weights cannot be loaded, or a forward pass fails.
     pub fn run(
         self,
         team: &Arc<Team>,
         mut progress: impl FnMut(usize, usize),
     ) -> Result<QualityReport, QualityError> {
-        let n_types = self.types.len();
-        let mut probe = QualityProbe::new(self.weights.into_iter().map(Arc::new), team);
-        let all = self.windows.iter().map(|window| window.len() - 1).sum();
-        for window in &self.windows {
-            progress(probe.tokens(), all);
-            probe.score(window)?;
-        }
-        progress(probe.tokens(), all);
-        let qualities = probe.qualities();
-        let drafters = self.draft_models.into_iter().zip(qualities[n_types..].iter().copied());
-        Ok(QualityReport {
-            tokens: probe.tokens(),
-            window: self.window,
-            drafters: drafters.collect(),
-            types: self.types.into_iter().zip(qualities).collect(),
-        })
-    }
-}
-
-/// Returns the first `most` tokens of a text, without encoding much more than they need.
-fn first_tokens(
-    tokenizer: &Tokenizer,
-    text: &str,
-    most: usize,
-) -> Result<Vec<TokenId>, TokenizerError> {
-    let mut bytes = most.saturating_mul(BYTES_PER_TOKEN);
-    loop {
-        let end = (0..=bytes.min(text.len())).rev().find(|&end| text.is_char_boundary(end));
-        let part = &text[..end.unwrap_or(0)];
-        let mut tokens = tokenizer.encode(part)?;
-        if part.len() == text.len() || tokens.len() >= most.saturating_add(MARGIN) {
-            tokens.truncate(most);
-            return Ok(tokens);
-        }
-        bytes = bytes.saturating_mul(2);
-    }
-}
-
-/// Returns the token that the tokenizer puts in front of every text, if any.
-fn bos(tokenizer: &Tokenizer, tokens: &[TokenId]) -> Result<Option<TokenId>, TokenizerError> {
-    let empty = tokenizer.encode("")?;
-    Ok(empty.first().copied().filter(|bos| tokens.first() == Some(bos)))
-}
-
-/// Cuts tokens into windows in which every token but the first is predicted exactly once. Each window
-/// begins with BOS, or, without BOS, with the last token of the previous window.
-fn windows(tokens: &[TokenId], bos: Option<TokenId>, window: usize) -> Vec<Vec<TokenId>> {
-    let starts = (1..tokens.len()).step_by(window - 1);
-    let cut = |start: usize| {
-        let predicted = &tokens[start..tokens.len().min(start + window - 1)];
-        [&[bos.unwrap_or(tokens[start - 1])], predicted].concat()
-    };
-    starts.map(cut).collect()
-}
-
-#[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use super::*;
-    use crate::RandomPair;
-
-    #[test]
-    fn windows_predict_every_token_but_the_first_once() {
-        let tokens = [9, 1, 2, 3, 4, 5];
-        let expected = [vec![9, 1, 2], vec![2, 3, 4], vec![4, 5]];
-        assert_eq!(windows(&tokens, None, 3), expected);
-        let expected = [vec![9, 1, 2], vec![9, 3, 4], vec![9, 5]];
-        assert_eq!(windows(&tokens, Some(9), 3), expected);
-        assert_eq!(windows(&tokens, None, 6), [tokens]);
-        assert_eq!(windows(&tokens[..2], None, 6), [[9, 1]]);
-        assert_eq!(windows(&tokens[..3], None, 2), [[9, 1], [1, 2]]);
-    }
-
-    /// The text is cut between and within characters.
-    #[test]
-    fn the_first_tokens_are_those_of_the_whole_text() {
-        let pair = RandomPair::make().unwrap();
-        let tokenizer = Tokenizer::from_checkpoint(pair.target()).unwrap();
-        let text = "Ein Fuß, zwei Füße – 😀. ".repeat(40);
-        let whole = tokenizer.encode(&text).unwrap();
-        assert_eq!(bos(&tokenizer, &whole).unwrap(), Some(whole[0]));
-        for most in [1, 2, 3, 50, 51, whole.len() - 1, whole.len()] {
-            assert_eq!(first_tokens(&tokenizer, &text, most).unwrap(), whole[..most]);
-        }
-        assert_eq!(first_tokens(&tokenizer, &text, usize::MAX).unwrap(), whole);
+        let tokens: usize = self.windows.iter().map(|window| window.len() - 1).sum();
+        let all = tokens * (self.types.len() + self.drafters.len());
+        let mut done = 0;
+        let exact = Arc::new(Weights::load_as(&self.checkpoint, WeightType::F32)?);
+        let mut measure = |weights: Arc<Weights>| {
+            let mut probe = QualityProbe::new([Arc::clone(&exact), weights], team);
+            for window in &self.windows {
+                progress(done + probe.tokens(), all);
+                probe.score(window)?;
+            }
+            done += probe.tokens();
+            progress(done, all);
+            Ok::<_, QualityError>(probe.qualities()[1])
+        };
+        let architecture = self.checkpoint.architecture();
+        let types = self.types.iter().map(|&types| {
+            let matrices = MatrixTypes::of_model(Some(types), architecture, &self.checkpoint)?;
+            let bits_per_weight = matrices.bits_per_weight(architecture);
+            let weights = match types {
+                WeightTypes::All(WeightType::F32) => Arc::clone(&exact),
+                types => Arc::new(Weights::load_as(&self.checkpoint, types)?),
+            };
+            Ok(TypeQuality { types, bits_per_weight, quality: measure(weights)? })
+        });
+        let types = types.collect::<Result<_, QualityError>>()?;
+        let drafters = self.drafters.iter().map(|(model, checkpoint)| {
+            Ok((model.clone(), measure(Arc::new(Weights::load(checkpoint)?))?))
+        });
+        let drafters = drafters.collect::<Result<_, QualityError>>()?;
+        Ok(QualityReport { tokens, window: self.window, types, drafters })
     }
 }

@@ -28,7 +28,7 @@ fn options(pair: &Pair, method: Method, weight_type: WeightType) -> Options {
         method: Some(method),
         draft_tokens: DraftTokens::Fixed(3),
         placement: method.is_parallel().then(|| placement.parse().unwrap()),
-        weight_type: Some(weight_type),
+        weight_type: Some(weight_type.into()),
         ..Options::default()
     }
 }

@@ -15,7 +15,7 @@ use forerun::{
 };
 use forerun_core::{SequenceId, TokenTree};
 use forerun_cpu::{Isa, Transformer};
-use forerun_formats::checkpoint::gguf::{GgufType, write_gguf};
+use forerun_formats::checkpoint::gguf::write_gguf;
 use forerun_lm::{ForwardRequest, LanguageModel};
 use forerun_model::CachedTransformer;
 use forerun_reference::ReferenceModel;
@@ -128,7 +128,7 @@ fn models_in_gguf_files_agree_with_the_peer() {
     let folder = tempfile::tempdir().unwrap();
     for family in ["llama-bias", "llama-linear", "llama2", "llama3", "qwen2", "qwen3"] {
         let file = folder.path().join(format!("{family}.gguf"));
-        write_gguf(&checkpoint(family), &file, GgufType::F32, &[]).unwrap();
+        write_gguf(&checkpoint(family), &file, WeightType::F32, &[]).unwrap();
         assert_reference(family, &Checkpoint::open(&file).unwrap());
     }
 }
@@ -155,7 +155,7 @@ fn the_forward_pass_agrees_with_the_peer() {
 }
 
 fn answer(model: &Path, prompt: &[TokenId], request: &Request) -> (Vec<TokenId>, Finish) {
-    let weight_type = Some(WeightType::F32);
+    let weight_type = Some(WeightType::F32.into());
     let options = Options { model: model.into(), weight_type, ..Options::default() };
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
     let go_on = |_: &str| ControlFlow::Continue(());

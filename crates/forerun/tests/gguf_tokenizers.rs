@@ -5,8 +5,8 @@
 mod common;
 
 use forerun::{
-    ChatTemplate, Checkpoint, Config, GgufType, Loader, Message, ModelSource, TextStream, TokenId,
-    Tokenizer, export_gguf,
+    ChatTemplate, Checkpoint, Config, Loader, Message, ModelSource, TextStream, TokenId, Tokenizer,
+    WeightType, export_gguf,
 };
 use forerun_formats::checkpoint::gguf::{GgufValue, write_gguf};
 use forerun_formats::checkpoint::random::{
@@ -70,7 +70,7 @@ impl Exported {
 
     fn export(mut self) -> Self {
         let source = ModelSource::from(self.model());
-        let export = export_gguf(&source, &self.gguf(), GgufType::F32, &mut Loader::new());
+        let export = export_gguf(&source, &self.gguf(), WeightType::F32, &mut Loader::new());
         self.unsupported = export.unwrap().pre_tokenizer_unsupported;
         self
     }
@@ -241,7 +241,7 @@ fn write_model(folder: &Path, vocab_size: usize, metadata: &Metadata) -> PathBuf
         write_random_checkpoint(&model, &config, 1, RandomDtype::F32).unwrap();
     }
     let checkpoint = Checkpoint::open(&model).unwrap();
-    write_gguf(&checkpoint, &file, GgufType::F32, metadata).unwrap();
+    write_gguf(&checkpoint, &file, WeightType::F32, metadata).unwrap();
     file
 }
 

@@ -309,15 +309,13 @@ fn answer(engine: &Forerun, prompt: &[TokenId], request: &Request) -> Answer {
     engine.generate_tokens(prompt.to_vec(), request, &Canceller::new(), go_on).unwrap()
 }
 
-/// Returns the tokens of plain decoding, each checked against the reference.
-fn cases(pair: &Pair) -> Vec<Case> {
+/// Returns the tokens of plain decoding after a number of prompts, each checked against the reference.
+fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     let options = Options { model: pair.target.clone().into(), ..Options::default() };
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
     let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
     let tokenizer = pair.tokenizer();
-    let number = |name, default| env_number(name, default) as usize;
-    let count = number("FORERUN_LOSSLESS_PROMPTS", 6);
-    let start = number("FORERUN_LOSSLESS_SEED", 0);
+    let start = env_number("FORERUN_LOSSLESS_SEED", 0) as usize;
     let mut cases = Vec::new();
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];
@@ -401,7 +399,19 @@ fn run_matrix_at(
     parts: usize,
     placement: impl Fn(usize, &Cell) -> Option<String>,
 ) -> Vec<Case> {
-    let cases = cases(pair);
+    let cases = cases(pair, env_number("FORERUN_LOSSLESS_PROMPTS", 6) as usize);
+    run_cases(pair, &cases, cells, parts, placement);
+    cases
+}
+
+/// Runs each cell on every `parts`-th case.
+fn run_cases(
+    pair: &Pair,
+    cases: &[Case],
+    cells: Vec<Cell>,
+    parts: usize,
+    placement: impl Fn(usize, &Cell) -> Option<String>,
+) {
     let (mut runs, count) = (0, cells.len());
     for (number, cell) in cells.into_iter().enumerate() {
         let options = Options {
@@ -468,7 +478,6 @@ fn run_matrix_at(
         "lossless: {runs} runs of {count} cells on {} texts equal plain decoding, token by token",
         cases.len()
     ));
-    cases
 }
 
 #[test]
@@ -513,6 +522,17 @@ fn drafters_with_another_number_of_tokens_give_the_tokens_of_the_target() {
 #[test]
 fn all_options_give_the_tokens_of_a_target_of_another_family() {
     run_matrix(&Pair::of_another_family(), cells());
+}
+
+/// The target is a GGUF file with several block types, also within a projection.
+#[test]
+fn a_target_of_mixed_block_types_gives_its_tokens() {
+    let pair = Pair::of_mixed_types();
+    let is_of_model = |cell: &Cell| cell.drafter == DrafterKind::Model && models_of(cell) == 1;
+    // One prompt has too few rejections for every position.
+    let cells = cells().into_iter().filter(is_of_model);
+    let cells = cells.map(|cell| Cell { must_reject: 0, ..cell }).collect();
+    run_cases(&pair, &cases(&pair, 1), cells, 3, placement);
 }
 
 /// Returns the cells of EasySpec: layer-parallel sizes and custom groups × chains and trees × calibration.

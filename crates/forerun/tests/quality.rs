@@ -9,7 +9,7 @@ mod common;
 
 use forerun::{
     Quality, QualityBench, QualityError, QualityOptions, QualityReport, RandomPair, Team,
-    WeightType,
+    TypeQuality, WeightType,
 };
 use forerun_formats::Config;
 use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
@@ -21,7 +21,9 @@ const TEXT: &str = include_str!("texts/stories.txt");
 fn options(model: &Path) -> QualityOptions {
     QualityOptions {
         model: model.to_owned().into(),
-        weight_types: vec![WeightType::Bf16, WeightType::F16, WeightType::INT8],
+        weight_types: [WeightType::Bf16, WeightType::F16, WeightType::INT8]
+            .map(Into::into)
+            .to_vec(),
         draft_models: Vec::new(),
         max_tokens: usize::MAX,
         window: Some(256),
@@ -42,10 +44,11 @@ fn smaller_weight_types_change_the_loss_little() {
     let Some(data) = common::data_folder() else { return };
     for model in ["tinystories656k", "stories260K", "stories280K-b"] {
         let report = measure(&options(&data.join("models").join(model)), TEXT).unwrap();
-        let [(_, exact), (_, bf16), (_, f16), (_, int8)] = report.types[..] else { panic!() };
-        for (weight_type, quality) in &report.types {
+        let qualities: Vec<Quality> = report.types.iter().map(|row| row.quality).collect();
+        let [exact, bf16, f16, int8] = qualities[..] else { panic!() };
+        for TypeQuality { types, quality, .. } in &report.types {
             common::report(&format!(
-                "{model}, {weight_type}: loss {:.6}, {:+.4} %, KL {:.3e}, top-1 {:.2} %",
+                "{model}, {types}: loss {:.6}, {:+.4} %, KL {:.3e}, top-1 {:.2} %",
                 quality.loss,
                 (quality.loss / exact.loss - 1.0) * 100.0,
                 quality.kl_divergence,
@@ -75,7 +78,7 @@ fn window_and_text_have_the_requested_lengths() {
         (700, Some(100), 700),
         (1, None, 1),
     ] {
-        let weight_types = vec![WeightType::F32, WeightType::F32];
+        let weight_types = vec![WeightType::F32.into(); 2];
         let model = pair.drafter().into();
         let options =
             QualityOptions { model, weight_types, draft_models: Vec::new(), max_tokens, window };

@@ -280,6 +280,15 @@ impl Architecture {
             .chain(head)
     }
 
+    /// Returns the matrices that are stored for the model, in the order of the forward pass. What mask tokens
+    /// read is no matrix.
+    pub fn matrices(&self) -> impl Iterator<Item = Tensor> + '_ {
+        self.tensors().filter(|tensor| {
+            !matches!(tensor, Tensor::MaskEmbeddings | Tensor::MaskFeatures)
+                && self.shape(*tensor).len() == 2
+        })
+    }
+
     /// Returns the shape of a tensor: `[outputs, inputs]` for a matrix, `[size]` for a norm or a bias. It
     /// is empty for a layer or a draft head that does not exist. The head and the embedding have a shape
     /// also if they are the same matrix, or the target's.

@@ -10,8 +10,11 @@ pub mod blocks;
 pub mod checkpoint;
 pub mod config;
 mod embedded_model;
+mod importance;
 mod json_options;
 mod load_error;
+mod mix;
+mod model_types;
 pub mod speculator;
 mod tensor;
 mod weight_type;
@@ -24,10 +27,10 @@ pub use block_type::{BlockType, UnknownBlockType};
 pub use checkpoint::{Checkpoint, TensorSource};
 pub use config::{Config, Family, RopeScaling, SuggestedSampling};
 pub use embedded_model::EmbeddedModel;
+pub use importance::Importance;
 pub use load_error::LoadError;
+pub use mix::Mix;
+pub use model_types::{MatrixTypes, ModelTypes, UnknownWeightType, WeightTypes};
 pub use speculator::{Speculator, SpeculatorArchitecture, SpeculatorKind};
 pub use tensor::HeadTensor;
-pub use weight_type::{
-    CacheType, ModelTypes, QUANT_BLOCK, UnknownCacheType, UnknownWeightType, WeightType,
-    round_to_i8,
-};
+pub use weight_type::{CacheType, QUANT_BLOCK, UnknownCacheType, WeightType, round_to_i8};

@@ -96,6 +96,14 @@ impl LayerTensor {
         Self::DownBias,
     ];
 
+    /// The matrices of a layer. Those of one projection have the same inputs, and are computed together.
+    pub const PROJECTIONS: [&'static [Self]; 4] = [
+        &[Self::Query, Self::Key, Self::Value],
+        &[Self::Output],
+        &[Self::Gate, Self::Up],
+        &[Self::Down],
+    ];
+
     /// Whether the tensor is the bias of a projection.
     pub(crate) fn is_bias(self) -> bool {
         self.name().ends_with(".bias")

@@ -18,13 +18,13 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Returns the number of bytes of a row of `columns` values, which must be whole blocks.
+    /// Returns the number of bytes of a row of `columns` values. The last block may be filled in part.
     #[must_use]
     pub(crate) fn row_bytes(self, columns: usize) -> usize {
         match self {
             Self::F32 => columns * size_of::<f32>(),
             Self::Bf16 | Self::F16 => columns * size_of::<u16>(),
-            Self::Block(block) => columns / block.weights() * block.bytes(),
+            Self::Block(block) => columns.div_ceil(block.weights()) * block.bytes(),
         }
     }
 }
@@ -66,12 +66,16 @@ impl WeightType {
         let others = BlockType::ALL.into_iter().filter(|block| *block != BlockType::Q8_0);
         floats.into_iter().chain(others.map(Self::Quantized)).collect()
     }
+}
 
-    /// Returns the names of all types, as a list in words.
-    fn names() -> String {
-        let names: Vec<String> = Self::all().iter().map(Self::to_string).collect();
-        let (last, others) = names.split_last().map_or(("", &[][..]), |(last, all)| (last, all));
-        format!("{} or {last}", others.join(", "))
+impl From<WeightType> for Dtype {
+    fn from(weight_type: WeightType) -> Self {
+        match weight_type {
+            WeightType::F32 => Self::F32,
+            WeightType::Bf16 => Self::Bf16,
+            WeightType::F16 => Self::F16,
+            WeightType::Quantized(block_type) => Self::Block(block_type),
+        }
     }
 }
 
@@ -97,21 +101,6 @@ impl CacheType {
     }
 }
 
-/// The types of a model in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ModelTypes {
-    /// The type of all matrices. By default each matrix has the smallest type that loses nothing.
-    pub weights: Option<WeightType>,
-    /// The type of cached keys and values. By default [`CacheType::for_weights`].
-    pub cache: Option<CacheType>,
-}
-
-impl From<WeightType> for ModelTypes {
-    fn from(weights: WeightType) -> Self {
-        Self { weights: Some(weights), cache: None }
-    }
-}
-
 /// The error for an unknown name of a cache type.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{0:?} is not a cache type; use auto, f32, f16 or bf16")]
@@ -134,22 +123,6 @@ impl fmt::Display for CacheType {
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
         })
-    }
-}
-
-/// The error for an unknown name of an element type.
-#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0:?} is not a weight type; use auto, {names}", names = WeightType::names())]
-pub struct UnknownWeightType(pub String);
-
-impl FromStr for WeightType {
-    type Err = UnknownWeightType;
-
-    fn from_str(text: &str) -> Result<Self, UnknownWeightType> {
-        let found = Self::all().into_iter().find(|dtype| dtype.to_string() == text);
-        // GGUF's name of int8.
-        let found = found.or_else(|| (text == "q8_0").then_some(Self::INT8));
-        found.ok_or_else(|| UnknownWeightType(text.to_owned()))
     }
 }
 

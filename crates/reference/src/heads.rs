@@ -4,7 +4,7 @@ use crate::arithmetic::Arithmetic;
 use crate::matrix::Matrix;
 use crate::weights::{ReferenceModel, add_assign, silu};
 use forerun_formats::checkpoint::Tensor;
-use forerun_formats::{DraftHeads, HeadTensor, LoadError, TensorSource};
+use forerun_formats::{DraftHeads, HeadTensor, LoadError, MatrixTypes, TensorSource};
 use forerun_model::{ForwardHeads, HeadRow};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -30,13 +30,13 @@ impl ReferenceHeads {
         arithmetic: Arithmetic,
         target: Arc<ReferenceModel>,
     ) -> Result<Self, LoadError> {
+        let types = MatrixTypes::of_heads(arithmetic.types.weights, &architecture, source)?;
         let (mut matrices, mut biases) = (HashMap::new(), HashMap::new());
         for tensor in architecture.tensors() {
             let Tensor::DraftHead(head, part) = tensor else { continue };
             let shape = architecture.shape(head, part);
             let rows = source.rows(tensor, &shape)?;
-            let matrix = Matrix::read(&rows, arithmetic.types.weights, source.float_type()?)?;
-            matrices.insert((head, part), matrix);
+            matrices.insert((head, part), Matrix::read(&rows, types.of(tensor))?);
             let bias = Tensor::DraftHead(head, part.bias());
             if source.has(bias) {
                 biases.insert((head, part), source.rows(bias, &shape[..1])?.read_all()?);

@@ -49,20 +49,13 @@ impl Matrix {
         Self { weight_type, inputs, values: Values::Floats(weights) }
     }
 
-    /// Reads a matrix. Without a weight type, stored blocks stay as they are, and floats become
-    /// `float_type`.
+    /// Reads a matrix. Stored blocks of this type stay as they are.
     ///
     /// # Errors
     /// If a value is not finite.
-    pub(crate) fn read(
-        rows: &TensorRows<'_>,
-        weight_type: Option<WeightType>,
-        float_type: WeightType,
-    ) -> Result<Self, LoadError> {
-        let stored = rows.block_type().map(WeightType::Quantized);
-        let weight_type = weight_type.or(stored).unwrap_or(float_type);
+    pub(crate) fn read(rows: &TensorRows<'_>, weight_type: WeightType) -> Result<Self, LoadError> {
         match rows.block_type() {
-            Some(block_type) if stored == Some(weight_type) => {
+            Some(block_type) if weight_type == WeightType::Quantized(block_type) => {
                 let stored = |row| Ok(rows.stored(row)?.unwrap_or_default());
                 let blocks = (0..rows.len()).map(stored).collect::<Result<Vec<_>, LoadError>>()?;
                 Ok(Self::from_blocks(block_type, blocks.concat(), rows.columns()))

@@ -5,12 +5,13 @@ use crate::matrix::Matrix;
 use forerun_core::TokenId;
 use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_formats::{
-    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, LoadError, ModelTypes,
-    TensorSource, WeightType,
+    Architecture, Attention, AttentionNorm, CacheType, Checkpoint, Head, LoadError, MatrixTypes,
+    ModelTypes, TensorSource,
 };
 use forerun_vector::{Isa, exp};
 use half::{bf16, f16};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// A model with row-major weights, as in the checkpoint.
@@ -41,16 +42,16 @@ impl ReferenceModel {
         Self::load_with(checkpoint.architecture().clone(), checkpoint, arithmetic, None)
     }
 
-    /// Reads all tensors, to compute as the CPU does with this weight type and instruction set.
+    /// Reads all tensors, to compute as the CPU does with these types and this instruction set.
     ///
     /// # Errors
     /// If a value is not finite.
     pub fn load_as(
         checkpoint: &Checkpoint,
-        weight_type: WeightType,
+        types: impl Into<ModelTypes>,
         isa: Isa,
     ) -> Result<Self, LoadError> {
-        let arithmetic = Arithmetic::cpu(weight_type, isa);
+        let arithmetic = Arithmetic::cpu(types, isa);
         Self::load_with(checkpoint.architecture().clone(), checkpoint, arithmetic, None)
     }
 
@@ -64,25 +65,20 @@ impl ReferenceModel {
         arithmetic: Arithmetic,
         target: Option<&Self>,
     ) -> Result<Self, LoadError> {
-        let float_type = source.float_type()?;
-        let read = |tensor| {
-            let shape = architecture.shape(tensor);
-            let rows = source.rows(tensor, &shape)?;
-            let is_matrix = shape.len() == 2
-                && !matches!(tensor, Tensor::MaskEmbeddings | Tensor::MaskFeatures);
-            let values = match is_matrix {
-                true => {
-                    let matrix = Matrix::read(&rows, arithmetic.types.weights, float_type)?;
-                    Values::Matrix(Arc::new(matrix))
-                }
-                false => Values::Floats(rows.read_all()?.into()),
-            };
-            Ok::<_, LoadError>((tensor, values))
+        let types = MatrixTypes::of_model(arithmetic.types.weights, &architecture, source)?;
+        let rows = |tensor| source.rows(tensor, &architecture.shape(tensor));
+        let floats = |tensor| Ok::<_, LoadError>(Values::Floats(rows(tensor)?.read_all()?.into()));
+        let matrix = |tensor| {
+            let matrix = Matrix::read(&rows(tensor)?, types.of(tensor))?;
+            Ok::<_, LoadError>((tensor, Values::Matrix(Arc::new(matrix))))
         };
         let mut tensors: HashMap<Tensor, Values> =
-            architecture.tensors().map(read).collect::<Result<_, _>>()?;
-        if source.has(Tensor::FusionBias) {
-            tensors.extend([read(Tensor::FusionBias)?]);
+            architecture.matrices().map(matrix).collect::<Result<_, _>>()?;
+        let fusion_bias = source.has(Tensor::FusionBias).then_some(Tensor::FusionBias);
+        for tensor in architecture.tensors().chain(fusion_bias) {
+            if let Entry::Vacant(entry) = tensors.entry(tensor) {
+                entry.insert(floats(tensor)?);
+            }
         }
         let shared = || target.ok_or(LoadError::NoTarget);
         if architecture.shares_embedding {

@@ -1,7 +1,7 @@
 //! Options of `forerun analyze`.
 
 use super::headings;
-use super::values::{ChosenType, layer_groups, weight_type_or_auto};
+use super::values::{ChosenTypes, layer_groups, weight_types_or_auto};
 use clap::{Args, Subcommand};
 use forerun::{LayerStrategy, ModelSource};
 use std::path::PathBuf;
@@ -34,10 +34,10 @@ pub(crate) struct LayersArguments {
         long,
         value_name = "TYPE",
         default_value = "auto",
-        value_parser = weight_type_or_auto(),
+        value_parser = weight_types_or_auto(),
         help_heading = headings::MODEL
     )]
-    pub(crate) dtype: ChosenType,
+    pub(crate) dtype: ChosenTypes,
 
     /// Numbers of layers at a time to compare, in the paper's default groups.
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,2,3,4,5")]

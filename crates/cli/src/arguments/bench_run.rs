@@ -5,7 +5,7 @@ use super::values::{self, layer_groups};
 use clap::Args;
 use forerun::{
     CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method, ModelSource, PearlOptions,
-    Placement, Tree, VerificationChoice, WeightType,
+    Placement, Tree, VerificationChoice, WeightTypes,
 };
 use forerun_bench::{Preset, PromptStyle};
 use std::path::PathBuf;
@@ -32,10 +32,10 @@ pub(crate) struct RunBenchArguments {
         long,
         value_name = "TYPES",
         value_delimiter = ',',
-        value_parser = values::weight_type(),
+        value_parser = values::weight_types(),
         help_heading = headings::MODEL
     )]
-    pub(crate) dtype: Vec<WeightType>,
+    pub(crate) dtype: Vec<WeightTypes>,
 
     /// Use only hub models that are already in the cache.
     #[arg(long, help_heading = headings::MODEL)]

@@ -1,7 +1,7 @@
 //! The options of models, drafts and devices.
 
 use super::headings;
-use super::values::{self, ChosenCacheType, ChosenType, layer_groups};
+use super::values::{self, ChosenCacheType, ChosenTypes, layer_groups};
 use clap::Args;
 use forerun::{
     AdditionalDrafter, CalibrationPolicy, DraftTokens, DrafterKind, LayerStrategy, Method,
@@ -32,10 +32,10 @@ pub(crate) struct EngineArguments {
         long,
         value_name = "TYPE",
         default_value = "auto",
-        value_parser = values::weight_type_or_auto(),
+        value_parser = values::weight_types_or_auto(),
         help_heading = headings::MODEL
     )]
-    pub(crate) dtype: ChosenType,
+    pub(crate) dtype: ChosenTypes,
 
     /// Type of the cached keys and values
     #[arg(

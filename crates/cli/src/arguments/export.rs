@@ -2,7 +2,7 @@
 
 use super::values;
 use clap::Args;
-use forerun::{GgufType, ModelSource};
+use forerun::{ModelSource, WeightTypes};
 use std::path::PathBuf;
 
 /// Options of `forerun export`.
@@ -16,14 +16,21 @@ pub(crate) struct ExportArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) gguf: PathBuf,
 
-    /// Type of the matrices.
+    /// Type of the matrices, or a mix of types.
     #[arg(
         long = "type",
         value_name = "TYPE",
         default_value = "bf16",
-        value_parser = values::gguf_type()
+        value_parser = values::gguf_types()
     )]
-    pub(crate) gguf_type: GgufType,
+    pub(crate) types: WeightTypes,
+
+    /// Text that shows which inputs of matrices matter, for block types: UTF-8, like the model's future texts.
+    ///
+    /// The blocks then keep the outputs of matrices close on such texts, rather than the weights. Up to
+    /// 16,384 tokens are used.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) importance: Option<PathBuf>,
 
     /// Use only hub models that are already in the cache.
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use super::{headings, values};
 use clap::Args;
-use forerun::{Dtype, GgufType};
+use forerun::{Dtype, WeightTypes};
 use std::path::PathBuf;
 
 /// Options of `forerun make-pair`.
@@ -100,8 +100,8 @@ pub(crate) struct MakePairArguments {
         long,
         value_name = "TYPES",
         value_delimiter = ',',
-        value_parser = values::gguf_type(),
+        value_parser = values::gguf_types(),
         help_heading = headings::MODEL
     )]
-    pub(crate) gguf: Vec<GgufType>,
+    pub(crate) gguf: Vec<WeightTypes>,
 }

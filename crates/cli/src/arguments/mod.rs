@@ -19,9 +19,9 @@ pub(crate) mod values;
 #[cfg(not(all(feature = "laboratory", feature = "server", feature = "train")))]
 use crate::missing::Missing;
 use clap::{Args, Parser, Subcommand};
-use forerun::{ModelSource, TokenId, VerificationChoice, WeightType};
+use forerun::{ModelSource, TokenId, VerificationChoice, WeightType, WeightTypes};
 use std::path::PathBuf;
-use values::{ChosenType, token_bias};
+use values::{ChosenTypes, token_bias};
 
 #[cfg(feature = "laboratory")]
 pub(crate) use analyze::{Analyze, LayersArguments};
@@ -188,9 +188,9 @@ pub(crate) struct DevicesArguments {
         long,
         value_name = "TYPE",
         default_value = "auto",
-        value_parser = values::weight_type_or_auto()
+        value_parser = values::weight_types_or_auto()
     )]
-    pub(crate) dtype: ChosenType,
+    pub(crate) dtype: ChosenTypes,
 
     /// Number of threads [default: see `forerun devices`]
     #[arg(long, value_name = "N")]
@@ -273,15 +273,16 @@ pub(crate) struct QualityBenchArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) text: PathBuf,
 
-    /// Weight types to compare with f32, which is always measured.
+    /// Weight types and mixes to compare with f32, which is always measured.
     #[arg(
         long,
+        alias = "dtypes",
         value_name = "TYPES",
         value_delimiter = ',',
         default_value = "f32,bf16,f16,int8",
-        value_parser = values::weight_type()
+        value_parser = values::weight_types_or_all()
     )]
-    pub(crate) dtypes: Vec<WeightType>,
+    pub(crate) dtype: Vec<Vec<WeightTypes>>,
 
     /// Drafters to compare with the model.
     #[arg(long, value_name = "MODEL", num_args = 1..)]

@@ -2,7 +2,7 @@
 
 use super::{headings, values};
 use clap::{Args, Subcommand, ValueEnum};
-use forerun::{ModelSource, Placement, WeightType};
+use forerun::{ModelSource, Placement, WeightTypes};
 use forerun_sim::SimulatedMethod;
 use forerun_sim::papers::PaperTable;
 use std::num::NonZero;
@@ -243,10 +243,10 @@ pub(crate) struct CalibrateArguments {
     #[arg(
         long,
         value_name = "TYPE",
-        value_parser = values::weight_type(),
+        value_parser = values::weight_types(),
         help_heading = headings::MODEL
     )]
-    pub(crate) dtype: Option<WeightType>,
+    pub(crate) dtype: Option<WeightTypes>,
 
     /// Use only hub models that are already in the cache.
     #[arg(long, help_heading = headings::MODEL)]

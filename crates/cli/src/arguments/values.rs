@@ -5,8 +5,8 @@ pub(crate) mod laboratory;
 
 use clap::builder::{PossibleValue, TypedValueParser};
 use forerun::{
-    CacheType, CalibrationPolicy, DrafterKind, GgufType, LayerStrategy, Method, TokenId,
-    UnknownCacheType, VerificationChoice, WeightType,
+    CacheType, CalibrationPolicy, DrafterKind, LayerStrategy, Method, TokenId, UnknownCacheType,
+    VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
 use std::str::FromStr;
@@ -28,6 +28,7 @@ const CALIBRATION_POLICIES: [Name; 4] = [
 ];
 
 const AUTO_TYPE: Name = ("auto", "The checkpoint's own type");
+const ALL_TYPES: Name = ("all", "All types and mixes");
 const F32: Name = ("f32", "32-bit floats");
 const BF16: Name = ("bf16", "16-bit brain floats");
 const F16: Name = ("f16", "16-bit IEEE floats");
@@ -58,8 +59,17 @@ const CACHE_TYPES: [Name; 4] = [
     ("bf16", "16-bit brain floats: the range of f32, less precise"),
 ];
 
-const GGUF_TYPES: [Name; 3] =
-    [F32, BF16, ("q8_0", "8-bit integers in blocks; the same numbers as `--dtype int8`")];
+const MIXES: [Name; 9] = [
+    ("q2_k_s", "llama.cpp's mix: most matrices in q2_k"),
+    ("q2_k_m", "llama.cpp's mix Q2_K: q2_k and q3_k"),
+    ("q3_k_s", "llama.cpp's mix: most matrices in q3_k"),
+    ("q3_k_m", "llama.cpp's mix of q3_k, q4_k and q5_k"),
+    ("q3_k_l", "llama.cpp's mix of q3_k and q5_k"),
+    ("q4_k_s", "llama.cpp's mix: most matrices in q4_k"),
+    ("q4_k_m", "llama.cpp's mix of q4_k and q6_k"),
+    ("q5_k_s", "llama.cpp's mix: most matrices in q5_k"),
+    ("q5_k_m", "llama.cpp's mix of q5_k and q6_k"),
+];
 
 /// A parser of values with fixed names. The help lists the names with their descriptions; errors
 /// are those of the type's own parser.
@@ -109,8 +119,12 @@ pub(crate) fn calibration_policy() -> NamedValue<CalibrationPolicy> {
     NamedValue { parse, names: CALIBRATION_POLICIES.to_vec() }
 }
 
-pub(crate) fn gguf_type() -> NamedValue<GgufType> {
-    NamedValue { parse, names: GGUF_TYPES.to_vec() }
+/// The types of matrices in a GGUF file.
+pub(crate) fn gguf_types() -> NamedValue<WeightTypes> {
+    let int8 = ("q8_0", "8-bit integers in blocks of 32; the same numbers as `--dtype int8`");
+    let in_gguf = |name: Name| if name.0 == "int8" { int8 } else { name };
+    let names = [&WEIGHT_TYPES[..], &MIXES].concat().into_iter().map(in_gguf).collect();
+    NamedValue { parse: |text| parse_types(text, "q8_0"), names }
 }
 
 pub(crate) fn cache_type_or_auto() -> NamedValue<ChosenCacheType> {
@@ -124,15 +138,41 @@ pub(crate) fn cache_type_or_auto() -> NamedValue<ChosenCacheType> {
 /// The chosen type of cached keys and values; `None` (written `auto`) is each model's default.
 pub(crate) type ChosenCacheType = Option<CacheType>;
 
-/// The chosen weight type; `None` (written `auto`) keeps each checkpoint's own type.
-pub(crate) type ChosenType = Option<WeightType>;
+/// The chosen weight types; `None` (written `auto`) keeps each checkpoint's own types.
+pub(crate) type ChosenTypes = Option<WeightTypes>;
 
-pub(crate) fn weight_type_or_auto() -> NamedValue<ChosenType> {
+pub(crate) fn weight_types_or_auto() -> NamedValue<ChosenTypes> {
     let parse = |text: &str| match text {
         "auto" => Ok(None),
         _ => parse(text).map(Some),
     };
-    NamedValue { parse, names: [&[AUTO_TYPE], &WEIGHT_TYPES[..]].concat() }
+    NamedValue { parse, names: [&[AUTO_TYPE], &WEIGHT_TYPES[..], &MIXES].concat() }
+}
+
+pub(crate) fn weight_types() -> NamedValue<WeightTypes> {
+    let names = [&WEIGHT_TYPES[..], &MIXES].concat();
+    NamedValue { parse: |text| parse_types(text, "int8"), names }
+}
+
+/// One choice of weight types, or `all` of them.
+pub(crate) fn weight_types_or_all() -> NamedValue<Vec<WeightTypes>> {
+    let parse = |text: &str| match text {
+        "all" => Ok(WeightTypes::all()),
+        _ => parse_types(text, "int8").map(|types| vec![types]),
+    };
+    NamedValue { parse, names: [&[ALL_TYPES], &WEIGHT_TYPES[..], &MIXES].concat() }
+}
+
+/// Parses weight types. The error calls 8-bit integers `int8`.
+fn parse_types(text: &str, int8: &str) -> Result<WeightTypes, String> {
+    let name = |types: WeightTypes| match types {
+        WeightTypes::All(WeightType::INT8) => int8.to_owned(),
+        types => types.to_string(),
+    };
+    text.parse().map_err(|_unknown| {
+        let names: Vec<String> = WeightTypes::all().into_iter().map(name).collect();
+        format!("{text:?} is not one of {}", names.join(", "))
+    })
 }
 
 pub(crate) fn weight_type() -> NamedValue<WeightType> {
@@ -215,9 +255,10 @@ mod tests {
         assert_all_names_are_described(&drafter());
         assert_all_names_are_described(&verification());
         assert_all_names_are_described(&calibration_policy());
-        assert_all_names_are_described(&gguf_type());
-        assert_all_names_are_described(&weight_type_or_auto());
+        assert_all_names_are_described(&gguf_types());
+        assert_all_names_are_described(&weight_types_or_auto());
         assert_all_names_are_described(&weight_type());
+        assert_all_names_are_described(&weight_types());
         assert_all_names_are_described(&cache_type_or_auto());
     }
 }

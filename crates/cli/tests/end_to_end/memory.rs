@@ -53,7 +53,7 @@ fn models_that_do_not_fit_are_refused_before_loading() {
         finished.assert_refused("too large", &words);
         let needed = finished.errors.split_once("need ").unwrap().1.split_once(' ').unwrap().0;
         // Weights of four bytes, and a little for everything else.
-        let weights = layers * 3 * 48 * WIDTH * 4 >> 20;
+        let weights = (layers * 3 * 48 * WIDTH * 4) >> 20;
         let expected = weights..weights + 100;
         assert!(expected.contains(&needed.parse().unwrap()), "{}", finished.errors);
         assert!(!finished.errors.contains("panicked"), "{}", finished.errors);

@@ -33,21 +33,23 @@ fn every_type_has_a_row_next_to_f32() {
     let rows = rows(&output);
     let types: Vec<&str> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(types, ["f32", "bf16", "f16", "int8"], "{output}");
-    let exact = ["+0.0000", "%", rows[0][4], "0.000e0", "100.00", "%", "100.00", "%"];
-    assert_eq!(rows[0][2..], exact, "{output}");
+    let bits: Vec<&str> = rows.iter().map(|row| row[1]).collect();
+    assert_eq!(bits[..3], ["32.00", "16.00", "16.00"], "{output}");
+    let exact = ["+0.0000", "%", rows[0][5], "0.000e0", "100.00", "%", "100.00", "%"];
+    assert_eq!(rows[0][3..], exact, "{output}");
     for row in &rows {
         let number = |column: usize| row[column].parse::<f64>().unwrap();
-        assert!((number(1).exp() / number(4) - 1.0).abs() < 1e-3, "{output}");
-        assert!(number(5) >= 0.0 && number(5) < 0.1, "{output}");
-        assert!(number(6) > 50.0 && number(6) <= 100.0, "{output}");
+        assert!((number(2).exp() / number(5) - 1.0).abs() < 1e-3, "{output}");
+        assert!(number(6) >= 0.0 && number(6) < 0.1, "{output}");
+        assert!(number(7) > 50.0 && number(7) <= 100.0, "{output}");
     }
     // With a drafter.
     let drafter = bench(&models.target(), &text).with_path("--draft-model", &models.drafter());
-    let output = drafter.with(&["--dtypes", "f32", "--tokens", "200"]).succeed().output();
+    let output = drafter.with(&["--dtype", "f32", "--tokens", "200"]).succeed().output();
     let last = output.lines().last().unwrap();
     assert!(last.starts_with("drafter") && last.ends_with('%'), "{output}");
     // With half of the text, other windows, and types in another order.
-    let options = ["--tokens", "525", "--window", "100", "--dtypes", "int8,f16", "--threads", "1"];
+    let options = ["--tokens", "525", "--window", "100", "--dtype", "int8,f16", "--threads", "1"];
     let finished = bench(&models.target(), &text).with(&options).succeed();
     let first = finished.output().lines().next().unwrap().to_owned();
     assert!(first.contains("525 tokens of") && first.contains("windows of 100"), "{first}");
@@ -55,6 +57,11 @@ fn every_type_has_a_row_next_to_f32() {
     let output = finished.output();
     let types: Vec<&str> = self::rows(&output).iter().map(|row| row[0]).collect();
     assert_eq!(types, ["f32", "int8", "f16"]);
+    // All types and mixes.
+    let all = bench(&models.target(), &text).with(&["--dtype", "all", "--tokens", "20"]).succeed();
+    let output = all.output();
+    let types: Vec<&str> = self::rows(&output).iter().map(|row| row[0]).collect();
+    assert_eq!((types.len(), types[4], types[24]), (25, "q4_0", "q5_k_m"), "{output}");
     // Progress is not shown without a terminal.
     assert_eq!(finished.errors, "");
 }
@@ -74,8 +81,8 @@ fn invalid_measurements_are_refused() {
         ("no tokens", of(&text).with(&["--tokens", "0"]), &["number of tokens is 0"]),
         ("a long window", of(&text).with(&["--window", "513"]), &["513", "2 to 512", "target"]),
         ("a window of one", of(&text).with(&["--window", "1"]), &["1 tokens", "2 to 512"]),
-        ("no type", of(&text).with(&["--dtypes", "auto"]), &["\"auto\"", "f32, bf16, f16, int8"]),
-        ("an unknown type", of(&text).with(&["--dtypes", "f32,q4"]), &["\"q4\"", "int8"]),
+        ("no type", of(&text).with(&["--dtype", "auto"]), &["\"auto\"", "f32, bf16, f16, int8"]),
+        ("an unknown type", of(&text).with(&["--dtype", "f32,q4"]), &["\"q4\"", "int8"]),
         ("no threads", of(&text).with(&["--threads", "0"]), &["--threads is 0"]),
         ("no model", bench(&missing, &text), &["missing.txt", "no such file"]),
         ("no arguments", Run::forerun().with(&["bench", "quality"]), &["--model", "--text"]),

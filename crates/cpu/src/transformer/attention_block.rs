@@ -25,11 +25,11 @@ pub enum GroupParallelism {
 /// computed in parallel.
 #[derive(Default)]
 pub(super) struct AttentionBlock {
-    normed: Vec<f32>,           // [rows, hidden]
-    pub(super) qkv: Vec<f32>,   // [rows, n_heads + 2 · n_kv_heads, head_dim]
-    attended: Vec<f32>,         // [rows, n_heads, head_dim]
-    pub(super) delta: Vec<f32>, // [rows, hidden]
-    scratch: Vec<f32>,          // of the attention kernel
+    pub(super) normed: Vec<f32>,   // [rows, hidden]
+    pub(super) qkv: Vec<f32>,      // [rows, n_heads + 2 · n_kv_heads, head_dim]
+    pub(super) attended: Vec<f32>, // [rows, n_heads, head_dim]
+    pub(super) delta: Vec<f32>,    // [rows, hidden]
+    scratch: Vec<f32>,             // of the attention kernel
     /// The rows with a key or a value that the cache cannot hold.
     pub(super) overflows: Vec<(usize, CachePart)>,
     activations: Activations,

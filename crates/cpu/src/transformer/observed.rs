@@ -1,8 +1,10 @@
-//! A forward pass that records intermediate states, for the analysis of layer groups.
+//! A forward pass that records intermediate states, for the analysis of layer groups and of
+//! the inputs of projections.
 
 use super::Transformer;
 use crate::cpu_pages::CpuPages;
 use crate::kernels::add;
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
 use forerun_model::Pass;
 use std::ops::Range;
 
@@ -47,6 +49,28 @@ impl Transformer {
         self.finish(pass, storage);
         observed.logits.extend_from_slice(self.output().logits);
         observed
+    }
+
+    /// Runs a pass, layer by layer, that outputs all its rows. `see(tensor, inputs)` receives the inputs of each
+    /// projection, `[rows, inputs]`, with the first of its matrices.
+    pub(crate) fn forward_with_inputs(
+        &mut self,
+        pass: &Pass<'_>,
+        storage: &mut CpuPages,
+        see: &mut dyn FnMut(Tensor, &[f32]),
+    ) {
+        self.prepare(pass, None);
+        for layer in 0..self.weights.layers.len() {
+            self.attention_blocks(layer..layer + 1, storage);
+            let block = &self.scratch.blocks[0];
+            see(Tensor::Layer(layer, LayerTensor::Query), &block.normed);
+            see(Tensor::Layer(layer, LayerTensor::Output), &block.attended);
+            self.mlp_blocks(layer..layer + 1);
+            see(Tensor::Layer(layer, LayerTensor::Gate), &self.scratch.normed);
+            see(Tensor::Layer(layer, LayerTensor::Down), &self.scratch.inner);
+        }
+        self.finish(pass, storage);
+        see(Tensor::Head, &self.scratch.normed);
     }
 
     /// Returns the input and the results of the attention of a layer, which is in this block.

@@ -6,7 +6,7 @@ use crate::model_source::ModelSource;
 use crate::registry::DrafterKind;
 use forerun_decode::PearlOptions;
 use forerun_draft::CalibrationPolicy;
-use forerun_formats::{CacheType, WeightType};
+use forerun_formats::{CacheType, WeightTypes};
 use forerun_runtime::Placement;
 
 /// The models, the method, the drafter and the devices that [`Plan::new`](super::Plan::new) checks.
@@ -63,7 +63,7 @@ pub struct Options {
     /// The variant of PEARL, for [`Method::Pearl`].
     pub pearl: PearlOptions,
     /// The type in which weight matrices are kept in memory. By default each checkpoint's own.
-    pub weight_type: Option<WeightType>,
+    pub weight_type: Option<WeightTypes>,
     /// The type of cached keys and values. By default f32 for models whose weights are all f32, and f16
     /// for others. f16 holds values up to 65,504.
     pub cache_type: Option<CacheType>,

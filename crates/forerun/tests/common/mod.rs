@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{Checkpoint, Config, Family, RandomPair, RopeScaling, Tokenizer};
+use forerun::{
+    Checkpoint, Config, Family, Loader, Mix, RandomPair, RopeScaling, Tokenizer, export_gguf,
+};
 use forerun_formats::checkpoint::random::{
     RandomDtype, example_config, write_random_checkpoint, write_random_pair,
 };
@@ -150,6 +152,26 @@ impl Pair {
         };
         write_random_pair(&target, &drafter, &config, 2, 0.3, 3).unwrap();
         Self { target, drafter, prompts: syllables(), _random: None, _folder: Some(folder) }
+    }
+
+    /// Writes a pair whose target is a GGUF file with Q4_K and Q6_K matrices.
+    pub(crate) fn of_mixed_types() -> Self {
+        let folder = TempDir::new().unwrap();
+        let (target, drafter) = (folder.path().join("target"), folder.path().join("drafter"));
+        let config = Config {
+            hidden_size: 256,
+            intermediate_size: 256,
+            num_hidden_layers: 1,
+            num_attention_heads: 4,
+            num_key_value_heads: 1,
+            head_dim: 64,
+            ..example_config()
+        };
+        write_random_pair(&target, &drafter, &config, 1, 0.3, 3).unwrap();
+        let file = folder.path().join("target.gguf");
+        export_gguf(&target.as_path().into(), &file, Mix::Q4_K_M, &mut Loader::new()).unwrap();
+        let (prompts, _folder) = (syllables(), Some(folder));
+        Self { target: file, drafter, prompts, _random: None, _folder }
     }
 
     /// Writes two pairs with one tokenizer. In one the drafter has more tokens than the target, in the

@@ -74,8 +74,7 @@ impl TensorSource for Checkpoint {
     }
 
     fn float_type(&self) -> Result<WeightType, LoadError> {
-        let is_matrix = |tensor: &Tensor| self.shape(*tensor).len() == 2;
-        let matrices = self.architecture.tensors().filter(is_matrix);
+        let matrices = self.architecture.matrices();
         let dtypes = matrices.map(|tensor| self.dtype(tensor)).collect::<Result<Vec<_>, _>>()?;
         Ok(WeightType::lossless(dtypes))
     }

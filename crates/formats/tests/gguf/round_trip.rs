@@ -1,11 +1,11 @@
 //! Written files have the configuration and the values of the checkpoint that they were written from.
 
-use forerun_formats::checkpoint::gguf::{GgufType, GgufValue, write_gguf};
+use forerun_formats::checkpoint::gguf::{GgufValue, write_gguf};
 use forerun_formats::checkpoint::random::{
     BOS, EOS, RandomDtype, example_config, example_families, write_random_checkpoint,
 };
 use forerun_formats::checkpoint::{Dtype, LayerTensor, Tensor};
-use forerun_formats::{BlockType, Checkpoint, Config, Family, RopeScaling};
+use forerun_formats::{BlockType, Checkpoint, Config, Family, RopeScaling, WeightType};
 use tempfile::TempDir;
 
 /// Writes a random checkpoint and a GGUF file of it. Returns both.
@@ -13,14 +13,14 @@ fn write_and_read(
     folder: &TempDir,
     config: &Config,
     dtype: RandomDtype,
-    gguf_type: GgufType,
+    weight_type: WeightType,
 ) -> (Checkpoint, Checkpoint) {
     write_random_checkpoint(folder.path(), config, 4, dtype).unwrap();
     let original = Checkpoint::open(folder.path()).unwrap();
     let file = folder.path().join("model.gguf");
     let tokenizer = [("bos", BOS), ("eos", EOS), ("eot", EOS)]
         .map(|(name, id)| (format!("tokenizer.ggml.{name}_token_id"), GgufValue::U32(id)));
-    write_gguf(&original, &file, gguf_type, &tokenizer).unwrap();
+    write_gguf(&original, &file, weight_type, &tokenizer).unwrap();
     (original, Checkpoint::open(&file).unwrap())
 }
 
@@ -41,12 +41,12 @@ fn families() -> Vec<Config> {
 #[test]
 fn values_of_every_family_are_equal() {
     for config in families() {
-        for (dtype, gguf_type, stored) in [
-            (RandomDtype::F32, GgufType::F32, Dtype::F32),
-            (RandomDtype::Bf16, GgufType::Bf16, Dtype::Bf16),
+        for (dtype, weight_type, stored) in [
+            (RandomDtype::F32, WeightType::F32, Dtype::F32),
+            (RandomDtype::Bf16, WeightType::Bf16, Dtype::Bf16),
         ] {
             let folder = tempfile::tempdir().unwrap();
-            let (original, read) = write_and_read(&folder, &config, dtype, gguf_type);
+            let (original, read) = write_and_read(&folder, &config, dtype, weight_type);
             for tensor in original.architecture().tensors() {
                 assert_eq!(
                     read.tensor(tensor).unwrap(),
@@ -77,9 +77,9 @@ fn stored_divisors_are_written_and_read_exactly() {
     };
     let config = Config { rope_scaling: scaling, ..example_config() };
     let folder = tempfile::tempdir().unwrap();
-    let (_, first) = write_and_read(&folder, &config, RandomDtype::F32, GgufType::F32);
+    let (_, first) = write_and_read(&folder, &config, RandomDtype::F32, WeightType::F32);
     let file = folder.path().join("again.gguf");
-    write_gguf(&first, &file, GgufType::F32, &[]).unwrap();
+    write_gguf(&first, &file, WeightType::F32, &[]).unwrap();
     let second = Checkpoint::open(&file).unwrap();
     assert!(matches!(&second.config().rope_scaling, RopeScaling::Divisors(all) if all.len() == 4));
     assert_eq!(first.config().rope_scaling, second.config().rope_scaling);
@@ -101,7 +101,7 @@ fn blocks_are_given_as_stored_and_in_the_order_of_rows() {
         ..example_config()
     };
     let folder = tempfile::tempdir().unwrap();
-    let (original, read) = write_and_read(&folder, &config, RandomDtype::F32, GgufType::Q8_0);
+    let (original, read) = write_and_read(&folder, &config, RandomDtype::F32, WeightType::INT8);
     assert!(read.weights_bytes() < original.weights_bytes() / 3);
     for tensor in original.architecture().tensors() {
         let rows = read.rows(tensor).unwrap();
@@ -143,7 +143,7 @@ fn metadata_are_reachable() {
         ("tokenizer.ggml.add_bos_token", GgufValue::Bool(true)),
     ];
     let tokenizer = tokenizer.map(|(key, value)| (key.to_owned(), value));
-    write_gguf(&original, &file, GgufType::F32, &tokenizer).unwrap();
+    write_gguf(&original, &file, WeightType::F32, &tokenizer).unwrap();
     let checkpoint = Checkpoint::open(&file).unwrap();
     let metadata = checkpoint.gguf().unwrap();
     assert_eq!(metadata.path(), file);

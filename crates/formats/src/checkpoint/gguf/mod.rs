@@ -1,7 +1,7 @@
 //! GGUF, the file format of llama.cpp: reads models from GGUF files, and writes them.
 //!
 //! Source: `docs/gguf.md` of ggml (version 3), and llama.cpp's names of architectures, options and
-//! tensors. In written files, all matrices have one type. Norms and biases are f32, as in llama.cpp.
+//! tensors. In written files, norms and biases are f32, as in llama.cpp.
 
 mod config;
 mod file;
@@ -13,18 +13,17 @@ mod reader;
 mod unread;
 mod value;
 
-use std::fmt;
 use std::io::Write;
 use std::path::Path;
-use std::str::FromStr;
 
-use half::bf16;
+use half::{bf16, f16};
 
-use super::{Checkpoint, LoadError};
+use super::{Checkpoint, Dtype, LoadError};
 use crate::config::{Config, Family, RopeScaling};
 use crate::tensor::Tensor;
-use crate::weight_type::QUANT_BLOCK as BLOCK;
-use crate::{BlockType, blocks};
+use crate::{
+    BlockType, Importance, MatrixTypes, Mix, QUANT_BLOCK, WeightType, WeightTypes, blocks,
+};
 use layout::{GgufWriter, TensorInfo};
 use names::{ROPE_DIVISORS, architecture, gguf_name, is_rotated, rotates_neighbours};
 
@@ -34,94 +33,87 @@ pub use layout::GgufValue;
 pub use metadata::GgufMetadata;
 pub(super) use reader::{GgufModel, StoredMetadata};
 
-/// The type of the matrices in a GGUF file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GgufType {
-    /// 32-bit floats: exact.
-    F32,
-    /// bfloat16, rounded to nearest: exact for checkpoints in bfloat16.
-    Bf16,
-    /// 8-bit integers in blocks of 32 inputs with one half-precision scale each: the same numbers as
-    /// in [`WeightType::INT8`](crate::WeightType::INT8).
-    Q8_0,
-}
-
-impl GgufType {
-    /// Returns the code of a tensor's type (`ggml_type`).
-    fn code(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::Q8_0 => 8,
-            Self::Bf16 => 30,
-        }
-    }
-
-    /// Returns the code of a file's matrix type (`llama_ftype`).
-    fn file_type(self) -> u32 {
-        match self {
-            Self::F32 => 0,
-            Self::Q8_0 => 7,
-            Self::Bf16 => 32,
-        }
-    }
-
-    /// Returns the number of bytes that a row of `values` values takes.
-    fn row_bytes(self, values: usize) -> usize {
-        match self {
-            Self::F32 => values * size_of::<f32>(),
-            Self::Bf16 => values * size_of::<u16>(),
-            Self::Q8_0 => values / BLOCK * (size_of::<u16>() + BLOCK),
-        }
-    }
-
-    /// Appends the stored form of a row to `out`.
-    fn encode(self, row: &[f32], out: &mut Vec<u8>) {
-        match self {
-            Self::F32 => out.extend(row.iter().flat_map(|value| value.to_le_bytes())),
-            Self::Bf16 => {
-                out.extend(row.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()));
-            }
-            Self::Q8_0 => {
-                blocks::quantize(BlockType::Q8_0, row, None, out);
-            }
-        }
+/// Returns the code of a tensor's type (`ggml_type`).
+fn type_code(weight_type: WeightType) -> u32 {
+    match weight_type {
+        WeightType::F32 => 0,
+        WeightType::F16 => 1,
+        WeightType::Bf16 => 30,
+        WeightType::Quantized(block_type) => block_type.code(),
     }
 }
 
-impl fmt::Display for GgufType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::Q8_0 => "q8_0",
-        })
+/// Returns the code of a file's types (`llama_ftype`). If all matrices have a type that llama.cpp only mixes
+/// with others, it is the code of the smallest of these mixes.
+fn file_type(types: WeightTypes) -> u32 {
+    let block_type = match types {
+        WeightTypes::Mix(mix) => return mix.file_type(),
+        WeightTypes::All(WeightType::F32) => return 0,
+        WeightTypes::All(WeightType::F16) => return 1,
+        WeightTypes::All(WeightType::Bf16) => return 32,
+        WeightTypes::All(WeightType::Quantized(block_type)) => block_type,
+    };
+    match block_type {
+        BlockType::Q4_0 => 2,
+        BlockType::Q4_1 => 3,
+        BlockType::Q8_0 => 7,
+        BlockType::Q5_0 => 8,
+        BlockType::Q5_1 => 9,
+        BlockType::Q2_K => Mix::Q2_K_S.file_type(),
+        BlockType::Q3_K => Mix::Q3_K_S.file_type(),
+        BlockType::Q4_K => Mix::Q4_K_S.file_type(),
+        BlockType::Q5_K => Mix::Q5_K_S.file_type(),
+        BlockType::Q6_K => 18,
+        BlockType::IQ4_NL => 25,
+        BlockType::IQ4_XS => 30,
+        BlockType::MXFP4 => 38,
     }
 }
 
-impl FromStr for GgufType {
-    type Err = String;
+/// How the matrices of a written file are stored.
+#[derive(Clone, Copy, Debug)]
+pub struct GgufWeights<'a> {
+    /// Their types.
+    pub types: WeightTypes,
+    /// The importance of their inputs, for block types. Without it, all inputs count equally.
+    pub importance: Option<&'a Importance>,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::F32, Self::Bf16, Self::Q8_0];
-        let found = all.into_iter().find(|gguf_type| gguf_type.to_string() == text);
-        found.ok_or_else(|| format!("{text:?} is not one of f32, bf16, q8_0"))
+impl<T: Into<WeightTypes>> From<T> for GgufWeights<'_> {
+    fn from(types: T) -> Self {
+        Self { types: types.into(), importance: None }
     }
 }
 
-/// Writes a checkpoint as a GGUF file. `metadata` holds additional entries, such as the tokenizer. They
-/// follow the entries that are derived from the configuration.
+/// Appends the stored form of a row to `out`.
+fn encode(weight_type: WeightType, row: &[f32], importance: Option<&[f32]>, out: &mut Vec<u8>) {
+    match weight_type {
+        WeightType::F32 => out.extend(row.iter().flat_map(|value| value.to_le_bytes())),
+        WeightType::Bf16 => {
+            out.extend(row.iter().flat_map(|&value| bf16::from_f32(value).to_le_bytes()));
+        }
+        WeightType::F16 => {
+            out.extend(row.iter().flat_map(|&value| f16::from_f32(value).to_le_bytes()));
+        }
+        WeightType::Quantized(block_type) => blocks::quantize(block_type, row, importance, out),
+    }
+}
+
+/// Writes a checkpoint as a GGUF file, with its matrices in these types ([`WeightTypes`], or one type). Stored blocks of the same type are
+/// copied. `metadata` holds additional entries, such as the tokenizer. They follow the entries that are
+/// derived from the configuration.
 ///
 /// # Errors
 ///
 /// [`LoadError::UnsupportedOption`] if llama.cpp cannot compute the model, or if its rows do not divide
 /// into blocks. Other errors if weights cannot be read or the file cannot be written.
-pub fn write_gguf(
+pub fn write_gguf<'a>(
     checkpoint: &Checkpoint,
     file: &Path,
-    gguf_type: GgufType,
+    weights: impl Into<GgufWeights<'a>>,
     metadata: &[(String, GgufValue)],
 ) -> Result<(), LoadError> {
-    write_gguf_with(checkpoint, file, gguf_type, metadata, &mut |_, _| ())
+    write_gguf_with(checkpoint, file, weights.into(), metadata, &mut |_, _| ())
 }
 
 /// Does the same as [`write_gguf`]. `on_tensor` receives the number of tensors written and the number of
@@ -133,36 +125,41 @@ pub fn write_gguf(
 pub fn write_gguf_with(
     checkpoint: &Checkpoint,
     file: &Path,
-    gguf_type: GgufType,
+    weights: GgufWeights<'_>,
     metadata: &[(String, GgufValue)],
     on_tensor: &mut dyn FnMut(usize, usize),
 ) -> Result<(), LoadError> {
+    let GgufWeights { types, importance } = weights;
     let config = checkpoint.config();
-    check_supported(config, checkpoint.path(), gguf_type)?;
+    check_supported(config, checkpoint.path())?;
+    check_whole_blocks(config, checkpoint.path(), types)?;
     let failed = |cause| LoadError::Write { path: file.to_owned(), cause };
     let divisors = rope_divisors(config);
     let architecture = config.architecture();
-    let mut infos: Vec<TensorInfo> = architecture
-        .tensors()
-        .map(|tensor| tensor_info(gguf_name(tensor), &architecture.shape(tensor), gguf_type))
-        .collect();
+    let matrix_types = MatrixTypes::of_model(Some(types), &architecture, checkpoint)?;
+    let info = |tensor| {
+        tensor_info(gguf_name(tensor), &architecture.shape(tensor), matrix_types.of(tensor))
+    };
+    let mut infos: Vec<TensorInfo> = architecture.tensors().map(info).collect();
     infos.extend(
         divisors.iter().map(|divisors| {
-            tensor_info(ROPE_DIVISORS.to_owned(), &[divisors.len()], GgufType::F32)
+            tensor_info(ROPE_DIVISORS.to_owned(), &[divisors.len()], WeightType::F32)
         }),
     );
-    let mut all_metadata = model_metadata(config, gguf_type);
+    let mut all_metadata = model_metadata(config, types);
     all_metadata.extend(metadata.iter().cloned());
 
     let mut writer = GgufWriter::create(file, &all_metadata, &infos).map_err(failed)?;
     for (number, tensor) in architecture.tensors().enumerate() {
         on_tensor(number, infos.len());
-        write_tensor(checkpoint, tensor, gguf_type, &mut writer, file)?;
+        let write = |bytes: &[u8]| writer.write_all(bytes).map_err(failed);
+        let stored = StoredTensor { checkpoint, tensor, weight_type: matrix_types.of(tensor) };
+        stored.write(importance, write)?;
         writer.end_tensor().map_err(failed)?;
     }
     if let Some(divisors) = divisors {
         let mut bytes = Vec::new();
-        GgufType::F32.encode(&divisors, &mut bytes);
+        encode(WeightType::F32, &divisors, None, &mut bytes);
         writer.write_all(&bytes).and_then(|()| writer.end_tensor()).map_err(failed)?;
     }
     writer.finish().map_err(failed)?;
@@ -171,7 +168,7 @@ pub fn write_gguf_with(
 }
 
 /// Rejects models that llama.cpp would compute differently.
-fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<(), LoadError> {
+fn check_supported(config: &Config, path: &Path) -> Result<(), LoadError> {
     let unsupported = |option, found: String, supported| {
         Err(LoadError::UnsupportedOption { file: path.to_owned(), option, found, supported })
     };
@@ -189,28 +186,43 @@ fn check_supported(config: &Config, path: &Path, gguf_type: GgufType) -> Result<
         let found = window.size.to_string();
         return unsupported("sliding_window", found, "no sliding window in a GGUF file");
     }
+    Ok(())
+}
+
+/// Rejects models whose rows are not whole blocks of the type of all matrices. A mix chooses types that fit.
+fn check_whole_blocks(config: &Config, path: &Path, types: WeightTypes) -> Result<(), LoadError> {
+    let WeightTypes::All(WeightType::Quantized(block_type)) = types else { return Ok(()) };
     let rows = [
         ("hidden_size", config.hidden_size),
         ("intermediate_size", config.intermediate_size),
         ("head_dim", config.q_size()),
     ];
-    let indivisible = rows.into_iter().find(|(_, inputs)| !inputs.is_multiple_of(BLOCK));
-    if let Some((option, inputs)) = indivisible.filter(|_| gguf_type == GgufType::Q8_0) {
-        let found = format!("{inputs} inputs of a matrix");
-        return unsupported(option, found, "multiples of 32 in a GGUF file of type q8_0");
+    let size = block_type.weights();
+    match rows.into_iter().find(|(_, inputs)| !inputs.is_multiple_of(size)) {
+        None => Ok(()),
+        Some((option, inputs)) => Err(LoadError::UnsupportedOption {
+            file: path.to_owned(),
+            option,
+            found: format!("{inputs} inputs of a matrix"),
+            supported: match size {
+                QUANT_BLOCK => "multiples of 32 in a GGUF file of this type",
+                _ => {
+                    "multiples of 256 in a GGUF file of this type (mixes such as q4_k_m fit any model)"
+                }
+            },
+        }),
     }
-    Ok(())
 }
 
 /// Returns the metadata that follow from a model's configuration.
-fn model_metadata(config: &Config, gguf_type: GgufType) -> Vec<(String, GgufValue)> {
+fn model_metadata(config: &Config, types: WeightTypes) -> Vec<(String, GgufValue)> {
     let size = |size: usize| GgufValue::U32(u32::try_from(size).unwrap_or(u32::MAX));
     let float = GgufValue::F32;
     let architecture = architecture(config.family);
     let general = [
         ("general.architecture", GgufValue::Text(architecture.into())),
         ("general.type", GgufValue::Text("model".into())),
-        ("general.file_type", GgufValue::U32(gguf_type.file_type())),
+        ("general.file_type", GgufValue::U32(file_type(types))),
         ("general.quantization_version", GgufValue::U32(2)),
     ];
     let mut model = vec![
@@ -248,45 +260,58 @@ fn rope_divisors(config: &Config) -> Option<Vec<f32>> {
     }
 }
 
-/// Describes a tensor. Vectors are stored as f32, matrices in the file's type.
-fn tensor_info(name: String, shape: &[usize], gguf_type: GgufType) -> TensorInfo {
+/// Describes a tensor of a type that its rows fit.
+fn tensor_info(name: String, shape: &[usize], weight_type: WeightType) -> TensorInfo {
     let columns = shape[shape.len() - 1];
-    let stored = if shape.len() == 1 { GgufType::F32 } else { gguf_type };
     let rows: usize = shape[..shape.len() - 1].iter().product();
-    let bytes = rows * stored.row_bytes(columns);
-    TensorInfo { name, shape: shape.to_vec(), code: stored.code(), bytes }
+    let bytes = rows * Dtype::from(weight_type).row_bytes(columns);
+    TensorInfo { name, shape: shape.to_vec(), code: type_code(weight_type), bytes }
 }
 
-/// Writes a tensor's rows. The rows of queries and keys are in half-split order here. They are reordered
-/// for an architecture that rotates neighbouring values of a head.
-fn write_tensor(
-    checkpoint: &Checkpoint,
+/// A tensor that is written in a type.
+struct StoredTensor<'a> {
+    checkpoint: &'a Checkpoint,
     tensor: Tensor,
-    gguf_type: GgufType,
-    writer: &mut GgufWriter,
-    file: &Path,
-) -> Result<(), LoadError> {
-    let failed = |cause| LoadError::Write { path: file.to_owned(), cause };
-    let config = checkpoint.config();
-    let reordered = rotates_neighbours(config.family) && is_rotated(tensor);
-    let head_dim = reordered.then_some(config.head_dim);
-    let source_row = |row| head_dim.map_or(row, |head_dim| half_split_row(row, head_dim));
-    let mut bytes = Vec::new();
-    if checkpoint.shape(tensor).len() == 1 {
-        let values = checkpoint.tensor(tensor)?;
-        let values: Vec<f32> = (0..values.len()).map(|row| values[source_row(row)]).collect();
-        GgufType::F32.encode(&values, &mut bytes);
-        return writer.write_all(&bytes).map_err(failed);
+    weight_type: WeightType,
+}
+
+impl StoredTensor<'_> {
+    /// Writes the tensor's rows. The rows of queries and keys are in half-split order here. They are
+    /// reordered for an architecture that rotates neighbouring values of a head.
+    fn write(
+        &self,
+        importance: Option<&Importance>,
+        mut write: impl FnMut(&[u8]) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        let Self { checkpoint, tensor, weight_type } = *self;
+        let config = checkpoint.config();
+        let reordered = rotates_neighbours(config.family) && is_rotated(tensor);
+        let head_dim = reordered.then_some(config.head_dim);
+        let source_row = |row| head_dim.map_or(row, |head_dim| half_split_row(row, head_dim));
+        let mut bytes = Vec::new();
+        if checkpoint.shape(tensor).len() == 1 {
+            let values = checkpoint.tensor(tensor)?;
+            let values: Vec<f32> = (0..values.len()).map(|row| values[source_row(row)]).collect();
+            encode(weight_type, &values, None, &mut bytes);
+            return write(&bytes);
+        }
+        let rows = checkpoint.rows(tensor)?;
+        let is_stored = rows.block_type().map(WeightType::Quantized) == Some(weight_type);
+        let importance = importance.and_then(|all| all.of(tensor, rows.columns()));
+        let mut values = vec![0.0; rows.columns()];
+        for row in (0..rows.len()).map(source_row) {
+            if is_stored && let Some(blocks) = rows.stored(row)? {
+                write(blocks)?;
+                continue;
+            }
+            rows.read(row, &mut values)?;
+            bytes.clear();
+            encode(weight_type, &values, importance, &mut bytes);
+            write(&bytes)?;
+        }
+        rows.release();
+        Ok(())
     }
-    let rows = checkpoint.rows(tensor)?;
-    let mut values = vec![0.0; rows.columns()];
-    for row in 0..rows.len() {
-        rows.read(source_row(row), &mut values)?;
-        bytes.clear();
-        gguf_type.encode(&values, &mut bytes);
-        writer.write_all(&bytes).map_err(failed)?;
-    }
-    Ok(())
 }
 
 /// Converts a row index of the interleaved order (RoPE rotates neighbours) to the index of the same

@@ -98,7 +98,7 @@ fn config() -> Config {
 
 fn write_and_read(
     config: &Config,
-    gguf_type: GgufType,
+    types: impl Into<GgufWeights<'static>>,
 ) -> (Checkpoint, BTreeMap<String, String>, Tensors) {
     let folder = tempfile::tempdir().unwrap();
     write_random_checkpoint(folder.path(), config, 4, RandomDtype::Bf16).unwrap();
@@ -110,7 +110,7 @@ fn write_and_read(
         ("tokenizer.ggml.add_bos_token", GgufValue::Bool(true)),
     ]
     .map(|(key, value)| (key.to_owned(), value));
-    write_gguf(&checkpoint, &file, gguf_type, &tokenizer).unwrap();
+    write_gguf(&checkpoint, &file, types, &tokenizer).unwrap();
     let (metadata, tensors) = read(&file);
     (checkpoint, metadata, tensors)
 }
@@ -118,7 +118,7 @@ fn write_and_read(
 #[test]
 fn files_follow_the_specification() {
     let config = config();
-    let (checkpoint, metadata, tensors) = write_and_read(&config, GgufType::F32);
+    let (checkpoint, metadata, tensors) = write_and_read(&config, WeightType::F32);
     for (key, value) in [
         ("general.architecture", "llama"),
         ("general.file_type", "0"),
@@ -148,7 +148,7 @@ fn a_file_appears_only_when_it_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("model.gguf");
     std::fs::write(&file, "earlier").unwrap();
-    let infos = || [tensor_info("weight".to_owned(), &[8], GgufType::F32)];
+    let infos = || [tensor_info("weight".to_owned(), &[8], WeightType::F32)];
     let files = || std::fs::read_dir(folder.path()).unwrap().count();
 
     let mut writer = GgufWriter::create(&file, &[], &infos()).unwrap();
@@ -170,7 +170,7 @@ fn a_file_appears_only_when_it_is_complete() {
 fn rotated_rows_are_interleaved() {
     assert_eq!([0, 1, 2, 3, 4, 5].map(|row| half_split_row(row, 6)), [0, 3, 1, 4, 2, 5]);
     let config = Config { qkv_bias: true, output_bias: true, ..config() };
-    let (checkpoint, _, tensors) = write_and_read(&config, GgufType::F32);
+    let (checkpoint, _, tensors) = write_and_read(&config, WeightType::F32);
     for (name, tensor) in [("attn_q", LayerTensor::Query), ("attn_k", LayerTensor::Key)] {
         let values = checkpoint.tensor(Tensor::Layer(0, tensor)).unwrap();
         let stored = floats(&tensors[&format!("blk.0.{name}.weight")].2, values.len());
@@ -189,7 +189,7 @@ fn rotated_rows_are_interleaved() {
 
 #[test]
 fn each_type_has_its_stored_form() {
-    let (checkpoint, metadata, tensors) = write_and_read(&config(), GgufType::Bf16);
+    let (checkpoint, metadata, tensors) = write_and_read(&config(), WeightType::Bf16);
     let gate = checkpoint.tensor(Tensor::Layer(0, LayerTensor::Gate)).unwrap();
     assert_eq!(metadata["general.file_type"], "32");
     let (_, code, bytes) = &tensors["blk.0.ffn_gate.weight"];
@@ -200,19 +200,24 @@ fn each_type_has_its_stored_form() {
         .collect();
     assert_eq!((*code, widened), (30, gate.clone()));
 
-    let (_, metadata, tensors) = write_and_read(&config(), GgufType::Q8_0);
+    let (_, metadata, tensors) = write_and_read(&config(), WeightType::INT8);
     assert_eq!(metadata["general.file_type"], "7");
     let (_, code, bytes) = &tensors["blk.0.ffn_gate.weight"];
     assert_eq!(*code, 8);
     for (block, stored) in gate.chunks(32).zip(bytes.chunks_exact(34)) {
-        let scale = half::f16::from_le_bytes([stored[0], stored[1]]).to_f32();
+        let scale = f16::from_le_bytes([stored[0], stored[1]]).to_f32();
         let peak = block.iter().fold(0.0_f32, |peak, value| peak.max(value.abs()));
-        assert_eq!(scale, half::f16::from_f32(peak / 127.0).to_f32());
+        assert_eq!(scale, f16::from_f32(peak / 127.0).to_f32());
         for (value, quant) in block.iter().zip(&stored[2..]) {
             // As in ggml, the nearest step of the scale before it is rounded to f16.
             let steps = (value * (1.0 / (peak / 127.0))).round();
             assert_eq!(f32::from(*quant as i8), steps, "{value} in steps of {scale}");
         }
+    }
+    for (types, code) in [("q4_1", "3"), ("mxfp4", "38"), ("q4_k_m", "15"), ("q2_k_m", "10")] {
+        let (_, metadata, _) = write_and_read(&config(), types.parse::<WeightTypes>().unwrap());
+        assert_eq!(metadata["general.file_type"], code, "{types}");
+        assert_eq!(metadata["general.quantization_version"], "2");
     }
     let (_, code, bytes) = &tensors["blk.0.attn_norm.weight"];
     let norm = checkpoint.tensor(Tensor::Layer(0, LayerTensor::AttentionNorm)).unwrap();
@@ -222,7 +227,7 @@ fn each_type_has_its_stored_form() {
 #[test]
 fn rope_scaling_is_written() {
     let linear = Config { rope_scaling: RopeScaling::Linear { factor: 4.0 }, ..config() };
-    let (_, metadata, _) = write_and_read(&linear, GgufType::F32);
+    let (_, metadata, _) = write_and_read(&linear, WeightType::F32);
     assert_eq!(metadata["llama.rope.scaling.type"], "linear");
     assert_eq!(metadata["llama.rope.scaling.factor"], "4");
     let scaling = RopeScaling::Llama3 {
@@ -232,7 +237,7 @@ fn rope_scaling_is_written() {
         original_max_position_embeddings: 32,
     };
     let llama3 = Config { rope_scaling: scaling, ..config() };
-    let (_, metadata, tensors) = write_and_read(&llama3, GgufType::Q8_0);
+    let (_, metadata, tensors) = write_and_read(&llama3, WeightType::INT8);
     assert!(!metadata.contains_key("llama.rope.scaling.type"));
     let (dimensions, code, bytes) = &tensors["rope_freqs.weight"];
     assert_eq!((&dimensions[..], *code), (&[8][..], 0));
@@ -246,26 +251,27 @@ fn rope_scaling_is_written() {
 #[test]
 fn models_that_llama_cpp_would_compute_differently_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
-    let message = |config: Config, gguf_type| {
+    let message = |config: Config, weight_type: WeightType| {
         write_random_checkpoint(folder.path(), &config, 4, RandomDtype::F32).unwrap();
         let checkpoint = Checkpoint::open(folder.path()).unwrap();
         let file = folder.path().join("model.gguf");
-        let error = write_gguf(&checkpoint, &file, gguf_type, &[]).unwrap_err().to_string();
+        let error = write_gguf(&checkpoint, &file, weight_type, &[]).unwrap_err().to_string();
         assert!(!file.exists());
         error
     };
     let qwen = Config { family: Family::Qwen3, qk_norm: true, ..config() };
     let biased = Config { qkv_bias: true, output_bias: true, ..qwen };
-    assert!(message(biased, GgufType::F32).contains("\"attention_bias\" is true"));
+    assert!(message(biased, WeightType::F32).contains("\"attention_bias\" is true"));
     let scaled = crate::checkpoint::random::example_families().remove(3);
     let scaled = Config { qkv_bias: false, output_bias: false, ..scaled };
-    assert!(message(scaled, GgufType::F32).contains("\"rope_scaling\" is llama3"));
+    assert!(message(scaled, WeightType::F32).contains("\"rope_scaling\" is llama3"));
     let window = crate::checkpoint::random::example_families().remove(1);
-    assert!(message(window, GgufType::F32).contains("\"sliding_window\" is 21"));
-    let error = message(example_config(), GgufType::Q8_0);
+    assert!(message(window, WeightType::F32).contains("\"sliding_window\" is 21"));
+    let error = message(example_config(), WeightType::INT8);
     assert!(
         error.contains("\"hidden_size\" is 48 inputs") && error.contains("multiples of 32"),
         "{error}"
     );
-    assert!("q4_0".parse::<GgufType>().unwrap_err().contains("q8_0"));
+    let error = message(config(), WeightType::Quantized(BlockType::Q4_K));
+    assert!(error.contains("\"hidden_size\" is 64 inputs") && error.contains("q4_k_m"), "{error}");
 }

@@ -1,0 +1,143 @@
+//! Models that are quantised at load, and those that are exported as a GGUF file and loaded again, are the same.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use forerun::{
+    BlockType, Checkpoint, Config, GgufOptions, Isa, Loader, Mix, ModelSource, QualityBench,
+    QualityOptions, Team, WeightType, WeightTypes, Weights, export_gguf,
+};
+use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+use forerun_formats::checkpoint::{LayerTensor, Tensor};
+use forerun_reference::ReferenceModel;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A random model with a tokenizer.
+struct Model(TempDir);
+
+impl Model {
+    fn new(hidden_size: usize, intermediate_size: usize) -> Self {
+        let folder = TempDir::new().unwrap();
+        let config = Config {
+            hidden_size,
+            intermediate_size,
+            num_attention_heads: 4,
+            num_key_value_heads: 1,
+            head_dim: hidden_size / 4,
+            ..example_config()
+        };
+        write_random_checkpoint(&folder.path().join("model"), &config, 5, RandomDtype::F32)
+            .unwrap();
+        Self(folder)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().join("model")
+    }
+
+    fn export(&self, options: impl Into<GgufOptions<'static>>) -> Result<Checkpoint, String> {
+        let (source, file) = (ModelSource::from(self.path()), self.0.path().join("model.gguf"));
+        let exported = export_gguf(&source, &file, options, &mut Loader::new());
+        exported.map_err(|error| error.to_string())?;
+        Ok(Checkpoint::open(&file).unwrap())
+    }
+}
+
+fn bits(model: &ReferenceModel) -> Vec<u32> {
+    let rows = model.logits(&[1, 7, 200]);
+    rows.concat().into_iter().map(f32::to_bits).collect()
+}
+
+#[test]
+fn exported_models_compute_what_dtype_computes() {
+    let block = |block_type| WeightTypes::from(WeightType::Quantized(block_type));
+    let with_large_blocks = [
+        Mix::Q2_K_M.into(),
+        Mix::Q3_K_M.into(),
+        Mix::Q4_K_S.into(),
+        Mix::Q4_K_M.into(),
+        Mix::Q5_K_M.into(),
+        block(BlockType::Q6_K),
+        block(BlockType::IQ4_XS),
+    ];
+    let with_small_blocks = [
+        Mix::Q2_K_S.into(),
+        Mix::Q4_K_M.into(),
+        block(BlockType::Q4_1),
+        block(BlockType::MXFP4),
+        WeightType::INT8.into(),
+        WeightType::F16.into(),
+        WeightType::Bf16.into(),
+    ];
+    for (model, all) in
+        [(Model::new(256, 256), with_large_blocks), (Model::new(96, 160), with_small_blocks)]
+    {
+        let original = Checkpoint::open(&model.path()).unwrap();
+        for types in all {
+            let exported = model.export(types).unwrap();
+            // Reference and CPU give each matrix the same type, as other tests show.
+            let at_load = ReferenceModel::load_as(&original, types, Isa::best()).unwrap();
+            let stored = ReferenceModel::load(&exported).unwrap();
+            assert_eq!(bits(&at_load), bits(&stored), "{types}");
+            let [at_load, stored] =
+                [Weights::load_as(&original, types).unwrap(), Weights::load(&exported).unwrap()];
+            assert_eq!(at_load.weight_types(), stored.weight_types(), "{types}");
+        }
+    }
+}
+
+#[test]
+fn importance_changes_blocks_towards_outputs() {
+    let model = Model::new(96, 160);
+    let types = WeightTypes::from(Mix::Q4_K_M);
+    let text = "Once upon a time, there was a small model that read a small text. ".repeat(9);
+    let text: &str = text.leak();
+    let query = |options: GgufOptions<'static>| {
+        model.export(options).unwrap().tensor(Tensor::Layer(0, LayerTensor::Query)).unwrap()
+    };
+    let plain = query(types.into());
+    let weighted = query(GgufOptions { types, importance: Some(text) });
+    assert_ne!(plain, weighted);
+    let error = |importance, types| {
+        let options = GgufOptions { types, importance: Some(importance) };
+        model.export(options).err().unwrap()
+    };
+    assert!(error("", types).contains("fewer than two tokens"));
+    assert!(error(text, WeightType::Bf16.into()).contains("no effect on bf16"));
+}
+
+#[test]
+fn types_that_do_not_fit_are_refused_and_mixes_fit() {
+    let model = Model::new(96, 160);
+    let error = model.export(WeightType::Quantized(BlockType::Q4_K)).err().unwrap();
+    assert!(error.contains("\"hidden_size\" is 96 inputs") && error.contains("q4_k_m"), "{error}");
+    let exported = model.export(Mix::Q4_K_M).unwrap();
+    let block_type = |tensor| exported.rows(tensor).unwrap().block_type();
+    assert_eq!(block_type(Tensor::Layer(0, LayerTensor::Query)), Some(BlockType::Q5_0));
+    assert_eq!(block_type(Tensor::Head), Some(BlockType::Q8_0));
+    assert_eq!(block_type(Tensor::FinalNorm), None);
+    // The tokenizer of a GGUF file is not exported again.
+    let [file, other] = ["model.gguf", "again.gguf"].map(|name| model.0.path().join(name));
+    let again = export_gguf(&file.into(), &other, Mix::Q4_K_M, &mut Loader::new());
+    assert!(again.unwrap_err().to_string().contains("the form of a GGUF file"));
+}
+
+#[test]
+fn quality_is_measured_for_mixes() {
+    let model = Model::new(96, 160);
+    let options = QualityOptions {
+        model: model.path().into(),
+        weight_types: vec![Mix::Q2_K_S.into(), Mix::Q5_K_M.into()],
+        draft_models: Vec::new(),
+        max_tokens: 100,
+        window: None,
+    };
+    let text = "A text that nobody has read yet, with ordinary words in it.".repeat(2);
+    let bench = QualityBench::open(&options, &text).unwrap();
+    let report = bench.run(&Arc::new(Team::single_thread()), |_, _| ()).unwrap();
+    let [exact, small, large] = &report.types[..] else { panic!("{report:?}") };
+    assert_eq!((exact.bits_per_weight, exact.quality.kl_divergence), (32.0, 0.0));
+    assert!(small.bits_per_weight < large.bits_per_weight && large.bits_per_weight < 8.0);
+    assert!(small.quality.kl_divergence > large.quality.kl_divergence);
+}
