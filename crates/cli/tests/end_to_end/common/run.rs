@@ -53,7 +53,7 @@ impl Run {
 
     /// Returns a run that interrupts end even if the process that runs this test ignores them, as
     /// background jobs of a shell do.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "hub", target_os = "linux"))]
     pub(crate) fn with_default_interrupts(self) -> Self {
         self.through("env", &["--default-signal=INT"])
     }
@@ -300,7 +300,7 @@ impl Running {
     }
 
     /// Waits until something is true while the process runs.
-    #[cfg(target_os = "linux")]
+    #[cfg(all(feature = "laboratory", target_os = "linux"))]
     pub(crate) fn wait_until(&mut self, is_true: impl Fn() -> bool) {
         let since = Instant::now();
         while !is_true() {
