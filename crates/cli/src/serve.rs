@@ -7,6 +7,7 @@ use crate::{note, progress};
 use anyhow::bail;
 use forerun::{ChatTemplate, Forerun, ModelSource, Plan};
 use forerun_server::{Server, ServerOptions};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +38,11 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         stop.send(()).ok();
         again.swap(true, Ordering::Relaxed)
     })?;
-    note(format_args!("{model} listens on http://{address}, up to {parallel} answers at a time"));
+    // For programs that start a server: with port 0, the line says which one was chosen.
+    let mut out = std::io::stdout();
+    writeln!(out, "listening on http://{address}")?;
+    out.flush()?;
+    note(format_args!("serving {model}, up to {parallel} answers at a time"));
     server.run(move || _ = stopped.recv())?;
     Ok(ExitCode::SUCCESS)
 }

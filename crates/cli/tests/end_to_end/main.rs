@@ -36,6 +36,8 @@ mod peers;
 mod pipes;
 mod prompts;
 mod quality;
+#[cfg(all(feature = "server", target_os = "linux"))]
+mod serve;
 mod show_drafts;
 #[cfg(feature = "laboratory")]
 mod simulate;

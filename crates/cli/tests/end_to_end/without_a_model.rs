@@ -51,7 +51,7 @@ fn devices_lists_the_cores_and_the_default_placements_with_reasons() {
         format!("logical processors   {}", topology.processors().len()),
         format!("  {}", DeviceGroup::new(&topology.processors())),
         format!("default threads      {}", cores.len()),
-        "default placement    not pinned to cores (`--pin` pins it)".into(),
+        "default placement    leaves busy cores (`--pin` stays on them)".into(),
         format!("  others      {shared}"),
     ];
     lines.extend(topology.limits().iter().map(|limit| format!("  {limit}")));

@@ -248,6 +248,18 @@ impl Running {
         self.received.push(chunk);
     }
 
+    /// Waits for the first line of output, and returns it without its end.
+    #[cfg(all(feature = "server", target_os = "linux"))]
+    pub(crate) fn wait_for_line(&mut self) -> String {
+        loop {
+            let text = String::from_utf8(self.received.concat()).unwrap();
+            if let Some((line, _)) = text.split_once('\n') {
+                return line.to_owned();
+            }
+            self.wait_for_output();
+        }
+    }
+
     /// Waits until the process handles interrupts. Before that, an interrupt ends it at once.
     #[cfg(target_os = "linux")]
     pub(crate) fn wait_for_interrupt_handler(&mut self) {

@@ -1,0 +1,34 @@
+//! `forerun serve` from its first line to its end.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use crate::common::{Models, Run};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+fn get(address: &str, path: &str) -> String {
+    let mut connection = TcpStream::connect(address).unwrap();
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).unwrap();
+    response
+}
+
+#[test]
+fn it_serves_until_a_signal() {
+    let models = Models::pair();
+    for signal in [Signal::INT, Signal::TERM] {
+        let run = Run::forerun().with(&["serve", "--port", "0", "--api-key", "secret"]);
+        let mut running = run.with_path("--model", &models.target()).start();
+        let line = running.wait_for_line();
+        let address = line.strip_prefix("listening on http://").unwrap();
+        assert!(get(address, "/health").starts_with("HTTP/1.1 200 "));
+        assert!(get(address, "/v1/models").starts_with("HTTP/1.1 401 "));
+        running.signal(signal);
+        let finished = running.finish();
+        assert_eq!(finished.code, Some(0), "{}", finished.errors);
+        assert!(TcpStream::connect(address).is_err());
+    }
+}
