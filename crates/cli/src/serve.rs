@@ -65,7 +65,7 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
 /// Returns the name of the model's file or directory, or its hub id.
 fn model_name(arguments: &EngineArguments) -> String {
     let model = arguments.model.clone().unwrap_or_default();
-    let path = model.path().filter(|path| path.exists()).map(|path| path.to_owned());
+    let path = model.path().filter(|path| path.exists()).map(std::path::Path::to_owned);
     let path = path.map(|path| path.canonicalize().unwrap_or(path));
     let name = path.as_deref().and_then(|path| path.file_name());
     name.map_or_else(|| model.to_string(), |name| name.to_string_lossy().into_owned())
