@@ -1,6 +1,6 @@
 //! `forerun serve`: an HTTP server with OpenAI's API.
 
-use crate::arguments::{EngineArguments, ServeArguments};
+use crate::arguments::ServeArguments;
 use crate::generate::{TRANSLATED, demonstration, options};
 use crate::interrupts::listen;
 use crate::{note, progress};
@@ -20,6 +20,7 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         bail!("--api-key is empty: give a key, or leave it out");
     }
     let plan = Plan::new(options(&arguments.engine))?;
+    let server = Server::bind(server_options(&arguments))?;
     let mut loader = progress::loader(arguments.engine.offline, true);
     let forerun = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
@@ -27,10 +28,6 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         note(TRANSLATED);
     }
     let template = template(&arguments, &forerun)?;
-    let options = server_options(&arguments);
-    let (model, parallel) = (options.model_name.clone(), options.parallel);
-    let server = Server::bind(forerun, template, options)?;
-    let address = server.address()?;
     // The second signal ends the process at once.
     let (stop, stopped) = mpsc::channel();
     let again = AtomicBool::new(false);
@@ -40,16 +37,15 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     })?;
     // For programs that start a server: with port 0, the line says which one was chosen.
     let mut out = std::io::stdout();
-    writeln!(out, "listening on http://{address}")?;
+    writeln!(out, "listening on http://{}", server.address())?;
     out.flush()?;
-    note(format_args!("serving {model}, up to {parallel} answers at a time"));
-    server.run(move || _ = stopped.recv())?;
+    let (name, parallel) = (served_name(&arguments), arguments.parallel);
+    note(format_args!("serving {name}, up to {parallel} answers at a time"));
+    server.run(forerun, template, move || _ = stopped.recv())?;
     Ok(ExitCode::SUCCESS)
 }
 
 fn server_options(arguments: &ServeArguments) -> ServerOptions {
-    let name = arguments.served_model_name.clone();
-    let name = name.unwrap_or_else(|| model_name(&arguments.engine));
     ServerOptions {
         parallel: arguments.parallel,
         queue: arguments.queue,
@@ -58,13 +54,16 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
         drain: Duration::from_secs(arguments.drain_seconds),
         api_keys: arguments.api_key.iter().map(|key| key.trim().to_owned()).collect(),
         cors_origins: arguments.cors_origin.clone(),
-        ..ServerOptions::new(SocketAddr::new(arguments.host, arguments.port), name)
+        ..ServerOptions::new(SocketAddr::new(arguments.host, arguments.port), served_name(arguments))
     }
 }
 
-/// Returns the name of the model's file or directory, or its hub id.
-fn model_name(arguments: &EngineArguments) -> String {
-    let model = arguments.model.clone().unwrap_or_default();
+/// Returns the name that was given to the model: its own, or that of its file or directory, or its hub id.
+fn served_name(arguments: &ServeArguments) -> String {
+    if let Some(name) = &arguments.served_model_name {
+        return name.clone();
+    }
+    let model = arguments.engine.model.clone().unwrap_or_default();
     let path = model.path().filter(|path| path.exists()).map(std::path::Path::to_owned);
     let path = path.map(|path| path.canonicalize().unwrap_or(path));
     let name = path.as_deref().and_then(|path| path.file_name());

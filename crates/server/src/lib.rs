@@ -14,13 +14,16 @@ pub use options::ServerOptions;
 
 use admission::Admission;
 use api::state::State;
+use axum::Router;
 use forerun::{ChatTemplate, Forerun};
 use generation::Generator;
 use metrics::Metrics;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::SystemTime;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 /// Why a server cannot start or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -38,23 +41,24 @@ pub enum ServerError {
     Run(std::io::Error),
 }
 
-/// A server that listens, and does not answer yet.
+/// A server that listens. Until its model is loaded, it answers every request with 503.
 pub struct Server {
-    listener: TcpListener,
-    state: Arc<State>,
+    address: SocketAddr,
+    options: ServerOptions,
     runtime: tokio::runtime::Runtime,
+    /// The routes, once the model is loaded.
+    routes: Arc<OnceLock<Router>>,
+    /// Whether the server stops.
+    stopping: watch::Sender<bool>,
+    connections: JoinHandle<std::io::Result<()>>,
 }
 
 impl Server {
-    /// Starts to listen.
+    /// Starts to listen. A port that is in use is reported before a model is loaded.
     ///
     /// # Errors
     /// If the address is in use, or may not be used.
-    pub fn bind(
-        forerun: Forerun,
-        template: ChatTemplate,
-        options: ServerOptions,
-    ) -> Result<Self, ServerError> {
+    pub fn bind(options: ServerOptions) -> Result<Self, ServerError> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             // One thread for each answer, and some for encoding prompts.
@@ -66,24 +70,19 @@ impl Server {
         let address = options.address;
         let listener = runtime.block_on(TcpListener::bind(address));
         let listener = listener.map_err(|cause| ServerError::Listen { address, cause })?;
-        let metrics = Arc::new(Metrics::default());
-        let state = State {
-            generator: Arc::new(Generator::new(forerun, template, Arc::clone(&metrics))),
-            admission: Admission::new(options.parallel, options.queue, Arc::clone(&metrics)),
-            metrics,
-            keys: options.api_keys.iter().map(|key| api::key_hash(key)).collect(),
-            started: SystemTime::now(),
-            options,
-        };
-        Ok(Self { listener, state: Arc::new(state), runtime })
+        let address = listener.local_addr().map_err(ServerError::Run)?;
+        let (stopping, stopped) = watch::channel(false);
+        let routes = Arc::new(OnceLock::new());
+        let service = api::when_loaded(Arc::clone(&routes));
+        let serve = axum::serve(listener, service).with_graceful_shutdown(until_stopped(stopped));
+        let connections = runtime.spawn(serve.into_future());
+        Ok(Self { address, options, runtime, routes, stopping, connections })
     }
 
     /// Returns the address, with the port that was chosen.
-    ///
-    /// # Errors
-    /// If the system does not say.
-    pub fn address(&self) -> Result<SocketAddr, ServerError> {
-        self.listener.local_addr().map_err(ServerError::Run)
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Answers requests until `stop` returns, on a thread of its own. Then no connection is accepted, and
@@ -91,38 +90,53 @@ impl Server {
     ///
     /// # Errors
     /// If the system fails.
-    pub fn run(self, stop: impl FnOnce() + Send + 'static) -> Result<(), ServerError> {
-        let Self { listener, state, runtime } = self;
-        let (drain, generator) = (state.options.drain, Arc::clone(&state.generator));
-        let (stopping, stopped) = tokio::sync::watch::channel(false);
+    pub fn run(
+        self,
+        forerun: Forerun,
+        template: ChatTemplate,
+        stop: impl FnOnce() + Send + 'static,
+    ) -> Result<(), ServerError> {
+        let Self { options, runtime, routes, stopping, mut connections, .. } = self;
+        let metrics = Arc::new(Metrics::default());
+        let generator = Arc::new(Generator::new(forerun, template, Arc::clone(&metrics)));
+        let state = State {
+            generator: Arc::clone(&generator),
+            admission: Admission::new(options.parallel, options.queue, Arc::clone(&metrics)),
+            metrics,
+            keys: options.api_keys.iter().map(|key| api::key_hash(key)).collect(),
+            started: SystemTime::now(),
+            options,
+        };
+        let drain = state.options.drain;
+        routes.get_or_init(|| api::router(Arc::new(state)));
+        let stopped = stopping.subscribe();
         std::thread::spawn(move || {
             stop();
             stopping.send_replace(true);
         });
-        let wait = |mut stopped: tokio::sync::watch::Receiver<bool>| async move {
-            // A closed channel means that nobody can stop the server any more.
-            if stopped.wait_for(|stopped| *stopped).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let graceful = wait(stopped.clone());
-        let result = runtime.block_on(async {
-            let service = api::router(state);
-            let serve = axum::serve(listener, service).with_graceful_shutdown(graceful);
+        let ended = runtime.block_on(async {
             let cancel = async {
-                wait(stopped).await;
+                until_stopped(stopped).await;
                 tokio::time::sleep(drain).await;
                 generator.cancel_all();
                 // Cancelled answers end at once. Connections that stay open do not hold up the end.
-                tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                tokio::time::sleep(Duration::from_secs(1)).await;
             };
             tokio::select! {
-                result = serve => result,
+                ended = &mut connections => ended.map_err(std::io::Error::other).flatten(),
                 () = cancel => Ok(()),
             }
         });
         generator.cancel_all();
-        runtime.shutdown_timeout(std::time::Duration::from_secs(5));
-        result.map_err(ServerError::Run)
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        ended.map_err(ServerError::Run)
+    }
+}
+
+/// Waits until the server is told to stop.
+async fn until_stopped(mut stopped: watch::Receiver<bool>) {
+    // A closed channel means that nobody can stop the server any more.
+    if stopped.wait_for(|stopped| *stopped).await.is_err() {
+        std::future::pending::<()>().await;
     }
 }

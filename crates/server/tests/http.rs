@@ -28,7 +28,9 @@ struct Running {
 impl Drop for Running {
     fn drop(&mut self) {
         drop(self.stop.take());
-        self.thread.take().unwrap().join().unwrap();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
     }
 }
 
@@ -58,10 +60,14 @@ fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Run
     let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
     options.drain = Duration::from_secs(60);
     change(&mut options);
-    let server = Server::bind(engine, ChatTemplate::plain().unwrap(), options).unwrap();
-    let address = server.address().unwrap();
+    run(Server::bind(options).unwrap(), engine)
+}
+
+fn run(server: Server, engine: Forerun) -> Running {
+    let address = server.address();
     let (stop, stopped) = mpsc::channel();
-    let run = move || server.run(move || _ = stopped.recv()).unwrap();
+    let template = ChatTemplate::plain().unwrap();
+    let run = move || server.run(engine, template, move || _ = stopped.recv()).unwrap();
     Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
 }
 
@@ -425,6 +431,26 @@ fn tokens_and_texts_are_converted() {
     assert_eq!(text["prompt"], engine.tokenizer().decode(&tokens));
     assert_eq!(server.get(&format!("/v1/models/{MODEL}")).json()["object"], "model");
     assert_eq!(server.get("/v1/models/other").status, 404);
+}
+
+#[test]
+fn a_server_without_a_model_asks_to_come_again() {
+    let pair = RandomPair::make().unwrap();
+    let server = Server::bind(ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL)).unwrap();
+    let early = Running { address: server.address(), stop: None, thread: None };
+    for path in ["/health", "/v1/models", "/metrics"] {
+        let response = early.get(path);
+        assert_eq!(response.status, 503, "{}", response.body);
+        assert!(response.headers.contains("retry-after: 1"), "{}", response.headers);
+        assert_eq!(response.json()["error"]["code"], "loading");
+    }
+    let taken = Server::bind(ServerOptions::new(early.address, MODEL)).err().unwrap();
+    assert!(taken.to_string().contains(&early.address.to_string()), "{taken}");
+    let running = run(server, engine(&pair));
+    while running.get("/health").status == 503 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(running.get("/health").json()["status"], "ok");
 }
 
 #[test]

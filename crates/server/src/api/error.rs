@@ -56,7 +56,8 @@ impl ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, axum::Json(self.body())).into_response();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        let later = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
+        if later.contains(&self.status) {
             let wait = header::HeaderValue::from_static("1");
             response.headers_mut().insert(header::RETRY_AFTER, wait);
         }

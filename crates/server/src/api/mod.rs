@@ -17,7 +17,8 @@ use error::ApiError;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use tower::ServiceExt;
 use tower_http::cors::{AllowOrigin, CorsLayer};
 
 /// Returns the routes of a server.
@@ -49,6 +50,21 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         None => router,
     };
     router.with_state(state)
+}
+
+/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded.
+pub(crate) fn when_loaded(routes: Arc<OnceLock<Router>>) -> Router {
+    Router::new().fallback(move |request: Request| {
+        let routes = routes.get().cloned();
+        async move {
+            match routes {
+                Some(routes) => routes.oneshot(request).await.into_response(),
+                None => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")
+                    .with_code("loading")
+                    .into_response(),
+            }
+        }
+    })
 }
 
 /// Returns what allows web pages of these origins to use the server.
