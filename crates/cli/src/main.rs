@@ -10,6 +10,7 @@ mod bench;
 #[cfg(feature = "laboratory")]
 mod bench_run;
 mod chat;
+mod config_file;
 mod devices;
 #[cfg(feature = "train")]
 mod distill;
@@ -35,12 +36,18 @@ mod simulate;
 mod train;
 
 use arguments::{Arguments, Bench, Command};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use note::note;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+    let command = match arguments() {
+        Ok(arguments) => arguments.command,
+        Err(error) => {
+            note(flags::with_flags(&format!("error: {error:#}")));
+            return ExitCode::from(2);
+        }
+    };
     let outcome = interrupts::clean_up_on_signals().and_then(|()| match command {
         Command::Generate(arguments) => generate::run(*arguments),
         Command::Chat(arguments) => chat::run(*arguments),
@@ -85,6 +92,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the options of the command line, the environment and the configuration file. Ends the process if
+/// the line is wrong, or asks for help.
+fn arguments() -> anyhow::Result<Arguments> {
+    let line = std::env::args_os().collect();
+    let (line, file) = config_file::with_file_options(&Arguments::command(), line)?;
+    Ok(Arguments::try_parse_from(line).unwrap_or_else(|error| {
+        if let Some(file) = file.filter(|_| error.use_stderr()) {
+            note(format_args!("the options include those of {}", file.display()));
+        }
+        error.exit()
+    }))
 }
 
 /// Returns whether the reader of standard output closed it, which is not a failure.

@@ -1,24 +1,26 @@
 //! `forerun serve`: an HTTP server with OpenAI's API.
 
-use crate::arguments::ServeArguments;
+use crate::arguments::{LogFormat, ServeArguments};
 use crate::generate::{TRANSLATED, demonstration, options};
 use crate::interrupts::listen;
 use crate::{note, progress};
 use anyhow::bail;
 use forerun::{ChatTemplate, Forerun, ModelSource, Plan};
 use forerun_server::{Server, ServerOptions};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
+use tracing_subscriber::prelude::*;
 
 pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     demonstration(&mut arguments.engine)?;
     if arguments.api_key.iter().any(|key| key.trim().is_empty()) {
         bail!("--api-key is empty: give a key, or leave it out");
     }
+    start_log(&arguments);
     let plan = Plan::new(options(&arguments.engine))?;
     let server = Server::bind(server_options(&arguments))?;
     let mut loader = progress::loader(arguments.engine.offline, true);
@@ -43,6 +45,17 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
     note(format_args!("serving {name}, up to {parallel} answers at a time"));
     server.run(forerun, template, move || _ = stopped.recv())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes what the server reports to standard error.
+fn start_log(arguments: &ServeArguments) {
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
+    let is_terminal = std::io::stderr().is_terminal();
+    let log = match arguments.log_format {
+        LogFormat::Text => log.with_ansi(is_terminal).boxed(),
+        LogFormat::Json => log.json().flatten_event(true).with_span_list(false).boxed(),
+    };
+    tracing_subscriber::registry().with(log.with_filter(arguments.log_level.clone())).init();
 }
 
 fn server_options(arguments: &ServeArguments) -> ServerOptions {

@@ -3,7 +3,7 @@
 use crate::admission::Places;
 use crate::metrics::Metrics;
 use forerun::{
-    AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request, TokenId,
+    Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request, TokenId,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,9 +61,10 @@ impl Generator {
         let canceller = Canceller::new();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(id, canceller.clone());
+        let span = tracing::Span::current();
         let (this, events) = (Arc::clone(self), Events { receiver, canceller: canceller.clone() });
         tokio::task::spawn_blocking(move || {
-            let _places = places;
+            let (_places, _span) = (places, span.entered());
             this.run(task, &canceller, &sender);
             this.lock().remove(&id);
         });
@@ -79,24 +80,33 @@ impl Generator {
         let stream = match self.forerun.stream_tokens(prompt, &request, method, canceller) {
             Ok(stream) => stream,
             Err(error) => {
-                self.metrics.failed.add(1);
+                self.failed(&error);
                 return drop(sender.blocking_send(Err(error)));
             }
         };
         for event in stream {
             match &event {
-                Ok(AnswerEvent::Finished(_)) if canceller.is_cancelled() => {
+                Ok(AnswerEvent::Finished(answer)) if canceller.is_cancelled() => {
                     self.metrics.cancelled.add(1);
+                    tracing::info!(tokens = answer.tokens.len(), "answer cancelled");
                 }
-                Ok(AnswerEvent::Finished(answer)) => self.metrics.finished(answer),
+                Ok(AnswerEvent::Finished(answer)) => {
+                    self.metrics.finished(answer);
+                    log(answer);
+                }
                 Ok(_) => {}
-                Err(_) => self.metrics.failed.add(1),
+                Err(error) => self.failed(error),
             }
             if sender.blocking_send(event).is_err() {
                 // The client went away. Dropping the stream cancels the answer.
                 canceller.cancel();
             }
         }
+    }
+
+    fn failed(&self, error: &ForerunError) {
+        self.metrics.failed.add(1);
+        tracing::warn!(%error, "answer failed");
     }
 
     /// Ends all answers in progress.
@@ -107,4 +117,19 @@ impl Generator {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Canceller>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Writes a line about a finished answer.
+fn log(answer: &Answer) {
+    let milliseconds = |ns: u64| ns / 1_000_000;
+    tracing::info!(
+        prompt_tokens = answer.prompt_tokens,
+        tokens = answer.tokens.len(),
+        finish = ?answer.finish,
+        first_token_milliseconds = milliseconds(answer.first_token_ns),
+        milliseconds = milliseconds(answer.total_ns),
+        target_forwards = answer.statistics.target_forwards,
+        draft_tokens = answer.statistics.draft_tokens,
+        "answer"
+    );
 }

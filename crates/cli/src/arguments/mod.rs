@@ -32,7 +32,7 @@ pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
 pub(crate) use make_pair::MakePairArguments;
 #[cfg(feature = "server")]
-pub(crate) use serve::ServeArguments;
+pub(crate) use serve::{LogFormat, ServeArguments};
 #[cfg(feature = "laboratory")]
 pub(crate) use simulate::{
     CalibrateArguments, CancelChoice, HeatmapArguments, PaperArguments, Simulate,
@@ -84,6 +84,11 @@ pub(crate) mod headings {
 #[derive(Debug, Parser)]
 #[command(name = "forerun", version, max_term_width = 100)]
 pub(crate) struct Arguments {
+    /// TOML file with options, such as `temperature = 0.7`. Options in a table, such as `[serve]`, are for
+    /// that command alone. The command line and environment variables take precedence.
+    #[arg(id = "config", long, global = true, value_name = "FILE", env = "FORERUN_CONFIG")]
+    _config: Option<PathBuf>,
+
     #[command(subcommand)]
     pub(crate) command: Command,
 }

@@ -1,8 +1,18 @@
 //! The options of `forerun serve`.
 
 use super::{EngineArguments, headings};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::net::IpAddr;
+use tracing_subscriber::filter::Targets;
+
+/// How the log of a server is written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// A line of text for each event.
+    Text,
+    /// A JSON object on a line for each event.
+    Json,
+}
 
 /// Options of `forerun serve`.
 #[derive(Args, Debug)]
@@ -56,6 +66,15 @@ pub(crate) struct ServeArguments {
     /// How long answers may take to finish when the server is stopped with Ctrl-C or SIGTERM.
     #[arg(long, value_name = "SECONDS", env = "FORERUN_DRAIN_SECONDS", default_value_t = 30, help_heading = headings::LIMITS)]
     pub(crate) drain_seconds: u64,
+
+    /// What the server reports on standard error: `error`, `warn`, `info`, `debug`, or `off`; also by crate, such
+    /// as `warn,forerun_server=debug`.
+    #[arg(long, value_name = "LEVEL", env = "RUST_LOG", default_value = "info", help_heading = headings::SERVER)]
+    pub(crate) log_level: Targets,
+
+    /// Form of the reports.
+    #[arg(long, value_enum, value_name = "FORM", env = "FORERUN_LOG_FORMAT", default_value_t = LogFormat::Text, help_heading = headings::SERVER)]
+    pub(crate) log_format: LogFormat,
 
     #[command(flatten)]
     pub(crate) engine: EngineArguments,

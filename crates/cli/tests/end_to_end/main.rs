@@ -12,6 +12,7 @@ mod common;
 
 #[cfg(unix)]
 mod chat;
+mod config_file;
 mod easyspec;
 #[cfg(feature = "laboratory")]
 mod easyspec_laboratory;

@@ -1,5 +1,6 @@
 //! The HTTP interface.
 
+mod access_log;
 mod completions;
 mod error;
 mod format;
@@ -49,7 +50,7 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     };
-    router.with_state(state)
+    router.layer(axum::middleware::from_fn(access_log::log_request)).with_state(state)
 }
 
 /// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded.

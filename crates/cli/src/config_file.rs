@@ -1,0 +1,192 @@
+//! Options from a TOML file. The command line and the environment come before it.
+//!
+//! Entries at the top are options of every command that has them. A table, such as `[serve]` or
+//! `[bench.run]`, has options of one command.
+
+use anyhow::{Context, anyhow, bail};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// The name of the option that gives the file.
+const OPTION: &str = "config";
+
+/// Returns the command line with the options of its configuration file, if it names one.
+///
+/// # Errors
+/// If the file cannot be read or is not TOML, or if it has an option that no command has, or a value that
+/// cannot be one of an option.
+pub(crate) fn with_file_options(
+    root: &Command,
+    line: Vec<OsString>,
+) -> anyhow::Result<(Vec<OsString>, Option<PathBuf>)> {
+    // An option that is required may come from the file. Other errors are reported with the whole line.
+    let Ok(matches) = lenient(root.clone()).try_get_matches_from(&line) else {
+        return Ok((line, None));
+    };
+    let Some(path) = deepest(&matches).get_one::<PathBuf>(OPTION).cloned() else {
+        return Ok((line, None));
+    };
+    let text = std::fs::read_to_string(&path).with_context(|| shown(&path))?;
+    let table: Table = text.parse().with_context(|| shown(&path))?;
+    let options = options(root, &matches, &table).with_context(|| shown(&path))?;
+    // After `--` there are no options.
+    let end = line.iter().position(|word| word == "--").unwrap_or(line.len());
+    let mut line = line;
+    line.splice(end..end, options);
+    Ok((line, Some(path)))
+}
+
+fn shown(path: &Path) -> String {
+    format!("the configuration file {}", path.display())
+}
+
+/// Returns the command without required options.
+fn lenient(command: Command) -> Command {
+    let command = command.mut_args(|argument| argument.required(false));
+    command.mut_subcommands(lenient)
+}
+
+/// Returns the matches of the command that runs.
+fn deepest(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| deepest(inner))
+}
+
+/// Returns the file's options for the command that runs, as words of a command line.
+fn options(root: &Command, matches: &ArgMatches, table: &Table) -> anyhow::Result<Vec<OsString>> {
+    let (mut command, mut matches, mut table) = (root, matches, Some(table));
+    let mut words = Vec::new();
+    check(root, root, table.into_iter().flatten())?;
+    // Options of outer tables apply to inner commands, which come later and so before them.
+    let mut entries: Vec<(&String, &Value)> = Vec::new();
+    loop {
+        for (name, value) in table.into_iter().flatten().filter(|(_, value)| !value.is_table()) {
+            entries.retain(|(other, _)| *other != name);
+            entries.push((name, value));
+        }
+        let Some((name, inner)) = matches.subcommand() else { break };
+        let Some(next) = command.find_subcommand(name) else { break };
+        table = table.and_then(|table| table.get(name)).and_then(Value::as_table);
+        (command, matches) = (next, inner);
+    }
+    for (name, value) in entries {
+        let Some(argument) = option(command, name) else { continue };
+        let given = matches.value_source(argument.get_id().as_str());
+        if !matches!(given, Some(ValueSource::CommandLine | ValueSource::EnvVariable)) {
+            words.extend(words_of(argument, name, value)?);
+        }
+    }
+    Ok(words)
+}
+
+/// Checks that there is an option for each entry, in the command or in one below it.
+fn check<'a>(
+    root: &Command,
+    command: &Command,
+    entries: impl Iterator<Item = (&'a String, &'a Value)>,
+) -> anyhow::Result<()> {
+    for (name, value) in entries {
+        match (value, command.find_subcommand(name)) {
+            (Value::Table(table), Some(inner)) => check(root, inner, table.iter())?,
+            (Value::Table(_), None) => bail!("[{name}]: there is no such command"),
+            _ if has_option(command, name) => {}
+            _ => bail!("{name}: `{}` has no option --{name}", command.get_name()),
+        }
+    }
+    Ok(())
+}
+
+fn has_option(command: &Command, name: &str) -> bool {
+    option(command, name).is_some()
+        || command.get_subcommands().any(|inner| has_option(inner, name))
+}
+
+/// Returns the option that an entry sets. Entries may have `_` where options have `-`.
+fn option<'a>(command: &'a Command, name: &str) -> Option<&'a Arg> {
+    let name = name.replace('_', "-");
+    let is_it = |argument: &&Arg| {
+        let aliases = argument.get_all_aliases().unwrap_or_default();
+        argument.get_long() == Some(&name) || aliases.contains(&&*name)
+    };
+    let found = command.get_arguments().find(is_it);
+    found.filter(|argument| ![OPTION, "help", "version"].contains(&argument.get_id().as_str()))
+}
+
+fn words_of(argument: &Arg, name: &str, value: &Value) -> anyhow::Result<Vec<OsString>> {
+    let long = argument.get_long().unwrap_or(name);
+    let takes_value = argument.get_action().takes_values();
+    Ok(match value {
+        Value::Boolean(true) if !takes_value => vec![format!("--{long}").into()],
+        Value::Boolean(false) if !takes_value => Vec::new(),
+        _ if !takes_value => bail!("{name} must be true or false"),
+        Value::Array(values) => {
+            let words = values.iter().map(|value| words_of(argument, name, value));
+            words.collect::<anyhow::Result<Vec<_>>>()?.concat()
+        }
+        Value::String(text) => vec![format!("--{long}={text}").into()],
+        Value::Integer(number) => vec![format!("--{long}={number}").into()],
+        Value::Float(number) => vec![format!("--{long}={number}").into()],
+        Value::Boolean(yes) => vec![format!("--{long}={yes}").into()],
+        Value::Datetime(_) | Value::Table(_) => {
+            return Err(anyhow!("{name} must be a text, a number, or an array of these"));
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Arguments;
+    use clap::CommandFactory;
+
+    fn with(file: &str, line: &str) -> anyhow::Result<String> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("options.toml");
+        std::fs::write(&path, file)?;
+        let mut words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        words.insert(2, format!("--config={}", path.display()).into());
+        let (line, _) = with_file_options(&Arguments::command(), words)?;
+        let words = line.iter().map(|word| word.to_string_lossy().into_owned());
+        let rest: Vec<String> = words.filter(|word| !word.starts_with("--config")).collect();
+        Ok(rest.join(" "))
+    }
+
+    #[test]
+    fn options_come_from_the_file_unless_the_line_has_them() -> anyhow::Result<()> {
+        let file = "temperature = 0.5\nmax_tokens = 7\nseed = 3\n[chat]\nseed = 4\n[generate]\nseed = 5\n\
+                    ignore-eos = true\njson = false\nstop = [\"a\", \"b c\"]\n";
+        let line = with(file, "forerun generate --max-tokens 9 --prompt x")?;
+        let expected = "forerun generate --max-tokens 9 --prompt x --temperature=0.5 --ignore-eos \
+                        --seed=5 --stop=a --stop=b c";
+        let sorted = |line: &str| {
+            let mut words: Vec<String> = line.split(" --").map(str::to_owned).collect();
+            words.sort();
+            words
+        };
+        assert_eq!(sorted(&line), sorted(expected));
+        // `devices` has none of these options.
+        assert_eq!(with(file, "forerun devices")?, "forerun devices");
+        Ok(())
+    }
+
+    #[test]
+    fn wrong_entries_are_named() {
+        for (file, named) in [
+            ("temprature = 1", "temprature"),
+            ("[generat]\nseed = 1", "[generat]"),
+            ("[generate]\nport = 1", "--port"),
+            ("[generate]\nignore-eos = 3", "ignore-eos must be true or false"),
+            ("seed = {a = 1}", "[seed]"),
+            ("seed = 1979-05-27", "seed must be"),
+            ("config = \"x\"", "config"),
+            ("seed = ", "line 1"),
+        ] {
+            let error = with(file, "forerun generate --prompt x").unwrap_err();
+            let text = format!("{error:#}");
+            assert!(text.contains(named), "{file}: {text}");
+            assert!(text.contains("options.toml"), "{text}");
+        }
+    }
+}
