@@ -14,4 +14,4 @@ mod pool;
 
 pub use index::{CacheHit, CacheIndex, Keep};
 pub use page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
-pub use pool::{CachePool, SequenceCache};
+pub use pool::{CachePool, PoolUsage, SequenceCache};

@@ -9,6 +9,8 @@ use crate::index::{CacheHit, CacheIndex, Keep};
 use crate::page::{PAGE_ROWS, PageId, PageStorage, PageTable, RowPlace};
 use forerun_core::{SequenceId, TokenId, TokenTree};
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The identity of a published page's content: the tokens from the start of the sequence to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +68,23 @@ impl SequenceCache {
     }
 }
 
+/// How many pages of a pool are in use. Others can read it at any time.
+#[derive(Debug, Default)]
+pub struct PoolUsage {
+    in_use: AtomicUsize,
+    budget: AtomicUsize,
+}
+
+impl PoolUsage {
+    /// Returns the share of the budget that sequences use; above 1 if they need more. Pages that are kept
+    /// for later sequences do not count.
+    #[must_use]
+    pub fn share(&self) -> f64 {
+        let in_use = self.in_use.load(Ordering::Relaxed);
+        in_use as f64 / self.budget.load(Ordering::Relaxed).max(1) as f64
+    }
+}
+
 /// The caches of all sequences of a model, on pages of a device's storage.
 ///
 /// ```rust
@@ -115,6 +134,7 @@ pub struct CachePool<S> {
     /// Counts passes. Sequences used in the current pass are never evicted.
     now: u64,
     next_content: u64,
+    usage: Arc<PoolUsage>,
 }
 
 impl<S: PageStorage> CachePool<S> {
@@ -132,7 +152,9 @@ impl<S: PageStorage> CachePool<S> {
             budget: budget.max(1),
             now: 1,
             next_content: 0,
+            usage: Arc::default(),
         }
+        .with_budget(budget)
     }
 
     /// Creates an empty pool with a budget in bytes.
@@ -145,7 +167,14 @@ impl<S: PageStorage> CachePool<S> {
     /// Returns the pool with another budget of pages.
     #[must_use]
     pub fn with_budget(self, budget: usize) -> Self {
+        self.usage.budget.store(budget.max(1), Ordering::Relaxed);
         Self { budget: budget.max(1), ..self }
+    }
+
+    /// Returns the pool's usage, which the pool keeps up to date.
+    #[must_use]
+    pub fn usage(&self) -> &Arc<PoolUsage> {
+        &self.usage
     }
 
     /// Returns the pool with another budget, as much memory as `bytes`.
@@ -347,6 +376,9 @@ impl<S: PageStorage> CachePool<S> {
         let page = self.page_mut(page);
         page.users += 1;
         page.used = now;
+        if page.users == 1 {
+            self.usage.in_use.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Counts one user less. A page that is neither used nor published becomes free.
@@ -355,7 +387,12 @@ impl<S: PageStorage> CachePool<S> {
         let page = self.page_mut(id);
         page.users -= 1;
         page.used = now;
-        if page.users == 0 && page.content.is_none() {
+        if page.users > 0 {
+            return;
+        }
+        let is_kept = page.content.is_some();
+        self.usage.in_use.fetch_sub(1, Ordering::Relaxed);
+        if !is_kept {
             self.free.push(id);
         }
     }
@@ -377,6 +414,7 @@ impl<S: PageStorage> CachePool<S> {
             let unused = self.pages.iter().position(Option::is_none);
             PageId(unused.unwrap_or(self.pages.len()) as u32)
         });
+        self.usage.in_use.fetch_add(1, Ordering::Relaxed);
         let page = Page { users: 1, content: None, used: self.now };
         match self.pages.get_mut(id.index()) {
             Some(slot) => self.allocated += usize::from(slot.replace(page).is_none()),

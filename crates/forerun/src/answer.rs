@@ -1,6 +1,6 @@
 //! Finished answers and their measurements.
 
-use forerun_core::trace::{SpanKind, Trace};
+use forerun_core::trace::{Span, SpanKind, Trace};
 use forerun_core::{TokenId, TokenLogprob, Verification};
 use forerun_decode::{Finish, Statistics, VerificationRecord};
 use serde::{Deserialize, Serialize};
@@ -78,6 +78,17 @@ impl Answer {
     #[must_use]
     pub fn tokens_per_second(&self) -> f64 {
         tokens_per_second(self.tokens.len(), self.total_ns)
+    }
+
+    /// Returns how many tokens of the prompt were held in the target's cache, so that nothing was computed for
+    /// them; 0 if the workers do not record passes.
+    #[must_use]
+    pub fn cached_prompt_tokens(&self) -> usize {
+        let scores = self.trace.spans.iter().filter(|span| span.kind == SpanKind::Score);
+        let first = scores.filter(|span| span.computed_tokens > 0).min_by_key(|span| span.start_ns);
+        // Of the scored rows, all but the first are drafted tokens.
+        let computed = |span: &Span| span.computed_tokens.saturating_sub(span.rows.saturating_sub(1));
+        first.map_or(0, |span| self.prompt_tokens.saturating_sub(computed(span)))
     }
 
     /// Summarises the answer in one line: speed, mean accepted tokens (MAT), acceptance by draft

@@ -12,6 +12,7 @@ use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
 use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
+use forerun_cache::PoolUsage;
 use forerun_core::trace::Trace;
 use forerun_core::{Need, SequenceId, TokenId};
 use forerun_cpu::Isa;
@@ -69,6 +70,7 @@ pub struct Forerun {
     sequences: AtomicU64,
     /// The draft lengths that earlier answers arrived at. Each answer starts with them.
     learned: Mutex<LearnedDecoders>,
+    cache_usage: Vec<Arc<PoolUsage>>,
 }
 
 impl Forerun {
@@ -119,10 +121,11 @@ impl Forerun {
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let loaded = Arc::new(Loaded { target: weights, features, drafters });
+        let loaded = Arc::new(Loaded { target: weights, features, drafters, cache_usage: Mutex::default() });
         let config = target.checkpoint.config().clone();
         let reads_features = loaded.features.is_some();
         let workers = connect(Runtime::start(worker_specs(plan, &loaded)?)?);
+        let cache_usage = loaded.cache_usage().clone();
         let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
         let pattern = first.map(LoadedDrafter::pattern).unwrap_or_default();
         let learned = Mutex::new(LearnedDecoders::new(plan, pattern));
@@ -136,6 +139,7 @@ impl Forerun {
             workers,
             sequences,
             learned,
+            cache_usage,
         })
     }
 
@@ -173,6 +177,14 @@ impl Forerun {
     #[must_use]
     pub fn reads_features(&self) -> bool {
         self.reads_features
+    }
+
+    /// Returns the share of the target's cache memory that answers in progress use, of the fullest replica; above 1
+    /// if they need more. Tokens that are kept for later answers do not count. `None` if the target's workers
+    /// are in other processes.
+    #[must_use]
+    pub fn cache_usage(&self) -> Option<f64> {
+        self.cache_usage.iter().map(|usage| usage.share()).max_by(f64::total_cmp)
     }
 
     /// Returns a handle to the workers, for your own jobs and decoders.

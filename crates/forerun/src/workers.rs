@@ -4,6 +4,7 @@ use crate::drafter::LoadedDrafter;
 use crate::drafter_parts::DrafterDevice;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
 use crate::registry::DrafterKind;
+use forerun_cache::PoolUsage;
 use forerun_core::Role;
 use forerun_cpu::{CpuPages, ExclusiveDevice, PipelineParallelModel, Team, Transformer, Weights};
 use forerun_decode::PearlSchedule;
@@ -12,7 +13,7 @@ use forerun_model::{CachedTransformer, Forward};
 use forerun_runtime::{
     BuildEngine, DeviceGroup, Engine, SharedDevice, StartError, TeamSpec, WorkerSpec,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The loaded models of a plan.
 pub(crate) struct Loaded {
@@ -20,6 +21,14 @@ pub(crate) struct Loaded {
     /// The target's hidden states that a drafter reads, if any.
     pub(crate) features: Option<FeatureSource>,
     pub(crate) drafters: Vec<LoadedDrafter>,
+    /// The usage of the target's caches, one for each replica that a worker of this process has.
+    pub(crate) cache_usage: Mutex<Vec<Arc<PoolUsage>>>,
+}
+
+impl Loaded {
+    pub(crate) fn cache_usage(&self) -> MutexGuard<'_, Vec<Arc<PoolUsage>>> {
+        self.cache_usage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Returns the workers of a plan, ready to start.
@@ -103,7 +112,9 @@ impl WorkerModels {
             let index = match role {
                 Role::Target(index) => {
                     let replica = CachedTransformer::new(self.replica(&engine, team)?);
-                    let replica = engine.timed(replica.with_cache_bytes(self.cache_bytes));
+                    let replica = replica.with_cache_bytes(self.cache_bytes);
+                    self.loaded.cache_usage().push(Arc::clone(replica.cache_usage()));
+                    let replica = engine.timed(replica);
                     engine = engine.with_target(index, replica);
                     continue;
                 }

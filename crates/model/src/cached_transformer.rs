@@ -1,13 +1,16 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
 use crate::forward::{Forward, Outcomes, Pass, SequencePass};
-use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, SequenceCache};
+use forerun_cache::{
+    CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache,
+};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::{
     BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, LayerOrder, LayeredModel, ModelError,
     unfinished,
 };
+use std::sync::Arc;
 
 /// Largest number of prompt tokens that one pass computes. Cancellation is also checked between passes.
 pub(crate) const PREFILL_ROWS: usize = 256;
@@ -99,6 +102,12 @@ impl<F: Forward> CachedTransformer<F> {
     #[must_use]
     pub fn pool(&self) -> &CachePool<F::Storage> {
         &self.pool
+    }
+
+    /// Returns how many of the cache's pages are in use.
+    #[must_use]
+    pub fn cache_usage(&self) -> &Arc<PoolUsage> {
+        self.pool.usage()
     }
 
     /// Returns what the model computes.

@@ -67,6 +67,7 @@ pub(crate) struct Metrics {
     /// Answers that failed.
     pub(crate) failed: Counter,
     prompt_tokens: Counter,
+    cached_tokens: Counter,
     generated_tokens: Counter,
     draft_tokens: Counter,
     accepted_tokens: Counter,
@@ -81,6 +82,7 @@ impl Metrics {
     pub(crate) fn finished(&self, answer: &Answer) {
         self.answers.add(1);
         self.prompt_tokens.add(answer.prompt_tokens as u64);
+        self.cached_tokens.add(answer.cached_prompt_tokens() as u64);
         self.generated_tokens.add(answer.tokens.len() as u64);
         let statistics = &answer.statistics;
         self.draft_tokens.add(statistics.draft_tokens);
@@ -93,19 +95,30 @@ impl Metrics {
         }
     }
 
-    /// Writes all metrics. `model` is the name in their labels.
-    pub(crate) fn render(&self, model: &str) -> String {
+    /// Writes all metrics. `model` is the name in their labels, and `cache_usage` the share of the cache that is
+    /// in use.
+    pub(crate) fn render(&self, model: &str, cache_usage: Option<f64>) -> String {
         let mut text = String::new();
         let label = model.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let mut number = |name: &str, kind: &str, help: &str, value: i128| {
+        let mut number = |name: &str, kind: &str, help: &str, value: f64| {
             let labels = format!("{{model_name=\"{label}\"}}");
             writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{labels} {value}")
                 .ok();
         };
         // The names that the inference extension of the Kubernetes gateway reads.
-        let (running, waiting) = (self.running.get().into(), self.waiting.get().into());
+        let (running, waiting) = (self.running.get() as f64, self.waiting.get() as f64);
         number("vllm:num_requests_running", "gauge", "Answers in progress.", running);
         number("vllm:num_requests_waiting", "gauge", "Answers in the queue.", waiting);
+        if let Some(share) = cache_usage {
+            let help = "Share of the cache that answers in progress use.";
+            number("vllm:kv_cache_usage_perc", "gauge", help, share);
+        }
+        for (name, help, counter) in [
+            ("prefix_cache_queries", "Tokens of prompts.", &self.prompt_tokens),
+            ("prefix_cache_hits", "Tokens of prompts that were in the cache.", &self.cached_tokens),
+        ] {
+            number(&format!("vllm:{name}_total"), "counter", help, counter.get() as f64);
+        }
         for (name, help, counter) in [
             ("answers", "Finished answers.", &self.answers),
             (
@@ -120,7 +133,7 @@ impl Metrics {
             ("accepted_tokens", "Drafted tokens that the target accepted.", &self.accepted_tokens),
             ("target_forwards", "Forward passes of the target.", &self.target_forwards),
         ] {
-            number(&format!("forerun_{name}_total"), "counter", help, counter.get().into());
+            number(&format!("forerun_{name}_total"), "counter", help, counter.get() as f64);
         }
         for (name, help, histogram) in [
             (

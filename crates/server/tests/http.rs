@@ -434,6 +434,36 @@ fn tokens_and_texts_are_converted() {
 }
 
 #[test]
+fn a_prompt_that_was_answered_before_comes_from_the_cache() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let mut requests = Vec::new();
+    for speculation in ["off", "speculative", "pearl"] {
+        let extension = match speculation {
+            "off" => json!({"speculation": "off"}),
+            method => json!({"speculation": {"method": method}}),
+        };
+        let prompt = format!("{speculation}: {}", "once upon a time ".repeat(8));
+        let body = with(completion(&prompt, 4), extension);
+        let first = server.post("/v1/completions", &body).json();
+        let second = server.post("/v1/completions", &body).json();
+        assert_eq!(first["choices"], second["choices"]);
+        let cached = |response: &Value| {
+            response["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+        };
+        let prompt_tokens = second["usage"]["prompt_tokens"].as_u64().unwrap();
+        // Caches are shared by pages of 64 tokens, and the last token is always computed.
+        assert!(prompt_tokens > 64, "{prompt_tokens}");
+        assert_eq!(cached(&second), (prompt_tokens - 1) / 64 * 64, "{speculation}");
+        requests.extend([(prompt_tokens, cached(&first)), (prompt_tokens, cached(&second))]);
+    }
+    let (prompts, cached) = requests.iter().fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
+    assert_eq!(server.metric("vllm:prefix_cache_queries_total"), prompts as f64);
+    assert_eq!(server.metric("vllm:prefix_cache_hits_total"), cached as f64);
+    server.wait_for("vllm:kv_cache_usage_perc", 0.0);
+}
+
+#[test]
 fn a_server_without_a_model_asks_to_come_again() {
     let pair = RandomPair::make().unwrap();
     let server = Server::bind(ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL)).unwrap();

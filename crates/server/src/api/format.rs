@@ -23,19 +23,25 @@ pub(crate) struct Format {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) prompt: usize,
+    /// Tokens of prompts that were in the cache.
+    pub(crate) cached: usize,
     pub(crate) completion: usize,
 }
 
 impl Usage {
     /// Adds an answer. The choices of one prompt share its tokens, so only the first one counts them.
     pub(crate) fn add(&mut self, answer: &Answer, is_first_choice: bool) {
-        self.prompt += if is_first_choice { answer.prompt_tokens } else { 0 };
+        if is_first_choice {
+            self.prompt += answer.prompt_tokens;
+            self.cached += answer.cached_prompt_tokens();
+        }
         self.completion += answer.tokens.len();
     }
 
     fn value(self) -> Value {
         json!({
             "prompt_tokens": self.prompt,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
         })

@@ -132,6 +132,7 @@ async fn model(
 }
 
 async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {
-    let text = state.metrics.render(&state.options.model_name);
+    let cache_usage = state.generator.forerun.cache_usage();
+    let text = state.metrics.render(&state.options.model_name, cache_usage);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
 }
