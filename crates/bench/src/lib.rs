@@ -6,9 +6,11 @@
 //!    Every answer is compared with that of autoregressive decoding.
 //! 3. [`metrics`] and [`summary`] compute tables from the answers, and [`report`] writes them as pages.
 //!
+//! [`load`] measures servers under several clients.
+//!
 //! [`peers`] are other engines that answer the same prompts, for comparison with ours.
 //!
-//! This crate may use files, clocks, the processes of peers, and the facade crate `forerun`, but none of
+//! This crate may use files, clocks, the processes of peers, the network, and the facade crate `forerun`, but none of
 //! the crates below the facade.
 
 mod choice;
@@ -19,6 +21,7 @@ mod error;
 mod journal;
 mod label;
 pub mod layer_point;
+pub mod load;
 pub mod metrics;
 pub mod participant;
 pub mod peer_comparison;

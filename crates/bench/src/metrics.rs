@@ -447,7 +447,7 @@ fn variance(values: &[f64]) -> Option<f64> {
 
 /// Returns the nearest-rank percentile: the smallest value such that at least this share of the values does
 /// not exceed it.
-fn percentile(mut values: Vec<f64>, share: f64) -> Option<f64> {
+pub(crate) fn percentile(mut values: Vec<f64>, share: f64) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let rank = (values.len() as f64 * share).ceil() as usize;
     values.get(rank.max(1) - 1).copied()

@@ -9,6 +9,8 @@ mod arguments;
 mod bench;
 #[cfg(feature = "laboratory")]
 mod bench_run;
+#[cfg(feature = "laboratory")]
+mod bench_serve;
 mod chat;
 mod config_file;
 mod devices;
@@ -59,6 +61,8 @@ fn main() -> ExitCode {
         #[cfg(feature = "laboratory")]
         Command::Bench(Bench::Run(arguments)) => bench_run::run(&arguments),
         #[cfg(feature = "laboratory")]
+        Command::Bench(Bench::Serve(arguments)) => bench_serve::run(&arguments),
+        #[cfg(feature = "laboratory")]
         Command::MakePair(arguments) => make_pair::run(&arguments),
         Command::Export(arguments) => export::run(&arguments),
         #[cfg(feature = "laboratory")]
@@ -71,6 +75,8 @@ fn main() -> ExitCode {
         Command::Distill(arguments) => distill::run(&arguments),
         #[cfg(not(feature = "laboratory"))]
         Command::Bench(Bench::Run(_)) => missing::command("bench run", "laboratory"),
+        #[cfg(not(feature = "laboratory"))]
+        Command::Bench(Bench::Serve(_)) => missing::command("bench serve", "laboratory"),
         #[cfg(not(feature = "laboratory"))]
         Command::MakePair(_) => missing::command("make-pair", "laboratory"),
         #[cfg(not(feature = "laboratory"))]

@@ -62,7 +62,9 @@ fn feature_of(name: &str) -> Option<&'static str> {
     let words: Vec<&str> = name.split(' ').skip(1).collect();
     match words.as_slice() {
         ["simulate", "plot"] => Some("plots"),
-        ["bench", "run"] | ["make-pair"] | ["analyze" | "simulate", ..] => Some("laboratory"),
+        ["bench", "run" | "serve"] | ["make-pair"] | ["analyze" | "simulate", ..] => {
+            Some("laboratory")
+        }
         ["train" | "distill", ..] => Some("train"),
         _ => None,
     }

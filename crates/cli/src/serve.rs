@@ -67,7 +67,10 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
         drain: Duration::from_secs(arguments.drain_seconds),
         api_keys: arguments.api_key.iter().map(|key| key.trim().to_owned()).collect(),
         cors_origins: arguments.cors_origin.clone(),
-        ..ServerOptions::new(SocketAddr::new(arguments.host, arguments.port), served_name(arguments))
+        ..ServerOptions::new(
+            SocketAddr::new(arguments.host, arguments.port),
+            served_name(arguments),
+        )
     }
 }
 

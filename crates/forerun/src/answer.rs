@@ -87,7 +87,8 @@ impl Answer {
         let scores = self.trace.spans.iter().filter(|span| span.kind == SpanKind::Score);
         let first = scores.filter(|span| span.computed_tokens > 0).min_by_key(|span| span.start_ns);
         // Of the scored rows, all but the first are drafted tokens.
-        let computed = |span: &Span| span.computed_tokens.saturating_sub(span.rows.saturating_sub(1));
+        let computed =
+            |span: &Span| span.computed_tokens.saturating_sub(span.rows.saturating_sub(1));
         first.map_or(0, |span| self.prompt_tokens.saturating_sub(computed(span)))
     }
 

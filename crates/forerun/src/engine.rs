@@ -121,7 +121,8 @@ impl Forerun {
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let loaded = Arc::new(Loaded { target: weights, features, drafters, cache_usage: Mutex::default() });
+        let loaded =
+            Arc::new(Loaded { target: weights, features, drafters, cache_usage: Mutex::default() });
         let config = target.checkpoint.config().clone();
         let reads_features = loaded.features.is_some();
         let workers = connect(Runtime::start(worker_specs(plan, &loaded)?)?);

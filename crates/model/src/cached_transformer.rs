@@ -1,9 +1,7 @@
 //! A language model made of a device's forward passes and a pool of cache pages.
 
 use crate::forward::{Forward, Outcomes, Pass, SequencePass};
-use forerun_cache::{
-    CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache,
-};
+use forerun_cache::{CacheHit, CachePool, Keep, PAGE_ROWS, PageStorage, PoolUsage, SequenceCache};
 use forerun_core::{Node, SequenceId, TokenTree};
 use forerun_formats::{Architecture, Input};
 use forerun_lm::{

@@ -4,6 +4,8 @@
 mod analyze;
 #[cfg(feature = "laboratory")]
 mod bench_run;
+#[cfg(feature = "laboratory")]
+mod bench_serve;
 mod engine;
 mod export;
 #[cfg(feature = "laboratory")]
@@ -27,6 +29,8 @@ use values::{ChosenTypes, token_bias};
 pub(crate) use analyze::{Analyze, LayersArguments};
 #[cfg(feature = "laboratory")]
 pub(crate) use bench_run::RunBenchArguments;
+#[cfg(feature = "laboratory")]
+pub(crate) use bench_serve::ServeBenchArguments;
 pub(crate) use engine::EngineArguments;
 pub(crate) use export::ExportArguments;
 #[cfg(feature = "laboratory")]
@@ -228,6 +232,15 @@ pub(crate) enum Bench {
     #[cfg(not(feature = "laboratory"))]
     #[command(disable_help_flag = true)]
     Run(Missing),
+    /// Measure servers with OpenAI's API under load: tokens per second and latencies, by number of clients.
+    ///
+    /// Example: `forerun bench serve --server http://127.0.0.1:8080 --clients 1,4,16`
+    #[cfg(feature = "laboratory")]
+    Serve(Box<ServeBenchArguments>),
+    /// Measure servers with OpenAI's API under load (needs the feature `laboratory`).
+    #[cfg(not(feature = "laboratory"))]
+    #[command(disable_help_flag = true)]
+    Serve(Missing),
     /// Measure what smaller weight types cost in quality.
     ///
     /// Reports a model's loss on a text in each type, and how far its distributions are from those

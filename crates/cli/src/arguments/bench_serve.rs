@@ -1,0 +1,53 @@
+//! Options of `forerun bench serve`.
+
+use clap::Args;
+use std::path::PathBuf;
+
+/// Options of `forerun bench serve`.
+#[derive(Args, Debug)]
+pub(crate) struct ServeBenchArguments {
+    /// Server to measure, such as `http://127.0.0.1:8080`. May be given several times, then with names. Servers
+    /// are measured in turn.
+    #[arg(long, value_name = "[NAME=]URL", required = true)]
+    pub(crate) server: Vec<String>,
+
+    /// Further fields of a server's requests, such as `plain={"speculation":"off"}`. May be given several times.
+    #[arg(long, value_name = "NAME=JSON")]
+    pub(crate) fields: Vec<String>,
+
+    /// Key that the servers require.
+    #[arg(long, value_name = "KEY", env = "FORERUN_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+
+    /// Numbers of clients, separated by commas. Each client sends one request after another.
+    #[arg(long, value_name = "NUMBERS", value_delimiter = ',', default_value = "1,4,16", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub(crate) clients: Vec<usize>,
+
+    /// Number of requests of each client.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) requests: usize,
+
+    /// Tokens of each answer.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) max_tokens: usize,
+
+    /// Temperature.
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    pub(crate) temperature: f64,
+
+    /// Measurements of each server and number of clients. The table shows the one with the median speed.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..))]
+    pub(crate) repeats: usize,
+
+    /// Prompts: suites and files, as in `forerun bench run`
+    #[arg(long, value_name = "SUITES", value_delimiter = ',', default_value = "default")]
+    pub(crate) suite: Vec<String>,
+
+    /// Folder with the files of the suites.
+    #[arg(long, value_name = "FOLDER", env = "FORERUN_DATA")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Print all measurements as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
