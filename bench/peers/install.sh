@@ -20,7 +20,7 @@ jobs="${JOBS:-$(nproc)}"
 [ -x "$folder/venv/bin/python" ] || python3 -m venv "$folder/venv"
 pip=("$folder/venv/bin/python" -m pip --disable-pip-version-check --quiet)
 
-declare -A targets=([llama.cpp]=llama_peer [llama-server]=llama-server)
+declare -A targets=([llama.cpp]="llama_peer llama_logits" [llama-server]=llama-server)
 for peer in $peers; do
     case "$peer" in
     llama.cpp | llama-server)
@@ -33,7 +33,7 @@ for peer in $peers; do
         PATH="$folder/venv/bin:$PATH" cmake -S "$here" -B "$folder/build" -G Ninja \
             -DLLAMA_CPP_DIR="$source/vendor/llama.cpp" \
             -DPEER_VERSION="(llama-cpp-python $llama_version)" >"$folder/cmake.log"
-        PATH="$folder/venv/bin:$PATH" cmake --build "$folder/build" --target "${targets[$peer]}" -j "$jobs"
+        PATH="$folder/venv/bin:$PATH" cmake --build "$folder/build" --target ${targets[$peer]} -j "$jobs"
         ;;
     transformers) "${pip[@]}" install -r "$here/requirements.txt" ;;
     *) echo "unknown engine $peer: use llama.cpp, llama-server or transformers" >&2 && exit 2 ;;
