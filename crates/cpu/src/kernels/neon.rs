@@ -212,21 +212,22 @@ enum ByteProducts {
 }
 
 impl ByteProducts {
-    /// Returns the best instructions of this processor for a number of rows. Products of matrices take two
-    /// rows at a time.
+    /// Returns the instructions to use on this processor for a number of rows. Products of matrices pay
+    /// with four.
     fn best(rows: usize) -> Self {
-        let dot = is_aarch64_feature_detected!("dotprod");
-        match rows.is_multiple_of(2) && dot && is_aarch64_feature_detected!("i8mm") {
-            true => Self::Matrix,
-            false if dot => Self::Dot,
-            false => Self::Widening,
+        if rows == 4 && is_aarch64_feature_detected!("i8mm") {
+            Self::Matrix
+        } else if is_aarch64_feature_detected!("dotprod") {
+            Self::Dot
+        } else {
+            Self::Widening
         }
     }
 
     /// Computes the sums of both tiles.
     ///
     /// # Safety
-    /// The processor must have the instructions, and [`Self::Matrix`] needs an even number of rows.
+    /// The processor must have the instructions, and [`Self::Matrix`] needs four rows.
     unsafe fn compute(
         self,
         block_type: BlockType,
@@ -478,11 +479,9 @@ impl<const T: usize> Blocks<T> {
         sums: &mut TileSums,
     ) {
         use ByteProducts as P;
-        // SAFETY: the caller guarantees the instructions, and an even number of rows for products of
-        // matrices.
+        // SAFETY: the caller guarantees the instructions, and four rows for products of matrices.
         unsafe {
             match (products, operands.rows) {
-                (P::Matrix, 2) => Self::matrix::<2>(operands, tile, sums),
                 (P::Matrix, _) => Self::matrix::<4>(operands, tile, sums),
                 (P::Dot, 1) => Self::dot::<1>(operands, tile, sums),
                 (P::Dot, 2) => Self::dot::<2>(operands, tile, sums),
@@ -718,16 +717,13 @@ mod tests {
                 block_index: 0,
                 group_blocks: 1,
             };
-            let even = |products: &&ByteProducts| {
-                **products != ByteProducts::Matrix || rows.is_multiple_of(2)
-            };
             let results: Vec<_> = compared
                 .iter()
-                .filter(even)
+                .filter(|&&products| products != ByteProducts::Matrix || rows == 4)
                 .map(|products| {
                     let mut sums = [[[f32::NAN; LANES]; MAX_ROW_BLOCK]; 2];
-                    // SAFETY: the processor has the instructions, and the number of rows is even for
-                    // products of matrices.
+                    // SAFETY: the processor has the instructions, and there are four rows for products of
+                    // matrices.
                     unsafe { products.compute(block_type, &operands, &mut sums) };
                     sums.as_flattened().as_flattened().iter().map(|sum| sum.to_bits()).collect()
                 })
