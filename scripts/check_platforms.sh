@@ -7,7 +7,10 @@ cd "$(dirname "$0")/.."
 
 case "${1:-}" in
     "") crates=(-p forerun-cpu -p forerun-runtime -p forerun-output -p forerun) ;;
-    --workspace) crates=(--workspace --no-default-features --features forerun-cli/server) ;;
+    --workspace)
+        features=forerun-cli/server,forerun-cli/plots,forerun-cli/train
+        crates=(--workspace --no-default-features --features "$features")
+        ;;
     *) echo "usage: $0 [--workspace]" >&2; exit 2 ;;
 esac
 

@@ -50,7 +50,7 @@ fn handle(
     action: impl Fn(i32) + Send + 'static,
 ) -> anyhow::Result<()> {
     let failed = "cannot install the handler for Ctrl-C";
-    let work = on_each(signals, action).context(failed)?;
+    let work = on_each(signals.into_iter().collect(), action).context(failed)?;
     thread::Builder::new().name(thread.into()).spawn(work).context(failed)?;
     Ok(())
 }
@@ -58,7 +58,7 @@ fn handle(
 /// Returns a loop that calls `action` for each of these signals.
 #[cfg(not(windows))]
 fn on_each(
-    signals: impl IntoIterator<Item = i32>,
+    signals: Vec<i32>,
     action: impl Fn(i32) + Send + 'static,
 ) -> io::Result<impl FnOnce() + Send> {
     let mut signals = Signals::new(signals)?;
@@ -69,7 +69,7 @@ fn on_each(
 /// looks for them.
 #[cfg(windows)]
 fn on_each(
-    signals: impl IntoIterator<Item = i32>,
+    signals: Vec<i32>,
     action: impl Fn(i32) + Send + 'static,
 ) -> io::Result<impl FnOnce() + Send> {
     use signal_hook::flag::register_usize;
