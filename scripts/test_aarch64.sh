@@ -17,6 +17,8 @@ test_on() {
 
 case "${1:-}" in
     "")
+        # Emulated tests take minutes.
+        export FORERUN_CASES="${FORERUN_CASES:-8}"
         test_on max -p forerun-vector --lib
         test_on max -p forerun-cpu --lib --test row_invariance --test batches --test reference_device
         for processor in cortex-a76 cortex-a53; do
