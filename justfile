@@ -39,6 +39,14 @@ batches cases="20000":
 wire cases="50000":
     FORERUN_CASES={{cases}} cargo nextest run --release -p forerun-wire --test clusters
 
+# Type-check the workspace for Linux on aarch64, macOS and Windows
+platforms:
+    scripts/check_platforms.sh --workspace
+
+# The kernels' tests for aarch64 under emulation, with the instructions of three processors
+aarch64:
+    scripts/test_aarch64.sh
+
 # Mutation fuzzing of the checkpoint loaders
 fuzz cases="1000000":
     FORERUN_FUZZ_CASES={{cases}} \

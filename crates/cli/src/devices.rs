@@ -135,7 +135,11 @@ fn cores() -> anyhow::Result<ExitCode> {
     for limit in topology.limits() {
         writeln!(out, "  {limit}")?;
     }
-    writeln!(out, "default placement    leaves busy cores (`--pin` stays on them)")?;
+    let who = match cfg!(target_os = "linux") {
+        true => "leaves busy cores (`--pin` stays on them)",
+        false => "by the system (only on Linux are cores pinned, and their kinds and quotas known)",
+    };
+    writeln!(out, "default placement    {who}")?;
     writeln!(out, "  pearl, dsi  {}", Placement::automatic(&cores, true, 1))?;
     writeln!(out, "  others      {}", Placement::automatic(&cores, false, 1))?;
     Ok(ExitCode::SUCCESS)
@@ -160,7 +164,19 @@ fn instruction_sets() -> String {
     if found.is_empty() { "baseline".into() } else { found.join(" ") }
 }
 
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(target_arch = "aarch64")]
+fn instruction_sets() -> String {
+    use std::arch::is_aarch64_feature_detected;
+    let sets = [
+        ("neon", is_aarch64_feature_detected!("neon")),
+        ("dotprod", is_aarch64_feature_detected!("dotprod")),
+        ("i8mm", is_aarch64_feature_detected!("i8mm")),
+    ];
+    let found: Vec<&str> = sets.iter().filter(|set| set.1).map(|set| set.0).collect();
+    found.join(" ")
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn instruction_sets() -> String {
     std::env::consts::ARCH.into()
 }

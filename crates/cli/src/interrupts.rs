@@ -4,11 +4,12 @@
 use anyhow::Context;
 use forerun::Canceller;
 use signal_hook::consts::{SIGINT, SIGTERM};
+#[cfg(not(windows))]
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
-use std::process;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::thread;
+use std::{io, process};
 
 /// Whether the command itself handles signals.
 static LISTENING: AtomicBool = AtomicBool::new(false);
@@ -49,10 +50,45 @@ fn handle(
     action: impl Fn(i32) + Send + 'static,
 ) -> anyhow::Result<()> {
     let failed = "cannot install the handler for Ctrl-C";
-    let mut signals = Signals::new(signals).context(failed)?;
-    let work = move || signals.forever().for_each(action);
+    let work = on_each(signals.into_iter().collect(), action).context(failed)?;
     thread::Builder::new().name(thread.into()).spawn(work).context(failed)?;
     Ok(())
+}
+
+/// Returns a loop that calls `action` for each of these signals.
+#[cfg(not(windows))]
+fn on_each(
+    signals: Vec<i32>,
+    action: impl Fn(i32) + Send + 'static,
+) -> io::Result<impl FnOnce() + Send> {
+    let mut signals = Signals::new(signals)?;
+    Ok(move || signals.forever().for_each(action))
+}
+
+/// Returns a loop that calls `action` for each of these signals. Nothing can wait for them on Windows, so it
+/// looks for them.
+#[cfg(windows)]
+fn on_each(
+    signals: Vec<i32>,
+    action: impl Fn(i32) + Send + 'static,
+) -> io::Result<impl FnOnce() + Send> {
+    use signal_hook::flag::register_usize;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+    const PAUSE: Duration = Duration::from_millis(50);
+    let latest = Arc::new(AtomicUsize::new(0));
+    for signal in signals {
+        register_usize(signal, Arc::clone(&latest), signal as usize)?;
+    }
+    Ok(move || {
+        loop {
+            match latest.swap(0, Ordering::SeqCst) {
+                0 => thread::sleep(PAUSE),
+                signal => action(signal as i32),
+            }
+        }
+    })
 }
 
 /// Returns the set of signals that are ignored: bit `n` stands for signal `n + 1`.

@@ -1,9 +1,9 @@
 //! What may be written to: regular files, folders, and new names.
 
+use crate::system::special_file;
 use std::ffi::OsStr;
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Checks that a file can be written: that it does not exist, in an existing folder, or is a regular
@@ -99,9 +99,7 @@ fn a(kind: FileType) -> &'static str {
     match kind {
         kind if kind.is_dir() => "a folder",
         kind if kind.is_file() => "a file",
-        kind if kind.is_fifo() => "a pipe",
-        kind if kind.is_socket() => "a socket",
-        _ => "a device",
+        kind => special_file(kind),
     }
 }
 

@@ -3,8 +3,7 @@
 use crate::destination::{folder_of, regular_file};
 use crate::partial::Partial;
 use crate::space;
-use rustix::fs::{FallocateFlags, fallocate};
-use rustix::io::Errno;
+use crate::system::{self, open, sync_entries};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -46,10 +45,7 @@ impl OutputFile {
         if bytes == 0 {
             return Ok(());
         }
-        match fallocate(&self.partial.handle, FallocateFlags::KEEP_SIZE, 0, bytes) {
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(self.explained(error.into())),
-            _ => Ok(()),
-        }
+        system::reserve(&self.partial.handle, bytes).map_err(|error| self.explained(error))
     }
 
     /// Writes everything to the disk and gives the file its name.
@@ -102,5 +98,5 @@ pub fn write(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
 
 /// Syncs the entries of a folder to the disk. Only then is a rename durable.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+    sync_entries(&open(folder)?)
 }

@@ -3,8 +3,8 @@
 use crate::destination::{folder, folder_of};
 use crate::file::sync_folder;
 use crate::partial::{Partial, remove};
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use std::fs::{self, File};
+use crate::system::{exchange, open, sync_entries};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ impl OutputFolder {
         folder(path)?;
         let partial = Partial::create(path, |partial| {
             fs::create_dir(partial)?;
-            File::open(partial)
+            open(partial)
         })?;
         Ok(Self { path: path.to_owned(), partial })
     }
@@ -40,17 +40,17 @@ impl OutputFolder {
     /// # Errors
     /// If the folder cannot be renamed.
     pub fn finish(self) -> io::Result<()> {
-        self.partial.handle.sync_all()?;
+        sync_entries(&self.partial.handle)?;
         let exists = folder(&self.path)?;
         self.partial.finish(|partial| {
             if !exists {
                 return fs::rename(partial, &self.path);
             }
-            if renameat_with(CWD, partial, CWD, &self.path, RenameFlags::EXCHANGE).is_ok() {
+            if exchange(partial, &self.path).is_ok() {
                 remove(partial);
                 return Ok(());
             }
-            // The file system cannot exchange two names.
+            // The system cannot exchange two names.
             fs::remove_dir_all(&self.path)?;
             fs::rename(partial, &self.path)
         })?;

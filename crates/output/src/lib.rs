@@ -14,6 +14,7 @@ mod folder;
 mod lock;
 mod partial;
 mod space;
+mod system;
 
 pub use destination::{append, check};
 pub use file::{OutputFile, write};

@@ -1,7 +1,8 @@
 //! Locks of files and folders that grow over time.
 
 use crate::destination::{folder_of, name_of};
-use crate::partial::{is_linked, register, remove_registered};
+use crate::partial::{register, remove_registered};
+use crate::system::is_linked;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};

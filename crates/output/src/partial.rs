@@ -4,12 +4,12 @@
 //! process that was killed.
 
 use crate::destination::{folder_of, name_of};
+use crate::system::{is_linked, open};
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::mem;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -128,7 +128,7 @@ fn remove_abandoned(folder: &Path, start: &str) {
         if is_link || !middle.is_some_and(is_random) {
             continue;
         }
-        if File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
+        if open(&entry.path()).is_ok_and(|file| file.try_lock().is_ok()) {
             remove(&entry.path());
         }
     }
@@ -142,9 +142,4 @@ fn lock(handle: &File) -> bool {
         Err(TryLockError::WouldBlock) => false,
         Err(TryLockError::Error(_)) => true,
     }
-}
-
-/// Returns whether an open file or folder still has a name.
-pub(crate) fn is_linked(handle: &File) -> bool {
-    handle.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
 }

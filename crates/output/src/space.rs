@@ -1,5 +1,6 @@
 //! Errors of full disks.
 
+use crate::system::free_bytes;
 use std::fs::File;
 use std::io;
 
@@ -15,9 +16,8 @@ pub(crate) fn explain(error: io::Error, file: &File, written: u64, needed: u64) 
     } else {
         "the disk quota is used up"
     };
-    let free = rustix::fs::fstatvfs(file).map_or(String::new(), |space| {
-        format!(" and {} are free", bytes(space.f_bavail.saturating_mul(space.f_frsize) + written))
-    });
+    let free = free_bytes(file)
+        .map_or(String::new(), |free| format!(" and {} are free", bytes(free + written)));
     let needed = bytes(needed);
     let advice = "free some space, or choose another folder";
     io::Error::new(kind, format!("{disk}: the file needs at least {needed}{free}; {advice}"))

@@ -8,6 +8,8 @@
 //! and nothing else.
 
 mod isa;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 
 pub use isa::{Isa, IsaError};
 
@@ -48,12 +50,24 @@ pub fn vectorize(isa: Isa, work: impl Vectorized) {
             Isa::Portable => (),
         }
     }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::Neon {
+        #[target_feature(enable = "neon")]
+        fn neon(work: impl Vectorized) {
+            work.run::<neon::FourQuads>();
+        }
+        // SAFETY: `Isa::best` checked that the processor supports NEON.
+        return unsafe { neon(work) };
+    }
     let _ = isa;
     work.run::<[f32; LANES]>();
 }
 
 /// A vector of sixteen numbers. In a reduction, lane `i mod 16` takes element `i`.
 pub trait Lanes: Copy {
+    /// Whether the processor's registers hold only about four vectors of sums next to their terms.
+    const FEW_REGISTERS: bool = false;
+
     /// Creates a vector with the same number in every lane.
     fn splat(value: f32) -> Self;
     /// Reads sixteen numbers.

@@ -136,12 +136,20 @@ pub(super) struct QuantizedRows<'a> {
 
 impl QuantizedRows<'_> {
     /// Returns four quants: those of a group of inputs.
+    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub(super) unsafe fn group(&self, place: usize, group: usize) -> i32 {
-        let at = place * BLOCK + group * 4;
+        // SAFETY: the caller guarantees that the place exists.
+        unsafe { self.quants_from(place, group * 4).cast::<i32>().read_unaligned() }
+    }
+
+    /// Returns the address of a block's quants, from an input on.
+    #[inline(always)]
+    pub(super) unsafe fn quants_from(&self, place: usize, input: usize) -> *const i8 {
+        let at = place * BLOCK + input;
         debug_assert!(at + 4 <= self.quants.len());
         // SAFETY: the caller guarantees that the place exists.
-        unsafe { self.quants.as_ptr().add(at).cast::<i32>().read_unaligned() }
+        unsafe { self.quants.as_ptr().add(at) }
     }
 
     /// Returns the scale of a block.

@@ -294,6 +294,11 @@ impl<C: Cached> Task<'_, C> {
             while query < self.count {
                 let rows = if query + QUERY_TILE <= self.count { QUERY_TILE } else { 1 };
                 match (rows, step) {
+                    (QUERY_TILE, KEY_TILE) if L::FEW_REGISTERS => {
+                        for block in block..block + KEY_TILE {
+                            self.multiply::<L, QUERY_TILE, 1>(query, block);
+                        }
+                    }
                     (QUERY_TILE, KEY_TILE) => {
                         self.multiply::<L, QUERY_TILE, KEY_TILE>(query, block);
                     }
@@ -418,8 +423,9 @@ impl<C: Cached> Task<'_, C> {
         position: usize,
     ) {
         let mut lane = 0;
+        let one_by_one = L::FEW_REGISTERS && Q > 1;
         while lane < self.cached.pages.lanes() {
-            if lane + OUT_LANES <= self.cached.pages.lanes() {
+            if !one_by_one && lane + OUT_LANES <= self.cached.pages.lanes() {
                 self.add_lanes::<L, Q, OUT_LANES>(query, slots.clone(), position, lane);
                 lane += OUT_LANES;
             } else {

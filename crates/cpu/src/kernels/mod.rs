@@ -25,6 +25,8 @@ mod block_format;
 mod block_tile;
 mod keys_values;
 mod linear;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod operands;
 mod packed;
 mod pointwise;

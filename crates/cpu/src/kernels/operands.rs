@@ -1,5 +1,10 @@
 //! The operands of a linear kernel: tiles of weights and a block of rows.
 
+#![cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(dead_code, reason = "only the AVX-512 kernels take input ranges and prefetch")
+)]
+
 use super::LANES;
 use super::activations::Activations;
 use super::block_format::{BlockFormat, CHUNK};

@@ -79,6 +79,8 @@ impl WeightFile {
             // If the system cannot do it, the pages stay until it needs the memory.
             drop(released);
         }
+        #[cfg(not(unix))]
+        let _ = bytes;
     }
 }
 
