@@ -58,7 +58,7 @@ fn deepest(matches: &ArgMatches) -> &ArgMatches {
 fn options(root: &Command, matches: &ArgMatches, table: &Table) -> anyhow::Result<Vec<OsString>> {
     let (mut command, mut matches, mut table) = (root, matches, Some(table));
     let mut words = Vec::new();
-    check(root, root, table.into_iter().flatten())?;
+    check(root, table.into_iter().flatten())?;
     // Options of outer tables apply to inner commands, which come later and so before them.
     let mut entries: Vec<(&String, &Value)> = Vec::new();
     loop {
@@ -83,13 +83,12 @@ fn options(root: &Command, matches: &ArgMatches, table: &Table) -> anyhow::Resul
 
 /// Checks that there is an option for each entry, in the command or in one below it.
 fn check<'a>(
-    root: &Command,
     command: &Command,
     entries: impl Iterator<Item = (&'a String, &'a Value)>,
 ) -> anyhow::Result<()> {
     for (name, value) in entries {
         match (value, command.find_subcommand(name)) {
-            (Value::Table(table), Some(inner)) => check(root, inner, table.iter())?,
+            (Value::Table(table), Some(inner)) => check(inner, table.iter())?,
             (Value::Table(_), None) => bail!("[{name}]: there is no such command"),
             _ if has_option(command, name) => {}
             _ => bail!("{name}: `{}` has no option --{name}", command.get_name()),
@@ -183,8 +182,8 @@ mod tests {
             ("config = \"x\"", "config"),
             ("seed = ", "line 1"),
         ] {
-            let error = with(file, "forerun generate --prompt x").unwrap_err();
-            let text = format!("{error:#}");
+            let given = with(file, "forerun generate --prompt x");
+            let text = format!("{:#}", given.expect_err(file));
             assert!(text.contains(named), "{file}: {text}");
             assert!(text.contains("options.toml"), "{text}");
         }
