@@ -5,6 +5,7 @@ use crate::answer_stream::{AnswerEvent, AnswerStream, Sink};
 use crate::decoding::LearnedDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
+use crate::grammar::{Grammar, GrammarCompiler, GrammarError};
 use crate::loader::Loader;
 use crate::memory;
 use crate::open_model::open_model;
@@ -13,7 +14,7 @@ use crate::request::{Request, RequestError};
 use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
 use forerun_core::trace::Trace;
-use forerun_core::{Need, SequenceId, TokenId};
+use forerun_core::{Constraint, Need, SequenceId, TokenId};
 use forerun_cpu::Isa;
 use forerun_decode::{AnswerDecoder, Limits, Sequence};
 use forerun_formats::Config;
@@ -63,6 +64,7 @@ pub struct Forerun {
     plan: Plan,
     config: Config,
     tokenizer: Arc<Tokenizer>,
+    grammars: Arc<GrammarCompiler>,
     translates: bool,
     reads_features: bool,
     workers: Box<dyn Workers>,
@@ -119,8 +121,12 @@ impl Forerun {
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let loaded = Arc::new(Loaded { target: weights, features, drafters });
         let config = target.checkpoint.config().clone();
+        let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
+        let grammars = Arc::new(grammars);
+        let loaded =
+            Loaded { target: weights, features, drafters, grammars: Arc::clone(&grammars) };
+        let loaded = Arc::new(loaded);
         let reads_features = loaded.features.is_some();
         let workers = connect(Runtime::start(worker_specs(plan, &loaded)?)?);
         let first = loaded.drafters.iter().find(|drafter| drafter.index() == 0);
@@ -131,6 +137,7 @@ impl Forerun {
             plan,
             config,
             tokenizer,
+            grammars,
             translates,
             reads_features,
             workers,
@@ -315,6 +322,14 @@ impl Forerun {
         Ok(self.tokenizer.encode(prompt)?)
     }
 
+    /// Checks that a grammar can be used with this model, and keeps it for answers.
+    ///
+    /// # Errors
+    /// If it is malformed, has no texts, needs something unsupported, or is too large.
+    pub fn check_grammar(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        self.grammars.compile(grammar).map(|_| ())
+    }
+
     /// Returns the id of a new sequence. Its caches are kept until it is released.
     pub(crate) fn new_sequence(&self) -> SequenceId {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
@@ -368,7 +383,7 @@ impl Forerun {
         request: &Request,
         canceller: &Canceller,
     ) -> Result<AnswerStream<'_>, ForerunError> {
-        let sampling = request.keyed_sampling()?;
+        let mut sampling = request.keyed_sampling()?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
@@ -382,6 +397,14 @@ impl Forerun {
         if !request.ignore_eos {
             eos.extend(&self.config.eos_token_ids);
         }
+        let grammar = match &request.grammar {
+            Some(grammar) => Some(self.grammars.constraint(grammar, &eos)?),
+            None => None,
+        };
+        sampling.constraint = grammar.as_ref().map(|(specification, compiled)| {
+            Constraint::new(specification.as_str(), Arc::clone(compiled) as _)
+        });
+        let grammar = grammar.map(|(_, compiled)| compiled);
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
         let id = continuation.sequence;
         let seed = sampling.randomness.seed;
@@ -408,6 +431,7 @@ impl Forerun {
             sequence,
             cluster: self.workers.cluster(canceller),
             decoder: Some(decoder),
+            grammar,
             method,
             sink,
             canceller: canceller.clone(),

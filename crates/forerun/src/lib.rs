@@ -38,6 +38,7 @@ mod engine;
 mod engine_method;
 mod error;
 mod gguf;
+mod grammar;
 #[cfg(feature = "hub")]
 mod hub;
 mod layer_analysis;
@@ -69,6 +70,7 @@ pub use engine::{Canceller, Forerun};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
+pub use grammar::{Grammar, GrammarError, GrammarKind};
 #[cfg(feature = "hub")]
 pub use hub::HubError;
 pub use layer_analysis::{

@@ -301,6 +301,7 @@ fn sampling(request: &Request) -> Sampling {
         options: request.sampling.clone(),
         randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
         verification: Verification::Coupled,
+        constraint: None,
     }
 }
 

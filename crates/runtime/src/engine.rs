@@ -3,8 +3,8 @@
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
-    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, RowLogprobs, Sampler,
-    ScoreJob, Scores, SequenceId, node_of_row,
+    CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role,
+    RowLogprobs, Sampler, Sampling, ScoreJob, Scores, SequenceId, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -48,6 +48,7 @@ impl Randomness for DrafterRandomness<'_> {
 pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
+    constraints: Option<Arc<dyn CompileConstraint>>,
     forwards: ForwardLog,
     device_uses: DeviceUseLog,
 }
@@ -70,6 +71,13 @@ impl Engine {
     #[must_use]
     pub fn with_target(mut self, index: usize, model: impl LanguageModel + 'static) -> Self {
         self.targets.insert(index, Box::new(model));
+        self
+    }
+
+    /// Returns the engine with a compiler for constraints that arrive from another process.
+    #[must_use]
+    pub fn with_constraint_compiler(mut self, compiler: Arc<dyn CompileConstraint>) -> Self {
+        self.constraints = Some(compiler);
         self
     }
 
@@ -114,6 +122,7 @@ impl Engine {
         randomness: &dyn Randomness,
         cancel: &AtomicBool,
     ) -> Result<JobOutput, ModelError> {
+        self.compile_constraint(job);
         match role {
             Role::Drafter(index) => {
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
@@ -141,6 +150,7 @@ impl Engine {
         jobs: &[(&Job, &AtomicBool)],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
+        jobs.iter().for_each(|(job, _)| self.compile_constraint(job));
         let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
         let randomness: Vec<_> = jobs
             .iter()
@@ -157,12 +167,20 @@ impl Engine {
     /// # Panics
     /// As [`Engine::execute`].
     pub(crate) fn score_pass(&mut self, index: usize, jobs: &mut [ScorePart<'_>]) {
+        jobs.iter().for_each(|part| self.compile_constraint(part.job));
         let model = self.targets.get_mut(&index).expect("a target of this index");
         let batch = jobs.iter_mut().map(|ScorePart { job, cancel, progress }| BatchEntry {
             request: forward_request(score_job(job), cancel),
             progress,
         });
         model.forward(&mut batch.collect::<Vec<_>>());
+    }
+
+    /// Compiles a job's constraint, unless it is compiled already.
+    fn compile_constraint(&self, job: &Job) {
+        if let Some(constraint) = &sampling_of(job).constraint {
+            constraint.compile_with(self.constraints.as_deref());
+        }
     }
 
     /// Frees the state of a sequence.
@@ -188,11 +206,16 @@ impl ScorePart<'_> {
     }
 }
 
+/// Returns the sampling options of a job's request.
+fn sampling_of(job: &Job) -> &Sampling {
+    match job {
+        Job::Draft { sampling, .. } | Job::Score(ScoreJob { sampling, .. }) => sampling,
+    }
+}
+
 /// Returns the randomness of a job's request.
 pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
-    match job {
-        Job::Draft { sampling, .. } | Job::Score(ScoreJob { sampling, .. }) => &sampling.randomness,
-    }
+    &sampling_of(job).randomness
 }
 
 /// Returns a draft job as the drafter's context.
