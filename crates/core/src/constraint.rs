@@ -11,14 +11,16 @@ use std::sync::{Arc, OnceLock};
 /// A set of allowed tokens.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TokenMask {
-    /// Token `t` is bit `t % 32` of word `t / 32`. Tokens beyond are forbidden.
+    /// Token `t` is bit `t % 32` of word `t / 32`. The last word is not 0, and tokens beyond are forbidden.
     words: Arc<[u32]>,
 }
 
 impl TokenMask {
     /// Creates a mask from its bits: token `t` is allowed if bit `t % 32` of word `t / 32` is set.
     #[must_use]
-    pub fn from_words(words: impl Into<Arc<[u32]>>) -> Self {
+    pub fn from_words(mut words: Vec<u32>) -> Self {
+        let end = words.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
+        words.truncate(end);
         Self { words: words.into() }
     }
 
@@ -73,8 +75,8 @@ pub trait TokenConstraint: fmt::Debug + Send + Sync {
     /// committed token follows.
     fn allowed(&self, answer: &[TokenId]) -> Option<TokenMask>;
 
-    /// Returns up to `limit` tokens that will probably follow `answer`, because the constraint
-    /// leaves little choice. They are a function of `answer` alone.
+    /// Returns tokens that spell what has to follow `answer`, at most `limit`. They are a good draft, and
+    /// a function of `answer` alone. By default there are none.
     fn forced(&self, answer: &[TokenId], limit: usize) -> Vec<TokenId> {
         let _ = (answer, limit);
         Vec::new()
@@ -194,7 +196,7 @@ mod tests {
         let mask = TokenMask::of(tokens);
         assert_eq!(mask.tokens().collect::<Vec<_>>(), tokens);
         assert!(mask.allows(32) && !mask.allows(33) && !mask.allows(5_000));
-        assert_eq!(mask, TokenMask::from_words(vec![1 | 1 << 31, 1 | 1 << 31, 0, 1 << 4]));
+        assert_eq!(mask, TokenMask::from_words(vec![1 | 1 << 31, 1 | 1 << 31, 0, 1 << 4, 0]));
         assert_eq!(format!("{mask:?}"), "{0, 31, 32, 63, 100}");
     }
 

@@ -150,4 +150,15 @@ impl TokenConstraint for EveryNth {
             .all(is_allowed)
             .then(|| TokenMask::of(tokens.filter(|&token| self.allows(answer, token))))
     }
+
+    fn forced(&self, answer: &[TokenId], limit: usize) -> Vec<TokenId> {
+        let mut forced = Vec::new();
+        while forced.len() < limit {
+            let mask = self.allowed(&[answer, &forced].concat());
+            let tokens: Vec<TokenId> = mask.iter().flat_map(TokenMask::tokens).collect();
+            let &[token] = &tokens[..] else { break };
+            forced.push(token);
+        }
+        forced
+    }
 }

@@ -330,6 +330,20 @@ impl Forerun {
         self.grammars.compile(grammar).map(|_| ())
     }
 
+    /// Compiles a grammar to the constraint of an answer that ends with one of `end_tokens`, for your own
+    /// jobs and decoders. Only end tokens without text count.
+    ///
+    /// # Errors
+    /// As [`Forerun::check_grammar`], or if no end token is left.
+    pub fn constraint(
+        &self,
+        grammar: &Grammar,
+        end_tokens: &[TokenId],
+    ) -> Result<Constraint, GrammarError> {
+        let (specification, compiled) = self.grammars.constraint(grammar, end_tokens)?;
+        Ok(Constraint::new(specification, compiled))
+    }
+
     /// Returns the id of a new sequence. Its caches are kept until it is released.
     pub(crate) fn new_sequence(&self) -> SequenceId {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))

@@ -99,7 +99,7 @@ pub use unknown_value::UnknownValue;
 pub use forerun_core::Need;
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
 pub use forerun_core::{
-    Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
+    Constraint, Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
 };
 pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;

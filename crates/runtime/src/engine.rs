@@ -3,8 +3,8 @@
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
-    CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role,
-    RowLogprobs, Sampler, Sampling, ScoreJob, Scores, SequenceId, node_of_row,
+    CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Proposal, Randomness,
+    Role, RowLogprobs, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -125,6 +125,9 @@ impl Engine {
         self.compile_constraint(job);
         match role {
             Role::Drafter(index) => {
+                if let Some(draft) = forced_draft(job) {
+                    return Ok(JobOutput::Draft(draft));
+                }
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let randomness = DrafterRandomness { randomness, index };
                 let context = draft_context(job, &randomness, cancel);
@@ -150,16 +153,26 @@ impl Engine {
         jobs: &[(&Job, &AtomicBool)],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
-        jobs.iter().for_each(|(job, _)| self.compile_constraint(job));
+        let mut free = Vec::new();
+        for (number, (job, cancel)) in jobs.iter().enumerate() {
+            self.compile_constraint(job);
+            match forced_draft(job) {
+                Some(draft) => done(number, Ok(draft)),
+                None => free.push((number, *job, *cancel)),
+            }
+        }
         let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
-        let randomness: Vec<_> = jobs
+        let randomness: Vec<_> = free
             .iter()
-            .map(|(job, _)| DrafterRandomness { randomness: randomness_of(job), index })
+            .map(|(_, job, _)| DrafterRandomness { randomness: randomness_of(job), index })
             .collect();
-        let contexts = jobs.iter().zip(&randomness);
+        let contexts = free.iter().zip(&randomness);
         let contexts =
-            contexts.map(|((job, cancel), randomness)| draft_context(job, randomness, cancel));
-        drafter.draft_batch(&contexts.collect::<Vec<_>>(), done);
+            contexts.map(|((_, job, cancel), randomness)| draft_context(job, randomness, cancel));
+        let contexts: Vec<_> = contexts.collect();
+        if !contexts.is_empty() {
+            drafter.draft_batch(&contexts, &mut |context, draft| done(free[context].0, draft));
+        }
     }
 
     /// Runs one forward pass for score jobs of different sequences.
@@ -216,6 +229,17 @@ fn sampling_of(job: &Job) -> &Sampling {
 /// Returns the randomness of a job's request.
 pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
     &sampling_of(job).randomness
+}
+
+/// Returns the draft of a job whose constraint determines all tokens of the requested depth. It needs no
+/// drafter.
+fn forced_draft(job: &Job) -> Option<Draft> {
+    let Job::Draft { tokens, prompt_len, sampling, shape, .. } = job else { return None };
+    let constraint = sampling.constraint.as_ref()?.compiled().ok()?;
+    let depth = shape.depth();
+    let forced = constraint.forced(tokens.get(*prompt_len..)?, depth);
+    let fills = depth > 0 && forced.len() == depth;
+    fills.then(|| Draft { tree: TokenTree::chain(&forced), proposal: Proposal::Deterministic })
 }
 
 /// Returns a draft job as the drafter's context.

@@ -42,6 +42,7 @@ pub(crate) struct GrammarCompiler {
 
 /// What all grammars of a tokenizer share.
 struct Factory {
+    tokenizer: Arc<Tokenizer>,
     vocabulary: Arc<Vocabulary>,
     parsers: ParserFactory,
 }
@@ -50,6 +51,7 @@ struct Factory {
 pub(crate) struct CompiledGrammar {
     pub(super) kind: GrammarKind,
     pub(super) vocabulary: Arc<Vocabulary>,
+    tokenizer: Arc<Tokenizer>,
     start: Mutex<Matcher>,
 }
 
@@ -125,7 +127,7 @@ impl GrammarCompiler {
         let mut parsers = parsers.map_err(|cause| error(message(&cause.to_string())))?;
         parsers.quiet();
         *parsers.limits_mut() = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
-        Ok(Factory { vocabulary, parsers })
+        Ok(Factory { tokenizer: Arc::clone(&self.tokenizer), vocabulary, parsers })
     }
 }
 
@@ -148,7 +150,8 @@ impl Factory {
             return Err(invalid(kind, &message(&reason)));
         }
         let vocabulary = Arc::clone(&self.vocabulary);
-        let compiled = CompiledGrammar { kind, vocabulary, start: Mutex::new(matcher) };
+        let tokenizer = Arc::clone(&self.tokenizer);
+        let compiled = CompiledGrammar { kind, vocabulary, tokenizer, start: Mutex::new(matcher) };
         match compiled.start().compute_mask() {
             Ok(_) => Ok(compiled),
             Err(reason) => Err(invalid(kind, &stuck(&reason.to_string()))),
@@ -161,17 +164,45 @@ impl CompiledGrammar {
     pub(super) fn start(&self) -> Matcher {
         self.start.lock().unwrap_or_else(PoisonError::into_inner).deep_clone()
     }
+
+    /// Returns the tokens with which the tokenizer continues `last` with a text, without those at the end of the
+    /// text, which depend on what follows it. They may be none.
+    pub(super) fn spell(&self, last: Option<TokenId>, text: &[u8]) -> Vec<TokenId> {
+        let (vocabulary, last) = (&self.vocabulary, last.as_slice());
+        let encode = |before: &[TokenId]| {
+            let mut bytes = vocabulary.bytes(before);
+            bytes.extend(text);
+            // A character may have to continue after the text.
+            let text = bytes.utf8_chunks().next()?.valid();
+            let mut tokens = self.tokenizer.encode_part(text, false).ok()?;
+            let spells = vocabulary.bytes(&tokens) == text.as_bytes();
+            if !spells || !tokens.starts_with(before) {
+                return None;
+            }
+            tokens.pop();
+            tokens.drain(..before.len().min(tokens.len()));
+            Some(tokens)
+        };
+        encode(last).or_else(|| encode(&[])).unwrap_or_default()
+    }
 }
 
 fn invalid(kind: GrammarKind, reason: &str) -> GrammarError {
     GrammarError::Invalid { kind, reason: reason.to_owned() }
 }
 
+/// The longest message of the library that is passed on, in characters. Some quote the whole grammar.
+const MAX_MESSAGE: usize = 400;
+
 /// Returns the library's message without its notes for debugging.
 pub(super) fn message(text: &str) -> String {
-    let end = ["\n<backtrace>", "\n<state>", "\n<non-verbose/>"];
-    let end = end.iter().filter_map(|note| text.find(note)).min().unwrap_or(text.len());
-    text[..end].trim().to_owned()
+    let notes = ["\n<backtrace>", "\n<state>", "\n<non-verbose/>"];
+    let end = notes.iter().filter_map(|note| text.find(note)).min().unwrap_or(text.len());
+    let text = text[..end].trim();
+    match text.char_indices().nth(MAX_MESSAGE) {
+        Some((cut, _)) => format!("{} …", &text[..cut]),
+        None => text.to_owned(),
+    }
 }
 
 /// Returns why no token is allowed.
@@ -217,7 +248,33 @@ fn schema(text: &str) -> Result<Value, String> {
         Value::Bool(false) => return Err("no value satisfies `false`".into()),
         _ => return Err("a schema is an object or `true`".into()),
     }
+    exclude_leap_seconds(&mut schema);
     Ok(schema)
+}
+
+/// Excludes leap seconds from the formats of times. The library allows them in every minute, but they are
+/// valid in few (RFC 3339, section 5.7).
+fn exclude_leap_seconds(schema: &mut Value) {
+    let seconds = match schema["format"].as_str() {
+        Some("date-time") => Some("^.{17}[0-5]"),
+        Some("time") => Some("^.{6}[0-5]"),
+        _ => None,
+    };
+    match schema {
+        Value::Array(parts) => parts.iter_mut().for_each(exclude_leap_seconds),
+        Value::Object(fields) => {
+            // Values are no schemas.
+            let is_schema =
+                |field: &str| !["const", "enum", "default", "examples"].contains(&field);
+            let parts = fields.iter_mut().filter(|(field, _)| is_schema(field));
+            parts.for_each(|(_, part)| exclude_leap_seconds(part));
+            let all_of = seconds.map(|_| fields.entry("allOf").or_insert(Value::Array(Vec::new())));
+            if let (Some(Value::Array(all_of)), Some(pattern)) = (all_of, seconds) {
+                all_of.push(serde_json::json!({ "pattern": pattern }));
+            }
+        }
+        _ => {}
+    }
 }
 
 /// Returns a regular expression without `^` and `$` around it, since it matches the whole text anyway.

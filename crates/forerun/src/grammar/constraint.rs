@@ -4,7 +4,6 @@ use super::compiler::{CompiledGrammar, stuck};
 use super::{GrammarError, GrammarKind};
 use forerun_core::{TokenConstraint, TokenId, TokenMask};
 use llguidance::Matcher;
-use llguidance::toktrie::TokenizerEnv;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,9 +27,9 @@ struct State {
     /// The tokens that the matcher has read.
     read: Vec<TokenId>,
     /// What follows the last prefixes.
-    kept: HashMap<Vec<TokenId>, Continuation>,
+    kept: HashMap<Arc<[TokenId]>, Continuation>,
     /// The prefixes in `kept`, the oldest first.
-    order: VecDeque<Vec<TokenId>>,
+    order: VecDeque<Arc<[TokenId]>>,
 }
 
 /// What may follow a prefix of the answer.
@@ -156,8 +155,9 @@ impl State {
         {
             self.kept.remove(&oldest);
         }
-        self.order.push_back(answer.to_vec());
-        self.kept.insert(answer.to_vec(), found.clone());
+        let answer: Arc<[TokenId]> = answer.into();
+        self.order.push_back(Arc::clone(&answer));
+        self.kept.insert(answer, found.clone());
     }
 }
 
@@ -181,7 +181,8 @@ impl TokenConstraint for GrammarConstraint {
         }
         // A copy, because the search for forced bytes changes the matcher.
         let bytes = state.matcher.clone().compute_ff_bytes();
-        let mut tokens = self.grammar.vocabulary.tokenize_bytes(&bytes);
+        drop(state);
+        let mut tokens = self.grammar.spell(answer.last().copied(), &bytes);
         tokens.truncate(limit);
         tokens
     }

@@ -147,11 +147,11 @@ impl Parser<'_> {
             return Err(self.unexpected("the name of a rule"));
         }
         self.skip_space(false);
-        for expected in "::=".chars() {
-            if !self.next_if(expected) {
-                return Err(self.unexpected(&format!("`::=` after {name:?}")));
-            }
+        let mut ahead = self.rest.clone();
+        if !"::=".chars().all(|expected| ahead.next() == Some(expected)) {
+            return Err(self.unexpected(&format!("`::=` after {name:?}")));
         }
+        self.rest = ahead;
         let number = self.number_of(name.clone());
         if let Some(rule) = self.rules.get_mut(&name)
             && std::mem::replace(&mut rule.defined, true)

@@ -3,6 +3,9 @@
 mod compiler;
 mod constraint;
 mod gbnf;
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests;
 mod vocabulary;
 
 pub(crate) use compiler::GrammarCompiler;
@@ -160,7 +163,7 @@ impl Grammar {
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum GrammarError {
     /// The grammar is malformed, has no texts, needs something unsupported, or is too large.
-    #[error("the {kind} of `grammar` cannot be used: {reason}")]
+    #[error("the {kind} cannot be used: {reason}")]
     Invalid {
         /// The grammar's language.
         kind: GrammarKind,
@@ -169,8 +172,8 @@ pub enum GrammarError {
     },
     /// The bytes of the tokenizer's tokens are not known.
     #[error(
-        "`grammar` needs the bytes of every token, which are unknown for {file}: {reason}; leave \
-         `grammar` out, or choose a model with a byte-level or SentencePiece tokenizer"
+        "a grammar needs the bytes of every token, which are unknown for {file}: {reason}; leave the \
+         grammar out, or choose a model with a byte-level or SentencePiece tokenizer"
     )]
     Tokenizer {
         /// The tokenizer's file.
@@ -180,12 +183,12 @@ pub enum GrammarError {
     },
     /// Nothing ends an answer, so that a complete text could not end.
     #[error(
-        "`grammar` needs a token that ends the answer, but the model has no end-of-sequence token or \
-         `ignore_eos` is set: leave `ignore_eos` out, or name a special token in `stop_tokens`"
+        "a grammar needs a token that ends the answer, but `ignore_eos` is set or the model has no \
+         end-of-sequence token: leave `ignore_eos` out, or choose another model"
     )]
     NoEnd,
     /// The answer cannot be continued within the grammar.
-    #[error("the answer after {} tokens cannot be continued within the {kind} of `grammar`: {reason}", .after)]
+    #[error("the answer after {} tokens cannot be continued within the {kind}: {reason}", .after)]
     Stuck {
         /// The grammar's language.
         kind: GrammarKind,
@@ -194,4 +197,15 @@ pub enum GrammarError {
         /// Why it cannot be continued.
         reason: String,
     },
+}
+
+impl GrammarError {
+    /// Returns what is wrong with the grammar, without naming it.
+    #[must_use]
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Invalid { reason, .. } | Self::Stuck { reason, .. } => reason.clone(),
+            Self::Tokenizer { .. } | Self::NoEnd => self.to_string(),
+        }
+    }
 }

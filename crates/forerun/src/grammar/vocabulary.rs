@@ -60,6 +60,12 @@ impl Vocabulary {
             && !matches!(self.trie.token(token), [] | [TokTrie::SPECIAL_TOKEN_MARKER, ..])
     }
 
+    /// Returns the bytes of tokens one after another.
+    pub(super) fn bytes(&self, tokens: &[TokenId]) -> Vec<u8> {
+        let known = tokens.iter().filter(|&&token| (token as usize) < self.trie.vocab_size());
+        known.flat_map(|&token| self.trie.token(token).iter().copied()).collect()
+    }
+
     /// Returns whether a grammar can name a token.
     pub(super) fn is_known(&self, token: TokenId) -> bool {
         token < self.end() && !self.trie.token(token).is_empty()

@@ -61,7 +61,7 @@ async fn answer(
         let state = Arc::clone(&state);
         // Encoding a long prompt takes a while.
         let prepared = tokio::task::spawn_blocking(move || {
-            let body: Body = parse(&bytes)?;
+            let body = Body::parse(&bytes)?;
             let tasks = match kind {
                 Kind::Completion => body.completion_tasks(&state)?,
                 Kind::Chat => body.chat_tasks(&state)?,
