@@ -16,7 +16,8 @@ pub(crate) const BLOCK: usize = 128;
 /// only into groups with a large enough maximum.
 const GROUP: usize = WORD;
 
-/// A row of finite logits and, for tokens that a constraint excludes, −∞, with the maximum of every group of [`GROUP`].
+/// A row of finite logits, and −∞ for tokens that a constraint excludes, with the maximum of every
+/// group of [`GROUP`].
 pub(crate) struct LogitRow<'a> {
     logits: Cow<'a, [f32]>,
     /// The largest logit of each [`GROUP`].

@@ -344,7 +344,7 @@ fn wrong_requests_are_named() {
             "/v1/chat/completions",
             with(chat.clone(), json!({"response_format": {"type": "xml"}})),
             400,
-            "response_format",
+            "response_format.type",
         ),
         (
             "/v1/chat/completions",

@@ -24,7 +24,7 @@ const MAX_RULES: usize = 1 << 17;
 const KEPT: usize = 32;
 
 /// The stack of the thread that compiles. Only what is used takes memory.
-const STACK: usize = 1 << 29;
+const STACK: usize = 1 << 28;
 
 /// Between the parts of a JSON value. Without a limit, a model could write spaces for ever.
 const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
@@ -126,7 +126,12 @@ impl GrammarCompiler {
         );
         let mut parsers = parsers.map_err(|cause| error(message(&cause.to_string())))?;
         parsers.quiet();
-        *parsers.limits_mut() = ParserLimits { verbose_errors: false, ..ParserLimits::default() };
+        *parsers.limits_mut() = ParserLimits {
+            // About 2 kB each.
+            max_lexer_states: 50_000,
+            verbose_errors: false,
+            ..ParserLimits::default()
+        };
         Ok(Factory { tokenizer: Arc::clone(&self.tokenizer), vocabulary, parsers })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::error::{ApiError, of_engine};
 use super::format::{Format, Kind, Usage, statistics};
-use super::request::{Body, parse};
+use super::request::Body;
 use super::state::{State, unix_seconds};
 use crate::admission::{Places, Refusal};
 use crate::generation::{Events, Task};
