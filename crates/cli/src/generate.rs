@@ -1,14 +1,14 @@
 //! `forerun generate`: continues a prompt and prints one line of statistics.
 
-use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments};
+use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments, StructureArguments};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::shown_drafts::ShownDrafts;
 use crate::{note, progress};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
-    Answer, Canceller, EmbeddedModel, Finish, Forerun, ForerunError, Options, Plan, Request,
-    RequestError, SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace, Verification,
-    VerificationChoice,
+    Answer, Canceller, EmbeddedModel, Finish, Forerun, ForerunError, Grammar, GrammarKind, Options,
+    Plan, Request, RequestError, SamplingOptions, TokenId, TokenLogprob, Tokenizer, Trace,
+    Verification, VerificationChoice,
 };
 use forerun_output::OutputFile;
 use serde_json::json;
@@ -137,7 +137,34 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         stop_tokens: Vec::new(),
         ignore_eos: arguments.ignore_eos,
         logprobs: None,
+        grammar: grammar(&arguments.structure)?,
     })
+}
+
+/// Returns the grammar that the answer must follow, from its file or the command line.
+fn grammar(arguments: &StructureArguments) -> anyhow::Result<Option<Grammar>> {
+    let read = |file: &Path, flag| {
+        let text = std::fs::read_to_string(file);
+        text.with_context(|| format!("cannot read the {flag} file {}", file.display()))
+    };
+    if arguments.json_object {
+        return Ok(Some(Grammar::json_object()));
+    }
+    if let Some(regex) = &arguments.regex {
+        return Ok(Some(Grammar::regex(regex)));
+    }
+    if let Some(schema) = &arguments.json_schema {
+        let is_json = schema.trim_start().starts_with('{');
+        let text = if is_json { schema.clone() } else { read(schema.as_ref(), "--json-schema")? };
+        return Ok(Some(Grammar::new(GrammarKind::JsonSchema, text)));
+    }
+    let Some(file) = &arguments.grammar else { return Ok(None) };
+    let text = read(file, "--grammar")?;
+    Ok(Some(match file.extension().and_then(OsStr::to_str) {
+        Some("gbnf") => Grammar::gbnf(text),
+        Some("lark") => Grammar::lark(text),
+        _ => Grammar::guess(text),
+    }))
 }
 
 /// Uses the demonstration pair if no model is given.

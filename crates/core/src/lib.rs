@@ -8,6 +8,7 @@
 //! (which candidates the target accepts), and [`Cluster`] (where [`Job`]s run).
 
 mod batch;
+mod constraint;
 mod coupling;
 mod distribution;
 mod draft;
@@ -31,6 +32,7 @@ mod tree;
 mod verify;
 
 pub use batch::{MAX_BATCH, QueuedJob, may_join, next_batch};
+pub use constraint::{CompileConstraint, Constraint, TokenConstraint, TokenMask};
 pub use distribution::{Distribution, InvalidDistribution};
 pub use draft::{Draft, DraftShape, Proposal};
 pub use features::{FeatureRows, Features};

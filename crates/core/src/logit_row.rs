@@ -3,7 +3,8 @@
 //! Every loop gives the same bits on every instruction set, so the same logits give the same
 //! tokens on every machine.
 
-use crate::{SamplingError, TokenId};
+use crate::constraint::WORD;
+use crate::{SamplingError, TokenId, TokenMask};
 use forerun_vector::{Isa, LANES, Lanes, Vectorized, exp, vectorize};
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -13,9 +14,10 @@ pub(crate) const BLOCK: usize = 128;
 
 /// Number of neighbouring logits that share a stored maximum. A search for the best tokens looks
 /// only into groups with a large enough maximum.
-const GROUP: usize = 32;
+const GROUP: usize = WORD;
 
-/// A row of finite logits, with the maximum of every group of [`GROUP`].
+/// A row of finite logits, and −∞ for tokens that a constraint excludes, with the maximum of every
+/// group of [`GROUP`].
 pub(crate) struct LogitRow<'a> {
     logits: Cow<'a, [f32]>,
     /// The largest logit of each [`GROUP`].
@@ -33,7 +35,7 @@ pub(crate) struct Ranked {
 impl Ranked {
     /// Orders tokens by descending logit, then by ascending token id.
     pub(crate) fn order(&self, other: &Self) -> Ordering {
-        // All logits are finite, and the two zeros are equal.
+        // No logit is NaN, and the two zeros are equal.
         let by_logit = other.logit.partial_cmp(&self.logit).unwrap_or(Ordering::Equal);
         by_logit.then(self.token.cmp(&other.token))
     }
@@ -54,6 +56,35 @@ impl<'a> LogitRow<'a> {
         }
         let peak = maxima.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         Ok(Self { logits, maxima, peak })
+    }
+
+    /// Excludes the tokens that a mask forbids. A row without any allowed token, which only a drafter
+    /// with a smaller vocabulary has, stays as it is.
+    pub(crate) fn masked(self, mask: &TokenMask) -> Self {
+        let forbidden = f32::NEG_INFINITY;
+        let mut logits = vec![forbidden; self.len()];
+        let mut maxima = vec![forbidden; self.maxima.len()];
+        let groups = logits.chunks_mut(GROUP).zip(self.logits.chunks(GROUP)).zip(&mut maxima);
+        for (index, ((masked, raw), max)) in groups.enumerate() {
+            match mask.word(index) {
+                0 => {}
+                u32::MAX => {
+                    masked.copy_from_slice(raw);
+                    *max = self.maxima[index];
+                }
+                word => {
+                    for (bit, (masked, &raw)) in masked.iter_mut().zip(raw).enumerate() {
+                        *masked = if word >> bit & 1 == 1 { raw } else { forbidden };
+                    }
+                    *max = masked.iter().copied().fold(forbidden, f32::max);
+                }
+            }
+        }
+        let peak = maxima.iter().copied().fold(forbidden, f32::max);
+        if peak == forbidden {
+            return self;
+        }
+        Self { logits: Cow::Owned(logits), maxima, peak }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -3,10 +3,14 @@
 //! Tests use it as their oracle. It shares only the Gumbel noise with the production path: it
 //! recounts everything, sorts all tokens, and uses double precision after the penalties.
 
-use crate::{Sampling, TokenId, Verification};
+use crate::{Constraint, Sampling, TokenConstraint, TokenId, TokenMask, Verification};
+use std::sync::Arc;
 
 /// Returns the probability of every token after `prompt` and `answer`, given the logits:
 /// `[vocab_size]`. At temperature 0 one token has probability 1.
+///
+/// # Panics
+/// If the constraint is not compiled.
 #[must_use]
 pub fn probabilities(
     sampling: &Sampling,
@@ -14,10 +18,19 @@ pub fn probabilities(
     answer: &[TokenId],
     logits: &[f32],
 ) -> Vec<f64> {
-    let logits: Vec<f32> = (0..)
+    let mut logits: Vec<f32> = (0..)
         .zip(logits)
         .map(|(token, &logit)| penalised(sampling, prompt, answer, token, logit))
         .collect();
+    let constraint = sampling.constraint.as_ref().map(|constraint| constraint.compiled());
+    let constraint = constraint.transpose().expect("the constraint is compiled");
+    if let Some(mask) = constraint.and_then(|constraint| constraint.allowed(answer)) {
+        for (token, logit) in (0..).zip(&mut logits) {
+            if !mask.allows(token) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+    }
     // Tokens in the order of their rank.
     let mut order: Vec<usize> = (0..logits.len()).collect();
     order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap_or(a.cmp(&b)));
@@ -103,4 +116,49 @@ pub fn logprobs(logits: &[f32]) -> Vec<f64> {
     let above = |&logit: &f32| f64::from(logit) - f64::from(peak);
     let log_mass = logits.iter().map(|logit| above(logit).exp()).sum::<f64>().ln();
     logits.iter().map(|logit| above(logit) - log_mass).collect()
+}
+
+/// A constraint for tests. It forbids each `nth` token of the vocabulary, counted from another token
+/// after every prefix of the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct EveryNth {
+    /// The number of tokens in the vocabulary, at least two.
+    pub vocab_size: TokenId,
+    /// How many tokens there are from one forbidden token to the next, at least two.
+    pub nth: TokenId,
+}
+
+impl EveryNth {
+    /// Returns this as the constraint of sampling options.
+    #[must_use]
+    pub fn constraint(self) -> Constraint {
+        Constraint::new(format!("{self:?}"), Arc::new(self))
+    }
+
+    /// Returns whether a token may follow an answer that is itself allowed.
+    fn allows(self, answer: &[TokenId], token: TokenId) -> bool {
+        let sum: TokenId = answer.iter().map(|token| token + 1).sum();
+        !(token + sum).is_multiple_of(self.nth)
+    }
+}
+
+impl TokenConstraint for EveryNth {
+    fn allowed(&self, answer: &[TokenId]) -> Option<TokenMask> {
+        let is_allowed = |at: usize| self.allows(&answer[..at], answer[at]);
+        let tokens = 0..self.vocab_size;
+        (0..answer.len())
+            .all(is_allowed)
+            .then(|| TokenMask::of(tokens.filter(|&token| self.allows(answer, token))))
+    }
+
+    fn forced(&self, answer: &[TokenId], limit: usize) -> Vec<TokenId> {
+        let mut forced = Vec::new();
+        while forced.len() < limit {
+            let mask = self.allowed(&[answer, &forced].concat());
+            let tokens: Vec<TokenId> = mask.iter().flat_map(TokenMask::tokens).collect();
+            let &[token] = &tokens[..] else { break };
+            forced.push(token);
+        }
+        forced
+    }
 }

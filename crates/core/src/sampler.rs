@@ -4,18 +4,29 @@ use crate::coupling::best_perturbed;
 use crate::filters::Filtered;
 use crate::logit_row::LogitRow;
 use crate::penalties::Penalties;
-use crate::{Distribution, Node, Sampling, SamplingError, TokenId, TokenTree, Verification};
+use crate::{
+    Constraint, Distribution, Node, Sampling, SamplingError, TokenId, TokenMask, TokenTree,
+    Verification,
+};
 use std::borrow::Cow;
 
 /// The sampling options applied after one prefix. One is made for each job.
 ///
 /// Its rows are those of a tree after the prefix. `None` stands for the row after the prefix
-/// itself, and a node for the row after that node, with the penalties of the node's path.
+/// itself, and a node for the row after that node, with the penalties and the constraint of the
+/// node's path.
 pub struct Sampler<'a> {
     sampling: &'a Sampling,
     /// The absolute position of the first token after the prefix.
     position: usize,
     penalties: Option<Penalties<'a>>,
+    constraint: Option<AnswerConstraint<'a>>,
+}
+
+/// A constraint, and the tokens of the answer so far.
+struct AnswerConstraint<'a> {
+    constraint: &'a Constraint,
+    answer: Vec<TokenId>,
 }
 
 impl<'a> Sampler<'a> {
@@ -24,7 +35,11 @@ impl<'a> Sampler<'a> {
     #[must_use]
     pub fn new(sampling: &'a Sampling, tokens: &[TokenId], prompt_len: usize) -> Self {
         let penalties = Penalties::new(sampling, tokens, prompt_len);
-        Self { sampling, position: tokens.len(), penalties }
+        let constraint = sampling.constraint.as_ref().map(|constraint| AnswerConstraint {
+            constraint,
+            answer: tokens[prompt_len.min(tokens.len())..].to_vec(),
+        });
+        Self { sampling, position: tokens.len(), penalties, constraint }
     }
 
     /// Returns the distribution of the token after `at`, given the row's logits.
@@ -34,7 +49,8 @@ impl<'a> Sampler<'a> {
     ///
     /// # Errors
     /// [`SamplingError::Logit`] if a logit is NaN or infinite, [`SamplingError::BiasToken`] if a bias
-    /// is for a token outside the row.
+    /// is for a token outside the row, [`SamplingError::Constraint`] if the constraint could not be
+    /// compiled.
     pub fn distribution(
         &self,
         logits: &[f32],
@@ -88,10 +104,10 @@ impl<'a> Sampler<'a> {
     /// depends on the path.
     #[must_use]
     pub fn is_path_independent(&self) -> bool {
-        self.penalties.is_none()
+        self.penalties.is_none() && self.constraint.is_none()
     }
 
-    /// Applies bias and penalties, and checks the logits.
+    /// Applies bias, penalties and constraint, and checks the logits.
     fn row<'l>(
         &self,
         logits: &'l [f32],
@@ -102,7 +118,12 @@ impl<'a> Sampler<'a> {
             None => Cow::Borrowed(logits),
             Some(penalties) => Cow::Owned(penalties.apply(logits, tree, at)?),
         };
-        LogitRow::new(logits, self.position_of(tree, at))
+        let row = LogitRow::new(logits, self.position_of(tree, at))?;
+        let mask = self.constraint.as_ref().map(|constraint| constraint.mask(tree, at));
+        Ok(match mask.transpose()?.flatten() {
+            Some(mask) => row.masked(&mask),
+            None => row,
+        })
     }
 
     fn position_of(&self, tree: &TokenTree, at: Option<Node>) -> usize {
@@ -114,6 +135,17 @@ impl<'a> Sampler<'a> {
     }
 }
 
+impl AnswerConstraint<'_> {
+    /// Returns the mask of the row after `at`; `None` if the row stays as it is.
+    fn mask(&self, tree: &TokenTree, at: Option<Node>) -> Result<Option<TokenMask>, SamplingError> {
+        let compiled = self.constraint.compiled()?;
+        let Some(at) = at else { return Ok(compiled.allowed(&self.answer)) };
+        let mut answer = self.answer.clone();
+        answer.extend(tree.path(at).into_iter().map(|node| tree.token(node)));
+        Ok(compiled.allowed(&answer))
+    }
+}
+
 /// The number of best tokens among which the probabilities of coupled candidates are computed. The
 /// noise of all others is not needed.
 const COUPLED_CANDIDATES: usize = 16;
@@ -122,7 +154,9 @@ const COUPLED_CANDIDATES: usize = 16;
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::SamplingOptions;
+    use crate::reference::EveryNth;
+    use crate::{SamplingOptions, TokenConstraint};
+    use std::sync::Arc;
 
     fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
         Sampling {
@@ -286,6 +320,66 @@ mod tests {
         let found =
             Sampler::new(&beyond, &[], 0).distribution(&[0.0, 1.0], &TokenTree::new(), None);
         assert_eq!(found, Err(SamplingError::BiasToken { token: 2, vocab_size: 2 }));
+    }
+
+    /// The constraint follows the tokens of the answer and of the path, and overrides all others.
+    #[test]
+    fn constraints_exclude_tokens_in_every_row() {
+        let every_third = EveryNth { vocab_size: 6, nth: 3 };
+        let logits = [1.0, 3.0, 0.5, 2.0, 0.0, 2.5];
+        let mut tree = TokenTree::new();
+        tree.push(None, 0);
+        let one = tree.push(None, 1);
+        let below = tree.push(Some(one), 2);
+        // The answer 1 makes the sum 2, so 1 and 4 are forbidden after it, and so is what follows 1.
+        let table: [(_, &[TokenId]); 4] = [
+            (None, &[0, 2, 3, 5]),
+            (Some(0), &[1, 2, 4, 5]),
+            (Some(one), &[0, 1, 2, 3, 4, 5]),
+            (Some(below), &[0, 1, 2, 3, 4, 5]),
+        ];
+        for (at, expected) in table {
+            let best = |best: TokenId, &token: &TokenId| {
+                let is_better = logits[token as usize] > logits[best as usize];
+                if is_better { token } else { best }
+            };
+            let best = expected.iter().fold(expected[0], best);
+            for (temperature, top_k, bias) in [(0.0, 0, 0.0), (1.0, 0, 0.0), (1e38, 5, 100.0)] {
+                let mut sampling = sampling(temperature, top_k, 1.0);
+                sampling.constraint = Some(every_third.constraint());
+                sampling.options.logit_bias = [(4, bias), (3, bias)].into();
+                let sampler = Sampler::new(&sampling, &[2, 2, 1], 2);
+                assert!(!sampler.is_path_independent());
+                let row = sampler.distribution(&logits, &tree, at).unwrap();
+                let support: Vec<TokenId> = row.iter().map(|(token, _)| token).collect();
+                let candidates = sampler.candidates(&logits, &tree, at, 6).unwrap();
+                assert!(candidates.iter().all(|(token, _)| expected.contains(token)), "{at:?}");
+                match (temperature == 0.0, top_k) {
+                    (true, _) => assert_eq!(support, [best], "{at:?}"),
+                    (false, 0) => assert_eq!(support, expected, "{at:?}"),
+                    _ => assert!(support.iter().all(|token| expected.contains(token)), "{at:?}"),
+                }
+            }
+        }
+        // A drafter's vocabulary may end before the first allowed token.
+        let only_last = Sampling {
+            constraint: Some(Constraint::new("last", Arc::new(OnlyLast))),
+            ..Sampling::greedy()
+        };
+        let sampler = Sampler::new(&only_last, &[0], 1);
+        let point = |logits| sampler.distribution(logits, &tree, None).unwrap().as_point();
+        assert_eq!(point(&logits), Some(5));
+        assert_eq!(point(&logits[..4]), Some(1));
+    }
+
+    /// Allows token 5 alone.
+    #[derive(Debug)]
+    struct OnlyLast;
+
+    impl TokenConstraint for OnlyLast {
+        fn allowed(&self, _answer: &[TokenId]) -> Option<TokenMask> {
+            Some(TokenMask::of([5]))
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The sampling options, with their meanings and ranges.
 
-use crate::{KeyedRandomness, TokenId};
+use crate::{Constraint, KeyedRandomness, TokenId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -66,10 +66,12 @@ impl Default for SamplingOptions {
 /// 1. `logit_bias` is added.
 /// 2. `repetition_penalty` applies, then `frequency_penalty` and `presence_penalty`. They count the
 ///    tokens before the row: the committed tokens and, in a tree, the path to the row.
-/// 3. At temperature 0 the largest logit wins. Otherwise the logits are divided by `temperature`.
-/// 4. `top_k`, `top_p` and `min_p` filter, each the tokens that the previous ones kept.
+/// 3. `constraint` excludes the tokens that it forbids after the tokens before the row. Bias and
+///    penalties cannot bring them back.
+/// 4. At temperature 0 the largest logit wins. Otherwise the logits are divided by `temperature`.
+/// 5. `top_k`, `top_p` and `min_p` filter, each the tokens that the previous steps kept.
 ///
-/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers. Step 4 is in the order
+/// Steps 1 and 2 are in the order of vLLM and Hugging Face's transformers. Step 5 is in the order
 /// of transformers; vLLM applies min-p first. Min-p compares with the best token only, so applying
 /// it last does not change the meaning of top-p.
 ///
@@ -95,6 +97,8 @@ pub struct Sampling {
     pub randomness: KeyedRandomness,
     /// How drafts are verified.
     pub verification: Verification,
+    /// Which tokens the answer may have; `None` allows all.
+    pub constraint: Option<Constraint>,
 }
 
 impl Deref for Sampling {
@@ -151,6 +155,9 @@ pub enum SamplingError {
         /// The number of tokens in the vocabulary.
         vocab_size: usize,
     },
+    /// The constraint could not be compiled in this process.
+    #[error("the constraint of this request cannot be applied: {0}")]
+    Constraint(String),
     /// The model's output is NaN or infinite.
     #[error(
         "the logit of token {token} at position {position} is {value}: the model's weights or \
@@ -221,6 +228,7 @@ impl Sampling {
             options: SamplingOptions::default(),
             randomness: KeyedRandomness { seed: 0, sample: 0 },
             verification: Verification::Rejection,
+            constraint: None,
         }
     }
 

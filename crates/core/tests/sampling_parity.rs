@@ -3,9 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use forerun_core::reference::EveryNth;
 use forerun_core::{
-    Key, KeyedRandomness, Purpose, RowLogprobs, Sampler, Sampling, SamplingOptions, TokenId,
-    TokenTree, Verification, reference,
+    Constraint, Key, KeyedRandomness, Purpose, RowLogprobs, Sampler, Sampling, SamplingOptions,
+    TokenId, TokenTree, Verification, reference,
 };
 
 /// A stream of random numbers.
@@ -44,6 +45,12 @@ impl Draws {
         (0..len).map(|_| logit(self)).collect()
     }
 
+    fn constraint(&mut self, vocab_size: usize) -> Option<Constraint> {
+        let nth = self.one_of(&[0, 0, 2, 3, 50]);
+        let vocab_size = vocab_size as TokenId;
+        (nth > 0 && vocab_size > 1).then(|| EveryNth { vocab_size, nth }.constraint())
+    }
+
     fn sampling(&mut self, vocab_size: usize) -> Sampling {
         let bias = |draws: &mut Self| {
             let token = draws.below(vocab_size) as TokenId;
@@ -62,6 +69,7 @@ impl Draws {
             },
             randomness: KeyedRandomness { seed: 5, sample: 0 },
             verification: self.one_of(&[Verification::Rejection, Verification::Coupled]),
+            constraint: self.constraint(vocab_size),
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::answer::{Answer, Commit};
 use crate::engine::Forerun;
 use crate::error::ForerunError;
+use crate::grammar::{GrammarConstraint, GrammarError};
 use crate::plan::Method;
 use crate::text_stream::{StopFilter, TextStream};
 use crate::tokenizer::Tokenizer;
@@ -11,6 +12,7 @@ use forerun_core::{JobError, TokenId, TokenLogprob, Verification};
 use forerun_decode::{AnswerDecoder, DecodeError, Finish, Sequence, next_tokens};
 use forerun_runtime::{Canceller, ClusterHandle};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A part of an answer in progress.
@@ -53,6 +55,7 @@ pub struct AnswerStream<'a> {
     pub(crate) cluster: Box<dyn ClusterHandle>,
     /// `None` once the answer has ended.
     pub(crate) decoder: Option<Box<dyn AnswerDecoder>>,
+    pub(crate) grammar: Option<Arc<GrammarConstraint>>,
     pub(crate) method: Method,
     pub(crate) sink: Sink<'a>,
     pub(crate) canceller: Canceller,
@@ -88,7 +91,13 @@ impl AnswerStream<'_> {
             let Some(decoder) = &mut self.decoder else { return Ok(()) };
             match next_tokens(&mut **decoder, &mut self.sequence, &mut *self.cluster) {
                 Ok(None) => self.sink.start_commit(),
-                Ok(Some(finish)) => self.finish(finish),
+                Ok(Some(finish)) => match self.grammar_error() {
+                    None => self.finish(finish),
+                    Some(error) => {
+                        drop(self.end());
+                        return Err(error.into());
+                    }
+                },
                 // A job was cancelled: the answer ends with the tokens committed before.
                 Err(DecodeError::Job(JobError::Cancelled)) if self.canceller.is_cancelled() => {
                     self.finish(Finish::Stopped);
@@ -100,6 +109,11 @@ impl AnswerStream<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns why the answer had to end before it was complete.
+    fn grammar_error(&self) -> Option<GrammarError> {
+        self.grammar.as_ref()?.error_of(self.sequence.generated())
     }
 
     /// Adds the events of the committed token at `position`.

@@ -5,6 +5,7 @@ use crate::answer_stream::{AnswerEvent, AnswerStream, Sink};
 use crate::decoding::LearnedDecoders;
 use crate::drafter::{LoadedDrafter, OpenDrafter};
 use crate::error::ForerunError;
+use crate::grammar::{Grammar, GrammarCompiler, GrammarError};
 use crate::loader::Loader;
 use crate::memory;
 use crate::open_model::open_model;
@@ -14,7 +15,7 @@ use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
 use forerun_cache::PoolUsage;
 use forerun_core::trace::Trace;
-use forerun_core::{Need, SequenceId, TokenId};
+use forerun_core::{Constraint, Need, SequenceId, TokenId};
 use forerun_cpu::Isa;
 use forerun_decode::{AnswerDecoder, Limits, Sequence};
 use forerun_formats::Config;
@@ -64,6 +65,7 @@ pub struct Forerun {
     plan: Plan,
     config: Config,
     tokenizer: Arc<Tokenizer>,
+    grammars: Arc<GrammarCompiler>,
     translates: bool,
     reads_features: bool,
     workers: Box<dyn Workers>,
@@ -121,9 +123,16 @@ impl Forerun {
         let load = |drafter: OpenDrafter<'_>| drafter.load(plan, (&target, &weights), loader);
         let drafters = drafters.into_iter().map(load);
         let drafters = drafters.collect::<Result<Vec<_>, _>>()?;
-        let loaded =
-            Arc::new(Loaded { target: weights, features, drafters, cache_usage: Mutex::default() });
         let config = target.checkpoint.config().clone();
+        let grammars = GrammarCompiler::new(Arc::clone(&target.tokenizer), config.vocab_size);
+        let grammars = Arc::new(grammars);
+        let loaded = Arc::new(Loaded {
+            target: weights,
+            features,
+            drafters,
+            grammars: Arc::clone(&grammars),
+            cache_usage: Mutex::default(),
+        });
         let reads_features = loaded.features.is_some();
         let workers = connect(Runtime::start(worker_specs(plan, &loaded)?)?);
         let cache_usage = loaded.cache_usage().clone();
@@ -135,6 +144,7 @@ impl Forerun {
             plan,
             config,
             tokenizer,
+            grammars,
             translates,
             reads_features,
             workers,
@@ -328,6 +338,28 @@ impl Forerun {
         Ok(self.tokenizer.encode(prompt)?)
     }
 
+    /// Checks that a grammar can be used with this model, and keeps it for answers.
+    ///
+    /// # Errors
+    /// If it is malformed, has no texts, needs something unsupported, or is too large.
+    pub fn check_grammar(&self, grammar: &Grammar) -> Result<(), GrammarError> {
+        self.grammars.compile(grammar).map(|_| ())
+    }
+
+    /// Compiles a grammar to the constraint of an answer that ends with one of `end_tokens`, for your own
+    /// jobs and decoders. Only end tokens without text count.
+    ///
+    /// # Errors
+    /// As [`Forerun::check_grammar`], or if no end token is left.
+    pub fn constraint(
+        &self,
+        grammar: &Grammar,
+        end_tokens: &[TokenId],
+    ) -> Result<Constraint, GrammarError> {
+        let (specification, compiled) = self.grammars.constraint(grammar, end_tokens)?;
+        Ok(Constraint::new(specification, compiled))
+    }
+
     /// Returns the id of a new sequence. Its caches are kept until it is released.
     pub(crate) fn new_sequence(&self) -> SequenceId {
         SequenceId(self.sequences.fetch_add(1, Ordering::Relaxed))
@@ -381,7 +413,7 @@ impl Forerun {
         request: &Request,
         canceller: &Canceller,
     ) -> Result<AnswerStream<'_>, ForerunError> {
-        let sampling = request.keyed_sampling()?;
+        let mut sampling = request.keyed_sampling()?;
         sampling.validate_for(self.config.vocab_size).map_err(RequestError::from)?;
         let context = self.config.max_position_embeddings;
         if prompt.is_empty() {
@@ -395,6 +427,14 @@ impl Forerun {
         if !request.ignore_eos {
             eos.extend(&self.config.eos_token_ids);
         }
+        let grammar = match &request.grammar {
+            Some(grammar) => Some(self.grammars.constraint(grammar, &eos)?),
+            None => None,
+        };
+        sampling.constraint = grammar.as_ref().map(|(specification, compiled)| {
+            Constraint::new(specification.as_str(), Arc::clone(compiled) as _)
+        });
+        let grammar = grammar.map(|(_, compiled)| compiled);
         let limits = Limits { max_tokens: request.max_tokens, context_length: context, eos };
         let id = continuation.sequence;
         let seed = sampling.randomness.seed;
@@ -421,6 +461,7 @@ impl Forerun {
             sequence,
             cluster: self.workers.cluster(canceller),
             decoder: Some(decoder),
+            grammar,
             method,
             sink,
             canceller: canceller.clone(),

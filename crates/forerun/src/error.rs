@@ -1,5 +1,6 @@
 //! The errors of opening an engine and of generating an answer.
 
+use crate::grammar::GrammarError;
 use crate::model_source::ModelSource;
 use crate::plan::PlanError;
 use crate::registry::DrafterKind;
@@ -72,6 +73,9 @@ pub enum ForerunError {
     /// An option of the request is out of range.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The request's grammar cannot be used, or its answer not be completed.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// A drafter with another vocabulary is asked for trees, but only chains can be translated.
     #[error(
         "the drafter {drafter} has another vocabulary than the target {target} ({}): its drafts are \

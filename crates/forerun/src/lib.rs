@@ -38,6 +38,7 @@ mod engine;
 mod engine_method;
 mod error;
 mod gguf;
+mod grammar;
 #[cfg(feature = "hub")]
 mod hub;
 mod layer_analysis;
@@ -69,6 +70,7 @@ pub use engine::{Canceller, Forerun};
 pub use engine_method::MethodError;
 pub use error::ForerunError;
 pub use gguf::{ExportError, GgufExport, GgufOptions, export_gguf};
+pub use grammar::{Grammar, GrammarError, GrammarKind};
 #[cfg(feature = "hub")]
 pub use hub::HubError;
 pub use layer_analysis::{
@@ -97,7 +99,7 @@ pub use unknown_value::UnknownValue;
 pub use forerun_core::Need;
 pub use forerun_core::trace::{DeviceUse, Occupancy, Span, SpanKind, SpanOutcome, Trace};
 pub use forerun_core::{
-    Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
+    Constraint, Sampling, SamplingError, SamplingOptions, TokenId, TokenLogprob, Verification,
 };
 pub use forerun_cpu::layer_probe::{Similarities, Strategy, StrategyScore};
 pub use forerun_cpu::quality::Quality;

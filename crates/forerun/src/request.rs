@@ -7,6 +7,7 @@ use forerun_formats::SuggestedSampling;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 
+use crate::grammar::Grammar;
 use crate::unknown_value::UnknownValue;
 
 /// The choice of how drafts are verified above temperature 0.
@@ -75,6 +76,9 @@ pub struct Request {
     /// These are the target's own log-probabilities, before any of the sampling options. They do not
     /// depend on the drafter.
     pub logprobs: Option<usize>,
+    /// What the answer's text must look like. It ends when it is complete; the end token is the
+    /// answer's last token.
+    pub grammar: Option<Grammar>,
 }
 
 /// The largest value of [`Request::logprobs`], the same as in OpenAI's API.
@@ -91,6 +95,7 @@ impl Default for Request {
             stop_tokens: Vec::new(),
             ignore_eos: false,
             logprobs: None,
+            grammar: None,
         }
     }
 }
@@ -164,6 +169,7 @@ impl Request {
             options: self.sampling.clone(),
             randomness: KeyedRandomness { seed: self.seed.unwrap_or_else(draw_seed), sample: 0 },
             verification,
+            constraint: None,
         };
         sampling.validate()?;
         Ok(sampling)

@@ -404,6 +404,21 @@ impl Tokenizer {
         self.file == other.file || self.inner.get_vocab(true) == other.inner.get_vocab(true)
     }
 
+    /// Returns the texts of all tokens in the vocabulary, in its own alphabet, with their ids.
+    pub(crate) fn vocabulary(&self) -> impl Iterator<Item = (String, TokenId)> {
+        self.inner.get_vocab(true).into_iter()
+    }
+
+    /// Returns the decoder as in `tokenizer.json`; null if there is none.
+    pub(crate) fn decoder(&self) -> serde_json::Value {
+        serde_json::to_value(self.inner.get_decoder()).unwrap_or_default()
+    }
+
+    /// Returns whether a token has no text.
+    pub(crate) fn is_control(&self, token: TokenId) -> bool {
+        self.control.contains(&token)
+    }
+
     /// Returns the number of tokens, including added ones.
     #[must_use]
     pub fn vocab_size(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use crate::drafter::LoadedDrafter;
 use crate::drafter_parts::DrafterDevice;
+use crate::grammar::GrammarCompiler;
 use crate::plan::{Method, Plan, WorkerDescription, WorkerDevice};
 use crate::registry::DrafterKind;
 use forerun_cache::PoolUsage;
@@ -21,6 +22,7 @@ pub(crate) struct Loaded {
     /// The target's hidden states that a drafter reads, if any.
     pub(crate) features: Option<FeatureSource>,
     pub(crate) drafters: Vec<LoadedDrafter>,
+    pub(crate) grammars: Arc<GrammarCompiler>,
     /// The usage of the target's caches, one for each replica that a worker of this process has.
     pub(crate) cache_usage: Mutex<Vec<Arc<PoolUsage>>>,
 }
@@ -106,8 +108,8 @@ impl WorkerModels {
             }
             _ => DrafterDevice::Team(team),
         };
-        let Loaded { target, drafters, .. } = &*self.loaded;
-        let mut engine = Engine::new();
+        let Loaded { target, drafters, grammars, .. } = &*self.loaded;
+        let mut engine = Engine::new().with_constraint_compiler(Arc::clone(grammars) as _);
         for &role in &self.roles {
             let index = match role {
                 Role::Target(index) => {

@@ -14,10 +14,10 @@
 
 use forerun::{DrafterKind, Method, Need};
 use forerun_core::{
-    Cluster, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key, KeyedRandomness,
-    Node, Proposal, Purpose, Randomness, Role, Sampler, Sampling, SamplingOptions, ScoreJob,
-    Scores, SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification, node_of_row,
-    reference, verify,
+    Cluster, Constraint, Distribution, Draft, DraftShape, FeatureRows, Job, JobOutput, Key,
+    KeyedRandomness, Node, Proposal, Purpose, Randomness, Role, Sampler, Sampling, SamplingOptions,
+    ScoreJob, Scores, SequenceId, TargetFeedback, TokenId, TokenTree, Verdict, Verification,
+    node_of_row, reference, verify,
 };
 use forerun_decode::{
     Autoregressive, DecodeError, Decoder, DraftLength, Dsi, DsiLookahead, Limits, Pearl,
@@ -386,6 +386,11 @@ fn sampling(temperature: f32, top_k: usize, top_p: f32) -> Sampling {
     }
 }
 
+/// Returns a constraint that forbids other tokens after every prefix.
+fn constraint(nth: TokenId) -> Option<Constraint> {
+    Some(reference::EveryNth { vocab_size: VOCAB as TokenId, nth }.constraint())
+}
+
 /// Returns options that change rows of a tree differently, and all others, alone and together.
 fn more_options() -> Vec<Sampling> {
     let warm = || sampling(1.0, 0, 1.0);
@@ -414,6 +419,12 @@ fn more_options() -> Vec<Sampling> {
             ..warm()
         },
         Sampling { options: SamplingOptions { min_p: 0.3, ..warm().options }, ..warm() },
+        Sampling { constraint: constraint(3), ..warm() },
+        Sampling {
+            constraint: constraint(2),
+            options: SamplingOptions { top_k: 2, ..penalised.options.clone() },
+            ..penalised.clone()
+        },
         Sampling {
             options: SamplingOptions {
                 temperature: 0.7,
@@ -1257,7 +1268,7 @@ fn mutant_the_residual_is_not_subtracted() {
     assert_caught("residual not subtracted", &model_drafter, &decoder, &unchanged);
 }
 
-/// Speculative decoding that applies the sampling options itself: to each row with the penalties of its own
+/// Speculative decoding that applies the sampling options itself: to each row with the prefix of its own
 /// path or, as mutants, to all rows with those of the prefix, or as if the prompt were part of the answer.
 struct ExplicitSampling {
     target: TableModel,
@@ -1305,7 +1316,7 @@ fn worst_explicit_sampling(sampling: &Sampling, own_path: bool, prompt_apart: bo
 }
 
 #[test]
-fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
+fn mutant_all_rows_of_a_tree_have_the_penalties_and_the_constraint_of_its_root() {
     let warm = || sampling(1.0, 0, 1.0);
     for sampling in [
         Sampling {
@@ -1317,10 +1328,11 @@ fn mutant_all_rows_of_a_tree_have_the_penalties_of_its_root() {
             ..warm()
         },
         Sampling { options: SamplingOptions { presence_penalty: 1.5, ..warm().options }, ..warm() },
+        Sampling { constraint: constraint(3), ..warm() },
     ] {
         assert!(worst_explicit_sampling(&sampling, true, true) < 1e-6, "{sampling:?}");
         let worst = worst_explicit_sampling(&sampling, false, true);
-        println!("mutant \"penalties of the root\" is off by {worst:.4}: {sampling:?}");
+        println!("mutant \"options of the root\" is off by {worst:.4}: {sampling:?}");
         assert!(worst > 1e-3, "the mutant was not caught: off by {worst}, {sampling:?}");
     }
 }

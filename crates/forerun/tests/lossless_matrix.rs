@@ -16,9 +16,9 @@ use common::Pair;
 use forerun::{
     AdditionalDrafter, Answer, AnswerDecoder, CalibrationPolicy, Canceller, Checkpoint,
     DecoderOptions, DraftContext, DraftTokens, Drafter, DrafterEntry, DrafterKind, DrafterTraits,
-    Drafting, EasySpec, Forerun, LayerStrategy, Method, MethodEntry, ModelError, Need, Options,
-    PearlOptions, Plan, Request, SamplingOptions, Statistics, TokenId, TokenLogprob, Tree,
-    Verification, VerificationChoice, available_cores,
+    Drafting, EasySpec, Finish, Forerun, Grammar, GrammarKind, LayerStrategy, Method, MethodEntry,
+    ModelError, Need, Options, PearlOptions, Plan, Request, SamplingOptions, Statistics, TokenId,
+    TokenLogprob, Tree, Verification, VerificationChoice, available_cores,
 };
 use forerun_core::{
     Cluster, Draft, DraftShape, KeyedRandomness, Proposal, Sampling, SequenceId, TokenTree,
@@ -292,15 +292,37 @@ fn requests(number: usize) -> Vec<Request> {
             ..warm
         });
     }
+    // Texts that end, and texts that are cut off.
+    let word = r"(\w{1,9}[ ,]){1,6}\w+[.!]";
+    let list = "root ::= item (\",\" item)*\nitem ::= [a-f0-9]+ | \"(\" root \")\" | [^a-z]";
+    let schema = r#"{"type":"object","properties":{"id":{"type":"integer"},"name":{"type":"string",
+        "maxLength":6},"tags":{"type":"array","items":{"enum":["a","bc"]}}},"required":["id","name"]}"#;
+    let schema = Grammar::new(GrammarKind::JsonSchema, schema);
+    for (warm, grammar) in [
+        (base.clone(), schema.clone()),
+        (coupled(1.0, 0, 1.0), schema),
+        (coupled(0.9, 0, 0.95), Grammar::regex(word)),
+        (coupled(1.2, 0, 1.0), Grammar::gbnf(list)),
+        (base.clone(), Grammar::gbnf(list)),
+        (coupled(1.0, 30, 1.0), Grammar::json_object()),
+    ] {
+        let mut sampling = warm.sampling.clone();
+        // Quotes and brackets, so that some texts are complete.
+        sampling.logit_bias = [(34, 2.0), (93, 1.0), (125, 2.0), (44, 1.0)].into();
+        sampling.frequency_penalty = 0.3;
+        others.push(Request { grammar: Some(grammar), ignore_eos: false, sampling, ..warm });
+    }
     let others = others.into_iter().skip(number % 3).step_by(3);
     filters.into_iter().chain(others).collect()
 }
 
-fn sampling(request: &Request) -> Sampling {
+fn sampling(engine: &Forerun, request: &Request) -> Sampling {
+    let constraint = |grammar| engine.constraint(grammar, &engine.config().eos_token_ids).unwrap();
     Sampling {
         options: request.sampling.clone(),
         randomness: KeyedRandomness { seed: request.seed.unwrap_or(0), sample: 0 },
         verification: Verification::Coupled,
+        constraint: request.grammar.as_ref().map(constraint),
     }
 }
 
@@ -322,8 +344,11 @@ fn cases(pair: &Pair, count: usize) -> Vec<Case> {
         let prompt = tokenizer.encode(text).unwrap();
         for request in requests(index) {
             let answer = answer(&engine, &prompt, &request);
-            assert_eq!(answer.tokens.len(), TOKENS);
-            check_against_reference(&reference, &prompt, &answer, &request);
+            if request.grammar.is_none() || answer.finish != Finish::Eos {
+                assert_eq!(answer.tokens.len(), TOKENS);
+            }
+            let sampling = sampling(&engine, &request);
+            check_against_reference(&reference, &prompt, &answer, &request, &sampling);
             let (expected, logprobs) = (answer.tokens, answer.logprobs);
             cases.push(Case { prompt: prompt.clone(), request, expected, logprobs });
         }
@@ -337,15 +362,15 @@ fn check_against_reference(
     prompt: &[TokenId],
     answer: &Answer,
     request: &Request,
+    sampling: &Sampling,
 ) {
     let tokens = &answer.tokens;
     let all = [prompt, &tokens[..tokens.len() - 1]].concat();
     let rows = reference.logits(&all);
-    let sampling = sampling(request);
     assert_eq!(answer.logprobs.as_ref().map(Vec::len), request.logprobs.map(|_| tokens.len()));
     for (index, &token) in tokens.iter().enumerate() {
         let row = &rows[prompt.len() + index - 1];
-        let expected = sampling_reference::token(&sampling, prompt, &tokens[..index], row);
+        let expected = sampling_reference::token(sampling, prompt, &tokens[..index], row);
         assert_eq!(token, expected, "plain decoding, token {index}, {request:?}");
         if let Some(reported) = &answer.logprobs {
             check_logprobs(&reported[index], token, row, request);

@@ -10,9 +10,9 @@ mod common;
 use common::Pair;
 use forerun::{
     AdditionalDrafter, Answer, AnswerEvent, Canceller, ClusterHandle, DraftTokens, DrafterKind,
-    Finish, Forerun, Loader, Method, Options, Plan, Request, Runtime, SamplingOptions, TokenId,
-    TokenLogprob, Trace, Tree, Verification, VerificationChoice, WorkerDescription, Workers,
-    available_cores,
+    Finish, Forerun, Grammar, Loader, Method, Options, Plan, Request, Runtime, SamplingOptions,
+    TokenId, TokenLogprob, Trace, Tree, Verification, VerificationChoice, WorkerDescription,
+    Workers, available_cores,
 };
 use forerun_core::{
     Cluster, ClusterError, Completion, Job, JobError, Key, KeyedRandomness, Outcome, Purpose, Role,
@@ -414,6 +414,11 @@ fn requests(seed: u64) -> Vec<Request> {
         sampled(Verification::Rejection, 20),
         sampled(Verification::Rejection, 0),
         greedy.clone(),
+        Request {
+            grammar: Some(Grammar::regex("[a-z]{3,9} ([A-Z]+|[0-9]{2}é)*")),
+            ignore_eos: false,
+            ..sampled(Verification::Rejection, 0)
+        },
     ]
 }
 

@@ -3,8 +3,8 @@
 use crate::shared_device::{DeviceLease, DeviceUseLog, SharedDevice};
 use crate::timed::{ForwardLog, TimedModel};
 use forerun_core::{
-    Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Randomness, Role, RowLogprobs, Sampler,
-    ScoreJob, Scores, SequenceId, node_of_row,
+    CompileConstraint, Draft, Job, JobError, JobOutput, Key, KeyedRandomness, Proposal, Randomness,
+    Role, RowLogprobs, Sampler, Sampling, ScoreJob, Scores, SequenceId, TokenTree, node_of_row,
 };
 use forerun_draft::{DraftContext, Drafter};
 use forerun_lm::{BatchEntry, ForwardOutput, ForwardRequest, LanguageModel, ModelError, Progress};
@@ -48,6 +48,7 @@ impl Randomness for DrafterRandomness<'_> {
 pub struct Engine {
     drafters: BTreeMap<usize, Box<dyn Drafter>>,
     targets: BTreeMap<usize, Box<dyn LanguageModel>>,
+    constraints: Option<Arc<dyn CompileConstraint>>,
     forwards: ForwardLog,
     device_uses: DeviceUseLog,
 }
@@ -70,6 +71,13 @@ impl Engine {
     #[must_use]
     pub fn with_target(mut self, index: usize, model: impl LanguageModel + 'static) -> Self {
         self.targets.insert(index, Box::new(model));
+        self
+    }
+
+    /// Returns the engine with a compiler for constraints that arrive from another process.
+    #[must_use]
+    pub fn with_constraint_compiler(mut self, compiler: Arc<dyn CompileConstraint>) -> Self {
+        self.constraints = Some(compiler);
         self
     }
 
@@ -114,8 +122,12 @@ impl Engine {
         randomness: &dyn Randomness,
         cancel: &AtomicBool,
     ) -> Result<JobOutput, ModelError> {
+        self.compile_constraint(job);
         match role {
             Role::Drafter(index) => {
+                if let Some(draft) = forced_draft(job) {
+                    return Ok(JobOutput::Draft(draft));
+                }
                 let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
                 let randomness = DrafterRandomness { randomness, index };
                 let context = draft_context(job, &randomness, cancel);
@@ -141,15 +153,26 @@ impl Engine {
         jobs: &[(&Job, &AtomicBool)],
         done: &mut dyn FnMut(usize, Result<Draft, ModelError>),
     ) {
+        let mut free = Vec::new();
+        for (number, (job, cancel)) in jobs.iter().enumerate() {
+            self.compile_constraint(job);
+            match forced_draft(job) {
+                Some(draft) => done(number, Ok(draft)),
+                None => free.push((number, *job, *cancel)),
+            }
+        }
         let drafter = self.drafters.get_mut(&index).expect("a drafter of this index");
-        let randomness: Vec<_> = jobs
+        let randomness: Vec<_> = free
             .iter()
-            .map(|(job, _)| DrafterRandomness { randomness: randomness_of(job), index })
+            .map(|(_, job, _)| DrafterRandomness { randomness: randomness_of(job), index })
             .collect();
-        let contexts = jobs.iter().zip(&randomness);
+        let contexts = free.iter().zip(&randomness);
         let contexts =
-            contexts.map(|((job, cancel), randomness)| draft_context(job, randomness, cancel));
-        drafter.draft_batch(&contexts.collect::<Vec<_>>(), done);
+            contexts.map(|((_, job, cancel), randomness)| draft_context(job, randomness, cancel));
+        let contexts: Vec<_> = contexts.collect();
+        if !contexts.is_empty() {
+            drafter.draft_batch(&contexts, &mut |context, draft| done(free[context].0, draft));
+        }
     }
 
     /// Runs one forward pass for score jobs of different sequences.
@@ -157,12 +180,20 @@ impl Engine {
     /// # Panics
     /// As [`Engine::execute`].
     pub(crate) fn score_pass(&mut self, index: usize, jobs: &mut [ScorePart<'_>]) {
+        jobs.iter().for_each(|part| self.compile_constraint(part.job));
         let model = self.targets.get_mut(&index).expect("a target of this index");
         let batch = jobs.iter_mut().map(|ScorePart { job, cancel, progress }| BatchEntry {
             request: forward_request(score_job(job), cancel),
             progress,
         });
         model.forward(&mut batch.collect::<Vec<_>>());
+    }
+
+    /// Compiles a job's constraint, unless it is compiled already.
+    fn compile_constraint(&self, job: &Job) {
+        if let Some(constraint) = &sampling_of(job).constraint {
+            constraint.compile_with(self.constraints.as_deref());
+        }
     }
 
     /// Frees the state of a sequence.
@@ -188,11 +219,27 @@ impl ScorePart<'_> {
     }
 }
 
+/// Returns the sampling options of a job's request.
+fn sampling_of(job: &Job) -> &Sampling {
+    match job {
+        Job::Draft { sampling, .. } | Job::Score(ScoreJob { sampling, .. }) => sampling,
+    }
+}
+
 /// Returns the randomness of a job's request.
 pub(crate) fn randomness_of(job: &Job) -> &KeyedRandomness {
-    match job {
-        Job::Draft { sampling, .. } | Job::Score(ScoreJob { sampling, .. }) => &sampling.randomness,
-    }
+    &sampling_of(job).randomness
+}
+
+/// Returns the draft of a job whose constraint determines all tokens of the requested depth. It needs no
+/// drafter.
+fn forced_draft(job: &Job) -> Option<Draft> {
+    let Job::Draft { tokens, prompt_len, sampling, shape, .. } = job else { return None };
+    let constraint = sampling.constraint.as_ref()?.compiled().ok()?;
+    let depth = shape.depth();
+    let forced = constraint.forced(tokens.get(*prompt_len..)?, depth);
+    let fills = depth > 0 && forced.len() == depth;
+    fills.then(|| Draft { tree: TokenTree::chain(&forced), proposal: Proposal::Deterministic })
 }
 
 /// Returns a draft job as the drafter's context.

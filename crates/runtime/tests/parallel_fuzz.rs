@@ -181,6 +181,7 @@ impl Scenario {
             },
             verification: Verification::Coupled,
             randomness: KeyedRandomness { seed: dice.below(9) as u64, sample: 0 },
+            constraint: None,
         };
         let logprobs = dice.one_in(2).then_some(2);
         Self { target, limits, prompt, sampling, logprobs }

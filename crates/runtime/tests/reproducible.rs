@@ -133,6 +133,7 @@ fn generate_with_engine(decoder: &mut dyn Decoder, drafters: Engine, seed: u64) 
         options: SamplingOptions { temperature: 1.0, ..SamplingOptions::default() },
         verification,
         randomness,
+        constraint: None,
     };
     let randomness: Arc<dyn Randomness + Send + Sync> = Arc::new(randomness);
     let cluster = InlineCluster::new(engine, randomness).with_random_order(seed);

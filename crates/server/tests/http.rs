@@ -348,9 +348,42 @@ fn wrong_requests_are_named() {
         ("/v1/chat/completions", with(chat.clone(), json!({"tools": [{}]})), 400, "tools"),
         (
             "/v1/chat/completions",
-            with(chat.clone(), json!({"response_format": {"type": "json_object"}})),
+            with(chat.clone(), json!({"response_format": {"type": "xml"}})),
+            400,
+            "response_format.type",
+        ),
+        (
+            "/v1/chat/completions",
+            with(chat.clone(), json!({"response_format": {"type": "json_schema"}})),
             400,
             "response_format",
+        ),
+        (
+            "/v1/chat/completions",
+            with(
+                chat.clone(),
+                json!({"response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "text"}},
+                }}),
+            ),
+            400,
+            "response_format.json_schema.schema",
+        ),
+        ("/v1/completions", json!({"prompt": "x", "grammar": "root: \"a\""}), 400, "grammar"),
+        ("/v1/completions", json!({"prompt": "x", "grammar": 1}), 400, "grammar"),
+        ("/v1/completions", json!({"prompt": "x", "guided_regex": "(a"}), 400, "guided_regex"),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "structured_outputs": {"regex": "a", "choice": ["b"]}}),
+            400,
+            "structured_outputs.choice",
+        ),
+        (
+            "/v1/completions",
+            json!({"prompt": "x", "guided_regex": "a", "ignore_eos": true}),
+            400,
+            "ignore_eos",
         ),
         ("/v1/chat/completions", with(chat, json!({"top_logprobs": 2})), 400, "top_logprobs"),
     ];
@@ -503,4 +536,59 @@ fn a_server_that_stops_lets_answers_finish_and_then_cancels_them() {
         assert!(TcpStream::connect(server.address).is_err());
         server.thread = Some(std::thread::spawn(|| ()));
     }
+}
+
+/// Every field that describes the text, for both kinds of requests, with and without streaming.
+#[test]
+fn answers_follow_their_grammar() {
+    let pair = RandomPair::make().unwrap();
+    let server = serve(&pair);
+    let schema = json!({
+        "type": "object",
+        "properties": {"kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "maximum": 99}},
+        "required": ["kind", "age"],
+        "additionalProperties": false,
+    });
+    let is_animal = |text: &str| {
+        let value: Value = serde_json::from_str(text).unwrap();
+        ["cat", "dog"].contains(&value["kind"].as_str().unwrap()) && value["age"].is_i64()
+    };
+    let is_choice = |text: &str| ["yes", "no"].contains(&text);
+    let named = json!({"type": "json_schema", "json_schema": {"name": "a", "schema": schema}});
+    type Check<'a> = &'a dyn Fn(&str) -> bool;
+    let cases: [(Value, Check<'_>); 10] = [
+        (json!({"response_format": named}), &is_animal),
+        (json!({"json_schema": schema}), &is_animal),
+        (json!({"structured_outputs": {"json": schema}}), &is_animal),
+        (json!({"guided_json": schema.to_string()}), &is_animal),
+        (json!({"grammar": "root ::= \"yes\" | \"no\""}), &is_choice),
+        (json!({"guided_grammar": "start: \"yes\" | \"no\""}), &is_choice),
+        (json!({"guided_regex": "yes|no"}), &is_choice),
+        (json!({"guided_choice": ["yes", "no"]}), &is_choice),
+        (json!({"structured_outputs": {"choice": ["yes", "no"]}}), &is_choice),
+        (
+            json!({"response_format": {"type": "text"}, "structured_outputs": {"regex": "no"}}),
+            &is_choice,
+        ),
+    ];
+    for (fields, check) in cases {
+        let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "temperature": 0.7});
+        let response = server.post("/v1/chat/completions", &with(chat, fields.clone()));
+        assert_eq!(response.status, 200, "{fields}: {}", response.body);
+        let choice = &response.json()["choices"][0];
+        let text = choice["message"]["content"].as_str().unwrap();
+        assert!(check(text), "{fields}: {text}");
+        assert_eq!(choice["finish_reason"], "stop");
+        let completion = with(completion("x", 200), json!({"ignore_eos": false}));
+        let response = server.post("/v1/completions", &with(completion, fields.clone()));
+        let text = response.json()["choices"][0]["text"].as_str().unwrap().to_owned();
+        assert!(check(&text), "{fields}: {text}");
+    }
+    // Cut off.
+    let fields = json!({"guided_regex": "[a-z]{5}", "ignore_eos": false});
+    let body = with(completion("x", 2), fields);
+    assert_eq!(
+        server.post("/v1/completions", &body).json()["choices"][0]["finish_reason"],
+        "length"
+    );
 }

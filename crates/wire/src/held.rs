@@ -160,7 +160,9 @@ impl Held {
         let features: usize = self.features.parts.iter().map(rows).sum();
         let tokens = self.tokens.as_ref().map_or(0, |held| {
             let biases = held.sampling.logit_bias.len() * size_of::<(TokenId, f32)>();
-            size_of_val(&*held.tokens) + held.digests.bytes() + biases
+            let constraint = held.sampling.constraint.as_ref();
+            let constraint = constraint.map_or(0, |constraint| constraint.specification().len());
+            size_of_val(&*held.tokens) + held.digests.bytes() + biases + constraint
         });
         tokens + features + self.features.digests.bytes()
     }

@@ -24,6 +24,7 @@ fn jobs() -> Vec<Job> {
         },
         randomness: KeyedRandomness { seed: 7, sample: 1 },
         verification: Verification::Rejection,
+        constraint: None,
     };
     let mut tree = TokenTree::chain(&[5, 6, 7]);
     tree.push(Some(0), 9);

@@ -37,6 +37,7 @@ fn sampling(temperature: f32, top_k: usize, verification: Verification) -> Sampl
         options: SamplingOptions { temperature, top_k, ..SamplingOptions::default() },
         randomness: KeyedRandomness { seed: 0x1234_5678_9abc_def0, sample: 0 },
         verification,
+        constraint: None,
     }
 }
 

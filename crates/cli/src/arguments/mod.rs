@@ -60,6 +60,7 @@ pub(crate) mod headings {
     pub(crate) const DRAFTING: &str = "Drafting";
     pub(crate) const EASYSPEC: &str = "EasySpec";
     pub(crate) const STOPPING: &str = "Stopping";
+    pub(crate) const STRUCTURE: &str = "Structured output";
     pub(crate) const SAMPLING: &str = "Sampling";
     pub(crate) const DEVICES: &str = "Devices";
     #[cfg(feature = "laboratory")]
@@ -397,6 +398,32 @@ pub(crate) struct ChatArguments {
     pub(crate) answers: AnswerArguments,
 }
 
+/// Options of what an answer's text must look like.
+#[derive(Args, Debug)]
+#[group(multiple = false)]
+pub(crate) struct StructureArguments {
+    /// Answer with a JSON value that follows a JSON schema.
+    ///
+    /// The schema is a file, or JSON that begins with `{`. Objects have their properties in the order
+    /// of the schema.
+    #[arg(long, value_name = "FILE|JSON", help_heading = headings::STRUCTURE)]
+    pub(crate) json_schema: Option<String>,
+
+    /// Answer with any JSON object.
+    #[arg(long, help_heading = headings::STRUCTURE)]
+    pub(crate) json_object: bool,
+
+    /// Answer with a text of a grammar: GBNF (llama.cpp) or Lark (llguidance).
+    ///
+    /// The extension `.gbnf` or `.lark` says which. In other files, rules with `::=` are GBNF.
+    #[arg(long, value_name = "FILE", help_heading = headings::STRUCTURE)]
+    pub(crate) grammar: Option<PathBuf>,
+
+    /// Answer with a text that a regular expression matches as a whole.
+    #[arg(long, value_name = "REGEX", allow_hyphen_values = true, help_heading = headings::STRUCTURE)]
+    pub(crate) regex: Option<String>,
+}
+
 /// Options of the models and of how they answer.
 #[derive(Args, Debug)]
 pub(crate) struct AnswerArguments {
@@ -432,6 +459,9 @@ pub(crate) struct AnswerArguments {
     /// Continue after the model's end-of-text token.
     #[arg(long, help_heading = headings::STOPPING)]
     pub(crate) ignore_eos: bool,
+
+    #[command(flatten)]
+    pub(crate) structure: StructureArguments,
 
     /// Sampling temperature; 0 always takes the most probable token.
     ///

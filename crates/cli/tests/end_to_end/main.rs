@@ -44,6 +44,7 @@ mod show_drafts;
 mod simulate;
 mod speculators;
 mod stopping;
+mod structured;
 #[cfg(feature = "laboratory")]
 mod synthetic_pair;
 mod trace;

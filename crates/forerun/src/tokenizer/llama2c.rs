@@ -92,8 +92,9 @@ pub(super) fn byte_pair_tokenizer(pieces: &[Piece]) -> tokenizers::Result<tokeni
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
+    use crate::tokenizer::{Tokenizer, TokenizerError};
 
     /// A file with a few pieces.
     pub(in crate::tokenizer) fn pieces() -> Vec<u8> {
@@ -114,6 +115,13 @@ pub(super) mod tests {
             push(piece, -(rank as f32));
         }
         bytes
+    }
+
+    /// Returns the tokenizer of [`pieces`].
+    pub(crate) fn example() -> Result<Tokenizer, TokenizerError> {
+        let pieces = read_pieces(&pieces());
+        let broken = |reason| TokenizerError::Broken { file: PathBuf::new(), reason };
+        Tokenizer::from_llama2c(PathBuf::new(), &pieces.map_err(broken)?)
     }
 
     #[test]

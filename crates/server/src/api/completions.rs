@@ -2,7 +2,7 @@
 
 use super::error::{ApiError, of_engine};
 use super::format::{Format, Kind, Usage, statistics};
-use super::request::{Body, parse};
+use super::request::Body;
 use super::state::{State, unix_seconds};
 use crate::admission::{Places, Refusal};
 use crate::generation::{Events, Task};
@@ -61,7 +61,7 @@ async fn answer(
         let state = Arc::clone(&state);
         // Encoding a long prompt takes a while.
         let prepared = tokio::task::spawn_blocking(move || {
-            let body: Body = parse(&bytes)?;
+            let body = Body::parse(&bytes)?;
             let tasks = match kind {
                 Kind::Completion => body.completion_tasks(&state)?,
                 Kind::Chat => body.chat_tasks(&state)?,

@@ -2,7 +2,7 @@
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use forerun::{EncodeError, ForerunError};
+use forerun::{EncodeError, ForerunError, GrammarError};
 use serde_json::{Value, json};
 
 /// An error of a request.
@@ -78,6 +78,7 @@ pub(crate) fn of_engine(error: &ForerunError, param: &str) -> ApiError {
             let name = message.split('\'').nth(1).unwrap_or(param).to_owned();
             ApiError::field(name, plain(&error.to_string()))
         }
+        ForerunError::Grammar(GrammarError::NoEnd) => ApiError::field("ignore_eos", message),
         _ => ApiError::internal(message),
     }
 }

@@ -6,6 +6,7 @@ mod error;
 mod format;
 mod request;
 pub(crate) mod state;
+mod structured;
 mod tokens;
 
 use axum::extract::{DefaultBodyLimit, Request};

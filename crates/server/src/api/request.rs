@@ -2,6 +2,7 @@
 
 use super::error::ApiError;
 use super::state::State;
+use super::structured::StructureFields;
 use crate::generation::Task;
 use axum::body::Bytes;
 use forerun::{Message, Method, Request, TokenId};
@@ -47,11 +48,11 @@ pub(crate) struct Body {
     echo: Option<bool>,
     suffix: Option<String>,
     speculation: Option<Speculation>,
-    response_format: Option<ResponseFormat>,
+    #[serde(skip)]
+    structure: StructureFields,
     tools: Option<Vec<Value>>,
     tool_choice: Option<Value>,
     functions: Option<Vec<Value>>,
-    grammar: Option<Value>,
 }
 
 /// A text or several, as text or as tokens.
@@ -84,11 +85,6 @@ enum Logprobs {
 #[derive(Debug, Default, Deserialize)]
 struct StreamOptions {
     include_usage: Option<bool>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResponseFormat {
-    r#type: String,
 }
 
 /// The extension that chooses how an answer is decoded, which does not change its distribution.
@@ -139,6 +135,11 @@ pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
 }
 
 impl Body {
+    /// Parses the body of a request. Errors name the field.
+    pub(crate) fn parse(bytes: &Bytes) -> Result<Self, ApiError> {
+        Ok(Self { structure: parse(bytes)?, ..parse(bytes)? })
+    }
+
     /// Returns whether a stream ends with the usage.
     pub(crate) fn includes_usage(&self) -> bool {
         self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
@@ -264,15 +265,12 @@ impl Body {
             return Err(error.with_param("model").with_code("model_not_found"));
         }
         let chooses = |choice: &Value| choice != "none" && choice != "auto";
-        let format = self.response_format.as_ref().map(|format| &*format.r#type);
         for (param, is_set) in [
             ("tools", self.tools.as_ref().is_some_and(|tools| !tools.is_empty())),
             ("tool_choice", self.tool_choice.as_ref().is_some_and(chooses)),
             ("functions", self.functions.as_ref().is_some_and(|list| !list.is_empty())),
-            ("grammar", self.grammar.is_some()),
             ("echo", self.echo == Some(true)),
             ("suffix", self.suffix.as_ref().is_some_and(|text| !text.is_empty())),
-            ("response_format", format.is_some_and(|format| format != "text")),
             ("best_of", self.best_of.is_some_and(|best| best != self.choices())),
         ] {
             if is_set {
@@ -336,6 +334,7 @@ impl Body {
             let message = format!("stop must have at most {MOST_STOPS} texts, none of them empty");
             return Err(ApiError::field("stop", message));
         }
+        request.grammar = self.structure.grammar(forerun)?;
         request.validate().map_err(|error| super::error::of_engine(&error.into(), "prompt"))?;
         Ok(request)
     }

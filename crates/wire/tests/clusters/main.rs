@@ -114,7 +114,7 @@ impl World {
         Self {
             seed,
             vocab_size,
-            sampling: Sampling { options, randomness, verification },
+            sampling: Sampling { options, randomness, verification, constraint: None },
             logprobs: choices.of(&[None, None, Some(0), Some(2)]),
             method,
             drafter,
