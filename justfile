@@ -56,6 +56,20 @@ fuzz cases="1000000":
 reference:
     FORERUN_UPDATE_REFERENCE=1 cargo test -p forerun-cli --all-features --locked --bin forerun option_reference
 
+# Broken files, wrong options, signals and impatient clients: about 1,000 runs of the program (docs/hostile-cases.md)
+hostile data *options:
+    cargo build --release --locked -p forerun-cli --features laboratory
+    python3 scripts/hostile/run.py --binary target/release/forerun --data {{data}} {{options}}
+
+# A server under mixed load
+soak minutes="10":
+    cargo build --release --locked -p forerun-cli
+    python3 scripts/soak.py --binary target/release/forerun --minutes {{minutes}}
+
+# 20,000 answers of 64 clients at once, each compared with the same request alone
+load answers="20000":
+    FORERUN_ANSWERS={{answers}} cargo nextest run --release -p forerun-server --test load_equality
+
 # Install what `just guide` needs: mdbook and lychee
 guide-tools:
     cargo install mdbook --version 0.5.4 --locked --no-default-features --features search

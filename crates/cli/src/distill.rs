@@ -6,15 +6,19 @@ use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::progress::{Task, Unit};
 use crate::{note, progress};
 use anyhow::{Context, bail, ensure};
-use forerun::{Canceller, Finish, Forerun, Plan};
+use forerun::{Canceller, ChatTemplate, Finish, Forerun, Message, Plan, Request};
 use forerun_output::Lock;
 use forerun_train::data::Documents;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
 
 pub(crate) fn run(arguments: &DistillArguments) -> anyhow::Result<ExitCode> {
     let canceller = Canceller::new();
@@ -46,34 +50,116 @@ pub(crate) fn write(
     let engine = Forerun::open_with(&plan, &mut loader)?;
     drop(loader);
     let base = suggested_sampling(base, answers, &engine)?;
+    let template = arguments.chat.then(|| ChatTemplate::from_checkpoint(engine.tokenizer().file()));
+    let template = template.transpose()?;
+    let base =
+        template.as_ref().map_or(base.clone(), |template| engine.chat_request(template, &base));
     listen()?;
     let mut out = forerun_output::append(&arguments.out).with_context(failed)?;
-    let unit = Unit::Pieces("texts");
-    let mut task = Task::resumed("writing", unit, done as u64, prompts.len() as u64);
-    let mut tokens = 0;
-    for (number, prompt) in prompts.iter().enumerate().skip(done) {
-        let mut request = base.clone();
+    let writer = Writer { engine: &engine, template, base, prompts: &prompts, canceller };
+    let mut task =
+        Task::resumed("writing", Unit::Pieces("texts"), done as u64, prompts.len() as u64);
+    let (mut written, mut tokens) = (done, 0);
+    writer.write_all(done, arguments.parallel as usize, |text| {
+        out.write_all(format!("{}\n", text.line).as_bytes()).with_context(failed)?;
+        written += 1;
+        tokens += text.tokens;
+        task.message(format!("{tokens} tokens"));
+        task.update(written as u64);
+        Ok(())
+    })?;
+    out.sync_all().with_context(failed)?;
+    if written < prompts.len() {
+        task.note(format_args!(
+            "interrupted at text {written}: run the same command again to resume"
+        ));
+        return Ok(false);
+    }
+    drop(task);
+    note(format_args!("wrote {written} texts to {}", arguments.out.display()));
+    Ok(true)
+}
+
+/// Writes texts, several at the same time.
+struct Writer<'a> {
+    engine: &'a Forerun,
+    /// The template of chat messages, if the prompts are some.
+    template: Option<ChatTemplate>,
+    base: Request,
+    prompts: &'a [String],
+    canceller: &'a Canceller,
+}
+
+/// A text as a line of the output, and the number of tokens that were generated for it.
+struct Text {
+    line: Value,
+    tokens: usize,
+}
+
+impl Writer<'_> {
+    /// Writes the texts from number `first` on, and hands them over in order. Returns early if it is
+    /// cancelled.
+    fn write_all(
+        &self,
+        first: usize,
+        parallel: usize,
+        mut hand_over: impl FnMut(&Text) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let next = AtomicUsize::new(first);
+        let (sender, texts) = mpsc::channel();
+        thread::scope(|scope| {
+            for _ in 0..parallel {
+                let (next, sender) = (&next, sender.clone());
+                scope.spawn(move || {
+                    loop {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(prompt) = self.prompts.get(number) else { return };
+                        let text = self.write(number, prompt).transpose();
+                        let Some(text) = text else { return };
+                        if sender.send((number, text)).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let (mut waiting, mut number) = (BTreeMap::new(), first);
+            let result = texts.iter().try_for_each(|(other, text)| {
+                waiting.insert(other, text?);
+                while let Some(text) = waiting.remove(&number) {
+                    hand_over(&text)?;
+                    number += 1;
+                }
+                Ok(())
+            });
+            if result.is_err() {
+                self.canceller.cancel();
+            }
+            result
+        })
+    }
+
+    /// Writes one text. Returns `None` if it was cancelled.
+    fn write(&self, number: usize, prompt: &str) -> anyhow::Result<Option<Text>> {
         // The random numbers of a text depend only on its number, so that a resumed run gives the
         // same texts.
-        request.seed = Some(base.seed.unwrap_or(0).wrapping_add(number as u64));
+        let seed = self.base.seed.unwrap_or(0).wrapping_add(number as u64);
+        let request = Request { seed: Some(seed), ..self.base.clone() };
+        let (start, tokens) = match &self.template {
+            None => (prompt, self.engine.encode_prompt(prompt)?),
+            Some(template) => ("", self.engine.encode_chat(template, &[Message::user(prompt)])?),
+        };
         let on_text = |_: &str| ControlFlow::Continue(());
-        let answer = engine.generate_interruptibly(prompt, &request, canceller, on_text)?;
-        if canceller.is_cancelled() && answer.finish == Finish::Stopped {
-            task.note(format_args!(
-                "interrupted at text {number}: run the same command again to resume"
-            ));
-            return Ok(false);
+        let answer = self.engine.generate_tokens(tokens, &request, self.canceller, on_text)?;
+        if self.canceller.is_cancelled() && answer.finish == Finish::Stopped {
+            return Ok(None);
         }
-        tokens += answer.tokens.len();
-        let line = json!({ "prompt": prompt, "text": format!("{prompt}{}", answer.text) });
-        out.write_all(format!("{line}\n").as_bytes()).with_context(failed)?;
-        task.message(format!("{tokens} tokens"));
-        task.update(number as u64 + 1);
+        let mut line = json!({ "prompt": prompt, "text": format!("{start}{}", answer.text) });
+        if self.template.is_some() {
+            line["complete"] = matches!(answer.finish, Finish::Eos | Finish::Stopped).into();
+        }
+        Ok(Some(Text { line, tokens: answer.tokens.len() }))
     }
-    out.sync_all().with_context(failed)?;
-    drop(task);
-    note(format_args!("wrote {} texts to {}", prompts.len(), arguments.out.display()));
-    Ok(true)
 }
 
 /// Returns the prompts: beginnings of lines that are long enough, evenly spread over all lines.
@@ -82,8 +168,14 @@ fn prompts(arguments: &DistillArguments) -> anyhow::Result<Vec<String>> {
     for file in &arguments.prompts {
         for document in Documents::open(file)? {
             let text = document?.text;
-            all.extend(text.lines().filter_map(|line| beginning(line, arguments.prompt_chars)));
+            all.extend(text.lines().filter_map(|line| match arguments.chat {
+                true => Some(line.trim().to_owned()).filter(|line| !line.is_empty()),
+                false => beginning(line, arguments.prompt_chars),
+            }));
         }
+    }
+    if all.is_empty() && arguments.chat {
+        bail!("the files of prompts have no lines: write one chat message a line");
     }
     if all.is_empty() {
         bail!(

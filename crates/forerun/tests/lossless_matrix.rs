@@ -337,12 +337,17 @@ fn cases(pair: &Pair, count: usize) -> Vec<Case> {
     let engine = Forerun::open(&Plan::new(options).unwrap()).unwrap();
     let reference = ReferenceModel::load(&Checkpoint::open(&pair.target).unwrap()).unwrap();
     let tokenizer = pair.tokenizer();
+    // Grammars need characters that some vocabularies of stories lack.
+    let ascii: String = (' '..='~').collect();
+    let has_ascii =
+        tokenizer.encode(&ascii).is_ok_and(|tokens| tokenizer.decode(&tokens).ends_with(&ascii));
     let start = env_number("FORERUN_LOSSLESS_SEED", 0) as usize;
     let mut cases = Vec::new();
     for index in start..start + count {
         let text = &pair.prompts[index % pair.prompts.len()];
         let prompt = tokenizer.encode(text).unwrap();
-        for request in requests(index) {
+        let requests = requests(index).into_iter();
+        for request in requests.filter(|request| has_ascii || request.grammar.is_none()) {
             let answer = answer(&engine, &prompt, &request);
             if request.grammar.is_none() || answer.finish != Finish::Eos {
                 assert_eq!(answer.tokens.len(), TOKENS);

@@ -68,7 +68,11 @@ fn run(server: Server, engine: Forerun) -> Running {
     let (stop, stopped) = mpsc::channel();
     let template = ChatTemplate::plain().unwrap();
     let run = move || server.run(engine, template, move || _ = stopped.recv()).unwrap();
-    Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) }
+    let running = Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) };
+    while running.send("GET", "/health", "", "").status != 200 {
+        std::thread::yield_now();
+    }
+    running
 }
 
 fn serve(pair: &RandomPair) -> Running {
@@ -152,9 +156,14 @@ impl Running {
 
     /// Waits until a metric has a value.
     fn wait_for(&self, name: &str, value: f64) {
-        while self.metric(name) != value {
+        // A bound for a test that fails: on the slowest machine it takes seconds.
+        for _ in 0..60_000 {
+            if self.metric(name) == value {
+                return;
+            }
             std::thread::sleep(Duration::from_millis(2));
         }
+        panic!("{name} is {}, not {value}", self.metric(name));
     }
 }
 
@@ -527,7 +536,7 @@ fn a_server_that_stops_lets_answers_finish_and_then_cancels_them() {
         let mut text = String::new();
         // The answer has begun.
         while !text.contains("data: ") {
-            reader.read_line(&mut text).unwrap();
+            assert_ne!(reader.read_line(&mut text).unwrap(), 0, "{text}");
         }
         drop(server.stop.take());
         reader.read_to_string(&mut text).ok();

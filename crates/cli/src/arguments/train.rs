@@ -349,6 +349,14 @@ pub(crate) struct DistillArguments {
     #[arg(long, value_name = "N", default_value_t = 60)]
     pub(crate) prompt_chars: usize,
 
+    /// Give each line to the model as a chat message, whole; the text is the model's answer.
+    #[arg(long, conflicts_with = "prompt_chars")]
+    pub(crate) chat: bool,
+
+    /// Number of texts that are written at the same time; it does not change them.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u64).range(1..=256))]
+    pub(crate) parallel: u64,
+
     #[command(flatten)]
     pub(crate) answers: AnswerArguments,
 }

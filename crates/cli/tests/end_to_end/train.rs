@@ -74,6 +74,23 @@ fn a_target_and_a_distilled_drafter_are_trained_from_text() {
         .finish()
         .assert_refused("other prompts", &["contains texts of other prompts"]);
 
+    // As answers to chat messages, one at a time and several.
+    let messages = folder.join("messages.txt");
+    fs::write(&messages, "the fox\n\nover a hill\nthe dog slept\n").unwrap();
+    let answered = |out: &str, parallel: &str| {
+        let run =
+            Run::forerun().with(&["distill", "--chat", "--max-tokens=9", "--count=3", parallel]);
+        let run = run.with_path("--prompts", &messages).with_path("--out", &folder.join(out));
+        run.with_path("--model", &folder.join("target")).succeed();
+        fs::read_to_string(folder.join(out)).unwrap()
+    };
+    let one = answered("one.jsonl", "--parallel=1");
+    assert!(
+        one.starts_with("{\"prompt\":\"the fox\",\"text\":") && one.contains("\"complete\":"),
+        "{one}"
+    );
+    assert_eq!(answered("three.jsonl", "--parallel=3"), one);
+
     // A drafter is trained on it.
     let drafter = train(folder, &folder.join("whole.jsonl"), "drafter").with(&["--layers=1"]);
     let drafter = drafter
