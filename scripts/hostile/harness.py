@@ -81,6 +81,8 @@ class Runner:
 
     def start(self, case, folder):
         def limit():
+            # A shell starts background jobs with SIGINT ignored.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if case.memory:
                 resource.setrlimit(resource.RLIMIT_AS, (case.memory, case.memory))

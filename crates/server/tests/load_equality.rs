@@ -120,8 +120,7 @@ fn streamed(agent: &ureq::Agent, address: SocketAddr, body: &Value, slow: bool) 
 /// Sends a request and goes away before the answer has ended.
 fn go_away(address: SocketAddr, body: &Value) {
     let mut body = body.clone();
-    (body["stream"], body["max_tokens"], body["ignore_eos"]) =
-        (true.into(), 90.into(), true.into());
+    body["stream"] = true.into();
     let (body, mut stream) = (body.to_string(), TcpStream::connect(address).unwrap());
     let length = body.len();
     write!(
