@@ -3,7 +3,7 @@
 use crate::arguments::ExportArguments;
 use crate::generate::cannot_write;
 use crate::{note, progress};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use forerun::{GgufOptions, ModelSource, export_gguf};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -30,6 +30,11 @@ pub(crate) fn write(
     offline: bool,
 ) -> anyhow::Result<()> {
     forerun_output::check(file).with_context(|| cannot_write(file))?;
+    ensure!(
+        !is_part_of(file, model),
+        "{} is a file of the model itself: choose another name",
+        file.display()
+    );
     let mut loader = progress::loader(offline, true);
     let written = export_gguf(model, file, options, &mut loader)?;
     let (types, size) = (options.types.gguf_name(), written.bytes as f64 / 1e6);
@@ -42,4 +47,15 @@ pub(crate) fn write(
         );
     }
     Ok(())
+}
+
+/// Returns whether a file exists and the model is read from it. Other GGUF files in the model's folder are not
+/// part of the model.
+fn is_part_of(file: &Path, model: &ModelSource) -> bool {
+    let paths =
+        model.path().and_then(|model| model.canonicalize().ok()).zip(file.canonicalize().ok());
+    paths.is_some_and(|(model, file)| {
+        let is_gguf = file.extension().is_some_and(|extension| extension == "gguf");
+        file == model || (file.parent() == Some(&model) && !is_gguf)
+    })
 }

@@ -47,6 +47,19 @@ fn a_device_is_never_replaced() {
 }
 
 #[test]
+fn a_model_is_not_overwritten_by_its_export() {
+    let models = Models::pair();
+    let export = || Run::forerun().with(&["export"]).with_path("--model", &models.target());
+    for name in ["model.safetensors", "config.json"] {
+        let file = models.target().join(name);
+        let before = fs::read(&file).unwrap();
+        let finished = export().with_path("--gguf", &file).finish();
+        finished.assert_refused(name, &["is a file of the model itself", "choose another name"]);
+        assert_eq!(fs::read(&file).unwrap(), before);
+    }
+}
+
+#[test]
 fn an_impossible_trace_is_refused_before_anything_is_generated() {
     let models = Models::pair();
     let trace = models.folder().join("no").join("such").join("trace.json");
