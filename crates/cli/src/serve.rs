@@ -37,13 +37,15 @@ pub(crate) fn run(mut arguments: ServeArguments) -> anyhow::Result<ExitCode> {
         stop.send(()).ok();
         again.swap(true, Ordering::Relaxed)
     })?;
-    // For programs that start a server: with port 0, the line says which one was chosen.
-    let mut out = std::io::stdout();
-    writeln!(out, "listening on http://{}", server.address())?;
-    out.flush()?;
-    let (name, parallel) = (served_name(&arguments), arguments.parallel);
-    note(format_args!("serving {name}, up to {parallel} answers at a time"));
-    server.run(forerun, template, move || _ = stopped.recv())?;
+    let (address, name) = (server.address(), served_name(&arguments));
+    let until_stopped = move || {
+        // For programs that start a server: it answers now, and with port 0 the line says which one was chosen.
+        let mut out = std::io::stdout();
+        writeln!(out, "listening on http://{address}").and_then(|()| out.flush()).ok();
+        note(format_args!("serving {name}, up to {} answers at a time", arguments.parallel));
+        stopped.recv().ok();
+    };
+    server.run(forerun, template, until_stopped)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -85,8 +85,8 @@ impl Server {
         self.address
     }
 
-    /// Answers requests until `stop` returns, on a thread of its own. Then no connection is accepted, and
-    /// answers may finish for [`ServerOptions::drain`] before they are cancelled.
+    /// Answers requests until `stop` returns. It is called on a thread of its own when the server has its model. When it
+    /// has returned, no connection is accepted, and answers may finish for [`ServerOptions::drain`] before they are cancelled.
     ///
     /// # Errors
     /// If the system fails.
