@@ -6,7 +6,6 @@ use crate::error::ForerunError;
 use crate::grammar::{GrammarConstraint, GrammarError};
 use crate::plan::Method;
 use crate::text_stream::{StopFilter, TextStream};
-use crate::tokenizer::Tokenizer;
 use forerun_core::trace::Trace;
 use forerun_core::{JobError, TokenId, TokenLogprob, Verification};
 use forerun_decode::{AnswerDecoder, DecodeError, Finish, Sequence, next_tokens};
@@ -220,10 +219,10 @@ pub(crate) struct Sink<'a> {
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId], stop: &[String]) -> Self {
+    pub(crate) fn new(stream: TextStream<'a>, stop: &[String]) -> Self {
         Self {
             started: Instant::now(),
-            stream: TextStream::new(tokenizer, prompt),
+            stream,
             stop: StopFilter::new(stop),
             text: String::new(),
             tokens: Vec::new(),

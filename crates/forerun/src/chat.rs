@@ -1,7 +1,9 @@
 //! Conversations of several turns.
 
 use crate::answer::Answer;
-use crate::chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
+use crate::chat_template::{
+    ChatTemplate, ChatTemplateError, EncodeError, Message, TemplateArguments,
+};
 use crate::engine::{Continuation, Forerun};
 use crate::engine_method::MethodError;
 use crate::error::ForerunError;
@@ -218,7 +220,12 @@ impl<'a> Chat<'a> {
         loop {
             let seen = self.messages[forgotten..].iter().chain([new]).cloned();
             let seen: Vec<Message> = self.system().into_iter().chain(seen).collect();
-            let prompt = self.template.encode_within(&seen, self.engine.tokenizer(), context);
+            let prompt = self.template.encode_within(
+                &seen,
+                &TemplateArguments::default(),
+                self.engine.tokenizer(),
+                context,
+            );
             let alone = forgotten == self.messages.len();
             let prompt = match prompt {
                 Ok(prompt) => prompt,
@@ -270,7 +277,21 @@ impl Forerun {
         template: &ChatTemplate,
         messages: &[Message],
     ) -> Result<Vec<TokenId>, EncodeError> {
+        self.encode_chat_with(template, messages, &TemplateArguments::default())
+    }
+
+    /// Encodes a conversation as [`Self::encode_chat`] does, with more for the template to read. Special tokens
+    /// within the arguments are encoded as ordinary text, too.
+    ///
+    /// # Errors
+    /// As [`Self::encode_chat`].
+    pub fn encode_chat_with(
+        &self,
+        template: &ChatTemplate,
+        messages: &[Message],
+        arguments: &TemplateArguments,
+    ) -> Result<Vec<TokenId>, EncodeError> {
         let context = self.config().max_position_embeddings;
-        template.encode_within(messages, self.tokenizer(), context)
+        template.encode_within(messages, arguments, self.tokenizer(), context)
     }
 }

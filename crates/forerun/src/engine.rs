@@ -11,6 +11,7 @@ use crate::memory;
 use crate::open_model::open_model;
 use crate::plan::{Method, Plan};
 use crate::request::{Request, RequestError};
+use crate::text_stream::TextStream;
 use crate::tokenizer::{LongText, Tokenizer};
 use crate::workers::{Loaded, worker_specs};
 use forerun_cache::PoolUsage;
@@ -442,7 +443,11 @@ impl Forerun {
         // text, the length must not depend on measured times.
         let reproducible = !sampling.is_deterministic() && request.seed.is_some();
         let verification = sampling.verification;
-        let sink = Sink::new(&self.tokenizer, &prompt, &request.stop);
+        let mut text = TextStream::new(&self.tokenizer, &prompt);
+        if request.special_tokens {
+            text = text.with_special_tokens(limits.eos.clone());
+        }
+        let sink = Sink::new(text, &request.stop);
         let prompt_tokens = prompt.len();
         let mut sequence = Sequence::new(id, prompt, sampling, limits);
         if let Some(top) = request.logprobs {

@@ -63,7 +63,7 @@ mod workers;
 pub use answer::{Answer, Commit, tokens_per_second};
 pub use answer_stream::{AnswerEvent, AnswerStream, AnswerToken, TokenOrigin};
 pub use chat::{Chat, ChatError, Reply};
-pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message};
+pub use chat_template::{ChatTemplate, ChatTemplateError, EncodeError, Message, TemplateArguments};
 pub use demonstration::RandomPair;
 pub use easyspec::{EasySpec, LayerStrategy};
 pub use engine::{Canceller, Forerun};

@@ -70,6 +70,9 @@ pub struct Request {
     pub stop_tokens: Vec<TokenId>,
     /// Whether to continue after the model's end-of-sequence tokens.
     pub ignore_eos: bool,
+    /// Whether the text contains the texts of special tokens, such as the tags around a tool call. Tokens that end
+    /// the answer have no text.
+    pub special_tokens: bool,
     /// Reports the log-probability of every token, and those of this many most probable tokens at
     /// its position: 0 to [`MAX_LOGPROBS`]. `Some(0)` reports the token alone.
     ///
@@ -94,6 +97,7 @@ impl Default for Request {
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             ignore_eos: false,
+            special_tokens: false,
             logprobs: None,
             grammar: None,
         }

@@ -29,17 +29,29 @@ pub struct TextStream<'a> {
     tokens: Vec<TokenId>,
     /// The number of tokens of the last emitted piece.
     emitted: usize,
+    /// Whether special tokens have a text, and those that have none nevertheless.
+    special: Option<Vec<TokenId>>,
 }
 
 impl<'a> TextStream<'a> {
     /// Creates a stream of the text that follows `prompt`.
     #[must_use]
     pub fn new(tokenizer: &'a Tokenizer, prompt: &[TokenId]) -> Self {
-        Self { tokenizer, tokens: prompt.to_vec(), emitted: prompt.len() }
+        Self { tokenizer, tokens: prompt.to_vec(), emitted: prompt.len(), special: None }
+    }
+
+    /// Returns this stream with the texts of special tokens, except for those in `hidden`.
+    #[must_use]
+    pub fn with_special_tokens(mut self, hidden: Vec<TokenId>) -> Self {
+        self.special = Some(hidden);
+        self
     }
 
     /// Adds a token and returns the characters that are complete now, often none.
     pub fn push(&mut self, token: TokenId) -> String {
+        if self.special.as_ref().is_some_and(|hidden| hidden.contains(&token)) {
+            return String::new();
+        }
         self.tokens.push(token);
         let text = self.pending();
         // An unfinished character decodes as the replacement character.
@@ -61,12 +73,19 @@ impl<'a> TextStream<'a> {
 
     /// Returns the text of the pending tokens.
     fn pending(&self) -> String {
-        let before = self.tokenizer.decode(&self.tokens[..self.emitted]);
-        let all = self.tokenizer.decode(&self.tokens);
+        let before = self.decode(&self.tokens[..self.emitted]);
+        let all = self.decode(&self.tokens);
         match all.strip_prefix(&before) {
             Some(text) => text.to_owned(),
             // Invalid bytes can change how the characters before them decode. Decode them alone.
-            None => self.tokenizer.decode(&self.tokens[self.emitted..]),
+            None => self.decode(&self.tokens[self.emitted..]),
+        }
+    }
+
+    fn decode(&self, tokens: &[TokenId]) -> String {
+        match self.special {
+            None => self.tokenizer.decode(tokens),
+            Some(_) => self.tokenizer.decode_with_special(tokens),
         }
     }
 }

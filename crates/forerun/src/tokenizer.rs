@@ -368,7 +368,8 @@ impl Tokenizer {
     }
 
     /// Returns the token with this text in the vocabulary.
-    pub(crate) fn token(&self, text: &str) -> Option<TokenId> {
+    #[must_use]
+    pub fn token(&self, text: &str) -> Option<TokenId> {
         self.inner.token_to_id(text)
     }
 
@@ -388,6 +389,12 @@ impl Tokenizer {
         let shown: Vec<TokenId> =
             tokens.iter().copied().filter(|token| !self.control.contains(token)).collect();
         self.inner.decode(&shown, true).unwrap_or_default()
+    }
+
+    /// Decodes tokens with the texts of special tokens. Unknown ids have no text.
+    #[must_use]
+    pub fn decode_with_special(&self, tokens: &[TokenId]) -> String {
+        self.inner.decode(tokens, false).unwrap_or_default()
     }
 
     /// Returns the text of a token in the middle of a text. Alone, many tokens lose a leading space.
@@ -414,8 +421,9 @@ impl Tokenizer {
         serde_json::to_value(self.inner.get_decoder()).unwrap_or_default()
     }
 
-    /// Returns whether a token has no text.
-    pub(crate) fn is_control(&self, token: TokenId) -> bool {
+    /// Returns whether a token is special: it controls the model, and is not part of a text.
+    #[must_use]
+    pub fn is_special(&self, token: TokenId) -> bool {
         self.control.contains(&token)
     }
 

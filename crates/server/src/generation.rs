@@ -1,6 +1,7 @@
 //! Answers that are generated on threads of their own. The engine's workers compute all of them together.
 
 use crate::admission::Places;
+use crate::chat_output::ChatSyntax;
 use crate::metrics::Metrics;
 use forerun::{
     Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request, TokenId,
@@ -17,6 +18,8 @@ const EVENTS_AHEAD: usize = 64;
 pub(crate) struct Generator {
     pub(crate) forerun: Forerun,
     pub(crate) template: ChatTemplate,
+    /// How the model writes reasoning and tool calls.
+    pub(crate) syntax: ChatSyntax,
     metrics: Arc<Metrics>,
     next: AtomicU64,
     /// The cancellers of the answers in progress.
@@ -50,9 +53,14 @@ impl Drop for Events {
 }
 
 impl Generator {
-    pub(crate) fn new(forerun: Forerun, template: ChatTemplate, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        forerun: Forerun,
+        template: ChatTemplate,
+        syntax: ChatSyntax,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (next, running) = (AtomicU64::new(0), Mutex::default());
-        Self { forerun, template, metrics, next, running }
+        Self { forerun, template, syntax, metrics, next, running }
     }
 
     /// Starts an answer. It holds its places until it has ended.

@@ -1,4 +1,4 @@
-//! An HTTP server on [`forerun`], with OpenAI's API.
+//! An HTTP server on [`forerun`], with OpenAI's API and Anthropic's Messages API.
 //!
 //! Each answer is a stream of the engine on a thread of its own. The engine's workers compute everything that
 //! is queued for them in one pass, and a row's numbers do not depend on the other rows of a pass. So answers
@@ -6,10 +6,12 @@
 
 mod admission;
 mod api;
+mod chat_output;
 mod generation;
 mod metrics;
 mod options;
 
+pub use chat_output::{ChatSyntax, UnknownSyntax};
 pub use options::ServerOptions;
 
 use admission::Admission;
@@ -98,7 +100,9 @@ impl Server {
     ) -> Result<(), ServerError> {
         let Self { options, runtime, routes, stopping, mut connections, .. } = self;
         let metrics = Arc::new(Metrics::default());
-        let generator = Arc::new(Generator::new(forerun, template, Arc::clone(&metrics)));
+        let syntax = options.chat_syntax.unwrap_or_else(|| ChatSyntax::of_template(&template));
+        let generator = Generator::new(forerun, template, syntax, Arc::clone(&metrics));
+        let generator = Arc::new(generator);
         let state = State {
             generator: Arc::clone(&generator),
             admission: Admission::new(options.parallel, options.queue, Arc::clone(&metrics)),

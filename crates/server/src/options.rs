@@ -1,5 +1,6 @@
 //! The options of a server.
 
+use crate::chat_output::ChatSyntax;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ pub struct ServerOptions {
     pub drain: Duration,
     /// The keys that requests may have. Without any, every request is accepted.
     pub api_keys: Vec<String>,
+    /// How the model writes reasoning and tool calls. `None` recognises it by the chat template.
+    pub chat_syntax: Option<ChatSyntax>,
     /// The origins whose web pages may use the server; `*` for all of them.
     pub cors_origins: Vec<String>,
 }
@@ -39,6 +42,7 @@ impl ServerOptions {
             request_timeout: Duration::from_secs(600),
             drain: Duration::from_secs(30),
             api_keys: Vec::new(),
+            chat_syntax: None,
             cors_origins: Vec::new(),
         }
     }

@@ -2,184 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use forerun::{
-    ChatTemplate, Forerun, Message, Options, Plan, RandomPair, Request, SamplingOptions,
-};
-use forerun_formats::Config;
-use forerun_formats::checkpoint::random::{RandomDtype, example_config, write_random_checkpoint};
+mod common;
+
+use common::*;
+use forerun::{ChatTemplate, Message, RandomPair, Request, SamplingOptions};
 use forerun_server::{Server, ServerOptions};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpStream;
 use std::time::Duration;
-
-const MODEL: &str = "random";
-
-/// A running server.
-struct Running {
-    address: SocketAddr,
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-fn open(target: &Path, drafter: Option<&Path>) -> Forerun {
-    let (model, draft_model) = (target.into(), drafter.map(Into::into));
-    let options = Options { model, draft_model, ..Options::default() };
-    Forerun::open(&Plan::new(options).unwrap()).unwrap()
-}
-
-fn engine(pair: &RandomPair) -> Forerun {
-    open(pair.target(), Some(pair.drafter()))
-}
-
-/// An engine whose answers may be so long that no test sees their end.
-fn endless_engine() -> Forerun {
-    let config = Config { max_position_embeddings: 1 << 20, ..example_config() };
-    let folder = tempfile::tempdir().unwrap();
-    write_random_checkpoint(folder.path(), &config, 1, RandomDtype::F32).unwrap();
-    open(folder.path(), None)
-}
-
-fn serve_with(pair: &RandomPair, change: impl FnOnce(&mut ServerOptions)) -> Running {
-    serve_engine(engine(pair), change)
-}
-
-fn serve_engine(engine: Forerun, change: impl FnOnce(&mut ServerOptions)) -> Running {
-    let mut options = ServerOptions::new("127.0.0.1:0".parse().unwrap(), MODEL);
-    options.drain = Duration::from_secs(60);
-    change(&mut options);
-    run(Server::bind(options).unwrap(), engine)
-}
-
-fn run(server: Server, engine: Forerun) -> Running {
-    let address = server.address();
-    let (stop, stopped) = mpsc::channel();
-    let template = ChatTemplate::plain().unwrap();
-    let run = move || server.run(engine, template, move || _ = stopped.recv()).unwrap();
-    let running = Running { address, stop: Some(stop), thread: Some(std::thread::spawn(run)) };
-    while running.send("GET", "/health", "", "").status != 200 {
-        std::thread::yield_now();
-    }
-    running
-}
-
-fn serve(pair: &RandomPair) -> Running {
-    serve_with(pair, |_| ())
-}
-
-/// A response: its status, its headers, and its body.
-struct Response {
-    status: u16,
-    headers: String,
-    body: String,
-}
-
-impl Response {
-    fn json(&self) -> Value {
-        serde_json::from_str(&self.body).unwrap()
-    }
-
-    /// Returns the data of server-sent events, without the last one, `[DONE]`.
-    fn events(&self) -> Vec<Value> {
-        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
-        let mut data: Vec<&str> = data.collect();
-        assert_eq!(data.pop(), Some("[DONE]"), "{}", self.body);
-        data.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
-    }
-}
-
-impl Running {
-    fn request(&self, method: &str, path: &str, headers: &str, body: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        stream
-    }
-
-    fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Response {
-        let mut reader = BufReader::new(self.request(method, path, headers, body));
-        let mut lines = String::new();
-        while !lines.ends_with("\r\n\r\n") {
-            assert_ne!(reader.read_line(&mut lines).unwrap(), 0, "{lines}");
-        }
-        let status = lines.split(' ').nth(1).unwrap().parse().unwrap();
-        let headers = lines.to_lowercase();
-        let mut body = String::new();
-        if headers.contains("transfer-encoding: chunked") {
-            loop {
-                let mut size = String::new();
-                reader.read_line(&mut size).unwrap();
-                let size = usize::from_str_radix(size.trim(), 16).unwrap();
-                let mut chunk = vec![0; size + 2];
-                reader.read_exact(&mut chunk).unwrap();
-                body += std::str::from_utf8(&chunk[..size]).unwrap();
-                if size == 0 {
-                    break;
-                }
-            }
-        } else {
-            reader.read_to_string(&mut body).unwrap();
-        }
-        Response { status, headers, body }
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Response {
-        self.send("POST", path, "", &body.to_string())
-    }
-
-    fn get(&self, path: &str) -> Response {
-        self.send("GET", path, "", "")
-    }
-
-    fn metric(&self, name: &str) -> f64 {
-        let text = self.get("/metrics").body;
-        let mut lines = text.lines().filter(|line| line.starts_with(&format!("{name}{{")));
-        lines.next().unwrap().rsplit(' ').next().unwrap().parse().unwrap()
-    }
-
-    /// Waits until a metric has a value.
-    fn wait_for(&self, name: &str, value: f64) {
-        // A bound for a test that fails: on the slowest machine it takes seconds.
-        for _ in 0..60_000 {
-            if self.metric(name) == value {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        panic!("{name} is {}, not {value}", self.metric(name));
-    }
-}
-
-fn completion(prompt: &str, max_tokens: usize) -> Value {
-    json!({"model": MODEL, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": true})
-}
-
-fn with(mut body: Value, fields: Value) -> Value {
-    let Value::Object(fields) = fields else { panic!("{fields} is no object") };
-    body.as_object_mut().unwrap().extend(fields);
-    body
-}
-
-fn plain_request(max_tokens: usize) -> Request {
-    Request { max_tokens, ignore_eos: true, ..Request::default() }
-}
 
 #[test]
 fn completions_are_the_engines_streamed_or_not() {
@@ -354,7 +185,7 @@ fn wrong_requests_are_named() {
             400,
             "messages[0].content",
         ),
-        ("/v1/chat/completions", with(chat.clone(), json!({"tools": [{}]})), 400, "tools"),
+        ("/v1/chat/completions", with(chat.clone(), json!({"tools": [{}]})), 400, "tools[0]"),
         (
             "/v1/chat/completions",
             with(chat.clone(), json!({"response_format": {"type": "xml"}})),

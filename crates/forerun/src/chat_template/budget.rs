@@ -3,7 +3,7 @@
 //! Every operation is paid before it runs, by an upper bound of what it reads and builds (constant
 //! factors aside). So neither memory nor time depends on what a template does.
 
-use super::Message;
+use super::{Message, TemplateArguments};
 use minijinja::value::{DynObject, ObjectRepr, Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State};
 
@@ -17,7 +17,7 @@ pub(super) const SETTLE: &str = "=settle";
 /// The budget without messages, in bytes.
 const BASE: usize = 32 << 20;
 
-/// The budget for each byte of the messages.
+/// The budget for each byte of messages and tools.
 const PER_BYTE: usize = 64;
 
 /// The maximum depth of nested values.
@@ -43,9 +43,10 @@ struct Budget {
 pub(super) struct Limit(usize);
 
 impl Limit {
-    pub(super) fn new(messages: &[Message]) -> Self {
-        let bytes = messages.iter().map(|message| message.role.len() + message.content.len());
-        Self(BASE.saturating_add(bytes.sum::<usize>().saturating_mul(PER_BYTE)))
+    pub(super) fn new(messages: &[Message], arguments: &TemplateArguments) -> Self {
+        let mut bytes = 0;
+        arguments.each_text(messages, |text| bytes += text.len());
+        Self(BASE.saturating_add(bytes.saturating_mul(PER_BYTE)))
     }
 
     /// Adds the filters that templates pay with, and replaces the function `namespace` by one that

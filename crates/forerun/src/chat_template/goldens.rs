@@ -36,7 +36,7 @@ fn templates_render_as_transformers_renders_them() -> Outcome {
     let conversations = header["conversations"].as_object().ok_or("no conversations")?;
     let messages = |conversation: &Value| -> Vec<Message> {
         let messages = conversation.as_array().into_iter().flatten();
-        messages.map(|m| Message { role: text(&m["role"]), content: text(&m["content"]) }).collect()
+        messages.map(|m| Message::new(text(&m["role"]), text(&m["content"]))).collect()
     };
     let conversations: HashMap<&String, Vec<Message>> =
         conversations.iter().map(|(name, conversation)| (name, messages(conversation))).collect();

@@ -3,10 +3,10 @@
 use super::budget::Limit;
 use super::files::Source;
 use super::metered::{Metered, without_constants};
-use super::{ChatTemplateError, Message};
+use super::{ChatTemplateError, Message, TemplateArguments};
 use jiff::civil::DateTime;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Serde, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, escape_formatter};
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use std::collections::BTreeMap;
@@ -49,26 +49,40 @@ impl Jinja {
         }
     }
 
-    /// Renders messages. As in `transformers`, `tools` and `documents` are defined and `None`.
+    pub(super) fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Renders messages. As in `transformers`, `tools` and `documents` are defined, and `None` if there are none.
     pub(super) fn render(
         &self,
         messages: &[Message],
+        arguments: &TemplateArguments,
         answer: bool,
         special_tokens: &BTreeMap<String, String>,
     ) -> Result<String, ChatTemplateError> {
         let message = |message: &Message| {
             let fields = [("role", &message.role), ("content", &message.content)];
-            Value::from_pairs(fields)
+            let fields = fields.map(|(name, text)| (name, Value::from(text)));
+            let more = message.fields.iter();
+            let more = more.map(|(name, value)| (&name[..], Value::from(Serde(value))));
+            Value::from_pairs(fields.into_iter().chain(more))
+        };
+        let tools = match &arguments.tools[..] {
+            [] => Value::from(()),
+            tools => Value::from(Serde(tools)),
         };
         let tokens = special_tokens.iter().map(|(name, token)| (&name[..], Value::from(token)));
         let variables = [
             ("messages", messages.iter().map(message).collect::<Value>()),
-            ("tools", Value::from(())),
+            ("tools", tools),
             ("documents", Value::from(())),
             ("add_generation_prompt", Value::from(answer)),
         ];
-        let context = Value::from_pairs(tokens.chain(variables));
-        let environment = self.environment(Limit::new(messages));
+        let more = arguments.variables.iter();
+        let more = more.map(|(name, value)| (&name[..], Value::from(Serde(value))));
+        let context = Value::from_pairs(tokens.chain(more).chain(variables));
+        let environment = self.environment(Limit::new(messages, arguments));
         let metered = syntax().and_then(|syntax| Metered::compile(NAME, &self.text, syntax));
         let rendered = metered.and_then(|metered| metered.render(&environment, context));
         rendered.map_err(|error| match refusal(&error) {
@@ -231,7 +245,12 @@ mod tests {
     fn render(template: &str, messages: &[Message]) -> Result<String, ChatTemplateError> {
         let source = Source { text: template.into(), origin: "a test".into() };
         let clock = || jiff::civil::date(2024, 7, 26).at(9, 5, 0, 0);
-        Jinja::at(source, clock)?.render(messages, true, &BTreeMap::new())
+        Jinja::at(source, clock)?.render(
+            messages,
+            &TemplateArguments::default(),
+            true,
+            &BTreeMap::new(),
+        )
     }
 
     /// Templates, and what Python renders for them.

@@ -10,7 +10,9 @@
 mod budget;
 mod files;
 mod jinja;
+mod message;
 mod metered;
+mod special_text;
 
 #[cfg(test)]
 mod goldens;
@@ -22,37 +24,10 @@ use forerun_core::TokenId;
 use forerun_formats::EmbeddedModel;
 use forerun_formats::checkpoint::gguf::GgufFile;
 use jinja::Jinja;
+pub use message::{Message, TemplateArguments};
+use special_text::{SpecialText, unused_character};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// The author's role: `system`, `user`, `assistant`, or another role that the template supports.
-    pub role: String,
-    /// The text.
-    pub content: String,
-}
-
-impl Message {
-    /// Creates a system message: instructions for the model.
-    #[must_use]
-    pub fn system(content: impl Into<String>) -> Self {
-        Self { role: "system".into(), content: content.into() }
-    }
-
-    /// Creates a user's message.
-    #[must_use]
-    pub fn user(content: impl Into<String>) -> Self {
-        Self { role: "user".into(), content: content.into() }
-    }
-
-    /// Creates a message with an answer of the model.
-    #[must_use]
-    pub fn assistant(content: impl Into<String>) -> Self {
-        Self { role: "assistant".into(), content: content.into() }
-    }
-}
 
 /// Why a chat template cannot be loaded, or cannot render messages.
 #[derive(Debug, thiserror::Error)]
@@ -271,13 +246,38 @@ impl ChatTemplate {
         self.special_tokens.get("eos_token").map(String::as_str)
     }
 
-    /// Renders a conversation. With `answer`, the text ends with the beginning of an answer
+    /// Returns whether the template reads a list of tools.
+    #[must_use]
+    pub fn reads_tools(&self) -> bool {
+        self.jinja.text().contains("tools")
+    }
+
+    /// Returns the template's text, a Jinja program.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        self.jinja.text()
+    }
+
+    /// Renders a conversation without tools. With `answer`, the text ends with the beginning of an answer
     /// (`add_generation_prompt` in Hugging Face's terms).
     ///
     /// # Errors
     /// If the template refuses the messages or fails.
     pub fn render(&self, messages: &[Message], answer: bool) -> Result<String, ChatTemplateError> {
-        self.jinja.render(messages, answer, &self.special_tokens)
+        self.render_with(messages, &TemplateArguments::default(), answer)
+    }
+
+    /// Renders a conversation as [`Self::render`] does, with more for the template to read.
+    ///
+    /// # Errors
+    /// If the template refuses the messages or fails.
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        arguments: &TemplateArguments,
+        answer: bool,
+    ) -> Result<String, ChatTemplateError> {
+        self.jinja.render(messages, arguments, answer, &self.special_tokens)
     }
 
     /// Renders a conversation with the beginning of an answer, and encodes it.
@@ -294,24 +294,22 @@ impl ChatTemplate {
         messages: &[Message],
         tokenizer: &Tokenizer,
     ) -> Result<Vec<TokenId>, EncodeError> {
-        self.encode_within(messages, tokenizer, usize::MAX)
+        self.encode_within(messages, &TemplateArguments::default(), tokenizer, usize::MAX)
     }
 
     /// Encodes a conversation as [`Self::encode`] does, unless it certainly has `limit` tokens or more.
     pub(crate) fn encode_within(
         &self,
         messages: &[Message],
+        arguments: &TemplateArguments,
         tokenizer: &Tokenizer,
         limit: usize,
     ) -> Result<Vec<TokenId>, EncodeError> {
-        let mark = unused_character(messages);
-        let special = tokenizer.special_tokens();
-        let split = |message: &Message| Message {
-            role: message.role.clone(),
-            content: split_special_tokens(&message.content, &special, mark),
-        };
-        let messages: Vec<Message> = messages.iter().map(split).collect();
-        let text = self.render(&messages, true)?;
+        let mark = unused_character(messages, arguments);
+        let special = SpecialText { tokens: tokenizer.special_tokens(), mark };
+        let messages: Vec<Message> =
+            messages.iter().map(|one| special.split_message(one)).collect();
+        let text = self.render_with(&messages, &special.split_arguments(arguments), true)?;
         // Without the marks there are at most as many tokens.
         if let Some(long) = tokenizer.too_long(&text.replace(mark, ""), limit)? {
             let LongText { bytes, tokens } = long;
@@ -362,50 +360,9 @@ pub enum EncodeError {
     },
 }
 
-/// Returns a Unicode noncharacter that no message contains.
-fn unused_character(messages: &[Message]) -> char {
-    let unused = |mark: &char| !messages.iter().any(|message| message.content.contains(*mark));
-    // A conversation with all 32 of them is also split at U+FDD0, and loses that character.
-    ('\u{FDD0}'..='\u{FDEF}').find(unused).unwrap_or('\u{FDD0}')
-}
-
-/// Inserts `mark` after the first character of every special token in `text`, so that no special
-/// token is left when the text is split at the marks. A tokenizer that prepends a space to every text
-/// also prepends one after each mark.
-fn split_special_tokens(text: &str, special: &[String], mark: char) -> String {
-    let mut marked = String::with_capacity(text.len());
-    for (at, character) in text.char_indices() {
-        marked.push(character);
-        let begins = |token: &String| token.chars().count() > 1 && text[at..].starts_with(token);
-        if special.iter().any(begins) {
-            marked.push(mark);
-        }
-    }
-    marked
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn special_tokens_within_a_message_are_split() {
-        let special = ["<s>".to_owned(), "</s>".to_owned(), "<<s>".to_owned(), "|".to_owned()];
-        let split = |text: &str| split_special_tokens(text, &special, '*');
-        assert_eq!(split("plain"), "plain");
-        assert_eq!(split("a <s> b</s>"), "a <*s> b<*/s>");
-        // All of several overlapping tokens are split.
-        assert_eq!(split("<<s>"), "<*<*s>");
-        // A single character cannot be split.
-        assert_eq!(split("a|b"), "a|b");
-    }
-
-    #[test]
-    fn the_mark_is_a_character_that_no_message_contains() {
-        assert_eq!(unused_character(&[Message::user("hello")]), '\u{FDD0}');
-        let first = [Message::user("\u{FDD0}"), Message::assistant("\u{FDD1}")];
-        assert_eq!(unused_character(&first), '\u{FDD2}');
-    }
 
     #[test]
     fn the_plain_template_names_the_speakers() -> Result<(), ChatTemplateError> {
@@ -419,8 +376,10 @@ mod tests {
         let text = template.render(&messages, true)?;
         let expected = "Be kind.\n\nUser: Hi\nAssistant: Hello.\nUser: Why?\nAssistant:";
         assert_eq!(text, expected);
-        let tool = Message { role: "tool".into(), content: "4".into() };
-        let refused = template.render(&[tool], true).err().map(|error| error.to_string());
+        let refused = template
+            .render(&[Message::new("tool", "4")], true)
+            .err()
+            .map(|error| error.to_string());
         assert!(refused.is_some_and(|text| text.contains("not tool")));
         Ok(())
     }

@@ -30,13 +30,13 @@ impl Vocabulary {
         let mut words = vec![Vec::new(); vocab_size];
         for (text, token) in tokenizer.vocabulary() {
             let Some(word) = words.get_mut(token as usize) else { continue };
-            let bytes = if tokenizer.is_control(token) {
+            let bytes = if tokenizer.is_special(token) {
                 [&[TokTrie::SPECIAL_TOKEN_MARKER], text.as_bytes()].concat()
             } else {
                 spelling.bytes(&text)
             };
             // Bytes that begin with the marker belong to no text.
-            let in_text = tokenizer.is_control(token)
+            let in_text = tokenizer.is_special(token)
                 || bytes.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER);
             if in_text && bytes.len() <= MAX_TOKEN_BYTES {
                 *word = bytes;

@@ -6,7 +6,7 @@ use forerun::{EncodeError, ForerunError, GrammarError};
 use serde_json::{Value, json};
 
 /// An error of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
@@ -33,6 +33,26 @@ impl ApiError {
 
     pub(crate) fn with_code(self, code: &'static str) -> Self {
         Self { code: Some(code), ..self }
+    }
+
+    /// Returns the error with another API's names of fields.
+    pub(crate) fn renamed(mut self, names: &[(&str, &str)]) -> Self {
+        let param = self.param.as_deref().unwrap_or_default();
+        // Only the first part of a path, such as `messages[0].content`, has another name.
+        let first = param.split(['[', '.']).next().unwrap_or_default();
+        if let Some((from, to)) = names.iter().find(|(from, _)| *from == first) {
+            self.param = Some(param.replacen(from, to, 1));
+            self.message = self.message.replace(from, to);
+        }
+        self
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// The model could not answer.

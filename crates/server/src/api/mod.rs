@@ -1,21 +1,23 @@
 //! The HTTP interface.
 
 mod access_log;
-mod completions;
-mod error;
-mod format;
-mod request;
+pub(crate) mod answers;
+mod anthropic;
+pub(crate) mod error;
+mod openai;
 pub(crate) mod state;
-mod structured;
 mod tokens;
 
+use axum::body::Bytes;
+use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router, extract};
 use error::ApiError;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use state::{State, unix_seconds};
@@ -26,8 +28,12 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 /// Returns the routes of a server.
 pub(crate) fn router(state: Arc<State>) -> Router {
     let guarded = Router::new()
-        .route("/v1/completions", post(completions::completions))
-        .route("/v1/chat/completions", post(completions::chat_completions))
+        .route("/v1/completions", post(openai::completions::completions))
+        .route("/v1/chat/completions", post(openai::chat::chat_completions))
+        .route("/v1/responses", post(openai::responses::responses))
+        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/messages", post(anthropic::messages))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .route("/v1/models", get(models))
         .route("/v1/models/{id}", get(model))
         .route("/tokenize", post(tokens::tokenize))
@@ -95,9 +101,7 @@ async fn require_key(
     if state.keys.is_empty() {
         return next.run(request).await;
     }
-    let header = request.headers().get(header::AUTHORIZATION).map(HeaderValue::to_str);
-    let key = header.and_then(Result::ok).and_then(|text| text.strip_prefix("Bearer "));
-    let hash = key_hash(key.unwrap_or_default().trim());
+    let hash = key_hash(key_of(&request).unwrap_or_default().trim());
     // Every byte is compared, so that the time says nothing about the keys.
     let differs = |known: &[u8; 32]| known.iter().zip(hash).fold(0, |sum, (a, b)| sum | (a ^ b));
     if state.keys.iter().fold(false, |found, known| found | (differs(known) == 0)) {
@@ -105,6 +109,38 @@ async fn require_key(
     }
     let message = "this server requires an API key: send the header Authorization: Bearer KEY";
     ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key").into_response()
+}
+
+/// The body of a request, within the limits.
+pub(crate) fn body_of(body: Result<Bytes, BytesRejection>) -> Result<Bytes, ApiError> {
+    body.map_err(|rejection| ApiError::new(rejection.status(), rejection.body_text()))
+}
+
+/// Parses the body of a request. Errors name the field.
+pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
+        let (path, inner) = (error.path().to_string(), error.inner());
+        match &*path {
+            "." => ApiError::new(
+                StatusCode::BAD_REQUEST,
+                format!("the body is not a valid request: {inner}"),
+            ),
+            path => ApiError::field(path, format!("{path}: {inner}")),
+        }
+    })?;
+    deserializer.end().map_err(|error| {
+        let message = format!("the body is not one JSON object: {error}");
+        ApiError::new(StatusCode::BAD_REQUEST, message)
+    })?;
+    Ok(value)
+}
+
+/// Returns the key of a request. Anthropic's clients send it in a header of their own.
+fn key_of(request: &Request) -> Option<&str> {
+    let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
+    let bearer = header("authorization").and_then(|text| text.strip_prefix("Bearer "));
+    bearer.or_else(|| header("x-api-key"))
 }
 
 fn description(state: &State) -> Value {
@@ -130,6 +166,12 @@ async fn model(
         return Err(ApiError::new(StatusCode::NOT_FOUND, message).with_code("model_not_found"));
     }
     Ok(Json(description(&state)))
+}
+
+/// The models of this server generate text.
+async fn embeddings() -> ApiError {
+    let message = "this server's model gives no embeddings";
+    ApiError::new(StatusCode::NOT_IMPLEMENTED, message).with_code("unsupported")
 }
 
 async fn metrics(extract::State(state): extract::State<Arc<State>>) -> Response {

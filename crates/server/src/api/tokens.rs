@@ -1,9 +1,8 @@
 //! `/tokenize` and `/detokenize`.
 
-use super::completions::body_of;
 use super::error::{ApiError, of_engine};
-use super::request::parse;
 use super::state::State;
+use super::{body_of, parse};
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract;

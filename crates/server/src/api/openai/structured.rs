@@ -1,6 +1,6 @@
 //! The fields of a request that say what an answer's text must look like.
 
-use super::error::ApiError;
+use crate::api::error::ApiError;
 use forerun::{Forerun, Grammar};
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct StructureFields {
-    response_format: Option<ResponseFormat>,
+    pub(crate) response_format: Option<ResponseFormat>,
     json_schema: Option<Value>,
     grammar: Option<String>,
     structured_outputs: Option<StructuredOutputs>,
@@ -21,7 +21,7 @@ pub(crate) struct StructureFields {
 
 #[derive(Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
-enum ResponseFormat {
+pub(crate) enum ResponseFormat {
     Text,
     JsonObject,
     JsonSchema { json_schema: NamedSchema },
@@ -29,8 +29,8 @@ enum ResponseFormat {
 
 /// A schema of OpenAI's API. Answers always follow it, whatever `strict` says.
 #[derive(Debug, Deserialize)]
-struct NamedSchema {
-    schema: Value,
+pub(crate) struct NamedSchema {
+    pub(crate) schema: Value,
 }
 
 #[derive(Debug, Default, Deserialize)]

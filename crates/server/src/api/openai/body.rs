@@ -1,20 +1,27 @@
 //! The fields of requests for completions and chat completions.
 
-use super::error::ApiError;
-use super::state::State;
+use super::messages::ChatMessage;
 use super::structured::StructureFields;
+use super::tools::ToolFields;
+use crate::api::answers::Prepared;
+use crate::api::error::{ApiError, of_chat, of_engine};
+use crate::api::parse;
+use crate::api::state::State;
+use crate::chat_output::ChatParser;
 use crate::generation::Task;
 use axum::body::Bytes;
-use forerun::{Message, Method, Request, TokenId};
+use axum::http::StatusCode;
+use forerun::{Method, Request, TemplateArguments, TokenId, UnknownValue};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// The most choices of one request.
 const MOST_CHOICES: usize = 128;
 /// The most stop strings.
 const MOST_STOPS: usize = 16;
+/// The tokens at the end of a prompt that show whether the answer begins with reasoning.
+const PROMPT_END: usize = 16;
 /// The tokens of a completion whose request sets no limit, as in OpenAI's API.
 const COMPLETION_TOKENS: usize = 16;
 
@@ -23,36 +30,39 @@ const COMPLETION_TOKENS: usize = 16;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Body {
-    model: Option<String>,
-    prompt: Option<Prompt>,
-    messages: Option<Vec<ChatMessage>>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
-    temperature: Option<f32>,
-    top_p: Option<f32>,
-    top_k: Option<i64>,
-    min_p: Option<f32>,
-    presence_penalty: Option<f32>,
-    frequency_penalty: Option<f32>,
-    repetition_penalty: Option<f32>,
-    logit_bias: Option<BTreeMap<String, f32>>,
-    seed: Option<i64>,
-    stop: Option<OneOrMany>,
-    ignore_eos: Option<bool>,
-    n: Option<usize>,
-    best_of: Option<usize>,
-    logprobs: Option<Logprobs>,
-    top_logprobs: Option<usize>,
+    pub(crate) model: Option<String>,
+    pub(crate) prompt: Option<Prompt>,
+    pub(crate) messages: Option<Vec<ChatMessage>>,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) max_completion_tokens: Option<usize>,
+    pub(crate) temperature: Option<f32>,
+    pub(crate) top_p: Option<f32>,
+    pub(crate) top_k: Option<i64>,
+    pub(crate) min_p: Option<f32>,
+    pub(crate) presence_penalty: Option<f32>,
+    pub(crate) frequency_penalty: Option<f32>,
+    pub(crate) repetition_penalty: Option<f32>,
+    pub(crate) logit_bias: Option<BTreeMap<String, f32>>,
+    pub(crate) seed: Option<i64>,
+    pub(crate) stop: Option<OneOrMany>,
+    pub(crate) ignore_eos: Option<bool>,
+    pub(crate) n: Option<usize>,
+    pub(crate) best_of: Option<usize>,
+    pub(crate) logprobs: Option<Logprobs>,
+    pub(crate) top_logprobs: Option<usize>,
     pub(crate) stream: Option<bool>,
-    stream_options: Option<StreamOptions>,
-    echo: Option<bool>,
-    suffix: Option<String>,
-    speculation: Option<Speculation>,
+    pub(crate) stream_options: Option<StreamOptions>,
+    pub(crate) echo: Option<bool>,
+    pub(crate) suffix: Option<String>,
+    pub(crate) speculation: Option<Speculation>,
+    /// Further variables of the chat template, as in vLLM.
+    pub(crate) chat_template_kwargs: Map<String, Value>,
+    pub(crate) reasoning_effort: Option<String>,
     #[serde(skip)]
-    structure: StructureFields,
-    tools: Option<Vec<Value>>,
-    tool_choice: Option<Value>,
-    functions: Option<Vec<Value>>,
+    pub(crate) structure: StructureFields,
+    #[serde(skip)]
+    pub(crate) tools: ToolFields,
+    pub(crate) functions: Option<Vec<Value>>,
 }
 
 /// A text or several, as text or as tokens.
@@ -61,7 +71,7 @@ pub(crate) struct Body {
     untagged,
     expecting = "expected a text, a list of texts, a list of tokens, or a list of such lists"
 )]
-enum Prompt {
+pub(crate) enum Prompt {
     Text(String),
     Texts(Vec<String>),
     Tokens(Vec<TokenId>),
@@ -70,74 +80,35 @@ enum Prompt {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a text or a list of texts")]
-enum OneOrMany {
+pub(crate) enum OneOrMany {
     One(String),
     Many(Vec<String>),
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "expected true, false, or a number of tokens")]
-enum Logprobs {
+pub(crate) enum Logprobs {
     Whether(bool),
     Count(usize),
 }
 
 #[derive(Debug, Default, Deserialize)]
-struct StreamOptions {
+pub(crate) struct StreamOptions {
     include_usage: Option<bool>,
 }
 
 /// The extension that chooses how an answer is decoded, which does not change its distribution.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected \"off\" or an object with \"method\"")]
-enum Speculation {
+pub(crate) enum Speculation {
     Named(String),
     Options { method: String },
-}
-
-#[derive(Debug, Deserialize)]
-struct ChatMessage {
-    role: String,
-    content: Option<Content>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "expected a text or a list of parts")]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
-}
-
-#[derive(Debug, Deserialize)]
-struct Part {
-    r#type: String,
-    text: Option<String>,
-}
-
-/// Parses the body of a request. Errors name the field.
-pub(crate) fn parse<T: DeserializeOwned>(body: &Bytes) -> Result<T, ApiError> {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
-    let value = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let (path, inner) = (error.path().to_string(), error.inner());
-        match &*path {
-            "." => ApiError::new(
-                axum::http::StatusCode::BAD_REQUEST,
-                format!("the body is not a valid request: {inner}"),
-            ),
-            path => ApiError::field(path, format!("{path}: {inner}")),
-        }
-    })?;
-    deserializer.end().map_err(|error| {
-        let message = format!("the body is not one JSON object: {error}");
-        ApiError::new(axum::http::StatusCode::BAD_REQUEST, message)
-    })?;
-    Ok(value)
 }
 
 impl Body {
     /// Parses the body of a request. Errors name the field.
     pub(crate) fn parse(bytes: &Bytes) -> Result<Self, ApiError> {
-        Ok(Self { structure: parse(bytes)?, ..parse(bytes)? })
+        Ok(Self { structure: parse(bytes)?, tools: parse(bytes)?, ..parse(bytes)? })
     }
 
     /// Returns whether a stream ends with the usage.
@@ -145,20 +116,35 @@ impl Body {
         self.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false)
     }
 
-    /// Returns the number of choices for each prompt.
+    /// Returns whether the answer is a stream.
+    pub(crate) fn streams(&self) -> bool {
+        self.stream.unwrap_or(false)
+    }
+
+    /// Returns whether the response has log-probabilities.
+    pub(crate) fn reports_logprobs(&self) -> bool {
+        self.logprobs.is_some()
+    }
+
+    /// Returns the number of choices for each prompt that the response has.
     pub(crate) fn choices(&self) -> usize {
         self.n.unwrap_or(1)
     }
 
+    /// Returns the number of choices for each prompt that are generated. The best of them are returned.
+    fn candidates(&self) -> usize {
+        self.best_of.unwrap_or(self.choices())
+    }
+
     /// Returns the answers to generate for a completion: the choices of each prompt.
-    pub(crate) fn completion_tasks(&self, state: &State) -> Result<Vec<Task>, ApiError> {
+    pub(crate) fn completions(&self, state: &State) -> Result<Prepared, ApiError> {
         if self.messages.is_some() {
             return Err(ApiError::field("messages", "messages are for /v1/chat/completions"));
         }
         self.check(state)?;
         let encode = |text: &str| {
             let tokens = state.generator.forerun.encode_prompt(text);
-            tokens.map_err(|error| super::error::of_engine(&error, "prompt"))
+            tokens.map_err(|error| of_engine(&error, "prompt"))
         };
         let prompts = match &self.prompt {
             None => return Err(ApiError::field("prompt", "prompt is required")),
@@ -186,19 +172,34 @@ impl Body {
             }
         };
         let limit = self.limit().unwrap_or(COMPLETION_TOKENS);
+        // The best choices are those with the highest log-probability.
+        let ranks = self.candidates() > self.choices();
+        let logprobs = logprobs.or(ranks.then_some(0));
         let request = self.request(state, limit, logprobs)?;
-        self.tasks(state, &prompts, &request)
+        self.prepare(state, &prompts, &request, "prompt", ChatParser::plain)
     }
 
     /// Returns the answers to generate for a chat completion.
-    pub(crate) fn chat_tasks(&self, state: &State) -> Result<Vec<Task>, ApiError> {
+    pub(crate) fn chat(&self, state: &State) -> Result<Prepared, ApiError> {
         if self.prompt.is_some() {
             return Err(ApiError::field("prompt", "prompt is for /v1/completions"));
         }
         self.check(state)?;
-        let generator = &state.generator;
-        let prompt = generator.forerun.encode_chat(&generator.template, &self.messages()?);
-        let prompt = prompt.map_err(|error| super::error::of_chat(&error))?;
+        let (forerun, template) = (&state.generator.forerun, &state.generator.template);
+        let choice = self.tools.choice()?;
+        let mut messages = self.messages()?;
+        let mut arguments = TemplateArguments {
+            tools: choice.tools.iter().map(|tool| tool.to_value()).collect(),
+            variables: self.chat_template_kwargs.clone(),
+        };
+        if let Some(effort) = &self.reasoning_effort {
+            arguments.variables.insert("reasoning_effort".into(), Value::from(effort.as_str()));
+        }
+        if !template.reads_tools() {
+            messages = super::messages::with_tools_as_text(messages, &arguments.tools);
+        }
+        let prompt = forerun.encode_chat_with(template, &messages, &arguments);
+        let prompt = prompt.map_err(|error| of_chat(&error))?;
         let logprobs = match (&self.logprobs, self.top_logprobs) {
             (Some(Logprobs::Whether(true)), top) => Some(top.unwrap_or(0)),
             (None | Some(Logprobs::Whether(false)), None | Some(0)) => None,
@@ -212,18 +213,40 @@ impl Body {
                 return Err(ApiError::field("logprobs", "logprobs: expected true or false"));
             }
         };
-        let context = generator.forerun.config().max_position_embeddings;
+        let context = forerun.config().max_position_embeddings;
         let limit = self.limit().unwrap_or_else(|| context.saturating_sub(prompt.len()).max(1));
-        let request = self.request(state, limit, logprobs)?;
-        let request = generator.forerun.chat_request(&generator.template, &request);
-        self.tasks(state, &[prompt], &request)
+        let mut request = self.request(state, limit, logprobs)?;
+        let syntax = state.generator.syntax;
+        if choice.required {
+            if request.grammar.is_some() {
+                let message =
+                    "a tool call and another format of the answer cannot both be required";
+                return Err(ApiError::field("tool_choice", message));
+            }
+            let grammar = syntax.grammar(&choice.tools, choice.parallel, forerun.tokenizer());
+            forerun
+                .check_grammar(&grammar)
+                .map_err(|error| ApiError::field("tools", format!("tools: {}", error.reason())))?;
+            request.grammar = Some(grammar);
+        }
+        // A format that the request chooses itself has no calls, and no reasoning.
+        let is_structured = request.grammar.is_some() && !choice.required;
+        request.special_tokens = !is_structured && syntax.has_special_tags(&choice.tools);
+        let request = forerun.chat_request(template, &request);
+        let end = prompt.len().saturating_sub(PROMPT_END);
+        let end = forerun.tokenizer().decode_with_special(&prompt[end..]);
+        let parser = || match is_structured {
+            true => ChatParser::plain(),
+            false => syntax.parser(&choice.tools, choice.parallel, &end),
+        };
+        self.prepare(state, std::slice::from_ref(&prompt), &request, "messages", parser)
     }
 
     fn limit(&self) -> Option<usize> {
         self.max_completion_tokens.or(self.max_tokens)
     }
 
-    fn messages(&self) -> Result<Vec<Message>, ApiError> {
+    fn messages(&self) -> Result<Vec<forerun::Message>, ApiError> {
         let messages = self.messages.as_deref().unwrap_or_default();
         if messages.is_empty() {
             return Err(ApiError::field(
@@ -231,25 +254,7 @@ impl Body {
                 "messages is required, with at least one message",
             ));
         }
-        let message = |(index, message): (usize, &ChatMessage)| {
-            let content = match &message.content {
-                None => String::new(),
-                Some(Content::Text(text)) => text.clone(),
-                Some(Content::Parts(parts)) => {
-                    let text = |part: &Part| match (&*part.r#type, &part.text) {
-                        ("text", Some(text)) => Ok(text.clone()),
-                        (kind, _) => Err(ApiError::field(
-                            format!("messages[{index}].content"),
-                            format!("parts of type {kind:?} are not supported, only \"text\""),
-                        )),
-                    };
-                    parts.iter().map(text).collect::<Result<String, _>>()?
-                }
-            };
-            // Templates know the role by its older name.
-            let role = if message.role == "developer" { "system" } else { &*message.role };
-            Ok(Message { role: role.to_owned(), content })
-        };
+        let message = |(index, message): (usize, &ChatMessage)| message.to_message(index);
         messages.iter().enumerate().map(message).collect()
     }
 
@@ -261,17 +266,13 @@ impl Body {
                 "the model {model:?} does not exist; this server has {:?}",
                 state.options.model_name
             );
-            let error = ApiError::new(axum::http::StatusCode::NOT_FOUND, message);
+            let error = ApiError::new(StatusCode::NOT_FOUND, message);
             return Err(error.with_param("model").with_code("model_not_found"));
         }
-        let chooses = |choice: &Value| choice != "none" && choice != "auto";
         for (param, is_set) in [
-            ("tools", self.tools.as_ref().is_some_and(|tools| !tools.is_empty())),
-            ("tool_choice", self.tool_choice.as_ref().is_some_and(chooses)),
             ("functions", self.functions.as_ref().is_some_and(|list| !list.is_empty())),
             ("echo", self.echo == Some(true)),
             ("suffix", self.suffix.as_ref().is_some_and(|text| !text.is_empty())),
-            ("best_of", self.best_of.is_some_and(|best| best != self.choices())),
         ] {
             if is_set {
                 return Err(ApiError::field(
@@ -284,6 +285,14 @@ impl Body {
             let message =
                 format!("n is {}, but it must be from 1 to {MOST_CHOICES}", self.choices());
             return Err(ApiError::field("n", message));
+        }
+        let (best_of, n) = (self.candidates(), self.choices());
+        if best_of < n || best_of > n && (self.streams() || self.messages.is_some()) {
+            let message = format!(
+                "best_of is {best_of}, but it must be at least n, which is {n}, and is only for completions \
+                 without a stream"
+            );
+            return Err(ApiError::field("best_of", message));
         }
         Ok(())
     }
@@ -335,7 +344,7 @@ impl Body {
             return Err(ApiError::field("stop", message));
         }
         request.grammar = self.structure.grammar(forerun)?;
-        request.validate().map_err(|error| super::error::of_engine(&error.into(), "prompt"))?;
+        request.validate().map_err(|error| of_engine(&error.into(), "prompt"))?;
         Ok(request)
     }
 
@@ -349,34 +358,41 @@ impl Body {
         };
         let wrong = |message: String| ApiError::field(param, message.replace('`', "'"));
         let method: Method =
-            name.parse().map_err(|error: forerun::UnknownValue| wrong(error.to_string()))?;
+            name.parse().map_err(|error: UnknownValue| wrong(error.to_string()))?;
         forerun.check_method(method).map_err(|error| wrong(error.to_string()))?;
         Ok(method)
     }
 
     /// Returns the choices of each prompt. The seeds of a prompt's choices follow one another.
-    fn tasks(
+    fn prepare(
         &self,
         state: &State,
         prompts: &[Vec<TokenId>],
         request: &Request,
-    ) -> Result<Vec<Task>, ApiError> {
+        prompt_field: &'static str,
+        parser: impl Fn() -> ChatParser,
+    ) -> Result<Prepared, ApiError> {
         let method = self.method(state)?;
+        let choices_per_prompt = self.candidates();
         let task = |prompt: &Vec<TokenId>, choice: usize| {
             let seed = request.seed.map(|seed| seed.wrapping_add(choice as u64));
-            Task { prompt: prompt.clone(), request: Request { seed, ..request.clone() }, method }
+            let request = Request { seed, ..request.clone() };
+            (Task { prompt: prompt.clone(), request, method }, parser())
         };
-        let tasks =
-            prompts.iter().flat_map(|prompt| (0..self.choices()).map(move |n| task(prompt, n)));
-        let tasks: Vec<Task> = tasks.collect();
+        let of_prompt = |prompt| (0..choices_per_prompt).map(move |choice| (prompt, choice));
+        let choices: Vec<_> = prompts
+            .iter()
+            .flat_map(of_prompt)
+            .map(|(prompt, choice)| task(prompt, choice))
+            .collect();
         let parallel = state.admission.parallel();
-        if tasks.len() > parallel {
+        if choices.len() > parallel {
             let message = format!(
                 "the request has {} answers, but this server generates {parallel} at a time",
-                tasks.len()
+                choices.len()
             );
             return Err(ApiError::field("n", message));
         }
-        Ok(tasks)
+        Ok(Prepared { choices, choices_per_prompt, prompt_field })
     }
 }

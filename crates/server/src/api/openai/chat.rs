@@ -1,0 +1,168 @@
+//! `/v1/chat/completions`.
+
+use super::body::Body;
+use super::envelope::{Envelope, Usage, finish_reason, statistics};
+use super::logprobs::chat_logprobs;
+use crate::api::answers::{Answers, Collected, StreamWriter, new_id, prepare, stream};
+use crate::api::body_of;
+use crate::api::error::ApiError;
+use crate::api::state::State;
+use crate::chat_output::Part;
+use axum::body::Bytes;
+use axum::extract;
+use axum::extract::rejection::BytesRejection;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use forerun::{Answer, AnswerToken, Finish, TokenLogprob, Tokenizer};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(crate) async fn chat_completions(
+    extract::State(state): extract::State<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let bytes = body_of(body)?;
+    let shared = Arc::clone(&state);
+    let (body, prepared) = prepare(move || {
+        let body = Body::parse(&bytes)?;
+        let prepared = body.chat(&shared)?;
+        Ok((body, prepared))
+    })
+    .await?;
+    let choices_per_prompt = prepared.choices_per_prompt;
+    let answers = Answers::start(&state, prepared).await?;
+    if body.streams() {
+        let writer = ChatWriter {
+            envelope: Envelope::new(&state, "chatcmpl-", "chat.completion.chunk"),
+            calls: vec![0; answers.count],
+            with_usage: body.includes_usage(),
+            choices_per_prompt,
+            state,
+        };
+        return Ok(stream(answers, writer));
+    }
+    let collected = answers.collect().await?;
+    let tokenizer = state.generator.forerun.tokenizer();
+    let mut usage = Usage::default();
+    let choice = |(index, choice): (usize, &Collected)| {
+        usage.add(&choice.answer, index % choices_per_prompt == 0);
+        whole_choice(index, choice, tokenizer)
+    };
+    let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
+    let mut response = Envelope::new(&state, "chatcmpl-", "chat.completion").with(&choices);
+    response["usage"] = usage.value();
+    response["forerun"] = statistics(collected.iter().map(|choice| &*choice.answer));
+    Ok(axum::Json(response).into_response())
+}
+
+fn whole_choice(index: usize, choice: &Collected, tokenizer: &Tokenizer) -> Value {
+    let (mut text, mut reasoning) = (None::<String>, String::new());
+    let mut calls: Vec<(String, String)> = Vec::new();
+    for part in &choice.parts {
+        match part {
+            Part::Text(more) => text.get_or_insert_default().push_str(more),
+            Part::Reasoning(more) => reasoning.push_str(more),
+            Part::Call(name) => calls.push((name.clone(), String::new())),
+            Part::Arguments(json) => {
+                if let Some((_, arguments)) = calls.last_mut() {
+                    arguments.push_str(json);
+                }
+            }
+        }
+    }
+    // As in OpenAI's API, a message of calls alone has no content.
+    let content = text.or_else(|| calls.is_empty().then(String::new));
+    let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
+    }
+    if !calls.is_empty() {
+        let call = |(name, arguments): &(String, String)| call_value(name, arguments);
+        message["tool_calls"] = calls.iter().map(call).collect();
+    }
+    let logprobs = choice.answer.logprobs.as_deref();
+    json!({
+        "index": index,
+        "message": message,
+        "logprobs": logprobs.map(|logprobs| chat_logprobs(logprobs, tokenizer)),
+        "finish_reason": reason(choice.answer.finish, !calls.is_empty()),
+    })
+}
+
+fn call_value(name: &str, arguments: &str) -> Value {
+    json!({
+        "id": new_id("call_"),
+        "type": "function",
+        "function": {"name": name, "arguments": arguments},
+    })
+}
+
+fn reason(finish: Finish, has_calls: bool) -> &'static str {
+    match finish_reason(finish) {
+        "stop" if has_calls => "tool_calls",
+        reason => reason,
+    }
+}
+
+/// Writes the chunks of a stream.
+struct ChatWriter {
+    envelope: Envelope,
+    state: Arc<State>,
+    /// The number of calls of each choice so far.
+    calls: Vec<usize>,
+    with_usage: bool,
+    choices_per_prompt: usize,
+}
+
+impl ChatWriter {
+    fn chunk(&self, choice: usize, delta: &Value, logprobs: &Value, reason: Option<&str>) -> Event {
+        self.envelope.event(&[json!({
+            "index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": reason,
+        })])
+    }
+}
+
+impl StreamWriter for ChatWriter {
+    fn begin(&mut self) -> Vec<Event> {
+        let delta = json!({"role": "assistant", "content": ""});
+        let choices = 0..self.calls.len();
+        choices.map(|choice| self.chunk(choice, &delta, &Value::Null, None)).collect()
+    }
+
+    fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
+        let delta = match part {
+            Part::Text(text) => json!({"content": text}),
+            Part::Reasoning(text) => json!({"reasoning_content": text}),
+            Part::Call(name) => {
+                let mut call = call_value(&name, "");
+                call["index"] = self.calls[choice].into();
+                self.calls[choice] += 1;
+                json!({"tool_calls": [call]})
+            }
+            Part::Arguments(json) => {
+                let index = self.calls[choice].saturating_sub(1);
+                json!({"tool_calls": [{"index": index, "function": {"arguments": json}}]})
+            }
+        };
+        let logprobs: Vec<TokenLogprob> =
+            tokens.iter().filter_map(|token| token.logprob.clone()).collect();
+        let logprobs = match &logprobs[..] {
+            [] => Value::Null,
+            logprobs => chat_logprobs(logprobs, self.state.generator.forerun.tokenizer()),
+        };
+        vec![self.chunk(choice, &delta, &logprobs, None)]
+    }
+
+    fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Event> {
+        let reason = reason(answer.finish, self.calls[choice] > 0);
+        vec![self.chunk(choice, &json!({}), &Value::Null, Some(reason))]
+    }
+
+    fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
+        self.envelope.end(answers, self.choices_per_prompt, self.with_usage)
+    }
+
+    fn error(&mut self, error: &ApiError) -> Vec<Event> {
+        vec![Event::default().data(error.body().to_string())]
+    }
+}

@@ -1,0 +1,144 @@
+//! `/v1/completions`.
+
+use super::body::Body;
+use super::envelope::{Envelope, Usage, finish_reason, statistics};
+use super::logprobs::completion_logprobs;
+use crate::api::answers::{Answers, Collected, StreamWriter, prepare, stream};
+use crate::api::body_of;
+use crate::api::error::ApiError;
+use crate::api::state::State;
+use crate::chat_output::Part;
+use axum::body::Bytes;
+use axum::extract;
+use axum::extract::rejection::BytesRejection;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use forerun::{Answer, AnswerToken, TokenLogprob};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+pub(crate) async fn completions(
+    extract::State(state): extract::State<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let bytes = body_of(body)?;
+    let shared = Arc::clone(&state);
+    let (body, prepared) = prepare(move || {
+        let body = Body::parse(&bytes)?;
+        let prepared = body.completions(&shared)?;
+        Ok((body, prepared))
+    })
+    .await?;
+    let candidates = prepared.choices_per_prompt;
+    let answers = Answers::start(&state, prepared).await?;
+    let envelope = Envelope::new(&state, "cmpl-", "text_completion");
+    if body.streams() {
+        let writer = CompletionWriter {
+            positions: vec![0; answers.count],
+            with_usage: body.includes_usage(),
+            choices_per_prompt: candidates,
+            envelope,
+            state,
+        };
+        return Ok(stream(answers, writer));
+    }
+    let mut collected = answers.collect().await?;
+    let mut usage = Usage::default();
+    for (index, choice) in collected.iter().enumerate() {
+        usage.add(&choice.answer, index % candidates == 0);
+    }
+    if body.choices() < candidates {
+        collected = best(collected, candidates, body.choices());
+    }
+    let tokenizer = state.generator.forerun.tokenizer();
+    let choice = |(index, choice): (usize, &Collected)| {
+        let answer = &choice.answer;
+        let logprobs = answer.logprobs.as_deref().filter(|_| body.reports_logprobs());
+        json!({
+            "index": index,
+            "text": answer.text,
+            "logprobs": logprobs.map(|logprobs| completion_logprobs(logprobs, 0, tokenizer)),
+            "finish_reason": finish_reason(answer.finish),
+        })
+    };
+    let choices: Vec<Value> = collected.iter().enumerate().map(choice).collect();
+    let mut response = envelope.with(&choices);
+    response["usage"] = usage.value();
+    response["forerun"] = statistics(collected.iter().map(|choice| &*choice.answer));
+    Ok(axum::Json(response).into_response())
+}
+
+/// Returns the choices of each prompt with the highest log-probability per token.
+fn best(collected: Vec<Collected>, candidates: usize, n: usize) -> Vec<Collected> {
+    let score = |choice: &Collected| {
+        let logprobs = choice.answer.logprobs.as_deref().unwrap_or_default();
+        let sum: f32 = logprobs.iter().map(|one| one.logprob).sum();
+        sum / logprobs.len().max(1) as f32
+    };
+    let (mut collected, mut kept) = (collected.into_iter(), Vec::new());
+    loop {
+        let mut group: Vec<Collected> = collected.by_ref().take(candidates).collect();
+        if group.is_empty() {
+            return kept;
+        }
+        group.sort_by(|one, other| score(other).total_cmp(&score(one)));
+        kept.extend(group.into_iter().take(n));
+    }
+}
+
+/// Writes the chunks of a stream.
+struct CompletionWriter {
+    envelope: Envelope,
+    state: Arc<State>,
+    /// The number of characters of each choice so far.
+    positions: Vec<usize>,
+    with_usage: bool,
+    choices_per_prompt: usize,
+}
+
+impl CompletionWriter {
+    fn chunk(
+        &self,
+        choice: usize,
+        text: &str,
+        logprobs: &Value,
+        reason: Option<&str>,
+    ) -> Vec<Event> {
+        let choice = json!({
+            "index": choice, "text": text, "logprobs": logprobs, "finish_reason": reason,
+        });
+        vec![self.envelope.event(&[choice])]
+    }
+}
+
+impl StreamWriter for CompletionWriter {
+    fn begin(&mut self) -> Vec<Event> {
+        Vec::new()
+    }
+
+    fn part(&mut self, choice: usize, part: Part, tokens: &[AnswerToken]) -> Vec<Event> {
+        let Part::Text(text) = part else { return Vec::new() };
+        let logprobs: Vec<TokenLogprob> =
+            tokens.iter().filter_map(|token| token.logprob.clone()).collect();
+        let tokenizer = self.state.generator.forerun.tokenizer();
+        let position = self.positions[choice];
+        self.positions[choice] += text.chars().count();
+        let logprobs = match &logprobs[..] {
+            [] => Value::Null,
+            logprobs => completion_logprobs(logprobs, position, tokenizer),
+        };
+        self.chunk(choice, &text, &logprobs, None)
+    }
+
+    fn end_choice(&mut self, choice: usize, answer: &Answer) -> Vec<Event> {
+        self.chunk(choice, "", &Value::Null, Some(finish_reason(answer.finish)))
+    }
+
+    fn end(&mut self, answers: &[Box<Answer>]) -> Vec<Event> {
+        self.envelope.end(answers, self.choices_per_prompt, self.with_usage)
+    }
+
+    fn error(&mut self, error: &ApiError) -> Vec<Event> {
+        vec![Event::default().data(error.body().to_string())]
+    }
+}

@@ -1,0 +1,116 @@
+//! What completions and chat completions have in common: what surrounds their choices.
+
+use crate::api::answers::new_id;
+use crate::api::state::{State, unix_seconds};
+use axum::response::sse::Event;
+use forerun::{Answer, Finish};
+use serde_json::{Value, json};
+use std::time::SystemTime;
+
+/// The fields of a response or chunk besides the choices.
+pub(super) struct Envelope {
+    id: String,
+    object: &'static str,
+    created: u64,
+    model: String,
+}
+
+impl Envelope {
+    pub(super) fn new(state: &State, id_prefix: &str, object: &'static str) -> Self {
+        Self {
+            id: new_id(id_prefix),
+            object,
+            created: unix_seconds(SystemTime::now()),
+            model: state.options.model_name.clone(),
+        }
+    }
+
+    /// Returns a response or a chunk with these choices.
+    pub(super) fn with(&self, choices: &[Value]) -> Value {
+        let Self { id, object, created, model } = self;
+        json!({
+            "id": id, "object": object, "created": created, "model": model, "choices": choices,
+        })
+    }
+
+    /// Returns a chunk as an event.
+    pub(super) fn event(&self, choices: &[Value]) -> Event {
+        Event::default().data(self.with(choices).to_string())
+    }
+
+    /// Returns the last events of a stream.
+    pub(super) fn end(
+        &self,
+        answers: &[Box<Answer>],
+        choices_per_prompt: usize,
+        with_usage: bool,
+    ) -> Vec<Event> {
+        let mut events = Vec::new();
+        if with_usage {
+            let mut usage = Usage::default();
+            for (index, answer) in answers.iter().enumerate() {
+                usage.add(answer, index % choices_per_prompt == 0);
+            }
+            let mut chunk = self.with(&[]);
+            chunk["usage"] = usage.value();
+            chunk["forerun"] = statistics(answers.iter().map(|answer| &**answer));
+            events.push(Event::default().data(chunk.to_string()));
+        }
+        events.push(Event::default().data("[DONE]"));
+        events
+    }
+}
+
+/// The tokens of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    /// Tokens of prompts that were in the cache.
+    pub(crate) cached: usize,
+    pub(crate) completion: usize,
+}
+
+impl Usage {
+    /// Adds an answer. The choices of one prompt share its tokens, so only the first one counts them.
+    pub(crate) fn add(&mut self, answer: &Answer, is_first_choice: bool) {
+        if is_first_choice {
+            self.prompt += answer.prompt_tokens;
+            self.cached += answer.cached_prompt_tokens();
+        }
+        self.completion += answer.tokens.len();
+    }
+
+    pub(super) fn value(self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "prompt_tokens_details": {"cached_tokens": self.cached},
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+        })
+    }
+}
+
+pub(super) fn finish_reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::MaxTokens | Finish::Context => "length",
+        Finish::Eos | Finish::Stopped => "stop",
+    }
+}
+
+/// Returns how answers were decoded: our extension of the API.
+pub(crate) fn statistics<'a>(answers: impl Iterator<Item = &'a Answer>) -> Value {
+    let choices = answers.map(|answer| {
+        let statistics = &answer.statistics;
+        json!({
+            "target_forwards": statistics.target_forwards,
+            "draft_tokens": statistics.draft_tokens,
+            "accepted_tokens": statistics.accepted.iter().sum::<u64>(),
+            "mean_accepted_tokens": statistics.mean_accepted_tokens(),
+            "first_token_ms": answer.first_token_ns as f64 / 1e6,
+            "total_ms": answer.total_ns as f64 / 1e6,
+            "tokens_per_second": answer.tokens_per_second(),
+            "failures": statistics.failures,
+        })
+    });
+    json!({"choices": choices.collect::<Vec<_>>()})
+}

@@ -1,0 +1,11 @@
+//! OpenAI's API.
+
+pub(crate) mod body;
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod envelope;
+mod logprobs;
+pub(crate) mod messages;
+pub(crate) mod responses;
+pub(crate) mod structured;
+pub(crate) mod tools;

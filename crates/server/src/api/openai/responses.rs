@@ -1,0 +1,525 @@
+//! `/v1/responses`, without a memory of earlier responses.
+
+use super::body::Body;
+use super::envelope::Usage;
+use super::messages::{CalledFunction, ChatMessage, Content, ToolCall};
+use super::structured::{NamedSchema, ResponseFormat};
+use super::tools::{Function, FunctionName, ToolChoice, ToolField, ToolFields, ToolMode};
+use crate::api::answers::{Answers, StreamWriter, new_id, prepare, stream};
+use crate::api::error::ApiError;
+use crate::api::state::{State, unix_seconds};
+use crate::api::{body_of, parse};
+use crate::chat_output::Part;
+use axum::body::Bytes;
+use axum::extract;
+use axum::extract::rejection::BytesRejection;
+use axum::response::sse::Event;
+use axum::response::{IntoResponse, Response};
+use forerun::{Answer, AnswerToken, Finish};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// A request. Fields that change nothing about the text are ignored.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ResponseBody {
+    model: Option<String>,
+    input: Option<Input>,
+    instructions: Option<String>,
+    max_output_tokens: Option<usize>,
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    stream: Option<bool>,
+    tools: Vec<ResponseTool>,
+    tool_choice: Option<ResponseToolChoice>,
+    parallel_tool_calls: Option<bool>,
+    text: Option<TextOptions>,
+    reasoning: Option<ReasoningOptions>,
+    previous_response_id: Option<String>,
+    background: Option<bool>,
+    metadata: Option<Map<String, Value>>,
+    speculation: Option<super::body::Speculation>,
+    seed: Option<i64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a text or a list of items")]
+enum Input {
+    Text(String),
+    Items(Vec<Item>),
+}
+
+/// A message, a call or its result. A message may have no type.
+#[derive(Debug, Deserialize)]
+struct Item {
+    r#type: Option<String>,
+    role: Option<String>,
+    content: Option<Content>,
+    call_id: Option<String>,
+    name: Option<String>,
+    arguments: Option<String>,
+    output: Option<Content>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ResponseTool {
+    r#type: String,
+    name: Option<String>,
+    description: Option<String>,
+    parameters: Option<Value>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected \"none\", \"auto\", \"required\", or an object with the name of a function"
+)]
+enum ResponseToolChoice {
+    Mode(ToolMode),
+    Named { name: String },
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct TextOptions {
+    format: Option<TextFormat>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum TextFormat {
+    Text,
+    JsonObject,
+    JsonSchema { schema: Value },
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct ReasoningOptions {
+    effort: Option<String>,
+}
+
+impl ResponseBody {
+    /// Returns the same request as a chat completion.
+    fn to_chat(&self) -> Result<Body, ApiError> {
+        if self.previous_response_id.is_some() {
+            let message = "previous_response_id is not supported, because this server keeps no responses: send \
+                           the whole conversation as input";
+            return Err(ApiError::field("previous_response_id", message));
+        }
+        if self.background == Some(true) {
+            let message = "background is not supported by this server";
+            return Err(ApiError::field("background", message));
+        }
+        let mut messages = Vec::new();
+        if let Some(instructions) = &self.instructions {
+            messages.push(message("system", Content::Text(instructions.clone())));
+        }
+        match &self.input {
+            None => return Err(ApiError::field("input", "input is required")),
+            Some(Input::Text(text)) => messages.push(message("user", Content::Text(text.clone()))),
+            Some(Input::Items(items)) => {
+                for (index, item) in items.iter().enumerate() {
+                    item.add_to(&mut messages, index)?;
+                }
+            }
+        }
+        let tool = |tool: &ResponseTool| ToolField {
+            r#type: tool.r#type.clone(),
+            function: tool.name.clone().map(|name| Function {
+                name,
+                description: tool.description.clone(),
+                parameters: tool.parameters.clone(),
+            }),
+        };
+        let tools = ToolFields {
+            tools: self.tools.iter().map(tool).collect(),
+            tool_choice: self.tool_choice.as_ref().map(|choice| match choice {
+                ResponseToolChoice::Mode(mode) => ToolChoice::Mode(*mode),
+                ResponseToolChoice::Named { name } => {
+                    ToolChoice::Named { function: FunctionName { name: name.clone() } }
+                }
+            }),
+            parallel_tool_calls: self.parallel_tool_calls,
+        };
+        let format = self.text.as_ref().and_then(|text| text.format.as_ref());
+        let mut body = Body {
+            model: self.model.clone(),
+            messages: Some(messages),
+            max_completion_tokens: self.max_output_tokens,
+            temperature: self.temperature,
+            top_p: self.top_p,
+            seed: self.seed,
+            speculation: self.speculation.clone(),
+            reasoning_effort: self.reasoning.as_ref().and_then(|options| options.effort.clone()),
+            tools,
+            ..Body::default()
+        };
+        body.structure.response_format = format.map(|format| match format {
+            TextFormat::Text => ResponseFormat::Text,
+            TextFormat::JsonObject => ResponseFormat::JsonObject,
+            TextFormat::JsonSchema { schema } => {
+                ResponseFormat::JsonSchema { json_schema: NamedSchema { schema: schema.clone() } }
+            }
+        });
+        Ok(body)
+    }
+}
+
+/// What chat completions call the fields of a response.
+const FIELDS: [(&str, &str); 4] = [
+    ("messages", "input"),
+    ("max_tokens", "max_output_tokens"),
+    ("max_completion_tokens", "max_output_tokens"),
+    ("response_format", "text.format"),
+];
+
+fn message(role: &str, content: Content) -> ChatMessage {
+    ChatMessage { role: role.to_owned(), content: Some(content), ..ChatMessage::default() }
+}
+
+impl Item {
+    /// Adds the item to a conversation. The calls of one turn belong to one message.
+    fn add_to(&self, messages: &mut Vec<ChatMessage>, index: usize) -> Result<(), ApiError> {
+        let missing = |field: &str| {
+            let field = format!("input[{index}].{field}");
+            ApiError::field(&*field, format!("{field} is required"))
+        };
+        let text = |content: &Option<Content>, field: &str| {
+            let content = content.as_ref().ok_or_else(|| missing(field))?;
+            content.text(&format!("input[{index}].{field}"))
+        };
+        match self.r#type.as_deref() {
+            None | Some("message") => {
+                let role = self.role.as_deref().ok_or_else(|| missing("role"))?;
+                let content = text(&self.content, "content")?;
+                messages.push(message(role, Content::Text(content)));
+            }
+            Some("function_call") => {
+                let call = ToolCall {
+                    id: self.call_id.clone(),
+                    function: CalledFunction {
+                        name: self.name.clone().ok_or_else(|| missing("name"))?,
+                        arguments: self.arguments.clone().unwrap_or_default(),
+                    },
+                };
+                match messages.last_mut() {
+                    Some(last) if last.role == "assistant" => last.tool_calls.push(call),
+                    _ => messages.push(ChatMessage {
+                        role: "assistant".to_owned(),
+                        tool_calls: vec![call],
+                        ..ChatMessage::default()
+                    }),
+                }
+            }
+            Some("function_call_output") => {
+                let output = text(&self.output, "output")?;
+                messages.push(ChatMessage {
+                    tool_call_id: self.call_id.clone(),
+                    ..message("tool", Content::Text(output))
+                });
+            }
+            // Templates leave out the reasoning of earlier turns.
+            Some("reasoning") => {}
+            Some(kind) => {
+                let field = format!("input[{index}].type");
+                let message = format!("{field}: items of type {kind:?} are not supported");
+                return Err(ApiError::field(field, message));
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(crate) async fn responses(
+    extract::State(state): extract::State<Arc<State>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let bytes = body_of(body)?;
+    let shared = Arc::clone(&state);
+    let prepared = prepare(move || {
+        let body: ResponseBody = parse(&bytes)?;
+        let prepared = body.to_chat()?.chat(&shared)?;
+        Ok((body, prepared))
+    });
+    let (body, prepared) = prepared.await.map_err(|error| error.renamed(&FIELDS))?;
+    let answers = Answers::start(&state, prepared).await.map_err(|error| error.renamed(&FIELDS))?;
+    let streams = body.stream.unwrap_or(false);
+    let mut writer = ResponseWriter::new(&state, &body);
+    if streams {
+        return Ok(stream(answers, writer));
+    }
+    for choice in answers.collect().await? {
+        for part in choice.parts {
+            writer.part(0, part, &[]);
+        }
+        writer.end_choice(0, &choice.answer);
+    }
+    Ok(axum::Json(writer.response).into_response())
+}
+
+/// Writes the items of a response, and the events of a stream.
+struct ResponseWriter {
+    response: Value,
+    /// The item that is being written.
+    open: Option<OpenItem>,
+    /// The number of events so far.
+    sequence: u64,
+}
+
+/// An item that is being written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OpenItem {
+    Message,
+    Reasoning,
+    Call,
+}
+
+impl OpenItem {
+    /// Returns the names of the event of a delta, of the event at the end, and of the text's field in the latter.
+    fn events(self) -> (&'static str, &'static str, &'static str) {
+        match self {
+            Self::Message => ("response.output_text.delta", "response.output_text.done", "text"),
+            Self::Reasoning => {
+                ("response.reasoning_text.delta", "response.reasoning_text.done", "text")
+            }
+            Self::Call => (
+                "response.function_call_arguments.delta",
+                "response.function_call_arguments.done",
+                "arguments",
+            ),
+        }
+    }
+
+    /// Returns where the text is in the item.
+    fn pointer(self) -> &'static str {
+        match self {
+            Self::Message | Self::Reasoning => "/content/0/text",
+            Self::Call => "/arguments",
+        }
+    }
+}
+
+impl ResponseWriter {
+    fn new(state: &State, body: &ResponseBody) -> Self {
+        let tools: Vec<Value> = body
+            .tools
+            .iter()
+            .map(|tool| {
+                json!({
+                    "type": tool.r#type, "name": tool.name, "description": tool.description,
+                    "parameters": tool.parameters, "strict": false,
+                })
+            })
+            .collect();
+        let tool_choice = match &body.tool_choice {
+            None | Some(ResponseToolChoice::Mode(ToolMode::Auto)) => json!("auto"),
+            Some(ResponseToolChoice::Mode(ToolMode::None)) => json!("none"),
+            Some(ResponseToolChoice::Mode(ToolMode::Required)) => json!("required"),
+            Some(ResponseToolChoice::Named { name }) => json!({"type": "function", "name": name}),
+        };
+        let format = body.text.as_ref().and_then(|text| text.format.as_ref());
+        let format = match format {
+            None | Some(TextFormat::Text) => json!({"type": "text"}),
+            Some(TextFormat::JsonObject) => json!({"type": "json_object"}),
+            Some(TextFormat::JsonSchema { schema }) => {
+                json!({"type": "json_schema", "name": "schema", "schema": schema, "strict": true})
+            }
+        };
+        let effort = body.reasoning.as_ref().and_then(|options| options.effort.as_ref());
+        let response = json!({
+            "id": new_id("resp_"),
+            "object": "response",
+            "created_at": unix_seconds(SystemTime::now()),
+            "status": "in_progress",
+            "error": null,
+            "incomplete_details": null,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata.clone().unwrap_or_default(),
+            "model": state.options.model_name,
+            "output": [],
+            "parallel_tool_calls": body.parallel_tool_calls.unwrap_or(true),
+            "previous_response_id": null,
+            "reasoning": {"effort": effort, "summary": null},
+            "store": false,
+            "temperature": body.temperature,
+            "text": {"format": format},
+            "tool_choice": tool_choice,
+            "tools": tools,
+            "top_p": body.top_p,
+            "truncation": "disabled",
+            "usage": null,
+        });
+        Self { response, open: None, sequence: 0 }
+    }
+
+    fn event(&mut self, name: &str, mut data: Value) -> Event {
+        data["type"] = name.into();
+        data["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        Event::default().event(name).data(data.to_string())
+    }
+
+    fn output(&mut self) -> &mut Vec<Value> {
+        match &mut self.response["output"] {
+            Value::Array(output) => output,
+            _ => unreachable!("the output is a list"),
+        }
+    }
+
+    /// Begins an item, after the last one.
+    fn open_item(&mut self, kind: OpenItem, name: &str) -> Vec<Event> {
+        let mut events = self.close_item();
+        let item = match kind {
+            OpenItem::Message => json!({
+                "type": "message", "id": new_id("msg_"), "role": "assistant",
+                "status": "in_progress", "content": [],
+            }),
+            OpenItem::Reasoning => json!({
+                "type": "reasoning", "id": new_id("rs_"), "summary": [],
+                "status": "in_progress", "content": [],
+            }),
+            OpenItem::Call => json!({
+                "type": "function_call", "id": new_id("fc_"), "call_id": new_id("call_"),
+                "name": name, "arguments": "", "status": "in_progress",
+            }),
+        };
+        self.output().push(item.clone());
+        self.open = Some(kind);
+        let index = self.output().len() - 1;
+        let added = json!({"output_index": index, "item": item});
+        events.push(self.event("response.output_item.added", added));
+        let part = match kind {
+            OpenItem::Message => {
+                json!({"type": "output_text", "text": "", "annotations": [], "logprobs": []})
+            }
+            OpenItem::Reasoning => json!({"type": "reasoning_text", "text": ""}),
+            OpenItem::Call => return events,
+        };
+        self.output()[index]["content"] = json!([part]);
+        let added = json!({
+            "item_id": item["id"], "output_index": index, "content_index": 0, "part": part,
+        });
+        events.push(self.event("response.content_part.added", added));
+        events
+    }
+
+    /// Adds to the item that is being written.
+    fn extend(&mut self, kind: OpenItem, text: &str) -> Vec<Event> {
+        let mut events = match self.open == Some(kind) {
+            true => Vec::new(),
+            false => self.open_item(kind, ""),
+        };
+        let index = self.output().len() - 1;
+        let item = &mut self.output()[index];
+        if let Some(Value::String(all)) = item.pointer_mut(kind.pointer()) {
+            all.push_str(text);
+        }
+        let mut data = json!({"item_id": item["id"], "output_index": index, "delta": text});
+        if kind != OpenItem::Call {
+            data["content_index"] = 0.into();
+        }
+        if kind == OpenItem::Message {
+            data["logprobs"] = json!([]);
+        }
+        events.push(self.event(kind.events().0, data));
+        events
+    }
+
+    /// Ends the item that is being written, if there is one.
+    fn close_item(&mut self) -> Vec<Event> {
+        let Some(kind) = self.open.take() else { return Vec::new() };
+        let index = self.output().len() - 1;
+        let item = &mut self.output()[index];
+        item["status"] = "completed".into();
+        let item = item.clone();
+        let (_, done, field) = kind.events();
+        let text = item.pointer(kind.pointer()).cloned().unwrap_or_default();
+        let mut data = json!({"item_id": item["id"], "output_index": index});
+        data[field] = text;
+        let mut events = Vec::new();
+        if kind == OpenItem::Call {
+            data["name"] = item["name"].clone();
+            events.push(self.event(done, data));
+        } else {
+            data["content_index"] = 0.into();
+            let mut part = data.clone();
+            part["part"] = item["content"][0].clone();
+            if kind == OpenItem::Message {
+                data["logprobs"] = json!([]);
+            }
+            if let Value::Object(fields) = &mut part {
+                fields.remove(field);
+            }
+            events.push(self.event(done, data));
+            events.push(self.event("response.content_part.done", part));
+        }
+        let done = json!({"output_index": index, "item": item});
+        events.push(self.event("response.output_item.done", done));
+        events
+    }
+}
+
+impl StreamWriter for ResponseWriter {
+    fn begin(&mut self) -> Vec<Event> {
+        let response = json!({"response": self.response});
+        vec![
+            self.event("response.created", response.clone()),
+            self.event("response.in_progress", response),
+        ]
+    }
+
+    fn part(&mut self, _choice: usize, part: Part, _tokens: &[AnswerToken]) -> Vec<Event> {
+        match part {
+            Part::Text(text) => self.extend(OpenItem::Message, &text),
+            Part::Reasoning(text) => self.extend(OpenItem::Reasoning, &text),
+            Part::Call(name) => self.open_item(OpenItem::Call, &name),
+            Part::Arguments(json) => self.extend(OpenItem::Call, &json),
+        }
+    }
+
+    fn end_choice(&mut self, _choice: usize, answer: &Answer) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.output().is_empty() {
+            // An answer without text has an empty message.
+            events = self.open_item(OpenItem::Message, "");
+        }
+        events.extend(self.close_item());
+        let mut usage = Usage::default();
+        usage.add(answer, true);
+        self.response["usage"] = json!({
+            "input_tokens": usage.prompt,
+            "input_tokens_details": {"cached_tokens": usage.cached},
+            "output_tokens": usage.completion,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": usage.prompt + usage.completion,
+        });
+        self.response["status"] = match answer.finish {
+            Finish::MaxTokens | Finish::Context => {
+                self.response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+                "incomplete".into()
+            }
+            Finish::Eos | Finish::Stopped => "completed".into(),
+        };
+        events
+    }
+
+    fn end(&mut self, _answers: &[Box<Answer>]) -> Vec<Event> {
+        let name = match self.response["status"] == "completed" {
+            true => "response.completed",
+            false => "response.incomplete",
+        };
+        let response = json!({"response": self.response});
+        vec![self.event(name, response)]
+    }
+
+    fn error(&mut self, error: &ApiError) -> Vec<Event> {
+        self.response["status"] = "failed".into();
+        let body = error.body();
+        self.response["error"] =
+            json!({"code": "server_error", "message": body["error"]["message"]});
+        let response = json!({"response": self.response});
+        vec![self.event("response.failed", response)]
+    }
+}

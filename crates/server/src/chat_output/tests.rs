@@ -1,0 +1,214 @@
+//! Texts of each family, cut at every place.
+
+use super::*;
+use serde_json::json;
+
+fn tools() -> Vec<Tool> {
+    let tool = |name: &str, properties: serde_json::Value| Tool {
+        name: name.into(),
+        description: None,
+        parameters: json!({"type": "object", "properties": properties}),
+    };
+    vec![
+        tool("get_weather", json!({"city": {"type": "string"}, "days": {"type": "integer"}})),
+        tool("get_time", json!({"zone": {"type": "string"}})),
+    ]
+}
+
+/// Joins the parts that streams cut.
+fn join(parts: Vec<Part>) -> Vec<Part> {
+    let mut joined = Parts::default();
+    for part in parts {
+        match part {
+            Part::Text(text) => joined.text(&text),
+            Part::Reasoning(text) => joined.reasoning(&text),
+            Part::Call(name) => joined.call(&name),
+            Part::Arguments(json) => joined.arguments(&json),
+        }
+    }
+    joined.0
+}
+
+/// Checks that `text` has these parts for every cut into three pieces, and character by character.
+fn check(syntax: &str, prompt_end: &str, text: &str, expected: &[Part]) {
+    let syntax: ChatSyntax = syntax.parse().unwrap_or_else(|error| panic!("{error}"));
+    let read = |pieces: &[&str]| {
+        let mut parser = syntax.parser(&tools(), true, prompt_end);
+        let mut parts: Vec<Part> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+        parts.extend(parser.finish());
+        join(parts)
+    };
+    let cuts: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
+    let characters: Vec<&str> = text.split("").filter(|piece| !piece.is_empty()).collect();
+    assert_eq!(read(&characters), expected, "{text}");
+    for (number, &first) in cuts.iter().enumerate() {
+        for &second in cuts[number..].iter().step_by(7) {
+            let pieces = [&text[..first], &text[first..second], &text[second..]];
+            assert_eq!(read(&pieces), expected, "{pieces:?}");
+        }
+    }
+}
+
+fn text(text: &str) -> Part {
+    Part::Text(text.into())
+}
+
+fn reasoning(text: &str) -> Part {
+    Part::Reasoning(text.into())
+}
+
+fn call(name: &str, arguments: &str) -> [Part; 2] {
+    [Part::Call(name.into()), Part::Arguments(arguments.into())]
+}
+
+fn weather() -> [Part; 2] {
+    call("get_weather", r#"{"city": "Paris"}"#)
+}
+
+#[test]
+fn text_without_tags_stays_as_it_is() {
+    for syntax in ["hermes", "llama3_json", "mistral", "deepseek", "glm", "qwen3_coder", "harmony"]
+    {
+        for sample in [
+            "",
+            " Paris. ",
+            "\n\na < b <tool_cal [TOOL <|py \n",
+            "{\"city\": \"Paris\"} \n",
+            "{",
+            "[1]",
+        ] {
+            let expected = [text(sample)];
+            check(syntax, "", sample, if sample.is_empty() { &[] } else { &expected });
+        }
+    }
+}
+
+#[test]
+fn reasoning_stands_before_the_answer() {
+    let both = [reasoning("Hm,\n\n so."), text("Paris.\n")];
+    check("hermes", "", "<think>\nHm,\n\n so.\n</think>\n\nParis.\n", &both);
+    check("deepseek", "assistant<think>\n", "Hm,\n\n so.\n</think>\n\nParis.\n", &both);
+    check("mistral", "", "[THINK]Hm,\n\n so.[/THINK]Paris.\n", &both);
+    check("hermes", "<think>", "Hm", &[reasoning("Hm")]);
+    check("hermes", "", "<think>\n\n</think>\n\n", &[]);
+    let [name, arguments] = weather();
+    let all = [reasoning("Hm."), name, arguments];
+    let called = "<think>Hm.</think>\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+    check("hermes", "", called, &all);
+}
+
+#[test]
+fn hermes_calls_are_objects_between_tags() {
+    let one = r#"<tool_call>
+{"name": "get_weather", "arguments": {"city": "Paris"}}
+</tool_call>"#;
+    check("hermes", "", one, &weather());
+    let [name, arguments] = weather();
+    let [other, none] = call("get_time", "{}");
+    let several =
+        format!("Let me see.\n\n{one}\n<tool_call>{{\"name\":\"get_time\"}}</tool_call>\n");
+    check("hermes", "", &several, &[text("Let me see."), name, arguments, other, none, text("\n")]);
+    // The order of the fields, texts of JSON, and brackets within texts do not matter.
+    let twisted = r#"<tool_call>{"id": {"a": ["}", 1]}, "arguments": {"city": "a \"}{</tool"}, "name": "get_weather"}</tool_call>"#;
+    check("hermes", "", twisted, &call("get_weather", r#"{"city": "a \"}{</tool"}"#));
+    let quoted =
+        r#"<tool_call>{"name": "get_weather", "arguments": "{\"city\": \"Paris\"}"}</tool_call>"#;
+    check("hermes", "", quoted, &weather());
+    // What is no call is text.
+    for wrong in [
+        "<tool_call>{\"city\": 3}</tool_call> so",
+        "<tool_call>Paris</tool_call>",
+        "<tool_call>{\"name\": 3}</tool_call>.",
+        "<tool_call></tool_call>",
+        "<tool_call>{\"na",
+    ] {
+        check("hermes", "", wrong, &[text(wrong)]);
+    }
+    // An answer that is cut off.
+    check("hermes", "", &one[..60], &call("get_weather", "{\"city\": \"P"));
+}
+
+#[test]
+fn llama_calls_have_no_tags() {
+    let one = r#"{"name": "get_weather", "parameters": {"city": "Paris"}}"#;
+    check("llama3_json", "", one, &weather());
+    check("llama3_json", "", &format!("\n\n<|python_tag|>{one}"), &weather());
+    let [name, arguments] = weather();
+    let [other, time] = call("get_time", r#"{"zone": "UTC"}"#);
+    let several = format!(r#"{one}; {{"name": "get_time", "parameters": {{"zone": "UTC"}}}}"#);
+    check("llama3_json", "", &several, &[name, arguments, other, time]);
+    // An object that is not about a tool is an answer.
+    for other in [r#"{"name": "Ann", "age": 3} is "it"."#, r#"{"age": 3}"#] {
+        check("llama3_json", "", other, &[text(other)]);
+    }
+}
+
+#[test]
+fn mistral_calls_are_a_list_or_have_a_name_before_them() {
+    let list = r#"[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Paris"}, "id": "abc"}, {"name": "get_time", "arguments": {}}]"#;
+    let [name, arguments] = weather();
+    let [other, none] = call("get_time", "{}");
+    let both = [name, arguments, other, none];
+    check("mistral", "", list, &both);
+    check(
+        "mistral",
+        "",
+        r#"[TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}[TOOL_CALLS]get_time[ARGS]{}"#,
+        &both,
+    );
+    check(
+        "mistral",
+        "",
+        r#"[TOOL_CALLS]get_weather[CALL_ID]abc[ARGS]{"city": "Paris"}"#,
+        &weather(),
+    );
+    check("mistral", "", "[TOOL_CALLS]", &[text("[TOOL_CALLS]")]);
+    check("mistral", "", "[TOOL_CALLS]why not", &[text("[TOOL_CALLS]why not")]);
+}
+
+#[test]
+fn deepseek_calls_have_tags_around_everything() {
+    let old = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{\"city\": \"Paris\"}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    let new = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{\"city\": \"Paris\"}<｜tool▁call▁end｜><｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+    let [name, arguments] = weather();
+    let [other, none] = call("get_time", "{}");
+    let both = [name, arguments, other, none];
+    check("deepseek", "", old, &both);
+    check("deepseek", "", new, &both);
+}
+
+#[test]
+fn arguments_with_tags_become_json() {
+    let expected = call("get_weather", r#"{"city":"12","days":3}"#);
+    let glm = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>12</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>";
+    check("glm", "", glm, &expected);
+    check("glm", "", "<tool_call>get_time</tool_call>", &call("get_time", "{}"));
+    check(
+        "glm",
+        "",
+        "<tool_call>what is it</tool_call>",
+        &[text("<tool_call>what is it</tool_call>")],
+    );
+    let qwen = "<tool_call>\n<function=get_weather>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>";
+    check("qwen3_coder", "", qwen, &expected);
+}
+
+#[test]
+fn harmony_has_channels() {
+    let sample = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"Paris\"}<|call|>";
+    let [name, arguments] = weather();
+    check("harmony", "", sample, &[reasoning("Hm."), name, arguments]);
+    let sample = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>Paris.<|return|>";
+    check("harmony", "", sample, &[reasoning("Hm."), text("Paris.")]);
+    let [name, arguments] = weather();
+    let sample = "<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{\"city\": \"Paris\"}";
+    check("harmony", "", sample, &[name, arguments]);
+}
+
+#[test]
+fn unknown_names_are_refused() {
+    let error = "gpt".parse::<ChatSyntax>().err().map(|error| error.to_string());
+    assert!(
+        error.is_some_and(|text| text.contains("\"gpt\"") && text.contains("hermes, llama3_json"))
+    );
+}
