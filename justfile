@@ -84,8 +84,8 @@ links:
     lychee --offline --include-fragments --no-progress --root-dir "$PWD" '*.md' 'docs/**/*.md' 'models/**/*.md' 'bench/**/*.md' 'scripts/**/*.md' --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2'
     [ ! -d target/guide ] || lychee --offline --include-fragments --no-progress --root-dir "$PWD/target/guide" --remap 'https://github.com/forerun/forerun/(blob|tree)/main/(.*) file://{{justfile_directory()}}/$2' 'target/guide/**/*.html'
 
-# Drive `forerun serve` with the official openai package: just clients URL
+# Drive `forerun serve` with the official clients of OpenAI, Anthropic and LangChain: just clients URL
 clients url="http://127.0.0.1:8080":
     python3 -m venv target/clients
-    target/clients/bin/pip install --quiet openai
+    target/clients/bin/pip install --quiet openai anthropic langchain-openai
     target/clients/bin/python scripts/check_clients.py {{url}}

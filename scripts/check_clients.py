@@ -1,12 +1,17 @@
-"""Drives a running `forerun serve` with the official `openai` package.
+"""Drives a running `forerun serve` with the official clients: `openai`, `anthropic`, and LangChain's ChatOpenAI.
 
-Usage: check_clients.py URL        (pip install openai)
+Usage: check_clients.py URL        (pip install openai anthropic langchain-openai)
 """
 
+import json
 import sys
 import threading
+from typing import Literal
 
+import anthropic
+from langchain_openai import ChatOpenAI
 from openai import BadRequestError, NotFoundError, OpenAI
+from pydantic import BaseModel, Field
 
 client = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
 model = client.models.list().data[0].id
@@ -70,3 +75,91 @@ for thread in threads:
     thread.join()
 assert all(text == texts[number % 4] for number, text in enumerate(texts)) and None not in texts
 print("64 clients at once: equal requests have equal answers")
+
+# Tools: calls that must be made, whole and as a stream.
+parameters = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 9}},
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+function = {"name": "get_weather", "description": "Returns the weather", "parameters": parameters}
+
+
+def check_weather(arguments):
+    assert arguments["city"] in ("Paris", "Rome") and 1 <= arguments["days"] <= 9 and len(arguments) == 2, arguments
+
+
+options = {"model": model, "messages": hello, "max_completion_tokens": 200, "seed": 1, "parallel_tool_calls": False,
+           "tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+called = client.chat.completions.create(**options).choices[0]
+assert called.finish_reason == "tool_calls" and called.message.content is None
+call = called.message.tool_calls[0]
+check_weather(json.loads(call.function.arguments))
+with client.chat.completions.stream(**options) as stream:
+    final = stream.get_final_completion().choices[0]
+assert final.message.tool_calls[0].function.arguments == call.function.arguments
+messages = hello + [called.message, {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
+client.chat.completions.create(model=model, messages=messages, tools=options["tools"], max_completion_tokens=10)
+print("tools:", call.function.arguments)
+
+
+# A format as a class.
+class Person(BaseModel):
+    # A small model might never end a name.
+    name: Literal["Ann", "Bob"]
+    age: int = Field(ge=0, le=120)
+
+
+options = {"model": model, "messages": hello, "max_completion_tokens": 300, "temperature": 0}
+parsed = client.chat.completions.parse(**options, response_format=Person).choices[0].message.parsed
+print("format:", parsed)
+
+# The Responses API.
+options = {"model": model, "input": "Hello", "max_output_tokens": 20, "temperature": 0}
+response = client.responses.create(**options)
+with client.responses.stream(**options) as stream:
+    kinds = [event.type for event in stream]
+    assert stream.get_final_response().output_text == response.output_text
+assert response.output_text == text, (response.output_text, text)
+assert kinds[0] == "response.created" and kinds[-1] in ("response.completed", "response.incomplete"), kinds
+response = client.responses.create(model=model, input="Hello", tools=[{"type": "function", **function, "strict": True}],
+                                   tool_choice="required", parallel_tool_calls=False)
+check_weather(json.loads(response.output[0].arguments))
+print("responses:", len(kinds), "events")
+
+# Anthropic's package.
+claude = anthropic.Anthropic(base_url=sys.argv[1], api_key="none", max_retries=0)
+options = {"model": model, "max_tokens": 20, "messages": hello, "temperature": 0}
+message = claude.messages.create(**options)
+assert message.content[0].text == text and message.stop_reason in ("max_tokens", "end_turn", "stop_sequence")
+with claude.messages.stream(**options) as stream:
+    assert "".join(stream.text_stream) == text
+    assert stream.get_final_message().usage.output_tokens == message.usage.output_tokens
+counted = claude.messages.count_tokens(model=model, messages=hello).input_tokens
+assert counted == message.usage.input_tokens + message.usage.cache_read_input_tokens
+tool = {"name": "get_weather", "description": "Returns the weather", "input_schema": parameters}
+options = {"model": model, "max_tokens": 200, "tools": [tool], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+called = claude.messages.create(**options, messages=hello)
+assert called.stop_reason == "tool_use"
+check_weather(called.content[0].input)
+turns = hello + [{"role": "assistant", "content": called.content}, {"role": "user", "content": [
+    {"type": "tool_result", "tool_use_id": called.content[0].id, "content": "Rain."}]}]
+claude.messages.create(model=model, max_tokens=10, tools=[tool], messages=turns)
+try:
+    claude.messages.create(model=model, max_tokens=0, messages=hello)
+except anthropic.BadRequestError as caught:
+    assert caught.body["error"]["type"] == "invalid_request_error" and "max_tokens" in str(caught), caught
+else:
+    sys.exit("no error for max_tokens")
+print("anthropic:", called.content[0].input)
+
+# LangChain.
+chain = ChatOpenAI(base_url=sys.argv[1] + "/v1", api_key="none", model=model, max_tokens=200, temperature=0, max_retries=0)
+whole = chain.invoke("Hello", max_tokens=20).content
+assert "".join(chunk.content for chunk in chain.stream("Hello", max_tokens=20)) == whole == text
+bound = chain.bind_tools([options["tools"][0] | {"parameters": parameters}], tool_choice="required", parallel_tool_calls=False)
+check_weather(bound.invoke("Hello").tool_calls[0]["args"])
+person = chain.with_structured_output(Person, method="json_schema").invoke("Hello")
+assert isinstance(person, Person)
+print("langchain:", person)

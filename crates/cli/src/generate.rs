@@ -136,6 +136,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
         stop: arguments.stop.clone(),
         stop_tokens: Vec::new(),
         ignore_eos: arguments.ignore_eos,
+        special_tokens: false,
         logprobs: None,
         grammar: grammar(&arguments.structure)?,
     })

@@ -68,6 +68,7 @@ fn server_options(arguments: &ServeArguments) -> ServerOptions {
         request_timeout: Duration::from_secs(arguments.request_seconds),
         drain: Duration::from_secs(arguments.drain_seconds),
         api_keys: arguments.api_key.iter().map(|key| key.trim().to_owned()).collect(),
+        chat_syntax: arguments.tool_parser,
         cors_origins: arguments.cors_origin.clone(),
         ..ServerOptions::new(
             SocketAddr::new(arguments.host, arguments.port),

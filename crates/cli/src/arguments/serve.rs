@@ -3,6 +3,7 @@
 use super::{EngineArguments, headings};
 use clap::{Args, ValueEnum};
 use std::net::IpAddr;
+use forerun_server::ChatSyntax;
 use tracing_subscriber::filter::Targets;
 
 /// How the log of a server is written.
@@ -35,6 +36,11 @@ pub(crate) struct ServeArguments {
     /// template, or `plain` if it has none.
     #[arg(long, value_name = "FILE|NAME", env = "FORERUN_CHAT_TEMPLATE", help_heading = headings::SERVER)]
     pub(crate) chat_template: Option<String>,
+
+    /// How the model writes reasoning and tool calls: `hermes` (also Qwen), `llama3_json`, `mistral`, `deepseek`,
+    /// `glm`, `qwen3_coder` or `harmony` (gpt-oss) [default: recognised by the chat template]
+    #[arg(long, value_name = "NAME", env = "FORERUN_TOOL_PARSER", help_heading = headings::SERVER)]
+    pub(crate) tool_parser: Option<ChatSyntax>,
 
     /// Key that requests must have, as `Authorization: Bearer KEY`. May be given several times.
     ///

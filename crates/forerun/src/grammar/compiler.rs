@@ -26,8 +26,9 @@ const KEPT: usize = 32;
 /// The stack of the thread that compiles. Only what is used takes memory.
 const STACK: usize = 1 << 28;
 
-/// Between the parts of a JSON value. Without a limit, a model could write spaces for ever.
-const JSON_SPACE: &str = r"[\x20\x0A\x0D\x09]{1,64}";
+/// Between the parts of a JSON value, as in llama.cpp: a space, or line breaks and an indent. Without a limit, a model
+/// could write spaces for ever.
+const JSON_SPACE: &str = r"(\x20|\x0A{1,2}[\x20\x09]{0,20})";
 
 /// Compiles grammars for one tokenizer.
 pub(crate) struct GrammarCompiler {

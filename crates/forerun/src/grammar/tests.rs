@@ -89,8 +89,14 @@ fn json_schemas_allow_their_values() {
     check_texts(&Grammar::json_object(), &["{}", r#"{"a": [1, null, {"b": "c"}]}"#], &["[]", "1"]);
     check_texts(&schema("true"), &["{}", "[1]", "\"\\n\"", "-1.5e3", "null"], &["nul", "01"]);
     // A run of spaces ends.
-    let spaces = |count| format!("{{{}}}", " ".repeat(count));
-    check_texts(&Grammar::json_object(), &[&spaces(64)], &[&spaces(65)]);
+    let indent = |breaks, spaces| format!("{{{}{}}}", "\n".repeat(breaks), " ".repeat(spaces));
+    let allowed = [indent(0, 1), indent(1, 0), indent(2, 20)];
+    let refused = [indent(0, 2), indent(3, 0), indent(1, 21)];
+    check_texts(
+        &Grammar::json_object(),
+        &allowed.each_ref().map(|text| &**text),
+        &refused.each_ref().map(|text| &**text),
+    );
 }
 
 #[test]
