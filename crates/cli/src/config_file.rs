@@ -3,6 +3,7 @@
 //! Entries at the top are options of every command that has them. A table, such as `[serve]` or
 //! `[bench.run]`, has options of one command.
 
+use crate::text_file;
 use anyhow::{Context, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
@@ -29,7 +30,7 @@ pub(crate) fn with_file_options(
     let Some(path) = deepest(&matches).get_one::<PathBuf>(OPTION).cloned() else {
         return Ok((line, None));
     };
-    let text = std::fs::read_to_string(&path).with_context(|| shown(&path))?;
+    let text = text_file::read(&path).with_context(|| shown(&path))?;
     let table: Table = text.parse().with_context(|| shown(&path))?;
     let options = options(root, &matches, &table).with_context(|| shown(&path))?;
     // After `--` there are no options.

@@ -2,7 +2,7 @@
 
 use crate::arguments::ExportArguments;
 use crate::generate::cannot_write;
-use crate::{note, progress};
+use crate::{note, progress, text_file};
 use anyhow::{Context, ensure};
 use forerun::{GgufOptions, ModelSource, export_gguf};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub(crate) fn run(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     let ExportArguments { model, offline, gguf, types, importance } = arguments;
     let read = |file: &PathBuf| {
-        let text = std::fs::read_to_string(file);
+        let text = text_file::read(file);
         text.with_context(|| format!("cannot read the text {}", file.display()))
     };
     let text = importance.as_ref().map(read).transpose()?;

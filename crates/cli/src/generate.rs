@@ -3,7 +3,7 @@
 use crate::arguments::{AnswerArguments, EngineArguments, GenerateArguments, StructureArguments};
 use crate::interrupts::{cancel_on_interrupt, interrupted};
 use crate::shown_drafts::ShownDrafts;
-use crate::{note, progress};
+use crate::{note, progress, text_file};
 use anyhow::{Context, anyhow, bail};
 use forerun::{
     Answer, Canceller, EmbeddedModel, Finish, Forerun, ForerunError, Grammar, GrammarKind, Options,
@@ -14,7 +14,7 @@ use forerun_output::OutputFile;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
@@ -145,7 +145,7 @@ pub(crate) fn request(arguments: &AnswerArguments) -> anyhow::Result<Request> {
 /// Returns the grammar that the answer must follow, from its file or the command line.
 fn grammar(arguments: &StructureArguments) -> anyhow::Result<Option<Grammar>> {
     let read = |file: &Path, flag| {
-        let text = std::fs::read_to_string(file);
+        let text = text_file::read(file);
         text.with_context(|| format!("cannot read the {flag} file {}", file.display()))
     };
     if arguments.json_object {
@@ -211,7 +211,7 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
         return Ok(prompt.clone());
     }
     let mut text = match arguments.prompt_file.as_deref() {
-        Some(file) if file != Path::new("-") => std::fs::read_to_string(file)
+        Some(file) if file != Path::new("-") => text_file::read(file)
             .with_context(|| format!("cannot read the prompt file {}", file.display()))?,
         None if std::io::stdin().is_terminal() => {
             bail!(
@@ -220,10 +220,8 @@ fn prompt(arguments: &GenerateArguments) -> anyhow::Result<String> {
             )
         }
         _ => {
-            let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.context("cannot read the prompt from standard input")?;
-            text
+            let text = text_file::read(Path::new("-"));
+            text.context("cannot read the prompt from standard input")?
         }
     };
     if text.ends_with('\n') {

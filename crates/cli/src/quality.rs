@@ -1,7 +1,7 @@
 //! `forerun bench quality`: measures what weight types cost in quality.
 
 use crate::arguments::QualityBenchArguments;
-use crate::{bench, progress};
+use crate::{bench, progress, text_file};
 use anyhow::Context;
 use forerun::{ModelSource, QualityBench, QualityOptions, TypeQuality};
 use std::io::Write;
@@ -13,7 +13,7 @@ pub(crate) fn run(arguments: QualityBenchArguments) -> anyhow::Result<ExitCode> 
     let QualityBenchArguments { model, text, tokens, window, dtype, draft_model, threads } =
         arguments;
     let threads = bench::threads(threads)?;
-    let content = std::fs::read_to_string(&text)
+    let content = text_file::read(&text)
         .with_context(|| format!("cannot read the text {}", text.display()))?;
     let locate =
         |model: &ModelSource| progress::loader(false, true).locate(model).map(ModelSource::Path);

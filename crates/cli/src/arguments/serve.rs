@@ -2,8 +2,8 @@
 
 use super::{EngineArguments, headings};
 use clap::{Args, ValueEnum};
-use std::net::IpAddr;
 use forerun_server::ChatSyntax;
+use std::net::IpAddr;
 use tracing_subscriber::filter::Targets;
 
 /// How the log of a server is written.

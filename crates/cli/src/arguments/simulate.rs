@@ -110,7 +110,7 @@ pub(crate) struct SimulatedRunArguments {
     pub(crate) acceptance: Option<f64>,
 
     /// Number of tokens to generate.
-    #[arg(long, value_name = "N", default_value_t = 100)]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     pub(crate) max_tokens: usize,
 
     /// Seed that decides where drafts agree with the target; with `--calibration`, it selects the

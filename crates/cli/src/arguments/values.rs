@@ -9,6 +9,7 @@ use forerun::{
     VerificationChoice, WeightType, WeightTypes,
 };
 use std::ffi::OsStr;
+use std::path::Path;
 use std::str::FromStr;
 
 /// A value's name and its description.
@@ -190,7 +191,7 @@ pub(crate) fn layer_groups(text: &str) -> Result<LayerStrategy, String> {
     let Some(file) = text.strip_prefix('@') else {
         return text.parse().map_err(|error: forerun::LayerGroupsError| error.to_string());
     };
-    let text = std::fs::read_to_string(file)
+    let text = crate::text_file::read(Path::new(file))
         .map_err(|error| format!("cannot read the layer groups in {file}: {error}"))?;
     LayerStrategy::from_file_text(&text).map_err(|error| format!("{file}: {error}"))
 }

@@ -2,6 +2,7 @@
 
 use crate::arguments::{CancelChoice, SimulatedRunArguments};
 use crate::generate::{TraceFile, timeline};
+use crate::text_file;
 use anyhow::{Context, anyhow};
 use forerun_sim::{Calibration, Cancellation, Parameters, SimulatedAnswer};
 use std::io::Write;
@@ -67,7 +68,7 @@ fn ms(ns: u64) -> f64 {
 }
 
 pub(super) fn read_calibration(file: &Path) -> anyhow::Result<Calibration> {
-    let text = std::fs::read_to_string(file)
+    let text = text_file::read(file)
         .with_context(|| format!("cannot read the calibration file {}", file.display()))?;
     Calibration::parse(&text).map_err(|reason| anyhow!("{}: {reason}", file.display()))
 }
