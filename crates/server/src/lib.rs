@@ -2,13 +2,14 @@
 //!
 //! Each answer is a stream of the engine on a thread of its own. The engine's workers compute everything that
 //! is queued for them in one pass, and a row's numbers do not depend on the other rows of a pass. So answers
-//! share passes, and their texts do not depend on one another.
+//! share passes, and their texts do not depend on one another. `/` is a page to try the server and to watch it.
 
 mod admission;
 mod api;
 mod generation;
 mod metrics;
 mod options;
+mod page;
 
 pub use options::ServerOptions;
 
@@ -41,7 +42,7 @@ pub enum ServerError {
     Run(std::io::Error),
 }
 
-/// A server that listens. Until its model is loaded, it answers every request with 503.
+/// A server that listens. Until its model is loaded, it serves the page and answers other requests with 503.
 pub struct Server {
     address: SocketAddr,
     options: ServerOptions,

@@ -4,6 +4,7 @@ use super::error::{ApiError, of_engine};
 use super::format::{Format, Kind, Usage, statistics};
 use super::request::Body;
 use super::state::{State, unix_seconds};
+use super::token_details::{TokenDetails, add_measurements};
 use crate::admission::{Places, Refusal};
 use crate::generation::{Events, Task};
 use axum::body::Bytes;
@@ -57,7 +58,7 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let deadline = Instant::now() + state.options.request_timeout;
     let bytes = body_of(body)?;
-    let (tasks, streams, with_usage, choices_per_prompt) = {
+    let (tasks, streams, with_usage, with_details, choices_per_prompt) = {
         let state = Arc::clone(&state);
         // Encoding a long prompt takes a while.
         let prepared = tokio::task::spawn_blocking(move || {
@@ -67,7 +68,14 @@ async fn answer(
                 Kind::Chat => body.chat_tasks(&state)?,
             };
             let streams = body.stream.unwrap_or(false);
-            Ok::<_, ApiError>((tasks, streams, body.includes_usage(), body.choices()))
+            let with_details = body.token_details.unwrap_or(false);
+            Ok::<_, ApiError>((
+                tasks,
+                streams,
+                body.includes_usage(),
+                with_details,
+                body.choices(),
+            ))
         });
         prepared.await.map_err(|error| ApiError::internal(error.to_string()))??
     };
@@ -93,7 +101,8 @@ async fn answer(
     }
     if streams {
         let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
-        let stream = Stream { state, format, sender, deadline, with_usage, choices_per_prompt };
+        let stream =
+            Stream { state, format, sender, deadline, with_usage, with_details, choices_per_prompt };
         tokio::spawn(stream.run(choices));
         let events = ReceiverStream::new(receiver);
         return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());
@@ -110,7 +119,11 @@ async fn answer(
         format.choice(index, answer, tokenizer)
     });
     let choices: Vec<Value> = choices.collect();
-    Ok(axum::Json(format.whole(&choices, &answers, usage)).into_response())
+    let mut whole = format.whole(&choices, &answers, usage);
+    if with_details {
+        add_measurements(&mut whole["forerun"], &answers, tokenizer);
+    }
+    Ok(axum::Json(whole).into_response())
 }
 
 fn timed_out() -> ApiError {
@@ -161,6 +174,7 @@ struct Stream {
     sender: mpsc::Sender<Result<Event, Infallible>>,
     deadline: Instant,
     with_usage: bool,
+    with_details: bool,
     choices_per_prompt: usize,
 }
 
@@ -186,6 +200,10 @@ impl Stream {
         if this.with_usage {
             let mut chunk = this.format.usage_chunk(usage);
             chunk["forerun"] = statistics(answers.iter().map(|answer| &**answer));
+            if this.with_details {
+                let tokenizer = this.state.generator.forerun.tokenizer();
+                add_measurements(&mut chunk["forerun"], &answers, tokenizer);
+            }
             drop(this.send(&chunk).await);
         }
         drop(this.sender.send(Ok(Event::default().data("[DONE]"))).await);
@@ -207,6 +225,7 @@ impl Stream {
             self.send_choice(beginning).await?;
         }
         let (mut logprobs, mut characters) = (Vec::new(), 0);
+        let mut details = self.with_details.then(|| TokenDetails::new(tokenizer));
         loop {
             let next = match choice.first.take() {
                 Some(first) => Ok(first),
@@ -216,19 +235,25 @@ impl Stream {
                 },
             };
             match next {
-                Ok(AnswerEvent::Token(token)) => logprobs.extend(token.logprob),
+                Ok(AnswerEvent::Token(token)) => {
+                    details.iter_mut().for_each(|details| details.push(&token));
+                    logprobs.extend(token.logprob);
+                }
                 Ok(AnswerEvent::Text(text)) => {
                     let logprobs = std::mem::take(&mut logprobs);
                     let reported = (!logprobs.is_empty()).then_some(&logprobs[..]);
-                    let part = self.format.part(index, &text, characters, reported, tokenizer);
+                    let mut part = self.format.part(index, &text, characters, reported, tokenizer);
+                    details.iter_mut().for_each(|details| details.add_to(&mut part, &text));
                     characters += text.chars().count();
                     self.send_choice(part).await?;
                 }
                 Ok(AnswerEvent::Finished(answer)) => {
                     // Tokens without text of their own, such as the end of the text.
-                    if !logprobs.is_empty() {
-                        let part =
-                            self.format.part(index, "", characters, Some(&logprobs), tokenizer);
+                    let has_details = details.as_ref().is_some_and(|details| !details.is_empty());
+                    if !logprobs.is_empty() || has_details {
+                        let reported = (!logprobs.is_empty()).then_some(&logprobs[..]);
+                        let mut part = self.format.part(index, "", characters, reported, tokenizer);
+                        details.iter_mut().for_each(|details| details.add_to(&mut part, ""));
                         self.send_choice(part).await?;
                     }
                     self.send_choice(self.format.end(index, &answer)).await?;

@@ -4,11 +4,14 @@ mod access_log;
 mod completions;
 mod error;
 mod format;
+mod props;
 mod request;
 pub(crate) mod state;
 mod structured;
+mod token_details;
 mod tokens;
 
+use crate::page;
 use axum::extract::{DefaultBodyLimit, Request};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
@@ -30,12 +33,14 @@ pub(crate) fn router(state: Arc<State>) -> Router {
         .route("/v1/chat/completions", post(completions::chat_completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{id}", get(model))
+        .route("/props", get(props::props))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
         .layer(axum::middleware::from_fn_with_state(Arc::clone(&state), require_key))
         .layer(DefaultBodyLimit::max(state.options.max_body_bytes));
     let router = Router::new()
         .merge(guarded)
+        .merge(page::router())
         .route("/health", get(async || Json(json!({"status": "ok"}))))
         .route("/metrics", get(metrics))
         .fallback(async |request: Request| {
@@ -54,18 +59,16 @@ pub(crate) fn router(state: Arc<State>) -> Router {
     router.layer(axum::middleware::from_fn(access_log::log_request)).with_state(state)
 }
 
-/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded.
+/// Returns routes that lead to `routes` as soon as they are there. Before, the model is still being loaded, and only the
+/// page is served.
 pub(crate) fn when_loaded(routes: Arc<OnceLock<Router>>) -> Router {
+    let before = page::router().fallback(async || {
+        ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")
+            .with_code("loading")
+    });
     Router::new().fallback(move |request: Request| {
-        let routes = routes.get().cloned();
-        async move {
-            match routes {
-                Some(routes) => routes.oneshot(request).await.into_response(),
-                None => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the model is being loaded")
-                    .with_code("loading")
-                    .into_response(),
-            }
-        }
+        let routes = routes.get().unwrap_or(&before).clone();
+        async move { routes.oneshot(request).await.into_response() }
     })
 }
 

@@ -48,6 +48,8 @@ pub(crate) struct Body {
     echo: Option<bool>,
     suffix: Option<String>,
     speculation: Option<Speculation>,
+    /// The extension that reports where tokens come from.
+    pub(crate) token_details: Option<bool>,
     #[serde(skip)]
     structure: StructureFields,
     tools: Option<Vec<Value>>,
@@ -296,11 +298,8 @@ impl Body {
         logprobs: Option<usize>,
     ) -> Result<Request, ApiError> {
         let forerun = &state.generator.forerun;
-        let mut request = Request { max_tokens, logprobs, ..Request::default() };
-        request.sampling.temperature = 1.0;
-        if let Some(suggested) = forerun.config().suggested_sampling {
-            request = request.sampled_as(suggested);
-        }
+        let sampling = state.generator.default_sampling();
+        let mut request = Request { max_tokens, logprobs, sampling, ..Request::default() };
         let sampling = &mut request.sampling;
         for (field, place) in [
             (self.temperature, &mut sampling.temperature),
