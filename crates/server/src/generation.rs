@@ -3,8 +3,8 @@
 use crate::admission::Places;
 use crate::metrics::Metrics;
 use forerun::{
-    Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request, SamplingOptions,
-    TokenId,
+    Answer, AnswerEvent, Canceller, ChatTemplate, Forerun, ForerunError, Method, Request,
+    SamplingOptions, TokenId,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

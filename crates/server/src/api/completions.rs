@@ -69,13 +69,7 @@ async fn answer(
             };
             let streams = body.stream.unwrap_or(false);
             let with_details = body.token_details.unwrap_or(false);
-            Ok::<_, ApiError>((
-                tasks,
-                streams,
-                body.includes_usage(),
-                with_details,
-                body.choices(),
-            ))
+            Ok::<_, ApiError>((tasks, streams, body.includes_usage(), with_details, body.choices()))
         });
         prepared.await.map_err(|error| ApiError::internal(error.to_string()))??
     };
@@ -101,8 +95,15 @@ async fn answer(
     }
     if streams {
         let (sender, receiver) = mpsc::channel(CHUNKS_AHEAD);
-        let stream =
-            Stream { state, format, sender, deadline, with_usage, with_details, choices_per_prompt };
+        let stream = Stream {
+            state,
+            format,
+            sender,
+            deadline,
+            with_usage,
+            with_details,
+            choices_per_prompt,
+        };
         tokio::spawn(stream.run(choices));
         let events = ReceiverStream::new(receiver);
         return Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response());

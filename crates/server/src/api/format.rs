@@ -188,7 +188,7 @@ impl Format {
 }
 
 /// JSON has no infinities, and OpenAI's API writes the least probability as this number.
-fn finite(logprob: f32) -> Value {
+pub(super) fn finite(logprob: f32) -> Value {
     json!(logprob.max(-9999.0))
 }
 

@@ -28,11 +28,16 @@ pub(super) async fn props(extract::State(state): extract::State<Arc<State>>) -> 
         "drafter": plan.drafter().to_string(),
         "devices": plan.workers().into_iter().map(|worker| worker.name).collect::<Vec<_>>(),
         "default_sampling": {
-            "temperature": sampling.temperature,
+            "temperature": in_decimals(sampling.temperature),
             "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "repetition_penalty": sampling.repetition_penalty,
+            "top_p": in_decimals(sampling.top_p),
+            "min_p": in_decimals(sampling.min_p),
+            "repetition_penalty": in_decimals(sampling.repetition_penalty),
         },
     }))
+}
+
+/// Returns the number that people write for this one: 0.7, not 0.699999988.
+fn in_decimals(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
 }

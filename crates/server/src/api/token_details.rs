@@ -1,5 +1,6 @@
 //! The extension `token_details`: where each token of an answer comes from, and what the devices did meanwhile.
 
+use super::format::finite;
 use forerun::{Answer, AnswerToken, TokenOrigin, Tokenizer, Trace, VerificationRecord};
 use serde_json::{Map, Value, json};
 
@@ -42,7 +43,7 @@ impl<'a> TokenDetails<'a> {
                 "round": token.round,
             });
             if let Some(logprob) = &token.logprob {
-                value["logprob"] = json!(logprob.logprob.max(f32::MIN));
+                value["logprob"] = finite(logprob.logprob);
             }
             value
         });
