@@ -154,7 +154,7 @@ def check_switches(browser, url):
     methods = page.locator("#method option:not([disabled])").evaluate_all("all => all.map(one => one.value)")
     assert methods == ["autoregressive", "speculative", "pearl", "dsi"], methods
     for method in methods:
-        page.click("#new-conversation")
+        page.click("#new-chat")
         page.select_option("#method", method)
         visit.ask("The old man")
         body = visit.bodies[-1]
@@ -169,7 +169,7 @@ def check_switches(browser, url):
     assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"], body
     assert body["top_p"] == 0.5
     # An answer that is stopped stays.
-    page.click("#new-conversation")
+    page.click("#new-chat")
     page.fill("#max-tokens", "400")
     page.fill("#message", "Once")
     page.press("#message", "Enter")
@@ -192,7 +192,7 @@ def check_side_by_side(browser, url):
     page.fill("#max-tokens", "120")
     page.get_by_label("Side by side").check()
     for order in ["together", "in-turn"]:
-        page.click("#new-conversation")
+        page.click("#new-chat")
         page.select_option("#order", order)
         visit.ask("Once upon a time")
         plain, drafted = visit.bodies[-2:]
@@ -236,13 +236,13 @@ def check_keyboard(browser, url):
         page.keyboard.press("Tab")
         reached.append(focused())
         if focused() == "method":
-            page.keyboard.press("p")
-            page.keyboard.press("p")
+            page.keyboard.press("End")
+            page.keyboard.press("ArrowUp")
         if focused() == "side-by-side":
             page.keyboard.press("Space")
             page.keyboard.press("Space")
     assert page.locator("#method").input_value() == "pearl", page.locator("#method").input_value()
-    for part in ["message", "send", "method", "side-by-side", "measure-plain", "lanes", "zoom-in", "new-conversation"]:
+    for part in ["message", "send", "method", "side-by-side", "measure-plain", "lanes", "zoom-in", "new-chat"]:
         assert part in reached, (part, reached)
     # The first stop is a link past the header.
     page.evaluate("document.activeElement.blur()")
@@ -307,7 +307,7 @@ def take_screenshots(browser, url):
             page.click("#rounds summary")
             page.get_by_label("Side by side").check()
             page.select_option("#order", "in-turn")
-            page.click("#new-conversation")
+            page.click("#new-chat")
             visit.ask("Once upon a time")
             page.mouse.move(5, 5)
             shoot("side-by-side")

@@ -182,15 +182,17 @@ async function send(message) {
   showEnd(answers, turn);
 }
 
+/** Whether the end of the conversation is in view, so that the view follows it. */
+function nearEnd() {
+  const end = document.querySelector("main").getBoundingClientRect().bottom;
+  return end - window.innerHeight < 200;
+}
+
 async function runAnswer(body, answer, view) {
-  const follows = () => {
-    const page = document.documentElement;
-    return page.scrollHeight - page.scrollTop - page.clientHeight < 400;
-  };
   try {
     await receive(body, answer, stopper.signal, (tokens) => {
       view.add(tokens);
-      if (follows()) view.footer.scrollIntoView({ block: "nearest" });
+      if (nearEnd()) view.footer.scrollIntoView({ block: "nearest" });
     });
     view.finish();
   } catch (error) {
@@ -224,6 +226,7 @@ function showEnd(answers, turn) {
   part("measure-plain").disabled = false;
   const complete = answers.every((answer) => answer.measured);
   if (answers.length > 1 && complete) turn.verdict.textContent = comparison(answers);
+  if (nearEnd()) turn.verdict.scrollIntoView({ block: "nearest" });
   const verdict = turn.verdict.textContent;
   announce(complete ? `Answer: ${latest.text} ${verdict}` : "The answer has ended.");
 }
@@ -263,11 +266,11 @@ function setBusy(controller) {
   part("send").hidden = busy;
   part("stop").hidden = !busy;
   part("measure-plain").disabled = busy || !lastRequest;
-  part("new-conversation").disabled = busy;
+  part("new-chat").disabled = busy;
   if (hadFocus) (busy ? part("stop") : part("message")).focus({ preventScroll: true });
 }
 
-function startNewConversation() {
+function startNewChat() {
   messages = [];
   part("turns").replaceChildren();
   part("introduction").hidden = false;
@@ -297,7 +300,7 @@ part("side-by-side").addEventListener("change", showMethodHelp);
 part("defaults").addEventListener("click", restoreDefaults);
 part("stop").addEventListener("click", () => stopper?.abort());
 part("measure-plain").addEventListener("click", measurePlain);
-part("new-conversation").addEventListener("click", startNewConversation);
+part("new-chat").addEventListener("click", startNewChat);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") hideTooltip();
 });

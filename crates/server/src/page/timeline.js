@@ -10,7 +10,7 @@ const zoomOut = document.getElementById("zoom-out");
 /** The time that a timeline shows while answers arrive, in milliseconds. */
 const LIVE_WINDOW = 20_000;
 /** The mean width of a job at first, in pixels. */
-const JOB_WIDTH = 5;
+const JOB_WIDTH = 4;
 const MOST_ZOOM = 256;
 const MARKS = 6;
 
@@ -49,19 +49,20 @@ export function showRounds(answers) {
   draw({ rows, start, end: Math.max(now, start + 500) });
 }
 
-/** Shows the jobs of complete answers. Answers of the same server share a clock. */
+/** Shows the jobs of complete answers, from the same start if they did not run at the same time. */
 export function showDevices(answers) {
   const complete = answers.filter((answer) => answer.measured?.timeline);
   if (complete.length === 0) return;
-  const spans = complete.flatMap((answer) => answer.measured.timeline.spans);
-  const start = Math.min(...spans.map((span) => span.start_ns)) / 1e6;
-  const end = Math.max(...spans.map((span) => span.end_ns)) / 1e6;
-  const rows = complete.flatMap((answer) => {
+  const starts = complete.map((answer) => Math.min(...answer.measured.timeline.spans.map((span) => span.start_ns)));
+  const ends = complete.map((answer) => Math.max(...answer.measured.timeline.spans.map((span) => span.end_ns)));
+  const together = Math.max(...starts) < Math.min(...ends);
+  const origins = together ? starts.map(() => Math.min(...starts)) : starts;
+  const rows = complete.flatMap((answer, index) => {
     const { lanes: names, spans: own } = answer.measured.timeline;
     const prefix = complete.length > 1 ? `${methodTitle(answer.method)}: ` : "";
     const rowsOfAnswer = names.map((name, lane) => ({
       name: prefix + name,
-      jobs: own.filter((span) => span.lane === lane).map((span) => jobOf(span, start)),
+      jobs: own.filter((span) => span.lane === lane).map((span) => jobOf(span, origins[index])),
     }));
     return rowsOfAnswer.filter((row) => complete.length === 1 || row.jobs.length > 0);
   });
@@ -69,12 +70,12 @@ export function showDevices(answers) {
   const fitting = lanes.clientWidth / JOB_WIDTH;
   const most = Math.max(...rows.map((row) => row.jobs.length));
   zoom = Math.min(MOST_ZOOM, 2 ** Math.max(0, Math.ceil(Math.log2(most / fitting))));
-  draw({ rows, start, end });
+  draw({ rows, start: 0, end: Math.max(...ends.map((end, index) => end - origins[index])) / 1e6 });
   lanes.scrollLeft = 0;
 }
 
-function jobOf(span, first) {
-  const [start, end] = [span.start_ns / 1e6, span.end_ns / 1e6];
+function jobOf(span, origin) {
+  const [start, end] = [(span.start_ns - origin) / 1e6, (span.end_ns - origin) / 1e6];
   const name = span.kind === "draft" ? "Draft" : "Verify";
   const verdict = {
     accepted: `${span.accepted} accepted`,
@@ -83,7 +84,7 @@ function jobOf(span, first) {
     open: "no verdict",
   }[span.outcome];
   const rows = `${span.rows} ${span.kind === "draft" ? "token" : "row"}${span.rows === 1 ? "" : "s"}`;
-  const lines = [`${name}: ${rows}, ${verdict}`, `${(end - start).toFixed(2)} ms, after ${(start - first).toFixed(1)} ms`];
+  const lines = [`${name}: ${rows}, ${verdict}`, `${(end - start).toFixed(2)} ms, after ${start.toFixed(1)} ms`];
   return { start, end, kind: span.kind, outcome: span.outcome, lines };
 }
 
@@ -128,7 +129,7 @@ function axis(length) {
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((candidate) => candidate >= wanted);
   const inSeconds = length / zoom >= 2000;
   const digits = Math.max(0, -Math.floor(Math.log10(inSeconds ? step / 1000 : step) + 1e-9));
-  for (let time = 0; time < length; time += step) {
+  for (let time = 0; time === 0 || time < length - step / 2; time += step) {
     const mark = element("span", "mark", `${(inSeconds ? time / 1000 : time).toFixed(digits)}${time === 0 ? (inSeconds ? " s" : " ms") : ""}`);
     mark.style.left = `${(time / length) * 100}%`;
     scale.append(mark);
