@@ -77,7 +77,8 @@ class AnswerView {
     this.body.setAttribute("aria-busy", "true");
     this.footer = element("p", "footer");
     this.node.append(this.body, this.footer);
-    this.body.addEventListener("pointerover", (event) => this.#point(event));
+    // Unlike pointerover, it does not come when new text appears under a pointer at rest.
+    this.body.addEventListener("pointermove", (event) => this.#point(event));
     this.body.addEventListener("click", (event) => this.#point(event));
     this.body.addEventListener("pointerleave", () => this.#leave());
     this.body.addEventListener("blur", () => this.#leave());
@@ -119,7 +120,7 @@ class AnswerView {
 
   #point({ target }) {
     const index = [...this.body.children].indexOf(target);
-    if (index >= 0) this.#select(index);
+    if (index >= 0 && (index !== this.current || tooltip.hidden)) this.#select(index);
   }
 
   #leave() {

@@ -52,7 +52,10 @@ export function showRounds(answers) {
 /** Shows the jobs of complete answers, from the same start if they did not run at the same time. */
 export function showDevices(answers) {
   const complete = answers.filter((answer) => answer.measured?.timeline);
-  if (complete.length === 0) return;
+  if (complete.length === 0) {
+    note.textContent = "Rounds as they arrived. Nothing is known about the devices.";
+    return;
+  }
   const starts = complete.map((answer) => Math.min(...answer.measured.timeline.spans.map((span) => span.start_ns)));
   const ends = complete.map((answer) => Math.max(...answer.measured.timeline.spans.map((span) => span.end_ns)));
   const together = Math.max(...starts) < Math.min(...ends);
